@@ -1,0 +1,1 @@
+//! A RoCEv2 RDMA NIC in user space.
