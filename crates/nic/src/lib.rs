@@ -1,1 +1,21 @@
 //! A RoCEv2 RDMA NIC in user space.
+//!
+//! [`verbs`] is the device in safe Rust, [`cm`] the connection manager; both follow the manual pages of libibverbs
+//! and librdmacm. The data path is two functions: `rx.rs` and `tx.rs`.
+
+mod background;
+pub mod bag;
+pub mod cm;
+mod cq;
+mod engine;
+mod events;
+pub mod gid;
+mod mr;
+pub mod port;
+mod rx;
+pub mod sys;
+mod tx;
+pub mod verbs;
+
+pub use transport;
+pub use wire;

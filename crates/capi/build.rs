@@ -1,0 +1,106 @@
+//! Gives libibverbs.so its face: symbol versions, SONAME, and the jumps from exported names to Rust functions.
+//!
+//! rustc exports `#[no_mangle]` functions through an anonymous version script of its own, which cannot be combined
+//! with named versions. So nothing is exported that way: each (name, version) pair becomes a label in one
+//! `global_asm!` block, a jump to the mangled Rust function, and `.symver` names it. Needs rust-lld (the default
+//! linker on x86_64 Linux); GNU ld refuses two version scripts.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+use table::{Node, Symbol, What};
+
+#[path = "build/table.rs"]
+mod table;
+
+fn main() {
+    let root = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
+    let out = env::var("OUT_DIR").expect("set by cargo");
+    let read = |name: &str| {
+        let path = Path::new(&root).join("symbols").join(name);
+        println!("cargo:rerun-if-changed={}", path.display());
+        fs::read_to_string(path).expect("the symbol table")
+    };
+    println!("cargo:rerun-if-changed=build/table.rs");
+
+    let mut nodes = table::parse(&read("ibverbs.txt"));
+    nodes.push(roxie_node(table::parse(&read("rdmacm.txt"))));
+
+    let script = Path::new(&out).join("versions.map");
+    fs::write(&script, table::version_script(&nodes)).expect("writing versions.map");
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
+    fs::write(Path::new(&out).join("symbols.rs"), trampolines(&nodes, &arch)).expect("writing symbols.rs");
+
+    // The library runs threads, and programs dlclose() it: it must never be unmapped.
+    for arg in [&format!("--version-script={}", script.display()), "-soname,libibverbs.so.1", "-z,nodelete"] {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,{arg}");
+    }
+}
+
+/// The private node through which librdmacm.so.1 reaches the code: its names, prefixed.
+fn roxie_node(rdmacm: Vec<Node>) -> Node {
+    let symbols = rdmacm.into_iter().flat_map(|node| node.symbols);
+    let symbols = symbols.map(|s| Symbol { name: format!("roxie_cm_{}", s.name), ..s }).collect();
+    Node { name: "ROXIE_1".to_string(), parent: None, symbols }
+}
+
+/// The `global_asm!` block: one label per (name, version).
+fn trampolines(nodes: &[Node], arch: &str) -> String {
+    let (comment_style, jump) = match arch {
+        "x86_64" => ("options(att_syntax)", "jmp"),
+        "aarch64" => ("", "b"),
+        other => panic!("no trampolines for {other}"),
+    };
+    let mut asm = String::new();
+    let mut operands: Vec<String> = Vec::new();
+    for (node, symbol) in nodes.iter().flat_map(|n| n.symbols.iter().map(move |s| (n, s))) {
+        let label = format!("roxie_{}_{}", symbol.name, node.name.replace('.', "_"));
+        let body = match &symbol.what {
+            What::Function(function) => {
+                operands.push(function.clone());
+                format!(".text\n.p2align 4\n{label}:\n {jump} {{{function}}}")
+            }
+            What::Fails { errno, returns } => {
+                operands.push("unsupported".to_string());
+                let load = load_arguments(arch, &label, *errno, *returns);
+                let name = &symbol.name;
+                format!(
+                    ".section .rodata\n{label}_name: .asciz \"{name}\"\n.text\n.p2align 4\n{label}:\n{load} {jump} {{unsupported}}"
+                )
+            }
+            What::Byte => format!(".data\n{label}:\n .byte 0"),
+        };
+        let ty = if symbol.what == What::Byte { "object" } else { "function" };
+        let at = if symbol.default { "@@" } else { "@" };
+        writeln!(
+            asm,
+            "{body}\n.size {label}, .-{label}\n.type {label}, %{ty}\n.globl {label}\n\
+             .symver {label}, {}{at}{}, remove",
+            symbol.name, node.name
+        )
+        .expect("writing to a string");
+    }
+    operands.sort();
+    operands.dedup();
+    let mut text = String::from("core::arch::global_asm!(r#\"\n");
+    text.push_str(&asm);
+    text.push_str(".text\n\"#,\n");
+    for function in operands {
+        writeln!(text, "{function} = sym {function},").expect("writing to a string");
+    }
+    writeln!(text, "{comment_style});").expect("writing to a string");
+    text
+}
+
+/// Loads the three arguments of `unsupported(name, errno, returns)`.
+fn load_arguments(arch: &str, label: &str, errno: i32, returns: i32) -> String {
+    match arch {
+        "x86_64" => format!(
+            " leaq {label}_name(%rip), %rdi\n movl ${errno}, %esi\n movq ${returns}, %rdx\n"
+        ),
+        _ => format!(
+            " adrp x0, {label}_name\n add x0, x0, :lo12:{label}_name\n mov w1, #{errno}\n mov x2, #{returns}\n"
+        ),
+    }
+}

@@ -1,0 +1,39 @@
+//! The C layouts: structures that programs compiled against rdma-core's headers read and write directly.
+//!
+//! Shapes are those of rdma-core 65; programs built with older headers see the same offsets, because structures only
+//! grow (`ibv_port_attr` and `ibv_qp_ex` at the end, `verbs_context` at the front). Every layout is asserted at compile
+//! time here, and against the installed C headers by `tests/abi.rs`.
+
+#![allow(non_camel_case_types, missing_docs)] // The names are C's; the manual pages document them.
+
+pub mod cm;
+pub mod context;
+pub mod device;
+pub mod objects;
+pub mod work;
+
+/// A structure and where its members are, for the comparison with the C headers.
+#[cfg(test)]
+pub struct Layout {
+    pub name: &'static str,
+    pub size: usize,
+    /// Member paths and offsets.
+    pub members: &'static [(&'static str, usize)],
+}
+
+/// Asserts sizes and offsets at compile time, and lists them for the test.
+macro_rules! layouts {
+    ($($name:ident: $size:literal { $($($member:ident).+ @ $offset:literal),* $(,)? })*) => {
+        $(const _: () = {
+            assert!(size_of::<$name>() == $size, stringify!($name));
+            $(assert!(std::mem::offset_of!($name, $($member).+) == $offset, stringify!($name.$($member).+));)*
+        };)*
+        #[cfg(test)]
+        pub const LAYOUTS: &[crate::abi::Layout] = &[$(crate::abi::Layout {
+            name: stringify!($name),
+            size: $size,
+            members: &[$((concat!($(".", stringify!($member)),+), $offset)),*],
+        }),*];
+    };
+}
+pub(crate) use layouts;

@@ -1,0 +1,66 @@
+//! The ways C functions report failure.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::{io, ptr};
+
+use transport::VerbsError;
+
+/// Sets `errno`.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the C library returns the address of the calling thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Sets `errno` and returns -1.
+pub(crate) fn minus1(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+/// Sets `errno` and returns NULL.
+pub(crate) fn null<T>(errno: c_int) -> *mut T {
+    set_errno(errno);
+    ptr::null_mut()
+}
+
+/// Sets `errno` and returns it: for functions that return 0 or an errno, whose callers often print `errno` instead.
+pub(crate) fn code(errno: c_int) -> c_int {
+    set_errno(errno);
+    errno
+}
+
+/// 0 or the errno of a verbs call.
+pub(crate) fn status(result: Result<(), VerbsError>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => code(error.errno()),
+    }
+}
+
+/// The errno of an I/O error.
+pub(crate) fn of_io(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        io::ErrorKind::Interrupted => libc::EINTR,
+        io::ErrorKind::NotFound => libc::ENODEV,
+        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::OutOfMemory => libc::ENOMEM,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    })
+}
+
+/// What stands behind every exported name that is not implemented: sets `errno` and returns the constant that the
+/// function's convention asks for. `ROXIE_LOG` in the environment makes it say the name.
+pub(crate) unsafe extern "C" fn unsupported(name: *const c_char, errno: c_int, returns: isize) -> isize {
+    if std::env::var_os("ROXIE_LOG").is_some() {
+        // SAFETY: the trampolines pass the address of a string constant.
+        let name = unsafe { CStr::from_ptr(name) };
+        eprintln!("roxie: {} is not implemented", name.to_string_lossy());
+    }
+    set_errno(errno);
+    returns
+}

@@ -1,0 +1,240 @@
+//! Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)) and multicast (ibv_attach_mcast(3)).
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr};
+
+use roxie::verbs::{Ah, Context};
+use transport::{AddressVector, Wc};
+use wire::Gid;
+
+use crate::abi::context::ibv_context;
+use crate::abi::device::ibv_gid;
+use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd, ibv_qp};
+use crate::abi::work::{ibv_ah, ibv_grh};
+use crate::errno::{code, minus1, null};
+use crate::object::Object;
+
+use super::device::ContextObject;
+use super::pd_mr::PdObject;
+use super::query::PORT;
+
+pub(crate) type AhObject = Object<ibv_ah, Ah>;
+
+/// The address vector of the C attributes; RoCE always needs the global route.
+pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Option<AddressVector> {
+    (attr.is_global != 0 && (attr.port_num == PORT || attr.port_num == 0)).then(|| AddressVector {
+        dgid: Gid(attr.grh.dgid.raw),
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        flow_label: attr.grh.flow_label & 0xf_ffff,
+        sl: attr.sl,
+    })
+}
+
+/// The C attributes of an address vector.
+pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: av.dgid.0 },
+            flow_label: av.flow_label,
+            sgid_index: av.sgid_index,
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
+        },
+        sl: av.sl,
+        is_global: 1,
+        port_num: PORT,
+        ..ibv_ah_attr::default()
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: ours or NULL; NULL or the program's attributes.
+    let (Some(object), Some(attr)) = (unsafe { (PdObject::from_ptr(pd), attr.as_ref()) }) else {
+        return null(libc::EINVAL);
+    };
+    let Some(av) = address_vector(attr) else { return null(libc::EINVAL) };
+    match object.tail.create_ah(&av) {
+        Ok(ah) => {
+            // SAFETY: `pd` is one of ours.
+            let context = unsafe { (*pd).context };
+            AhObject::export(ibv_ah { context, pd, handle: 0 }, ah)
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    if ah.is_null() {
+        return code(libc::EINVAL);
+    }
+    // SAFETY: not NULL, hence ours; the caller gives it up.
+    drop(unsafe { AhObject::retire(ah) });
+    0
+}
+
+/// What the 40 bytes in front of a received datagram say about the way back.
+struct Route {
+    src: Gid,
+    dst: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+}
+
+impl Route {
+    /// The area holds an IPv6 header, or an IPv4 header in its last 20 bytes (IBA A17.4.5.2).
+    fn parse(area: &[u8; 40]) -> Option<Self> {
+        let (_, v4) = area.split_last_chunk::<20>()?;
+        let looks_v6 = area[0] >> 4 == 6;
+        let looks_v4 = v4[0] >> 4 == 4;
+        if looks_v4 && (!looks_v6 || v4[0] & 0xf == 5 && ipv4_checksum_holds(v4)) {
+            let address = |at: usize| IpAddr::from(Ipv4Addr::new(v4[at], v4[at + 1], v4[at + 2], v4[at + 3]));
+            let (src, dst) = (Gid::from(address(12)), Gid::from(address(16)));
+            return Some(Self { src, dst, traffic_class: v4[1], flow_label: 0, hop_limit: v4[8] });
+        }
+        if !looks_v6 {
+            return None;
+        }
+        let word = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
+        let gid = |half: &[u8]| half.first_chunk().map(|raw| Gid(*raw));
+        Some(Self {
+            src: gid(&area[8..])?,
+            dst: gid(&area[24..])?,
+            traffic_class: (word >> 20) as u8,
+            flow_label: word & 0xf_ffff,
+            hop_limit: area[7],
+        })
+    }
+}
+
+/// RFC 791: the ones' complement sum of a valid header is all ones.
+fn ipv4_checksum_holds(header: &[u8; 20]) -> bool {
+    let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+fn is_multicast(gid: &Gid) -> bool {
+    gid.ip().is_multicast()
+}
+
+/// The attributes that answer a received datagram.
+fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<ibv_ah_attr, c_int> {
+    let mut attr = ibv_ah_attr {
+        dlid: wc.slid,
+        sl: wc.sl,
+        src_path_bits: wc.dlid_path_bits,
+        port_num: PORT,
+        ..ibv_ah_attr::default()
+    };
+    if wc.wc_flags & Wc::GRH == 0 {
+        return Ok(attr);
+    }
+    let route = area.ok_or(libc::EINVAL).and_then(|a| Route::parse(a).ok_or(libc::EPROTONOSUPPORT))?;
+    if is_multicast(&route.dst) {
+        return Err(libc::EINVAL);
+    }
+    let rows = context.gids();
+    let row = rows.iter().find(|row| row.gid == route.dst).ok_or(libc::EINVAL)?;
+    attr.is_global = 1;
+    attr.grh = ibv_global_route {
+        dgid: ibv_gid { raw: route.src.0 },
+        flow_label: route.flow_label,
+        sgid_index: row.index,
+        hop_limit: route.hop_limit,
+        traffic_class: route.traffic_class,
+    };
+    Ok(attr)
+}
+
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut Wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: ours or NULL; NULL or the program's completion and the head of its buffer, of any alignment.
+    let (object, wc, area) =
+        unsafe { (ContextObject::from_ptr(context), wc.as_ref(), grh.cast::<[u8; 40]>().as_ref()) };
+    let (Some(object), Some(wc)) = (object, wc) else { return minus1(libc::EINVAL) };
+    if attr.is_null() || port != PORT {
+        return minus1(libc::EINVAL);
+    }
+    match attr_from_wc(&object.tail.context, wc, area) {
+        Ok(filled) => {
+            // SAFETY: the caller passes room for the attributes.
+            unsafe { attr.write(filled) };
+            0
+        }
+        Err(errno) => minus1(errno),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut Wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    // SAFETY: NULL or one of ours.
+    let context = unsafe { pd.as_ref() }.map_or(std::ptr::null_mut(), |pd| pd.context);
+    let mut attr = ibv_ah_attr::default();
+    // SAFETY: as the caller's.
+    unsafe {
+        if ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
+            return std::ptr::null_mut();
+        }
+        ibv_create_ah(pd, &raw mut attr)
+    }
+}
+
+/// Multicast needs sockets of its own, which the device does not open yet.
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+    code(libc::EOPNOTSUPP)
+}
+
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+    code(libc::EOPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10.0.0.1 to 10.0.0.2, TTL 64, TOS 2, UDP; the checksum is right.
+    const V4: [u8; 20] = [
+        0x45, 2, 0, 84, 0, 0, 0x40, 0, 64, 17, 0x26, 0x95, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+
+    #[test]
+    fn an_ipv4_header_is_found_in_the_last_twenty_bytes() {
+        assert!(ipv4_checksum_holds(&V4));
+        let mut area = [0; 40];
+        area[20..].copy_from_slice(&V4);
+        let route = Route::parse(&area).expect("an IPv4 route");
+        assert_eq!(route.src, Gid::from(IpAddr::from([10, 0, 0, 1])));
+        assert_eq!((route.traffic_class, route.hop_limit), (2, 64));
+    }
+
+    #[test]
+    fn an_ipv6_source_that_looks_like_ipv4_is_told_apart_by_the_checksum() {
+        let mut area = [0; 40];
+        area[0] = 0x60;
+        area[7] = 63;
+        area[20..].copy_from_slice(&V4);
+        area[30] ^= 1;
+        let route = Route::parse(&area).expect("an IPv6 route");
+        assert_eq!(route.hop_limit, 63);
+    }
+
+    #[test]
+    fn a_stale_first_nibble_does_not_hide_a_valid_ipv4_header() {
+        let mut area = [0; 40];
+        area[0] = 0x60;
+        area[20..].copy_from_slice(&V4);
+        assert_eq!(Route::parse(&area).expect("a route").hop_limit, 64);
+    }
+}

@@ -1,0 +1,52 @@
+//! libibverbs, by manual page.
+
+pub(crate) mod ah;
+pub(crate) mod cq;
+pub(crate) mod cq_ex;
+pub(crate) mod device;
+pub(crate) mod events;
+pub(crate) mod gid;
+pub(crate) mod pd_mr;
+pub(crate) mod post;
+pub(crate) mod qp;
+pub(crate) mod query;
+pub(crate) mod srq;
+pub(crate) mod strings;
+pub(crate) mod sysfs;
+pub(crate) mod wr;
+
+/// What `symbols/ibverbs.txt` names.
+pub(crate) mod exported {
+    pub(crate) use super::ah::{
+        ibv_attach_mcast, ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_detach_mcast,
+        ibv_init_ah_from_wc,
+    };
+    pub(crate) use super::cq::{
+        ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+        ibv_get_cq_event, ibv_resize_cq,
+    };
+    pub(crate) use super::device::{
+        ibv_close_device, ibv_dofork_range, ibv_dontfork_range, ibv_fork_init, ibv_free_device_list,
+        ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list, ibv_get_device_name,
+        ibv_is_fork_initialized, ibv_open_device, register_nothing,
+    };
+    pub(crate) use super::events::{ibv_ack_async_event, ibv_get_async_event};
+    pub(crate) use super::gid::{
+        _ibv_query_gid_ex, _ibv_query_gid_table, ibv_get_pkey_index, ibv_query_gid, ibv_query_gid_type,
+        ibv_query_pkey,
+    };
+    pub(crate) use super::pd_mr::{
+        ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
+    };
+    pub(crate) use super::qp::{
+        ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp,
+        ibv_query_qp_data_in_order, ibv_set_ece,
+    };
+    pub(crate) use super::query::{ibv_query_device, ibv_query_port};
+    pub(crate) use super::srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};
+    pub(crate) use super::strings::{
+        ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_rate_to_mbps, ibv_rate_to_mult,
+        ibv_wc_status_str, ibv_wr_opcode_str, mbps_to_ibv_rate, mult_to_ibv_rate,
+    };
+    pub(crate) use super::sysfs::{ibv_get_sysfs_path, ibv_read_sysfs_file};
+}

@@ -1,0 +1,24 @@
+//! libibverbs.so.1 over roxie: the C ABI of rdma-core's libibverbs, and the code behind librdmacm.so.1.
+//!
+//! This crate is thin: it turns C pointers into handles of the crate `roxie` and back, and errors into errno.
+//! `symbols/` lists every exported name, `build.rs` exports them with their versions, [`abi`] holds the C layouts.
+//! The functions are sorted as the manual pages are: [`ibv`] and [`rdma`].
+
+// The functions take raw pointers from C, and their names and duties are those of the manual pages; none is reachable
+// from Rust outside this crate.
+#![allow(clippy::missing_safety_doc, clippy::similar_names)]
+
+mod abi;
+mod errno;
+mod ibv;
+mod object;
+mod rdma;
+
+/// The exported names, each a jump to the function of that name.
+mod symbols {
+    use crate::errno::unsupported;
+    use crate::ibv::exported::*;
+    use crate::rdma::exported::*;
+
+    include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
+}

@@ -1,0 +1,49 @@
+//! C objects: the structure that programs see, followed by the Rust handle behind it.
+//!
+//! Invariant: programs read and write the public part whenever they like, so it is never covered by a Rust reference,
+//! only reached through raw pointers. The tail is ours alone and may be shared between threads.
+
+use std::cell::UnsafeCell;
+
+/// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
+#[repr(C)]
+pub(crate) struct Object<P, T> {
+    public: UnsafeCell<P>,
+    pub(crate) tail: T,
+}
+
+// SAFETY: the public part is only reached through raw pointers by functions that C callers may call from any thread,
+// with the synchronisation that the manual pages demand; the tail is shareable by its own type.
+unsafe impl<P, T: Sync> Sync for Object<P, T> {}
+
+impl<P, T> Object<P, T> {
+    /// Allocates an object and gives it to C.
+    pub(crate) fn export(public: P, tail: T) -> *mut P {
+        Box::into_raw(Box::new(Self { public: UnsafeCell::new(public), tail })).cast()
+    }
+
+    /// The object behind a pointer from C; `None` for NULL.
+    ///
+    /// # Safety
+    /// `ptr` is NULL or came from [`Self::export`] and is not yet retired.
+    #[inline]
+    pub(crate) unsafe fn from_ptr<'a>(ptr: *mut P) -> Option<&'a Self> {
+        // SAFETY: upheld by the caller; `public` is the first member, so the address is that of the object.
+        unsafe { ptr.cast::<Self>().as_ref() }
+    }
+
+    /// The pointer that C holds.
+    #[inline]
+    pub(crate) fn public(&self) -> *mut P {
+        self.public.get()
+    }
+
+    /// Takes the object back from C.
+    ///
+    /// # Safety
+    /// `ptr` came from [`Self::export`], and nobody uses it any more.
+    pub(crate) unsafe fn retire(ptr: *mut P) -> Box<Self> {
+        // SAFETY: upheld by the caller.
+        unsafe { Box::from_raw(ptr.cast()) }
+    }
+}

@@ -1,0 +1,233 @@
+//! The command line: what can be said, and the help that explains it.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// RDMA without RDMA hardware.
+#[derive(Debug, Parser)]
+#[command(
+    name = "roxie",
+    version,
+    about = "RDMA programs on machines without RDMA hardware",
+    long_about = "roxie is a RoCEv2 RDMA NIC in user space. Unmodified verbs and rdma_cm programs run on it: \
+                  no RDMA hardware, no kernel module, no root. On the wire it is RoCEv2 (UDP port 4791), so \
+                  Linux Soft-RoCE and real RoCE NICs are its peers.",
+    after_help = "Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.",
+    after_long_help = EXAMPLES,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roxie demo
+          Two processes, RDMA between them, every byte verified, figures printed
+  roxie doctor
+          What works on this machine and what does not, with the remedy
+  roxie run -- ibv_devinfo -v
+          Any verbs program; the device is called roxie0
+  roxie run -- rping -s -a 127.0.0.1 & roxie run -- rping -c -a 127.0.0.1 -C 10 -V
+          A server and a client on one machine
+  eval \"$(roxie env --netdev eth0)\"
+          The device for everything this shell starts
+
+Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Env(EnvArgs),
+    Devinfo(DevinfoArgs),
+    Doctor(DoctorArgs),
+    Demo(DemoArgs),
+    /// The passive process of the demo.
+    #[command(hide = true, name = "demo-server")]
+    DemoServer(DemoRoleArgs),
+    /// The active process of the demo.
+    #[command(hide = true, name = "demo-client")]
+    DemoClient(DemoRoleArgs),
+}
+
+/// Which device a program sees.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct DeviceArgs {
+    /// Network interface under the device [default: the one of the default route, else the first that is up]
+    ///
+    /// Its addresses become the device's GIDs and its MTU decides the path MTU. 127.0.0.1 and ::1 work whatever
+    /// is chosen here. Also: environment variable ROXIE_NETDEV.
+    #[arg(long, short = 'i', value_name = "IF")]
+    pub(crate) netdev: Option<String>,
+    /// Name of the device [default: roxie0]
+    ///
+    /// Some programs and scripts expect rxe0 or mlx5_0. Also: environment variable ROXIE_NAME.
+    #[arg(long, short = 'n', value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// Run a program that sees the device
+///
+/// Starts COMMAND with our libibverbs.so.1 and librdmacm.so.1 found before the system's. roxie replaces itself by
+/// the command: process id, standard streams, signals and exit status are the command's own.
+///
+/// The libraries are expected beside this executable ('cargo build --release' puts them there) or in ../lib/roxie.
+/// Their names are linked into a private directory under XDG_RUNTIME_DIR or /tmp/roxie-UID, which is put first in
+/// LD_LIBRARY_PATH. Setuid programs and statically linked ones cannot be reached this way; a warning says so. Real
+/// RDMA hardware is invisible to programs started by this command.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Exit status:
+  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device could not be set up.
+
+Examples:
+  roxie run -- ibv_devinfo
+          Shows device roxie0
+  roxie run -- ib_write_bw -d roxie0 & roxie run -- ib_write_bw -d roxie0 127.0.0.1
+          Bandwidth between two processes
+  roxie run --netdev eth0 --name rxe0 -- python3 train.py
+          The device on eth0, under a name the program expects
+  roxie run -- bash
+          A shell in which every program sees it")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Print the variables that 'roxie run' sets
+///
+/// For eval in a POSIX shell, or as one JSON object for other programs. Same effect as 'roxie run' for everything
+/// the shell starts.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  eval \"$(roxie env)\"
+          This shell's programs see the device
+  roxie env --json
+          {\"LD_LIBRARY_PATH\":\"/tmp/roxie-1000/lib-...\"}")]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// One JSON object instead of shell commands
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show the device, its port, GIDs and limits
+///
+/// What ibv_devinfo would show, without needing it. Opens no socket.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie devinfo
+          Device, port and GIDs
+  roxie devinfo -v --netdev lo
+          The limits too, of the device on the loopback interface
+  roxie devinfo --json | jq -r '.gids[].ip'
+          The addresses peers can use")]
+pub(crate) struct DevinfoArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Also the limits
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// One JSON object, limits included
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Say what works on this machine and what does not
+///
+/// Looks at the kernel, UDP segmentation offload, port 4791 and who has it, limits of this process, socket
+/// buffers, network interfaces and the path MTU each gives, the libraries, kernel Soft-RoCE, and user
+/// namespaces. Changes nothing. Every line that is not 'ok' says what to do.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Exit status:
+  0 if the device can work, warnings or not; 1 if something must be mended first.
+
+Examples:
+  roxie doctor
+          The report
+  roxie doctor --json | jq '.checks[] | select(.status != \"ok\")'
+          Only what needs attention")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// One JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Do RDMA between two processes, verify every byte, print figures
+///
+/// Starts two processes, connects them through the connection manager (REQ, REP, RTU), then does SEND, WRITE, READ,
+/// compare-and-swap and fetch-and-add at sizes from 0 to 1 MiB and compares every byte, also those that must not
+/// change. At the end it measures bandwidth, message rate and latency for a few seconds. Nothing needs to be
+/// installed, no root, no configuration.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Exit status:
+  0 if everything was verified, 1 with the reason if not.
+
+Examples:
+  roxie demo
+          Over 127.0.0.1
+  roxie demo --netdev eth0
+          Over the address of eth0, both processes on this machine
+  roxie demo --no-figures
+          Only the verification: about a second")]
+pub(crate) struct DemoArgs {
+    /// Network interface whose first address both processes use [default: lo, 127.0.0.1]
+    #[arg(long, short = 'i', value_name = "IF")]
+    pub(crate) netdev: Option<String>,
+    /// Skip the measurements
+    #[arg(long)]
+    pub(crate) no_figures: bool,
+}
+
+/// What one process of the demo must know.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DemoRoleArgs {
+    /// Address of the passive side.
+    #[arg(long)]
+    pub(crate) address: IpAddr,
+    /// Its port; 0 takes any.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Interface under the device.
+    #[arg(long)]
+    pub(crate) netdev: String,
+    /// Skip the measurements.
+    #[arg(long)]
+    pub(crate) no_figures: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_command_belongs_to_it() {
+        let args = Args::parse_from(["roxie", "run", "--netdev", "lo", "--", "rping", "-s", "--name", "x"]);
+        let Command::Run(run) = args.command else { panic!("run") };
+        assert_eq!(run.device.netdev.as_deref(), Some("lo"));
+        assert_eq!(run.device.name, None);
+        assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! `roxie devinfo`: device, port, GIDs and limits.
+
+use roxie::{Context, Device, DeviceConfig};
+use serde_json::{Value, json};
+
+use crate::args::{DeviceArgs, DevinfoArgs};
+use crate::failure::{During, Failure, Outcome};
+use crate::netdev;
+use crate::terminal::{Terminal, Tone};
+
+/// Prints what the device is.
+pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
+    let context = open(&args.device)?;
+    let value = describe(&context);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
+        return Ok(());
+    }
+    let terminal = Terminal::stdout();
+    terminal.line(&terminal.paint(Tone::Strong, context.device().name()));
+    for section in ["device", "port"] {
+        rows(terminal, &value[section]);
+    }
+    for gid in value["gids"].as_array().into_iter().flatten() {
+        let line = format!("  GID {:<3}            {}  {}", gid["index"], text(&gid["gid"]), text(&gid["ip"]));
+        terminal.line(&line);
+    }
+    if args.verbose {
+        rows(terminal, &value["limits"]);
+    }
+    Ok(())
+}
+
+/// The device that `args` and the environment name.
+pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
+    if let Some(name) = &args.netdev {
+        netdev::check(name)?;
+    }
+    let mut config = DeviceConfig::from_env();
+    config.netdev = args.netdev.clone().or(config.netdev);
+    if let Some(name) = &args.name {
+        config.name.clone_from(name);
+    }
+    Device::open(&config).and_then(|device| device.context()).during("opening the device")
+}
+
+fn describe(context: &Context) -> Value {
+    let (device, port) = (context.query_device(), context.query_port());
+    let netdev = context.device().netdev();
+    let gids: Vec<Value> = context
+        .gids()
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| {
+            let ip = entry.gid.ip();
+            json!({ "index": index, "gid": hex(&entry.gid.0), "ip": ip.to_string(), "type": "RoCE v2" })
+        })
+        .collect();
+    json!({
+        "device": {
+            "name": context.device().name(),
+            "netdev": netdev.name(),
+            "node_guid": format!("{:016x}", device.node_guid),
+            "fw_ver": device.fw_ver,
+        },
+        "port": {
+            "state": if port.active { "active" } else { "down" },
+            "netdev_mtu": netdev.mtu(),
+            "max_mtu": port.max_mtu.bytes(),
+            "active_mtu": port.active_mtu.bytes(),
+            "max_msg_sz": port.max_msg_sz,
+            "gid_tbl_len": port.gid_tbl_len,
+        },
+        "gids": gids,
+        "limits": {
+            "max_qp": device.max_qp,
+            "max_qp_wr": device.max_qp_wr,
+            "max_sge": device.max_sge,
+            "max_inline_data": device.max_inline_data,
+            "max_qp_rd_atom": device.max_qp_rd_atom,
+            "max_cq": device.max_cq,
+            "max_cqe": device.max_cqe,
+            "max_mr": device.max_mr,
+            "max_mr_size": device.max_mr_size,
+            "max_pd": device.max_pd,
+            "max_ah": device.max_ah,
+            "max_srq": device.max_srq,
+            "max_srq_wr": device.max_srq_wr,
+            "max_srq_sge": device.max_srq_sge,
+            "local_ca_ack_delay": device.local_ca_ack_delay,
+        },
+    })
+}
+
+fn rows(terminal: Terminal, section: &Value) {
+    for (key, value) in section.as_object().into_iter().flatten() {
+        terminal.line(&format!("  {key:<18} {}", text(value)));
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Eight groups of four digits, as `ibv_devinfo -v` prints GIDs.
+fn hex(bytes: &[u8; 16]) -> String {
+    let groups: Vec<String> = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+    groups.join(":")
+}

@@ -1,0 +1,59 @@
+//! Libraries, network interfaces, and the device itself.
+
+use roxie::{Device, DeviceConfig};
+
+use super::Check;
+use crate::args::DeviceArgs;
+use crate::library::Libraries;
+use crate::netdev;
+
+pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
+    let mut checks = vec![libraries()];
+    checks.extend(netdev::names().iter().map(|name| interface(name)));
+    checks.push(device(args));
+    checks
+}
+
+fn libraries() -> Check {
+    const NAME: &str = "libraries";
+    match Libraries::find() {
+        Ok(found) => Check::ok(NAME, format!("libibverbs.so.1 and librdmacm.so.1 in {}", found.dir.display())),
+        Err(_) => Check::warn(
+            NAME,
+            "libibverbs.so and librdmacm.so are not beside this program: 'roxie run' cannot work, 'roxie demo' can",
+            "run: cargo build --release",
+        ),
+    }
+}
+
+fn interface(name: &str) -> Check {
+    const NAME: &str = "interface";
+    let config = DeviceConfig { netdev: Some(name.to_owned()), ..DeviceConfig::default() };
+    match Device::open(&config).and_then(|device| device.context()) {
+        Ok(context) => {
+            let (port, netdev) = (context.query_port(), context.device().netdev());
+            let text = format!(
+                "{name}: MTU {}, path MTU {}, {} GIDs{}",
+                netdev.mtu(),
+                port.active_mtu.bytes(),
+                port.gid_tbl_len,
+                if port.active { "" } else { ", down" }
+            );
+            if port.active { Check::ok(NAME, text) } else { Check::note(NAME, text) }
+        }
+        Err(error) => Check::note(NAME, format!("{name}: {error}")),
+    }
+}
+
+fn device(args: &DeviceArgs) -> Check {
+    const NAME: &str = "device";
+    let mut config = DeviceConfig::from_env();
+    config.netdev = args.netdev.clone().or(config.netdev);
+    if let Some(name) = &args.name {
+        config.name.clone_from(name);
+    }
+    match Device::open(&config) {
+        Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.netdev().name())),
+        Err(error) => Check::bad(NAME, error.to_string(), format!("choose with --netdev: {}", netdev::names().join(", "))),
+    }
+}

@@ -1,0 +1,102 @@
+//! `roxie doctor`: what works on this machine and why not, each line with what to do. Looks, changes nothing.
+
+mod device;
+mod port;
+mod system;
+
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::failure::{Failure, Outcome};
+use crate::terminal::{Terminal, Tone};
+
+/// How one thing stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// Works.
+    Ok,
+    /// Works, with a caveat worth knowing.
+    Warn,
+    /// The device cannot work before this is mended.
+    Bad,
+    /// Nothing to judge.
+    Note,
+}
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, status: Status, text: impl Into<String>) -> Self {
+        Self { name, status, text: text.into(), remedy: None }
+    }
+
+    fn ok(name: &'static str, text: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, text)
+    }
+
+    fn note(name: &'static str, text: impl Into<String>) -> Self {
+        Self::new(name, Status::Note, text)
+    }
+
+    fn warn(name: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..Self::new(name, Status::Warn, text) }
+    }
+
+    fn bad(name: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..Self::new(name, Status::Bad, text) }
+    }
+}
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+/// Prints the report; fails if the device cannot work.
+pub(crate) fn print(args: &DoctorArgs) -> Outcome {
+    let mut checks = system::checks();
+    checks.extend(port::checks());
+    checks.extend(device::checks(&args.device));
+    let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
+    let report = Report { ok: bad == 0, checks };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+    } else {
+        show(&report);
+    }
+    match bad {
+        0 => Ok(()),
+        1 => Err(Failure::new("1 thing must be mended first")),
+        n => Err(Failure::new(format!("{n} things must be mended first"))),
+    }
+}
+
+fn show(report: &Report) {
+    let terminal = Terminal::stdout();
+    for check in &report.checks {
+        let (tone, word) = match check.status {
+            Status::Ok => (Tone::Good, "ok  "),
+            Status::Warn => (Tone::Warn, "warn"),
+            Status::Bad => (Tone::Bad, "BAD "),
+            Status::Note => (Tone::Faint, "--  "),
+        };
+        terminal.line(&format!("{}  {:<15} {}", terminal.paint(tone, word), check.name, check.text));
+        if let Some(remedy) = &check.remedy {
+            terminal.line(&format!("      {:<15} -> {remedy}", ""));
+        }
+    }
+    if report.ok {
+        terminal.line("The device works here. Try: roxie demo");
+    }
+}

@@ -1,0 +1,117 @@
+//! Who has UDP port 4791: nobody, our own processes, another user's, or the kernel's Soft-RoCE.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use nix::unistd::Uid;
+
+use super::Check;
+
+/// RoCEv2 (IBA Annex A17).
+const ROCE_PORT: u16 = 4791;
+/// Abstract name of a process's slot, as `/proc/net/unix` shows it; see crate `roxie`, module `bag`.
+const SLOT_NAME: &str = "@roxie/1/slot/";
+
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = vec![port()];
+    checks.extend(soft_roce());
+    checks
+}
+
+/// One socket of `/proc/net/udp`.
+#[derive(Debug, Eq, PartialEq)]
+struct Holder {
+    uid: u32,
+    inode: u64,
+}
+
+fn port() -> Check {
+    const NAME: &str = "port 4791";
+    let holders: Vec<Holder> = ["/proc/net/udp", "/proc/net/udp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .flat_map(|table| parse(&table))
+        .collect();
+    let Some(first) = holders.first() else { return Check::ok(NAME, "free") };
+    let who = owners(&holders);
+    let members = members();
+    let me = Uid::effective().as_raw();
+    if members > 0 && (first.uid == me || first.uid == 0) {
+        let plural = if members == 1 { "process" } else { "processes" };
+        return Check::ok(NAME, format!("shared by {members} roxie {plural}{who}; new ones join them"));
+    }
+    let text = if members > 0 {
+        format!("belongs to roxie processes of user {}{who}; users do not share it", first.uid)
+    } else {
+        format!("taken by user {}{who}", first.uid)
+    };
+    let remedy = if Path::new("/sys/module/rdma_rxe").exists() {
+        "the kernel's Soft-RoCE has it: as root, rdma link delete NAME, or modprobe -r rdma_rxe"
+    } else {
+        "stop it, run as that user, or start in a network namespace of its own: unshare -rn"
+    };
+    Check::bad(NAME, text, remedy)
+}
+
+fn soft_roce() -> Option<Check> {
+    let loaded = Path::new("/sys/module/rdma_rxe").exists();
+    loaded.then(|| {
+        Check::warn(
+            "rdma_rxe",
+            "the kernel's Soft-RoCE is loaded; with a link it takes port 4791",
+            "to use both on one host, give roxie a network namespace of its own",
+        )
+    })
+}
+
+/// Rows whose local port is ours (proc_net_udp(5): `sl local remote st queues tr tm retrnsmt uid timeout inode`).
+fn parse(table: &str) -> impl Iterator<Item = Holder> + '_ {
+    table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (_, port) = fields.get(1)?.rsplit_once(':')?;
+        (u16::from_str_radix(port, 16).ok()? == ROCE_PORT).then_some(())?;
+        Some(Holder { uid: fields.get(7)?.parse().ok()?, inode: fields.get(9)?.parse().ok()? })
+    })
+}
+
+/// Live roxie processes in this network namespace.
+fn members() -> usize {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let slots: BTreeSet<&str> =
+        table.lines().filter_map(|line| line.split_whitespace().nth(7)).filter(|name| name.starts_with(SLOT_NAME)).collect();
+    slots.len()
+}
+
+/// ` (pid name, ...)` of the processes that hold one of the sockets, as far as this user may look.
+fn owners(holders: &[Holder]) -> String {
+    let wanted: BTreeSet<String> = holders.iter().map(|h| format!("socket:[{}]", h.inode)).collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let descriptors = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
+        let holds = descriptors
+            .filter_map(|fd| fs::read_link(fd.path()).ok())
+            .any(|link| link.to_str().is_some_and(|link| wanted.contains(link)));
+        if holds {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            found.push(format!("{pid} {}", name.trim()));
+        }
+    }
+    if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rows_of_our_port_count() {
+        let table = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  512: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0
+  513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0
+";
+        assert_eq!(parse(table).collect::<Vec<_>>(), [Holder { uid: 1000, inode: 4711 }]);
+    }
+}

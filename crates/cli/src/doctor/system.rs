@@ -1,0 +1,120 @@
+//! Kernel, socket features, limits of this process.
+
+use std::fs;
+use std::net::UdpSocket;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::Check;
+
+/// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
+const KERNEL_MIN: (u32, u32) = (5, 0);
+/// A group has 252 sockets, held for a moment while it is made.
+const NOFILE_MIN: u64 = 300;
+/// Receive buffer below which bursts of several senders overflow: a window of 256 KiB each, kept twice by the
+/// kernel's accounting, for eight of them.
+const RMEM_WANTED: u64 = 4 << 20;
+
+pub(super) fn checks() -> Vec<Check> {
+    vec![kernel(), segmentation(), descriptors(), receive_buffer(), memlock(), user_namespaces()]
+}
+
+fn kernel() -> Check {
+    let release = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    match version(&release) {
+        Some(version) if version >= KERNEL_MIN => Check::ok("kernel", release),
+        Some(_) => Check::bad("kernel", format!("{release} has no UDP_GRO"), "use Linux 5.0 or later"),
+        None => Check::note("kernel", format!("'{release}' names no version")),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn segmentation() -> Check {
+    const NAME: &str = "UDP GSO/GRO";
+    let socket = match UdpSocket::bind("127.0.0.1:0") {
+        Ok(socket) => socket,
+        Err(error) => return Check::bad(NAME, format!("no UDP socket: {error}"), "allow this process to use UDP"),
+    };
+    let gso = setsockopt(&socket, sockopt::UdpGsoSegment, &1400);
+    let gro = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+    match (gso, gro) {
+        (Ok(()), Ok(())) => Check::ok(NAME, "a burst of 62 packets costs one system call on each side"),
+        (gso, gro) => {
+            let missing = [gso.err().map(|e| format!("GSO: {e}")), gro.err().map(|e| format!("GRO: {e}"))];
+            let missing: Vec<String> = missing.into_iter().flatten().collect();
+            Check::warn(NAME, missing.join(", "), "bandwidth falls to about a tenth; a sandbox may filter setsockopt")
+        }
+    }
+}
+
+fn descriptors() -> Check {
+    const NAME: &str = "RLIMIT_NOFILE";
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((soft, hard)) if hard < NOFILE_MIN => {
+            let remedy = format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
+            Check::bad(NAME, format!("{soft}, at most {hard}; making the group of sockets takes {NOFILE_MIN} for a moment"), remedy)
+        }
+        Ok((soft, hard)) => Check::ok(NAME, format!("{soft}, at most {hard}")),
+        Err(error) => Check::note(NAME, error.to_string()),
+    }
+}
+
+fn receive_buffer() -> Check {
+    const NAME: &str = "rmem_max";
+    let Some(bytes) = number("/proc/sys/net/core/rmem_max") else {
+        return Check::note(NAME, "not visible here (a container hides it)");
+    };
+    if bytes >= RMEM_WANTED {
+        return Check::ok(NAME, format!("{} KiB per receive queue", bytes >> 10));
+    }
+    Check::warn(
+        NAME,
+        format!("{} KiB per receive queue: many senders at once may overflow it (retransmissions, not errors)", bytes >> 10),
+        format!("for heavy fan-in, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
+    )
+}
+
+fn memlock() -> Check {
+    let text = match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((nix::sys::resource::RLIM_INFINITY, _)) => "unlimited".to_owned(),
+        Ok((soft, _)) => format!("{} KiB", soft >> 10),
+        Err(error) => error.to_string(),
+    };
+    Check::note("RLIMIT_MEMLOCK", format!("{text}; does not matter, memory regions are not pinned"))
+}
+
+fn user_namespaces() -> Check {
+    const NAME: &str = "user namespaces";
+    let allowed = number("/proc/sys/user/max_user_namespaces").is_none_or(|n| n > 0)
+        && number("/proc/sys/kernel/unprivileged_userns_clone").is_none_or(|n| n > 0)
+        && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0);
+    let text = if allowed {
+        "allowed: programs that read /sys/class/infiniband themselves can be given a private one"
+    } else {
+        "not allowed; only programs that read /sys/class/infiniband themselves would want them"
+    };
+    Check::note(NAME, text)
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_have_versions() {
+        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
+        assert_eq!(version("4.19.0-26-amd64"), Some((4, 19)));
+        assert_eq!(version("unknown"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! `roxie env`: the variables that put the device into a program, for `eval` or as JSON.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::args::{DeviceArgs, EnvArgs};
+use crate::failure::{Failure, Outcome};
+use crate::library::Libraries;
+use crate::netdev;
+
+/// The environment of programs that shall see the device.
+pub(crate) fn variables(device: &DeviceArgs) -> Outcome<Vec<(&'static str, OsString)>> {
+    if let Some(name) = &device.netdev {
+        netdev::check(name)?;
+    }
+    check_device_name(device.name.as_deref())?;
+    let dir = Libraries::find()?.link()?;
+    let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
+    let named = [("ROXIE_NETDEV", &device.netdev), ("ROXIE_NAME", &device.name)];
+    variables.extend(named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?.into()))));
+    Ok(variables)
+}
+
+/// Prints them.
+pub(crate) fn print(args: &EnvArgs) -> Outcome {
+    let variables = variables(&args.device)?;
+    if args.json {
+        let map: serde_json::Map<String, serde_json::Value> = variables
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.to_string_lossy().into_owned().into()))
+            .collect();
+        println!("{}", serde_json::Value::Object(map));
+    } else {
+        for (key, value) in &variables {
+            println!("export {key}={}", quote(&value.to_string_lossy()));
+        }
+    }
+    Ok(())
+}
+
+/// `dir` before what was there; an empty entry would mean the current directory.
+fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
+    let mut path = dir.as_os_str().to_owned();
+    if let Some(old) = old.filter(|old| !old.is_empty()) {
+        let first = old.to_string_lossy().split(':').next() == Some(&*dir.to_string_lossy());
+        if first {
+            return old;
+        }
+        path.push(":");
+        path.push(old);
+    }
+    path
+}
+
+/// Verbs programs keep a device's name in 64 bytes (`IBV_SYSFS_NAME_MAX`) and put it into paths.
+fn check_device_name(name: Option<&str>) -> Outcome {
+    let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    match name {
+        Some(name) if name.is_empty() || name.len() > 63 || !name.chars().all(good) => {
+            Err(Failure::new(format!("'{name}' cannot name a device"))
+                .hint("use 1 to 63 letters, digits, '_', '-' or '.'")
+                .code(2))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A word for a POSIX shell.
+fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+=@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_comes_first_and_once() {
+        let dir = Path::new("/run/roxie");
+        assert_eq!(prepend(dir, None), "/run/roxie");
+        assert_eq!(prepend(dir, Some("".into())), "/run/roxie");
+        assert_eq!(prepend(dir, Some("/a:/b".into())), "/run/roxie:/a:/b");
+        assert_eq!(prepend(dir, Some("/run/roxie:/a".into())), "/run/roxie:/a");
+    }
+
+    #[test]
+    fn words_survive_the_shell() {
+        assert_eq!(quote("/tmp/roxie-0/lib:/x"), "/tmp/roxie-0/lib:/x");
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn device_names_are_checked() {
+        assert!(check_device_name(None).is_ok());
+        assert!(check_device_name(Some("mlx5_0")).is_ok());
+        for bad in ["", "a/b", "a b", &"x".repeat(64)] {
+            assert!(check_device_name(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

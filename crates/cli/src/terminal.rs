@@ -1,0 +1,69 @@
+//! Colour and progress, only where a person looks: never into a pipe, a file, or under `NO_COLOR`.
+
+use std::io::{IsTerminal, Write};
+
+/// What a word means; decides its colour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Tone {
+    /// Works.
+    Good,
+    /// Works, with a caveat.
+    Warn,
+    /// Does not work.
+    Bad,
+    /// Headings.
+    Strong,
+    /// Of less interest.
+    Faint,
+}
+
+/// Standard output as a person or a program sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    colour: bool,
+    live: bool,
+}
+
+impl Terminal {
+    /// Looks at standard output and the environment.
+    pub(crate) fn stdout() -> Self {
+        let live = std::io::stdout().is_terminal();
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        Self { colour: live && !plain, live }
+    }
+
+    /// `text`, coloured if colours are wanted.
+    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Warn => "33",
+            Tone::Bad => "31",
+            Tone::Strong => "1",
+            Tone::Faint => "2",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// Shows what is being done now; the next line replaces it. Nothing in a pipe.
+    pub(crate) fn progress(self, text: &str) {
+        if self.live {
+            print!("\r\x1b[K  {text}");
+            // A terminal that went away is found out by the next real line.
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    /// Prints a line, in place of any progress.
+    pub(crate) fn line(self, text: &str) {
+        let clear = if self.live { "\r\x1b[K" } else { "" };
+        let mut out = std::io::stdout().lock();
+        if writeln!(out, "{clear}{text}").and_then(|()| out.flush()).is_err() {
+            // The reader closed the pipe: nobody is left to talk to.
+            std::process::exit(141);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Completion queues: rings in ordinary memory. Polling one that is not empty takes no engine lock.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use transport::{VerbsError, Wc};
+
+use crate::events::EventQueue;
+
+/// Most entries one CQ may have.
+pub(crate) const CQE_MAX: u32 = 1 << 20;
+
+/// Which completion raises the next channel event (ibv_req_notify_cq(3)).
+#[derive(Clone, Copy, Debug, Eq, PartialEq, PartialOrd)]
+enum Armed {
+    No,
+    Solicited,
+    Next,
+}
+
+#[derive(Debug)]
+struct Ring {
+    entries: VecDeque<Wc>,
+    capacity: usize,
+    armed: Armed,
+}
+
+/// A completion queue, shared by the engine (producer) and the application's threads.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    ring: Mutex<Ring>,
+    /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
+    len: AtomicUsize,
+    overflowed: AtomicBool,
+    channel: Option<Arc<EventQueue<u64>>>,
+    cookie: u64,
+    /// Armed CQs of the engine: while there are any its background thread stays on the sockets.
+    armed_cqs: Arc<AtomicUsize>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        cqe: u32,
+        channel: Option<Arc<EventQueue<u64>>>,
+        cookie: u64,
+        armed_cqs: Arc<AtomicUsize>,
+    ) -> Self {
+        let capacity = cqe as usize;
+        let ring = Ring { entries: VecDeque::with_capacity(capacity), capacity, armed: Armed::No };
+        let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
+        Self { ring, len, overflowed: AtomicBool::new(false), channel, cookie, armed_cqs }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring().capacity as u32
+    }
+
+    /// Adds a completion. False on the first overflow: the caller raises CQ_ERR and kills the QP.
+    #[must_use]
+    pub(crate) fn push(&self, wc: Wc, solicited: bool) -> bool {
+        let mut ring = self.ring();
+        if ring.entries.len() == ring.capacity {
+            return self.overflowed.swap(true, Ordering::Relaxed);
+        }
+        ring.entries.push_back(wc);
+        self.len.store(ring.entries.len(), Ordering::Release);
+        let fires = match ring.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        if fires {
+            self.disarm(&mut ring);
+            if let Some(channel) = &self.channel {
+                channel.push(self.cookie);
+            }
+        }
+        true
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Moves completions into `out`, oldest first; returns how many.
+    #[inline]
+    pub(crate) fn pop(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut ring = self.ring();
+        let n = out.len().min(ring.entries.len());
+        for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..n)) {
+            slot.write(wc);
+        }
+        self.len.store(ring.entries.len(), Ordering::Release);
+        n
+    }
+
+    /// Takes the oldest completion.
+    pub(crate) fn pop_one(&self) -> Option<Wc> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut ring = self.ring();
+        let wc = ring.entries.pop_front();
+        self.len.store(ring.entries.len(), Ordering::Release);
+        wc
+    }
+
+    /// Asks for one event at the next completion; "any" supersedes "solicited".
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        let mut ring = self.ring();
+        let want = if solicited_only { Armed::Solicited } else { Armed::Next };
+        if ring.armed == Armed::No {
+            self.armed_cqs.fetch_add(1, Ordering::Relaxed);
+        }
+        if want > ring.armed {
+            ring.armed = want;
+        }
+    }
+
+    fn disarm(&self, ring: &mut Ring) {
+        if ring.armed != Armed::No {
+            ring.armed = Armed::No;
+            self.armed_cqs.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
+        let mut ring = self.ring();
+        if cqe == 0 || cqe > CQE_MAX || ring.entries.len() > cqe as usize {
+            return Err(VerbsError::Invalid);
+        }
+        let missing = (cqe as usize).saturating_sub(ring.entries.len());
+        ring.entries.reserve(missing);
+        ring.capacity = cqe as usize;
+        Ok(())
+    }
+
+    /// Forgets the completions of a QP that is being destroyed or reset, as hardware providers do.
+    pub(crate) fn purge(&self, qp_num: u32) {
+        let mut ring = self.ring();
+        ring.entries.retain(|wc| wc.qp_num != qp_num);
+        self.len.store(ring.entries.len(), Ordering::Release);
+    }
+
+    /// Disarms the CQ and forgets its unread channel events: the application is done with it.
+    pub(crate) fn close(&self) {
+        self.disarm(&mut self.ring());
+        if let Some(channel) = &self.channel {
+            channel.retain(|cookie| *cookie != self.cookie);
+        }
+    }
+}

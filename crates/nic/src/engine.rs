@@ -1,0 +1,569 @@
+//! The engine: one port, its QPs and their timers, behind one lock; whoever polls drives it.
+//!
+//! A thread that polls an empty CQ takes the lock if it is free and runs a batch inline ([`Engine::poll`]); the
+//! background thread (`background.rs`) takes over when nobody has polled for a while. Invariant: completions,
+//! events and datagrams for the connection manager are collected under the lock and delivered by the same call.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use transport::{AsyncEventKind, Instant, Qp, QpEvent, RecvQueue, VerbsError};
+use wire::{DropReason, Gid, Qpn};
+
+use crate::bag::Membership;
+use crate::cm::CmDriver;
+use crate::cq::CompletionQueue;
+use crate::events::EventQueue;
+use crate::gid::GidTable;
+use crate::mr::MrTable;
+use crate::port::{FlowId, FlowKey, Port, RxQueue, RxQueues, RxTrain};
+use crate::sys::{self, EventFd, now_ns};
+use crate::verbs::{AsyncElement, AsyncEvent};
+
+/// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
+pub(crate) const QP_MAX: usize = 65_000;
+/// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
+/// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
+pub(crate) const FLOW_WINDOW_BYTES: usize = 320 * 1024;
+/// Packets one QP may send before the next one has its turn.
+pub(crate) const TX_QUOTA: usize = 128;
+/// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
+const GSI_POLL_INTERVAL: u64 = 64;
+/// Posted packets that are sent at once even while earlier ones are unacknowledged.
+const DOORBELL_BATCH: usize = 32;
+
+/// A QP with what the engine must know to serve it.
+pub(crate) struct QpEntry {
+    pub(crate) qp: Qp,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
+    /// Index in the table of shared receive queues, and the name its owner gave it.
+    pub(crate) srq: Option<(u32, u64)>,
+    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    pub(crate) cookie: u64,
+    /// Where an RC or UC QP sends; resolved when the address vector is set.
+    pub(crate) flow: Option<FlowId>,
+    pub(crate) in_flight: usize,
+    pub(crate) ready: bool,
+    pub(crate) touched: bool,
+    /// The earliest entry of this QP in the timer heap.
+    armed: Option<Instant>,
+}
+
+/// Packets in flight towards one destination and the QPs waiting for room there.
+#[derive(Default)]
+pub(crate) struct Flow {
+    pub(crate) in_flight: usize,
+    pub(crate) blocked: Vec<u16>,
+}
+
+/// A management datagram that arrived on QP1, with the packet it came in should it have to be handed over.
+pub(crate) struct Mad {
+    pub(crate) bytes: [u8; wire::mad::MAD_LEN],
+    pub(crate) packet: OwnedPacket,
+}
+
+/// A packet kept beyond its train.
+pub(crate) struct OwnedPacket {
+    src: IpAddr,
+    src_port: u16,
+    dst: IpAddr,
+    dst_port: u16,
+    tos: u8,
+    ttl: u8,
+    bytes: Vec<u8>,
+}
+
+impl OwnedPacket {
+    pub(crate) fn new(train: &RxTrain<'_>, bytes: &[u8]) -> Self {
+        let RxTrain { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
+        Self { src, src_port, dst, dst_port, tos, ttl, bytes: bytes.to_vec() }
+    }
+
+    fn train(&self) -> RxTrain<'_> {
+        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes } = *self;
+        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
+        RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, bytes, queue }
+    }
+}
+
+/// Everything the engine's lock protects, except the port.
+pub(crate) struct Tables {
+    pub(crate) qps: Vec<Option<Box<QpEntry>>>,
+    pub(crate) srqs: Vec<Option<RecvQueue>>,
+    pub(crate) mrs: MrTable,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) ready: VecDeque<u16>,
+    pub(crate) touched: Vec<u16>,
+    pub(crate) timers: BinaryHeap<Reverse<(Instant, u16)>>,
+    pub(crate) gids: Arc<GidTable>,
+    pub(crate) drops: [u64; DropReason::COUNT],
+    pub(crate) mads: Vec<Mad>,
+    pub(crate) misrouted: Vec<(u8, OwnedPacket)>,
+    pub(crate) established: Vec<Qpn>,
+    pub(crate) slot: u8,
+    pub(crate) mtu_bytes: usize,
+    next_qp: u16,
+    gsi_psn: u32,
+}
+
+/// What the lock protects.
+pub(crate) struct Core {
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) tables: Tables,
+}
+
+/// See the module documentation.
+pub(crate) struct Engine {
+    core: Mutex<Core>,
+    pub(crate) cm: CmDriver,
+    pub(crate) bag: Membership,
+    pub(crate) gids: Arc<GidTable>,
+    /// Counts inline polls, so that the background thread can tell whether somebody drives.
+    pub(crate) inline_polls: AtomicU64,
+    /// Armed CQs; see [`CompletionQueue`].
+    pub(crate) armed_cqs: Arc<AtomicUsize>,
+    /// The background thread leaves the sockets to inline pollers.
+    pub(crate) watching: AtomicBool,
+    /// When the sleeping background thread wakes by itself (nanoseconds).
+    pub(crate) sleeps_until: AtomicU64,
+    pub(crate) kick: EventFd,
+    pub(crate) stop: AtomicBool,
+    pub(crate) pd_ids: AtomicU32,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        port: Box<dyn Port>,
+        bag: Membership,
+        gids: Arc<GidTable>,
+        mtu_bytes: usize,
+    ) -> std::io::Result<Arc<Self>> {
+        let slot = bag.slot();
+        let tables = Tables {
+            qps: Vec::new(),
+            srqs: Vec::new(),
+            mrs: MrTable::default(),
+            flows: Vec::new(),
+            ready: VecDeque::with_capacity(256),
+            touched: Vec::with_capacity(256),
+            timers: BinaryHeap::with_capacity(256),
+            gids: Arc::clone(&gids),
+            drops: [0; DropReason::COUNT],
+            mads: Vec::new(),
+            misrouted: Vec::new(),
+            established: Vec::new(),
+            slot,
+            mtu_bytes,
+            next_qp: sys::random_u64() as u16,
+            gsi_psn: 0,
+        };
+        Ok(Arc::new(Self {
+            core: Mutex::new(Core { port, tables }),
+            cm: CmDriver::new(slot, Arc::clone(&gids)),
+            bag,
+            gids,
+            inline_polls: AtomicU64::new(0),
+            armed_cqs: Arc::default(),
+            watching: AtomicBool::new(false),
+            sleeps_until: AtomicU64::new(0),
+            kick: EventFd::new()?,
+            stop: AtomicBool::new(false),
+            pd_ids: AtomicU32::new(1),
+        }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One batch in the calling thread, unless another thread is at it.
+    pub(crate) fn poll_inline(&self) {
+        let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
+        let mut core = match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
+        core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });
+        self.unlock_and_deliver(core);
+    }
+
+    /// One batch of everything, for the background thread; the number of trains received.
+    pub(crate) fn poll_all(&self) -> usize {
+        let mut core = self.lock();
+        let trains = core.poll(RxQueues::ALL);
+        self.unlock_and_deliver(core);
+        trains + self.cm.poll(now(), self)
+    }
+
+    /// Releases the lock, then hands on what must not be handled under it.
+    fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
+        let tables = &mut core.tables;
+        if tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty() {
+            return;
+        }
+        let mads = std::mem::take(&mut tables.mads);
+        let misrouted = std::mem::take(&mut tables.misrouted);
+        let established = std::mem::take(&mut tables.established);
+        drop(core);
+        for mad in &mads {
+            self.deliver_mad(mad);
+        }
+        for (slot, packet) in &misrouted {
+            // A member that is gone or does not keep up loses the packet; the transport recovers.
+            let _lost = self.bag.forward(*slot, &packet.train());
+        }
+        for qpn in established {
+            self.cm.qp_established(qpn);
+        }
+        self.cm.poll(now(), self);
+    }
+
+    /// What the background thread sleeps on.
+    pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
+        let mut fds = self.lock().port.poll_fds();
+        fds.push(self.bag.listener_fd());
+        fds.push(self.kick.as_raw_fd());
+        fds
+    }
+
+    /// Answers other processes of this host and takes the packets they hand over; how many records came.
+    pub(crate) fn serve_members(&self) -> usize {
+        let mut records = 0;
+        self.bag.poll_listener(&mut |train| {
+            records += 1;
+            let mut core = self.lock();
+            let now = now();
+            core.tables.receive_train(now, train);
+            core.tables.end_of_batch(now);
+            core.transmit(now);
+            self.unlock_and_deliver(core);
+        });
+        records
+    }
+
+    /// A MAD goes to the connection manager; a request for another process's listener goes there.
+    fn deliver_mad(&self, mad: &Mad) {
+        let (src, dst) = (Gid::from(mad.packet.src), Gid::from(mad.packet.dst));
+        match self.cm.handle_mad(now(), &mad.bytes, src, dst) {
+            crate::cm::MadOutcome::Handled => {}
+            crate::cm::MadOutcome::NotOurs { service_id, dst_gid } => {
+                let (ps, port) = ((service_id >> 16) as u16, service_id as u16);
+                let handed = self.bag.forward_to_service(ps, port, dst_gid, &mad.packet.train());
+                if !matches!(handed, Ok(true)) {
+                    self.cm.reject_no_listener(&mad.bytes, src, dst);
+                }
+            }
+        }
+    }
+
+    /// When the engine must run again even if nothing arrives.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.lock().tables.timers.peek().map(|Reverse((at, _))| *at);
+        [timer, self.cm.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Wakes the background thread if it would sleep past `deadline`.
+    pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        if deadline.0 < self.sleeps_until.load(Ordering::Relaxed)
+            && self.sleeps_until.swap(deadline.0, Ordering::Relaxed) > deadline.0
+        {
+            self.kick.signal(1);
+        }
+    }
+
+    /// The caller stops driving: the background thread returns to the sockets at once.
+    pub(crate) fn hand_over(&self) {
+        if self.watching.load(Ordering::Relaxed) {
+            self.kick.signal(1);
+        }
+    }
+
+    /// Transmits what was posted to a QP: at once if nothing is unacknowledged or enough has gathered, else with
+    /// the next poll or the acknowledgement that is under way.
+    pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
+        let now = now();
+        let Some(entry) = core.tables.qp_mut(index) else { return };
+        let eager = entry.qp.is_send_idle()
+            || entry.qp.pending_packets() >= DOORBELL_BATCH
+            || !matches!(entry.qp.ty(), transport::QpType::Rc);
+        core.tables.settle(now, index);
+        if eager {
+            core.transmit(now);
+        }
+        let deadline = core.tables.timers.peek().map(|Reverse((at, _))| *at);
+        self.wake_before(deadline);
+    }
+
+    /// Sends one MAD from QP1.
+    pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
+        let mut core = self.lock();
+        core.send_mad(src, dst, mad);
+    }
+
+    /// Adds a QP and returns its index; the QPN is `slot << 16 | index`.
+    pub(crate) fn insert_qp(
+        &self,
+        build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
+    ) -> Result<Qpn, VerbsError> {
+        let mut core = self.lock();
+        core.tables.insert_qp(build)
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        let mut core = self.lock();
+        core.tables.remove_qp(qpn);
+    }
+}
+
+/// The engine's clock.
+pub(crate) fn now() -> Instant {
+    Instant(now_ns())
+}
+
+impl QpEntry {
+    pub(crate) fn new(
+        qp: Qp,
+        cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
+        srq: Option<(u32, u64)>,
+        events: Arc<EventQueue<AsyncEvent>>,
+        cookie: u64,
+    ) -> Self {
+        let (send_cq, recv_cq) = cqs;
+        Self {
+            qp,
+            send_cq,
+            recv_cq,
+            srq,
+            events,
+            cookie,
+            flow: None,
+            in_flight: 0,
+            ready: false,
+            touched: false,
+            armed: None,
+        }
+    }
+}
+
+impl Tables {
+    #[inline]
+    pub(crate) fn qp_mut(&mut self, index: u16) -> Option<&mut QpEntry> {
+        self.qps.get_mut(usize::from(index))?.as_deref_mut()
+    }
+
+    /// The local address of a GID index.
+    pub(crate) fn source_ip(&self, sgid_index: u8) -> Option<IpAddr> {
+        self.gids.entries.get(usize::from(sgid_index)).map(|row| row.gid.ip())
+    }
+
+    /// The QP a number means, if it is ours and exists.
+    #[inline]
+    pub(crate) fn by_qpn(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
+        if (qpn.value() >> 16) as u8 != self.slot {
+            return None;
+        }
+        self.qp_mut(qpn.value() as u16)
+    }
+
+    fn insert_qp(
+        &mut self,
+        build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
+    ) -> Result<Qpn, VerbsError> {
+        let first = if self.slot == 0 { 16 } else { 0 };
+        for _ in 0..QP_MAX {
+            let index = self.next_qp.max(first);
+            self.next_qp = index.wrapping_add(1);
+            let at = usize::from(index);
+            if self.qps.len() <= at {
+                self.qps.resize_with(at + 1, || None);
+            }
+            if self.qps[at].is_none() {
+                let qpn = Qpn::new(u32::from(self.slot) << 16 | u32::from(index));
+                self.qps[at] = Some(Box::new(build(qpn)?));
+                return Ok(qpn);
+            }
+        }
+        Err(VerbsError::NoMem)
+    }
+
+    fn remove_qp(&mut self, qpn: Qpn) {
+        let index = qpn.value() as u16;
+        if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
+            self.release_flow(index, &entry);
+            entry.send_cq.purge(qpn.value());
+            entry.recv_cq.purge(qpn.value());
+        }
+        self.ready.retain(|i| *i != index);
+        self.touched.retain(|i| *i != index);
+    }
+
+    fn release_flow(&mut self, index: u16, entry: &QpEntry) {
+        let Some(flow) = entry.flow.and_then(|f| self.flows.get_mut(f.0 as usize)) else { return };
+        flow.in_flight = flow.in_flight.saturating_sub(entry.in_flight);
+        flow.blocked.retain(|i| *i != index);
+        self.unblock(entry.flow);
+    }
+
+    /// Packets that may still be sent towards a flow.
+    #[inline]
+    pub(crate) fn flow_budget(&self, flow: Option<FlowId>) -> usize {
+        let window = FLOW_WINDOW_BYTES / self.mtu_bytes;
+        let used = flow.and_then(|f| self.flows.get(f.0 as usize)).map_or(0, |f| f.in_flight);
+        window.saturating_sub(used)
+    }
+
+    /// Puts the QPs that waited for room in a flow back into the ready list.
+    fn unblock(&mut self, flow: Option<FlowId>) {
+        let Some(flow) = flow else { return };
+        if self.flow_budget(Some(flow)) == 0 {
+            return;
+        }
+        let Some(state) = self.flows.get_mut(flow.0 as usize) else { return };
+        let mut blocked = std::mem::take(&mut state.blocked);
+        for index in blocked.drain(..) {
+            self.make_ready(index);
+        }
+        self.flows[flow.0 as usize].blocked = blocked;
+    }
+
+    pub(crate) fn make_ready(&mut self, index: u16) {
+        if let Some(entry) = self.qp_mut(index)
+            && !entry.ready
+        {
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// After a QP was given input: [`Self::book`], and lists it for transmission.
+    pub(crate) fn settle(&mut self, now: Instant, index: u16) {
+        if self.book(now, index) {
+            self.make_ready(index);
+        }
+    }
+
+    /// Delivers a QP's events, re-arms its timer and books its packets to its flow. True if it wants to transmit.
+    pub(crate) fn book(&mut self, now: Instant, index: u16) -> bool {
+        let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else { return false };
+        while let Some(event) = entry.qp.poll_event() {
+            let delivered = match event {
+                QpEvent::SendWc(wc) => {
+                    let failed = wc.status != transport::WcStatus::Success;
+                    entry.send_cq.push(wc, failed).then_some(()).ok_or(&entry.send_cq)
+                }
+                QpEvent::RecvWc { wc, solicited } => {
+                    entry.recv_cq.push(wc, solicited).then_some(()).ok_or(&entry.recv_cq)
+                }
+                QpEvent::Async(kind) => {
+                    if kind == AsyncEventKind::CommEst {
+                        self.established.push(entry.qp.qpn());
+                    } else {
+                        let element = match (kind, entry.srq) {
+                            (AsyncEventKind::SrqLimitReached, Some((_, cookie))) => AsyncElement::Srq(cookie),
+                            _ => AsyncElement::Qp(entry.cookie),
+                        };
+                        entry.events.push(AsyncEvent { kind, element });
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(cq) = delivered {
+                let element = AsyncElement::Cq(cq.cookie());
+                entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
+                entry.qp.fail(now);
+            }
+        }
+        if let Some(at) = entry.qp.poll_timeout()
+            && entry.armed.is_none_or(|armed| at < armed)
+        {
+            entry.armed = Some(at);
+            self.timers.push(Reverse((at, index)));
+        }
+        let in_flight = entry.qp.packets_in_flight();
+        let (was, flow) = (entry.in_flight, entry.flow);
+        entry.in_flight = in_flight;
+        let more = entry.qp.wants_transmit();
+        if was != in_flight
+            && let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
+        {
+            state.in_flight = (state.in_flight + in_flight).saturating_sub(was);
+            if in_flight < was && !state.blocked.is_empty() {
+                self.unblock(flow);
+            }
+        }
+        more
+    }
+
+    /// Parks a QP until acknowledgements make room in its flow.
+    pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
+        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
+            && !state.blocked.contains(&index)
+        {
+            state.blocked.push(index);
+        }
+    }
+
+    /// Runs the timers that are due.
+    fn expire(&mut self, now: Instant) {
+        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.timers.pop();
+            let Some(entry) = self.qp_mut(index) else { continue };
+            if entry.armed == Some(at) {
+                entry.armed = None;
+            }
+            if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
+                entry.qp.handle_timeout(now);
+            }
+            self.settle(now, index);
+        }
+    }
+}
+
+impl Core {
+    /// Receive, timers, transmit: one batch of each.
+    fn poll(&mut self, queues: RxQueues) -> usize {
+        let now = now();
+        let trains = self.receive(now, queues);
+        self.tables.expire(now);
+        self.transmit(now);
+        trains
+    }
+
+    /// Opens (or finds) the flow a QP's address vector means.
+    pub(crate) fn bind_flow(&mut self, index: u16) -> Result<(), VerbsError> {
+        let av = *self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?.qp.av();
+        let source = self.tables.source_ip(av.sgid_index);
+        let entry = self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?;
+        let src = source.ok_or(VerbsError::Invalid)?;
+        let key = FlowKey {
+            src,
+            dst: av.dgid.ip(),
+            dst_slot: (entry.qp.dest_qpn().value() >> 16) as u8,
+            tos: av.traffic_class,
+            ttl: av.hop_limit.max(1),
+        };
+        let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
+        entry.flow = Some(flow);
+        if self.tables.flows.len() <= flow.0 as usize {
+            self.tables.flows.resize_with(flow.0 as usize + 1, Flow::default);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn next_gsi_psn(&mut self) -> u32 {
+        self.tables.gsi_psn = (self.tables.gsi_psn + 1) & 0xff_ffff;
+        self.tables.gsi_psn
+    }
+}
+

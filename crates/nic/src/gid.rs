@@ -1,0 +1,285 @@
+//! The GID table: which netdev the device stands for, and its addresses as GIDs (IBA Annex A17).
+//!
+//! A GID is an IP address. IPv4 addresses come first, because that is what programs without `-x` pick by
+//! index 0; then global IPv6, then link-local, then the loopback addresses, so that processes of one host
+//! reach each other without any network. Every index can be used as a source.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use transport::PathMtu;
+use wire::Gid;
+
+use crate::sys::{Address, Link, Netlink};
+
+/// One row of the GID table; the index is its position.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GidEntry {
+    /// The address as a GID.
+    pub gid: Gid,
+    /// Interface that owns the address: the scope id for link-local ones.
+    pub ifindex: u32,
+}
+
+/// The netdev behind the device, and its addresses as GIDs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GidTable {
+    /// Name of the netdev.
+    pub netdev: String,
+    /// Its interface index.
+    pub ifindex: u32,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// True if it is administratively up.
+    pub up: bool,
+    /// The GIDs, never empty, at most 255.
+    pub entries: Vec<GidEntry>,
+    /// EUI-64 of the netdev, never 0.
+    pub node_guid: [u8; 8],
+}
+
+/// The index is a byte in address handles.
+const ENTRIES_MAX: usize = 255;
+/// What rxe reserves for headers when it derives the path MTU from the netdev's.
+const HEADERS_MAX: u32 = 80;
+
+impl GidTable {
+    /// Reads the table of `netdev`, or else of the one the default route uses, or else of the first that is
+    /// up and has an address, or else of `lo`.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no such netdev, `EADDRNOTAVAIL` if it has no address.
+    pub fn read(netdev: Option<&str>) -> io::Result<GidTable> {
+        let mut netlink = Netlink::new()?;
+        let (links, addresses) = (netlink.links()?, netlink.addresses()?);
+        let default = default_interface(&mut netlink);
+        let link = choose(&links, &addresses, netdev, default).ok_or_else(|| errno(libc::ENODEV))?;
+        let entries = rows(link, &links, &addresses);
+        let first = entries.first().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+        Ok(GidTable {
+            netdev: link.name.clone(),
+            ifindex: link.index,
+            mtu: link.mtu,
+            up: link.is_up,
+            node_guid: node_guid(link, &first.gid),
+            entries,
+        })
+    }
+
+    /// The largest path MTU the netdev can carry.
+    #[must_use]
+    pub fn active_mtu(&self) -> PathMtu {
+        match self.mtu.saturating_sub(HEADERS_MAX) {
+            4096.. => PathMtu::M4096,
+            2048.. => PathMtu::M2048,
+            1024.. => PathMtu::M1024,
+            512.. => PathMtu::M512,
+            _ => PathMtu::M256,
+        }
+    }
+
+    /// The index of `gid`.
+    #[must_use]
+    pub fn index_of(&self, gid: &Gid) -> Option<u8> {
+        self.entries.iter().position(|row| row.gid == *gid).and_then(|i| u8::try_from(i).ok())
+    }
+
+    /// The index of the source that packets to `dst` should have: what the routing table prefers, else the
+    /// first of the same kind.
+    #[must_use]
+    pub fn source_for(&self, dst: IpAddr) -> Option<u8> {
+        if let Some(own) = self.index_of(&Gid::from(dst)) {
+            return Some(own);
+        }
+        let oif = if is_link_local(dst) { self.ifindex } else { 0 };
+        let route = Netlink::new().and_then(|mut n| n.route(dst, None, oif)).ok();
+        let preferred = route.and_then(|r| r.prefsrc).and_then(|src| self.index_of(&Gid::from(src)));
+        preferred.or_else(|| {
+            let alike = |ip: IpAddr| {
+                ip.is_ipv4() == dst.is_ipv4()
+                    && ip.is_loopback() == dst.is_loopback()
+                    && is_link_local(ip) == is_link_local(dst)
+            };
+            let index = self.entries.iter().position(|row| alike(row.gid.ip()))?;
+            u8::try_from(index).ok()
+        })
+    }
+}
+
+/// The interface towards the rest of the world. The addresses are arbitrary ones; nothing is sent.
+fn default_interface(netlink: &mut Netlink) -> Option<u32> {
+    let far_away: [IpAddr; 2] =
+        [Ipv4Addr::new(1, 1, 1, 1).into(), Ipv6Addr::new(0x2600, 0, 0, 0, 0, 0, 0, 1).into()];
+    far_away.into_iter().find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local)).map(|r| r.oif)
+}
+
+fn choose<'a>(
+    links: &'a [Link],
+    addresses: &[Address],
+    name: Option<&str>,
+    default: Option<u32>,
+) -> Option<&'a Link> {
+    if let Some(name) = name {
+        return links.iter().find(|l| l.name == name);
+    }
+    let is_usable =
+        |l: &&Link| l.is_up && !l.is_loopback && addresses.iter().any(|a| a.ifindex == l.index && is_valid(a));
+    links
+        .iter()
+        .find(|l| Some(l.index) == default && is_usable(l))
+        .or_else(|| links.iter().find(is_usable))
+        .or_else(|| links.iter().find(|l| l.is_loopback))
+}
+
+/// The GIDs of `link`, then those of loopback.
+fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidEntry> {
+    let loopback = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
+    let rank = |a: &Address| {
+        if a.ifindex != link.index {
+            // Of other links only the two standard loopback addresses count.
+            let is_standard = a.ip == Ipv4Addr::LOCALHOST || a.ip == Ipv6Addr::LOCALHOST;
+            return (Some(a.ifindex) == loopback && is_standard).then_some(3);
+        }
+        match a.ip {
+            IpAddr::V4(_) => Some(0),
+            IpAddr::V6(_) if is_link_local(a.ip) => Some(2),
+            IpAddr::V6(_) => Some(1),
+        }
+    };
+    let mut ranked: Vec<_> =
+        addresses.iter().filter(|a| is_valid(a)).filter_map(|a| Some((rank(a)?, a))).collect();
+    // Stable: within a rank, the kernel's order, which has primary addresses first.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let mut entries: Vec<GidEntry> = Vec::new();
+    for (_, address) in ranked {
+        let gid = Gid::from(address.ip);
+        if entries.len() < ENTRIES_MAX && entries.iter().all(|row| row.gid != gid) {
+            entries.push(GidEntry { gid, ifindex: address.ifindex });
+        }
+    }
+    entries
+}
+
+fn is_valid(address: &Address) -> bool {
+    !address.is_tentative && !address.is_temporary && !address.ip.is_multicast()
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Modified EUI-64 of the MAC (RFC 4291, appendix A). A netdev without one gets a locally administered value:
+/// a constant for loopback, which is the same everywhere, else one made from the first address.
+fn node_guid(link: &Link, first: &Gid) -> [u8; 8] {
+    let [a, b, c, d, e, f] = link.mac;
+    if link.mac != [0; 6] {
+        return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    }
+    if link.is_loopback {
+        return [0, 0, 0, 0xff, 0xfe, 0, 0, 1];
+    }
+    let [.., w, x, y, z] = first.0;
+    [0, 0, 0, 0xff, w, x, y, z]
+}
+
+fn errno(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str) -> Link {
+        let is_loopback = name == "lo";
+        let mac = if is_loopback { [0; 6] } else { [0x52, 0x54, 0, 0x0a, 8, index as u8] };
+        Link { index, name: name.to_owned(), mtu: 1500, mac, is_up: true, is_loopback }
+    }
+
+    fn address(ifindex: u32, ip: &str) -> Address {
+        Address { ifindex, ip: ip.parse().unwrap(), is_tentative: false, is_temporary: false }
+    }
+
+    fn shown(entries: &[GidEntry]) -> Vec<(String, u32)> {
+        entries.iter().map(|row| (row.gid.ip().to_string(), row.ifindex)).collect()
+    }
+
+    #[test]
+    fn rows_are_ordered_by_kind_and_unusable_addresses_left_out() {
+        let links = [link(1, "lo"), link(2, "eth0"), link(3, "eth1")];
+        let addresses = [
+            address(1, "127.0.0.1"),
+            address(1, "::1"),
+            address(2, "fe80::1"),
+            address(2, "2001:db8::1"),
+            Address { is_temporary: true, ..address(2, "2001:db8::2") },
+            Address { is_tentative: true, ..address(2, "2001:db8::3") },
+            address(2, "10.0.0.1"),
+            address(3, "10.0.1.1"),
+        ];
+        let want = [("10.0.0.1", 2), ("2001:db8::1", 2), ("fe80::1", 2), ("127.0.0.1", 1), ("::1", 1)];
+        assert_eq!(shown(&rows(&links[1], &links, &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
+        let want = [("127.0.0.1", 1), ("::1", 1)];
+        assert_eq!(shown(&rows(&links[0], &links, &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
+    }
+
+    #[test]
+    fn the_netdev_is_the_named_the_default_the_first_or_lo() {
+        let mut links = vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
+        let addresses = [address(1, "127.0.0.1"), address(3, "10.0.1.1"), address(4, "10.0.2.1")];
+        let name = |links: &[Link], name, default| {
+            choose(links, &addresses, name, default).map(|l| l.name.clone()).unwrap_or_default()
+        };
+        assert_eq!(name(&links, Some("eth0"), Some(4)), "eth0");
+        assert_eq!(name(&links, Some("eth9"), Some(4)), "");
+        assert_eq!(name(&links, None, Some(4)), "eth2");
+        assert_eq!(name(&links, None, Some(2)), "eth1", "the default one has no address");
+        assert_eq!(name(&links, None, None), "eth1");
+        links.truncate(2);
+        assert_eq!(name(&links, None, None), "lo");
+    }
+
+    #[test]
+    fn path_mtu_and_guid_follow_rxe() {
+        let mut table = GidTable {
+            netdev: "eth0".to_owned(),
+            ifindex: 2,
+            mtu: 0,
+            up: true,
+            entries: Vec::new(),
+            node_guid: [0; 8],
+        };
+        for (mtu, path_mtu) in [
+            (1500, PathMtu::M1024),
+            (4175, PathMtu::M2048),
+            (4176, PathMtu::M4096),
+            (9000, PathMtu::M4096),
+            (65_536, PathMtu::M4096),
+            (68, PathMtu::M256),
+        ] {
+            table.mtu = mtu;
+            assert_eq!(table.active_mtu(), path_mtu, "{mtu}");
+        }
+        let eth = Link { mac: [0x52, 0x54, 0, 0x0a, 8, 2], ..link(2, "eth0") };
+        // The kernel made fe80::5054:ff:fe0a:802 of this one.
+        let gid = Gid::from(IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2)));
+        assert_eq!(node_guid(&eth, &gid), [0x50, 0x54, 0, 0xff, 0xfe, 0x0a, 8, 2]);
+        assert_ne!(node_guid(&link(1, "lo"), &gid), [0; 8]);
+        assert_eq!(node_guid(&Link { mac: [0; 6], ..eth }, &gid)[4..], [10, 8, 0, 2]);
+    }
+
+    #[test]
+    fn the_table_of_this_machine_is_usable() {
+        let table = GidTable::read(None).unwrap();
+        assert!(!table.entries.is_empty() && table.node_guid != [0; 8]);
+        for (i, row) in table.entries.iter().enumerate() {
+            assert_eq!(table.index_of(&row.gid), u8::try_from(i).ok());
+            assert_eq!(table.source_for(row.gid.ip()), u8::try_from(i).ok(), "own addresses reach themselves");
+        }
+        let lo = GidTable::read(Some("lo")).unwrap();
+        assert_eq!(lo.entries[0].gid.ip(), Ipv4Addr::LOCALHOST);
+        assert_eq!(lo.active_mtu(), PathMtu::M4096);
+        let error = GidTable::read(Some("no-such-netdev")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
+}

@@ -1,0 +1,191 @@
+//! Ports: what moves packets between the engine and the network, in batches.
+//!
+//! A port knows addresses, sockets and bursts; it does not know queue pairs. On the way out it is handed
+//! packets that end before the ICRC (`BTH .. pad`), appends the ICRC and sends. On the way in it hands over
+//! *trains*: one or more equal-size UDP payloads (the last may be shorter) that arrived as one datagram
+//! burst of one sender. Invariant: within a flow, packets leave in the order they were committed.
+//!
+//! Adding a port: one file here, one line below.
+
+mod udp;
+
+pub use udp::{UdpPort, UdpPortConfig, receive_socket};
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use wire::IcrcHeader;
+
+/// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
+pub const MAX_PACKET: usize = 4096 + 64;
+
+/// UDP port of RoCEv2 (IBA Annex A17; IANA).
+pub const ROCE_PORT: u16 = 4791;
+
+/// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct FlowKey {
+    /// Local address, which must be one of this host's.
+    pub src: IpAddr,
+    /// Remote address.
+    pub dst: IpAddr,
+    /// Bits 23..16 of the destination QPN. Each value gets its own source port, so that no receiver merges
+    /// packets for different processes into one train.
+    pub dst_slot: u8,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// TTL or hop limit; 0 means 64.
+    pub ttl: u8,
+}
+
+/// A flow opened on a port; valid for that port's lifetime.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct FlowId(pub u32);
+
+/// Which queue a train came from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RxQueue {
+    /// The queue shared by all processes of the domain: QP 1, first messages of connections.
+    Gsi,
+    /// This process's own slot.
+    Slot,
+    /// Handed over by another process of the domain.
+    Forwarded,
+}
+
+/// The queues one [`Port::recv`] call looks at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RxQueues {
+    /// The queue shared by all processes.
+    pub gsi: bool,
+    /// This process's own queue.
+    pub slot: bool,
+}
+
+impl RxQueues {
+    /// Both queues.
+    pub const ALL: RxQueues = RxQueues { gsi: true, slot: true };
+    /// Only the shared queue.
+    pub const GSI: RxQueues = RxQueues { gsi: true, slot: false };
+    /// Only this process's queue.
+    pub const SLOT: RxQueues = RxQueues { gsi: false, slot: true };
+}
+
+/// UDP payloads received together: all `segment` bytes long, but the last, which may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct RxTrain<'a> {
+    /// Source address; an IPv4-mapped one is given as IPv4.
+    pub src: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+    /// The local address the train was sent to; an IPv4-mapped one is given as IPv4.
+    pub dst: IpAddr,
+    /// UDP destination port (4791 except in private domains).
+    pub dst_port: u16,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// TTL or hop limit as received.
+    pub ttl: u8,
+    /// Length of each packet but the last; never 0.
+    pub segment: usize,
+    /// The packets, BTH to ICRC, one behind the other.
+    pub bytes: &'a [u8],
+    /// Where the train was received.
+    pub queue: RxQueue,
+}
+
+impl<'a> RxTrain<'a> {
+    /// The packets in order; packet `i` was most likely sent with IPv4 id `i`.
+    pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
+        self.bytes.chunks(self.segment.max(1))
+    }
+
+    /// The ICRC pseudo header that all packets of the train share; `None` if the two addresses are of
+    /// different families.
+    #[must_use]
+    pub fn icrc_header(&self) -> Option<IcrcHeader> {
+        icrc_header(self.src, self.dst, self.src_port, self.dst_port)
+    }
+}
+
+/// Moves packets, unprivileged or not. Called once per batch, hence used as `Box<dyn Port>`.
+pub trait Port: Send {
+    /// Makes a flow ready for sending; the same key gives the same id.
+    ///
+    /// # Errors
+    /// What the kernel says about the local address (`EADDRNOTAVAIL`), `EINVAL` for addresses of different
+    /// families, `ENOBUFS` if there are too many flows.
+    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
+
+    /// Space for the next packet, at least [`MAX_PACKET`] bytes. Write `BTH .. pad` to its start, then
+    /// call [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
+    fn tx_slot(&mut self) -> &mut [u8];
+
+    /// Queues the `len` bytes at the start of [`tx_slot`](Port::tx_slot) for `flow` and appends the ICRC.
+    /// Sends by itself when out of space, else at [`flush`](Port::flush).
+    fn tx_commit(&mut self, flow: FlowId, len: usize);
+
+    /// Sends everything queued; returns the packets the kernel took. The others are lost and counted, as
+    /// packets lost on the network are.
+    fn flush(&mut self) -> usize;
+
+    /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
+    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
+
+    /// Descriptors that become readable when `recv` has something to do.
+    fn poll_fds(&self) -> Vec<RawFd>;
+
+    /// What has happened so far.
+    fn counters(&self) -> PortCounters;
+}
+
+/// Counts of one port since it was opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortCounters {
+    /// Trains received.
+    pub rx_trains: u64,
+    /// Packets in them.
+    pub rx_packets: u64,
+    /// Bytes in them (UDP payload).
+    pub rx_bytes: u64,
+    /// Datagrams refused before they became a train: truncated, empty, or without addresses.
+    pub rx_malformed: u64,
+    /// Failed receive calls, other than `nothing there`.
+    pub rx_errors: u64,
+    /// Bursts handed to the kernel.
+    pub tx_bursts: u64,
+    /// Packets in them.
+    pub tx_packets: u64,
+    /// Bytes in them (UDP payload).
+    pub tx_bytes: u64,
+    /// Packets lost because the send buffer was full (`EAGAIN`, `ENOBUFS`).
+    pub tx_no_buffer: u64,
+    /// Times the port waited for the send buffer.
+    pub tx_waits: u64,
+    /// Packets lost because they exceed the path's MTU (`EMSGSIZE`).
+    pub tx_too_long: u64,
+    /// Packets lost because there is no way to the destination (`ENETUNREACH`, `EHOSTUNREACH`).
+    pub tx_unreachable: u64,
+    /// Packets lost because sending was forbidden (`EPERM`, `EACCES`).
+    pub tx_forbidden: u64,
+    /// Packets lost for any other error.
+    pub tx_errors: u64,
+    /// Bursts the kernel refused to segment, which were sent packet by packet.
+    pub tx_gso_refused: u64,
+    /// Times a commit had to send by itself because staging space was used up.
+    pub tx_full: u64,
+    /// The last error number a send call returned, 0 if none did.
+    pub tx_last_errno: i32,
+    /// The last error number a receive call returned, 0 if none did.
+    pub rx_last_errno: i32,
+}
+
+/// The ICRC pseudo header of a flow; `None` for addresses of different families.
+pub(crate) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16, dst_port: u16) -> Option<IcrcHeader> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IcrcHeader::v4(src, dst, src_port, dst_port)),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IcrcHeader::v6(src, dst, src_port, dst_port)),
+        _ => None,
+    }
+}

@@ -1,0 +1,254 @@
+//! A port that sends to itself over loopback; every packet's ICRC is checked where it arrives.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use super::*;
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// A port whose slot queue receives what it sends.
+fn port_to_itself() -> UdpPort {
+    let (slot, v6) = receive_socket().unwrap();
+    let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    sys::bind(slot.as_fd(), &SockAddr::ip(any, 0, 0)).unwrap();
+    let udp_port = sys::local_port(slot.as_fd()).unwrap();
+    let gsi = UdpSocket::bind("127.0.0.1:0").unwrap().into();
+    UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: 0 }).unwrap()
+}
+
+fn flow_key(ip: IpAddr) -> FlowKey {
+    FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0 }
+}
+
+/// A packet that tells its number and length, with something in every byte.
+fn packet(number: u32, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+fn commit(port: &mut UdpPort, flow: FlowId, bytes: &[u8]) {
+    port.tx_slot()[..bytes.len()].copy_from_slice(bytes);
+    port.tx_commit(flow, bytes.len());
+}
+
+#[derive(Debug)]
+struct Got {
+    src_port: u16,
+    tos: u8,
+    ttl: u8,
+    /// Packets without ICRC.
+    packets: Vec<Vec<u8>>,
+}
+
+/// Receives until nothing more comes and checks addresses and ICRCs.
+fn receive_all(port: &mut UdpPort, ip: IpAddr) -> Vec<Got> {
+    let mut got = Vec::new();
+    let mut fds = [PollFd::readable(port.poll_fds()[0])];
+    // Loopback delivers before the send call returns; the wait is for other kernels' sake.
+    while sys::poll(&mut fds, Some(20_000_000)).unwrap() > 0 {
+        port.recv(RxQueues::ALL, &mut |train| {
+            assert_eq!((train.src, train.dst, train.queue), (ip, ip, RxQueue::Slot));
+            let icrc = train.icrc_header().unwrap();
+            let mut packets = Vec::new();
+            for (id, packet) in train.packets().enumerate() {
+                icrc.verify(id as u16, packet).unwrap_or_else(|e| panic!("packet {id}: {e:?}"));
+                let expected = icrc.icrc(id as u16, &packet[..packet.len() - 4]);
+                assert_eq!(packet[packet.len() - 4..], expected.to_le_bytes(), "id is the index: {id}");
+                packets.push(packet[..packet.len() - 4].to_vec());
+            }
+            got.push(Got { src_port: train.src_port, tos: train.tos, ttl: train.ttl, packets });
+        });
+    }
+    got
+}
+
+fn lengths(got: &[Got]) -> Vec<Vec<usize>> {
+    got.iter().map(|g| g.packets.iter().map(Vec::len).collect()).collect()
+}
+
+#[test]
+fn equal_packets_travel_as_one_train_and_a_shorter_one_ends_it() {
+    for ip in [V4, V6] {
+        let mut port = port_to_itself();
+        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        let sent: Vec<_> = [64, 64, 64, 20, 64].iter().zip(0..).map(|(len, i)| packet(i, *len)).collect();
+        sent.iter().for_each(|p| commit(&mut port, flow, p));
+        assert_eq!(port.flush(), 5);
+        assert_eq!(port.flush(), 0);
+        let got = receive_all(&mut port, ip);
+        assert_eq!(lengths(&got), [vec![64, 64, 64, 20], vec![64]]);
+        assert_eq!(got.into_iter().flat_map(|g| g.packets).collect::<Vec<_>>(), sent);
+        let counters = port.counters();
+        assert_eq!((counters.tx_packets, counters.tx_bursts, counters.rx_packets), (5, 2, 5));
+        assert_eq!((counters.rx_trains, counters.tx_errors, counters.tx_last_errno), (2, 0, 0));
+    }
+}
+
+#[test]
+fn a_long_first_packet_takes_one_middle_and_the_rest_fill_bursts() {
+    for (ip, middles_max) in [(V4, 62), (V6, 62)] {
+        let mut port = port_to_itself();
+        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        commit(&mut port, flow, &packet(0, 1052));
+        (1..=70).for_each(|i| commit(&mut port, flow, &packet(i, 1036)));
+        assert_eq!(port.flush(), 71);
+        let got = receive_all(&mut port, ip);
+        let counts: Vec<_> = got.iter().map(|g| g.packets.len()).collect();
+        assert_eq!(counts, [2, middles_max, 69 - middles_max]);
+        let numbers: Vec<_> = got.iter().flat_map(|g| g.packets.iter().map(|p| p[3])).collect();
+        assert_eq!(numbers, (0..=70).collect::<Vec<u8>>());
+    }
+}
+
+#[test]
+fn many_small_packets_go_out_128_at_a_time() {
+    let mut port = port_to_itself();
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    (0..300).for_each(|i| commit(&mut port, flow, &packet(i, 24)));
+    assert_eq!(port.flush(), 300);
+    let got = receive_all(&mut port, V4);
+    let most = got.iter().map(|g| g.packets.len()).max().unwrap();
+    assert_eq!(most, usize::from(port.segments_max));
+    assert_eq!(got.iter().map(|g| g.packets.len()).sum::<usize>(), 300);
+}
+
+#[test]
+fn every_size_arrives_intact() {
+    for ip in [V4, V6] {
+        let mut port = port_to_itself();
+        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        // From a bare BTH to the largest packet, one each, in bursts that the lengths themselves end.
+        let sizes = (12..=4156).step_by(37).chain([MAX_PACKET - 4]);
+        let sent: Vec<_> = sizes.zip(0..).map(|(len, i)| packet(i, len)).collect();
+        let mut packets = Vec::new();
+        for group in sent.chunks(20) {
+            group.iter().for_each(|p| commit(&mut port, flow, p));
+            assert_eq!(port.flush(), group.len());
+            packets.extend(receive_all(&mut port, ip).into_iter().flat_map(|g| g.packets));
+        }
+        assert_eq!(packets, sent);
+    }
+}
+
+#[test]
+fn alternating_flows_share_staging_but_not_bursts() {
+    let mut port = port_to_itself();
+    let keys = [
+        flow_key(V4),
+        FlowKey { dst_slot: 7, ..flow_key(V4) },
+        FlowKey { tos: 0x68, ..flow_key(V4) },
+        FlowKey { ttl: 9, ..flow_key(V4) },
+    ];
+    let flows = keys.map(|key| port.open_flow(&key).unwrap());
+    assert_eq!(port.open_flow(&keys[1]).unwrap(), flows[1]);
+    assert_eq!(port.sockets.len(), 2);
+    for i in 0..40 {
+        commit(&mut port, flows[i % 4], &packet(i as u32, 100 + i % 4));
+    }
+    assert_eq!(port.flush(), 40);
+    let got = receive_all(&mut port, V4);
+    assert_eq!(got.len(), 4);
+    let mut by_kind = HashMap::new();
+    for g in &got {
+        assert_eq!(g.packets.len(), 10);
+        let which = g.packets[0].len() - 100;
+        for (n, p) in g.packets.iter().enumerate() {
+            assert_eq!(*p, packet((n * 4 + which) as u32, 100 + which));
+        }
+        by_kind.insert(which, (g.src_port, g.tos, g.ttl));
+    }
+    let (plain, slot7, tos, ttl) = (by_kind[&0], by_kind[&1], by_kind[&2], by_kind[&3]);
+    assert_ne!(plain.0, slot7.0, "each destination slot has its own source port");
+    assert!(plain.0 >= 0xc000);
+    assert_eq!((plain.1, plain.2), (0, 64));
+    assert_eq!(tos, (plain.0, 0x68, 64));
+    assert_eq!(ttl, (plain.0, 0, 9));
+}
+
+#[test]
+fn tos_and_ttl_reach_the_receiver_over_ipv6() {
+    let mut port = port_to_itself();
+    let first = port.open_flow(&FlowKey { tos: 0x02, ttl: 1, ..flow_key(V6) }).unwrap();
+    let second = port.open_flow(&FlowKey { tos: 0x60, ttl: 255, ..flow_key(V6) }).unwrap();
+    for flow in [first, second] {
+        (0..3).for_each(|i| commit(&mut port, flow, &packet(i, 40)));
+    }
+    assert_eq!(port.flush(), 6);
+    let got = receive_all(&mut port, V6);
+    let seen: Vec<_> = got.iter().map(|g| (g.tos, g.ttl, g.packets.len())).collect();
+    assert_eq!(seen, [(0x02, 1, 3), (0x60, 255, 3)]);
+}
+
+#[test]
+fn a_full_staging_area_sends_by_itself() {
+    let mut port = port_to_itself();
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    for i in 0..200 {
+        commit(&mut port, flow, &packet(i, 4108));
+    }
+    port.flush();
+    let counters = port.counters();
+    assert!(counters.tx_full >= 3, "{counters:?}");
+    assert_eq!(counters.tx_packets, 200);
+    let flows: Vec<_> =
+        (0..4).map(|slot| port.open_flow(&FlowKey { dst_slot: slot, ..flow_key(V4) }).unwrap()).collect();
+    receive_all(&mut port, V4);
+    // Growing packets never share a burst: the table of bursts fills up first.
+    for i in 0..1000 {
+        commit(&mut port, flows[i as usize % 4], &packet(i, 12 + i as usize / 4));
+    }
+    port.flush();
+    assert_eq!(port.counters().tx_packets, 1200);
+    assert!(port.counters().tx_full > counters.tx_full);
+}
+
+#[test]
+fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
+    let mut port = port_to_itself();
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    for i in 0..100 {
+        commit(&mut port, flow, &packet(i, 50));
+    }
+    commit(&mut port, flow, &packet(100, 30));
+    // What the kernel's refusal would lead to: first parts of 64 packets, which ...
+    assert_eq!(port.resend_in_parts(0), 101);
+    assert_eq!((port.segments_max, port.flows[0].segments_max), (64, 64));
+    let got = receive_all(&mut port, V4);
+    assert_eq!(got.iter().map(|g| g.packets.len()).collect::<Vec<_>>(), [64, 37]);
+    // ... if refused for a short burst, means one by one.
+    port.bursts[0].count = 64;
+    assert_eq!(port.resend_in_parts(0), 101);
+    assert_eq!(port.flows[0].segments_max, 1);
+    let got = receive_all(&mut port, V4);
+    assert_eq!(got.iter().map(|g| g.packets.len()).sum::<usize>(), 101);
+    assert_eq!(port.counters().tx_gso_refused, 2);
+}
+
+#[test]
+fn packets_that_cannot_leave_are_counted_by_reason() {
+    let mut port = port_to_itself();
+    // From loopback there is no way to a foreign network.
+    let key = FlowKey { dst: "203.0.113.1".parse().unwrap(), ..flow_key(V4) };
+    let nowhere = port.open_flow(&key).unwrap();
+    let here = port.open_flow(&flow_key(V4)).unwrap();
+    (0..3).for_each(|i| commit(&mut port, nowhere, &packet(i, 40)));
+    (0..3).for_each(|i| commit(&mut port, here, &packet(i, 40)));
+    assert_eq!(port.flush(), 3, "a burst that fails does not take others along");
+    let counters = port.counters();
+    let lost = counters.tx_unreachable + counters.tx_errors + counters.tx_forbidden;
+    assert_eq!((lost, counters.tx_packets), (3, 3));
+    assert_ne!(counters.tx_last_errno, 0);
+    assert_eq!(lengths(&receive_all(&mut port, V4)), [vec![40; 3]]);
+}
+
+#[test]
+fn flows_with_impossible_addresses_are_refused() {
+    let mut port = port_to_itself();
+    let mixed = FlowKey { dst: V6, ..flow_key(V4) };
+    assert_eq!(port.open_flow(&mixed).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    let foreign = flow_key("203.0.113.1".parse().unwrap());
+    assert_eq!(port.open_flow(&foreign).unwrap_err().raw_os_error(), Some(libc::EADDRNOTAVAIL));
+}

@@ -1,0 +1,134 @@
+//! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
+
+use transport::{Instant, PacketSource};
+use wire::{DropReason, Gid, Operation, PKey, Packet, Service};
+
+use crate::engine::{Core, Mad, OwnedPacket, Tables};
+use crate::port::{RxQueues, RxTrain};
+
+/// QP1, the general services interface.
+const GSI_QPN: u32 = 1;
+/// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
+const MADS_MAX: usize = 1024;
+/// Packets of other processes kept from one batch; more are dropped (the transport recovers).
+const MISROUTED_MAX: usize = 256;
+
+impl Core {
+    /// Takes one batch from the port and gives every packet to its QP; returns the number of trains.
+    pub(crate) fn receive(&mut self, now: Instant, queues: RxQueues) -> usize {
+        let Core { port, tables } = self;
+        let trains = port.recv(queues, &mut |train| tables.receive_train(now, train));
+        tables.end_of_batch(now);
+        trains
+    }
+}
+
+impl Tables {
+    /// One GRO train: packets of equal size (the last may be shorter) from one sender to one address.
+    pub(crate) fn receive_train(&mut self, now: Instant, train: &RxTrain<'_>) {
+        let Some(icrc) = train.icrc_header() else { return self.count(DropReason::NotForUs) };
+        let from = PacketSource {
+            src: Gid::from(train.src),
+            dst: Gid::from(train.dst),
+            tos: train.tos,
+            ttl: train.ttl,
+        };
+        let mut expected_id = 0u16;
+        for bytes in train.packets() {
+            let packet = match Packet::parse(bytes) {
+                Ok(packet) => packet,
+                Err(reason) => {
+                    self.count(reason);
+                    continue;
+                }
+            };
+            match icrc.verify(expected_id, bytes) {
+                Ok(id) => expected_id = id.wrapping_add(1),
+                Err(reason) => {
+                    self.count(reason);
+                    continue;
+                }
+            }
+            self.receive_packet(now, &packet, bytes, &from, train);
+        }
+    }
+
+    #[inline]
+    fn receive_packet(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        bytes: &[u8],
+        from: &PacketSource,
+        train: &RxTrain<'_>,
+    ) {
+        let qpn = packet.bth.dest_qp;
+        if qpn.value() == GSI_QPN {
+            return self.receive_mad(packet, bytes, train);
+        }
+        let slot = (qpn.value() >> 16) as u8;
+        if slot != self.slot {
+            return self.misroute(slot, bytes, train);
+        }
+        let index = qpn.value() as u16;
+        let Self { qps, srqs, mrs, .. } = self;
+        let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+            return self.count(DropReason::UnknownQp);
+        };
+        let srq = entry.srq.and_then(|(i, _)| srqs.get_mut(i as usize)).and_then(Option::as_mut);
+        let result = entry.qp.handle_packet(now, packet, from, mrs, srq);
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(index);
+        }
+        if let Err(reason) = result {
+            self.count(reason);
+        }
+    }
+
+    /// Acknowledgements become due once per batch; completions are delivered.
+    pub(crate) fn end_of_batch(&mut self, now: Instant) {
+        while let Some(index) = self.touched.pop() {
+            if let Some(entry) = self.qp_mut(index) {
+                entry.touched = false;
+                entry.qp.end_of_batch(now);
+                self.settle(now, index);
+            }
+        }
+    }
+
+    /// A MAD is a UD SEND Only of exactly 256 bytes with the GSI Q_Key (rdma-core and kernel agree).
+    fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], train: &RxTrain<'_>) {
+        let row = packet.row();
+        let Some(deth) = packet.deth() else { return self.count(DropReason::WrongService) };
+        if row.service != Service::Ud || row.operation != Operation::Send {
+            return self.count(DropReason::WrongService);
+        }
+        if !packet.bth.p_key.matches(PKey::DEFAULT) {
+            return self.count(DropReason::BadPKey);
+        }
+        if deth.q_key != wire::mad::GSI_QKEY {
+            return self.count(DropReason::BadQKey);
+        }
+        let Ok(bytes) = <[u8; wire::mad::MAD_LEN]>::try_from(packet.payload()) else {
+            return self.count(DropReason::BadMad);
+        };
+        if self.mads.len() < MADS_MAX {
+            self.mads.push(Mad { bytes, packet: OwnedPacket::new(train, raw) });
+        }
+    }
+
+    /// A train is steered by its first packet, so a packet of another process can arrive here.
+    fn misroute(&mut self, slot: u8, bytes: &[u8], train: &RxTrain<'_>) {
+        if self.misrouted.len() >= MISROUTED_MAX {
+            return self.count(DropReason::QueueFull);
+        }
+        self.misrouted.push((slot, OwnedPacket::new(train, bytes)));
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+}

@@ -1,0 +1,64 @@
+//! A set of descriptors that is itself a descriptor (epoll(7)), level-triggered.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::check;
+
+/// Descriptors waited for together, each with a token.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn new() -> io::Result<Epoll> {
+        // SAFETY: epoll_create1 takes no pointer.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: `fd` is new and nobody else owns it.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches `fd` for input.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOMEM`, `ENOSPC`.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: `event` is valid for the call.
+        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
+    }
+
+    /// Stops watching `fd`.
+    ///
+    /// # Errors
+    /// `ENOENT` if it was not watched.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: EPOLL_CTL_DEL ignores the event pointer.
+        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) }).map(drop)
+    }
+
+    /// Writes the tokens of ready descriptors to `tokens` without waiting; returns how many.
+    pub fn ready(&self, tokens: &mut [u64; 16]) -> usize {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let set = self.0.as_raw_fd();
+        // SAFETY: `events` has room for the 16 events that are asked for.
+        let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 16, 0) };
+        // A failure (EINTR) is an empty answer: the caller comes again.
+        let n = usize::try_from(n).unwrap_or(0);
+        for (token, event) in tokens.iter_mut().zip(&events[..n]) {
+            *token = event.u64;
+        }
+        n
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,100 @@
+//! eventfd: a counter that is a descriptor (eventfd(2)).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::check;
+
+/// A counter that is readable while it is not zero.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A counter that [`take`](EventFd::take) empties at once: for wake-ups. Non-blocking.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn new() -> io::Result<EventFd> {
+        Self::open(libc::EFD_NONBLOCK)
+    }
+
+    /// A counter that each [`take`](EventFd::take) lowers by one: one unit per queued event. Blocking, as
+    /// the verbs event channels are until the application says otherwise by `fcntl`.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn semaphore() -> io::Result<EventFd> {
+        Self::open(libc::EFD_SEMAPHORE)
+    }
+
+    /// Adds `n` to the counter.
+    pub fn signal(&self, n: u64) {
+        // SAFETY: the buffer is 8 bytes long, which is what eventfd reads.
+        let ret = unsafe { libc::write(self.0.as_raw_fd(), (&raw const n).cast(), 8) };
+        // The write fails only when the counter would exceed 2^64 - 2 (it is then readable anyway) or when
+        // the application closed our descriptor, and then nobody listens.
+        debug_assert!(ret == 8 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL));
+    }
+
+    /// Takes one unit (semaphore) or everything; waits if there is nothing and the descriptor is blocking.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is nothing and the descriptor is non-blocking; `EINTR`.
+    pub fn take(&self) -> io::Result<u64> {
+        let mut value = 0u64;
+        // SAFETY: the buffer is 8 bytes long, which is what eventfd writes.
+        let ret = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut value).cast(), 8) };
+        if ret == 8 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// True if the descriptor (perhaps changed by the application) does not block.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        // SAFETY: F_GETFL takes no pointer.
+        let flags = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK != 0
+    }
+
+    fn open(flags: libc::c_int) -> io::Result<EventFd> {
+        // SAFETY: eventfd takes no pointer.
+        let fd = check(unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) })?;
+        // SAFETY: `fd` is new and nobody else owns it.
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_semaphore_gives_one_unit_per_take() {
+        let event = EventFd::semaphore().unwrap();
+        assert!(!event.is_nonblocking());
+        event.signal(2);
+        assert_eq!(event.take().unwrap(), 1);
+        assert_eq!(event.take().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_wake_up_is_taken_at_once() {
+        let event = EventFd::new().unwrap();
+        assert!(event.is_nonblocking());
+        event.signal(2);
+        event.signal(3);
+        assert_eq!(event.take().unwrap(), 5);
+        assert_eq!(event.take().unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+    }
+}

@@ -1,0 +1,36 @@
+//! The kernel, wrapped: each function is one system call (or one netlink question) with safe types.
+//!
+//! Nothing here knows RDMA. This is one of the few places that may say `unsafe`.
+
+mod address;
+mod clock;
+mod epoll;
+mod eventfd;
+mod netlink;
+mod poll;
+mod process;
+mod random;
+mod socket;
+mod thread;
+mod udp;
+mod unix;
+
+pub use address::SockAddr;
+pub use clock::now_ns;
+pub use epoll::Epoll;
+pub use eventfd::EventFd;
+pub use netlink::{Address, Link, Netlink, Route};
+pub use poll::{PollFd, poll};
+pub use process::{DescriptorLimit, effective_uid};
+pub use random::random_u64;
+pub use socket::{FilterInsn, Opt, attach_reuseport_filter, bind, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket};
+pub use thread::spawn_without_signals;
+pub use udp::{Control, Datagram, RecvBatch, SendBatch};
+pub use unix::{Credentials, Received, accept, bind_seqpacket, connect_seqpacket, listen, peer_credentials, recv_record, send_record, seqpacket_pair, abstract_names};
+
+use std::io;
+
+/// Turns the C convention `-1 and errno` into a `Result`.
+pub(crate) fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}

@@ -1,0 +1,76 @@
+//! What the process may: its user and its descriptor limit.
+
+use std::sync::Mutex;
+
+/// The effective user id.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes no argument and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several may
+/// live at once, in several threads; the last one restores the old limit.
+#[derive(Debug)]
+pub struct DescriptorLimit(());
+
+/// How many are alive, and the limit to restore.
+static RAISED: Mutex<(usize, Option<libc::rlimit>)> = Mutex::new((0, None));
+
+impl DescriptorLimit {
+    /// Enough for the group's sockets in our table, and for those in flight in many domains of one user.
+    const WANTED: libc::rlim_t = 65_536;
+
+    /// Raises the limit; does nothing where that is not possible.
+    #[must_use]
+    pub fn raise() -> DescriptorLimit {
+        let mut raised = RAISED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        raised.0 += 1;
+        if raised.0 == 1 {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: `limit` is a valid rlimit the kernel may write.
+            let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+            let wanted = Self::WANTED.min(limit.rlim_max);
+            if known && limit.rlim_cur < wanted {
+                let higher = libc::rlimit { rlim_cur: wanted, rlim_max: limit.rlim_max };
+                // SAFETY: `higher` is a valid rlimit.
+                if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const higher) } == 0 {
+                    raised.1 = Some(limit);
+                }
+            }
+        }
+        DescriptorLimit(())
+    }
+}
+
+impl Drop for DescriptorLimit {
+    fn drop(&mut self) {
+        let mut raised = RAISED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        raised.0 -= 1;
+        if raised.0 == 0
+            && let Some(limit) = raised.1.take()
+        {
+            // SAFETY: `limit` is the valid rlimit that getrlimit wrote; lowering a soft limit cannot fail.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soft_limit() -> libc::rlim_t {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is a valid rlimit the kernel may write.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        limit.rlim_cur
+    }
+
+    #[test]
+    fn the_limit_is_not_lower_while_raised() {
+        let before = soft_limit();
+        let _raised = (DescriptorLimit::raise(), DescriptorLimit::raise());
+        assert!(soft_limit() >= before.min(DescriptorLimit::WANTED));
+    }
+}

@@ -1,0 +1,155 @@
+//! UDP sockets: creation, options, steering programs.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{SockAddr, address, check};
+
+/// A socket option with an integer value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Opt(libc::c_int, libc::c_int);
+
+impl Opt {
+    /// Several sockets may be bound to one port.
+    pub const REUSE_PORT: Opt = Opt(libc::SOL_SOCKET, libc::SO_REUSEPORT);
+    /// IPv6 sockets that do not receive IPv4.
+    pub const V6_ONLY: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    /// Receive bursts of one sender as one datagram.
+    pub const GRO: Opt = Opt(libc::SOL_UDP, libc::UDP_GRO);
+    /// Accept IPv6 datagrams without a checksum, which is what NICs send.
+    pub const NO_CHECK6_RX: Opt = Opt(libc::SOL_UDP, UDP_NO_CHECK6_RX);
+    /// Report the destination address.
+    pub const RECV_PKTINFO: Opt = Opt(libc::IPPROTO_IP, libc::IP_PKTINFO);
+    /// Report the destination address, IPv6.
+    pub const RECV_PKTINFO6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO);
+    /// Report the TOS.
+    pub const RECV_TOS: Opt = Opt(libc::IPPROTO_IP, libc::IP_RECVTOS);
+    /// Report the traffic class.
+    pub const RECV_TCLASS: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS);
+    /// Report the TTL.
+    pub const RECV_TTL: Opt = Opt(libc::IPPROTO_IP, libc::IP_RECVTTL);
+    /// Report the hop limit.
+    pub const RECV_HOP_LIMIT: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT);
+    /// The TOS of what is sent.
+    pub const TOS: Opt = Opt(libc::IPPROTO_IP, libc::IP_TOS);
+    /// The traffic class of what is sent.
+    pub const TCLASS: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+    /// The TTL of what is sent.
+    pub const TTL: Opt = Opt(libc::IPPROTO_IP, libc::IP_TTL);
+    /// The hop limit of what is sent.
+    pub const HOP_LIMIT: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
+    /// Fragmentation and path MTU policy; value [`PMTU_PROBE`](Opt::PMTU_PROBE).
+    pub const MTU_DISCOVER: Opt = Opt(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+    /// The same for IPv6.
+    pub const MTU_DISCOVER6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
+    /// Receive buffer size.
+    pub const RECEIVE_BUFFER: Opt = Opt(libc::SOL_SOCKET, libc::SO_RCVBUF);
+
+    /// Never fragment, do not let ICMP lower the MTU. The IPv4 id of what is sent is then predictable.
+    pub const PMTU_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
+}
+
+/// linux/udp.h; libc has no name for it on all targets.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+
+/// A new UDP socket, IPv6 or IPv4.
+///
+/// # Errors
+/// `EAFNOSUPPORT` without IPv6; `EMFILE`.
+pub fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
+    let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+    // SAFETY: socket takes no pointer.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: `fd` is new and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an integer option.
+///
+/// # Errors
+/// What setsockopt(2) says.
+pub fn set_opt(fd: BorrowedFd<'_>, opt: Opt, value: i32) -> io::Result<()> {
+    set_bytes(fd, opt, &value)
+}
+
+/// Asks for a receive buffer of `bytes`: beyond the system's limit if allowed, else up to it.
+///
+/// # Errors
+/// Only for a descriptor that is no socket.
+pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), &bytes)
+        .or_else(|_| set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_RCVBUF), &bytes))
+}
+
+/// Asks for a send buffer of `bytes`: beyond the system's limit if allowed, else up to it.
+///
+/// # Errors
+/// Only for a descriptor that is no socket.
+pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE), &bytes)
+        .or_else(|_| set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_SNDBUF), &bytes))
+}
+
+/// Gives the socket an address.
+///
+/// # Errors
+/// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
+pub fn bind(fd: BorrowedFd<'_>, addr: &SockAddr) -> io::Result<()> {
+    let (ptr, len) = addr.raw();
+    // SAFETY: `ptr` points to `len` bytes of `addr`, which outlives the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), ptr, len) }).map(drop)
+}
+
+/// The local port of an internet socket.
+///
+/// # Errors
+/// `ENOTSOCK`; `EAFNOSUPPORT` for other kinds of sockets.
+pub fn local_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
+    // SAFETY: sockaddr_in6 is plain data, for which zeros are valid.
+    let mut addr: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+    let mut len = mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `addr`.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut addr).cast(), &raw mut len) })?;
+    match address::parse(&addr, len) {
+        Some(addr) => Ok(addr.port()),
+        None => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// One instruction of classic BPF (linux/filter.h).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct FilterInsn {
+    /// Operation.
+    pub code: u16,
+    /// Instructions to skip if a comparison holds.
+    pub jt: u8,
+    /// Instructions to skip if it does not.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+const _: () = assert!(mem::size_of::<FilterInsn>() == mem::size_of::<libc::sock_filter>());
+
+/// Lets `program` choose the socket of a reuseport group by its index; it sees the UDP payload.
+///
+/// # Errors
+/// `EINVAL` for a bad program.
+pub fn attach_reuseport_filter(fd: BorrowedFd<'_>, program: &[FilterInsn]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF), &program)
+}
+
+fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
+    let len = mem::size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `value`; a sock_fprog's pointer is valid for the call, and the
+    // kernel copies the program.
+    let ret =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), opt.0, opt.1, std::ptr::from_ref(value).cast(), len) };
+    check(ret).map(drop)
+}

@@ -1,0 +1,95 @@
+//! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
+
+use transport::Instant;
+use wire::{Bth, Deth, Gid, Opcode, PKey, Psn, Qpn};
+
+use crate::engine::{Core, TX_QUOTA};
+use crate::port::{FlowId, FlowKey};
+
+/// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
+const GSI_FLOW_SLOT: u8 = 0xff;
+
+impl Core {
+    /// Sends everything that may be sent now.
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        if self.tables.ready.is_empty() {
+            return;
+        }
+        while let Some(index) = self.tables.ready.pop_front() {
+            self.transmit_qp(now, index);
+        }
+        self.port.flush();
+    }
+
+    /// One QP's turn: up to `TX_QUOTA` packets.
+    fn transmit_qp(&mut self, now: Instant, index: u16) {
+        let Core { port, tables } = self;
+        let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else { return };
+        let flow = entry.flow;
+        let mut budget = tables.flow_budget(flow);
+        let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else { return };
+        entry.ready = false;
+        let mut sent = 0;
+        while sent < TX_QUOTA {
+            let before = entry.qp.packets_in_flight();
+            let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else { break };
+            budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
+            let flow = match &packet.ud {
+                None => flow,
+                Some(dest) => tables.source_ip(dest.av.sgid_index).and_then(|src| {
+                    let key = FlowKey {
+                        src,
+                        dst: dest.av.dgid.ip(),
+                        dst_slot: (dest.remote_qpn.value() >> 16) as u8,
+                        tos: dest.av.traffic_class,
+                        ttl: dest.av.hop_limit.max(1),
+                    };
+                    port.open_flow(&key).ok()
+                }),
+            };
+            if let Some(flow) = flow {
+                port.tx_commit(flow, packet.len);
+            }
+            sent += 1;
+        }
+        let more = tables.book(now, index);
+        if more && sent == TX_QUOTA {
+            tables.make_ready(index);
+        } else if more && budget == 0 {
+            // Only the flow's window holds it back: an acknowledgement there makes it ready again.
+            tables.block(index, flow);
+        }
+    }
+
+    /// Sends one MAD from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
+    pub(crate) fn send_mad(&mut self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
+        let key = FlowKey { src: src.ip(), dst: dst.ip(), dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64 };
+        let Ok(flow) = self.port.open_flow(&key) else { return };
+        let bth = Bth {
+            opcode: Opcode::UD_SEND_ONLY,
+            p_key: PKey::DEFAULT,
+            dest_qp: Qpn::new(1),
+            psn: Psn::new(self.next_gsi_psn()),
+            ..Bth::default()
+        };
+        let deth = Deth { q_key: wire::mad::GSI_QKEY, src_qp: Qpn::new(1) };
+        let len = write_mad(self.port.tx_slot(), &bth, deth, mad);
+        self.commit_now(flow, len);
+    }
+
+    fn commit_now(&mut self, flow: FlowId, len: Option<usize>) {
+        if let Some(len) = len {
+            self.port.tx_commit(flow, len);
+            self.port.flush();
+        }
+    }
+}
+
+fn write_mad(buf: &mut [u8], bth: &Bth, deth: Deth, mad: &[u8]) -> Option<usize> {
+    let (head, rest) = buf.split_first_chunk_mut::<{ Bth::LEN }>()?;
+    bth.emit(head);
+    let (head, rest) = rest.split_first_chunk_mut::<{ Deth::LEN }>()?;
+    deth.emit(head);
+    rest.get_mut(..mad.len())?.copy_from_slice(mad);
+    Some(Bth::LEN + Deth::LEN + mad.len())
+}

@@ -1,0 +1,95 @@
+//! Registered memory that the device owns: verbs without `unsafe` in the program.
+
+use transport::{Access, Sge, VerbsError};
+use wire::{Lkey, Rkey};
+
+use super::{Mr, Pd};
+use crate::mr::DmaMemory;
+
+/// Zeroed memory and its registration. It is only ever copied from and to, so peers may write it at any time.
+pub struct Buffer {
+    // Declared before the memory: dropping a buffer deregisters before it frees.
+    mr: Mr,
+    memory: DmaMemory,
+}
+
+impl Pd {
+    /// Allocates and registers `len` bytes; peers address them by [`Buffer::addr`].
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`]; `NoMem` if the memory cannot be had.
+    pub fn alloc_buffer(&self, len: usize, access: Access) -> Result<Buffer, VerbsError> {
+        let memory = DmaMemory::zeroed(len).ok_or(VerbsError::NoMem)?;
+        let mr = self.register_owned(&memory, access)?;
+        Ok(Buffer { mr, memory })
+    }
+}
+
+impl Buffer {
+    /// Its registration.
+    #[must_use]
+    pub fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// Address of the first byte, for work requests and peers.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.mr.addr()
+    }
+
+    /// Key for local work requests.
+    #[must_use]
+    pub fn lkey(&self) -> Lkey {
+        self.mr.lkey()
+    }
+
+    /// Key to give to peers.
+    #[must_use]
+    pub fn rkey(&self) -> Rkey {
+        self.mr.rkey()
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.memory.len() == 0
+    }
+
+    /// A scatter/gather element for `len` bytes at `offset`.
+    #[must_use]
+    pub fn sge(&self, offset: usize, len: usize) -> Sge {
+        Sge { addr: self.addr() + offset as u64, length: len as u32, lkey: self.lkey() }
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn write(&self, offset: usize, src: &[u8]) {
+        self.memory.write(offset, src);
+    }
+
+    /// Copies from `offset` to `dst`.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn read(&self, offset: usize, dst: &mut [u8]) {
+        self.memory.read(offset, dst);
+    }
+
+    /// The byte at `offset` as it is now, for polling what a peer writes last.
+    ///
+    /// # Panics
+    /// If `offset` is not inside the buffer.
+    #[must_use]
+    pub fn load(&self, offset: usize) -> u8 {
+        self.memory.load(offset)
+    }
+}

@@ -1,0 +1,130 @@
+//! Completion queues and channels (ibv_create_cq(3), ibv_poll_cq(3), ibv_get_cq_event(3)).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use transport::{VerbsError, Wc};
+
+use super::Context;
+use crate::cq::CompletionQueue;
+use crate::engine::Engine;
+use crate::events::EventQueue;
+
+/// A descriptor that becomes readable when an armed CQ gets a completion.
+#[derive(Clone)]
+pub struct CompChannel {
+    pub(super) events: Arc<EventQueue<u64>>,
+    context: Context,
+}
+
+impl CompChannel {
+    pub(super) fn new(context: Context) -> io::Result<Self> {
+        Ok(Self { events: Arc::new(EventQueue::new()?), context })
+    }
+
+    /// The context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Readable while unread events exist.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// The cookie of the CQ the next event is about; waits for one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the descriptor is non-blocking and nothing is there.
+    pub fn get_event(&self) -> io::Result<u64> {
+        if let Ok(engine) = self.context.device().engine() {
+            engine.poll_inline();
+            engine.hand_over();
+        }
+        self.events.get()
+    }
+}
+
+/// A completion queue.
+#[derive(Clone)]
+pub struct Cq(Arc<CqInner>);
+
+struct CqInner {
+    queue: Arc<CompletionQueue>,
+    engine: Arc<Engine>,
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+impl Cq {
+    pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
+        let channel = channel.map(|c| Arc::clone(&c.events));
+        let queue = Arc::new(CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs)));
+        Self(Arc::new(CqInner { queue, engine }))
+    }
+
+    pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
+        &self.0.queue
+    }
+
+    /// Moves up to `out.len()` completions into `out`, oldest first; drives the engine if there are none.
+    #[inline]
+    pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
+        let queue = &self.0.queue;
+        if queue.is_empty() {
+            self.0.engine.poll_inline();
+        }
+        queue.pop(out)
+    }
+
+    /// One completion, if there is one.
+    #[must_use]
+    pub fn poll_one(&self) -> Option<Wc> {
+        let queue = &self.0.queue;
+        if queue.is_empty() {
+            self.0.engine.poll_inline();
+        }
+        queue.pop_one()
+    }
+
+    /// Asks for one channel event at the next completion (or the next solicited or failed one).
+    pub fn req_notify(&self, solicited_only: bool) {
+        self.0.queue.arm(solicited_only);
+        self.0.engine.poll_inline();
+        self.0.engine.hand_over();
+    }
+
+    /// Changes the number of entries.
+    ///
+    /// # Errors
+    /// `Invalid` if it holds more completions than that.
+    pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
+        self.0.queue.resize(cqe)
+    }
+
+    /// Entries it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.0.queue.capacity()
+    }
+
+    /// What its creator named it.
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.0.queue.cookie()
+    }
+
+    /// Whether a QP still uses it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}

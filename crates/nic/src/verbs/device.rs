@@ -1,0 +1,256 @@
+//! The device and its contexts (ibv_open_device(3), ibv_get_async_event(3)).
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use transport::{AsyncEventKind, PathMtu, VerbsError};
+
+use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr};
+use crate::background;
+use crate::bag::{DomainConfig, Membership};
+use crate::cq::CQE_MAX;
+use crate::engine::{Engine, QP_MAX};
+use crate::events::EventQueue;
+use crate::gid::GidTable;
+use crate::mr::MR_MAX;
+use crate::port::{UdpPort, UdpPortConfig};
+
+/// Most work requests of one queue.
+pub(super) const WR_MAX: u32 = 1 << 15;
+/// Most SGEs of one work request.
+pub(super) const SGE_MAX: u32 = 32;
+/// Most bytes of inline data.
+pub(super) const INLINE_MAX: u32 = 512;
+/// Most SRQs.
+pub(super) const SRQ_MAX: u32 = 1 << 16;
+/// READs and atomics outstanding per QP.
+const RD_ATOMIC_MAX: u8 = 128;
+/// Largest message: 2^31 bytes (IBA C9-94).
+const MESSAGE_MAX: u32 = 1 << 31;
+
+/// Which netdev to use and what to call the device.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DeviceConfig {
+    /// Name of the device, `roxie0` if empty.
+    pub name: String,
+    /// Network interface; `None` takes the one of the default route, else the first that is up, else `lo`.
+    pub netdev: Option<String>,
+}
+
+impl DeviceConfig {
+    /// From `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
+        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV") }
+    }
+}
+
+/// An RDMA device. Opening one only reads the netdev; sockets and the engine's thread come with the first
+/// protection domain or CM identifier.
+#[derive(Clone)]
+pub struct Device(Arc<DeviceInner>);
+
+struct DeviceInner {
+    name: String,
+    gids: Arc<GidTable>,
+    engine: Mutex<Option<Arc<Engine>>>,
+}
+
+impl Device {
+    /// Finds the netdev and reads its addresses.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such interface; errors of netlink.
+    pub fn open(config: &DeviceConfig) -> io::Result<Self> {
+        let gids = Arc::new(GidTable::read(config.netdev.as_deref())?);
+        let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
+        Ok(Self(Arc::new(DeviceInner { name, gids, engine: Mutex::new(None) })))
+    }
+
+    /// Name of the device.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The netdev under it and its addresses.
+    #[must_use]
+    pub fn gids(&self) -> &Arc<GidTable> {
+        &self.0.gids
+    }
+
+    /// EUI-64 of the MAC, host byte order.
+    #[must_use]
+    pub fn node_guid(&self) -> u64 {
+        u64::from_be_bytes(self.0.gids.node_guid)
+    }
+
+    /// A new context: its own asynchronous event queue on the shared engine.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn context(&self) -> io::Result<Context> {
+        let events = Arc::new(EventQueue::new()?);
+        Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
+    }
+
+    /// The engine, started on first use.
+    pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
+        let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = &*slot {
+            return Ok(Arc::clone(engine));
+        }
+        let domain = DomainConfig::from_env()?;
+        let bag = Membership::join(&domain)?;
+        let port = UdpPort::new(UdpPortConfig {
+            gsi: bag.gsi_socket()?,
+            slot: bag.slot_socket()?,
+            udp_port: domain.udp_port,
+        })?;
+        let gids = Arc::clone(&self.0.gids);
+        let mtu = gids.active_mtu().bytes();
+        let engine = Engine::new(Box::new(port), bag, gids, mtu)?;
+        background::spawn(&engine)?;
+        *slot = Some(Arc::clone(&engine));
+        Ok(engine)
+    }
+}
+
+/// An open device (`struct ibv_context`).
+#[derive(Clone)]
+pub struct Context(pub(super) Arc<ContextInner>);
+
+pub(super) struct ContextInner {
+    pub(super) device: Device,
+    pub(super) events: Arc<EventQueue<AsyncEvent>>,
+}
+
+/// Something that happened to an object outside its completions (ibv_get_async_event(3)).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: AsyncEventKind,
+    /// To what.
+    pub element: AsyncElement,
+}
+
+/// The object of an [`AsyncEvent`], by the cookie its creator gave it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AsyncElement {
+    /// A completion queue.
+    Cq(u64),
+    /// A queue pair.
+    Qp(u64),
+    /// A shared receive queue.
+    Srq(u64),
+    /// A port number.
+    Port(u8),
+}
+
+impl Context {
+    /// The device this context opened.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Limits and identity.
+    #[must_use]
+    pub fn query_device(&self) -> DeviceAttr {
+        DeviceAttr {
+            node_guid: self.0.device.node_guid(),
+            vendor_id: 0x00_ffff,
+            vendor_part_id: 1,
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_f000,
+            max_qp: QP_MAX as u32,
+            max_qp_wr: WR_MAX,
+            max_sge: SGE_MAX,
+            max_inline_data: INLINE_MAX,
+            max_cq: 1 << 20,
+            max_cqe: CQE_MAX,
+            max_mr: MR_MAX as u32,
+            max_pd: 1 << 20,
+            max_qp_rd_atom: RD_ATOMIC_MAX,
+            max_srq: SRQ_MAX,
+            max_srq_wr: WR_MAX,
+            max_srq_sge: SGE_MAX,
+            max_ah: 1 << 20,
+            local_ca_ack_delay: 15,
+        }
+    }
+
+    /// The only port.
+    #[must_use]
+    pub fn query_port(&self) -> PortAttr {
+        PortAttr {
+            active: self.0.device.gids().up,
+            max_mtu: PathMtu::M4096,
+            active_mtu: self.0.device.gids().active_mtu(),
+            gid_tbl_len: self.0.device.gids().entries.len() as u32,
+            max_msg_sz: MESSAGE_MAX,
+        }
+    }
+
+    /// The GID table; every row is an address that works.
+    #[must_use]
+    pub fn gids(&self) -> Vec<GidEntry> {
+        let rows = self.0.device.gids().entries.iter().zip(0..);
+        rows.map(|(row, index)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
+    }
+
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// Those of starting the engine: UDP port 4791 taken, too few descriptors.
+    pub fn alloc_pd(&self) -> io::Result<Pd> {
+        Ok(Pd::new(self.clone(), self.0.device.engine()?))
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
+        CompChannel::new(self.clone())
+    }
+
+    /// A completion queue of at least `cqe` entries whose events carry `cookie`.
+    ///
+    /// # Errors
+    /// `Invalid` for 0 or more than `max_cqe` entries; `NoDev` if the engine does not start.
+    pub fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        cookie: u64,
+    ) -> Result<Cq, VerbsError> {
+        if cqe == 0 || cqe > CQE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
+        Ok(Cq::new(engine, cqe, channel, cookie))
+    }
+
+    /// Readable while asynchronous events wait.
+    #[must_use]
+    pub fn async_fd(&self) -> RawFd {
+        self.0.events.fd()
+    }
+
+    /// The next asynchronous event; waits for one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the descriptor is non-blocking and nothing is there.
+    pub fn get_async_event(&self) -> io::Result<AsyncEvent> {
+        self.0.events.get()
+    }
+
+    /// Drops unread events about an object that is being destroyed.
+    pub fn forget_async_events(&self, element: AsyncElement) {
+        self.0.events.retain(|event| event.element != element);
+    }
+}

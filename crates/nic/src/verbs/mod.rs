@@ -1,0 +1,20 @@
+//! The verbs in safe Rust: devices, protection domains, regions, queues.
+//!
+//! Handles are cheap to clone and may be used from any thread. Semantics, limits and errors are those of
+//! libibverbs' manual pages; [`transport`] defines the work requests and completions.
+
+mod attr;
+mod buffer;
+mod cq;
+mod device;
+mod pd;
+mod qp;
+mod srq;
+
+pub use attr::{DeviceAttr, GidEntry, PortAttr};
+pub use buffer::Buffer;
+pub use cq::{CompChannel, Cq};
+pub use device::{AsyncElement, AsyncEvent, Context, Device, DeviceConfig};
+pub use pd::{Ah, Mr, Pd};
+pub use qp::{PostGuard, Qp, QpInitAttr};
+pub use srq::{Srq, SrqAttr, SrqInitAttr};

@@ -1,0 +1,178 @@
+//! Protection domains, memory regions, address handles (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_create_ah(3)).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use transport::{Access, AddressVector, PdId, VerbsError};
+use wire::{Lkey, Rkey};
+
+use super::{AsyncEvent, Context, Qp, QpInitAttr, Srq, SrqInitAttr};
+use crate::engine::Engine;
+use crate::events::EventQueue;
+use crate::mr::DmaMemory;
+
+/// A protection domain: keys work only with queue pairs of the same domain.
+#[derive(Clone)]
+pub struct Pd(Arc<PdInner>);
+
+struct PdInner {
+    context: Context,
+    engine: Arc<Engine>,
+    id: PdId,
+}
+
+impl Pd {
+    pub(super) fn new(context: Context, engine: Arc<Engine>) -> Self {
+        let id = PdId(engine.pd_ids.fetch_add(1, Ordering::Relaxed));
+        Self(Arc::new(PdInner { context, engine, id }))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
+    pub(super) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {
+        &self.0.context.0.events
+    }
+
+    pub(super) fn id(&self) -> PdId {
+        self.0.id
+    }
+
+    /// The context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Whether regions, queues or address handles still use it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Registers `[addr, addr + len)`; peers and work requests address its first byte as `iova`.
+    ///
+    /// # Errors
+    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when the
+    /// table is full.
+    ///
+    /// # Safety
+    /// Until the [`Mr`] is dropped the range must stay mapped, readable, and writable if `access` asks for it, and
+    /// no Rust reference may rely on its bytes staying put while transfers run: peers and the engine change them.
+    pub unsafe fn reg_mr(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr, VerbsError> {
+        self.register(addr as u64, len as u64, iova, access)
+    }
+
+    /// Registers memory of the device's own; the caller keeps it until the region is dropped.
+    pub(super) fn register_owned(&self, memory: &DmaMemory, access: Access) -> Result<Mr, VerbsError> {
+        self.register(memory.addr(), memory.len() as u64, memory.addr(), access)
+    }
+
+    fn register(&self, base: u64, len: u64, iova: u64, access: Access) -> Result<Mr, VerbsError> {
+        let key = self.0.engine.lock().tables.mrs.register(self.0.id, base, len, iova, access)?;
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, base, len })))
+    }
+
+    /// A queue pair in state RESET.
+    ///
+    /// # Errors
+    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for a type it does not have.
+    pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
+        Qp::new(self, init)
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// `Invalid` for sizes beyond the device's limits.
+    pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(self, init)
+    }
+
+    /// An address handle for UD sends.
+    ///
+    /// # Errors
+    /// `Invalid` if the GID index is outside the table.
+    pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, VerbsError> {
+        let gids = self.0.context.device().gids();
+        gids.entries.get(usize::from(av.sgid_index)).ok_or(VerbsError::Invalid)?;
+        Ok(Ah { av: *av, pd: self.clone() })
+    }
+}
+
+/// A memory region. Dropping the last clone deregisters it: afterwards nothing touches the memory.
+#[derive(Clone)]
+pub struct Mr(Arc<MrInner>);
+
+struct MrInner {
+    pd: Pd,
+    key: u32,
+    base: u64,
+    len: u64,
+}
+
+impl Drop for MrInner {
+    fn drop(&mut self) {
+        self.pd.engine().lock().tables.mrs.deregister(self.key);
+    }
+}
+
+impl Mr {
+    /// Key for local work requests.
+    #[must_use]
+    pub fn lkey(&self) -> Lkey {
+        Lkey(self.0.key)
+    }
+
+    /// Key to give to peers.
+    #[must_use]
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.0.key)
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.0.base
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+}
+
+/// An address handle: where a UD send goes.
+#[derive(Clone)]
+pub struct Ah {
+    av: AddressVector,
+    pd: Pd,
+}
+
+impl Ah {
+    /// The address vector.
+    #[must_use]
+    pub fn av(&self) -> AddressVector {
+        self.av
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+}

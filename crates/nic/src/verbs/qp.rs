@@ -1,0 +1,234 @@
+//! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_post_send(3)).
+
+use std::sync::{Arc, MutexGuard};
+
+use transport::{Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType};
+use transport::{RecvWr, SendWr, VerbsError};
+use wire::Qpn;
+
+use super::device::{INLINE_MAX, SGE_MAX, WR_MAX};
+use super::{Cq, Pd, Srq};
+use crate::engine::{Core, Engine, QpEntry, now};
+
+/// What a new queue pair shall be.
+#[derive(Clone)]
+pub struct QpInitAttr {
+    /// Service.
+    pub ty: QpType,
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Receives come from here instead of its own queue.
+    pub srq: Option<Srq>,
+    /// Sizes asked for.
+    pub cap: QpCap,
+    /// Every send completes with a CQE, not only signalled ones.
+    pub sq_sig_all: bool,
+    /// Name used in its events.
+    pub cookie: u64,
+}
+
+/// A queue pair.
+#[derive(Clone)]
+pub struct Qp(Arc<QpInner>);
+
+struct QpInner {
+    pd: Pd,
+    qpn: Qpn,
+    ty: QpType,
+    cap: QpCap,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        self.pd.engine().remove_qp(self.qpn);
+    }
+}
+
+impl Qp {
+    pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
+        let mut cap = init.cap;
+        let too_big = cap.max_send_wr > WR_MAX
+            || cap.max_recv_wr > WR_MAX
+            || cap.max_send_sge > SGE_MAX
+            || cap.max_recv_sge > SGE_MAX
+            || cap.max_inline_data > INLINE_MAX;
+        if too_big {
+            return Err(VerbsError::Invalid);
+        }
+        cap.max_send_sge = cap.max_send_sge.max(1);
+        cap.max_recv_sge = cap.max_recv_sge.max(1);
+        let max_path_mtu = pd.context().device().gids().active_mtu();
+        let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
+        let srq = init.srq.as_ref().map(Srq::index_and_cookie);
+        let qpn = pd.engine().insert_qp(|qpn| {
+            let config = QpConfig {
+                qpn,
+                ty: init.ty,
+                pd: pd.id(),
+                cap,
+                sq_sig_all: init.sq_sig_all,
+                srq: srq.is_some(),
+                max_path_mtu,
+            };
+            let qp = TransportQp::new(config)?;
+            Ok(QpEntry::new(qp, cqs, srq, Arc::clone(pd.events()), init.cookie))
+        })?;
+        let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
+        let (pd, srq) = (pd.clone(), init.srq.clone());
+        Ok(Self(Arc::new(QpInner { pd, qpn, ty: init.ty, cap, send_cq, recv_cq, srq })))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+
+    /// Its service.
+    #[must_use]
+    pub fn ty(&self) -> QpType {
+        self.0.ty
+    }
+
+    /// Capacities granted.
+    #[must_use]
+    pub fn cap(&self) -> QpCap {
+        self.0.cap
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
+    /// Where sends complete.
+    #[must_use]
+    pub fn send_cq(&self) -> &Cq {
+        &self.0.send_cq
+    }
+
+    /// Where receives complete.
+    #[must_use]
+    pub fn recv_cq(&self) -> &Cq {
+        &self.0.recv_cq
+    }
+
+    /// The shared receive queue, if it uses one.
+    #[must_use]
+    pub fn srq(&self) -> Option<&Srq> {
+        self.0.srq.as_ref()
+    }
+
+    /// Changes attributes and state; the mask must fit the transition.
+    ///
+    /// # Errors
+    /// `Invalid` for a wrong mask, state, value, GID index or a path MTU above the port's.
+    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        let engine = self.engine();
+        let mut core = engine.lock();
+        let index = self.0.qpn.value() as u16;
+        if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
+            return Err(VerbsError::Invalid);
+        }
+        let now = now();
+        let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
+        entry.qp.modify(now, attr, mask)?;
+        if entry.qp.state() == QpState::Reset {
+            let (send, recv) = (Arc::clone(&entry.send_cq), Arc::clone(&entry.recv_cq));
+            send.purge(self.0.qpn.value());
+            recv.purge(self.0.qpn.value());
+        }
+        if mask.contains(QpAttrMask::AV) {
+            core.bind_flow(index)?;
+        }
+        core.tables.settle(now, index);
+        core.transmit(now);
+        Ok(())
+    }
+
+    /// Attributes as they are now.
+    ///
+    /// # Errors
+    /// None while the QP lives.
+    pub fn query(&self) -> Result<QpAttr, VerbsError> {
+        let mut core = self.engine().lock();
+        core.tables.by_qpn(self.0.qpn).map(|entry| entry.qp.attr()).ok_or(VerbsError::Invalid)
+    }
+
+    /// State now.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        let mut core = self.engine().lock();
+        core.tables.by_qpn(self.0.qpn).map_or(QpState::Err, |entry| entry.qp.state())
+    }
+
+    /// Queues a send and rings the doorbell.
+    ///
+    /// # Errors
+    /// `NoMem` when the queue is full; `Invalid` for a state, opcode, length or SGE count that does not fit.
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        self.begin_post().send(wr)
+    }
+
+    /// Begins a batch of posts that leave together; the doorbell rings when the guard is dropped.
+    #[must_use]
+    pub fn begin_post(&self) -> PostGuard<'_> {
+        let engine = self.engine();
+        PostGuard { qpn: self.0.qpn, core: engine.lock(), engine, posted: false }
+    }
+
+    /// Queues a receive.
+    ///
+    /// # Errors
+    /// `NoMem` when the queue is full; `Invalid` in RESET, with an SRQ, or for too many SGEs.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let mut core = self.engine().lock();
+        let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
+        entry.qp.post_recv(wr)?;
+        if entry.qp.state() == QpState::Err {
+            core.tables.settle(now(), self.0.qpn.value() as u16);
+        }
+        Ok(())
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        self.0.pd.engine()
+    }
+}
+
+/// A batch of sends under one lock and one doorbell (a post list).
+pub struct PostGuard<'a> {
+    qpn: Qpn,
+    engine: &'a Engine,
+    core: MutexGuard<'a, Core>,
+    posted: bool,
+}
+
+impl PostGuard<'_> {
+    /// Queues one send.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let tables = &mut self.core.tables;
+        let (index, mrs) = (usize::from(self.qpn.value() as u16), &tables.mrs);
+        let entry = tables.qps.get_mut(index).and_then(Option::as_deref_mut).ok_or(VerbsError::Invalid)?;
+        self.posted = true;
+        entry.qp.post_send(now(), wr, mrs)
+    }
+}
+
+impl Drop for PostGuard<'_> {
+    fn drop(&mut self) {
+        if self.posted {
+            self.engine.doorbell(&mut self.core, self.qpn.value() as u16);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Shared receive queues (ibv_create_srq(3)).
+
+use std::sync::Arc;
+
+use transport::{RecvQueue, RecvWr, VerbsError};
+
+use super::Pd;
+use super::device::{SGE_MAX, SRQ_MAX, WR_MAX};
+
+/// Sizes of an SRQ.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SrqAttr {
+    /// Receives it holds.
+    pub max_wr: u32,
+    /// SGEs of each.
+    pub max_sge: u32,
+    /// Falling below this many receives raises SRQ_LIMIT_REACHED once; 0 is disarmed.
+    pub srq_limit: u32,
+}
+
+/// What a new SRQ shall be.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SrqInitAttr {
+    /// Sizes asked for.
+    pub attr: SrqAttr,
+    /// Name used in its events.
+    pub cookie: u64,
+}
+
+/// A shared receive queue.
+#[derive(Clone)]
+pub struct Srq(Arc<SrqInner>);
+
+struct SrqInner {
+    pd: Pd,
+    index: u32,
+    cookie: u64,
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        let mut core = self.pd.engine().lock();
+        if let Some(slot) = core.tables.srqs.get_mut(self.index as usize) {
+            *slot = None;
+        }
+    }
+}
+
+impl Srq {
+    pub(super) fn new(pd: &Pd, init: &SrqInitAttr) -> Result<Self, VerbsError> {
+        let SrqAttr { max_wr, max_sge, .. } = init.attr;
+        if max_wr == 0 || max_wr > WR_MAX || max_sge > SGE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let queue = RecvQueue::new(max_wr, max_sge.max(1));
+        let mut core = pd.engine().lock();
+        let srqs = &mut core.tables.srqs;
+        let index = match srqs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if srqs.len() < SRQ_MAX as usize => {
+                srqs.push(None);
+                srqs.len() - 1
+            }
+            None => return Err(VerbsError::NoMem),
+        };
+        srqs[index] = Some(queue);
+        drop(core);
+        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), index: index as u32, cookie: init.cookie })))
+    }
+
+    pub(super) fn index_and_cookie(&self) -> (u32, u64) {
+        (self.0.index, self.0.cookie)
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut RecvQueue) -> T) -> Result<T, VerbsError> {
+        let mut core = self.0.pd.engine().lock();
+        let queue = core.tables.srqs.get_mut(self.0.index as usize).and_then(Option::as_mut);
+        queue.map(f).ok_or(VerbsError::Invalid)
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// `NoMem` when full, `Invalid` for too many SGEs.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.with(|queue| queue.post(wr))?
+    }
+
+    /// Arms the limit event.
+    ///
+    /// # Errors
+    /// `Invalid` if the limit is above the size.
+    pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
+        self.with(|queue| queue.set_limit(limit))?
+    }
+
+    /// Sizes and the armed limit.
+    ///
+    /// # Errors
+    /// None while the SRQ lives.
+    pub fn query(&self) -> Result<SrqAttr, VerbsError> {
+        self.with(|queue| SrqAttr {
+            max_wr: queue.max_wr(),
+            max_sge: queue.max_sge(),
+            srq_limit: queue.limit(),
+        })
+    }
+
+    /// Whether a QP still uses it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}

@@ -1,0 +1,189 @@
+//! The active side: REQ out, REP in, RTU out (facts table 3.1; IBA 12.9.6).
+
+use wire::cm::{Mra, RejReason, Rep, Req};
+use wire::{Gid, Psn, QKey, Qpn};
+
+use super::conn::Conn;
+use super::event::{CmResult, ConnectResponse, PeerParams};
+use super::message::{self, MessageRejected, Mraed};
+use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
+use super::{Cm, CmEventKind, CmId, ConnState, timing};
+use crate::{Instant, VerbsError};
+
+impl Cm {
+    /// Asks for a connection.
+    ///
+    /// # Errors
+    /// `Invalid` for too much private data; `NoMem` when there are too many connections.
+    pub fn connect(&mut self, now: Instant, params: &ConnectParams<'_>) -> CmResult<CmId> {
+        if params.private_data.len() > REQ_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let id = self.allocate_id()?;
+        let life = params.ack_timeout.map_or(self.config.packet_life_time, |t| t.min(31).saturating_sub(1));
+        let conn = Conn {
+            state: ConnState::ReqSent,
+            tid: self.fresh_tid(id),
+            remote_id: 0,
+            remote_guid: 0,
+            transport: params.transport,
+            local_qpn: params.qp.qpn,
+            remote_qpn: Qpn::new(0),
+            src: params.path.src,
+            dst: params.path.dst,
+            hop_limit: params.path.hop_limit,
+            traffic_class: params.path.traffic_class,
+            flow_label: params.path.flow_label,
+            sl: params.path.sl,
+            path_mtu: params.path_mtu,
+            rq_psn: params.qp.starting_psn,
+            sq_psn: Psn::new(0),
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            retry_count: params.retry_count.min(7),
+            rnr_retry_count: 0,
+            ack_timeout: life + 1,
+            timeout: timing::req_timeout(life),
+            max_cm_retries: timing::MAX_CM_RETRIES,
+            backlog_of: None,
+            unanswered: None,
+            answer: None,
+            deadline: None,
+        };
+        let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
+        let mad = message::req(&self.config, id, &conn, params, ack_timeout);
+        let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        self.conns.insert(id, conn);
+        self.peers.insert_local(id, params.qp.qpn);
+        self.send_and_arm(now, id, mad, interval, retries);
+        Ok(id)
+    }
+
+    /// The QP is ready: completes the connection.
+    ///
+    /// # Errors
+    /// `Invalid` if no REP waits for this, or for too much private data.
+    pub fn rtu(&mut self, id: CmId, private_data: &[u8]) -> CmResult<()> {
+        if private_data.len() > RTU_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
+        if !matches!(conn.state, ConnState::RepRcvd | ConnState::MraRepSent) {
+            return Err(VerbsError::Invalid);
+        }
+        let mad = message::rtu(id, conn, private_data);
+        conn.state = ConnState::Established;
+        conn.answer = Some(mad.clone());
+        let (src, dst) = (conn.src, conn.dst);
+        self.send(src, dst, mad);
+        Ok(())
+    }
+
+    pub(super) fn handle_rep(&mut self, now: Instant, rep: &Rep, src: Gid, dst: Gid) {
+        let ack_delay = rep.target_ack_delay;
+        let waiting = self.lookup(rep.remote_comm_id, 0).map(|(id, conn)| (id, conn.state));
+        let Some((id, ConnState::ReqSent | ConnState::MraReqRcvd)) = waiting else {
+            return self.handle_duplicate_rep(rep);
+        };
+        let guid = message::guid(rep.local_ca_guid);
+        if self.peers.by_comm_id(guid, rep.local_comm_id).is_some() {
+            self.counters.rx_duplicates += 1;
+            return;
+        }
+        if let Some(old) = self.peers.by_qpn(guid, rep.local_qpn) {
+            // Our REQ stays under its timer: the peer repeats its REP, or gives up.
+            let tid = rep.header.transaction_id;
+            let mad = message::rej_unmatched(
+                tid,
+                (rep.remote_comm_id, rep.local_comm_id),
+                MessageRejected::Rep,
+                RejReason::STALE_CONNECTION,
+            );
+            self.send(dst, src, mad);
+            return self.disconnect_stale(now, old);
+        }
+        self.disarm(id);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.state = ConnState::RepRcvd;
+        conn.remote_id = rep.local_comm_id;
+        conn.remote_guid = guid;
+        conn.remote_qpn = rep.local_qpn;
+        conn.sq_psn = rep.starting_psn;
+        conn.initiator_depth = rep.responder_resources;
+        conn.responder_resources = rep.initiator_depth;
+        conn.rnr_retry_count = rep.rnr_retry_count;
+        conn.ack_timeout = timing::ack_timeout(ack_delay, conn.ack_timeout.saturating_sub(1));
+        let response = ConnectResponse {
+            params: PeerParams {
+                responder_resources: rep.initiator_depth,
+                initiator_depth: rep.responder_resources,
+                flow_control: rep.end_to_end_flow_control,
+                retry_count: 0,
+                rnr_retry_count: rep.rnr_retry_count,
+                srq: rep.srq,
+                qpn: rep.local_qpn,
+            },
+            private_data: rep.private_data,
+        };
+        self.peers.insert(id, guid, rep.local_comm_id, rep.local_qpn);
+        self.report(id, CmEventKind::ConnectResponse(Box::new(response)));
+    }
+
+    fn handle_duplicate_rep(&mut self, rep: &Rep) {
+        let Some((id, conn)) = self.lookup(rep.remote_comm_id, rep.local_comm_id) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        let mad = match conn.state {
+            ConnState::Established => conn.answer.clone(),
+            ConnState::MraRepSent => Some(message::mra(id, conn, Mraed::Rep)),
+            _ => None,
+        };
+        let (src, dst) = (conn.src, conn.dst);
+        self.counters.rx_duplicates += 1;
+        if let Some(mad) = mad {
+            self.send(src, dst, mad);
+        }
+    }
+
+    /// The peer needs longer: our REQ or REP waits as long as it says, from now on.
+    pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra) {
+        let about_req = message::mraed(mra) == Some(Mraed::Req);
+        let remote_id = if about_req { 0 } else { mra.local_comm_id };
+        let Some((id, conn)) = self.lookup(mra.remote_comm_id, remote_id) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        let next = match (conn.state, message::mraed(mra)) {
+            (ConnState::ReqSent, Some(Mraed::Req)) => ConnState::MraReqRcvd,
+            (ConnState::RepSent, Some(Mraed::Rep)) => ConnState::MraRepRcvd,
+            (ConnState::MraReqRcvd | ConnState::MraRepRcvd, _) => {
+                self.counters.rx_duplicates += 1;
+                return;
+            }
+            _ => {
+                self.counters.rx_unexpected += 1;
+                return;
+            }
+        };
+        let wait = conn.mra_wait(mra.service_timeout);
+        conn.state = next;
+        if let Some(message) = &mut conn.unanswered {
+            message.interval = wait;
+        }
+        self.arm(id, now + wait);
+    }
+}
+
+/// What a SIDR_REQ or REQ of a UD service leaves unused.
+pub(super) const NO_QKEY: QKey = QKey(0);
+
+impl Transport {
+    /// The two bits in a REQ.
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Rc => 0,
+            Self::Uc => 1,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! One connection: its state, what was negotiated, and the message it may have to repeat.
+
+use core::time::Duration;
+
+use wire::mad::MAD_LEN;
+use wire::{Gid, Psn, Qpn};
+
+use super::params::{ListenerId, Transport};
+use super::state::ConnState;
+use super::timing;
+use crate::{Instant, PathMtu};
+
+/// A management datagram.
+pub type MadBytes = [u8; MAD_LEN];
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) state: ConnState,
+    /// Transaction id of the exchange under way.
+    pub(super) tid: u64,
+    /// The peer's communication id, 0 until it is known.
+    pub(super) remote_id: u32,
+    /// The peer's node GUID.
+    pub(super) remote_guid: u64,
+    pub(super) transport: Transport,
+    pub(super) local_qpn: Qpn,
+    pub(super) remote_qpn: Qpn,
+    /// Where MADs and packets go.
+    pub(super) src: Gid,
+    pub(super) dst: Gid,
+    pub(super) hop_limit: u8,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: u32,
+    pub(super) sl: u8,
+    pub(super) path_mtu: PathMtu,
+    pub(super) rq_psn: Psn,
+    pub(super) sq_psn: Psn,
+    /// What our QP serves.
+    pub(super) responder_resources: u8,
+    /// What our QP may have outstanding.
+    pub(super) initiator_depth: u8,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    /// ACK timeout of our QP; also the length of TIMEWAIT.
+    pub(super) ack_timeout: u8,
+    /// Interval and number of repetitions of our own messages.
+    pub(super) timeout: Duration,
+    pub(super) max_cm_retries: u8,
+    /// Passive: counted against this listener's backlog.
+    pub(super) backlog_of: Option<ListenerId>,
+    /// The message under the retransmission timer.
+    pub(super) unanswered: Option<Unanswered>,
+    /// RTU or DREP, sent again whenever its cause is repeated.
+    pub(super) answer: Option<Box<MadBytes>>,
+    /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must look at it: in the timer set under this key.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A message that wants an answer.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) mad: Box<MadBytes>,
+    pub(super) interval: Duration,
+    pub(super) retries_left: u8,
+}
+
+impl Conn {
+    /// The message an MRA may be about is a REQ (active) or a REP (passive); the wait it asks for.
+    pub(super) fn mra_wait(&self, service_timeout: u8) -> Duration {
+        timing::wait(service_timeout) + timing::wait(self.ack_timeout)
+    }
+}

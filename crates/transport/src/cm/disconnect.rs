@@ -1,0 +1,142 @@
+//! The end of a connection: DREQ, DREP, TIMEWAIT, and the owner going away (facts table 3.3; IBA 12.9.8).
+
+use wire::Gid;
+use wire::cm::{Drep, Dreq, RejReason};
+
+use super::event::CmResult;
+use super::message;
+use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
+use super::sidr::ExchangeState;
+use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus};
+use crate::{Instant, VerbsError};
+
+impl Cm {
+    /// Asks the peer to disconnect. `Disconnected` follows when it agrees, asks too, or does not answer.
+    ///
+    /// # Errors
+    /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private data.
+    pub fn disconnect(&mut self, now: Instant, id: CmId, private_data: &[u8]) -> CmResult<()> {
+        if private_data.len() > DREQ_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let tid = self.fresh_tid(id);
+        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
+        if conn.state != ConnState::Established {
+            return Err(VerbsError::Invalid);
+        }
+        conn.state = ConnState::DreqSent;
+        conn.tid = tid;
+        conn.answer = None;
+        let mad = message::dreq(id, conn, private_data);
+        let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        self.send_and_arm(now, id, mad, interval, retries);
+        Ok(())
+    }
+
+    /// Agrees to the peer's DREQ. Linux leaves this to the application, and so do we.
+    ///
+    /// # Errors
+    /// `Invalid` if no DREQ waits, or for too much private data.
+    pub fn drep(&mut self, now: Instant, id: CmId, private_data: &[u8]) -> CmResult<()> {
+        if private_data.len() > RTU_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
+        if conn.state != ConnState::DreqRcvd {
+            return Err(VerbsError::Invalid);
+        }
+        let mad = message::drep(id, conn, private_data);
+        conn.answer = Some(mad.clone());
+        let (src, dst) = (conn.src, conn.dst);
+        self.enter_timewait(now, id);
+        self.send(src, dst, mad);
+        Ok(())
+    }
+
+    /// The owner no longer cares: tells the peer, once, what fits the state, and forgets the connection or exchange.
+    pub fn destroy(&mut self, now: Instant, id: CmId) {
+        if let Some(exchange) = self.exchanges.get(&id) {
+            if exchange.state == ExchangeState::Asked {
+                self.answer_sidr(id, SidrStatus::REJECT);
+            }
+            return self.remove_exchange(id);
+        }
+        match self.state(id) {
+            None => return,
+            Some(ConnState::ReqSent | ConnState::MraReqRcvd) => {
+                let guid = self.config.ca_guid.to_be_bytes();
+                self.send_rej(id, RejReason::TIMEOUT, &guid, &[]);
+            }
+            Some(
+                ConnState::ReqRcvd
+                | ConnState::MraReqSent
+                | ConnState::RepRcvd
+                | ConnState::MraRepSent
+                | ConnState::RepSent
+                | ConnState::MraRepRcvd,
+            ) => self.send_rej(id, RejReason::CONSUMER_DEFINED, &[], &[]),
+            Some(ConnState::Established) => {
+                let sent = self.disconnect(now, id, &[]);
+                debug_assert!(sent.is_ok());
+            }
+            Some(ConnState::DreqRcvd) => {
+                let sent = self.drep(now, id, &[]);
+                debug_assert!(sent.is_ok());
+            }
+            Some(ConnState::Idle | ConnState::DreqSent | ConnState::Timewait) => {}
+        }
+        self.remove(id);
+    }
+
+    /// The peer uses the QP of this connection for another one: it must have lost this one.
+    pub(super) fn disconnect_stale(&mut self, now: Instant, id: CmId) {
+        if self.state(id) == Some(ConnState::Established) {
+            let sent = self.disconnect(now, id, &[]);
+            debug_assert!(sent.is_ok());
+        }
+    }
+
+    pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
+        let tid = dreq.header.transaction_id;
+        let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
+            // Whoever it was, the peer need not wait for it.
+            let mad = message::drep_unmatched(tid, dreq.remote_comm_id, dreq.local_comm_id);
+            return self.send(dst, src, mad);
+        };
+        if conn.local_qpn != dreq.remote_qpn {
+            self.counters.rx_unexpected += 1;
+            return;
+        }
+        match conn.state {
+            ConnState::RepSent | ConnState::MraRepRcvd | ConnState::DreqSent | ConnState::Established => {
+                conn.state = ConnState::DreqRcvd;
+                conn.tid = tid;
+                conn.answer = None;
+                self.disarm(id);
+                self.report(id, CmEventKind::Disconnected { timed_out: false });
+            }
+            ConnState::Timewait => {
+                let mut mad = conn.answer.clone().unwrap_or_else(|| message::drep(id, conn, &[]));
+                message::set_tid(&mut mad, tid);
+                let (to, from) = (conn.dst, conn.src);
+                self.counters.rx_duplicates += 1;
+                self.send(from, to, mad);
+            }
+            ConnState::DreqRcvd => self.counters.rx_duplicates += 1,
+            _ => self.counters.rx_unexpected += 1,
+        }
+    }
+
+    pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) {
+        let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        if !matches!(conn.state, ConnState::DreqSent | ConnState::DreqRcvd) {
+            self.counters.rx_duplicates += 1;
+            return;
+        }
+        self.enter_timewait(now, id);
+        self.report(id, CmEventKind::Disconnected { timed_out: false });
+    }
+}

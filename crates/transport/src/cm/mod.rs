@@ -1,0 +1,207 @@
+//! Connection management: REQ, REP, RTU and their relatives over QP1 (IBA 12; Annex A11 for IP addressing).
+//!
+//! [`Cm`] holds every connection of a process and touches nothing but values: MADs, calls and the time come in;
+//! MADs, events and a deadline go out. States, timers and quirks are those of Linux's ib_cm and rdma_cm, because
+//! those are the peers. Read `state.rs` first, then `active.rs` and `passive.rs`.
+
+mod active;
+mod conn;
+mod disconnect;
+mod event;
+mod message;
+mod params;
+mod passive;
+mod qp_attr;
+mod reject;
+mod sidr;
+mod state;
+mod table;
+mod timer;
+pub mod timing;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use wire::Gid;
+use wire::cm::CmMessage;
+
+pub use conn::MadBytes;
+pub use event::{
+    CmEvent, CmEventKind, CmResult, ConnectRequest, ConnectResponse, MadOutcome, PeerParams, Rejection,
+    SidrRequest, SidrResponse,
+};
+pub use params::{
+    AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress, ListenParams,
+    ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX,
+    SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, SidrStatus, Transport,
+};
+pub use qp_attr::QpStep;
+pub use state::ConnState;
+
+use conn::Conn;
+use sidr::Exchange;
+use table::{Listeners, Peers};
+
+use crate::Instant;
+
+/// Datagrams waiting to be sent; more are dropped and left to the retransmission timers.
+const TRANSMIT_MAX: usize = 4096;
+
+/// A MAD to send from one address to another.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    src: Gid,
+    dst: Gid,
+    mad: Box<MadBytes>,
+}
+
+/// What was seen and repeated, in Linux's `cm_*_counters` words.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CmCounters {
+    /// Messages received.
+    pub rx_msgs: u64,
+    /// Messages received again.
+    pub rx_duplicates: u64,
+    /// MADs that are no CM message we handle.
+    pub rx_malformed: u64,
+    /// Messages that fit no connection or not its state.
+    pub rx_unexpected: u64,
+    /// Requests dropped because a backlog was full.
+    pub rx_backlog_full: u64,
+    /// Messages sent.
+    pub tx_msgs: u64,
+    /// Messages sent again by the timer.
+    pub tx_retries: u64,
+    /// Messages not sent because the queue was full.
+    pub tx_dropped: u64,
+}
+
+/// All connections of one process.
+///
+/// Input: [`handle_mad`](Self::handle_mad), [`handle_timeout`](Self::handle_timeout) and the calls. After any of
+/// them drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) to `None`, then ask
+/// [`poll_timeout`](Self::poll_timeout).
+#[derive(Debug)]
+pub struct Cm {
+    config: CmConfig,
+    conns: HashMap<CmId, Conn>,
+    exchanges: HashMap<CmId, Exchange>,
+    listeners: Listeners,
+    peers: Peers,
+    timers: BTreeSet<(Instant, CmId)>,
+    transmit: VecDeque<Outgoing>,
+    events: VecDeque<CmEvent>,
+    gids: Vec<Gid>,
+    next_id: u32,
+    counters: CmCounters,
+}
+
+impl Cm {
+    /// No connections, no listeners.
+    #[must_use]
+    pub fn new(config: CmConfig) -> Self {
+        let next_id = config.first_id;
+        Self {
+            config,
+            conns: HashMap::new(),
+            exchanges: HashMap::new(),
+            listeners: Listeners::default(),
+            peers: Peers::default(),
+            timers: BTreeSet::new(),
+            transmit: VecDeque::new(),
+            events: VecDeque::new(),
+            gids: Vec::new(),
+            next_id,
+            counters: CmCounters::default(),
+        }
+    }
+
+    /// Sets the addresses requests may be for; index 0 is proposed to peers who ask at another one. While the list
+    /// is empty every address is ours.
+    pub fn set_gids(&mut self, gids: &[Gid]) {
+        self.gids = gids.to_vec();
+    }
+
+    /// Takes one MAD that arrived on QP1 from `src` at `dst`. Never panics.
+    pub fn handle_mad(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
+        let Ok(message) = CmMessage::parse(mad) else {
+            self.counters.rx_malformed += 1;
+            return MadOutcome::Handled;
+        };
+        self.counters.rx_msgs += 1;
+        match message {
+            CmMessage::Req(req) => return self.handle_req(now, &req, src, dst),
+            CmMessage::SidrReq(req) => return self.handle_sidr_req(&req, src, dst),
+            CmMessage::Rep(rep) => self.handle_rep(now, &rep, src, dst),
+            CmMessage::Rtu(rtu) => self.handle_rtu(&rtu),
+            CmMessage::Rej(rej) => self.handle_rej(now, &rej),
+            CmMessage::Mra(mra) => self.handle_mra(now, &mra),
+            CmMessage::Dreq(dreq) => self.handle_dreq(&dreq, src, dst),
+            CmMessage::Drep(drep) => self.handle_drep(now, &drep),
+            CmMessage::SidrRep(rep) => self.handle_sidr_rep(&rep),
+            // Alternate paths do not exist on RoCE; Linux drops both as well.
+            CmMessage::Lap(_) | CmMessage::Apr(_) => self.counters.rx_unexpected += 1,
+        }
+        MadOutcome::Handled
+    }
+
+    /// The next MAD to send: from, to, bytes.
+    pub fn poll_transmit(&mut self) -> Option<(Gid, Gid, MadBytes)> {
+        let out = self.transmit.pop_front()?;
+        self.counters.tx_msgs += 1;
+        Some((out.src, out.dst, *out.mad))
+    }
+
+    /// The next event. A request or response counts as shown to the application from now on: duplicates of it are
+    /// answered with an MRA.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        let event = self.events.pop_front()?;
+        if let Some(conn) = self.conns.get_mut(&event.id) {
+            match (&event.kind, conn.state) {
+                (CmEventKind::ConnectRequest(_), ConnState::ReqRcvd) => conn.state = ConnState::MraReqSent,
+                (CmEventKind::ConnectResponse(_), ConnState::RepRcvd) => conn.state = ConnState::MraRepSent,
+                _ => {}
+            }
+        }
+        Some(event)
+    }
+
+    /// State of a connection; `None` if there is no such id.
+    #[must_use]
+    pub fn state(&self, id: CmId) -> Option<ConnState> {
+        self.conns.get(&id).map(|conn| conn.state)
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn counters(&self) -> CmCounters {
+        self.counters
+    }
+
+    /// Connections, in any state.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// No connection exists.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.conns.is_empty()
+    }
+
+    fn send(&mut self, src: Gid, dst: Gid, mad: Box<MadBytes>) {
+        if self.transmit.len() >= TRANSMIT_MAX {
+            self.counters.tx_dropped += 1;
+            return;
+        }
+        self.transmit.push_back(Outgoing { src, dst, mad });
+    }
+
+    fn report(&mut self, id: CmId, kind: CmEventKind) {
+        self.events.push_back(CmEvent { id, kind });
+    }
+}

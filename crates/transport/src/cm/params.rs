@@ -1,0 +1,226 @@
+//! What the owner passes to [`Cm`](super::Cm): identity, and the parameters of each call.
+
+use wire::cm::ServiceId;
+use wire::{Gid, Psn, QKey, Qpn};
+
+use super::timing;
+use crate::PathMtu;
+
+/// Most private bytes of a REQ after the IP-CM header.
+pub const REQ_PRIVATE_MAX: usize = 56;
+/// Most private bytes of a REP.
+pub const REP_PRIVATE_MAX: usize = 196;
+/// Most private bytes of an RTU or DREP.
+pub const RTU_PRIVATE_MAX: usize = 224;
+/// Most private bytes of a REJ.
+pub const REJ_PRIVATE_MAX: usize = 148;
+/// Most private bytes of a DREQ.
+pub const DREQ_PRIVATE_MAX: usize = 220;
+/// Most private bytes of a SIDR_REQ after the IP-CM header.
+pub const SIDR_REQ_PRIVATE_MAX: usize = 180;
+/// Most private bytes of a SIDR_REP.
+pub const SIDR_REP_PRIVATE_MAX: usize = 136;
+
+/// A communication id: `slot << 24 | counter`, never 0. Names one connection or one SIDR exchange.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct CmId(pub u32);
+
+/// One call of [`Cm::listen`](super::Cm::listen).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ListenerId(pub u32);
+
+/// Who this process is.
+#[derive(Clone, Debug)]
+pub struct CmConfig {
+    /// This process among those of the host; bits 31..24 of its communication ids.
+    pub slot: u8,
+    /// Where the counter of communication ids starts. Random, or a restarted process is taken for its predecessor.
+    pub first_id: u32,
+    /// Node GUID.
+    pub ca_guid: u64,
+    /// Local ACK delay announced in a REP.
+    pub ack_delay: u8,
+    /// Packet life time of a path.
+    pub packet_life_time: u8,
+    /// A REQ with a larger path MTU is refused.
+    pub max_path_mtu: PathMtu,
+}
+
+impl CmConfig {
+    /// The figures of a Linux host with Soft-RoCE.
+    #[must_use]
+    pub fn new(slot: u8, first_id: u32, ca_guid: u64, max_path_mtu: PathMtu) -> Self {
+        Self { slot, first_id, ca_guid, ack_delay: 15, packet_life_time: timing::PACKET_LIFE_TIME, max_path_mtu }
+    }
+}
+
+/// Service of a connection, as the two bits in a REQ say it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+}
+
+/// Local addresses a listener serves.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ListenAddress {
+    /// One address.
+    Gid(Gid),
+    /// Every IPv4 address.
+    AnyV4,
+    /// Every IPv6 address.
+    AnyV6,
+    /// Every address.
+    Any,
+}
+
+impl ListenAddress {
+    /// Whether a request to `dst` is meant.
+    #[must_use]
+    pub fn covers(&self, dst: Gid) -> bool {
+        match self {
+            Self::Gid(gid) => *gid == dst,
+            Self::AnyV4 => dst.ip().is_ipv4(),
+            Self::AnyV6 => dst.ip().is_ipv6(),
+            Self::Any => true,
+        }
+    }
+}
+
+/// What is listened for.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenParams {
+    /// Port space and port.
+    pub service_id: ServiceId,
+    /// Where.
+    pub address: ListenAddress,
+    /// Requests shown but not yet taken; 0 means [`BACKLOG_DEFAULT`].
+    pub backlog: u32,
+    /// Service that a REQ must ask for; ignored for SIDR.
+    pub transport: Transport,
+}
+
+/// Backlog when none was asked for, and the most that is granted (Linux ucma.c max_backlog).
+pub const BACKLOG_DEFAULT: u32 = 1024;
+
+/// The QP side of one end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalQp {
+    /// Its number.
+    pub qpn: Qpn,
+    /// The PSN the peer shall start with.
+    pub starting_psn: Psn,
+    /// It takes receives from an SRQ.
+    pub srq: bool,
+}
+
+/// The addresses of a connection. `src_ip` and `dst_ip` are the ones packets carry.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Our GID.
+    pub src: Gid,
+    /// The peer's GID.
+    pub dst: Gid,
+    /// Our RDMA port, as the peer will see it.
+    pub src_port: u16,
+    /// IP time to live.
+    pub hop_limit: u8,
+    /// IP type of service.
+    pub traffic_class: u8,
+    /// 20 bits.
+    pub flow_label: u32,
+    /// Service level.
+    pub sl: u8,
+}
+
+/// Everything a REQ needs.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectParams<'a> {
+    /// Whom to ask for.
+    pub service_id: ServiceId,
+    /// Where.
+    pub path: Path,
+    /// Service.
+    pub transport: Transport,
+    /// Our end.
+    pub qp: LocalQp,
+    /// READs and atomics we can serve.
+    pub responder_resources: u8,
+    /// READs and atomics we want outstanding.
+    pub initiator_depth: u8,
+    /// End-to-end flow control, informational.
+    pub flow_control: bool,
+    /// Retries of both QPs; values above 7 become 7.
+    pub retry_count: u8,
+    /// RNR retries of the peer's QP; values above 7 become 7.
+    pub rnr_retry_count: u8,
+    /// MTU of both QPs.
+    pub path_mtu: PathMtu,
+    /// Replaces the packet life time plus one (RDMA_OPTION_ID_ACK_TIMEOUT).
+    pub ack_timeout: Option<u8>,
+    /// At most [`REQ_PRIVATE_MAX`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Everything a REP needs.
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptParams<'a> {
+    /// Our end.
+    pub qp: LocalQp,
+    /// READs and atomics we can serve.
+    pub responder_resources: u8,
+    /// READs and atomics we want outstanding.
+    pub initiator_depth: u8,
+    /// End-to-end flow control, informational.
+    pub flow_control: bool,
+    /// RNR retries of the active side's QP; values above 7 become 7.
+    pub rnr_retry_count: u8,
+    /// At most [`REP_PRIVATE_MAX`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Everything a SIDR_REQ needs.
+#[derive(Clone, Copy, Debug)]
+pub struct SidrParams<'a> {
+    /// Whom to ask for.
+    pub service_id: ServiceId,
+    /// Where.
+    pub path: Path,
+    /// At most [`SIDR_REQ_PRIVATE_MAX`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// The answer to a SIDR_REQ.
+#[derive(Clone, Copy, Debug)]
+pub struct SidrAnswer<'a> {
+    /// 0 if the QP may be used (see [`SidrStatus`]).
+    pub status: SidrStatus,
+    /// The QP.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub q_key: QKey,
+    /// At most [`SIDR_REP_PRIVATE_MAX`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Status of a SIDR_REP (IBA 12.11.2.1, ib_cm.h `enum ib_cm_sidr_status`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(transparent)]
+pub struct SidrStatus(pub u8);
+
+impl SidrStatus {
+    /// The QP may be used.
+    pub const SUCCESS: Self = Self(0);
+    /// Nobody listens.
+    pub const UNSUPPORTED: Self = Self(1);
+    /// The application said no.
+    pub const REJECT: Self = Self(2);
+    /// The QP is not available.
+    pub const NO_QP: Self = Self(3);
+    /// Ask elsewhere.
+    pub const REDIRECT: Self = Self(4);
+    /// Version not supported.
+    pub const UNSUPPORTED_VERSION: Self = Self(5);
+}

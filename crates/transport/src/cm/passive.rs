@@ -1,0 +1,214 @@
+//! The passive side: REQ in, REP out, RTU in (facts table 3.2; IBA 12.9.7).
+
+use wire::cm::{RejReason, Req, Rtu};
+use wire::{Gid, Psn, Qpn};
+
+use super::conn::Conn;
+use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
+use super::message::{self, MessageRejected, Mraed};
+use super::params::{AcceptParams, REP_PRIVATE_MAX, Transport};
+use super::validate::{self, Refusal};
+use super::{Cm, CmEventKind, CmId, ConnState, timing};
+use crate::{Instant, PathMtu, VerbsError};
+
+impl Cm {
+    pub(super) fn handle_req(&mut self, now: Instant, req: &Req, src: Gid, dst: Gid) -> MadOutcome {
+        let guid = message::guid(req.local_ca_guid);
+        if let Some(known) = self.peers.by_comm_id(guid, req.local_comm_id) {
+            self.handle_duplicate_req(known);
+            return MadOutcome::Handled;
+        }
+        if let Some(old) = self.peers.by_qpn(guid, req.local_qpn) {
+            self.refuse_req(req, Refusal::plain(RejReason::STALE_CONNECTION), src, dst);
+            self.disconnect_stale(now, old);
+            return MadOutcome::Handled;
+        }
+        let header = validate::split_req(req);
+        let asked = header.as_ref().map_or(dst, |(header, _)| validate::destination(header));
+        let Some((listener, found)) = self.listeners.find(req.service_id, asked) else {
+            return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
+        };
+        let checked = validate::req(req, found.params.transport, &self.gids, self.config.max_path_mtu);
+        let (addresses, transport, path_mtu) = match checked {
+            Ok(checked) => checked,
+            Err(refusal) => {
+                self.refuse_req(req, refusal, src, dst);
+                return MadOutcome::Handled;
+            }
+        };
+        if !self.listeners.admit(listener) {
+            // No REJ: the peer's next try may find room.
+            self.counters.rx_backlog_full += 1;
+            return MadOutcome::Handled;
+        }
+        let Ok(id) = self.allocate_id() else {
+            self.counters.rx_backlog_full += 1;
+            return MadOutcome::Handled;
+        };
+        let mut conn = Self::conn_from_req(req, guid, transport, path_mtu);
+        conn.backlog_of = Some(listener);
+        let path = (conn.src, conn.dst);
+        self.conns.insert(id, conn);
+        self.peers.insert(id, guid, req.local_comm_id, req.local_qpn);
+        let request = ConnectRequest {
+            listener,
+            service_id: req.service_id,
+            local: addresses.local,
+            peer: addresses.peer,
+            peer_port: addresses.peer_port,
+            path,
+            transport,
+            path_mtu,
+            params: PeerParams {
+                responder_resources: req.initiator_depth,
+                initiator_depth: req.responder_resources,
+                flow_control: req.end_to_end_flow_control,
+                retry_count: req.retry_count,
+                rnr_retry_count: req.rnr_retry_count,
+                srq: req.srq,
+                qpn: req.local_qpn,
+            },
+            private_data: addresses.user_data,
+        };
+        self.report(id, CmEventKind::ConnectRequest(Box::new(request)));
+        MadOutcome::Handled
+    }
+
+    /// Answers a request that no process of this host listens for: REJ 8, or 28 if somebody here listens at another
+    /// address (as Linux's rdma_cm does); SIDR status 1.
+    pub fn reject_no_listener(&mut self, mad: &super::MadBytes, src: Gid, dst: Gid) {
+        match wire::cm::CmMessage::parse(mad) {
+            Ok(wire::cm::CmMessage::Req(req)) => {
+                let reason = if self.listeners.knows(req.service_id) {
+                    RejReason::CONSUMER_DEFINED
+                } else {
+                    RejReason::INVALID_SERVICE_ID
+                };
+                self.refuse_req(&req, Refusal::plain(reason), src, dst);
+            }
+            Ok(wire::cm::CmMessage::SidrReq(req)) => self.refuse_sidr(&req, src, dst),
+            _ => self.counters.rx_unexpected += 1,
+        }
+    }
+
+    /// Accepts a request: sends the REP and waits for RTU or the first packet.
+    ///
+    /// # Errors
+    /// `Invalid` if the request is gone or answered, or for too much private data.
+    pub fn accept(&mut self, now: Instant, id: CmId, params: &AcceptParams<'_>) -> CmResult<()> {
+        if params.private_data.len() > REP_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
+        if !matches!(conn.state, ConnState::ReqRcvd | ConnState::MraReqSent) {
+            return Err(VerbsError::Invalid);
+        }
+        conn.state = ConnState::RepSent;
+        conn.local_qpn = params.qp.qpn;
+        conn.rq_psn = params.qp.starting_psn;
+        conn.responder_resources = params.responder_resources;
+        conn.initiator_depth = params.initiator_depth;
+        let mad = message::rep(&self.config, id, conn, params);
+        let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        self.peers.insert_local(id, params.qp.qpn);
+        self.request_taken(id);
+        self.send_and_arm(now, id, mad, interval, retries);
+        Ok(())
+    }
+
+    /// The QP has received its first packet although no RTU has come (`rdma_notify` with IBV_EVENT_COMM_EST).
+    ///
+    /// # Errors
+    /// `Invalid` if the connection is in a state where no packet can be expected.
+    pub fn establish(&mut self, id: CmId) -> CmResult<()> {
+        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
+        match conn.state {
+            ConnState::RepSent | ConnState::MraRepRcvd => self.established(id),
+            ConnState::Established => {}
+            _ => return Err(VerbsError::Invalid),
+        }
+        Ok(())
+    }
+
+    /// As [`establish`](Self::establish), for the connection that uses our QP `qpn`, if one does.
+    pub fn establish_qp(&mut self, qpn: Qpn) {
+        if let Some(id) = self.peers.by_local_qpn(qpn)
+            && matches!(self.state(id), Some(ConnState::RepSent | ConnState::MraRepRcvd))
+        {
+            self.established(id);
+        }
+    }
+
+    pub(super) fn handle_rtu(&mut self, rtu: &Rtu) {
+        let Some((id, conn)) = self.lookup(rtu.remote_comm_id, rtu.local_comm_id) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        match conn.state {
+            ConnState::RepSent | ConnState::MraRepRcvd => self.established(id),
+            _ => self.counters.rx_duplicates += 1,
+        }
+    }
+
+    fn established(&mut self, id: CmId) {
+        self.disarm(id);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.state = ConnState::Established;
+            self.report(id, CmEventKind::Established);
+        }
+    }
+
+    fn handle_duplicate_req(&mut self, id: CmId) {
+        self.counters.rx_duplicates += 1;
+        let Some(conn) = self.conns.get(&id) else { return };
+        if conn.state == ConnState::MraReqSent {
+            let mad = message::mra(id, conn, Mraed::Req);
+            let (src, dst) = (conn.src, conn.dst);
+            self.send(src, dst, mad);
+        }
+    }
+
+    /// REJ to a REQ for which there is no connection; our "local id" is then 0.
+    fn refuse_req(&mut self, req: &Req, refusal: Refusal, src: Gid, dst: Gid) {
+        let gid = self.gids.first().copied().unwrap_or(dst);
+        let ari = refusal.ari(gid, self.config.max_path_mtu);
+        let tid = req.header.transaction_id;
+        let ids = (0, req.local_comm_id);
+        let mut rej = message::rej_fields(tid, ids, MessageRejected::Req, refusal.reason);
+        message::set_ari(&mut rej, &ari);
+        self.send(dst, src, message::emit_rej(&rej));
+    }
+
+    fn conn_from_req(req: &Req, guid: u64, transport: Transport, path_mtu: PathMtu) -> Conn {
+        let path = &req.primary;
+        Conn {
+            state: ConnState::ReqRcvd,
+            tid: req.header.transaction_id,
+            remote_id: req.local_comm_id,
+            remote_guid: guid,
+            transport,
+            local_qpn: Qpn::new(0),
+            remote_qpn: req.local_qpn,
+            src: path.remote_gid,
+            dst: path.local_gid,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            flow_label: path.flow_label,
+            sl: path.sl,
+            path_mtu,
+            rq_psn: Psn::new(0),
+            sq_psn: req.starting_psn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            ack_timeout: path.local_ack_timeout,
+            timeout: timing::wait(req.local_cm_response_timeout),
+            max_cm_retries: req.max_cm_retries,
+            backlog_of: None,
+            unanswered: None,
+            answer: None,
+            deadline: None,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What `rdma_init_qp_attr` hands to `ibv_modify_qp` for each step (facts table 3.5).
+
+use wire::{Gid, QKey};
+
+use super::conn::Conn;
+use super::event::CmResult;
+use super::params::Transport;
+use super::{Cm, CmId};
+use crate::{Access, AddressVector, QpAttr, QpAttrMask, QpState, VerbsError};
+
+/// Q_Key of UD QPs in the port spaces UDP and IPOIB (rdma_cma.h RDMA_UDP_QKEY).
+pub const UDP_QKEY: QKey = QKey(0x0123_4567);
+/// The only port.
+const PORT_NUM: u8 = 1;
+
+/// One modify_qp call. `av.sgid_index` is left at 0: the owner knows the index of `sgid`.
+#[derive(Clone, Debug)]
+pub struct QpStep {
+    /// The attributes.
+    pub attr: QpAttr,
+    /// Which of them count.
+    pub mask: QpAttrMask,
+    /// Our address, for the address vector.
+    pub sgid: Gid,
+}
+
+impl Cm {
+    /// The attributes that bring the QP of a connection into `state` (INIT, RTR or RTS).
+    ///
+    /// # Errors
+    /// `Invalid` if the connection has not come that far.
+    pub fn qp_attr(&self, id: CmId, state: QpState) -> CmResult<QpStep> {
+        let conn = self.conns.get(&id).ok_or(VerbsError::Invalid)?;
+        let possible = match state {
+            QpState::Init => conn.state.allows_init(),
+            QpState::Rtr | QpState::Rts => conn.state.allows_ready(),
+            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => false,
+        };
+        if !possible {
+            return Err(VerbsError::Invalid);
+        }
+        let mut attr = QpAttr { state, ..QpAttr::default() };
+        let mask = match (state, conn.transport) {
+            (QpState::Init, _) => init(conn, &mut attr),
+            (QpState::Rtr, transport) => rtr(conn, transport, &mut attr),
+            (_, transport) => rts(conn, transport, &mut attr),
+        };
+        Ok(QpStep { attr, mask, sgid: conn.src })
+    }
+}
+
+impl QpStep {
+    /// INIT before any connection exists: what librdmacm does in rdma_create_qp.
+    #[must_use]
+    pub fn early_init() -> Self {
+        let attr = QpAttr { state: QpState::Init, port_num: PORT_NUM, ..QpAttr::default() };
+        Self { attr, mask: INIT_MASK, sgid: Gid::ZERO }
+    }
+
+    /// The three steps of a UD QP.
+    ///
+    /// # Errors
+    /// `Invalid` for a state that is not one of them.
+    pub fn ud(state: QpState, q_key: QKey) -> CmResult<Self> {
+        let attr = QpAttr { state, q_key, port_num: PORT_NUM, ..QpAttr::default() };
+        let mask = match state {
+            QpState::Init => {
+                QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY
+            }
+            QpState::Rtr => QpAttrMask::STATE,
+            QpState::Rts => QpAttrMask::STATE | QpAttrMask::SQ_PSN,
+            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return Err(VerbsError::Invalid),
+        };
+        Ok(Self { attr, mask, sgid: Gid::ZERO })
+    }
+}
+
+const INIT_MASK: QpAttrMask = QpAttrMask::STATE
+    .union(QpAttrMask::ACCESS_FLAGS)
+    .union(QpAttrMask::PKEY_INDEX)
+    .union(QpAttrMask::PORT);
+
+fn init(conn: &Conn, attr: &mut QpAttr) -> QpAttrMask {
+    attr.port_num = PORT_NUM;
+    attr.access = Access::REMOTE_WRITE;
+    if conn.responder_resources > 0 {
+        attr.access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    }
+    INIT_MASK
+}
+
+fn rtr(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
+    attr.av = AddressVector {
+        dgid: conn.dst,
+        sgid_index: 0,
+        hop_limit: conn.hop_limit,
+        traffic_class: conn.traffic_class,
+        flow_label: conn.flow_label,
+        sl: conn.sl,
+    };
+    attr.path_mtu = conn.path_mtu;
+    attr.rq_psn = conn.rq_psn;
+    attr.dest_qp = conn.remote_qpn;
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::DEST_QPN;
+    match transport {
+        Transport::Uc => mask,
+        Transport::Rc => {
+            attr.max_dest_rd_atomic = conn.responder_resources;
+            attr.min_rnr_timer = 0;
+            mask | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::MAX_DEST_RD_ATOMIC
+        }
+    }
+}
+
+fn rts(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
+    attr.sq_psn = conn.sq_psn;
+    let mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
+    match transport {
+        Transport::Uc => mask,
+        Transport::Rc => {
+            attr.timeout = conn.ack_timeout;
+            attr.retry_cnt = conn.retry_count;
+            attr.rnr_retry = conn.rnr_retry_count;
+            attr.max_rd_atomic = conn.initiator_depth;
+            mask | QpAttrMask::TIMEOUT
+                | QpAttrMask::RETRY_CNT
+                | QpAttrMask::RNR_RETRY
+                | QpAttrMask::MAX_QP_RD_ATOMIC
+        }
+    }
+}

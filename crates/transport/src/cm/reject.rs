@@ -1,0 +1,101 @@
+//! Saying no, hearing no, and giving up (IBA 12.6.7; facts table of REJ reasons).
+
+use wire::cm::{Rej, RejReason};
+
+use super::event::{CmResult, Rejection};
+use super::message::{self, MessageRejected};
+use super::params::REJ_PRIVATE_MAX;
+use super::{Cm, CmEventKind, CmId, ConnState};
+use crate::{Instant, VerbsError};
+
+impl Cm {
+    /// Refuses a request, or a response to ours.
+    ///
+    /// # Errors
+    /// `Invalid` if there is nothing to refuse, or for too much private data.
+    pub fn reject(&mut self, id: CmId, reason: RejReason, private_data: &[u8]) -> CmResult<()> {
+        if private_data.len() > REJ_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let conn = self.conns.get(&id).ok_or(VerbsError::Invalid)?;
+        if !conn.state.may_reject() {
+            return Err(VerbsError::Invalid);
+        }
+        self.send_rej(id, reason, &[], private_data);
+        Ok(())
+    }
+
+    /// Sends the REJ that fits the state and ends the exchange.
+    pub(super) fn send_rej(&mut self, id: CmId, reason: RejReason, ari: &[u8], private_data: &[u8]) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (local_id, rejected) = match conn.state {
+            ConnState::ReqRcvd => (0, MessageRejected::Req),
+            ConnState::MraReqSent => (id.0, MessageRejected::Req),
+            ConnState::RepRcvd | ConnState::MraRepSent => (id.0, MessageRejected::Rep),
+            _ => (id.0, MessageRejected::Other),
+        };
+        let mut rej = message::rej_fields(conn.tid, (local_id, conn.remote_id), rejected, reason);
+        message::set_ari(&mut rej, ari);
+        message::fill(&mut rej.private_data, private_data);
+        let (src, dst) = (conn.src, conn.dst);
+        self.request_taken(id);
+        self.reset_to_idle(id);
+        self.send(src, dst, message::emit_rej(&rej));
+    }
+
+    pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej) {
+        let Some(id) = self.rejected_connection(rej) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        let Some(conn) = self.conns.get(&id) else { return };
+        match conn.state {
+            ConnState::ReqSent
+            | ConnState::MraReqRcvd
+            | ConnState::RepSent
+            | ConnState::MraRepRcvd
+            | ConnState::ReqRcvd
+            | ConnState::MraReqSent => {
+                if rej.reason == RejReason::STALE_CONNECTION {
+                    self.enter_timewait(now, id);
+                } else {
+                    self.reset_to_idle(id);
+                }
+            }
+            ConnState::DreqSent | ConnState::RepRcvd | ConnState::MraRepSent | ConnState::Established => {
+                self.enter_timewait(now, id);
+            }
+            ConnState::Idle | ConnState::DreqRcvd | ConnState::Timewait => {
+                self.counters.rx_unexpected += 1;
+                return;
+            }
+        }
+        let rejection = Rejection {
+            reason: message::reason_code(rej.reason),
+            ari: message::ari(rej).to_vec(),
+            private_data: rej.private_data,
+        };
+        self.report(id, CmEventKind::Rejected(Box::new(rejection)));
+    }
+
+    /// Linux cm.c cm_acquire_rejected_id.
+    fn rejected_connection(&mut self, rej: &Rej) -> Option<CmId> {
+        if rej.reason == RejReason::TIMEOUT {
+            let guid = message::ari(rej).first_chunk::<8>().map(|b| u64::from_be_bytes(*b))?;
+            return self.peers.by_comm_id(guid, rej.local_comm_id);
+        }
+        let about_req = message::rejected(rej) == Some(MessageRejected::Req);
+        let remote_id = if about_req { 0 } else { rej.local_comm_id };
+        self.lookup(rej.remote_comm_id, remote_id).map(|(id, _)| id)
+    }
+}
+
+impl ConnState {
+    fn may_reject(self) -> bool {
+        use ConnState::*;
+        matches!(
+            self,
+            ReqSent | MraReqRcvd | ReqRcvd | MraReqSent | RepRcvd | MraRepSent | RepSent | MraRepRcvd
+        )
+    }
+}

@@ -1,0 +1,212 @@
+//! UD services: one question (SIDR_REQ), one answer (SIDR_REP), nothing kept (IBA 12.11; facts section 4).
+
+use core::time::Duration;
+
+use wire::cm::{ServiceId, SidrRep, SidrReq};
+use wire::{Gid, Qpn};
+
+use super::active::NO_QKEY;
+use super::conn::MadBytes;
+use super::event::{CmResult, MadOutcome, SidrRequest, SidrResponse};
+use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams};
+use super::{Cm, CmEventKind, CmId, SidrStatus, message, timing, validate};
+use crate::{Instant, VerbsError};
+
+/// One question under way.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) state: ExchangeState,
+    tid: u64,
+    /// The id on the wire: ours (asking) or the peer's (asked).
+    request_id: u32,
+    service_id: ServiceId,
+    src: Gid,
+    dst: Gid,
+    pub(super) backlog_of: Option<ListenerId>,
+    /// Asking: the question, how often it may still be repeated, and when.
+    question: Option<(Box<MadBytes>, u8)>,
+    deadline: Option<Instant>,
+}
+
+/// Which side we are on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ExchangeState {
+    /// We wait for an answer.
+    Asking,
+    /// The owner has to answer.
+    Asked,
+    /// Answered or given up.
+    Done,
+}
+
+/// How long a SIDR_REQ waits before it is repeated.
+const INTERVAL: Duration = timing::wait(timing::RESPONSE_TIMEOUT);
+
+impl Cm {
+    /// Asks for the QP behind a UD service.
+    ///
+    /// # Errors
+    /// `Invalid` for too much private data; `NoMem` when too much is under way.
+    pub fn sidr_connect(&mut self, now: Instant, params: &SidrParams<'_>) -> CmResult<CmId> {
+        if params.private_data.len() > SIDR_REQ_PRIVATE_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let id = self.allocate_id()?;
+        let tid = self.fresh_tid(id);
+        let mad = message::sidr_req(tid, id, params);
+        let (src, dst) = (params.path.src, params.path.dst);
+        let at = now + INTERVAL;
+        let exchange = Exchange {
+            state: ExchangeState::Asking,
+            tid,
+            request_id: id.0,
+            service_id: params.service_id,
+            src,
+            dst,
+            backlog_of: None,
+            question: Some((mad.clone(), timing::MAX_CM_RETRIES)),
+            deadline: Some(at),
+        };
+        self.exchanges.insert(id, exchange);
+        self.timers.insert((at, id));
+        self.send(src, dst, mad);
+        Ok(id)
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// `Invalid` if it was answered already, or for too much private data.
+    pub fn sidr_reply(&mut self, id: CmId, answer: &SidrAnswer<'_>) -> CmResult<()> {
+        let asked = self.exchanges.get(&id).is_some_and(|e| e.state == ExchangeState::Asked);
+        if answer.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
+            return Err(VerbsError::Invalid);
+        }
+        self.request_taken(id);
+        if let Some(exchange) = self.exchanges.get_mut(&id) {
+            exchange.state = ExchangeState::Done;
+            let mad = message::sidr_rep(exchange.tid, exchange.request_id, exchange.service_id, answer);
+            let (src, dst) = (exchange.src, exchange.dst);
+            self.send(src, dst, mad);
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_sidr_req(&mut self, req: &SidrReq, src: Gid, dst: Gid) -> MadOutcome {
+        let pending = |e: &Exchange| {
+            e.state == ExchangeState::Asked && e.request_id == req.request_id && e.dst == src
+        };
+        if self.exchanges.values().any(pending) {
+            self.counters.rx_duplicates += 1;
+            return MadOutcome::Handled;
+        }
+        let header = validate::split_sidr(req);
+        let asked = header.as_ref().map_or(dst, |(header, _)| validate::destination(header));
+        let Some((listener, _)) = self.listeners.find(req.service_id, asked) else {
+            return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
+        };
+        let Ok(addresses) = validate::addresses(header, &self.gids) else {
+            self.refuse_sidr_with(req, SidrStatus::REJECT, src, dst);
+            return MadOutcome::Handled;
+        };
+        let id = if self.listeners.admit(listener) { self.allocate_id().ok() } else { None };
+        let Some(id) = id else {
+            self.counters.rx_backlog_full += 1;
+            return MadOutcome::Handled;
+        };
+        let exchange = Exchange {
+            state: ExchangeState::Asked,
+            tid: req.header.transaction_id,
+            request_id: req.request_id,
+            service_id: req.service_id,
+            src: dst,
+            dst: src,
+            backlog_of: Some(listener),
+            question: None,
+            deadline: None,
+        };
+        self.exchanges.insert(id, exchange);
+        let request = SidrRequest {
+            listener,
+            service_id: req.service_id,
+            local: addresses.local,
+            peer: addresses.peer,
+            peer_port: addresses.peer_port,
+            private_data: addresses.user_data,
+        };
+        self.report(id, CmEventKind::SidrRequest(Box::new(request)));
+        MadOutcome::Handled
+    }
+
+    pub(super) fn handle_sidr_rep(&mut self, rep: &SidrRep) {
+        let id = CmId(rep.request_id);
+        let Some(exchange) = self.exchanges.get_mut(&id).filter(|e| e.state == ExchangeState::Asking) else {
+            self.counters.rx_unexpected += 1;
+            return;
+        };
+        exchange.state = ExchangeState::Done;
+        exchange.question = None;
+        if let Some(at) = exchange.deadline.take() {
+            self.timers.remove(&(at, id));
+        }
+        let response = SidrResponse {
+            status: SidrStatus(rep.status),
+            qpn: rep.qpn,
+            q_key: rep.q_key,
+            private_data: rep.private_data,
+        };
+        self.report(id, CmEventKind::SidrResponse(Box::new(response)));
+    }
+
+    pub(super) fn exchange_timed_out(&mut self, now: Instant, id: CmId) {
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        exchange.deadline = None;
+        let (src, dst) = (exchange.src, exchange.dst);
+        match &mut exchange.question {
+            Some((mad, retries_left)) if *retries_left > 0 => {
+                *retries_left -= 1;
+                let mad = mad.clone();
+                let at = now + INTERVAL;
+                exchange.deadline = Some(at);
+                self.timers.insert((at, id));
+                self.counters.tx_retries += 1;
+                self.send(src, dst, mad);
+            }
+            _ => {
+                exchange.state = ExchangeState::Done;
+                exchange.question = None;
+                self.report(id, CmEventKind::Unreachable);
+            }
+        }
+    }
+
+    /// Nobody listens.
+    pub(super) fn refuse_sidr(&mut self, req: &SidrReq, src: Gid, dst: Gid) {
+        self.refuse_sidr_with(req, SidrStatus::UNSUPPORTED, src, dst);
+    }
+
+    pub(super) fn answer_sidr(&mut self, id: CmId, status: SidrStatus) {
+        let sent = self.sidr_reply(id, &without_qp(status));
+        debug_assert!(sent.is_ok());
+    }
+
+    pub(super) fn remove_exchange(&mut self, id: CmId) {
+        self.request_taken(id);
+        if let Some(exchange) = self.exchanges.remove(&id)
+            && let Some(at) = exchange.deadline
+        {
+            self.timers.remove(&(at, id));
+        }
+        self.events.retain(|event| event.id != id);
+    }
+
+    fn refuse_sidr_with(&mut self, req: &SidrReq, status: SidrStatus, src: Gid, dst: Gid) {
+        let tid = req.header.transaction_id;
+        let mad = message::sidr_rep(tid, req.request_id, req.service_id, &without_qp(status));
+        self.send(dst, src, mad);
+    }
+}
+
+const fn without_qp(status: SidrStatus) -> SidrAnswer<'static> {
+    SidrAnswer { status, qpn: Qpn::new(0), q_key: NO_QKEY, private_data: &[] }
+}

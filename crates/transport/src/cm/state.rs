@@ -1,0 +1,54 @@
+//! The states of one connection (Linux ib_cm.h `enum ib_cm_state`, facts tables 3.1 to 3.3).
+
+/// Where one connection is in the exchange.
+///
+/// The delayed MRA of Linux's rdma_cm is part of the states: a request that has been shown to the owner is in
+/// `MraReqSent`, which means only that a duplicate is answered with an MRA from now on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnState {
+    /// Nothing under way: refused, given up, or TIMEWAIT is over.
+    Idle,
+    /// Active: REQ sent.
+    ReqSent,
+    /// Active: the peer asked for more time before its REP.
+    MraReqRcvd,
+    /// Passive: REQ received, the owner has not seen it.
+    ReqRcvd,
+    /// Passive: the owner is deciding.
+    MraReqSent,
+    /// Active: REP received, the owner has not seen it.
+    RepRcvd,
+    /// Active: the owner is preparing its QP.
+    MraRepSent,
+    /// Passive: REP sent.
+    RepSent,
+    /// Passive: the peer asked for more time before its RTU.
+    MraRepRcvd,
+    /// Both sides agree.
+    Established,
+    /// DREQ sent.
+    DreqSent,
+    /// DREQ received; the DREP waits for the owner.
+    DreqRcvd,
+    /// Disconnected; late packets may still be about.
+    Timewait,
+}
+
+impl ConnState {
+    /// Whether `rdma_init_qp_attr` for INIT makes sense (Linux cm.c cm_init_qp_init_attr).
+    #[must_use]
+    pub fn allows_init(self) -> bool {
+        use ConnState::*;
+        matches!(self, ReqSent | MraReqRcvd) || self.allows_ready()
+    }
+
+    /// Whether the peer's QP is known, so that RTR and RTS can be reached (Linux cm.c cm_init_qp_rtr_attr).
+    #[must_use]
+    pub fn allows_ready(self) -> bool {
+        use ConnState::*;
+        matches!(
+            self,
+            ReqRcvd | MraReqSent | RepRcvd | MraRepSent | RepSent | MraRepRcvd | Established
+        )
+    }
+}

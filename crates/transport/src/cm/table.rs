@@ -1,0 +1,204 @@
+//! The lookup tables: communication ids, what peers call themselves, and who listens for what.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use wire::cm::ServiceId;
+use wire::{Gid, Qpn};
+
+use super::conn::Conn;
+use super::event::CmResult;
+use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
+use super::{Cm, ConnState};
+use crate::VerbsError;
+
+/// Most connections and SIDR exchanges at once: as many as one process has QPs.
+const CONNECTIONS_MAX: usize = 65_000;
+/// The counter part of a communication id.
+const COUNTER_MASK: u32 = 0x00ff_ffff;
+
+/// Connections by what the peer calls its end; only those that are not in TIMEWAIT.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// (node GUID, communication id): finds duplicates.
+    by_comm_id: HashMap<(u64, u32), CmId>,
+    /// (node GUID, QPN): finds stale connections.
+    by_qpn: HashMap<(u64, Qpn), CmId>,
+    /// Our QPN: finds the connection whose first packet came.
+    by_local_qpn: HashMap<Qpn, CmId>,
+}
+
+impl Peers {
+    pub(super) fn by_comm_id(&self, guid: u64, comm_id: u32) -> Option<CmId> {
+        self.by_comm_id.get(&(guid, comm_id)).copied()
+    }
+
+    pub(super) fn by_qpn(&self, guid: u64, qpn: Qpn) -> Option<CmId> {
+        self.by_qpn.get(&(guid, qpn)).copied()
+    }
+
+    pub(super) fn by_local_qpn(&self, qpn: Qpn) -> Option<CmId> {
+        self.by_local_qpn.get(&qpn).copied()
+    }
+
+    /// Enters the peer's half of a connection; the caller has checked that both keys are free.
+    pub(super) fn insert(&mut self, id: CmId, guid: u64, comm_id: u32, qpn: Qpn) {
+        self.by_comm_id.insert((guid, comm_id), id);
+        self.by_qpn.insert((guid, qpn), id);
+    }
+
+    pub(super) fn insert_local(&mut self, id: CmId, qpn: Qpn) {
+        self.by_local_qpn.insert(qpn, id);
+    }
+
+    fn remove(&mut self, id: CmId, conn: &Conn) {
+        remove_if_ours(&mut self.by_comm_id, (conn.remote_guid, conn.remote_id), id);
+        remove_if_ours(&mut self.by_qpn, (conn.remote_guid, conn.remote_qpn), id);
+        remove_if_ours(&mut self.by_local_qpn, conn.local_qpn, id);
+    }
+}
+
+/// Another connection may have entered under the same key since.
+fn remove_if_ours<K: Eq + core::hash::Hash>(map: &mut HashMap<K, CmId>, key: K, id: CmId) {
+    if let Entry::Occupied(entry) = map.entry(key)
+        && *entry.get() == id
+    {
+        entry.remove();
+    }
+}
+
+/// Who listens for what.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    by_id: HashMap<ListenerId, Listener>,
+    by_service: HashMap<ServiceId, Vec<ListenerId>>,
+    next: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) params: ListenParams,
+    /// Requests reported and not yet taken.
+    pending: u32,
+}
+
+impl Listeners {
+    /// The listener for a request to `dst`; one bound to the address wins over a wildcard.
+    pub(super) fn find(&self, service_id: ServiceId, dst: Gid) -> Option<(ListenerId, &Listener)> {
+        let ids = self.by_service.get(&service_id)?;
+        let covering = ids.iter().filter_map(|id| {
+            let listener = self.by_id.get(id)?;
+            listener.params.address.covers(dst).then_some((*id, listener))
+        });
+        covering.max_by_key(|(_, l)| matches!(l.params.address, super::ListenAddress::Gid(_)))
+    }
+
+    /// Whether anybody here listens for the service, at whatever address.
+    pub(super) fn knows(&self, service_id: ServiceId) -> bool {
+        self.by_service.contains_key(&service_id)
+    }
+
+    /// Counts a request against the backlog; false if it is full.
+    pub(super) fn admit(&mut self, id: ListenerId) -> bool {
+        let Some(listener) = self.by_id.get_mut(&id) else { return false };
+        let backlog = match listener.params.backlog {
+            0 => BACKLOG_DEFAULT,
+            n => n.min(BACKLOG_DEFAULT),
+        };
+        let room = listener.pending < backlog;
+        listener.pending += u32::from(room);
+        room
+    }
+
+    fn release(&mut self, id: ListenerId) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.pending = listener.pending.saturating_sub(1);
+        }
+    }
+}
+
+impl Cm {
+    /// Listens for a service. Whether the port is free was decided by the owner.
+    ///
+    /// # Errors
+    /// `Invalid` if the same service is already listened for at the same address.
+    pub fn listen(&mut self, params: ListenParams) -> CmResult<ListenerId> {
+        let ids = self.listeners.by_service.entry(params.service_id).or_default();
+        let by_id = &self.listeners.by_id;
+        if ids.iter().any(|id| by_id.get(id).is_some_and(|l| l.params.address == params.address)) {
+            return Err(VerbsError::Invalid);
+        }
+        self.listeners.next = self.listeners.next.wrapping_add(1);
+        let id = ListenerId(self.listeners.next);
+        ids.push(id);
+        self.listeners.by_id.insert(id, Listener { params, pending: 0 });
+        Ok(id)
+    }
+
+    /// Stops listening. Requests already reported stay and must be answered or destroyed.
+    pub fn unlisten(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.by_id.remove(&id) else { return };
+        if let Entry::Occupied(mut entry) = self.listeners.by_service.entry(listener.params.service_id) {
+            entry.get_mut().retain(|other| *other != id);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// The application has taken a request: it no longer counts against the backlog.
+    pub fn request_taken(&mut self, id: CmId) {
+        let backlog_of = match (self.conns.get_mut(&id), self.exchanges.get_mut(&id)) {
+            (Some(conn), _) => conn.backlog_of.take(),
+            (None, Some(exchange)) => exchange.backlog_of.take(),
+            (None, None) => None,
+        };
+        if let Some(listener) = backlog_of {
+            self.listeners.release(listener);
+        }
+    }
+
+    /// A fresh communication id.
+    pub(super) fn allocate_id(&mut self) -> CmResult<CmId> {
+        if self.conns.len() + self.exchanges.len() >= CONNECTIONS_MAX {
+            return Err(VerbsError::NoMem);
+        }
+        loop {
+            let counter = self.next_id & COUNTER_MASK;
+            self.next_id = self.next_id.wrapping_add(1);
+            let id = CmId(u32::from(self.config.slot) << 24 | counter);
+            if counter != 0 && !self.conns.contains_key(&id) && !self.exchanges.contains_key(&id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// The connection a message's pair of ids means. `remote_id` 0 finds only connections whose peer is unknown.
+    pub(super) fn lookup(&mut self, local_id: u32, remote_id: u32) -> Option<(CmId, &mut Conn)> {
+        let id = CmId(local_id);
+        let conn = self.conns.get_mut(&id)?;
+        (conn.remote_id == remote_id).then_some((id, conn))
+    }
+
+    /// Ends an exchange without TIMEWAIT.
+    pub(super) fn reset_to_idle(&mut self, id: CmId) {
+        self.leave(id, ConnState::Idle);
+    }
+
+    /// Out of the tables and the timer, into `state`.
+    pub(super) fn leave(&mut self, id: CmId, state: ConnState) {
+        self.disarm(id);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.state = state;
+            self.peers.remove(id, conn);
+        }
+    }
+
+    /// Forgets a connection.
+    pub(super) fn remove(&mut self, id: CmId) {
+        self.request_taken(id);
+        self.reset_to_idle(id);
+        self.conns.remove(&id);
+        self.events.retain(|event| event.id != id);
+    }
+}

@@ -1,0 +1,110 @@
+//! Deadlines: repeat a message, give up, or leave TIMEWAIT.
+
+use core::time::Duration;
+
+use super::conn::{MadBytes, Unanswered};
+use super::{Cm, CmEventKind, CmId, ConnState, timing};
+use crate::Instant;
+
+impl Cm {
+    /// The earliest moment at which [`handle_timeout`](Self::handle_timeout) has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Repeats what was not answered and gives up what was repeated often enough.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.remove(&(at, id));
+            if self.exchanges.contains_key(&id) {
+                self.exchange_timed_out(now, id);
+            } else {
+                self.timed_out(now, id);
+            }
+        }
+    }
+
+    /// Sends a message and repeats it every `interval`, `retries` times, until [`disarm`](Self::disarm).
+    pub(super) fn send_and_arm(
+        &mut self,
+        now: Instant,
+        id: CmId,
+        mad: Box<MadBytes>,
+        interval: Duration,
+        retries: u8,
+    ) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (src, dst) = (conn.src, conn.dst);
+        conn.unanswered = Some(Unanswered { mad: mad.clone(), interval, retries_left: retries });
+        self.arm(id, now + interval);
+        self.send(src, dst, mad);
+    }
+
+    /// Moves the deadline of a connection.
+    pub(super) fn arm(&mut self, id: CmId, at: Instant) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if let Some(old) = conn.deadline.replace(at) {
+            self.timers.remove(&(old, id));
+        }
+        self.timers.insert((at, id));
+    }
+
+    /// Nothing is expected any more.
+    pub(super) fn disarm(&mut self, id: CmId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.unanswered = None;
+        if let Some(old) = conn.deadline.take() {
+            self.timers.remove(&(old, id));
+        }
+    }
+
+    /// Waits until no packet of the old connection can be about any more.
+    pub(super) fn enter_timewait(&mut self, now: Instant, id: CmId) {
+        self.leave(id, ConnState::Timewait);
+        if let Some(conn) = self.conns.get(&id) {
+            let wait = timing::wait(conn.ack_timeout);
+            self.arm(id, now + wait);
+        }
+    }
+
+    fn timed_out(&mut self, now: Instant, id: CmId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.deadline = None;
+        let (src, dst) = (conn.src, conn.dst);
+        if let Some(message) = &mut conn.unanswered
+            && message.retries_left > 0
+        {
+            message.retries_left -= 1;
+            let (mad, interval) = (message.mad.clone(), message.interval);
+            self.counters.tx_retries += 1;
+            self.arm(id, now + interval);
+            return self.send(src, dst, mad);
+        }
+        match conn.state {
+            ConnState::ReqSent | ConnState::MraReqRcvd | ConnState::RepSent | ConnState::MraRepRcvd => {
+                self.reset_to_idle(id);
+                self.report(id, CmEventKind::Unreachable);
+            }
+            ConnState::DreqSent => {
+                self.enter_timewait(now, id);
+                self.report(id, CmEventKind::Disconnected { timed_out: true });
+            }
+            ConnState::Timewait => {
+                conn.state = ConnState::Idle;
+                conn.answer = None;
+                self.report(id, CmEventKind::TimewaitExit);
+            }
+            ConnState::Idle
+            | ConnState::ReqRcvd
+            | ConnState::MraReqSent
+            | ConnState::RepRcvd
+            | ConnState::MraRepSent
+            | ConnState::Established
+            | ConnState::DreqRcvd => debug_assert!(false, "a deadline in {:?}", conn.state),
+        }
+    }
+}

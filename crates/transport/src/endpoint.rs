@@ -1,0 +1,51 @@
+//! What requester and responder of one queue pair share: identity, attributes, outgoing events, counters.
+
+use wire::Qpn;
+
+use crate::attr::{QpAttr, QpConfig, QpType};
+use crate::counters::QpCounters;
+use crate::event::Events;
+use crate::memory::PdId;
+use crate::wc::{Wc, WcOpcode, WcStatus};
+
+/// The half-independent part of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) qpn: Qpn,
+    pub(crate) ty: QpType,
+    pub(crate) pd: PdId,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) srq: bool,
+    pub(crate) attr: QpAttr,
+    /// Payload bytes per packet: the path's, or for datagrams the port's.
+    pub(crate) mtu: usize,
+    pub(crate) events: Events,
+    pub(crate) counters: QpCounters,
+}
+
+/// Undelivered receive completions that a queue pair on a shared receive queue may have; beyond it is "not ready".
+const SRQ_EVENTS: u32 = 1024;
+
+impl Endpoint {
+    pub(crate) fn new(config: &QpConfig) -> Self {
+        let recv = if config.srq { SRQ_EVENTS } else { config.cap.max_recv_wr };
+        Self {
+            qpn: config.qpn,
+            ty: config.ty,
+            pd: config.pd,
+            sq_sig_all: config.sq_sig_all,
+            srq: config.srq,
+            attr: QpAttr { cap: config.cap, path_mtu: config.max_path_mtu, ..QpAttr::default() },
+            mtu: config.max_path_mtu.bytes(),
+            events: Events::new(config.cap.max_send_wr, recv),
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// Completes a receive work request with an error; that counts as solicited.
+    pub(crate) fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
+        let qp_num = self.qpn.value();
+        let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
+        self.events.push_recv(wc, true);
+    }
+}

@@ -1,0 +1,78 @@
+//! What can be wrong with a call of the application, one variant per errno.
+
+use core::fmt;
+
+/// A refused verbs call. Nothing was changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
+pub enum VerbsError {
+    /// An argument is wrong, or not allowed in this state (EINVAL).
+    Invalid,
+    /// The queue is full or a limit is reached (ENOMEM).
+    NoMem,
+    /// The device does not do this (EOPNOTSUPP).
+    NotSupported,
+    /// Still in use (EBUSY).
+    Busy,
+    /// No such device (ENODEV).
+    NoDev,
+    /// No such entry (ENODATA).
+    NoData,
+    /// Nothing now (EAGAIN).
+    Again,
+    /// Not permitted (EACCES).
+    Perm,
+    /// An address that cannot be accessed (EFAULT).
+    Fault,
+    /// The address is taken (EADDRINUSE).
+    AddrInUse,
+    /// The address is not ours (EADDRNOTAVAIL).
+    AddrNotAvail,
+    /// Took too long (ETIMEDOUT).
+    TimedOut,
+    /// Not connected (ENOTCONN).
+    NotConn,
+}
+
+impl VerbsError {
+    /// The Linux error number, positive.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Invalid => 22,
+            Self::NoMem => 12,
+            Self::NotSupported => 95,
+            Self::Busy => 16,
+            Self::NoDev => 19,
+            Self::NoData => 61,
+            Self::Again => 11,
+            Self::Perm => 13,
+            Self::Fault => 14,
+            Self::AddrInUse => 98,
+            Self::AddrNotAvail => 99,
+            Self::TimedOut => 110,
+            Self::NotConn => 107,
+        }
+    }
+}
+
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invalid => "invalid argument or state",
+            Self::NoMem => "queue full or limit reached",
+            Self::NotSupported => "not supported",
+            Self::Busy => "in use",
+            Self::NoDev => "no such device",
+            Self::NoData => "no such entry",
+            Self::Again => "nothing available now",
+            Self::Perm => "not permitted",
+            Self::Fault => "bad address",
+            Self::AddrInUse => "address in use",
+            Self::AddrNotAvail => "address not available",
+            Self::TimedOut => "timed out",
+            Self::NotConn => "not connected",
+        })
+    }
+}
+
+impl core::error::Error for VerbsError {}

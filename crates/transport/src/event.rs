@@ -1,0 +1,117 @@
+//! What the owner of a queue pair must pass on: completions and asynchronous events.
+
+use crate::ring::Ring;
+use crate::wc::Wc;
+
+/// Something that happened inside a queue pair.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum QpEvent {
+    /// A completion for the send CQ. One with an error status counts as solicited.
+    SendWc(Wc),
+    /// A completion for the receive CQ.
+    RecvWc {
+        /// The completion.
+        wc: Wc,
+        /// Whether it fires a CQ that is armed for solicited completions only.
+        solicited: bool,
+    },
+    /// An asynchronous event. `SrqLimitReached` belongs to the shared receive queue, every other kind to the queue pair.
+    Async(AsyncEventKind),
+}
+
+/// `ibv_event_type`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
+#[allow(missing_docs)] // the names are the verbs ones
+pub enum AsyncEventKind {
+    CqErr = 0,
+    QpFatal = 1,
+    QpReqErr = 2,
+    QpAccessErr = 3,
+    CommEst = 4,
+    SqDrained = 5,
+    PathMig = 6,
+    PathMigErr = 7,
+    DeviceFatal = 8,
+    PortActive = 9,
+    PortErr = 10,
+    LidChange = 11,
+    PkeyChange = 12,
+    SmChange = 13,
+    SrqErr = 14,
+    SrqLimitReached = 15,
+    QpLastWqeReached = 16,
+    ClientReregister = 17,
+    GidChange = 18,
+    WqFatal = 19,
+}
+
+/// Room for asynchronous events besides the completions; every kind happens at most once per life of a queue pair, SRQ
+/// limits once per arming.
+const ASYNC_ROOM: usize = 32;
+
+/// The events that the owner has not taken yet. It cannot overflow: a work request holds its queue slot until its
+/// completion was taken.
+#[derive(Debug)]
+pub(crate) struct Events {
+    ring: Ring<QpEvent>,
+    /// Send completions in the ring; they still hold a send queue slot.
+    pub(crate) send: u32,
+    /// Receive completions in the ring.
+    pub(crate) recv: u32,
+    recv_max: u32,
+    asynchronous: usize,
+}
+
+impl Events {
+    pub(crate) fn new(send_max: u32, recv_max: u32) -> Self {
+        let room = send_max as usize + recv_max as usize + ASYNC_ROOM;
+        Self { ring: Ring::new(room), send: 0, recv: 0, recv_max, asynchronous: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn push_send(&mut self, wc: Wc) {
+        if self.ring.push(QpEvent::SendWc(wc)) {
+            self.send += 1;
+        } else {
+            debug_assert!(false, "a send completion without a slot");
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push_recv(&mut self, wc: Wc, solicited: bool) {
+        if self.ring.push(QpEvent::RecvWc { wc, solicited }) {
+            self.recv += 1;
+        } else {
+            debug_assert!(false, "a receive completion without a slot");
+        }
+    }
+
+    /// Whether one more receive completion fits.
+    #[inline]
+    pub(crate) fn has_recv_room(&self) -> bool {
+        self.recv < self.recv_max
+    }
+
+    /// Queues an asynchronous event; when nobody takes them, later ones are lost.
+    pub(crate) fn push_async(&mut self, kind: AsyncEventKind) {
+        if self.asynchronous < ASYNC_ROOM && self.ring.push(QpEvent::Async(kind)) {
+            self.asynchronous += 1;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<QpEvent> {
+        let event = self.ring.pop()?;
+        match event {
+            QpEvent::SendWc(_) => self.send -= 1,
+            QpEvent::RecvWc { .. } => self.recv -= 1,
+            QpEvent::Async(_) => self.asynchronous -= 1,
+        }
+        Some(event)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+}

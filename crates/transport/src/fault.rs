@@ -1,0 +1,142 @@
+//! The tables of faults: what the responder answers and completes when a request breaks a rule (IBA 9.9.3, C9-222), and
+//! which status a send work request ends with (IBA 9.9.2).
+
+use wire::NakCode;
+
+use crate::event::AsyncEventKind;
+use crate::memory::AccessFault;
+use crate::wc::WcStatus;
+
+/// What can be wrong with a request that the responder received.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// The PSN is ahead of the expected one.
+    PsnAhead,
+    /// The message needs a receive work request and there is none.
+    NoReceiveWqe,
+    /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
+    DuplicateUnanswerable,
+    /// An opcode that this service does not have, or not at this place of a message.
+    Opcode,
+    /// `qp_access_flags` does not permit the operation.
+    QpAccess,
+    /// A payload or message length breaks a rule.
+    Length,
+    /// The message is longer than the receive work request.
+    RecvTooLong,
+    /// More READs and atomics outstanding than `max_dest_rd_atomic`.
+    TooManyReads,
+    /// An atomic on an address that is not a multiple of 8.
+    Misaligned,
+    /// R_Key, protection domain, bounds or rights.
+    RemoteAccess,
+    /// The receive work request's own memory cannot be written.
+    RecvWqeProtection,
+    /// The key of a SEND with Invalidate cannot be invalidated.
+    Invalidate,
+}
+
+/// What a fault is answered with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Answer {
+    /// Nothing.
+    Silence,
+    /// A NAK with this code.
+    Nak(NakCode),
+    /// An RNR NAK with the queue pair's timer.
+    Rnr,
+}
+
+/// One row: the consequences of a fault on a reliable connection. On an unreliable one the message is dropped.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) fault: Fault,
+    pub(crate) answer: Answer,
+    /// Status of the receive work request that the message holds, if it holds one.
+    pub(crate) completion: Option<WcStatus>,
+    /// The event when it holds none.
+    pub(crate) event: Option<AsyncEventKind>,
+    /// Whether the queue pair goes to the error state.
+    pub(crate) fatal: bool,
+}
+
+const fn transient(fault: Fault, answer: Answer) -> Row {
+    Row { fault, answer, completion: None, event: None, fatal: false }
+}
+
+const fn fatal(fault: Fault, answer: Answer, completion: WcStatus, event: Option<AsyncEventKind>) -> Row {
+    Row { fault, answer, completion: Some(completion), event, fatal: true }
+}
+
+const REQ: Option<AsyncEventKind> = Some(AsyncEventKind::QpReqErr);
+const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
+const INVALID: Answer = Answer::Nak(NakCode::InvalidRequest);
+
+#[rustfmt::skip]
+static ROWS: [Row; 12] = [
+    transient(Fault::PsnAhead,              Answer::Nak(NakCode::PsnSequenceError)),
+    transient(Fault::NoReceiveWqe,          Answer::Rnr),
+    transient(Fault::DuplicateUnanswerable, Answer::Silence),
+    fatal(Fault::Opcode,            INVALID,                                   WcStatus::LocQpOpErr,   REQ),
+    fatal(Fault::QpAccess,          INVALID,                                   WcStatus::LocQpOpErr,   REQ),
+    fatal(Fault::Length,            INVALID,                                   WcStatus::LocQpOpErr,   REQ),
+    fatal(Fault::RecvTooLong,       INVALID,                                   WcStatus::LocLenErr,    None),
+    fatal(Fault::TooManyReads,      INVALID,                                   WcStatus::LocQpOpErr,   REQ),
+    fatal(Fault::Misaligned,        INVALID,                                   WcStatus::LocQpOpErr,   REQ),
+    fatal(Fault::RemoteAccess,      Answer::Nak(NakCode::RemoteAccessError),        WcStatus::LocAccessErr, ACCESS),
+    fatal(Fault::RecvWqeProtection, Answer::Nak(NakCode::RemoteOperationalError),   WcStatus::LocProtErr,   None),
+    fatal(Fault::Invalidate,        Answer::Silence,                           WcStatus::RemInvReqErr, None),
+];
+
+impl Fault {
+    /// The consequences.
+    pub(crate) fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// The fault that a refused access to memory named by the peer is.
+    pub(crate) fn from_access(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Misaligned => Self::Misaligned,
+            AccessFault::BadKey
+            | AccessFault::WrongPd
+            | AccessFault::OutOfBounds
+            | AccessFault::Permission
+            | AccessFault::Unmapped => Self::RemoteAccess,
+        }
+    }
+}
+
+/// The status of a send work request that the peer refused; `None` for a NAK that is not final.
+pub(crate) fn status_of_nak(code: NakCode) -> Option<WcStatus> {
+    match code {
+        NakCode::PsnSequenceError => None,
+        NakCode::InvalidRequest => Some(WcStatus::RemInvReqErr),
+        NakCode::RemoteAccessError => Some(WcStatus::RemAccessErr),
+        NakCode::RemoteOperationalError => Some(WcStatus::RemOpErr),
+        NakCode::InvalidRdRequest => Some(WcStatus::RemInvRdReqErr),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Facts 3.12, row by row.
+    #[test]
+    fn every_fault_has_the_row_of_its_name() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert_eq!(row.fault as usize, index);
+            assert!(core::ptr::eq(row.fault.row(), row));
+        }
+    }
+
+    /// IBA C9-222: an error that has no work request to blame raises an event, unless one is always held.
+    #[test]
+    fn fatal_faults_are_reported_somewhere() {
+        for row in &ROWS {
+            assert_eq!(row.fatal, row.completion.is_some(), "{:?}", row.fault);
+            assert!(row.fatal || row.event.is_none(), "{:?}", row.fault);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The ring of receive work requests: a queue pair's own receive queue, and a shared one.
+
+use crate::attr::{MAX_QP_WR, MAX_SGE};
+use crate::error::VerbsError;
+use crate::memory::{AccessFault, Memory, PdId};
+use crate::wr::{RecvWr, Sge};
+
+/// Receive work requests in the order in which messages take them. Allocated once.
+#[derive(Debug)]
+pub struct RecvQueue {
+    wr_ids: Box<[u64]>,
+    num_sge: Box<[u8]>,
+    /// `max_sge` elements for each slot.
+    sges: Box<[Sge]>,
+    max_wr: u32,
+    max_sge: u32,
+    head: u32,
+    tail: u32,
+    /// Armed while not 0.
+    limit: u32,
+}
+
+impl RecvQueue {
+    /// An empty queue of `max_wr` work requests with up to `max_sge` elements each.
+    ///
+    /// # Errors
+    /// `Invalid` when a size is above what the device has.
+    pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, VerbsError> {
+        if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
+            return Err(VerbsError::Invalid);
+        }
+        let slots = (max_wr as usize).next_power_of_two();
+        Ok(Self {
+            wr_ids: vec![0; slots].into_boxed_slice(),
+            num_sge: vec![0; slots].into_boxed_slice(),
+            sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
+            max_wr,
+            max_sge,
+            head: 0,
+            tail: 0,
+            limit: 0,
+        })
+    }
+
+    /// Appends a work request.
+    ///
+    /// # Errors
+    /// `NoMem` when the queue is full, `Invalid` when there are too many elements.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let sges = wr.sg_list;
+        if sges.len() > self.max_sge as usize {
+            return Err(VerbsError::Invalid);
+        }
+        if self.len() >= self.max_wr {
+            return Err(VerbsError::NoMem);
+        }
+        let slot = self.slot(self.tail);
+        let first = slot * self.max_sge as usize;
+        self.wr_ids[slot] = wr.wr_id;
+        self.num_sge[slot] = sges.len() as u8;
+        self.sges[first..first + sges.len()].copy_from_slice(sges);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Arms the limit: when fewer than `limit` work requests are left, one taker is told and the limit becomes 0.
+    ///
+    /// # Errors
+    /// `Invalid` when it is above the size of the queue.
+    pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
+        if limit > self.max_wr {
+            return Err(VerbsError::Invalid);
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// The armed limit, 0 when there is none.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// How many work requests wait.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// The most work requests it holds.
+    #[must_use]
+    pub fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// The most elements of a work request.
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Bytes that the next work request has room for; `None` when there is no work request.
+    #[must_use]
+    pub fn next_room(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.front_sges().iter().map(|sge| u64::from(sge.length)).sum())
+    }
+
+    /// Removes the next work request and copies it to `into`; `None` when there is none.
+    #[inline]
+    pub(crate) fn take(&mut self, into: &mut RecvWqe) -> Option<Taken> {
+        if self.is_empty() {
+            return None;
+        }
+        let sges = self.front_sges();
+        into.sges[..sges.len()].copy_from_slice(sges);
+        into.num_sge = sges.len() as u8;
+        into.room = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        into.wr_id = self.wr_ids[self.slot(self.head)];
+        self.head = self.head.wrapping_add(1);
+        let limit_reached = self.len() < self.limit;
+        if limit_reached {
+            self.limit = 0;
+        }
+        Some(Taken { limit_reached })
+    }
+
+    /// Removes the next work request, returning only its id (flush).
+    pub(crate) fn take_id(&mut self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let wr_id = self.wr_ids[self.slot(self.head)];
+        self.head = self.head.wrapping_add(1);
+        Some(wr_id)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    #[inline]
+    fn front_sges(&self) -> &[Sge] {
+        let slot = self.slot(self.head);
+        let first = slot * self.max_sge as usize;
+        &self.sges[first..first + usize::from(self.num_sge[slot])]
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> usize {
+        index as usize & (self.wr_ids.len() - 1)
+    }
+}
+
+/// What taking a work request caused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Taken {
+    /// The armed limit was reached by this one.
+    pub(crate) limit_reached: bool,
+}
+
+/// A receive work request that a message has taken.
+#[derive(Debug)]
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
+    /// Bytes that fit.
+    pub(crate) room: u64,
+    num_sge: u8,
+    sges: [Sge; MAX_SGE],
+}
+
+impl RecvWqe {
+    pub(crate) fn new() -> Self {
+        Self { wr_id: 0, room: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+    }
+
+    /// Copies `src` to the buffer, `offset` bytes from its start.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        mem: &impl Memory,
+        pd: PdId,
+        offset: u64,
+        src: &[u8],
+    ) -> Result<(), AccessFault> {
+        scatter(mem, pd, &self.sges[..usize::from(self.num_sge)], offset, src)
+    }
+}
+
+/// Copies `src` to a list of elements, `offset` bytes from the start of the list. Elements of length 0 are passed over
+/// without a look at their key.
+#[inline]
+pub(crate) fn scatter(
+    mem: &impl Memory,
+    pd: PdId,
+    sges: &[Sge],
+    mut offset: u64,
+    mut src: &[u8],
+) -> Result<(), AccessFault> {
+    for sge in sges {
+        if src.is_empty() {
+            return Ok(());
+        }
+        let length = u64::from(sge.length);
+        if offset >= length {
+            offset -= length;
+            continue;
+        }
+        let here = (length - offset).min(src.len() as u64) as usize;
+        let (now, later) = src.split_at(here);
+        let addr = sge.addr.checked_add(offset).ok_or(AccessFault::OutOfBounds)?;
+        mem.write_local(pd, sge.lkey, addr, now)?;
+        src = later;
+        offset = 0;
+    }
+    if src.is_empty() { Ok(()) } else { Err(AccessFault::OutOfBounds) }
+}
+
+/// Fills `dst` from a list of elements, `offset` bytes from the start of the list.
+#[inline]
+pub(crate) fn gather(
+    mem: &impl Memory,
+    pd: PdId,
+    sges: &[Sge],
+    mut offset: u64,
+    mut dst: &mut [u8],
+) -> Result<(), AccessFault> {
+    for sge in sges {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let length = u64::from(sge.length);
+        if offset >= length {
+            offset -= length;
+            continue;
+        }
+        let here = (length - offset).min(dst.len() as u64) as usize;
+        let (now, later) = dst.split_at_mut(here);
+        let addr = sge.addr.checked_add(offset).ok_or(AccessFault::OutOfBounds)?;
+        mem.read_local(pd, sge.lkey, addr, now)?;
+        dst = later;
+        offset = 0;
+    }
+    if dst.is_empty() { Ok(()) } else { Err(AccessFault::OutOfBounds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Lkey;
+
+    fn post(queue: &mut RecvQueue, wr_id: u64) -> Result<(), VerbsError> {
+        let sge = Sge { addr: wr_id * 100, length: 10, lkey: Lkey(1) };
+        queue.post(&RecvWr { wr_id, sg_list: &[sge, sge] })
+    }
+
+    #[test]
+    fn work_requests_come_out_in_order_and_the_queue_is_bounded() {
+        let mut queue = RecvQueue::new(3, 2).unwrap();
+        let mut wqe = RecvWqe::new();
+        for round in 0..10 {
+            for i in 0..3 {
+                post(&mut queue, round * 3 + i).unwrap();
+            }
+            assert_eq!(post(&mut queue, 99), Err(VerbsError::NoMem));
+            for i in 0..3 {
+                assert_eq!(queue.next_room(), Some(20));
+                assert_eq!(queue.take(&mut wqe), Some(Taken { limit_reached: false }));
+                assert_eq!((wqe.wr_id, wqe.room), (round * 3 + i, 20));
+            }
+            assert_eq!(queue.take(&mut wqe), None);
+        }
+    }
+
+    #[test]
+    fn too_many_elements_are_refused() {
+        let mut queue = RecvQueue::new(1, 1).unwrap();
+        assert_eq!(post(&mut queue, 1), Err(VerbsError::Invalid));
+        assert!(RecvQueue::new(1, MAX_SGE as u32 + 1).is_err());
+    }
+
+    #[test]
+    fn the_limit_fires_once_when_fewer_are_left() {
+        let mut queue = RecvQueue::new(4, 2).unwrap();
+        let mut wqe = RecvWqe::new();
+        for i in 0..4 {
+            post(&mut queue, i).unwrap();
+        }
+        assert_eq!(queue.arm_limit(5), Err(VerbsError::Invalid));
+        queue.arm_limit(3).unwrap();
+        let fired: Vec<bool> =
+            core::iter::from_fn(|| queue.take(&mut wqe)).map(|taken| taken.limit_reached).collect();
+        assert_eq!(fired, [false, true, false, false]);
+        assert_eq!(queue.limit(), 0);
+    }
+}

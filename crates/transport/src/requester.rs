@@ -1,0 +1,529 @@
+//! The sending half: work requests to packets, in order, within the window; going back and sending again.
+//! What comes back is handled in `completer.rs`, timers in `retry.rs`.
+//!
+//! Invariant: `una <= cursor <= next <= sq.end`, all of them packet numbers (see [`SendWqe`]). Packets before `una`
+//! are acknowledged, those before `cursor` are on their way, those from `cursor` to `next` were sent before and are
+//! taken for lost. Read IBA 9.7.3, 9.7.4.
+
+use wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, PKey, Reth};
+
+use crate::attr::{QpConfig, QpState, QpType};
+use crate::emit::{Buffer, Emitter, Transmit, psn_of, rc_opcode};
+use crate::endpoint::Endpoint;
+use crate::error::VerbsError;
+use crate::memory::{Access, Memory};
+use crate::ring::Ring;
+use crate::time::Instant;
+use crate::wc::{Wc, WcStatus};
+use crate::wqe::{SendQueue, SendWqe};
+use crate::wr::{SendFlags, SendWr, WrOp};
+
+/// Packets that may be unacknowledged. Large enough for a burst in each direction of the path, small enough that what
+/// is sent again after a loss fits a socket buffer.
+pub(crate) const WINDOW_PKTS: u64 = 256;
+/// Bytes that may be unacknowledged, expected READ data included.
+pub(crate) const WINDOW_BYTES: u64 = 256 * 1024;
+/// A READ is issued in pieces of at most this many bytes, so that the requester paces the responder.
+pub(crate) const READ_CHUNK: u64 = 64 * 1024;
+/// ... and of at most this many response packets.
+pub(crate) const READ_CHUNK_PKTS: u64 = 64;
+/// An acknowledgement is asked for at least every so many packets.
+const ACK_INTERVAL: u32 = 32;
+
+/// What became of an attempt.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Step {
+    /// Nothing to do, or nothing more.
+    Idle,
+    /// A packet was written.
+    Sent(Transmit),
+    /// A work request completed in error; the rest must be flushed.
+    Fatal,
+}
+
+/// A READ request or atomic that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    /// Number of the first response packet.
+    pub(crate) first: u64,
+    /// One past the last.
+    pub(crate) end: u64,
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    pub(crate) sq: SendQueue,
+    /// Oldest unacknowledged packet.
+    pub(crate) una: u64,
+    /// Bytes of the stream before `una`.
+    una_byte: u64,
+    /// One past the last packet ever sent.
+    pub(crate) next: u64,
+    /// The packet to send next.
+    pub(crate) cursor: u64,
+    /// Index of the work request that `cursor` is in.
+    pub(crate) cursor_index: u32,
+    /// Bytes of the stream before `cursor`.
+    cursor_byte: u64,
+    /// READ requests and atomics on their way, oldest first.
+    pub(crate) fetches: Ring<Fetch>,
+    pub(crate) retry_left: u8,
+    pub(crate) rnr_left: u8,
+    /// When the ACK timer was started or restarted.
+    pub(crate) timer_base: Instant,
+    /// End of the wait after an RNR NAK.
+    pub(crate) rnr_until: Option<Instant>,
+    /// Went back for a missing response and has seen no progress since.
+    pub(crate) restarted: bool,
+    /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
+    failed: Option<WcStatus>,
+    /// Packets since the last AckReq.
+    unasked: u32,
+}
+
+impl Requester {
+    pub(crate) fn new(config: &QpConfig) -> Result<Self, VerbsError> {
+        Ok(Self {
+            sq: SendQueue::new(config)?,
+            una: 0,
+            una_byte: 0,
+            next: 0,
+            cursor: 0,
+            cursor_index: 0,
+            cursor_byte: 0,
+            fetches: Ring::new(0),
+            retry_left: 0,
+            rnr_left: 0,
+            timer_base: Instant::ZERO,
+            rnr_until: None,
+            restarted: false,
+            failed: None,
+            unasked: 0,
+        })
+    }
+
+    /// Starts with an empty queue at `sq_psn` (RTR to RTS).
+    pub(crate) fn start(&mut self, ep: &Endpoint) {
+        let psn = u64::from(ep.attr.sq_psn.value());
+        self.reset();
+        self.sq.restart_at(psn);
+        (self.una, self.next, self.cursor) = (psn, psn, psn);
+        self.fetches = Ring::new(usize::from(ep.attr.max_rd_atomic));
+        self.reload_retries(ep);
+    }
+
+    /// Drops everything without completions.
+    pub(crate) fn reset(&mut self) {
+        self.sq.restart_at(0);
+        (self.una, self.next, self.cursor) = (0, 0, 0);
+        (self.una_byte, self.cursor_byte) = (0, 0);
+        self.cursor_index = self.sq.head;
+        self.fetches.clear();
+        self.rnr_until = None;
+        self.restarted = false;
+        self.failed = None;
+        self.unasked = 0;
+    }
+
+    pub(crate) fn reload_retries(&mut self, ep: &Endpoint) {
+        self.retry_left = ep.attr.retry_cnt;
+        self.rnr_left = ep.attr.rnr_retry;
+    }
+
+    /// Queues a work request, or flushes it at once in the error states.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+    ) -> Result<(), VerbsError> {
+        let length = match ep.attr.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => self.sq.check(wr, ep.events.send)?,
+            QpState::Reset | QpState::Init | QpState::Rtr => return Err(VerbsError::Invalid),
+        };
+        if matches!(ep.attr.state, QpState::Sqe | QpState::Err) {
+            push_completion(ep, wr.wr_id, &wr.op, 0, WcStatus::WrFlushErr);
+            return Ok(());
+        }
+        self.sq.push(wr, length, ep.mtu, mem)
+    }
+
+    /// Whether [`Requester::transmit`] would do something with an unlimited budget.
+    #[inline]
+    pub(crate) fn sendable(&self, ep: &Endpoint) -> bool {
+        if self.cursor_index == self.sq.tail || self.failed.is_some() || self.rnr_until.is_some() {
+            return false;
+        }
+        let wqe = self.sq.wqe(self.cursor_index);
+        let begun = self.cursor > wqe.first || self.cursor < self.next;
+        match ep.attr.state {
+            QpState::Rts => {}
+            QpState::Sqd if begun => {}
+            _ => return false,
+        }
+        if wqe.fault.is_some() || ep.ty != QpType::Rc {
+            return true;
+        }
+        if !begun && wqe.flags.contains(SendFlags::FENCE) && !self.fetches.is_empty() {
+            return false;
+        }
+        match wqe.op {
+            WrOp::LocalInv(_) => self.sq.head == self.cursor_index,
+            _ if !wqe.op.is_fetch() => self.window_has(1, 1),
+            _ if self.cursor < self.next => true,
+            _ if ep.attr.max_rd_atomic == 0 => true,
+            _ => {
+                let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
+                !self.fetches.is_full() && self.window_has(end - self.cursor, bytes)
+            }
+        }
+    }
+
+    /// Whether so much more may be on its way; the first packet always may.
+    #[inline]
+    fn window_has(&self, packets: u64, bytes: u64) -> bool {
+        let in_flight = self.cursor - self.una;
+        in_flight == 0
+            || (in_flight + packets <= WINDOW_PKTS
+                && self.cursor_byte - self.una_byte + bytes <= WINDOW_BYTES)
+    }
+
+    /// Writes the next packet, executing local operations on the way.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        mem: &impl Memory,
+        budget: usize,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Step {
+        while self.sendable(ep) {
+            let index = self.cursor_index;
+            let wqe = *self.sq.wqe(index);
+            if let Some(status) = wqe.fault {
+                return self.fail(status, ep);
+            }
+            if let WrOp::LocalInv(key) = wqe.op {
+                if mem.invalidate(ep.pd, ep.qpn, key).is_err() {
+                    return self.fail(WcStatus::LocQpOpErr, ep);
+                }
+                self.cursor_index = index.wrapping_add(1);
+                self.complete_head(WcStatus::Success, ep);
+                continue;
+            }
+            let resend_of_oldest = self.cursor == self.una && self.cursor < self.next;
+            if budget == 0 && !resend_of_oldest {
+                return Step::Idle;
+            }
+            let written = match ep.ty {
+                QpType::Ud | QpType::Gsi => {
+                    if wqe.length as usize > ep.mtu {
+                        // IBA C10-93.1.1: nothing is sent, no error is raised.
+                        ep.counters.ud_send_too_long += 1;
+                        self.advance_cursor(&wqe, self.cursor + 1, ep.mtu);
+                        self.progress(self.cursor, ep);
+                        continue;
+                    }
+                    self.write_datagram(index, &wqe, mem, ep, buf)
+                }
+                QpType::Rc | QpType::Uc if wqe.op.is_fetch() => self.write_fetch(index, &wqe, mem, ep, buf),
+                QpType::Rc | QpType::Uc => self.write_message(index, &wqe, mem, budget, ep, buf),
+            };
+            let (len, cursor) = match written {
+                Ok(written) => written,
+                Err(status) => return self.fail(status, ep),
+            };
+            let ud = if ep.ty.is_datagram() { self.sq.destination(index) } else { None };
+            if self.una == self.next {
+                self.timer_base = now;
+            }
+            ep.counters.retransmitted_pkts += u64::from(self.cursor < self.next);
+            self.advance_cursor(&wqe, cursor, ep.mtu);
+            if ep.ty != QpType::Rc {
+                self.progress(cursor, ep);
+            }
+            return Step::Sent(Transmit { len, ud });
+        }
+        Step::Idle
+    }
+
+    /// One packet of a SEND or WRITE; returns its length and the cursor behind it.
+    #[inline]
+    fn write_message(
+        &mut self,
+        index: u32,
+        wqe: &SendWqe,
+        mem: &impl Memory,
+        budget: usize,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<(usize, u64), WcStatus> {
+        let at = self.cursor - wqe.first;
+        let (starts, ends) = (at == 0, self.cursor + 1 == wqe.end);
+        let offset = at * ep.mtu as u64;
+        let bytes = (u64::from(wqe.length) - offset).min(ep.mtu as u64) as usize;
+        let mut packet = Emitter::new(buf);
+        match wqe.op {
+            WrOp::Write { remote_addr, r_key } | WrOp::WriteImm { remote_addr, r_key, .. } if starts => {
+                Reth { va: remote_addr, r_key, dma_len: wqe.length }.emit(packet.header());
+            }
+            _ => {}
+        }
+        match wqe.op {
+            WrOp::SendImm(imm) | WrOp::WriteImm { imm, .. } if ends => ImmDt(imm).emit(packet.header()),
+            WrOp::SendInv(r_key) if ends => Ieth { r_key }.emit(packet.header()),
+            _ => {}
+        }
+        self.sq
+            .read_payload(index, mem, ep.pd, offset, packet.payload(bytes))
+            .map_err(|_| WcStatus::LocProtErr)?;
+        let rc = rc_opcode(&wqe.op, starts, ends);
+        let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
+        let ack_req = ep.ty == QpType::Rc && self.ask(ends, budget);
+        let bth = Bth {
+            opcode,
+            solicited: ends && wqe.flags.contains(SendFlags::SOLICITED),
+            ack_req,
+            ..self.bth(ep)
+        };
+        ep.counters.sent_bytes += bytes as u64;
+        Ok((packet.finish(bth), self.cursor + 1))
+    }
+
+    /// Whether this packet asks for an acknowledgement: at the end of a message, now and then, and when nothing may
+    /// follow it.
+    #[inline]
+    fn ask(&mut self, ends: bool, budget: usize) -> bool {
+        self.unasked += 1;
+        let last = self.cursor + 1 - self.una >= WINDOW_PKTS || budget <= 1;
+        if ends || last || self.unasked >= ACK_INTERVAL {
+            self.unasked = 0;
+            return true;
+        }
+        false
+    }
+
+    /// A READ request for the chunk at the cursor, or an atomic.
+    fn write_fetch(
+        &mut self,
+        index: u32,
+        wqe: &SendWqe,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<(usize, u64), WcStatus> {
+        if ep.attr.max_rd_atomic == 0 {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        if self.cursor == wqe.first {
+            for sge in self.sq.sges(index).iter().filter(|sge| sge.length > 0) {
+                mem.check_local(ep.pd, sge.lkey, sge.addr, u64::from(sge.length), Access::LOCAL_WRITE)
+                    .map_err(|_| WcStatus::LocProtErr)?;
+            }
+        }
+        let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
+        let mut packet = Emitter::new(buf);
+        match wqe.op {
+            WrOp::Read { remote_addr, r_key } => {
+                let offset = (self.cursor - wqe.first) * ep.mtu as u64;
+                let va = remote_addr.wrapping_add(offset);
+                Reth { va, r_key, dma_len: bytes as u32 }.emit(packet.header());
+            }
+            WrOp::CompareSwap { remote_addr, r_key, compare, swap } => {
+                AtomicEth { va: remote_addr, r_key, swap_or_add: swap, compare }.emit(packet.header());
+            }
+            WrOp::FetchAdd { remote_addr, r_key, add } => {
+                AtomicEth { va: remote_addr, r_key, swap_or_add: add, compare: 0 }.emit(packet.header());
+            }
+            _ => return Err(WcStatus::LocQpOpErr),
+        }
+        let bth = Bth { opcode: rc_opcode(&wqe.op, true, true), ack_req: true, ..self.bth(ep) };
+        // One that is sent again is still in the ring.
+        if self.cursor >= self.next && !self.fetches.push(Fetch { first: self.cursor, end }) {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        self.unasked = 0;
+        Ok((packet.finish(bth), end))
+    }
+
+    /// A whole datagram.
+    fn write_datagram(
+        &mut self,
+        index: u32,
+        wqe: &SendWqe,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<(usize, u64), WcStatus> {
+        let dest = self.sq.destination(index).ok_or(WcStatus::LocQpOpErr)?;
+        let controlled = dest.remote_qkey.is_controlled();
+        let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
+        let mut packet = Emitter::new(buf);
+        Deth { q_key, src_qp: ep.qpn }.emit(packet.header());
+        let opcode = match wqe.op {
+            WrOp::SendImm(imm) => {
+                ImmDt(imm).emit(packet.header());
+                Opcode::UD_SEND_ONLY_IMM
+            }
+            _ => Opcode::UD_SEND_ONLY,
+        };
+        let bytes = wqe.length as usize;
+        self.sq
+            .read_payload(index, mem, ep.pd, 0, packet.payload(bytes))
+            .map_err(|_| WcStatus::LocProtErr)?;
+        ep.counters.sent_bytes += bytes as u64;
+        let solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        let bth = Bth { opcode, solicited, dest_qp: dest.remote_qpn, ..self.bth(ep) };
+        Ok((packet.finish(bth), self.cursor + 1))
+    }
+
+    #[inline]
+    fn bth(&self, ep: &Endpoint) -> Bth {
+        Bth {
+            p_key: PKey::DEFAULT,
+            dest_qp: ep.attr.dest_qp,
+            psn: psn_of(self.cursor),
+            ..Bth::default()
+        }
+    }
+
+    #[inline]
+    fn advance_cursor(&mut self, wqe: &SendWqe, cursor: u64, mtu: usize) {
+        self.cursor = cursor;
+        self.next = self.next.max(cursor);
+        if cursor == wqe.end {
+            self.cursor_index = self.cursor_index.wrapping_add(1);
+            self.cursor_byte = wqe.first_byte + u64::from(wqe.length);
+        } else {
+            self.cursor_byte = wqe.first_byte + (cursor - wqe.first) * mtu as u64;
+        }
+    }
+
+    /// Puts the cursor back to a packet between `una` and `next`.
+    pub(crate) fn go_back(&mut self, to: u64, ep: &Endpoint) {
+        let mut index = self.sq.head;
+        while index != self.sq.tail && self.sq.wqe(index).end <= to && index != self.cursor_index {
+            index = index.wrapping_add(1);
+        }
+        self.cursor = to;
+        self.cursor_index = index;
+        self.cursor_byte = self.byte_at(index, to, ep.mtu);
+        self.failed = None;
+    }
+
+    #[inline]
+    fn byte_at(&self, index: u32, position: u64, mtu: usize) -> u64 {
+        if index == self.sq.tail {
+            return self.sq.end_byte;
+        }
+        let wqe = self.sq.wqe(index);
+        wqe.first_byte + (position - wqe.first) * mtu as u64
+    }
+
+    /// Takes everything before `to` as acknowledged and completes what that covers. Returns whether that is news.
+    #[inline]
+    pub(crate) fn progress(&mut self, to: u64, ep: &mut Endpoint) -> bool {
+        if to <= self.una {
+            return false;
+        }
+        self.una = to;
+        while self.fetches.front().is_some_and(|fetch| fetch.end <= to) {
+            self.fetches.pop();
+        }
+        while !self.sq.is_empty() {
+            let wqe = self.sq.wqe(self.sq.head);
+            // A local operation (no packets) completes by being executed, not by an acknowledgement.
+            if wqe.end > to || wqe.first == wqe.end {
+                break;
+            }
+            if self.cursor_index == self.sq.head {
+                self.cursor_index = self.cursor_index.wrapping_add(1);
+            }
+            self.complete_head(WcStatus::Success, ep);
+        }
+        self.una_byte = self.byte_at(self.sq.head, to, ep.mtu);
+        if self.cursor <= to {
+            if self.cursor < to {
+                self.failed = None;
+                self.rnr_until = None;
+            }
+            self.cursor = to;
+            self.cursor_index = self.sq.head;
+            self.cursor_byte = self.una_byte;
+        }
+        true
+    }
+
+    /// Completes the oldest work request.
+    #[inline]
+    pub(crate) fn complete_head(&mut self, status: WcStatus, ep: &mut Endpoint) {
+        let wqe = self.sq.wqe(self.sq.head);
+        if status == WcStatus::Success {
+            ep.counters.rdma_sends += 1;
+        }
+        if ep.sq_sig_all || wqe.flags.contains(SendFlags::SIGNALED) || status != WcStatus::Success {
+            let byte_len = if wqe.op.is_fetch() { wqe.length } else { 0 };
+            push_completion(ep, wqe.wr_id, &wqe.op, byte_len, status);
+        }
+        self.sq.head = self.sq.head.wrapping_add(1);
+    }
+
+    /// The work request at the cursor cannot be executed. It is reported once all earlier ones are complete.
+    fn fail(&mut self, status: WcStatus, ep: &mut Endpoint) -> Step {
+        self.failed = Some(status);
+        self.report_failure(ep)
+    }
+
+    /// Completes the failed work request if it is its turn.
+    pub(crate) fn report_failure(&mut self, ep: &mut Endpoint) -> Step {
+        match self.failed {
+            Some(status) if self.sq.head == self.cursor_index && !self.sq.is_empty() => {
+                ep.counters.send_err += 1;
+                self.complete_head(status, ep);
+                Step::Fatal
+            }
+            _ => Step::Idle,
+        }
+    }
+
+    /// Completes everything that is left with `WR_FLUSH_ERR`.
+    pub(crate) fn flush(&mut self, ep: &mut Endpoint) {
+        while !self.sq.is_empty() {
+            self.complete_head(WcStatus::WrFlushErr, ep);
+        }
+        self.una = self.sq.end;
+        self.next = self.sq.end;
+        self.cursor = self.sq.end;
+        (self.una_byte, self.cursor_byte) = (self.sq.end_byte, self.sq.end_byte);
+        self.cursor_index = self.sq.tail;
+        self.fetches.clear();
+        self.rnr_until = None;
+        self.failed = None;
+    }
+
+    /// Whether nothing waits for an acknowledgement and no message is half sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        let between = self.cursor_index == self.sq.tail || self.cursor == self.sq.wqe(self.cursor_index).first;
+        self.una == self.next && between
+    }
+}
+
+/// Where the READ request at `cursor` ends and how many bytes it asks for. Boundaries are multiples of the chunk from
+/// the start of the message, so that a request that is sent again is a tail of the first one.
+#[inline]
+fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
+    let packets = (READ_CHUNK / mtu as u64).clamp(1, READ_CHUNK_PKTS);
+    let at = cursor - wqe.first;
+    let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
+    let bytes = (end * mtu as u64).min(u64::from(wqe.length)) - at * mtu as u64;
+    (wqe.first + end, bytes)
+}
+
+#[inline]
+fn push_completion(ep: &mut Endpoint, wr_id: u64, op: &WrOp, byte_len: u32, status: WcStatus) {
+    let qp_num = ep.qpn.value();
+    ep.events.push_send(Wc { wr_id, status, opcode: op.wc_opcode(), byte_len, qp_num, ..Wc::default() });
+}

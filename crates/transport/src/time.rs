@@ -1,0 +1,85 @@
+//! Time as the protocol sees it: a number of nanoseconds that the owner passes in.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub};
+use core::time::Duration;
+
+/// A point on the owner's monotonic clock, in nanoseconds since an origin that only the owner knows.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// The origin of the clock.
+    pub const ZERO: Self = Self(0);
+    /// Later than every deadline.
+    pub const FAR_FUTURE: Self = Self(u64::MAX);
+
+    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    #[must_use]
+    #[inline]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` plus a number of nanoseconds; stops at the far future.
+    #[must_use]
+    #[inline]
+    pub const fn plus_ns(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+    #[inline]
+    fn add(self, delay: Duration) -> Self {
+        self.plus_ns(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    #[inline]
+    fn add_assign(&mut self, delay: Duration) {
+        *self = *self + delay;
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        self.since(earlier)
+    }
+}
+
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// Local ACK timeout of the 5-bit code `timeout`: 4.096 us x 2^timeout. `None` for 0, which means never (IBA 9.7.6.1.3).
+#[must_use]
+#[inline]
+pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {
+    if timeout == 0 { None } else { Some(4096 << (timeout & 31)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeouts_double_from_4096_ns() {
+        assert_eq!(ack_timeout_ns(0), None);
+        assert_eq!(ack_timeout_ns(1), Some(8_192));
+        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
+        assert_eq!(ack_timeout_ns(31), Some(4096 << 31));
+    }
+
+    #[test]
+    fn instants_saturate_instead_of_wrapping() {
+        assert_eq!(Instant::FAR_FUTURE + Duration::from_secs(1), Instant::FAR_FUTURE);
+        assert_eq!(Instant(5) - Instant(9), Duration::ZERO);
+    }
+}

@@ -1,0 +1,159 @@
+//! The table of queue pair state transitions: which attributes each needs and which it may carry (IBA 10.3.1,
+//! `ibv_modify_qp(3)`).
+
+use crate::attr::{QpAttrMask, QpState, QpType};
+
+/// What one transition needs and permits, besides `STATE`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Transition {
+    pub(crate) required: QpAttrMask,
+    pub(crate) optional: QpAttrMask,
+}
+
+const fn bits(list: &[QpAttrMask]) -> QpAttrMask {
+    let mut all = QpAttrMask::empty();
+    let mut i = 0;
+    while i < list.len() {
+        all = all.union(list[i]);
+        i += 1;
+    }
+    all
+}
+
+const NONE: QpAttrMask = QpAttrMask::empty();
+const CUR: QpAttrMask = QpAttrMask::CUR_STATE;
+const KEYED_PORT: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::PORT, QpAttrMask::QKEY]);
+const GSI_INIT: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::QKEY]);
+const ACCESS_PORT: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::PORT, QpAttrMask::ACCESS_FLAGS]);
+const UC_RTR: QpAttrMask =
+    bits(&[QpAttrMask::AV, QpAttrMask::PATH_MTU, QpAttrMask::DEST_QPN, QpAttrMask::RQ_PSN]);
+const RC_RTR: QpAttrMask =
+    bits(&[UC_RTR, QpAttrMask::MAX_DEST_RD_ATOMIC, QpAttrMask::MIN_RNR_TIMER]);
+const RTR_OPTIONAL: QpAttrMask =
+    bits(&[QpAttrMask::ALT_PATH, QpAttrMask::ACCESS_FLAGS, QpAttrMask::PKEY_INDEX]);
+const RC_RTS: QpAttrMask = bits(&[
+    QpAttrMask::SQ_PSN,
+    QpAttrMask::TIMEOUT,
+    QpAttrMask::RETRY_CNT,
+    QpAttrMask::RNR_RETRY,
+    QpAttrMask::MAX_QP_RD_ATOMIC,
+]);
+const UD_LIVE: QpAttrMask = bits(&[CUR, QpAttrMask::QKEY]);
+const UC_LIVE: QpAttrMask =
+    bits(&[CUR, QpAttrMask::ALT_PATH, QpAttrMask::ACCESS_FLAGS, QpAttrMask::PATH_MIG_STATE]);
+const RC_LIVE: QpAttrMask = bits(&[UC_LIVE, QpAttrMask::MIN_RNR_TIMER]);
+const UC_SQD: QpAttrMask = bits(&[
+    QpAttrMask::AV,
+    QpAttrMask::ALT_PATH,
+    QpAttrMask::ACCESS_FLAGS,
+    QpAttrMask::PKEY_INDEX,
+    QpAttrMask::PATH_MIG_STATE,
+]);
+const RC_SQD: QpAttrMask = bits(&[
+    UC_SQD,
+    QpAttrMask::PORT,
+    QpAttrMask::TIMEOUT,
+    QpAttrMask::RETRY_CNT,
+    QpAttrMask::RNR_RETRY,
+    QpAttrMask::MAX_QP_RD_ATOMIC,
+    QpAttrMask::MAX_DEST_RD_ATOMIC,
+    QpAttrMask::MIN_RNR_TIMER,
+]);
+const UD_SQD: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::QKEY]);
+const UC_SQE: QpAttrMask = bits(&[CUR, QpAttrMask::ACCESS_FLAGS]);
+
+/// What this transition needs; `None` when it is not one.
+pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use QpType::{Gsi, Rc, Uc, Ud};
+    #[rustfmt::skip]
+    let (required, optional) = match (ty, from, to) {
+        (_,        _,     Reset) => (NONE, NONE),
+        (_,        Reset, Err)   => return None,
+        (_,        _,     Err)   => (NONE, NONE),
+        (Rc | Uc,  Reset, Init)  => (ACCESS_PORT, NONE),
+        (Ud,       Reset, Init)  => (KEYED_PORT, NONE),
+        (Gsi,      Reset, Init)  => (GSI_INIT, QpAttrMask::PORT),
+        (Rc | Uc,  Init,  Init)  => (NONE, ACCESS_PORT),
+        (Ud | Gsi, Init,  Init)  => (NONE, KEYED_PORT),
+        (Rc,       Init,  Rtr)   => (RC_RTR, RTR_OPTIONAL),
+        (Uc,       Init,  Rtr)   => (UC_RTR, RTR_OPTIONAL),
+        (Ud | Gsi, Init,  Rtr)   => (NONE, UD_SQD),
+        (Rc,       Rtr,   Rts)   => (RC_RTS, RC_LIVE),
+        (Uc,       Rtr,   Rts)   => (QpAttrMask::SQ_PSN, UC_LIVE),
+        (Ud | Gsi, Rtr,   Rts)   => (QpAttrMask::SQ_PSN, UD_LIVE),
+        (Rc,       Rts | Sqd, Rts) => (NONE, RC_LIVE),
+        (Uc,       Rts | Sqd, Rts) => (NONE, UC_LIVE),
+        (Ud | Gsi, Rts | Sqd, Rts) => (NONE, UD_LIVE),
+        (_,        Rts,   Sqd)   => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+        (Rc,       Sqd,   Sqd)   => (NONE, RC_SQD),
+        (Uc,       Sqd,   Sqd)   => (NONE, UC_SQD),
+        (Ud | Gsi, Sqd,   Sqd)   => (NONE, UD_SQD),
+        (Uc,       Sqe,   Rts)   => (NONE, UC_SQE),
+        (Ud | Gsi, Sqe,   Rts)   => (NONE, UD_LIVE),
+        _ => return None,
+    };
+    Some(Transition { required, optional })
+}
+
+impl Transition {
+    /// Whether a call with this mask is complete and has nothing extra.
+    pub(crate) fn accepts(self, mask: QpAttrMask) -> bool {
+        let mask = mask.difference(QpAttrMask::STATE);
+        mask.contains(self.required) && self.required.union(self.optional).contains(mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [QpState; 7] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::Rtr,
+        QpState::Rts,
+        QpState::Sqd,
+        QpState::Sqe,
+        QpState::Err,
+    ];
+
+    #[test]
+    fn rc_needs_each_attribute_and_takes_no_extra_one() {
+        use QpState::{Init, Reset, Rtr, Rts};
+        for (from, to) in [(Reset, Init), (Init, Rtr), (Rtr, Rts)] {
+            let row = transition(QpType::Rc, from, to).unwrap();
+            assert!(row.accepts(row.required | QpAttrMask::STATE));
+            for bit in row.required.iter() {
+                assert!(!row.accepts(row.required - bit), "{from:?} to {to:?} without {bit:?}");
+            }
+            for bit in (QpAttrMask::all() - row.required - row.optional - QpAttrMask::STATE).iter() {
+                assert!(!row.accepts(row.required | bit), "{from:?} to {to:?} with {bit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn masks_have_the_values_that_programs_use() {
+        // ibv_rc_pingpong: INIT, RTR, RTS.
+        let rc = |from, to| transition(QpType::Rc, from, to).unwrap().required.bits();
+        assert_eq!(rc(QpState::Reset, QpState::Init), 0x38);
+        assert_eq!(rc(QpState::Init, QpState::Rtr), 0x12_9180);
+        assert_eq!(rc(QpState::Rtr, QpState::Rts), 0x1_2e00);
+    }
+
+    #[test]
+    fn every_state_goes_to_reset_and_only_neighbours_are_reachable() {
+        for from in ALL {
+            assert!(transition(QpType::Rc, from, QpState::Reset).is_some());
+            assert_eq!(transition(QpType::Rc, from, QpState::Err).is_some(), from != QpState::Reset);
+            // Nobody asks for SQE, and RC has none.
+            assert!(transition(QpType::Ud, from, QpState::Sqe).is_none());
+        }
+        assert!(transition(QpType::Rc, QpState::Reset, QpState::Rtr).is_none());
+        assert!(transition(QpType::Rc, QpState::Init, QpState::Rts).is_none());
+        assert!(transition(QpType::Rc, QpState::Sqe, QpState::Rts).is_none());
+        assert!(transition(QpType::Uc, QpState::Sqe, QpState::Rts).is_some());
+        assert!(transition(QpType::Rc, QpState::Err, QpState::Rts).is_none());
+    }
+}

@@ -1,0 +1,96 @@
+//! Work completions, with the values and the layout of the verbs interface.
+
+/// A work completion; laid out as `ibv_wc`, 48 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Wc {
+    /// The work request's.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was; only meaningful on success.
+    pub opcode: WcOpcode,
+    /// Provider's detail of an error; 0 here.
+    pub vendor_err: u32,
+    /// Bytes received (for UD with the 40-byte GRH area), or read.
+    pub byte_len: u32,
+    /// Immediate data as the peer's application stored it, or the invalidated key in host order.
+    pub imm_data: [u8; 4],
+    /// The local queue pair.
+    pub qp_num: u32,
+    /// The sender's queue pair (receive completions).
+    pub src_qp: u32,
+    /// [`Wc::GRH`], [`Wc::WITH_IMM`], [`Wc::WITH_INV`].
+    pub wc_flags: u32,
+    /// Index of the P_Key; 0.
+    pub pkey_index: u16,
+    /// InfiniBand only; 0.
+    pub slid: u16,
+    /// Service level; 0.
+    pub sl: u8,
+    /// InfiniBand only; 0.
+    pub dlid_path_bits: u8,
+}
+
+impl Wc {
+    /// The first 40 bytes of the buffer are the GRH area.
+    pub const GRH: u32 = 1;
+    /// `imm_data` is immediate data.
+    pub const WITH_IMM: u32 = 2;
+    /// `imm_data` is the invalidated key.
+    pub const WITH_INV: u32 = 8;
+}
+
+const _: () = assert!(size_of::<Wc>() == 48);
+
+/// `ibv_wc_status`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
+#[allow(missing_docs)] // the names are the verbs ones
+pub enum WcStatus {
+    #[default]
+    Success = 0,
+    LocLenErr = 1,
+    LocQpOpErr = 2,
+    LocEecOpErr = 3,
+    LocProtErr = 4,
+    WrFlushErr = 5,
+    MwBindErr = 6,
+    BadRespErr = 7,
+    LocAccessErr = 8,
+    RemInvReqErr = 9,
+    RemAccessErr = 10,
+    RemOpErr = 11,
+    RetryExcErr = 12,
+    RnrRetryExcErr = 13,
+    LocRddViolErr = 14,
+    RemInvRdReqErr = 15,
+    RemAbortErr = 16,
+    InvEecnErr = 17,
+    InvEecStateErr = 18,
+    FatalErr = 19,
+    RespTimeoutErr = 20,
+    GeneralErr = 21,
+    TmErr = 22,
+    TmRndvIncomplete = 23,
+}
+
+/// `ibv_wc_opcode`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
+#[allow(missing_docs)] // the names are the verbs ones
+pub enum WcOpcode {
+    #[default]
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Tso = 7,
+    Flush = 8,
+    AtomicWrite = 9,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}

@@ -1,0 +1,267 @@
+//! The send queue: a ring of work requests with their elements, inline data and datagram destinations in storage of
+//! their own, all allocated once.
+
+use crate::attr::{MAX_INLINE_DATA, MAX_MSG_SZ, MAX_QP_WR, MAX_SGE, QpConfig, QpType};
+use crate::error::VerbsError;
+use crate::memory::{AccessFault, Memory, PdId};
+use crate::recv_queue::gather;
+use crate::wc::{WcOpcode, WcStatus};
+use crate::wr::{SendFlags, SendWr, Sge, UdDest, WrOp};
+
+/// A posted send work request.
+///
+/// Packets are numbered from `sq_psn` on without wrapping; the PSN is the low 24 bits of that number. So positions
+/// compare as plain integers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: WrOp,
+    /// Number of the first packet.
+    pub(crate) first: u64,
+    /// One past the number of the last packet; a READ counts the packets of its response, a local operation none.
+    pub(crate) end: u64,
+    /// Bytes of all earlier messages.
+    pub(crate) first_byte: u64,
+    pub(crate) length: u32,
+    num_sge: u8,
+    pub(crate) flags: SendFlags,
+    /// Why it cannot be executed, known since it was posted.
+    pub(crate) fault: Option<WcStatus>,
+}
+
+impl WrOp {
+    /// The opcode of its completion.
+    pub(crate) fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
+            Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::RdmaWrite,
+            Self::Read { .. } => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::LocalInv(_) => WcOpcode::LocalInv,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it is answered with data: READ and atomics.
+    #[inline]
+    pub(crate) fn is_fetch(&self) -> bool {
+        matches!(self, Self::Read { .. }) || self.is_atomic()
+    }
+
+    fn may_be_inline(&self) -> bool {
+        !self.is_fetch() && !matches!(self, Self::LocalInv(_))
+    }
+
+    fn exists_on(&self, ty: QpType) -> bool {
+        match ty {
+            QpType::Rc => true,
+            QpType::Uc => {
+                matches!(self, Self::Send | Self::SendImm(_) | Self::Write { .. } | Self::WriteImm { .. })
+            }
+            QpType::Ud | QpType::Gsi => matches!(self, Self::Send | Self::SendImm(_)),
+        }
+    }
+}
+
+/// The ring of send work requests, oldest at `head`.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: Box<[SendWqe]>,
+    /// `max_sge` elements for each slot.
+    sges: Box<[Sge]>,
+    /// `max_inline` bytes for each slot.
+    inline: Box<[u8]>,
+    /// One for each slot on datagram queue pairs, else empty.
+    destinations: Box<[UdDest]>,
+    ty: QpType,
+    limit: u32,
+    max_sge: usize,
+    max_inline: usize,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    /// Number of the packet after the youngest work request's last.
+    pub(crate) end: u64,
+    /// Bytes of all messages posted.
+    pub(crate) end_byte: u64,
+}
+
+impl SendQueue {
+    pub(crate) fn new(config: &QpConfig) -> Result<Self, VerbsError> {
+        let cap = &config.cap;
+        if cap.max_send_wr > MAX_QP_WR
+            || cap.max_send_sge as usize > MAX_SGE
+            || cap.max_inline_data > MAX_INLINE_DATA
+        {
+            return Err(VerbsError::Invalid);
+        }
+        let slots = (cap.max_send_wr as usize).next_power_of_two();
+        let empty = SendWqe {
+            wr_id: 0,
+            op: WrOp::Send,
+            first: 0,
+            end: 0,
+            first_byte: 0,
+            length: 0,
+            num_sge: 0,
+            flags: SendFlags::empty(),
+            fault: None,
+        };
+        let destinations = if config.ty.is_datagram() { slots } else { 0 };
+        Ok(Self {
+            wqes: vec![empty; slots].into_boxed_slice(),
+            sges: vec![Sge::default(); slots * cap.max_send_sge as usize].into_boxed_slice(),
+            inline: vec![0; slots * cap.max_inline_data as usize].into_boxed_slice(),
+            destinations: vec![UdDest::default(); destinations].into_boxed_slice(),
+            ty: config.ty,
+            limit: cap.max_send_wr,
+            max_sge: cap.max_send_sge as usize,
+            max_inline: cap.max_inline_data as usize,
+            head: 0,
+            tail: 0,
+            end: 0,
+            end_byte: 0,
+        })
+    }
+
+    /// Checks a work request and returns its length: what makes `ibv_post_send` fail at once.
+    pub(crate) fn check(&self, wr: &SendWr<'_>, undelivered: u32) -> Result<u64, VerbsError> {
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        let length: u64 = wr.sg_list.iter().map(|sge| u64::from(sge.length)).sum();
+        if !wr.op.exists_on(self.ty)
+            || (self.ty.is_datagram() && wr.ud.is_none())
+            || (inline && (length > self.max_inline as u64 || !wr.op.may_be_inline()))
+            || (!inline && wr.sg_list.len() > self.max_sge)
+            || (wr.op.is_atomic() && length < 8)
+        {
+            return Err(VerbsError::Invalid);
+        }
+        if self.len() + undelivered >= self.limit {
+            return Err(VerbsError::NoMem);
+        }
+        Ok(length)
+    }
+
+    /// Appends a work request that [`SendQueue::check`] passed.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        wr: &SendWr<'_>,
+        length: u64,
+        mtu: usize,
+        mem: &impl Memory,
+    ) -> Result<(), VerbsError> {
+        let slot = self.slot(self.tail);
+        let num_sge = if wr.flags.contains(SendFlags::INLINE) {
+            self.copy_inline(slot, wr.sg_list, mem)?;
+            0
+        } else {
+            let first = slot * self.max_sge;
+            self.sges[first..first + wr.sg_list.len()].copy_from_slice(wr.sg_list);
+            wr.sg_list.len() as u8
+        };
+        let fault = (length > MAX_MSG_SZ).then_some(WcStatus::LocLenErr);
+        let length = if wr.op.is_atomic() { 8 } else { length.min(MAX_MSG_SZ) };
+        let packets = match wr.op {
+            WrOp::LocalInv(_) => 0,
+            WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } => 1,
+            _ if length <= mtu as u64 => 1,
+            _ => length.div_ceil(mtu as u64),
+        };
+        if let (Some(kept), Some(ud)) = (self.destinations.get_mut(slot), wr.ud) {
+            *kept = ud;
+        }
+        self.wqes[slot] = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            first: self.end,
+            end: self.end + packets,
+            first_byte: self.end_byte,
+            length: length as u32,
+            num_sge,
+            flags: wr.flags,
+            fault,
+        };
+        self.end += packets;
+        self.end_byte += length;
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn copy_inline(&mut self, slot: usize, sges: &[Sge], mem: &impl Memory) -> Result<(), VerbsError> {
+        let mut at = slot * self.max_inline;
+        for sge in sges {
+            let length = sge.length as usize;
+            mem.read_inline(sge.addr, &mut self.inline[at..at + length]).map_err(|_| VerbsError::Fault)?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// The work request at an index between `head` and `tail`.
+    #[inline]
+    pub(crate) fn wqe(&self, index: u32) -> &SendWqe {
+        &self.wqes[self.slot(index)]
+    }
+
+    /// Where a datagram goes.
+    pub(crate) fn destination(&self, index: u32) -> Option<UdDest> {
+        self.destinations.get(self.slot(index)).copied()
+    }
+
+    /// The memory of a work request.
+    #[inline]
+    pub(crate) fn sges(&self, index: u32) -> &[Sge] {
+        let slot = self.slot(index);
+        let first = slot * self.max_sge;
+        &self.sges[first..first + usize::from(self.wqes[slot].num_sge)]
+    }
+
+    /// Copies payload of a work request, `offset` bytes from its start.
+    #[inline]
+    pub(crate) fn read_payload(
+        &self,
+        index: u32,
+        mem: &impl Memory,
+        pd: PdId,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessFault> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let slot = self.slot(index);
+        if self.wqes[slot].flags.contains(SendFlags::INLINE) {
+            let at = slot * self.max_inline + offset as usize;
+            dst.copy_from_slice(&self.inline[at..at + dst.len()]);
+            return Ok(());
+        }
+        gather(mem, pd, self.sges(index), offset, dst)
+    }
+
+    /// Forgets everything and numbers packets from `psn` on.
+    pub(crate) fn restart_at(&mut self, psn: u64) {
+        self.head = self.tail;
+        self.end = psn;
+        self.end_byte = 0;
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> usize {
+        index as usize & (self.wqes.len() - 1)
+    }
+}

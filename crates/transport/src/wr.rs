@@ -1,0 +1,107 @@
+//! Work requests as the application hands them over.
+
+use bitflags::bitflags;
+use wire::{Gid, Lkey, QKey, Qpn, Rkey};
+
+/// One piece of local memory; laid out as `ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sge {
+    /// Address, or offset for a zero-based region.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The key that covers them; not looked at when `length` is 0.
+    pub lkey: Lkey,
+}
+
+bitflags! {
+    /// The bits of `ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
+    pub struct SendFlags: u32 {
+        /// Do not start before all earlier READs and atomics are complete.
+        const FENCE = 1;
+        /// Make a completion on success.
+        const SIGNALED = 2;
+        /// Set the solicited-event bit on the last packet.
+        const SOLICITED = 4;
+        /// Copy the data while posting.
+        const INLINE = 8;
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: WrOp,
+    /// The local memory, gathered (or, for READ and atomics, scattered to) in order.
+    pub sg_list: &'a [Sge],
+    /// How to do it.
+    pub flags: SendFlags,
+    /// Where to; UD only.
+    pub ud: Option<UdDest>,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sg_list: &'a [Sge],
+}
+
+/// The operation of a send work request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs)] // the fields are those of the headers they end up in
+pub enum WrOp {
+    /// SEND.
+    Send,
+    /// SEND with immediate data: four bytes as the application stored them.
+    SendImm([u8; 4]),
+    /// SEND with invalidate of the peer's key.
+    SendInv(Rkey),
+    /// RDMA WRITE.
+    Write { remote_addr: u64, r_key: Rkey },
+    /// RDMA WRITE with immediate data.
+    WriteImm { remote_addr: u64, r_key: Rkey, imm: [u8; 4] },
+    /// RDMA READ.
+    Read { remote_addr: u64, r_key: Rkey },
+    /// Atomic compare and swap of 8 bytes.
+    CompareSwap { remote_addr: u64, r_key: Rkey, compare: u64, swap: u64 },
+    /// Atomic fetch and add of 8 bytes.
+    FetchAdd { remote_addr: u64, r_key: Rkey, add: u64 },
+    /// Invalidate a key of this side, in queue order.
+    LocalInv(Rkey),
+}
+
+/// The path to a peer: the RoCE part of `ibv_ah_attr`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct AddressVector {
+    /// The peer's address.
+    pub dgid: Gid,
+    /// Index of the own address.
+    pub sgid_index: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// TOS or traffic class byte: DSCP and ECN.
+    pub traffic_class: u8,
+    /// 20 bits; 0 lets the device choose the UDP source port.
+    pub flow_label: u32,
+    /// Service level (priority).
+    pub sl: u8,
+}
+
+/// The destination of one UD message.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct UdDest {
+    /// The path.
+    pub av: AddressVector,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// The peer's Q_Key; with the high bit set, the sender's own is used (IBA 10.2.5).
+    pub remote_qkey: QKey,
+}

@@ -1,0 +1,95 @@
+//! GIDs. On RoCEv2 a GID is an IP address: IPv6 as it is, IPv4 mapped into `::ffff:0:0/96` (Annex A17).
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Global identifier, 16 bytes in wire order.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[repr(transparent)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// Sixteen zero bytes: an empty slot of a GID table.
+    pub const ZERO: Self = Self([0; 16]);
+
+    /// Whether this is [`Gid::ZERO`].
+    #[must_use]
+    #[inline]
+    pub fn is_zero(&self) -> bool {
+        *self == Self::ZERO
+    }
+
+    /// The address this GID stands for; an IPv4-mapped one comes back as IPv4.
+    #[must_use]
+    #[inline]
+    pub fn ip(&self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.0);
+        match v6.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(v6),
+        }
+    }
+
+    /// The upper half, which verbs call the subnet prefix.
+    #[must_use]
+    pub fn subnet_prefix(&self) -> u64 {
+        crate::bytes::u64_at(&self.0, 0)
+    }
+
+    /// The lower half, which verbs call the interface id.
+    #[must_use]
+    pub fn interface_id(&self) -> u64 {
+        crate::bytes::u64_at(&self.0, 8)
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => v6.into(),
+        }
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(ip: Ipv4Addr) -> Self {
+        Self(ip.to_ipv6_mapped().octets())
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(ip: Ipv6Addr) -> Self {
+        Self(ip.octets())
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_address_travels_mapped() {
+        let ip = Ipv4Addr::new(10, 8, 0, 2);
+        let gid = Gid::from(ip);
+        assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 2]);
+        assert_eq!(gid.ip(), IpAddr::V4(ip));
+        assert_eq!(gid.subnet_prefix(), 0);
+        assert_eq!(gid.interface_id(), 0xffff_0a08_0002);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_its_own_gid() {
+        let ip = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe0a, 0x802);
+        assert_eq!(Gid::from(IpAddr::V6(ip)).ip(), IpAddr::V6(ip));
+        assert_eq!(Gid::from(ip).subnet_prefix(), 0xfe80_0000_0000_0000);
+        assert!(Gid::ZERO.is_zero());
+        assert!(!Gid::from(ip).is_zero());
+    }
+}

@@ -1,0 +1,356 @@
+//! The invariant CRC: what proves that a packet arrived as it was sent (IBA 7.8.1, Annex A17.3).
+//!
+//! CRC-32 of IEEE 802.3 over eight bytes of ones, then IP header, UDP header and packet with the fields that
+//! routers may change replaced by ones. It goes on the wire least significant byte first.
+//!
+//! The IPv4 identification is covered, yet a UDP socket neither chooses nor sees it. So
+//! [`IcrcHeader::verify`] takes the value the receiver expects and, when that fails, computes the one value
+//! that would explain the difference.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crc32fast::Hasher;
+
+use crate::bth::Bth;
+use crate::bytes::put;
+use crate::drop::DropReason;
+use crate::udp::{ROCE_PORT, Udp};
+
+/// Bytes of the ICRC on the wire.
+pub const ICRC_LEN: usize = 4;
+
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+/// Where a packet's BTH has FECN, BECN and reserved bits, which the ICRC does not cover.
+const BTH_VARIANT: usize = 4;
+
+/// The ones that stand for the local route header, which Ethernet does not have.
+const LRH_LEN: usize = 8;
+const V4_BLOCK: usize = LRH_LEN + IPV4_LEN + Udp::LEN + Bth::LEN;
+/// Four of the eight ones are inside [`AFTER_4_ONES`], so that the block is a multiple of 16 bytes: the
+/// CRC takes those in one stride.
+const V6_BLOCK: usize = LRH_LEN - 4 + IPV6_LEN + Udp::LEN + Bth::LEN;
+
+/// CRC of four bytes of ones: the initial register after them is 0, which the library wants complemented.
+const AFTER_4_ONES: u32 = 0xffff_ffff;
+
+/// The pseudo header of one flow, ready for its packets' ICRCs.
+#[derive(Clone, Copy, Debug)]
+pub struct IcrcHeader(Block);
+
+#[derive(Clone, Copy, Debug)]
+enum Block {
+    V4([u8; V4_BLOCK]),
+    V6([u8; V6_BLOCK]),
+}
+
+impl IcrcHeader {
+    /// For IPv4 packets without options and with DF set, as every RoCEv2 packet is.
+    #[must_use]
+    pub fn v4(src: Ipv4Addr, dst: Ipv4Addr, sport: u16, dport: u16) -> Self {
+        let mut block = [0xff; V4_BLOCK];
+        let ip = &mut block[LRH_LEN..];
+        ip[0] = 0x45;
+        // Length (2..4) and identification (4..6) belong to the packet.
+        put(ip, 6, [0x40, 0]);
+        ip[9] = 17;
+        put(ip, 12, src.octets());
+        put(ip, 16, dst.octets());
+        put(ip, IPV4_LEN, sport.to_be_bytes());
+        put(ip, IPV4_LEN + 2, dport.to_be_bytes());
+        Self(Block::V4(block))
+    }
+
+    /// For IPv6 packets without extension headers.
+    #[must_use]
+    pub fn v6(src: Ipv6Addr, dst: Ipv6Addr, sport: u16, dport: u16) -> Self {
+        let mut block = [0xff; V6_BLOCK];
+        let ip = &mut block[LRH_LEN - 4..];
+        ip[0] = 0x6f;
+        ip[6] = 17;
+        put(ip, 8, src.octets());
+        put(ip, 24, dst.octets());
+        put(ip, IPV6_LEN, sport.to_be_bytes());
+        put(ip, IPV6_LEN + 2, dport.to_be_bytes());
+        Self(Block::V6(block))
+    }
+
+    /// The ICRC of one packet, to be sent as `to_le_bytes`. `packet` is BTH..pad, at least a BTH long;
+    /// `ip_id` counts for IPv4 only.
+    #[must_use]
+    #[inline]
+    pub fn icrc(&self, ip_id: u16, packet: &[u8]) -> u32 {
+        let Some((bth, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else {
+            debug_assert!(false, "a packet begins with a BTH");
+            return 0;
+        };
+        // Lengths beyond 64 KiB do not exist on the wire; cut, they give an ICRC nobody will confirm.
+        let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
+        match &self.0 {
+            Block::V4(block) => {
+                let mut block = *block;
+                put(&mut block, LRH_LEN + 2, (udp_len.wrapping_add(IPV4_LEN as u16)).to_be_bytes());
+                put(&mut block, LRH_LEN + 4, ip_id.to_be_bytes());
+                put(&mut block, LRH_LEN + IPV4_LEN + 4, udp_len.to_be_bytes());
+                finish(0, &mut block, bth, rest)
+            }
+            Block::V6(block) => {
+                let mut block = *block;
+                put(&mut block, LRH_LEN, udp_len.to_be_bytes());
+                put(&mut block, LRH_LEN - 4 + IPV6_LEN + 4, udp_len.to_be_bytes());
+                finish(AFTER_4_ONES, &mut block, bth, rest)
+            }
+        }
+    }
+
+    /// Checks a received packet, ICRC included, and returns the IPv4 identification it was sent with.
+    ///
+    /// `expected_id` is tried first (a train received in one piece has 0, 1, 2 ...). If it does not fit, the
+    /// identification is recovered from the difference, which leaves a check of 16 bits instead of 32.
+    /// IPv6 has no identification: the check is exact and the result 0.
+    ///
+    /// # Errors
+    /// [`DropReason::BadIcrc`], or [`DropReason::TooShort`] without BTH and ICRC.
+    #[inline]
+    pub fn verify(&self, expected_id: u16, udp_payload: &[u8]) -> Result<u16, DropReason> {
+        let (packet, received) = udp_payload.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::TooShort)?;
+        if packet.len() < Bth::LEN {
+            return Err(DropReason::TooShort);
+        }
+        let difference = self.icrc(expected_id, packet) ^ u32::from_le_bytes(*received);
+        match &self.0 {
+            Block::V4(_) if difference == 0 => Ok(expected_id),
+            Block::V4(_) => recover_id(difference, packet.len()).map(|id| id ^ expected_id),
+            Block::V6(_) if difference == 0 => Ok(0),
+            Block::V6(_) => Err(DropReason::BadIcrc),
+        }
+    }
+}
+
+#[inline(always)]
+fn finish(initial: u32, block: &mut [u8], bth: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
+    let at = block.len() - Bth::LEN;
+    block[at..].copy_from_slice(bth);
+    block[at + BTH_VARIANT] = 0xff;
+    let mut hasher = Hasher::new_with_initial(initial);
+    hasher.update(block);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
+/// The identification that, in a packet of `packet_len` bytes BTH..pad, changes the ICRC by `difference`.
+///
+/// The CRC is linear, so the difference is that of a message of zeros but for the identification. Running
+/// the register backwards to just before those two bytes leaves them in its low half; anything in the high
+/// half cannot come from the identification.
+#[cold]
+fn recover_id(difference: u32, packet_len: usize) -> Result<u16, DropReason> {
+    let bytes = 2 + (IPV4_LEN - 6) + Udp::LEN + packet_len;
+    let (Some(&low), Some(&high)) = (BACK_1.get(bytes % 256), BACK_256.get(bytes / 256)) else {
+        return Err(DropReason::BadIcrc);
+    };
+    let register = multiply(multiply(difference, low), high);
+    match u16::try_from(register) {
+        Ok(id) => Ok(id.swap_bytes()),
+        Err(_) => Err(DropReason::BadIcrc),
+    }
+}
+
+/// x^-8n modulo the polynomial: the factor that takes `n` bytes back, for n below 256.
+static BACK_1: [u32; 256] = powers(back(ONE));
+/// The same for multiples of 256 bytes, up to the longest UDP payload.
+static BACK_256: [u32; 257] = powers(multiply(BACK_1_LAST, back(ONE)));
+const BACK_1_LAST: u32 = powers::<256>(back(ONE))[255];
+
+/// x^0 in the reflected order of this CRC: the highest bit.
+const ONE: u32 = 1 << 31;
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// One byte, eight steps, backwards.
+const fn back(mut register: u32) -> u32 {
+    let mut step = 0;
+    while step < 8 {
+        register = if register >> 31 != 0 { (register ^ POLYNOMIAL) << 1 | 1 } else { register << 1 };
+        step += 1;
+    }
+    register
+}
+
+const fn powers<const N: usize>(base: u32) -> [u32; N] {
+    let mut table = [ONE; N];
+    let mut i = 1;
+    while i < N {
+        table[i] = multiply(table[i - 1], base);
+        i += 1;
+    }
+    table
+}
+
+/// Product of two reflected polynomials modulo the CRC's.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut bit = 32;
+    while bit > 0 {
+        bit -= 1;
+        product ^= b & 0u32.wrapping_sub(a >> bit & 1);
+        b = b >> 1 ^ POLYNOMIAL & 0u32.wrapping_sub(b & 1);
+    }
+    product
+}
+
+/// The ICRC of a whole packet, from the IP header on, as it should be: for captures, where the
+/// header is at hand. `None` if this is not an unfragmented IPv4 (without options) or IPv6 packet that carries
+/// UDP to the RoCE port and is complete.
+#[must_use]
+pub fn icrc_of_frame(ip_packet: &[u8]) -> Option<u32> {
+    let (ip_len, total_len) = match ip_packet.first()? {
+        0x45 => (IPV4_LEN, usize::from(u16::from_be_bytes([*ip_packet.get(2)?, *ip_packet.get(3)?]))),
+        version if version >> 4 == 6 => {
+            let payload = u16::from_be_bytes([*ip_packet.get(4)?, *ip_packet.get(5)?]);
+            (IPV6_LEN, IPV6_LEN + usize::from(payload))
+        }
+        _ => return None,
+    };
+    let (covered, _) = ip_packet.get(..total_len)?.split_last_chunk::<ICRC_LEN>()?;
+    let (ip, rest) = covered.split_at_checked(ip_len)?;
+    let (udp, rest) = rest.split_first_chunk::<{ Udp::LEN }>()?;
+    let (bth, rest) = rest.split_first_chunk::<{ Bth::LEN }>()?;
+
+    let mut block = [0xff; LRH_LEN + IPV6_LEN + Udp::LEN + Bth::LEN];
+    let block = block.get_mut(..LRH_LEN + ip_len + Udp::LEN + Bth::LEN)?;
+    block[LRH_LEN..LRH_LEN + ip_len].copy_from_slice(ip);
+    let masked: &[usize] = if ip_len == IPV4_LEN { &[1, 8, 10, 11] } else { &[1, 2, 3, 7] };
+    for at in masked {
+        block[LRH_LEN + at] = 0xff;
+    }
+    let protocol = if ip_len == IPV4_LEN {
+        if u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0 {
+            return None; // a fragment
+        }
+        ip[9]
+    } else {
+        block[LRH_LEN] |= 0x0f;
+        ip[6]
+    };
+    let udp_header = Udp::parse(udp);
+    if protocol != 17 || udp_header.dst_port != ROCE_PORT {
+        return None;
+    }
+    block[LRH_LEN + ip_len..LRH_LEN + ip_len + Udp::LEN].copy_from_slice(udp);
+    put(block, LRH_LEN + ip_len + 6, [0xff, 0xff]);
+    Some(finish(0, block, bth, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The definition, bit by bit: ones, masked headers, packet.
+    fn reference(covered: &[u8]) -> u32 {
+        let mut register = u32::MAX;
+        for byte in [0xff; LRH_LEN].iter().chain(covered) {
+            register ^= u32::from(*byte);
+            for _ in 0..8 {
+                register = if register & 1 != 0 { register >> 1 ^ POLYNOMIAL } else { register >> 1 };
+            }
+        }
+        !register
+    }
+
+    fn v4_covered(src: Ipv4Addr, dst: Ipv4Addr, sport: u16, id: u16, packet: &[u8]) -> Vec<u8> {
+        let udp_len = (packet.len() + 12) as u16;
+        let mut out = std::vec![0x45, 0xff];
+        out.extend((udp_len + 20).to_be_bytes());
+        out.extend(id.to_be_bytes());
+        out.extend([0x40, 0, 0xff, 17, 0xff, 0xff]);
+        out.extend(src.octets());
+        out.extend(dst.octets());
+        out.extend(sport.to_be_bytes());
+        out.extend([0x12, 0xb7]);
+        out.extend(udp_len.to_be_bytes());
+        out.extend([0xff, 0xff]);
+        out.extend(packet);
+        out[32] = 0xff;
+        out
+    }
+
+    #[test]
+    fn one_byte_back_undoes_one_byte_forward() {
+        let forward = |mut s: u32| {
+            for _ in 0..8 {
+                s = if s & 1 != 0 { s >> 1 ^ POLYNOMIAL } else { s >> 1 };
+            }
+            s
+        };
+        for s in [1, ONE, 0x1234_5678, u32::MAX] {
+            assert_eq!(back(forward(s)), s);
+            assert_eq!(multiply(s, BACK_1[1]), back(s));
+            assert_eq!((0..256).fold(s, |s, _| back(s)), multiply(s, BACK_256[1]));
+        }
+    }
+
+    /// The worked example of V1: ICRC with identification 0 is 0xa34b8c59, with 0x1234 it is 0xfaad6b15.
+    #[test]
+    fn the_identification_is_recovered_from_the_difference() {
+        assert_eq!(recover_id(0xa34b_8c59 ^ 0xfaad_6b15, 28), Ok(0x1234));
+    }
+
+    proptest! {
+        #[test]
+        fn the_block_form_equals_the_definition(
+            src: [u8; 4], dst: [u8; 4], sport: u16, id: u16,
+            packet in prop::collection::vec(any::<u8>(), 12..1200),
+        ) {
+            let header = IcrcHeader::v4(src.into(), dst.into(), sport, ROCE_PORT);
+            let want = reference(&v4_covered(src.into(), dst.into(), sport, id, &packet));
+            prop_assert_eq!(header.icrc(id, &packet), want);
+        }
+
+        #[test]
+        fn whatever_the_expectation_the_identification_comes_out(
+            id: u16, expected: u16, packet in prop::collection::vec(any::<u8>(), 12..5000),
+        ) {
+            let header = IcrcHeader::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000, ROCE_PORT);
+            let mut payload = packet.clone();
+            payload.extend(header.icrc(id, &packet).to_le_bytes());
+            prop_assert_eq!(header.verify(expected, &payload), Ok(id));
+            // Any burst of up to 16 bits is found even with the identification unknown.
+            payload[packet.len() / 2] ^= 1;
+            if packet.len() / 2 != 4 {
+                prop_assert_eq!(header.verify(id, &payload), Err(DropReason::BadIcrc));
+            }
+        }
+
+        #[test]
+        fn ipv6_is_checked_exactly(
+            src: [u8; 16], dst: [u8; 16], packet in prop::collection::vec(any::<u8>(), 12..200), bit: usize,
+        ) {
+            let header = IcrcHeader::v6(src.into(), dst.into(), 0xc000, ROCE_PORT);
+            let mut payload = packet.clone();
+            payload.extend(header.icrc(7, &packet).to_le_bytes());
+            prop_assert_eq!(header.verify(7, &payload), Ok(0));
+            let bit = bit % (payload.len() * 8);
+            payload[bit / 8] ^= 1 << (bit % 8);
+            let found = header.verify(0, &payload) == Err(DropReason::BadIcrc);
+            prop_assert_eq!(found, bit / 8 != BTH_VARIANT);
+        }
+
+        #[test]
+        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..100), id: u16) {
+            let v4 = IcrcHeader::v4([1, 2, 3, 4].into(), [1, 2, 3, 4].into(), 0, 0);
+            let _ = v4.verify(id, &bytes);
+            let _ = icrc_of_frame(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_packet_beyond_every_length_is_refused() {
+        let v4 = IcrcHeader::v4([1, 2, 3, 4].into(), [1, 2, 3, 4].into(), 0, 0);
+        assert_eq!(v4.verify(0, &[0; 15]), Err(DropReason::TooShort));
+        assert_eq!(v4.verify(0, &std::vec![1; 100_000]), Err(DropReason::BadIcrc));
+    }
+}

@@ -1,0 +1,185 @@
+//! A UDP payload seen as a RoCEv2 packet (IBA 9.2, Annex A17).
+//!
+//! ```text
+//! | BTH 12 | extension headers | payload | pad 0..3 | ICRC 4 |
+//! ```
+//!
+//! [`Packet::parse`] is the only place where lengths are checked. It proves that headers, pad and ICRC fit, so
+//! the accessors behind it are loads at offsets taken from the opcode's row.
+
+use core::fmt;
+
+use crate::aeth::Aeth;
+use crate::atomic::{AtomicAckEth, AtomicEth};
+use crate::bth::Bth;
+use crate::deth::Deth;
+use crate::drop::DropReason;
+use crate::feth::Feth;
+use crate::icrc::ICRC_LEN;
+use crate::ieth::Ieth;
+use crate::imm::ImmDt;
+use crate::keys::Rkey;
+use crate::opcode::{ExtHeader, OpcodeRow};
+use crate::rdeth::Rdeth;
+use crate::reth::Reth;
+use crate::xrceth::Xrceth;
+
+/// One packet, borrowed from the bytes it arrived in.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    /// The base transport header.
+    pub bth: Bth,
+    row: &'static OpcodeRow,
+    /// BTH and extension headers.
+    headers: &'a [u8],
+    payload: &'a [u8],
+    icrc: u32,
+}
+
+impl<'a> Packet<'a> {
+    /// Checks the version, the opcode and all lengths; the ICRC's value is [`crate::icrc`]'s business, what
+    /// a payload may be is the transport's.
+    ///
+    /// # Errors
+    /// [`DropReason::TooShort`], [`DropReason::UnknownOpcode`] or [`DropReason::BadTver`].
+    #[inline]
+    pub fn parse(udp_payload: &'a [u8]) -> Result<Self, DropReason> {
+        let (rest, icrc) = udp_payload.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::TooShort)?;
+        let bth = Bth::parse(rest.first_chunk().ok_or(DropReason::TooShort)?);
+        let row = bth.opcode.row().ok_or(DropReason::UnknownOpcode)?;
+        if bth.tver != 0 {
+            return Err(DropReason::BadTver);
+        }
+        let (headers, padded) = rest.split_at_checked(row.header_len()).ok_or(DropReason::TooShort)?;
+        let payload_len = padded.len().checked_sub(usize::from(bth.pad_cnt)).ok_or(DropReason::TooShort)?;
+        let payload = padded.get(..payload_len).ok_or(DropReason::TooShort)?;
+        Ok(Self { bth, row, headers, payload, icrc: u32::from_le_bytes(*icrc) })
+    }
+
+    /// What the opcode means.
+    #[must_use]
+    #[inline]
+    pub fn row(&self) -> &'static OpcodeRow {
+        self.row
+    }
+
+    /// The message's bytes, without pad.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The ICRC as received, in the byte order [`crate::icrc`] computes with.
+    #[must_use]
+    #[inline]
+    pub fn icrc(&self) -> u32 {
+        self.icrc
+    }
+
+    /// Where a WRITE, READ request, FLUSH or ATOMIC WRITE goes.
+    #[must_use]
+    #[inline]
+    pub fn reth(&self) -> Option<Reth> {
+        self.header(ExtHeader::Reth).map(Reth::parse)
+    }
+
+    /// Who sent a datagram.
+    #[must_use]
+    #[inline]
+    pub fn deth(&self) -> Option<Deth> {
+        self.header(ExtHeader::Deth).map(Deth::parse)
+    }
+
+    /// The acknowledgement.
+    #[must_use]
+    #[inline]
+    pub fn aeth(&self) -> Option<Aeth> {
+        self.header(ExtHeader::Aeth).map(Aeth::parse)
+    }
+
+    /// The operands of an atomic.
+    #[must_use]
+    #[inline]
+    pub fn atomic_eth(&self) -> Option<AtomicEth> {
+        self.header(ExtHeader::AtomicEth).map(AtomicEth::parse)
+    }
+
+    /// The result of an atomic.
+    #[must_use]
+    #[inline]
+    pub fn atomic_ack_eth(&self) -> Option<AtomicAckEth> {
+        self.header(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
+    }
+
+    /// Immediate data, as the application stored it.
+    #[must_use]
+    #[inline]
+    pub fn imm(&self) -> Option<[u8; 4]> {
+        self.header(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).0)
+    }
+
+    /// The key to invalidate.
+    #[must_use]
+    #[inline]
+    pub fn ieth(&self) -> Option<Rkey> {
+        self.header(ExtHeader::Ieth).map(|bytes| Ieth::parse(bytes).r_key)
+    }
+
+    /// What a FLUSH asks for.
+    #[must_use]
+    #[inline]
+    pub fn feth(&self) -> Option<Feth> {
+        self.header(ExtHeader::Feth).map(Feth::parse)
+    }
+
+    /// The shared receive queue of an XRC request.
+    #[must_use]
+    #[inline]
+    pub fn xrceth(&self) -> Option<Xrceth> {
+        self.header(ExtHeader::Xrceth).map(Xrceth::parse)
+    }
+
+    /// The end-to-end context of a reliable datagram.
+    #[must_use]
+    #[inline]
+    pub fn rdeth(&self) -> Option<Rdeth> {
+        self.header(ExtHeader::Rdeth).map(Rdeth::parse)
+    }
+
+    #[inline]
+    fn header<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
+        self.headers.get(self.row.offset(header)?..)?.first_chunk()
+    }
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bth)?;
+        // A row lists its headers in wire order, which is also the order of these lines.
+        show(f, self.rdeth())?;
+        show(f, self.deth())?;
+        show(f, self.xrceth())?;
+        show(f, self.feth())?;
+        show(f, self.reth())?;
+        show(f, self.atomic_eth())?;
+        show(f, self.aeth())?;
+        show(f, self.atomic_ack_eth())?;
+        show(f, self.imm().map(ImmDt))?;
+        show(f, self.ieth().map(|r_key| Ieth { r_key }))?;
+        if !self.payload.is_empty() {
+            write!(f, ", {} bytes", self.payload.len())?;
+        }
+        Ok(())
+    }
+}
+
+fn show(f: &mut fmt::Formatter<'_>, header: Option<impl fmt::Display>) -> fmt::Result {
+    header.map_or(Ok(()), |header| write!(f, ", {header}"))
+}

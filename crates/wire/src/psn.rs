@@ -1,0 +1,173 @@
+//! 24-bit numbers: packet sequence numbers, queue pair numbers, message sequence numbers (IBA 9.7.1).
+//!
+//! PSNs live on a circle of 2^24. They have no `Ord`, because order on a circle is not transitive; what
+//! the protocol asks is how far one number is from another, and that is [`Psn::distance_from`].
+
+use core::fmt;
+
+const MASK: u32 = 0x00ff_ffff;
+
+/// Packet sequence number, 24 bits.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[repr(transparent)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The low 24 bits of `value`.
+    #[must_use]
+    #[inline]
+    pub const fn new(value: u32) -> Self {
+        Self(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    #[inline]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// The number `n` places further on the circle.
+    #[must_use]
+    #[inline]
+    pub const fn advance(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_add(n))
+    }
+
+    /// The shortest way from `other` to `self`, in -2^23 .. 2^23 (exactly opposite counts as -2^23).
+    #[must_use]
+    #[inline]
+    pub const fn distance_from(self, other: Self) -> i32 {
+        // Shifting the 24-bit difference to the top lets the arithmetic shift back extend its sign.
+        ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
+    }
+
+    /// Whether `self` lies behind `other` within half a circle.
+    #[must_use]
+    #[inline]
+    pub const fn is_before(self, other: Self) -> bool {
+        self.distance_from(other) < 0
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Queue pair number, 24 bits.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[repr(transparent)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// Subnet management interface; never on Ethernet.
+    pub const SMI: Self = Self(0);
+    /// General services interface: connection management lives here.
+    pub const GSI: Self = Self(1);
+    /// The destination of multicast packets.
+    pub const MULTICAST: Self = Self(MASK);
+
+    /// The low 24 bits of `value`.
+    #[must_use]
+    #[inline]
+    pub const fn new(value: u32) -> Self {
+        Self(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    #[inline]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// Message sequence number: how many requests the responder has completed, 24 bits.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[repr(transparent)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The low 24 bits of `value`.
+    #[must_use]
+    #[inline]
+    pub const fn new(value: u32) -> Self {
+        Self(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    #[inline]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// The number `n` places further on the circle.
+    #[must_use]
+    #[inline]
+    pub const fn advance(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_add(n))
+    }
+
+    /// The shortest way from `other` to `self`, in -2^23 .. 2^23.
+    #[must_use]
+    #[inline]
+    pub const fn distance_from(self, other: Self) -> i32 {
+        Psn(self.0).distance_from(Psn(other.0))
+    }
+}
+
+impl fmt::Display for Msn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_circle_closes_after_its_last_number() {
+        assert_eq!(Psn::new(0xff_ffff).advance(1), Psn::new(0));
+        assert_eq!(Psn::new(0x0100_0000), Psn::new(0));
+        assert_eq!(Psn::new(0).distance_from(Psn::new(0xff_ffff)), 1);
+        assert_eq!(Psn::new(0xff_ffff).distance_from(Psn::new(0)), -1);
+        assert!(Psn::new(0xff_ffff).is_before(Psn::new(0)));
+        assert!(!Psn::new(7).is_before(Psn::new(7)));
+    }
+
+    #[test]
+    fn the_opposite_number_is_behind_from_both_sides() {
+        let (a, b) = (Psn::new(5), Psn::new(5).advance(1 << 23));
+        assert_eq!(a.distance_from(b), -(1 << 23));
+        assert_eq!(b.distance_from(a), -(1 << 23));
+    }
+
+    proptest! {
+        #[test]
+        fn distance_undoes_advance(start: u32, n in 0u32..1 << 23) {
+            let a = Psn::new(start);
+            let b = a.advance(n);
+            prop_assert_eq!(b.distance_from(a), n as i32);
+            prop_assert_eq!(a.distance_from(b), -(n as i32));
+            prop_assert_eq!(a.is_before(b), n != 0);
+        }
+
+        #[test]
+        fn advancing_adds_up(start: u32, m: u32, n: u32) {
+            let a = Psn::new(start);
+            prop_assert_eq!(a.advance(m).advance(n), a.advance(m.wrapping_add(n)));
+            prop_assert!(a.advance(m).value() < 1 << 24);
+        }
+    }
+}

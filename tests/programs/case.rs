@@ -1,0 +1,94 @@
+//! A named case, and the small things most cases need.
+
+use std::time::Duration;
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::Ended;
+
+/// Time for a program that does little.
+pub(crate) const SHORT: Duration = Duration::from_secs(10);
+/// Time for a program that moves much.
+pub(crate) const LONG: Duration = Duration::from_secs(40);
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Scale {
+    /// Every variant at two places, the core ones at the others; few iterations.
+    Quick,
+    /// Every variant at every place.
+    Full,
+}
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// Programs it cannot do without.
+    pub(crate) programs: Vec<&'static str>,
+    pub(crate) place: Place,
+    pub(crate) run: Box<dyn FnOnce(&Lab) -> Result<(), String> + Send>,
+}
+
+impl Case {
+    /// A case called `place/what`.
+    pub(crate) fn new(
+        place: Place,
+        what: &str,
+        program: &'static str,
+        run: impl FnOnce(&Lab, &str) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        let name = format!("{place}/{what}");
+        let own = name.clone();
+        Self { name, programs: vec![program], place, run: Box::new(move |lab| run(lab, &own)) }
+    }
+}
+
+/// The places of a variant: all for core ones and at full scale, else one privileged and one unprivileged.
+pub(crate) fn places(scale: Scale, core: bool) -> Vec<Place> {
+    if core || scale == Scale::Full {
+        return Place::all();
+    }
+    vec![
+        Place::new(Topology::TwoHosts, Family::V4, User::Root),
+        Place::new(Topology::Loopback, Family::V4, User::Ordinary),
+    ]
+}
+
+/// The index of the GID that stands for this side's address.
+pub(crate) fn gid_index(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
+    let own = match (place.topology, side, place.family) {
+        (Topology::TwoHosts, Side::Client, Family::V4) => "10.77.0.2",
+        (Topology::TwoHosts, Side::Client, Family::V6) => "fd77::2",
+        _ => lab.address(place),
+    };
+    let value = devinfo(lab, place, side)?;
+    let rows = value["gids"].as_array().ok_or("devinfo --json has no gids")?;
+    let row = rows.iter().find(|row| row["ip"] == own).ok_or_else(|| format!("no GID for {own}: {value}"))?;
+    Ok(row["index"].to_string())
+}
+
+/// `roxie devinfo --json` on one side.
+pub(crate) fn devinfo(lab: &Lab, place: &Place, side: Side) -> Result<serde_json::Value, String> {
+    let ended = roxie(lab, place, side, "devinfo", &["devinfo", "--json", "--netdev", lab.netdev(place)])?;
+    let ended = good(ended)?;
+    serde_json::from_str(&ended.output).map_err(|error| format!("{error}\n{}", ended.describe()))
+}
+
+/// Runs `roxie` with `words` to its end.
+pub(crate) fn roxie(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Result<Ended, String> {
+    let mut running = lab.roxie_command(place, side, name, words).map_err(|error| error.to_string())?;
+    Ok(running.wait(LONG))
+}
+
+/// Requires exit code 0.
+pub(crate) fn good(ended: Ended) -> Result<Ended, String> {
+    if ended.succeeded() { Ok(ended) } else { Err(ended.describe()) }
+}
+
+/// Requires `needle` in the output.
+pub(crate) fn says(ended: &Ended, needle: &str) -> Result<(), String> {
+    if ended.output.contains(needle) {
+        return Ok(());
+    }
+    Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
+}

@@ -1,0 +1,112 @@
+//! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
+//!
+//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it two places get every variant and the
+//! others the core ones. What cannot run here is named at the end: `skipped: needs X`.
+#![forbid(unsafe_code)]
+
+mod case;
+mod cli;
+mod cycles;
+mod devices;
+mod kill;
+mod perftest;
+mod pingpong;
+mod rping;
+mod ucmatose;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use roxie_tests::binaries;
+use roxie_tests::lab::{Lab, is_root};
+use roxie_tests::place::{Topology, User};
+
+use case::{Case, Scale};
+
+fn main() -> ExitCode {
+    let mut words: Vec<String> = std::env::args().collect();
+    let before = words.len();
+    words.retain(|word| word != "--full");
+    let full = words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
+    let mut args = Arguments::from_iter(words);
+    // Both processes of a pair poll: a second pair would measure the scheduler.
+    args.test_threads = args.test_threads.or(Some(1));
+
+    let scale = if full { Scale::Full } else { Scale::Quick };
+    let (mut cases, mut skipped) = (cases(scale), BTreeMap::<String, usize>::new());
+    if args.list {
+        return libtest_mimic::run(&args, cases.into_iter().map(|c| Trial::test(c.name, || Ok(()))).collect()).exit_code();
+    }
+    cases.retain(|case| chosen(&args, &case.name));
+    let lab = match Lab::new(logs()) {
+        Ok(lab) => Arc::new(lab),
+        Err(error) if std::env::var_os("ROXIE_BIN_DIR").is_none() => {
+            println!("skipped: needs cargo build --release ({error}): {} cases", cases.len());
+            println!("\n0 passed, 0 failed, {} skipped", cases.len());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let trials = cases.into_iter().map(|case| trial(case, &lab, &mut skipped)).collect();
+    let conclusion = libtest_mimic::run(&args, trials);
+    for (need, count) in &skipped {
+        println!("skipped: needs {need}: {count} cases");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
+    );
+    conclusion.exit_code()
+}
+
+fn cases(scale: Scale) -> Vec<Case> {
+    let mut cases = devices::cases();
+    cases.extend(cli::cases());
+    cases.extend(pingpong::cases(scale));
+    cases.extend(rping::cases(scale));
+    cases.extend(ucmatose::cases(scale));
+    cases.extend(perftest::cases(scale));
+    cases.extend(cycles::cases(scale));
+    cases.extend(kill::cases());
+    cases
+}
+
+fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut BTreeMap<String, usize>) -> Trial {
+    let need = missing(&case);
+    let lab = Arc::clone(lab);
+    let ignored = need.is_some();
+    if let Some(need) = need {
+        *skipped.entry(need).or_default() += 1;
+    }
+    let run = case.run;
+    Trial::test(case.name, move || run(&lab).map_err(Failed::from)).with_ignored_flag(ignored)
+}
+
+/// What this machine lacks for a case.
+fn missing(case: &Case) -> Option<String> {
+    if let Some(program) = case.programs.iter().find(|program| binaries::find(program).is_none()) {
+        return Some((*program).to_owned());
+    }
+    let anywhere = case.place.topology == Topology::Loopback && case.place.user == User::Ordinary;
+    (!is_root() && !anywhere).then(|| "root (network namespaces)".to_owned())
+}
+
+/// As libtest-mimic will choose, so that only chosen cases count as skipped.
+fn chosen(args: &Arguments, name: &str) -> bool {
+    let matches = |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
+}
+
+/// Where the programs' output is kept.
+fn logs() -> PathBuf {
+    match std::env::var_os("ROXIE_LOG_DIR") {
+        Some(dir) => PathBuf::from(dir).join("programs"),
+        None => std::env::temp_dir().join(format!("roxie-programs-{}", nix::unistd::Uid::effective())),
+    }
+}

@@ -1,0 +1,135 @@
+//! perftest: every tool of the issue with and without rdma_cm, all sizes, many queue pairs, both directions,
+//! events, shared receive queues. One process per CPU.
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Both, Pair, Ready};
+use roxie_tests::place::{Family, Place};
+
+use crate::case::{Case, LONG, Scale, gid_index, places};
+
+/// Rows of a report with `-a`: sizes 2 to 2^23.
+const ALL_SIZES: usize = 23;
+
+/// One tool with flags.
+struct Variant {
+    /// Runs at every place.
+    core: bool,
+    tool: &'static str,
+    words: &'static [&'static str],
+}
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for variant in variants() {
+        cases.extend(places(scale, variant.core).into_iter().map(|place| case(place, scale, &variant)));
+    }
+    cases
+}
+
+fn variants() -> Vec<Variant> {
+    let mut variants = Vec::new();
+    let mut add = |tool, core, words| variants.push(Variant { core, tool, words });
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        add(tool, true, &[]);
+        add(tool, true, &["-R"]);
+        add(tool, false, &["-a"]);
+        add(tool, false, &["-a", "-b", "-R"]);
+        add(tool, false, &["-q", "4"]);
+        add(tool, false, &["-q", "4", "-R"]);
+        add(tool, false, &["-b"]);
+        add(tool, false, &["-s", "8", "-l", "32"]);
+    }
+    add("ib_atomic_bw", true, &[]);
+    add("ib_atomic_bw", false, &["-R"]);
+    add("ib_atomic_bw", false, &["-A", "CMP_AND_SWAP"]);
+    add("ib_atomic_bw", false, &["-q", "4"]);
+    add("ib_atomic_bw", false, &["-b"]);
+    for tool in ["ib_read_bw", "ib_send_bw", "ib_atomic_bw"] {
+        add(tool, false, &["-e"]);
+    }
+    add("ib_send_bw", false, &["--use-srq"]);
+    add("ib_send_bw", false, &["--use-srq", "-q", "4"]);
+    add("ib_send_bw", false, &["--use-srq", "-R", "-e"]);
+    for tool in ["ib_write_lat", "ib_read_lat", "ib_send_lat"] {
+        add(tool, true, &[]);
+        add(tool, false, &["-R"]);
+        add(tool, false, &["-a"]);
+        add(tool, false, &["-a", "-R"]);
+    }
+    add("ib_atomic_lat", false, &[]);
+    for tool in ["ib_read_lat", "ib_send_lat"] {
+        add(tool, false, &["-e"]);
+    }
+    add("ib_send_lat", false, &["--use-srq"]);
+    variants
+}
+
+fn case(place: Place, scale: Scale, variant: &Variant) -> Case {
+    let &Variant { tool, words, .. } = variant;
+    let title = format!("{tool} {}", words.join(" "));
+    Case::new(place, title.trim_end(), tool, move |lab, name| {
+        let both = run(lab, &place, name, tool, words, iterations(scale, tool, words))?;
+        judge(&both, if words.contains(&"-a") { ALL_SIZES } else { 1 })
+    })
+}
+
+/// Exchanges per size: enough to wrap every queue, few enough for the time.
+fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
+    match (scale, words.contains(&"-a"), tool.ends_with("_lat")) {
+        (Scale::Quick, true, _) => "20",
+        (Scale::Quick, false, true) => "500",
+        (Scale::Quick, false, false) => "1000",
+        (Scale::Full, true, _) => "200",
+        (Scale::Full, false, _) => "5000",
+    }
+}
+
+fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str], iterations: &str) -> Result<Both, String> {
+    let port = lab.port();
+    let port_word = port.to_string();
+    let cm = words.contains(&"-R");
+    let mut common = [&[tool, "-d", "roxie0", "-F", "-p", &port_word, "-n", iterations], words].concat();
+    let (at_server, at_client);
+    let (mut server, mut client) = (Vec::new(), Vec::new());
+    if place.family == Family::V6 {
+        common.push("--ipv6");
+        if !cm {
+            (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
+            server = vec!["-x", &at_server];
+            client = vec!["-x", &at_client];
+        }
+    }
+    // Without -R the addresses travel over TCP, which perftest does over IPv4 only.
+    let host = lab.address(&if cm { *place } else { Place { family: Family::V4, ..*place } });
+    client.push(host);
+    Pair {
+        name,
+        server: [&common[..], &server].concat(),
+        client: [&common[..], &client].concat(),
+        ready: if cm { Ready::Cm(port) } else { Ready::Tcp(port) },
+        limit: LONG,
+    }
+    .run(lab, place)
+}
+
+/// Requires a report with `rows` rows whose average is above zero, and no complaint.
+fn judge(both: &Both, rows: usize) -> Result<(), String> {
+    let fail = |why: String| Err(format!("{why}\n{}{}", both.client.describe(), both.server.describe()));
+    let mut report = both.client.output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).skip(1);
+    let good = report.by_ref().map_while(row).filter(|values| values.iter().skip(2).any(|v| *v > 0.0)).count();
+    if good != rows {
+        return fail(format!("{good} rows in the report instead of {rows}"));
+    }
+    for ended in [&both.client, &both.server] {
+        if let Some(line) = ended.output.lines().find(|line| line.contains("ompletion with error")) {
+            return fail(line.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// A line of numbers.
+fn row(line: &str) -> Option<Vec<f64>> {
+    let values: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+    values.ok().filter(|values| values.len() >= 3)
+}

@@ -1,0 +1,74 @@
+//! rping: connection manager, READ, WRITE, SEND, every byte validated by the program itself.
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::Place;
+
+use crate::case::{Case, LONG, SHORT, Scale, places};
+
+/// Sizes tried; rping's own bounds are 23 and 65536.
+const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "4096", "16385", "65535", "65536"];
+const CLIENTS: usize = 20;
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for place in places(scale, true) {
+        cases.push(one(place, &["-C", "1000", "-V"]));
+    }
+    for place in places(scale, false) {
+        cases.push(one(place, &["-C", "10", "-v", "-V", "-d"]));
+        cases.push(one(place, &["-C", "100", "-V", "-q"]));
+        cases.push(Case::new(place, "rping -S 23..65536", "rping", move |lab, name| {
+            SIZES.iter().try_for_each(|size| pair(lab, &place, name, &["-C", "20", "-V", "-S", size]))
+        }));
+    }
+    for place in places(scale, true) {
+        cases.push(Case::new(place, "rping -P with 20 clients at once", "rping", move |lab, name| {
+            crowd(lab, &place, name)
+        }));
+    }
+    cases
+}
+
+fn one(place: Place, words: &[&'static str]) -> Case {
+    let words = words.to_vec();
+    Case::new(place, &format!("rping {}", words.join(" ")), "rping", move |lab, name| pair(lab, &place, name, &words))
+}
+
+fn pair(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = [&["-a", address, "-p", &port_word], words].concat();
+    Pair {
+        name,
+        server: [&["rping", "-s"], &common[..]].concat(),
+        client: [&["rping", "-c"], &common[..]].concat(),
+        ready: Ready::Cm(port),
+        limit: LONG,
+    }
+    .run(lab, place)
+    .map(drop)
+}
+
+fn crowd(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let mut server =
+        start(lab, place, Side::Server, name, &["rping", "-s", "-P", "-a", address, "-p", &port_word])?;
+    wait_ready(&mut server, Ready::Cm(port))?;
+    let words = ["rping", "-c", "-V", "-C", "100", "-a", address, "-p", &port_word];
+    let clients: Result<Vec<_>, String> = (0..CLIENTS)
+        .map(|n| start(lab, place, Side::Client, &format!("{name}-{n}"), &words))
+        .collect();
+    for (n, mut client) in clients?.into_iter().enumerate() {
+        let ended = client.wait(LONG);
+        if !ended.succeeded() {
+            let server = server.wait(std::time::Duration::ZERO);
+            return Err(format!("client {n} of {CLIENTS}\n{}{}", ended.describe(), server.describe()));
+        }
+    }
+    if server.has_ended() {
+        return Err(format!("the persistent server ended\n{}", server.wait(SHORT).describe()));
+    }
+    Ok(())
+}

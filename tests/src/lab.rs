@@ -1,0 +1,239 @@
+//! Network namespaces to run in, made on first use and gone with the process, however it ends.
+//!
+//! A namespace lives as long as its holder, a process that waits for the end of a pipe whose other end is ours.
+//! Every user has namespaces of its own: UDP port 4791 belongs to one user at a time.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::binaries::Binaries;
+use crate::place::{Family, Place, Topology, User};
+use crate::process::{Running, eventually};
+
+/// `nobody` and `nogroup`.
+const NOBODY: u32 = 65534;
+/// First TCP port or rdma_cm port given to a case.
+const PORT_MIN: u16 = 20_000;
+
+/// One end of a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    /// Listens.
+    Server,
+    /// Connects.
+    Client,
+}
+
+/// Everything cases share.
+#[derive(Debug)]
+pub struct Lab {
+    binaries: Binaries,
+    logs: PathBuf,
+    root: bool,
+    nets: Mutex<HashMap<(Topology, User, u32), Arc<Net>>>,
+    port: AtomicU16,
+}
+
+/// The namespaces of one place.
+#[derive(Debug)]
+struct Net {
+    /// Server's, and the client's if it is another one.
+    holders: Vec<Holder>,
+}
+
+#[derive(Debug)]
+struct Holder(Child);
+
+impl Lab {
+    /// A lab that keeps the programs' output under `logs`.
+    ///
+    /// # Errors
+    /// If the binaries are not built.
+    pub fn new(logs: PathBuf) -> io::Result<Self> {
+        Ok(Self {
+            binaries: Binaries::copy()?,
+            logs,
+            root: is_root(),
+            nets: Mutex::default(),
+            port: AtomicU16::new(PORT_MIN),
+        })
+    }
+
+    /// The `roxie` program.
+    #[must_use]
+    pub fn roxie(&self) -> PathBuf {
+        self.binaries.roxie()
+    }
+
+    /// A port number nobody else in this run uses.
+    pub fn port(&self) -> u16 {
+        self.port.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn address(&self, place: &Place) -> &'static str {
+        match (place.topology, place.family) {
+            (Topology::Loopback, Family::V4) => "127.0.0.1",
+            (Topology::Loopback, Family::V6) => "::1",
+            (_, Family::V4) => "10.77.0.1",
+            (_, Family::V6) => "fd77::1",
+        }
+    }
+
+    /// The interface under the device.
+    #[must_use]
+    pub fn netdev(&self, place: &Place) -> &'static str {
+        if place.topology == Topology::Loopback { "lo" } else { "veth0" }
+    }
+
+    /// Starts `roxie run -- program` on one side; its output is kept under `name`.
+    ///
+    /// # Errors
+    /// If namespaces cannot be made or the program cannot be started.
+    pub fn run(&self, place: &Place, side: Side, name: &str, program: &[&str]) -> io::Result<Running> {
+        let mut words = vec!["run", "--netdev", self.netdev(place), "--"];
+        words.extend(program);
+        self.roxie_command(place, side, name, &words)
+    }
+
+    /// Starts `roxie` with `words` on one side.
+    ///
+    /// # Errors
+    /// As [`Lab::run`].
+    pub fn roxie_command(&self, place: &Place, side: Side, name: &str, words: &[&str]) -> io::Result<Running> {
+        let mut command = self.enter(place, side)?;
+        command.arg(self.roxie()).args(words);
+        let line = format!("[{place} {side:?}] roxie {}", words.join(" "));
+        let log = self.logs.join(format!("{}.{side:?}.log", file_name(name)).to_lowercase());
+        Running::start(command, line, &log)
+    }
+
+    /// A command prefix that enters the side's namespace as the place's user, on the side's CPU.
+    fn enter(&self, place: &Place, side: Side) -> io::Result<Command> {
+        let mut words: Vec<String> = Vec::new();
+        if self.root {
+            let net = self.net(place)?;
+            let holder = match side {
+                Side::Client => net.holders.last(),
+                Side::Server => net.holders.first(),
+            };
+            let pid = holder.map_or(0, |holder| holder.0.id());
+            words.extend(["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net"), "--".to_owned()]);
+        }
+        if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
+            let cpu = if side == Side::Server { "0" } else { "1" };
+            words.extend(["taskset", "-c", cpu].map(str::to_owned));
+        }
+        if place.user == User::Ordinary {
+            words.extend(["prlimit", "--memlock=65536:65536", "--"].map(str::to_owned));
+        }
+        words.extend(["setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
+        if self.root && place.user == User::Ordinary {
+            words.extend([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()]);
+        }
+        words.push("--".to_owned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir("/");
+        if place.user == User::Ordinary {
+            command.env_remove("XDG_RUNTIME_DIR").env("HOME", "/tmp");
+        }
+        Ok(command)
+    }
+
+    fn net(&self, place: &Place) -> io::Result<Arc<Net>> {
+        let mut nets = self.nets.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (place.topology, place.user, place.mtu);
+        if let Some(net) = nets.get(&key) {
+            return Ok(Arc::clone(net));
+        }
+        let net = Arc::new(Net::make(place)?);
+        nets.insert(key, Arc::clone(&net));
+        Ok(net)
+    }
+}
+
+impl Net {
+    fn make(place: &Place) -> io::Result<Self> {
+        let mut holders = vec![Holder::new()?];
+        match place.topology {
+            Topology::Loopback => {}
+            Topology::SameHost => {
+                holders[0].ip("link add veth0 type veth peer name veth1")?;
+                holders[0].ip(&format!("link set veth1 mtu {} up", place.mtu))?;
+                holders[0].dress(1, place.mtu)?;
+            }
+            Topology::TwoHosts => {
+                holders.push(Holder::new()?);
+                let peer = holders[1].0.id();
+                holders[0].ip(&format!("link add veth0 type veth peer name veth0 netns {peer}"))?;
+                holders[0].dress(1, place.mtu)?;
+                holders[1].dress(2, place.mtu)?;
+            }
+        }
+        for holder in &holders {
+            holder.ip("link set lo up")?;
+        }
+        Ok(Self { holders })
+    }
+}
+
+impl Holder {
+    fn new() -> io::Result<Self> {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let holder = Self(command.spawn()?);
+        let (own, theirs) = (namespace("self"), format!("{}", holder.0.id()));
+        let entered = || fs::read_to_string(format!("/proc/{theirs}/comm")).is_ok_and(|name| name == "cat\n");
+        let moved = || entered() && namespace(&theirs) != own;
+        if eventually(Duration::from_secs(5), moved) {
+            return Ok(holder);
+        }
+        Err(io::Error::other("unshare --net did not make a network namespace"))
+    }
+
+    fn ip(&self, words: &str) -> io::Result<()> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).args(["--", "ip"]);
+        let output = command.args(words.split(' ')).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr))))
+    }
+
+    /// Addresses of host `n`, and the link up.
+    fn dress(&self, n: u32, mtu: u32) -> io::Result<()> {
+        self.ip(&format!("address add 10.77.0.{n}/24 dev veth0"))?;
+        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad"))?;
+        self.ip(&format!("link set veth0 mtu {mtu} up"))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // The namespace goes with its last process.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether this process may make namespaces and become other users.
+#[must_use]
+pub fn is_root() -> bool {
+    nix::unistd::Uid::effective().is_root()
+}
+
+fn namespace(process: &str) -> Option<PathBuf> {
+    fs::read_link(Path::new("/proc").join(process).join("ns/net")).ok()
+}
+
+fn file_name(case: &str) -> String {
+    case.chars().map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' }).collect()
+}

@@ -1,0 +1,8 @@
+//! What whole-system tests stand on: built binaries, places to run in, and processes that always end.
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod lab;
+pub mod pair;
+pub mod place;
+pub mod process;

@@ -1,0 +1,107 @@
+//! A server, then a client, both to a good end.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::lab::{Lab, Side};
+use crate::place::Place;
+use crate::process::{Ended, Running, eventually};
+
+/// How long a server may take until it listens.
+const READY_MAX: Duration = Duration::from_secs(5);
+/// How long the server may take to end after the client did.
+const AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// How a server shows that it listens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ready {
+    /// A TCP socket listens on this port (perftest and the pingpongs exchange their addresses over it).
+    Tcp(u16),
+    /// The connection manager's name for this port exists in the namespace (crate `roxie`, module `bag`).
+    Cm(u16),
+}
+
+/// What both sides printed.
+#[derive(Clone, Debug)]
+pub struct Both {
+    /// The server's end.
+    pub server: Ended,
+    /// The client's end.
+    pub client: Ended,
+}
+
+/// Two command lines and how long they may take.
+#[derive(Clone, Debug)]
+pub struct Pair<'a> {
+    /// Name of the case, for its logs.
+    pub name: &'a str,
+    /// Server's program and arguments.
+    pub server: Vec<&'a str>,
+    /// Client's program and arguments.
+    pub client: Vec<&'a str>,
+    /// When the client may start.
+    pub ready: Ready,
+    /// Time for the client.
+    pub limit: Duration,
+}
+
+impl Pair<'_> {
+    /// Runs both and requires exit code 0 of both.
+    ///
+    /// # Errors
+    /// A description with both command lines and outputs.
+    pub fn run(&self, lab: &Lab, place: &Place) -> Result<Both, String> {
+        let mut server = start(lab, place, Side::Server, self.name, &self.server)?;
+        wait_ready(&mut server, self.ready)?;
+        let mut client = start(lab, place, Side::Client, self.name, &self.client)?;
+        let client = client.wait(self.limit);
+        let server = server.wait(if client.succeeded() { AFTER_MAX } else { Duration::from_millis(500) });
+        if client.succeeded() && server.succeeded() {
+            return Ok(Both { server, client });
+        }
+        Err(format!("{}{}", client.describe(), server.describe()))
+    }
+}
+
+/// Starts one side.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start(lab: &Lab, place: &Place, side: Side, name: &str, program: &[&str]) -> Result<Running, String> {
+    lab.run(place, side, name, program).map_err(|error| format!("starting {}: {error}", program.join(" ")))
+}
+
+/// Waits until a server listens.
+///
+/// # Errors
+/// What the server printed, if it ended or does not listen in time.
+pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
+    let mut ended = false;
+    let listening = eventually(READY_MAX, || {
+        ended = server.has_ended();
+        ended || listens(server.pid(), ready)
+    });
+    if listening && !ended {
+        return Ok(());
+    }
+    let what = if ended { "the server ended before it listened" } else { "the server does not listen" };
+    Err(format!("{what}\n{}", server.wait(Duration::ZERO).describe()))
+}
+
+fn listens(pid: u32, ready: Ready) -> bool {
+    let table = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    match ready {
+        Ready::Tcp(port) => {
+            // proc_net_tcp(5): local address, remote address, state; 0A is LISTEN.
+            let end = format!(":{port:04X}");
+            [table("tcp"), table("tcp6")].iter().flat_map(|table| table.lines()).any(|line| {
+                let mut fields = line.split_whitespace().skip(1);
+                fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some("0A")
+            })
+        }
+        Ready::Cm(port) => {
+            let part = format!("/{port:04x}/");
+            table("unix").lines().any(|line| line.contains("/svc/") && line.contains(&part))
+        }
+    }
+}

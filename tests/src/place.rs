@@ -1,0 +1,97 @@
+//! Where a pair of programs runs: topology, address family, user.
+
+use std::fmt;
+
+/// Where the two processes are.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Topology {
+    /// One host, loopback addresses.
+    Loopback,
+    /// One host, the address of a veth.
+    SameHost,
+    /// Two network namespaces joined by a veth.
+    TwoHosts,
+}
+
+/// Address family.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Who runs the programs.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum User {
+    /// Root.
+    Root,
+    /// An unprivileged user with 64 KiB of lockable memory.
+    Ordinary,
+}
+
+/// A place.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Place {
+    /// Where the two processes are.
+    pub topology: Topology,
+    /// Address family.
+    pub family: Family,
+    /// Who runs them.
+    pub user: User,
+    /// MTU of the veth.
+    pub mtu: u32,
+}
+
+impl Place {
+    /// A place with a veth of MTU 1500.
+    #[must_use]
+    pub fn new(topology: Topology, family: Family, user: User) -> Self {
+        Self { topology, family, user, mtu: 1500 }
+    }
+
+    /// All twelve.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut places = Vec::new();
+        for user in [User::Root, User::Ordinary] {
+            for topology in [Topology::TwoHosts, Topology::SameHost, Topology::Loopback] {
+                places.extend([Family::V4, Family::V6].map(|family| Self::new(topology, family, user)));
+            }
+        }
+        places
+    }
+
+    /// The largest path MTU the link carries: 4096 on loopback, 1024 at MTU 1500 (IBA Annex A17).
+    #[must_use]
+    pub fn path_mtu(&self) -> u32 {
+        match self.topology {
+            Topology::Loopback => 4096,
+            _ => [4096, 2048, 1024, 512].into_iter().find(|m| m + 100 <= self.mtu).unwrap_or(256),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topology = match self.topology {
+            Topology::Loopback => "lo",
+            Topology::SameHost => "host",
+            Topology::TwoHosts => "net",
+        };
+        let family = match self.family {
+            Family::V4 => "4",
+            Family::V6 => "6",
+        };
+        let user = match self.user {
+            User::Root => "root",
+            User::Ordinary => "user",
+        };
+        write!(f, "{topology}{family}")?;
+        if self.mtu != 1500 {
+            write!(f, "-mtu{}", self.mtu)?;
+        }
+        write!(f, "/{user}")
+    }
+}
