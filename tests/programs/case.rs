@@ -26,8 +26,11 @@ pub(crate) struct Case {
     /// Programs it cannot do without.
     pub(crate) programs: Vec<&'static str>,
     pub(crate) place: Place,
-    pub(crate) run: Box<dyn FnOnce(&Lab) -> Result<(), String> + Send>,
+    pub(crate) run: Run,
 }
+
+/// What a case does; an error says what went wrong, with the outputs.
+pub(crate) type Run = Box<dyn FnOnce(&Lab) -> Result<(), String> + Send>;
 
 impl Case {
     /// A case called `place/what`.

@@ -2,43 +2,114 @@
 
 use std::time::{Duration, Instant};
 
-use roxie_tests::lab::Side;
+use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
+use serde_json::Value;
 
 use crate::case::{Case, devinfo, good, roxie, says};
 
 /// Starts measured for the start-up time, of which the median counts.
 const STARTS: usize = 11;
-/// Start-up of `roxie run -- ibv_devices`, sandbox entry included.
+/// Start-up of `roxie run -- ibv_devices`, with entering the namespace.
 const START_MAX: Duration = Duration::from_millis(100);
+/// The whole demo.
+const DEMO_MAX: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for user in [User::Root, User::Ordinary] {
         let place = Place::new(Topology::Loopback, Family::V4, user);
-        cases.extend(at(place));
         let veth = Place::new(Topology::SameHost, Family::V4, user);
-        cases.push(Case::new(veth, "roxie demo --netdev", "taskset", move |lab, name| {
-            let words = ["demo", "--no-figures", "--netdev", lab.netdev(&veth)];
-            good(roxie(lab, &veth, Side::Server, name, &words)?).map(drop)
-        }));
+        let case = |place: Place, what, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
+            Case::new(place, what, program, move |lab, name| run(lab, &place, name))
+        };
+        cases.extend([
+            case(place, "roxie demo", "taskset", demo),
+            case(veth, "roxie demo --netdev", "taskset", demo_netdev),
+            case(veth, "roxie devinfo", "taskset", devinfo_facts),
+            case(place, "roxie doctor", "taskset", doctor),
+            case(place, "roxie env", "sh", environment),
+            case(place, "roxie run without a command to run", "taskset", refusals),
+            case(place, "roxie run keeps exit codes", "sh", exit_codes),
+            case(place, "roxie run starts fast", "ibv_devices", starts_fast),
+        ]);
     }
     cases
 }
 
-fn at(place: Place) -> Vec<Case> {
-    let case = |what: &str, program, run| Case::new(place, what, program, run);
-    let mut cases = vec![case("roxie demo", "taskset", demo as fn(&_, &_) -> _)];
-    cases.clear();
-    cases.push(Case::new(place, "roxie demo", "taskset", move |lab, name| {
-        let start = Instant::now();
-        let ended = good(roxie(lab, &place, Side::Server, name, &["demo"])?)?;
-        if start.elapsed() > Duration::from_secs(20) {
-            return Err(format!("took {:.1} s\n{}", start.elapsed().as_secs_f64(), ended.describe()));
+fn demo(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let start = Instant::now();
+    let ended = good(roxie(lab, place, Side::Server, name, &["demo"])?)?;
+    if start.elapsed() > DEMO_MAX {
+        return Err(format!("took {:.1} s\n{}", start.elapsed().as_secs_f64(), ended.describe()));
+    }
+    let facts = ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "udp", "p99"];
+    facts.iter().try_for_each(|fact| says(&ended, fact))?;
+    let plain = !ended.output.contains('\x1b') && !ended.output.contains('\r');
+    if plain { Ok(()) } else { Err(format!("terminal codes in a file\n{}", ended.describe())) }
+}
+
+fn demo_netdev(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let words = ["demo", "--no-figures", "--netdev", lab.netdev(place)];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    says(&ended, lab.address(place))
+}
+
+fn devinfo_facts(lab: &Lab, place: &Place, _: &str) -> Result<(), String> {
+    let value = devinfo(lab, place, Side::Server)?;
+    let facts = [
+        ("/device/name", Value::from("roxie0")),
+        ("/device/netdev", Value::from("veth0")),
+        ("/port/state", Value::from("active")),
+        ("/port/active_mtu", Value::from(1024)),
+    ];
+    let wrong = facts.iter().find(|(at, wanted)| value.pointer(at) != Some(wanted));
+    wrong.map_or(Ok(()), |(at, wanted)| Err(format!("{at} is not {wanted} in {value}")))
+}
+
+fn doctor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(roxie(lab, place, Side::Server, name, &["doctor"])?)?;
+    ["kernel", "UDP GSO/GRO", "port 4791", "libraries"].iter().try_for_each(|check| says(&ended, check))?;
+    let ended = good(roxie(lab, place, Side::Server, name, &["doctor", "--json"])?)?;
+    let value: Value = serde_json::from_str(&ended.output).map_err(|error| error.to_string())?;
+    if value["ok"] == true { Ok(()) } else { Err(ended.describe()) }
+}
+
+fn environment(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie();
+    let script = format!("eval \"$({} env --name mlx5_0)\" && ibv_devices", program.display());
+    let words = ["run", "--", "sh", "-c", &script];
+    says(&good(roxie(lab, place, Side::Server, name, &words)?)?, "mlx5_0")
+}
+
+fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let table: [(&[&str], i32, &str); 4] = [
+        (&["run", "--", "no-such-program"], 127, "command not found"),
+        (&["run", "--", "/etc/passwd"], 126, "not executable"),
+        (&["run", "--netdev", "nonesuch", "--", "true"], 1, "there are: lo"),
+        (&["run"], 2, "COMMAND"),
+    ];
+    table.iter().try_for_each(|(words, code, text)| {
+        let ended = roxie(lab, place, Side::Server, name, words)?;
+        if ended.code() != Some(*code) {
+            return Err(format!("expected exit code {code}\n{}", ended.describe()));
         }
-        ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "udp", "p99"]
-            .iter()
-            .try_for_each(|word| says(&ended, word))
-    }));
-    cases
+        says(&ended, text)
+    })
+}
+
+fn exit_codes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", "exit 42"])?;
+    if ended.code() == Some(42) { Ok(()) } else { Err(ended.describe()) }
+}
+
+fn starts_fast(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let mut took = Vec::new();
+    for _ in 0..STARTS {
+        let ended = good(roxie(lab, place, Side::Server, name, &["run", "--", "ibv_devices"])?)?;
+        took.push(ended.took);
+    }
+    took.sort();
+    let median = took[STARTS / 2];
+    if median < START_MAX { Ok(()) } else { Err(format!("median of {STARTS} starts: {median:?}")) }
 }

@@ -84,11 +84,14 @@ impl Running {
     pub fn wait(&mut self, limit: Duration) -> Ended {
         let start = Instant::now();
         let mut status = None;
-        while status.is_none() && start.elapsed() < limit {
+        loop {
             match self.child.try_wait() {
-                Ok(None) => sleep(LOOK),
-                Ok(ended) => status = ended,
-                Err(_) => break,
+                Ok(None) if start.elapsed() < limit => sleep(LOOK),
+                Ok(None) | Err(_) => break,
+                Ok(ended) => {
+                    status = ended;
+                    break;
+                }
             }
         }
         let took = start.elapsed();

@@ -5,27 +5,27 @@
 use std::fmt::Write as _;
 
 /// One section of a table: a version node and the names that carry it.
-pub struct Node {
-    pub name: String,
+pub(crate) struct Node {
+    pub(crate) name: String,
     /// The node this one inherits from.
-    pub parent: Option<String>,
-    pub symbols: Vec<Symbol>,
+    pub(crate) parent: Option<String>,
+    pub(crate) symbols: Vec<Symbol>,
 }
 
 /// One exported name within a node.
 #[derive(Clone)]
-pub struct Symbol {
-    pub name: String,
-    pub what: What,
+pub(crate) struct Symbol {
+    pub(crate) name: String,
+    pub(crate) what: What,
     /// Whether this is the version a program linked today gets (`@@`).
-    pub default: bool,
+    pub(crate) default: bool,
     /// Present in this node only, not in the nodes that repeat it.
-    pub once: bool,
+    pub(crate) once: bool,
 }
 
 /// What stands behind a name.
 #[derive(Clone, Eq, PartialEq)]
-pub enum What {
+pub(crate) enum What {
     /// The Rust function with this name.
     Function(String),
     /// A function that sets `errno` and returns a constant.
@@ -38,7 +38,7 @@ const EOPNOTSUPP: i32 = 95;
 const ENOSYS: i32 = 38;
 
 /// Parses a table; `ibverbs.txt` explains the form.
-pub fn parse(text: &str) -> Vec<Node> {
+pub(crate) fn parse(text: &str) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut hidden = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -100,7 +100,7 @@ fn parse_symbol(line: &str) -> Option<(Symbol, bool)> {
 }
 
 /// The linker's version script: every node with its names, everything else local.
-pub fn version_script(nodes: &[Node]) -> String {
+pub(crate) fn version_script(nodes: &[Node]) -> String {
     let mut script = String::new();
     for (index, node) in nodes.iter().enumerate() {
         writeln!(script, "{} {{", node.name).expect("writing to a string");

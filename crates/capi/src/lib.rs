@@ -8,7 +8,7 @@
 // from Rust outside this crate.
 #![allow(clippy::missing_safety_doc, clippy::similar_names)]
 
-mod abi;
+pub mod abi;
 mod errno;
 mod ibv;
 mod object;

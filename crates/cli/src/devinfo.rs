@@ -1,6 +1,6 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
-use roxie::{Context, Device, DeviceConfig};
+use roxie::verbs::{Context, Device, DeviceConfig};
 use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};

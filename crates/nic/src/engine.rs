@@ -11,7 +11,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use transport::{AsyncEventKind, Instant, Qp, QpEvent, RecvQueue, VerbsError};
+use transport::{
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpEvent, QpState, RecvQueue, VerbsError,
+};
 use wire::{DropReason, Gid, Qpn};
 
 use crate::bag::Membership;
@@ -478,7 +480,9 @@ impl Tables {
             if let Err(cq) = delivered {
                 let element = AsyncElement::Cq(cq.cookie());
                 entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
-                entry.qp.fail(now);
+                let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+                // Any state but RESET may go to ERR, and a QP in RESET completes nothing.
+                let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
             }
         }
         if let Some(at) = entry.qp.poll_timeout()

@@ -110,7 +110,10 @@ impl GidTable {
 fn default_interface(netlink: &mut Netlink) -> Option<u32> {
     let far_away: [IpAddr; 2] =
         [Ipv4Addr::new(1, 1, 1, 1).into(), Ipv6Addr::new(0x2600, 0, 0, 0, 0, 0, 0, 1).into()];
-    far_away.into_iter().find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local)).map(|r| r.oif)
+    far_away
+        .into_iter()
+        .find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local))
+        .map(|r| r.oif)
 }
 
 fn choose<'a>(
@@ -122,8 +125,9 @@ fn choose<'a>(
     if let Some(name) = name {
         return links.iter().find(|l| l.name == name);
     }
-    let is_usable =
-        |l: &&Link| l.is_up && !l.is_loopback && addresses.iter().any(|a| a.ifindex == l.index && is_valid(a));
+    let is_usable = |l: &&Link| {
+        l.is_up && !l.is_loopback && addresses.iter().any(|a| a.ifindex == l.index && is_valid(a))
+    };
     links
         .iter()
         .find(|l| Some(l.index) == default && is_usable(l))
@@ -274,7 +278,11 @@ mod tests {
         assert!(!table.entries.is_empty() && table.node_guid != [0; 8]);
         for (i, row) in table.entries.iter().enumerate() {
             assert_eq!(table.index_of(&row.gid), u8::try_from(i).ok());
-            assert_eq!(table.source_for(row.gid.ip()), u8::try_from(i).ok(), "own addresses reach themselves");
+            assert_eq!(
+                table.source_for(row.gid.ip()),
+                u8::try_from(i).ok(),
+                "own addresses reach themselves"
+            );
         }
         let lo = GidTable::read(Some("lo")).unwrap();
         assert_eq!(lo.entries[0].gid.ip(), Ipv4Addr::LOCALHOST);

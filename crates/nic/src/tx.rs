@@ -36,9 +36,9 @@ impl Core {
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
             let flow = match &packet.ud {
                 None => flow,
-                Some(dest) => tables.source_ip(dest.av.sgid_index).and_then(|src| {
+                Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
                     let key = FlowKey {
-                        src,
+                        src: row.gid.ip(),
                         dst: dest.av.dgid.ip(),
                         dst_slot: (dest.remote_qpn.value() >> 16) as u8,
                         tos: dest.av.traffic_class,

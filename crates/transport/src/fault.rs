@@ -1,7 +1,7 @@
 //! The tables of faults: what the responder answers and completes when a request breaks a rule (IBA 9.9.3, C9-222), and
 //! which status a send work request ends with (IBA 9.9.2).
 
-use wire::NakCode;
+use wire::{DropReason, NakCode};
 
 use crate::event::AsyncEventKind;
 use crate::memory::AccessFault;
@@ -38,7 +38,7 @@ pub(crate) enum Fault {
 
 /// What a fault is answered with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum NakKind {
     /// Nothing.
     Silence,
     /// A NAK with this code.
@@ -51,41 +51,49 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) fault: Fault,
-    pub(crate) answer: Answer,
+    pub(crate) nak: NakKind,
     /// Status of the receive work request that the message holds, if it holds one.
     pub(crate) completion: Option<WcStatus>,
     /// The event when it holds none.
     pub(crate) event: Option<AsyncEventKind>,
     /// Whether the queue pair goes to the error state.
     pub(crate) fatal: bool,
+    /// What the packet is counted as.
+    pub(crate) reason: DropReason,
 }
 
-const fn transient(fault: Fault, answer: Answer) -> Row {
-    Row { fault, answer, completion: None, event: None, fatal: false }
+const fn transient(fault: Fault, nak: NakKind, reason: DropReason) -> Row {
+    Row { fault, nak, reason, completion: None, event: None, fatal: false }
 }
 
-const fn fatal(fault: Fault, answer: Answer, completion: WcStatus, event: Option<AsyncEventKind>) -> Row {
-    Row { fault, answer, completion: Some(completion), event, fatal: true }
+const fn fatal(
+    fault: Fault,
+    nak: NakKind,
+    completion: WcStatus,
+    event: Option<AsyncEventKind>,
+    reason: DropReason,
+) -> Row {
+    Row { fault, nak, reason, completion: Some(completion), event, fatal: true }
 }
 
 const REQ: Option<AsyncEventKind> = Some(AsyncEventKind::QpReqErr);
 const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
-const INVALID: Answer = Answer::Nak(NakCode::InvalidRequest);
+const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
 
 #[rustfmt::skip]
 static ROWS: [Row; 12] = [
-    transient(Fault::PsnAhead,              Answer::Nak(NakCode::PsnSequenceError)),
-    transient(Fault::NoReceiveWqe,          Answer::Rnr),
-    transient(Fault::DuplicateUnanswerable, Answer::Silence),
-    fatal(Fault::Opcode,            INVALID,                                   WcStatus::LocQpOpErr,   REQ),
-    fatal(Fault::QpAccess,          INVALID,                                   WcStatus::LocQpOpErr,   REQ),
-    fatal(Fault::Length,            INVALID,                                   WcStatus::LocQpOpErr,   REQ),
-    fatal(Fault::RecvTooLong,       INVALID,                                   WcStatus::LocLenErr,    None),
-    fatal(Fault::TooManyReads,      INVALID,                                   WcStatus::LocQpOpErr,   REQ),
-    fatal(Fault::Misaligned,        INVALID,                                   WcStatus::LocQpOpErr,   REQ),
-    fatal(Fault::RemoteAccess,      Answer::Nak(NakCode::RemoteAccessError),        WcStatus::LocAccessErr, ACCESS),
-    fatal(Fault::RecvWqeProtection, Answer::Nak(NakCode::RemoteOperationalError),   WcStatus::LocProtErr,   None),
-    fatal(Fault::Invalidate,        Answer::Silence,                           WcStatus::RemInvReqErr, None),
+    transient(Fault::PsnAhead,              NakKind::Nak(NakCode::PsnSequenceError), DropReason::OutOfSequence),
+    transient(Fault::NoReceiveWqe,          NakKind::Rnr, DropReason::NoReceive),
+    transient(Fault::DuplicateUnanswerable, NakKind::Silence, DropReason::Duplicate),
+    fatal(Fault::Opcode,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::BadSequenceOfOpcodes),
+    fatal(Fault::QpAccess,          INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::AccessFault),
+    fatal(Fault::Length,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::BadLength),
+    fatal(Fault::RecvTooLong,       INVALID,                                   WcStatus::LocLenErr,    None, DropReason::ReceiveTooSmall),
+    fatal(Fault::TooManyReads,      INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::QueueFull),
+    fatal(Fault::Misaligned,        INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::AccessFault),
+    fatal(Fault::RemoteAccess,      NakKind::Nak(NakCode::RemoteAccessError),        WcStatus::LocAccessErr, ACCESS, DropReason::AccessFault),
+    fatal(Fault::RecvWqeProtection, NakKind::Nak(NakCode::RemoteOperationalError),   WcStatus::LocProtErr,   None, DropReason::AccessFault),
+    fatal(Fault::Invalidate,        NakKind::Silence,                           WcStatus::RemInvReqErr, None, DropReason::AccessFault),
 ];
 
 impl Fault {

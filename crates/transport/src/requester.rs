@@ -113,6 +113,17 @@ impl Requester {
         self.reload_retries(ep);
     }
 
+    /// Sets how many READs and atomics may be outstanding; none is.
+    pub(crate) fn set_fetch_limit(&mut self, limit: u8) {
+        debug_assert!(self.fetches.is_empty());
+        self.fetches = Ring::new(usize::from(limit));
+    }
+
+    /// Sends again after SQD.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        self.timer_base = now;
+    }
+
     /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         self.sq.restart_at(0);

@@ -77,6 +77,11 @@ impl Responder {
         self.replay = Replay::new(usize::from(ep.attr.max_dest_rd_atomic));
     }
 
+    /// Sets how many READs and atomics are kept for replay, forgetting those that are.
+    pub(crate) fn set_fetch_limit(&mut self, limit: u8) {
+        self.replay = Replay::new(usize::from(limit));
+    }
+
     /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         self.expected = 0;

@@ -14,6 +14,7 @@ use crc32fast::Hasher;
 use crate::bth::Bth;
 use crate::bytes::put;
 use crate::drop::DropReason;
+use crate::ip::{Ipv4, PROTOCOL_UDP};
 use crate::udp::{ROCE_PORT, Udp};
 
 /// Bytes of the ICRC on the wire.
@@ -23,56 +24,56 @@ const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Where a packet's BTH has FECN, BECN and reserved bits, which the ICRC does not cover.
 const BTH_VARIANT: usize = 4;
-
 /// The ones that stand for the local route header, which Ethernet does not have.
 const LRH_LEN: usize = 8;
-const V4_BLOCK: usize = LRH_LEN + IPV4_LEN + Udp::LEN + Bth::LEN;
-/// Four of the eight ones are inside [`AFTER_4_ONES`], so that the block is a multiple of 16 bytes: the
-/// CRC takes those in one stride.
-const V6_BLOCK: usize = LRH_LEN - 4 + IPV6_LEN + Udp::LEN + Bth::LEN;
-
-/// CRC of four bytes of ones: the initial register after them is 0, which the library wants complemented.
-const AFTER_4_ONES: u32 = 0xffff_ffff;
 
 /// The pseudo header of one flow, ready for its packets' ICRCs.
+///
+/// The CRC is linear: what differs from packet to packet (two lengths, the identification, the BTH) is looked
+/// up byte by byte and added to the register of a pseudo header that has zeros there. Those loads do not wait
+/// for each other; the payload's CRC would have to wait for one that ran over the headers.
 #[derive(Clone, Copy, Debug)]
-pub struct IcrcHeader(Block);
+pub struct IcrcHeader {
+    /// The CRC register behind the BTH if all varying bytes were zero.
+    register: u32,
+    version: Version,
+}
 
 #[derive(Clone, Copy, Debug)]
-enum Block {
-    V4([u8; V4_BLOCK]),
-    V6([u8; V6_BLOCK]),
+enum Version {
+    V4,
+    V6,
 }
 
 impl IcrcHeader {
     /// For IPv4 packets without options and with DF set, as every RoCEv2 packet is.
     #[must_use]
     pub fn v4(src: Ipv4Addr, dst: Ipv4Addr, sport: u16, dport: u16) -> Self {
-        let mut block = [0xff; V4_BLOCK];
+        let mut block = [0; LRH_LEN + IPV4_LEN + Udp::LEN + Bth::LEN];
+        put(&mut block, 0, [0xff; LRH_LEN]);
         let ip = &mut block[LRH_LEN..];
-        ip[0] = 0x45;
-        // Length (2..4) and identification (4..6) belong to the packet.
-        put(ip, 6, [0x40, 0]);
-        ip[9] = 17;
+        // Type of service, TTL and checksum are masked; lengths and identification belong to the packet.
+        put(ip, 0, [0x45, 0xff]);
+        put(ip, 6, [0x40, 0, 0xff, PROTOCOL_UDP, 0xff, 0xff]);
         put(ip, 12, src.octets());
         put(ip, 16, dst.octets());
-        put(ip, IPV4_LEN, sport.to_be_bytes());
-        put(ip, IPV4_LEN + 2, dport.to_be_bytes());
-        Self(Block::V4(block))
+        fill_udp_and_bth(&mut ip[IPV4_LEN..], sport, dport);
+        Self { register: !crc32fast::hash(&block), version: Version::V4 }
     }
 
     /// For IPv6 packets without extension headers.
     #[must_use]
     pub fn v6(src: Ipv6Addr, dst: Ipv6Addr, sport: u16, dport: u16) -> Self {
-        let mut block = [0xff; V6_BLOCK];
-        let ip = &mut block[LRH_LEN - 4..];
-        ip[0] = 0x6f;
-        ip[6] = 17;
+        let mut block = [0; LRH_LEN + IPV6_LEN + Udp::LEN + Bth::LEN];
+        put(&mut block, 0, [0xff; LRH_LEN]);
+        let ip = &mut block[LRH_LEN..];
+        // Traffic class, flow label and hop limit are masked; the length belongs to the packet.
+        put(ip, 0, [0x6f, 0xff, 0xff, 0xff]);
+        put(ip, 6, [PROTOCOL_UDP, 0xff]);
         put(ip, 8, src.octets());
         put(ip, 24, dst.octets());
-        put(ip, IPV6_LEN, sport.to_be_bytes());
-        put(ip, IPV6_LEN + 2, dport.to_be_bytes());
-        Self(Block::V6(block))
+        fill_udp_and_bth(&mut ip[IPV6_LEN..], sport, dport);
+        Self { register: !crc32fast::hash(&block), version: Version::V6 }
     }
 
     /// The ICRC of one packet, to be sent as `to_le_bytes`. `packet` is BTH..pad, at least a BTH long;
@@ -86,21 +87,18 @@ impl IcrcHeader {
         };
         // Lengths beyond 64 KiB do not exist on the wire; cut, they give an ICRC nobody will confirm.
         let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
-        match &self.0 {
-            Block::V4(block) => {
-                let mut block = *block;
-                put(&mut block, LRH_LEN + 2, (udp_len.wrapping_add(IPV4_LEN as u16)).to_be_bytes());
-                put(&mut block, LRH_LEN + 4, ip_id.to_be_bytes());
-                put(&mut block, LRH_LEN + IPV4_LEN + 4, udp_len.to_be_bytes());
-                finish(0, &mut block, bth, rest)
+        let headers = match self.version {
+            Version::V4 => {
+                UDP_LENGTH.of(udp_len)
+                    ^ IPV4_LENGTH.of(udp_len.wrapping_add(IPV4_LEN as u16))
+                    ^ IPV4_ID.of(ip_id)
             }
-            Block::V6(block) => {
-                let mut block = *block;
-                put(&mut block, LRH_LEN, udp_len.to_be_bytes());
-                put(&mut block, LRH_LEN - 4 + IPV6_LEN + 4, udp_len.to_be_bytes());
-                finish(AFTER_4_ONES, &mut block, bth, rest)
-            }
-        }
+            Version::V6 => UDP_LENGTH.of(udp_len) ^ IPV6_LENGTH.of(udp_len),
+        };
+        let register = self.register ^ headers ^ bth_part(bth);
+        let mut hasher = Hasher::new_with_initial(!register);
+        hasher.update(rest);
+        hasher.finalize()
     }
 
     /// Checks a received packet, ICRC included, and returns the IPv4 identification it was sent with.
@@ -118,24 +116,82 @@ impl IcrcHeader {
             return Err(DropReason::TooShort);
         }
         let difference = self.icrc(expected_id, packet) ^ u32::from_le_bytes(*received);
-        match &self.0 {
-            Block::V4(_) if difference == 0 => Ok(expected_id),
-            Block::V4(_) => recover_id(difference, packet.len()).map(|id| id ^ expected_id),
-            Block::V6(_) if difference == 0 => Ok(0),
-            Block::V6(_) => Err(DropReason::BadIcrc),
+        match self.version {
+            Version::V4 if difference == 0 => Ok(expected_id),
+            Version::V4 => recover_id(difference, packet.len()).map(|id| id ^ expected_id),
+            Version::V6 if difference == 0 => Ok(0),
+            Version::V6 => Err(DropReason::BadIcrc),
         }
     }
 }
 
-#[inline(always)]
-fn finish(initial: u32, block: &mut [u8], bth: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
-    let at = block.len() - Bth::LEN;
-    block[at..].copy_from_slice(bth);
-    block[at + BTH_VARIANT] = 0xff;
-    let mut hasher = Hasher::new_with_initial(initial);
-    hasher.update(block);
-    hasher.update(rest);
-    hasher.finalize()
+fn fill_udp_and_bth(bytes: &mut [u8], sport: u16, dport: u16) {
+    put(bytes, 0, sport.to_be_bytes());
+    put(bytes, 2, dport.to_be_bytes());
+    put(bytes, 6, [0xff, 0xff]);
+    bytes[Udp::LEN + BTH_VARIANT] = 0xff;
+}
+
+/// What a BTH adds to the register behind it. Its variant byte is part of [`IcrcHeader::register`].
+#[inline]
+fn bth_part(bth: &[u8; Bth::LEN]) -> u32 {
+    let mut part = 0;
+    for (at, (byte, table)) in bth.iter().zip(&BTH).enumerate() {
+        if at != BTH_VARIANT {
+            part ^= table[usize::from(*byte)];
+        }
+    }
+    part
+}
+
+/// What a 16-bit field adds to the register behind the BTH.
+struct Field {
+    high: [u32; 256],
+    low: [u32; 256],
+}
+
+impl Field {
+    /// A field whose last byte is followed by `distance` bytes, up to the end of the BTH.
+    const fn new(distance: usize) -> Self {
+        Self { high: byte_at(distance + 1), low: byte_at(distance) }
+    }
+
+    #[inline]
+    fn of(&self, value: u16) -> u32 {
+        let [high, low] = value.to_be_bytes();
+        self.high[usize::from(high)] ^ self.low[usize::from(low)]
+    }
+}
+
+static UDP_LENGTH: Field = Field::new(Udp::LEN - 6 + Bth::LEN);
+static IPV4_LENGTH: Field = Field::new(IPV4_LEN - 4 + Udp::LEN + Bth::LEN);
+static IPV4_ID: Field = Field::new(IPV4_LEN - 6 + Udp::LEN + Bth::LEN);
+static IPV6_LENGTH: Field = Field::new(IPV6_LEN - 6 + Udp::LEN + Bth::LEN);
+static BTH: [[u32; 256]; Bth::LEN] = {
+    let mut tables = [[0; 256]; Bth::LEN];
+    let mut at = 0;
+    while at < Bth::LEN {
+        tables[at] = byte_at(Bth::LEN - 1 - at);
+        at += 1;
+    }
+    tables
+};
+
+/// What each value of a byte followed by `distance` zero bytes adds to the register.
+const fn byte_at(distance: usize) -> [u32; 256] {
+    let mut factor = ONE;
+    let mut i = 0;
+    while i < distance {
+        factor = forward(factor);
+        i += 1;
+    }
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = multiply(forward(byte as u32), factor);
+        byte += 1;
+    }
+    table
 }
 
 /// The identification that, in a packet of `packet_len` bytes BTH..pad, changes the ICRC by `difference`.
@@ -166,7 +222,17 @@ const BACK_1_LAST: u32 = powers::<256>(back(ONE))[255];
 const ONE: u32 = 1 << 31;
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// One byte, eight steps, backwards.
+/// One byte, eight steps.
+const fn forward(mut register: u32) -> u32 {
+    let mut step = 0;
+    while step < 8 {
+        register = if register & 1 != 0 { register >> 1 ^ POLYNOMIAL } else { register >> 1 };
+        step += 1;
+    }
+    register
+}
+
+/// One byte backwards.
 const fn back(mut register: u32) -> u32 {
     let mut step = 0;
     while step < 8 {
@@ -212,33 +278,40 @@ pub fn icrc_of_frame(ip_packet: &[u8]) -> Option<u32> {
         _ => return None,
     };
     let (covered, _) = ip_packet.get(..total_len)?.split_last_chunk::<ICRC_LEN>()?;
-    let (ip, rest) = covered.split_at_checked(ip_len)?;
-    let (udp, rest) = rest.split_first_chunk::<{ Udp::LEN }>()?;
-    let (bth, rest) = rest.split_first_chunk::<{ Bth::LEN }>()?;
-
-    let mut block = [0xff; LRH_LEN + IPV6_LEN + Udp::LEN + Bth::LEN];
-    let block = block.get_mut(..LRH_LEN + ip_len + Udp::LEN + Bth::LEN)?;
-    block[LRH_LEN..LRH_LEN + ip_len].copy_from_slice(ip);
-    let masked: &[usize] = if ip_len == IPV4_LEN { &[1, 8, 10, 11] } else { &[1, 2, 3, 7] };
-    for at in masked {
-        block[LRH_LEN + at] = 0xff;
-    }
-    let protocol = if ip_len == IPV4_LEN {
-        if u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0 {
-            return None; // a fragment
-        }
-        ip[9]
-    } else {
-        block[LRH_LEN] |= 0x0f;
-        ip[6]
-    };
-    let udp_header = Udp::parse(udp);
-    if protocol != 17 || udp_header.dst_port != ROCE_PORT {
+    let (ip, packet) = covered.split_at_checked(ip_len)?;
+    let (udp, packet) = packet.split_first_chunk::<{ Udp::LEN }>()?;
+    if packet.len() < Bth::LEN {
         return None;
     }
-    block[LRH_LEN + ip_len..LRH_LEN + ip_len + Udp::LEN].copy_from_slice(udp);
-    put(block, LRH_LEN + ip_len + 6, [0xff, 0xff]);
-    Some(finish(0, block, bth, rest))
+
+    let mut block = [0xff; LRH_LEN + IPV6_LEN + Udp::LEN + Bth::LEN];
+    let headers = &mut block[LRH_LEN..];
+    headers[..ip_len].copy_from_slice(ip);
+    let (protocol, masked) = if ip_len == IPV4_LEN {
+        if Ipv4::parse(ip.first_chunk()?).is_fragment() {
+            return None;
+        }
+        (ip[9], [1, 8, 10, 11])
+    } else {
+        headers[0] |= 0x0f;
+        (ip[6], [1, 2, 3, 7])
+    };
+    if protocol != PROTOCOL_UDP || Udp::parse(udp).dst_port != ROCE_PORT {
+        return None;
+    }
+    for at in masked {
+        headers[at] = 0xff;
+    }
+    let (bth, rest) = packet.split_at(Bth::LEN);
+    headers[ip_len..ip_len + Udp::LEN].copy_from_slice(udp);
+    put(headers, ip_len + 6, [0xff, 0xff]);
+    headers[ip_len + Udp::LEN..ip_len + Udp::LEN + Bth::LEN].copy_from_slice(bth);
+    headers[ip_len + Udp::LEN + BTH_VARIANT] = 0xff;
+
+    let mut hasher = Hasher::new();
+    hasher.update(&block[..LRH_LEN + ip_len + Udp::LEN + Bth::LEN]);
+    hasher.update(rest);
+    Some(hasher.finalize())
 }
 
 #[cfg(test)]
@@ -280,12 +353,6 @@ mod tests {
 
     #[test]
     fn one_byte_back_undoes_one_byte_forward() {
-        let forward = |mut s: u32| {
-            for _ in 0..8 {
-                s = if s & 1 != 0 { s >> 1 ^ POLYNOMIAL } else { s >> 1 };
-            }
-            s
-        };
         for s in [1, ONE, 0x1234_5678, u32::MAX] {
             assert_eq!(back(forward(s)), s);
             assert_eq!(multiply(s, BACK_1[1]), back(s));

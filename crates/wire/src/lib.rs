@@ -10,16 +10,16 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod psn;
-pub mod keys;
 pub mod gid;
+pub mod keys;
+pub mod psn;
 
-//pub mod eth;
-//pub mod ip;
+pub mod eth;
+pub mod ip;
 pub mod udp;
 
-pub mod opcode;
 pub mod bth;
+pub mod opcode;
 
 pub mod aeth;
 pub mod atomic;
@@ -43,17 +43,17 @@ mod bytes;
 pub use aeth::{Aeth, NakCode, Syndrome, credits_of_code, rnr_timer_ns};
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
+pub use cm::CmMessage;
 pub use deth::Deth;
 pub use drop::DropReason;
-//pub use eth::{EtherType, Ethernet, Mac, VlanTag};
+pub use eth::{EtherType, Ethernet, Mac, VlanTag};
 pub use feth::Feth;
 pub use gid::Gid;
 pub use icrc::{IcrcHeader, icrc_of_frame};
 pub use ieth::Ieth;
 pub use imm::ImmDt;
-//pub use ip::{Ipv4, Ipv6};
+pub use ip::{Ip, Ipv4, Ipv6};
 pub use keys::{Lkey, PKey, QKey, Rkey};
-pub use cm::CmMessage;
 pub use mad::{MAD_LEN, MadHeader};
 pub use opcode::{ExtHeader, OPCODES, Opcode, OpcodeRow, Operation, Position, Service};
 pub use packet::Packet;

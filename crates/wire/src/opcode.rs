@@ -107,7 +107,7 @@ impl OpcodeRow {
         while i < headers.len() {
             // A BTH stands before every extension header, so 0 is free to mean "absent".
             offsets[headers[i] as usize] = at as u8;
-            at += headers[i].len();
+            at += headers[i].len_bytes();
             i += 1;
         }
         let opcode = Opcode(opcode);
@@ -230,7 +230,7 @@ impl ExtHeader {
     /// Bytes on the wire.
     #[must_use]
     #[inline]
-    pub const fn len(self) -> usize {
+    pub const fn len_bytes(self) -> usize {
         match self {
             Self::Rdeth => Rdeth::LEN,
             Self::Deth => Deth::LEN,

@@ -183,3 +183,101 @@ impl fmt::Display for Packet<'_> {
 fn show(f: &mut fmt::Formatter<'_>, header: Option<impl fmt::Display>) -> fmt::Result {
     header.map_or(Ok(()), |header| write!(f, ", {header}"))
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::string::ToString;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::opcode::{OPCODES, Opcode};
+    use proptest::prelude::*;
+
+    /// A packet of `opcode` whose extension headers are `fill`, with `body` zero bytes behind them.
+    fn packet(opcode: Opcode, fill: u8, body: usize, pad_cnt: u8) -> Vec<u8> {
+        let mut bytes = [0; Bth::LEN];
+        Bth { opcode, pad_cnt, ..Bth::default() }.emit(&mut bytes);
+        let header_len = opcode.row().map_or(Bth::LEN, OpcodeRow::header_len);
+        let mut out = bytes.to_vec();
+        out.resize(header_len, fill);
+        out.resize(header_len + body + ICRC_LEN, 0);
+        out
+    }
+
+    #[test]
+    fn every_opcode_shows_exactly_its_headers() {
+        for row in OPCODES.iter().flatten() {
+            let bytes = packet(row.opcode, 1, 8, 0);
+            let packet = Packet::parse(&bytes).unwrap();
+            let shown = [
+                (ExtHeader::Rdeth, packet.rdeth().is_some()),
+                (ExtHeader::Deth, packet.deth().is_some()),
+                (ExtHeader::Xrceth, packet.xrceth().is_some()),
+                (ExtHeader::Feth, packet.feth().is_some()),
+                (ExtHeader::Reth, packet.reth().is_some()),
+                (ExtHeader::AtomicEth, packet.atomic_eth().is_some()),
+                (ExtHeader::Aeth, packet.aeth().is_some()),
+                (ExtHeader::AtomicAckEth, packet.atomic_ack_eth().is_some()),
+                (ExtHeader::ImmDt, packet.imm().is_some()),
+                (ExtHeader::Ieth, packet.ieth().is_some()),
+            ];
+            for (header, shown) in shown {
+                assert_eq!(shown, row.headers.contains(&header), "{} {header}", row.name);
+            }
+            assert_eq!(packet.payload(), [0; 8], "{}", row.name);
+            assert_eq!(packet.row(), row);
+        }
+    }
+
+    #[test]
+    fn every_opcode_needs_all_its_headers_its_pad_and_the_icrc() {
+        for row in OPCODES.iter().flatten() {
+            let bytes = packet(row.opcode, 1, 0, 0);
+            assert!(Packet::parse(&bytes).unwrap().payload().is_empty());
+            for len in 0..bytes.len() {
+                assert_eq!(
+                    Packet::parse(&bytes[..len]).err(),
+                    Some(DropReason::TooShort),
+                    "{} {len}",
+                    row.name
+                );
+            }
+            let bytes = packet(row.opcode, 1, 3, 3);
+            assert!(Packet::parse(&bytes).unwrap().payload().is_empty());
+            let bytes = packet(row.opcode, 1, 2, 3);
+            assert_eq!(Packet::parse(&bytes).err(), Some(DropReason::TooShort), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn unknown_opcodes_and_versions_are_refused() {
+        assert_eq!(Packet::parse(&packet(Opcode(0x15), 0, 64, 0)).err(), Some(DropReason::UnknownOpcode));
+        assert_eq!(Packet::parse(&packet(Opcode(0xff), 0, 64, 0)).err(), Some(DropReason::UnknownOpcode));
+        let mut bytes = packet(Opcode::RC_SEND_ONLY, 0, 64, 0);
+        bytes[1] |= 1;
+        assert_eq!(Packet::parse(&bytes).err(), Some(DropReason::BadTver));
+    }
+
+    #[test]
+    fn headers_are_shown_in_wire_order() {
+        let bytes = packet(Opcode::RC_WRITE_ONLY_IMM, 0, 4, 2);
+        assert_eq!(
+            Packet::parse(&bytes).unwrap().to_string(),
+            "RC RDMA WRITE Only Immediate QP=0x000000 PSN=0 Pad=2, \
+             RETH VA=0x0000000000000000 R_Key=0x00000000 DMALen=0, ImmDt 0x00000000, 2 bytes"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok(packet) = Packet::parse(&bytes) {
+                let headers = packet.row().header_len();
+                let pad = usize::from(packet.bth.pad_cnt);
+                prop_assert_eq!(headers + packet.payload().len() + pad + ICRC_LEN, bytes.len());
+                prop_assert!(!packet.to_string().is_empty());
+            }
+        }
+    }
+}

@@ -33,6 +33,8 @@ const TID: u64 = 0x1_1122_3344;
 /// Ids the active and the passive side gave the connection.
 const ACTIVE: u32 = 0x1122_3344;
 const PASSIVE: u32 = 0x5566_7788;
+const ACTIVE_GUID: u64 = 0x0000_0aff_fe00_0001;
+const PASSIVE_GUID: u64 = 0x0000_0aff_fe00_0002;
 
 fn mad(hex: &str) -> [u8; MAD_LEN] {
     bytes(hex).try_into().unwrap()
@@ -80,7 +82,7 @@ fn the_request_decodes_to_its_fields() {
         tid: TID,
         local_comm_id: ACTIVE,
         service_id: ServiceId::from_port(ServiceId::TCP, 7174),
-        local_ca_guid: 0x0a_fffe_0000_01,
+        local_ca_guid: ACTIVE_GUID,
         local_qpn: Qpn::new(0x123),
         responder_resources: 3,
         initiator_depth: 2,
@@ -109,10 +111,7 @@ fn the_request_decodes_to_its_fields() {
     };
     let CmMessage::Req(req) = message("req") else { panic!("not a REQ") };
     assert_eq!(req, want);
-    assert_eq!(
-        req.ip_header(),
-        Some(IpCmHeader { src_port: 45678, src: IpAddr::V4(A), dst: IpAddr::V4(B) })
-    );
+    assert_eq!(req.ip_header(), Some(IpCmHeader { src_port: 45678, src: IpAddr::V4(A), dst: IpAddr::V4(B) }));
     assert!(req.user_data().starts_with(b"roxie-req-private\0"));
     assert_eq!(req.user_data().len(), 56);
     assert_eq!(
@@ -137,7 +136,7 @@ fn the_reply_decodes_to_its_fields() {
         target_ack_delay: 15,
         flow_control: true,
         rnr_retry_count: 6,
-        local_ca_guid: 0x0a_fffe_0000_02,
+        local_ca_guid: PASSIVE_GUID,
         private_data: private_data(b"roxie-rep-private").unwrap(),
         ..Rep::default()
     };
@@ -163,7 +162,7 @@ fn the_other_messages_decode_to_their_fields() {
         message: Answered::OTHER,
         ari_len: 8,
         reason: RejReason::TIMEOUT,
-        ari: private_data(&0x0a_fffe_0000_01u64.to_be_bytes()).unwrap(),
+        ari: private_data(&ACTIVE_GUID.to_be_bytes()).unwrap(),
         ..Rej::default()
     };
     let CmMessage::Rej(rej) = message("rej_timeout") else { panic!("not a REJ") };
@@ -177,7 +176,10 @@ fn the_other_messages_decode_to_their_fields() {
     let dreq = Dreq { tid, local_comm_id, remote_comm_id, remote_qpn: Qpn::new(0x456), ..Dreq::default() };
     assert_eq!(message("dreq"), CmMessage::Dreq(dreq));
     let (local_comm_id, remote_comm_id) = (PASSIVE, ACTIVE);
-    assert_eq!(message("drep"), CmMessage::Drep(Drep { tid, local_comm_id, remote_comm_id, ..Drep::default() }));
+    assert_eq!(
+        message("drep"),
+        CmMessage::Drep(Drep { tid, local_comm_id, remote_comm_id, ..Drep::default() })
+    );
 
     let tid = TID;
     let mra = Mra { tid, local_comm_id, remote_comm_id, service_timeout: 24, ..Mra::default() };

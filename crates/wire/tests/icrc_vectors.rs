@@ -79,7 +79,9 @@ fn every_flipped_bit_but_the_congestion_marks_is_found() {
 
 #[test]
 fn fields_a_router_may_change_do_not_count() {
-    for (at, name) in [(1, "V1"), (8, "V1"), (10, "V1"), (26, "V1"), (1, "V2"), (3, "V2"), (7, "V2"), (46, "V2")] {
+    for (at, name) in
+        [(1, "V1"), (8, "V1"), (10, "V1"), (26, "V1"), (1, "V2"), (3, "V2"), (7, "V2"), (46, "V2")]
+    {
         let mut frame = vector(name);
         let before = icrc_of_frame(&frame[ETHERNET..]);
         frame[ETHERNET + at] ^= 0x0f;

@@ -22,7 +22,8 @@ pub(crate) type AhObject = Object<ibv_ah, Ah>;
 
 /// The address vector of the C attributes; RoCE always needs the global route.
 pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Option<AddressVector> {
-    (attr.is_global != 0 && (attr.port_num == PORT || attr.port_num == 0)).then(|| AddressVector {
+    let usable = attr.is_global != 0 && (attr.port_num == PORT || attr.port_num == 0);
+    usable.then_some(AddressVector {
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,
         hop_limit: attr.grh.hop_limit,

@@ -156,8 +156,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
     // SAFETY: counters of a live object.
     unsafe {
-        wait_acknowledged(&raw const (*cq).comp_events_completed, delivered[Queue::Completion as usize]);
-        wait_acknowledged(&raw const (*cq).async_events_completed, delivered[Queue::Async as usize]);
+        wait_acknowledged(&raw mut (*cq).comp_events_completed, delivered[Queue::Completion as usize]);
+        wait_acknowledged(&raw mut (*cq).async_events_completed, delivered[Queue::Async as usize]);
     }
     // SAFETY: the caller gives it up, nothing uses it, and every event is acknowledged.
     drop(unsafe { CqObject::retire(cq.cast()) });

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use roxie::verbs::{AsyncElement, AsyncEvent};
@@ -78,8 +78,8 @@ impl ObjectId {
 /// `counter` points into a live object.
 pub(crate) unsafe fn acknowledge(counter: *mut u32, n: u32) {
     let _lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: upheld by the caller; every access happens under this lock.
-    unsafe { *counter = (*counter).wrapping_add(n) };
+    // SAFETY: upheld by the caller; programs do not write the member.
+    unsafe { AtomicU32::from_ptr(counter) }.fetch_add(n, Ordering::Relaxed);
     ACKNOWLEDGED.1.notify_all();
 }
 
@@ -87,12 +87,11 @@ pub(crate) unsafe fn acknowledge(counter: *mut u32, n: u32) {
 ///
 /// # Safety
 /// `counter` points into a live object.
-pub(crate) unsafe fn wait_acknowledged(counter: *const u32, delivered: u32) {
-    let mut lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: upheld by the caller; every access happens under this lock.
-    while unsafe { *counter } != delivered {
-        lock = ACKNOWLEDGED.1.wait(lock).unwrap_or_else(PoisonError::into_inner);
-    }
+pub(crate) unsafe fn wait_acknowledged(counter: *mut u32, delivered: u32) {
+    // SAFETY: upheld by the caller; programs do not write the member.
+    let counter = unsafe { AtomicU32::from_ptr(counter) };
+    let lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.load(Ordering::Relaxed) != delivered));
 }
 
 /// The public counter that an event's acknowledgement adds to, if its type has one.

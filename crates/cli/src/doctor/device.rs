@@ -1,6 +1,6 @@
 //! Libraries, network interfaces, and the device itself.
 
-use roxie::{Device, DeviceConfig};
+use roxie::verbs::{Device, DeviceConfig};
 
 use super::Check;
 use crate::args::DeviceArgs;

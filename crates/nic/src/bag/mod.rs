@@ -1,8 +1,44 @@
-//! stub
-use crate::port::RxTrain;
+//! Several processes on one UDP port, without a daemon.
+//!
+//! All processes of a *domain* (one user, one network namespace) receive on UDP 4791 through one fixed
+//! reuseport group of 252 sockets. Socket 0 is the *GSI queue*, which everybody polls; socket 1 + s belongs to
+//! *slot* s, and a process claims one slot. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
+//! ids, so that a constant classic-BPF program ([`program`]) can steer each datagram to its process.
+//!
+//! The group must never change, because the kernel moves indices when a socket of it closes. So the sockets
+//! live in a *bag*: one unread message with 252 descriptors, of which members peek their two. As long as one
+//! member lives, the bag does. Abstract Unix names are the registry: a name is claimed atomically and freed
+//! when its owner dies, however it dies. Members answer JOIN with the bag, and forward trains that reached the
+//! wrong process as FRAME ([`record`]).
+//!
+//! Start with [`join`], then [`serve`] and [`forward`].
+
+mod error;
+mod forward;
+mod group;
+mod join;
+mod program;
+mod record;
+mod serve;
+mod service;
+
+pub use error::JoinError;
+pub use join::{Member, members};
+pub use service::{ServiceAddress, ServiceClaim};
+
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
 use wire::Gid;
+
+use crate::port::{ROCE_PORT, RxTrain};
+use crate::sys::{self, Credentials};
+use forward::Links;
+use serve::Server;
+
+/// Slots of a domain.
+pub const SLOTS: u8 = 251;
 
 /// Which domain to join.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -11,93 +47,167 @@ pub struct DomainConfig {
     pub name: String,
     /// The UDP port the domain receives on.
     pub udp_port: u16,
-    /// Users besides our own and root that may be members.
+    /// Users besides our own and root that may be members. They can then read and disturb our traffic.
     pub allow_uids: Vec<u32>,
 }
+
+impl Default for DomainConfig {
+    fn default() -> DomainConfig {
+        DomainConfig { name: "roxie/1".to_owned(), udp_port: ROCE_PORT, allow_uids: Vec::new() }
+    }
+}
+
 impl DomainConfig {
-    /// The default domain, or the one named by `ROXIE_DOMAIN=name[:port]`.
+    /// The default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set.
     ///
     /// # Errors
     /// `EINVAL` if the variable makes no sense.
     pub fn from_env() -> io::Result<DomainConfig> {
-        unimplemented!()
+        match std::env::var_os("ROXIE_DOMAIN") {
+            None => Ok(DomainConfig::default()),
+            Some(value) => value
+                .to_str()
+                .and_then(DomainConfig::parse)
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
+    /// Reads `name[:port]`; the name is 1 to 32 letters, digits, `-`, `_` or `.`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<DomainConfig> {
+        let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 32 || !name.chars().all(is_plain) {
+            return None;
+        }
+        let udp_port = match port {
+            None => ROCE_PORT,
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        };
+        Some(DomainConfig { name: format!("roxie/1:{name}"), udp_port, ..DomainConfig::default() })
+    }
+
+    fn boot_name(&self) -> String {
+        format!("{}/boot", self.name)
+    }
+
+    fn slot_name(&self, slot: u8) -> String {
+        format!("{}/slot/{slot}", self.name)
+    }
+
+    /// May a process of this user be a member?
+    fn admits(&self, peer: Credentials) -> bool {
+        peer.uid == 0 || peer.uid == sys::effective_uid() || self.allow_uids.contains(&peer.uid)
     }
 }
-/// The address a service listens on.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum ServiceAddress {
-    /// One local address.
-    Gid(Gid),
-    /// Every IPv4 address.
-    Any4,
-    /// Every IPv6 address.
-    Any6,
+
+/// This process's membership in a domain: a slot and its receive queue. All methods may be called by any
+/// thread. After a fork, the child drops its copy; that disturbs nobody.
+#[derive(Debug)]
+pub struct Membership {
+    slot: u8,
+    gsi: OwnedFd,
+    queue: OwnedFd,
+    server: Arc<Server>,
+    links: Links,
 }
-/// A claimed service name; dropping it releases the name.
-#[derive(Debug)]
-pub struct ServiceClaim {}
-/// This process's membership in a domain: a slot and its receive queue. All methods may be called by any thread.
-#[derive(Debug)]
-pub struct Membership {}
+
 impl Membership {
-    /// Joins the domain, or founds it.
+    /// Joins the domain, or founds it. May take a few milliseconds, and seconds if members do not answer.
     ///
     /// # Errors
-    /// `EADDRINUSE` with a message that says who has the port.
-    pub fn join(_config: &DomainConfig) -> io::Result<Membership> {
-        unimplemented!()
+    /// A [`JoinError`] inside; kind `AddrInUse` if somebody else has the port. What the kernel says otherwise.
+    pub fn join(config: &DomainConfig) -> io::Result<Membership> {
+        let claim = join::join(config)?;
+        sys::discard_waiting(claim.queue.as_fd());
+        let server = Arc::new(Server::new(config.clone(), claim.slot, claim.listener, claim.bag)?);
+        Ok(Membership {
+            slot: claim.slot,
+            gsi: claim.gsi,
+            queue: claim.queue,
+            server,
+            links: Links::new(config.clone(), claim.slot),
+        })
     }
+
     /// This process's slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
     #[must_use]
     pub fn slot(&self) -> u8 {
-        unimplemented!()
+        self.slot
     }
+
+    /// The UDP port of the domain.
+    #[must_use]
+    pub fn udp_port(&self) -> u16 {
+        self.server.config.udp_port
+    }
+
     /// A duplicate of the socket shared by all members.
     ///
     /// # Errors
     /// `EMFILE`.
     pub fn gsi_socket(&self) -> io::Result<OwnedFd> {
-        unimplemented!()
+        self.gsi.try_clone()
     }
+
     /// A duplicate of this slot's socket.
     ///
     /// # Errors
     /// `EMFILE`.
     pub fn slot_socket(&self) -> io::Result<OwnedFd> {
-        unimplemented!()
+        self.queue.try_clone()
     }
-    /// Readable when [`poll_listener`](Membership::poll_listener) has something to do (an epoll descriptor).
+
+    /// Readable when [`poll_listener`](Membership::poll_listener) has something to do.
     #[must_use]
     pub fn listener_fd(&self) -> RawFd {
-        unimplemented!()
+        self.server.epoll.as_raw_fd()
     }
-    /// Serves other members without waiting: answers JOIN and PING, hands forwarded trains to `f`. Returns trains.
-    pub fn poll_listener(&self, _f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        unimplemented!()
+
+    /// Serves other members without waiting: answers JOIN and PING, hands forwarded trains to `f`. Returns the
+    /// number of trains; 0 also if another thread is at it.
+    pub fn poll_listener(&self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        self.server.poll(f)
     }
-    /// Hands a train to the member with `slot`; false if there is none or it does not keep up.
+
+    /// Hands a train to the member with `slot`; false if there is none, or it does not keep up.
     ///
     /// # Errors
-    /// Unexpected ones only.
-    pub fn forward(&self, _slot: u8, _train: &RxTrain<'_>) -> io::Result<bool> {
-        unimplemented!()
+    /// `EPERM` if a stranger has the slot's name, `EMFILE`.
+    pub fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
+        self.links.forward(slot, train)
     }
+
     /// Hands a train to all other members; returns how many took it.
-    pub fn forward_to_all(&self, _train: &RxTrain<'_>) -> usize {
-        unimplemented!()
+    pub fn forward_to_all(&self, train: &RxTrain<'_>) -> usize {
+        // A member that cannot be reached is as good as none.
+        (0..SLOTS).filter(|slot| *slot != self.slot && self.forward(*slot, train).unwrap_or(false)).count()
     }
-    /// Claims a service (port space, port, address) for this process.
+
+    /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in
+    /// [`poll_listener`](Membership::poll_listener).
     ///
     /// # Errors
-    /// `EADDRINUSE` if the same name is taken, `EADDRNOTAVAIL` if a wildcard and an address collide.
-    pub fn claim_service(&self, _ps: u16, _port: u16, _address: ServiceAddress) -> io::Result<ServiceClaim> {
-        unimplemented!()
+    /// `EADDRINUSE` if somebody has the same name, `EADDRNOTAVAIL` if a wildcard and an address collide.
+    pub fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ServiceClaim> {
+        service::claim(&self.server, ps, port, address)
     }
-    /// Hands a train to whoever listens on (`ps`, `port`) at `dst` or at its wildcard; false if nobody does.
+
+    /// Hands a train to whoever listens on (`ps`, `port`) at `dst`, or else at the wildcard of its family;
+    /// false if no *other* process does. A listener that does not keep up loses the train, and it is still true.
     ///
     /// # Errors
-    /// Unexpected ones only.
-    pub fn forward_to_service(&self, _ps: u16, _port: u16, _dst: Gid, _train: &RxTrain<'_>) -> io::Result<bool> {
-        unimplemented!()
+    /// `EPERM` if a stranger has the name, `EMFILE`.
+    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, train: &RxTrain<'_>) -> io::Result<bool> {
+        for address in ServiceAddress::candidates(dst) {
+            let name = address.name(&self.server.config, ps, port);
+            if !self.server.owns(&name) && self.links.forward_to_name(name, train)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests;

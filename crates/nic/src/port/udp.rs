@@ -239,12 +239,7 @@ impl UdpPort {
             ]
         } else {
             // Nothing is received here.
-            [
-                (Opt::RECEIVE_BUFFER, 0),
-                (Opt::MTU_DISCOVER, Opt::PMTU_PROBE),
-                (Opt::TOS, tos),
-                (Opt::TTL, ttl),
-            ]
+            [(Opt::RECEIVE_BUFFER, 0), (Opt::MTU_DISCOVER, Opt::PMTU_PROBE), (Opt::TOS, tos), (Opt::TTL, ttl)]
         };
         for (opt, value) in options {
             sys::set_opt(fd.as_fd(), opt, value)?;

@@ -23,10 +23,16 @@ pub use netlink::{Address, Link, Netlink, Route};
 pub use poll::{PollFd, poll};
 pub use process::{DescriptorLimit, effective_uid};
 pub use random::random_u64;
-pub use socket::{FilterInsn, Opt, attach_reuseport_filter, bind, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket};
+pub use socket::{
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, local_port, set_opt, set_receive_buffer,
+    set_send_buffer, udp_socket,
+};
 pub use thread::spawn_without_signals;
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
-pub use unix::{Credentials, Received, accept, bind_seqpacket, connect_seqpacket, listen, peer_credentials, recv_record, send_record, seqpacket_pair, abstract_names};
+pub use unix::{
+    Credentials, Received, abstract_names, accept, bind_seqpacket, connect_seqpacket, listen,
+    peer_credentials, recv_record, send_record, seqpacket_pair,
+};
 
 use std::io;
 

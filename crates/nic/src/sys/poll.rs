@@ -40,9 +40,8 @@ pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
     });
     let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `PollFd` is a transparent pollfd, the slice gives the count, `ts` outlives the call.
-    let ret = unsafe {
-        libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null())
-    };
+    let ret =
+        unsafe { libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
     match usize::try_from(ret) {
         Ok(n) => Ok(n),
         Err(_) => {

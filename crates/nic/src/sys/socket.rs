@@ -153,3 +153,18 @@ fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
         unsafe { libc::setsockopt(fd.as_raw_fd(), opt.0, opt.1, std::ptr::from_ref(value).cast(), len) };
     check(ret).map(drop)
 }
+
+/// Throws away the datagrams that wait in a socket; returns how many.
+pub fn discard_waiting(fd: BorrowedFd<'_>) -> usize {
+    let mut count = 0;
+    // Bounded, in case they arrive faster than they can be thrown away.
+    while count < 1 << 20 {
+        // SAFETY: a buffer of length zero is never written; the datagram is cut to it.
+        let len = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+        if len < 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
+}

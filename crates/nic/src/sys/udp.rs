@@ -276,7 +276,7 @@ impl RecvBatch {
             segment: None,
             truncated: header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
         };
-        let filled = (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN);
+        let filled = header.msg_hdr.msg_controllen.min(CONTROL_LEN);
         let mut rest = &self.controls[i].0[..filled];
         while let Some((level, kind, data, next)) = next_cmsg(rest) {
             rest = next;

@@ -101,8 +101,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `len` bytes to `cred`.
-    let ret =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut cred).cast(), &raw mut len) };
+    let ret = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut cred).cast(), &raw mut len) };
     check(ret)?;
     Ok(Credentials { pid: cred.pid, uid: cred.uid })
 }
@@ -121,10 +120,8 @@ pub fn send_record(
     if passed.len() > FDS_MAX {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    let mut iov = [head, body].map(|part| libc::iovec {
-        iov_base: part.as_ptr().cast_mut().cast(),
-        iov_len: part.len(),
-    });
+    let mut iov = [head, body]
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
     let mut control = FdControl([0; _]);
     // SAFETY: msghdr is plain data, for which zeros are valid.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
@@ -174,7 +171,7 @@ pub fn recv_record(
     if len < 0 {
         return Err(io::Error::last_os_error());
     }
-    let filled = (msg.msg_controllen as usize).min(control.0.len());
+    let filled = msg.msg_controllen.min(control.0.len());
     let mut rest = &control.0[..filled];
     while let Some((level, kind, data, next)) = super::udp::next_cmsg(rest) {
         rest = next;
@@ -190,10 +187,10 @@ pub fn recv_record(
     Ok(Received { len: len as usize, truncated })
 }
 
-/// The abstract names in this network namespace that start with `prefix` (from /proc/net/unix).
+/// The abstract names in this network namespace that start with `prefix` (from /proc).
 #[must_use]
 pub fn abstract_names(prefix: &str) -> Vec<String> {
-    let Ok(table) = std::fs::read("/proc/net/unix") else { return Vec::new() };
+    let Ok(table) = std::fs::read("/proc/thread-self/net/unix") else { return Vec::new() };
     String::from_utf8_lossy(&table)
         .lines()
         .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'))
@@ -233,7 +230,7 @@ mod tests {
         let name = format!("roxie-test-{:x}", crate::sys::random_u64());
         let first = bind_seqpacket(&name).unwrap();
         assert_eq!(bind_seqpacket(&name).unwrap_err().raw_os_error(), Some(libc::EADDRINUSE));
-        assert_eq!(abstract_names(&name), [name.clone()]);
+        assert_eq!(abstract_names(&name), std::slice::from_ref(&name));
         assert_eq!(connect_seqpacket(&name).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
         listen(first.as_fd(), 1).unwrap();
         let there = connect_seqpacket(&name).unwrap();

@@ -108,6 +108,7 @@ impl Device {
             gsi: bag.gsi_socket()?,
             slot: bag.slot_socket()?,
             udp_port: domain.udp_port,
+            ifindex: self.0.gids.ifindex,
         })?;
         let gids = Arc::clone(&self.0.gids);
         let mtu = gids.active_mtu().bytes();

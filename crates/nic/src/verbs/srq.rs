@@ -52,7 +52,7 @@ impl Srq {
         if max_wr == 0 || max_wr > WR_MAX || max_sge > SGE_MAX {
             return Err(VerbsError::Invalid);
         }
-        let queue = RecvQueue::new(max_wr, max_sge.max(1));
+        let queue = RecvQueue::new(max_wr, max_sge.max(1))?;
         let mut core = pd.engine().lock();
         let srqs = &mut core.tables.srqs;
         let index = match srqs.iter().position(Option::is_none) {
@@ -97,7 +97,7 @@ impl Srq {
     /// # Errors
     /// `Invalid` if the limit is above the size.
     pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
-        self.with(|queue| queue.set_limit(limit))?
+        self.with(|queue| queue.arm_limit(limit))?
     }
 
     /// Sizes and the armed limit.

@@ -1,13 +1,12 @@
 //! The active side: REQ out, REP in, RTU out (facts table 3.1; IBA 12.9.6).
 
-use wire::cm::{Mra, RejReason, Rep, Req};
-use wire::{Gid, Psn, QKey, Qpn};
+use wire::cm::{Answered, Mra, RejReason, Rep};
+use wire::{Gid, Psn, Qpn};
 
 use super::conn::Conn;
 use super::event::{CmResult, ConnectResponse, PeerParams};
-use super::message::{self, MessageRejected, Mraed};
-use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
-use super::{Cm, CmEventKind, CmId, ConnState, timing};
+use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
+use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
 impl Cm {
@@ -80,25 +79,20 @@ impl Cm {
     }
 
     pub(super) fn handle_rep(&mut self, now: Instant, rep: &Rep, src: Gid, dst: Gid) {
-        let ack_delay = rep.target_ack_delay;
         let waiting = self.lookup(rep.remote_comm_id, 0).map(|(id, conn)| (id, conn.state));
         let Some((id, ConnState::ReqSent | ConnState::MraReqRcvd)) = waiting else {
             return self.handle_duplicate_rep(rep);
         };
-        let guid = message::guid(rep.local_ca_guid);
+        let guid = rep.local_ca_guid;
         if self.peers.by_comm_id(guid, rep.local_comm_id).is_some() {
             self.counters.rx_duplicates += 1;
             return;
         }
         if let Some(old) = self.peers.by_qpn(guid, rep.local_qpn) {
             // Our REQ stays under its timer: the peer repeats its REP, or gives up.
-            let tid = rep.header.transaction_id;
-            let mad = message::rej_unmatched(
-                tid,
-                (rep.remote_comm_id, rep.local_comm_id),
-                MessageRejected::Rep,
-                RejReason::STALE_CONNECTION,
-            );
+            let ids = (rep.remote_comm_id, rep.local_comm_id);
+            let rej = message::rej(rep.tid, ids, Answered::REP, RejReason::STALE_CONNECTION, &[]);
+            let mad = message::emit(|mad| rej.emit(mad));
             self.send(dst, src, mad);
             return self.disconnect_stale(now, old);
         }
@@ -112,12 +106,12 @@ impl Cm {
         conn.initiator_depth = rep.responder_resources;
         conn.responder_resources = rep.initiator_depth;
         conn.rnr_retry_count = rep.rnr_retry_count;
-        conn.ack_timeout = timing::ack_timeout(ack_delay, conn.ack_timeout.saturating_sub(1));
+        conn.ack_timeout = timing::ack_timeout(rep.target_ack_delay, conn.ack_timeout.saturating_sub(1));
         let response = ConnectResponse {
             params: PeerParams {
                 responder_resources: rep.initiator_depth,
                 initiator_depth: rep.responder_resources,
-                flow_control: rep.end_to_end_flow_control,
+                flow_control: rep.flow_control,
                 retry_count: 0,
                 rnr_retry_count: rep.rnr_retry_count,
                 srq: rep.srq,
@@ -136,7 +130,7 @@ impl Cm {
         };
         let mad = match conn.state {
             ConnState::Established => conn.answer.clone(),
-            ConnState::MraRepSent => Some(message::mra(id, conn, Mraed::Rep)),
+            ConnState::MraRepSent => Some(message::mra(id, conn, Answered::REP)),
             _ => None,
         };
         let (src, dst) = (conn.src, conn.dst);
@@ -148,15 +142,14 @@ impl Cm {
 
     /// The peer needs longer: our REQ or REP waits as long as it says, from now on.
     pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra) {
-        let about_req = message::mraed(mra) == Some(Mraed::Req);
-        let remote_id = if about_req { 0 } else { mra.local_comm_id };
+        let remote_id = if mra.message == Answered::REQ { 0 } else { mra.local_comm_id };
         let Some((id, conn)) = self.lookup(mra.remote_comm_id, remote_id) else {
             self.counters.rx_unexpected += 1;
             return;
         };
-        let next = match (conn.state, message::mraed(mra)) {
-            (ConnState::ReqSent, Some(Mraed::Req)) => ConnState::MraReqRcvd,
-            (ConnState::RepSent, Some(Mraed::Rep)) => ConnState::MraRepRcvd,
+        let next = match (conn.state, mra.message) {
+            (ConnState::ReqSent, Answered::REQ) => ConnState::MraReqRcvd,
+            (ConnState::RepSent, Answered::REP) => ConnState::MraRepRcvd,
             (ConnState::MraReqRcvd | ConnState::MraRepRcvd, _) => {
                 self.counters.rx_duplicates += 1;
                 return;
@@ -172,18 +165,5 @@ impl Cm {
             message.interval = wait;
         }
         self.arm(id, now + wait);
-    }
-}
-
-/// What a SIDR_REQ or REQ of a UD service leaves unused.
-pub(super) const NO_QKEY: QKey = QKey(0);
-
-impl Transport {
-    /// The two bits in a REQ.
-    pub(super) const fn code(self) -> u8 {
-        match self {
-            Self::Rc => 0,
-            Self::Uc => 1,
-        }
     }
 }

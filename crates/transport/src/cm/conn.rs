@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use wire::cm::Req;
 use wire::mad::MAD_LEN;
 use wire::{Gid, Psn, Qpn};
 
@@ -66,6 +67,40 @@ pub(super) struct Unanswered {
 }
 
 impl Conn {
+    /// The passive end a REQ asks for. MADs and packets go to its primary local GID, whatever the IP header said.
+    pub(super) fn from_req(req: &Req, transport: Transport, path_mtu: PathMtu) -> Self {
+        let path = &req.primary;
+        Self {
+            state: ConnState::ReqRcvd,
+            tid: req.tid,
+            remote_id: req.local_comm_id,
+            remote_guid: req.local_ca_guid,
+            transport,
+            local_qpn: Qpn::new(0),
+            remote_qpn: req.local_qpn,
+            src: path.remote_gid,
+            dst: path.local_gid,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            flow_label: path.flow_label,
+            sl: path.sl,
+            path_mtu,
+            rq_psn: Psn::new(0),
+            sq_psn: req.starting_psn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            ack_timeout: path.ack_timeout,
+            timeout: timing::wait(req.local_cm_response_timeout),
+            max_cm_retries: req.max_cm_retries,
+            backlog_of: None,
+            unanswered: None,
+            answer: None,
+            deadline: None,
+        }
+    }
+
     /// The message an MRA may be about is a REQ (active) or a REP (passive); the wait it asks for.
     pub(super) fn mra_wait(&self, service_timeout: u8) -> Duration {
         timing::wait(service_timeout) + timing::wait(self.ack_timeout)

@@ -4,10 +4,9 @@ use wire::Gid;
 use wire::cm::{Drep, Dreq, RejReason};
 
 use super::event::CmResult;
-use super::message;
 use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
 use super::sidr::ExchangeState;
-use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus};
+use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
@@ -45,7 +44,7 @@ impl Cm {
         if conn.state != ConnState::DreqRcvd {
             return Err(VerbsError::Invalid);
         }
-        let mad = message::drep(id, conn, private_data);
+        let mad = message::drep(conn.tid, (id.0, conn.remote_id), private_data);
         conn.answer = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
         self.enter_timewait(now, id);
@@ -97,10 +96,9 @@ impl Cm {
     }
 
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
-        let tid = dreq.header.transaction_id;
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
             // Whoever it was, the peer need not wait for it.
-            let mad = message::drep_unmatched(tid, dreq.remote_comm_id, dreq.local_comm_id);
+            let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.send(dst, src, mad);
         };
         if conn.local_qpn != dreq.remote_qpn {
@@ -110,14 +108,15 @@ impl Cm {
         match conn.state {
             ConnState::RepSent | ConnState::MraRepRcvd | ConnState::DreqSent | ConnState::Established => {
                 conn.state = ConnState::DreqRcvd;
-                conn.tid = tid;
+                conn.tid = dreq.tid;
                 conn.answer = None;
                 self.disarm(id);
                 self.report(id, CmEventKind::Disconnected { timed_out: false });
             }
-            ConnState::Timewait => {
-                let mut mad = conn.answer.clone().unwrap_or_else(|| message::drep(id, conn, &[]));
-                message::set_tid(&mut mad, tid);
+            // Linux is silent in IDLE, and the peer repeats its DREQ for a minute; no DREP can hurt by then.
+            ConnState::Timewait | ConnState::Idle => {
+                let said = conn.answer.as_deref().map(Drep::parse).unwrap_or_default();
+                let mad = message::drep(dreq.tid, (id.0, conn.remote_id), &said.private_data);
                 let (to, from) = (conn.dst, conn.src);
                 self.counters.rx_duplicates += 1;
                 self.send(from, to, mad);

@@ -1,10 +1,10 @@
 //! What the owner of a [`Cm`](super::Cm) is told.
 
-use wire::cm::ServiceId;
+use wire::cm::{RejReason, ServiceId, SidrStatus};
 use wire::{Gid, QKey, Qpn};
 
 use super::params::{CmId, ListenerId, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
-use super::params::{SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrStatus, Transport};
+use super::params::{SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, Transport};
 use crate::{PathMtu, VerbsError};
 
 /// Something happened to a connection.
@@ -99,8 +99,8 @@ pub struct ConnectResponse {
 /// A REJ.
 #[derive(Clone, Debug)]
 pub struct Rejection {
-    /// Why (IBA 12.6.7.2).
-    pub reason: u16,
+    /// Why.
+    pub reason: RejReason,
     /// Additional reject information, as long as the peer said.
     pub ari: Vec<u8>,
     /// Zero padded.

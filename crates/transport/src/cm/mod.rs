@@ -36,9 +36,10 @@ pub use event::{
 pub use params::{
     AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress, ListenParams,
     ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX,
-    SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, SidrStatus, Transport,
+    SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, Transport,
 };
-pub use qp_attr::QpStep;
+pub use qp_attr::{QpStep, UDP_QKEY};
+pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 pub use state::ConnState;
 
 use conn::Conn;
@@ -167,6 +168,12 @@ impl Cm {
             }
         }
         Some(event)
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_event`](Self::poll_event) has something.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.transmit.is_empty() || !self.events.is_empty()
     }
 
     /// State of a connection; `None` if there is no such id.

@@ -1,6 +1,6 @@
 //! What the owner passes to [`Cm`](super::Cm): identity, and the parameters of each call.
 
-use wire::cm::ServiceId;
+use wire::cm::{ServiceId, SidrStatus};
 use wire::{Gid, Psn, QKey, Qpn};
 
 use super::timing;
@@ -195,7 +195,7 @@ pub struct SidrParams<'a> {
 /// The answer to a SIDR_REQ.
 #[derive(Clone, Copy, Debug)]
 pub struct SidrAnswer<'a> {
-    /// 0 if the QP may be used (see [`SidrStatus`]).
+    /// Whether the QP may be used.
     pub status: SidrStatus,
     /// The QP.
     pub qpn: Qpn,
@@ -203,24 +203,4 @@ pub struct SidrAnswer<'a> {
     pub q_key: QKey,
     /// At most [`SIDR_REP_PRIVATE_MAX`] bytes.
     pub private_data: &'a [u8],
-}
-
-/// Status of a SIDR_REP (IBA 12.11.2.1, ib_cm.h `enum ib_cm_sidr_status`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(transparent)]
-pub struct SidrStatus(pub u8);
-
-impl SidrStatus {
-    /// The QP may be used.
-    pub const SUCCESS: Self = Self(0);
-    /// Nobody listens.
-    pub const UNSUPPORTED: Self = Self(1);
-    /// The application said no.
-    pub const REJECT: Self = Self(2);
-    /// The QP is not available.
-    pub const NO_QP: Self = Self(3);
-    /// Ask elsewhere.
-    pub const REDIRECT: Self = Self(4);
-    /// Version not supported.
-    pub const UNSUPPORTED_VERSION: Self = Self(5);
 }

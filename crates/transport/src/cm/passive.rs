@@ -1,38 +1,36 @@
 //! The passive side: REQ in, REP out, RTU in (facts table 3.2; IBA 12.9.7).
 
-use wire::cm::{RejReason, Req, Rtu};
-use wire::{Gid, Psn, Qpn};
+use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu};
+use wire::{Gid, Qpn};
 
 use super::conn::Conn;
 use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
-use super::message::{self, MessageRejected, Mraed};
-use super::params::{AcceptParams, REP_PRIVATE_MAX, Transport};
-use super::validate::{self, Refusal};
-use super::{Cm, CmEventKind, CmId, ConnState, timing};
-use crate::{Instant, PathMtu, VerbsError};
+use super::params::{AcceptParams, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
+use super::validate::{self, Checked};
+use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
+use crate::{Instant, VerbsError};
 
 impl Cm {
     pub(super) fn handle_req(&mut self, now: Instant, req: &Req, src: Gid, dst: Gid) -> MadOutcome {
-        let guid = message::guid(req.local_ca_guid);
+        let guid = req.local_ca_guid;
         if let Some(known) = self.peers.by_comm_id(guid, req.local_comm_id) {
             self.handle_duplicate_req(known);
             return MadOutcome::Handled;
         }
         if let Some(old) = self.peers.by_qpn(guid, req.local_qpn) {
-            self.refuse_req(req, Refusal::plain(RejReason::STALE_CONNECTION), src, dst);
+            self.refuse_req(req, RejReason::STALE_CONNECTION, src, dst);
             self.disconnect_stale(now, old);
             return MadOutcome::Handled;
         }
-        let header = validate::split_req(req);
-        let asked = header.as_ref().map_or(dst, |(header, _)| validate::destination(header));
+        let asked = message::destination(req.ip_header(), dst);
         let Some((listener, found)) = self.listeners.find(req.service_id, asked) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
         let checked = validate::req(req, found.params.transport, &self.gids, self.config.max_path_mtu);
-        let (addresses, transport, path_mtu) = match checked {
+        let Checked { addresses, transport, path_mtu } = match checked {
             Ok(checked) => checked,
-            Err(refusal) => {
-                self.refuse_req(req, refusal, src, dst);
+            Err(reason) => {
+                self.refuse_req(req, reason, src, dst);
                 return MadOutcome::Handled;
             }
         };
@@ -45,12 +43,12 @@ impl Cm {
             self.counters.rx_backlog_full += 1;
             return MadOutcome::Handled;
         };
-        let mut conn = Self::conn_from_req(req, guid, transport, path_mtu);
+        let mut conn = Conn::from_req(req, transport, path_mtu);
         conn.backlog_of = Some(listener);
         let path = (conn.src, conn.dst);
         self.conns.insert(id, conn);
         self.peers.insert(id, guid, req.local_comm_id, req.local_qpn);
-        let request = ConnectRequest {
+        let mut request = ConnectRequest {
             listener,
             service_id: req.service_id,
             local: addresses.local,
@@ -62,31 +60,32 @@ impl Cm {
             params: PeerParams {
                 responder_resources: req.initiator_depth,
                 initiator_depth: req.responder_resources,
-                flow_control: req.end_to_end_flow_control,
+                flow_control: req.flow_control,
                 retry_count: req.retry_count,
                 rnr_retry_count: req.rnr_retry_count,
                 srq: req.srq,
                 qpn: req.local_qpn,
             },
-            private_data: addresses.user_data,
+            private_data: [0; REQ_PRIVATE_MAX],
         };
+        message::fill(&mut request.private_data, req.user_data());
         self.report(id, CmEventKind::ConnectRequest(Box::new(request)));
         MadOutcome::Handled
     }
 
     /// Answers a request that no process of this host listens for: REJ 8, or 28 if somebody here listens at another
     /// address (as Linux's rdma_cm does); SIDR status 1.
-    pub fn reject_no_listener(&mut self, mad: &super::MadBytes, src: Gid, dst: Gid) {
-        match wire::cm::CmMessage::parse(mad) {
-            Ok(wire::cm::CmMessage::Req(req)) => {
+    pub fn reject_no_listener(&mut self, mad: &MadBytes, src: Gid, dst: Gid) {
+        match CmMessage::parse(mad) {
+            Ok(CmMessage::Req(req)) => {
                 let reason = if self.listeners.knows(req.service_id) {
                     RejReason::CONSUMER_DEFINED
                 } else {
                     RejReason::INVALID_SERVICE_ID
                 };
-                self.refuse_req(&req, Refusal::plain(reason), src, dst);
+                self.refuse_req(&req, reason, src, dst);
             }
-            Ok(wire::cm::CmMessage::SidrReq(req)) => self.refuse_sidr(&req, src, dst),
+            Ok(CmMessage::SidrReq(req)) => self.refuse_sidr(&req, src, dst),
             _ => self.counters.rx_unexpected += 1,
         }
     }
@@ -162,53 +161,22 @@ impl Cm {
         self.counters.rx_duplicates += 1;
         let Some(conn) = self.conns.get(&id) else { return };
         if conn.state == ConnState::MraReqSent {
-            let mad = message::mra(id, conn, Mraed::Req);
+            let mad = message::mra(id, conn, Answered::REQ);
             let (src, dst) = (conn.src, conn.dst);
             self.send(src, dst, mad);
         }
     }
 
     /// REJ to a REQ for which there is no connection; our "local id" is then 0.
-    fn refuse_req(&mut self, req: &Req, refusal: Refusal, src: Gid, dst: Gid) {
+    fn refuse_req(&mut self, req: &Req, reason: RejReason, src: Gid, dst: Gid) {
         let gid = self.gids.first().copied().unwrap_or(dst);
-        let ari = refusal.ari(gid, self.config.max_path_mtu);
-        let tid = req.header.transaction_id;
-        let ids = (0, req.local_comm_id);
-        let mut rej = message::rej_fields(tid, ids, MessageRejected::Req, refusal.reason);
-        message::set_ari(&mut rej, &ari);
-        self.send(dst, src, message::emit_rej(&rej));
-    }
-
-    fn conn_from_req(req: &Req, guid: u64, transport: Transport, path_mtu: PathMtu) -> Conn {
-        let path = &req.primary;
-        Conn {
-            state: ConnState::ReqRcvd,
-            tid: req.header.transaction_id,
-            remote_id: req.local_comm_id,
-            remote_guid: guid,
-            transport,
-            local_qpn: Qpn::new(0),
-            remote_qpn: req.local_qpn,
-            src: path.remote_gid,
-            dst: path.local_gid,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-            flow_label: path.flow_label,
-            sl: path.sl,
-            path_mtu,
-            rq_psn: Psn::new(0),
-            sq_psn: req.starting_psn,
-            responder_resources: req.initiator_depth,
-            initiator_depth: req.responder_resources,
-            retry_count: req.retry_count,
-            rnr_retry_count: req.rnr_retry_count,
-            ack_timeout: path.local_ack_timeout,
-            timeout: timing::wait(req.local_cm_response_timeout),
-            max_cm_retries: req.max_cm_retries,
-            backlog_of: None,
-            unanswered: None,
-            answer: None,
-            deadline: None,
-        }
+        let mtu = [self.config.max_path_mtu as u8];
+        let ari: &[u8] = match reason {
+            RejReason::INVALID_GID => &gid.0,
+            RejReason::INVALID_MTU => &mtu,
+            _ => &[],
+        };
+        let rej = message::rej(req.tid, (0, req.local_comm_id), Answered::REQ, reason, ari);
+        self.send(dst, src, message::emit(|mad| rej.emit(mad)));
     }
 }

@@ -1,11 +1,10 @@
 //! Saying no, hearing no, and giving up (IBA 12.6.7; facts table of REJ reasons).
 
-use wire::cm::{Rej, RejReason};
+use wire::cm::{Answered, Rej, RejReason};
 
 use super::event::{CmResult, Rejection};
-use super::message::{self, MessageRejected};
 use super::params::REJ_PRIVATE_MAX;
-use super::{Cm, CmEventKind, CmId, ConnState};
+use super::{Cm, CmEventKind, CmId, ConnState, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
@@ -29,18 +28,17 @@ impl Cm {
     pub(super) fn send_rej(&mut self, id: CmId, reason: RejReason, ari: &[u8], private_data: &[u8]) {
         let Some(conn) = self.conns.get(&id) else { return };
         let (local_id, rejected) = match conn.state {
-            ConnState::ReqRcvd => (0, MessageRejected::Req),
-            ConnState::MraReqSent => (id.0, MessageRejected::Req),
-            ConnState::RepRcvd | ConnState::MraRepSent => (id.0, MessageRejected::Rep),
-            _ => (id.0, MessageRejected::Other),
+            ConnState::ReqRcvd => (0, Answered::REQ),
+            ConnState::MraReqSent => (id.0, Answered::REQ),
+            ConnState::RepRcvd | ConnState::MraRepSent => (id.0, Answered::REP),
+            _ => (id.0, Answered::OTHER),
         };
-        let mut rej = message::rej_fields(conn.tid, (local_id, conn.remote_id), rejected, reason);
-        message::set_ari(&mut rej, ari);
+        let mut rej = message::rej(conn.tid, (local_id, conn.remote_id), rejected, reason, ari);
         message::fill(&mut rej.private_data, private_data);
         let (src, dst) = (conn.src, conn.dst);
         self.request_taken(id);
         self.reset_to_idle(id);
-        self.send(src, dst, message::emit_rej(&rej));
+        self.send(src, dst, message::emit(|mad| rej.emit(mad)));
     }
 
     pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej) {
@@ -71,8 +69,8 @@ impl Cm {
             }
         }
         let rejection = Rejection {
-            reason: message::reason_code(rej.reason),
-            ari: message::ari(rej).to_vec(),
+            reason: rej.reason,
+            ari: ari(rej).to_vec(),
             private_data: rej.private_data,
         };
         self.report(id, CmEventKind::Rejected(Box::new(rejection)));
@@ -81,13 +79,17 @@ impl Cm {
     /// Linux cm.c cm_acquire_rejected_id.
     fn rejected_connection(&mut self, rej: &Rej) -> Option<CmId> {
         if rej.reason == RejReason::TIMEOUT {
-            let guid = message::ari(rej).first_chunk::<8>().map(|b| u64::from_be_bytes(*b))?;
+            let guid = ari(rej).first_chunk::<8>().map(|b| u64::from_be_bytes(*b))?;
             return self.peers.by_comm_id(guid, rej.local_comm_id);
         }
-        let about_req = message::rejected(rej) == Some(MessageRejected::Req);
-        let remote_id = if about_req { 0 } else { rej.local_comm_id };
+        let remote_id = if rej.message == Answered::REQ { 0 } else { rej.local_comm_id };
         self.lookup(rej.remote_comm_id, remote_id).map(|(id, _)| id)
     }
+}
+
+/// The additional information, as long as the sender says it is.
+fn ari(rej: &Rej) -> &[u8] {
+    rej.ari.get(..usize::from(rej.ari_len)).unwrap_or(&rej.ari)
 }
 
 impl ConnState {

@@ -3,9 +3,8 @@
 use core::time::Duration;
 
 use wire::cm::{ServiceId, SidrRep, SidrReq};
-use wire::{Gid, Qpn};
+use wire::{Gid, QKey, Qpn};
 
-use super::active::NO_QKEY;
 use super::conn::MadBytes;
 use super::event::{CmResult, MadOutcome, SidrRequest, SidrResponse};
 use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams};
@@ -100,12 +99,11 @@ impl Cm {
             self.counters.rx_duplicates += 1;
             return MadOutcome::Handled;
         }
-        let header = validate::split_sidr(req);
-        let asked = header.as_ref().map_or(dst, |(header, _)| validate::destination(header));
+        let asked = message::destination(req.ip_header(), dst);
         let Some((listener, _)) = self.listeners.find(req.service_id, asked) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
-        let Ok(addresses) = validate::addresses(header, &self.gids) else {
+        let Some(addresses) = validate::addresses(req.ip_header(), &self.gids) else {
             self.refuse_sidr_with(req, SidrStatus::REJECT, src, dst);
             return MadOutcome::Handled;
         };
@@ -116,7 +114,7 @@ impl Cm {
         };
         let exchange = Exchange {
             state: ExchangeState::Asked,
-            tid: req.header.transaction_id,
+            tid: req.tid,
             request_id: req.request_id,
             service_id: req.service_id,
             src: dst,
@@ -126,14 +124,15 @@ impl Cm {
             deadline: None,
         };
         self.exchanges.insert(id, exchange);
-        let request = SidrRequest {
+        let mut request = SidrRequest {
             listener,
             service_id: req.service_id,
             local: addresses.local,
             peer: addresses.peer,
             peer_port: addresses.peer_port,
-            private_data: addresses.user_data,
+            private_data: [0; SIDR_REQ_PRIVATE_MAX],
         };
+        message::fill(&mut request.private_data, req.user_data());
         self.report(id, CmEventKind::SidrRequest(Box::new(request)));
         MadOutcome::Handled
     }
@@ -150,7 +149,7 @@ impl Cm {
             self.timers.remove(&(at, id));
         }
         let response = SidrResponse {
-            status: SidrStatus(rep.status),
+            status: rep.status,
             qpn: rep.qpn,
             q_key: rep.q_key,
             private_data: rep.private_data,
@@ -201,12 +200,12 @@ impl Cm {
     }
 
     fn refuse_sidr_with(&mut self, req: &SidrReq, status: SidrStatus, src: Gid, dst: Gid) {
-        let tid = req.header.transaction_id;
+        let tid = req.tid;
         let mad = message::sidr_rep(tid, req.request_id, req.service_id, &without_qp(status));
         self.send(dst, src, mad);
     }
 }
 
 const fn without_qp(status: SidrStatus) -> SidrAnswer<'static> {
-    SidrAnswer { status, qpn: Qpn::new(0), q_key: NO_QKEY, private_data: &[] }
+    SidrAnswer { status, qpn: Qpn::new(0), q_key: QKey(0), private_data: &[] }
 }

@@ -95,7 +95,6 @@ impl Cm {
             }
             ConnState::Timewait => {
                 conn.state = ConnState::Idle;
-                conn.answer = None;
                 self.report(id, CmEventKind::TimewaitExit);
             }
             ConnState::Idle

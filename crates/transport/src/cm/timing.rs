@@ -20,14 +20,16 @@ pub const fn wait(t: u8) -> Duration {
     Duration::from_millis(1 << t.saturating_sub(8))
 }
 
-/// Local ACK timeout for a QP from the peer's ACK delay and the packet life time (Linux cm.c cm_ack_timeout).
+/// Local ACK timeout for a QP from the peer's ACK delay and the packet life time, five bits each (Linux cm.c
+/// cm_ack_timeout).
 #[must_use]
 pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
-    let mut t = packet_life_time.saturating_add(1);
+    let (ack_delay, packet_life_time) = (ack_delay & TIMEOUT_MAX, packet_life_time & TIMEOUT_MAX);
+    let mut t = packet_life_time + 1;
     if t >= ack_delay {
         t += (ack_delay >= t - 1) as u8;
     } else {
-        t = ack_delay + (t >= ack_delay - 1) as u8;
+        t = ack_delay + (t + 1 >= ack_delay) as u8;
     }
     if t > TIMEOUT_MAX { TIMEOUT_MAX } else { t }
 }
@@ -59,8 +61,8 @@ mod tests {
         assert_eq!(ack_timeout(20, 16), 20);
         assert_eq!(ack_timeout(18, 16), 19);
         assert_eq!(ack_timeout(31, 31), 31);
-        assert_eq!(ack_timeout(255, 255), 31);
-        assert_eq!(ack_timeout(0, 0), 1);
+        assert_eq!(ack_timeout(255, 255), 31, "five bits count");
+        assert_eq!(ack_timeout(0, 0), 2);
     }
 
     #[test]

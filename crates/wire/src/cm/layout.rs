@@ -177,7 +177,7 @@ macro_rules! message {
             }
         }
 
-        /// Everything zero: the starting point for `..Default::default()`.
+        /// Everything zero, the P_Key too: the starting point for `..Default::default()`.
         impl Default for $name {
             fn default() -> Self {
                 Self::parse(&[0; $crate::mad::MAD_LEN])

@@ -6,7 +6,7 @@
 //! active  ReadyToUse ->
 //! ```
 //!
-//! Each message is a struct made from a table of fields ([`layout`]); "local" always means the sender of
+//! Each message is a struct made from a table of fields (`layout.rs`); "local" always means the sender of
 //! the message. What to send when is the transport's part.
 
 mod connect;

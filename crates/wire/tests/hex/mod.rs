@@ -1,6 +1,6 @@
 //! Vectors are text: hexadecimal digits, line breaks anywhere.
 
-pub fn bytes(text: &str) -> Vec<u8> {
+pub(crate) fn bytes(text: &str) -> Vec<u8> {
     let digits: Vec<u8> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap() as u8).collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()

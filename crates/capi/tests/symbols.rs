@@ -1,0 +1,109 @@
+//! The exported names and versions, against rdma-core's own libraries where they are installed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use object::elf;
+use object::read::elf::{ElfFile64, FileHeader};
+
+const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// `name@@VERSION` or `name@VERSION` of everything a shared object defines, and its SONAME.
+struct Exports {
+    symbols: BTreeSet<String>,
+    soname: String,
+}
+
+#[test]
+fn libibverbs_exports_everything_rdma_core_does() {
+    superset_of_system("libibverbs.so", "libibverbs.so.1");
+}
+
+#[test]
+fn librdmacm_exports_everything_rdma_core_does() {
+    superset_of_system("librdmacm.so", "librdmacm.so.1");
+}
+
+#[test]
+fn no_name_is_exported_without_a_version() {
+    let Some(ours) = built("libibverbs.so") else { return };
+    let bare: Vec<&String> = ours.symbols.iter().filter(|symbol| !symbol.contains('@')).collect();
+    assert!(bare.is_empty(), "{bare:?}");
+}
+
+fn superset_of_system(file: &str, soname: &str) {
+    let Some(ours) = built(file) else { return };
+    assert_eq!(ours.soname, soname);
+    let Some(theirs) = exports(&Path::new(SYSTEM).join(soname)) else {
+        println!("skipped: needs rdma-core's {soname} in {SYSTEM}");
+        return;
+    };
+    let missing: Vec<&String> = theirs.symbols.difference(&ours.symbols).collect();
+    println!("{} of {} symbols present", theirs.symbols.len() - missing.len(), theirs.symbols.len());
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(theirs.symbols.len() > 50);
+}
+
+/// Our library in the directory this test was built into; `None` after saying why there is none.
+fn built(file: &str) -> Option<Exports> {
+    let test = env::current_exe().expect("the path of this test");
+    let profile = test.parent().and_then(Path::parent).map_or_else(PathBuf::new, Path::to_path_buf);
+    let found = exports(&profile.join(file));
+    if found.is_none() {
+        println!("skipped: needs cargo build of {file} first");
+    }
+    found
+}
+
+fn exports(path: &Path) -> Option<Exports> {
+    let bytes = fs::read(path).ok()?;
+    Some(parse(&bytes).expect("a 64-bit ELF shared object"))
+}
+
+fn parse(bytes: &[u8]) -> object::Result<Exports> {
+    let file = ElfFile64::<object::Endianness>::parse(bytes)?;
+    let (endian, header, sections) = (file.endian(), file.elf_header(), file.elf_section_table());
+    let symbols = sections.symbols(endian, bytes, elf::SHT_DYNSYM)?;
+    let versions = sections.versions(endian, bytes)?;
+    let mut found = BTreeSet::new();
+    for (index, symbol) in symbols.enumerate() {
+        let defined = symbol.st_shndx.get(endian) != elf::SHN_UNDEF && symbol.st_bind() != elf::STB_LOCAL;
+        if !defined || symbol.st_shndx.get(endian) == elf::SHN_ABS {
+            continue;
+        }
+        let name = String::from_utf8_lossy(symbols.symbol_name(endian, symbol)?).into_owned();
+        let version = versions.as_ref().map(|v| (v, v.version_index(endian, index)));
+        let named = match version {
+            Some((table, version)) => match table.version(version)? {
+                Some(node) => {
+                    let at = if version.is_hidden() { "@" } else { "@@" };
+                    format!("{name}{at}{}", String::from_utf8_lossy(node.name()))
+                }
+                None => name,
+            },
+            None => name,
+        };
+        found.insert(named);
+    }
+    let soname = soname(header, endian, bytes)?;
+    Ok(Exports { symbols: found, soname })
+}
+
+fn soname<H: FileHeader<Endian = object::Endianness>>(
+    header: &H,
+    endian: object::Endianness,
+    bytes: &[u8],
+) -> object::Result<String> {
+    let sections = header.sections(endian, bytes)?;
+    let Some((dynamic, strings)) = sections.dynamic(endian, bytes)? else { return Ok(String::new()) };
+    let strings = sections.strings(endian, bytes, strings)?;
+    for entry in dynamic {
+        use object::read::elf::Dyn;
+        if entry.tag32(endian) == Some(elf::DT_SONAME) {
+            let at = entry.val32(endian).unwrap_or_default();
+            return Ok(String::from_utf8_lossy(strings.get(at).unwrap_or_default()).into_owned());
+        }
+    }
+    Ok(String::new())
+}

@@ -1,0 +1,234 @@
+//! One end of the connection under test: queue pair, completion queues, memory, and patience with a limit.
+
+use std::time::{Duration, Instant};
+
+use roxie::verbs::{Buffer, Context, Cq, Pd, Qp, QpInitAttr};
+use transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOp};
+use wire::Rkey;
+
+use super::order::{self, Answer, Order};
+use super::report::wrong;
+use crate::failure::{During, Outcome};
+
+/// Largest message.
+pub(super) const MESSAGE_MAX: usize = 1 << 20;
+/// Bytes before and after the target that nothing may touch.
+pub(super) const GUARD: usize = 4096;
+/// Receives kept posted while many messages come.
+pub(super) const SLOTS: usize = 128;
+/// Bytes of one of them.
+pub(super) const SLOT_LEN: usize = 64 << 10;
+/// Sends that may be outstanding.
+pub(super) const SENDS_MAX: u32 = 1024;
+
+/// Where orders arrive, behind the slots.
+const ORDERS_IN: usize = SLOTS * SLOT_LEN;
+/// Where orders leave, behind the largest message.
+const ORDERS_OUT: usize = MESSAGE_MAX + GUARD;
+/// Offset in the target of the word for atomics.
+const WORD: usize = MESSAGE_MAX + 2 * GUARD;
+/// No completion for so long means something is broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Empty polls between looks at the clock; each then lets others run.
+const POLLS: u32 = 1 << 12;
+
+/// The peer's target.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Remote {
+    pub(super) addr: u64,
+    pub(super) r_key: Rkey,
+}
+
+/// One end.
+pub(super) struct Endpoint {
+    pub(super) qp: Qp,
+    sends: Cq,
+    receives: Cq,
+    /// Receives land here; a receive's `wr_id` is its offset.
+    pub(super) inbox: Buffer,
+    /// Sends and writes leave from here; reads and atomics land here.
+    pub(super) outbox: Buffer,
+    /// What the peer may read, write and do atomics on.
+    pub(super) target: Buffer,
+}
+
+impl Endpoint {
+    /// A queue pair with its memory, not connected.
+    pub(super) fn new(context: &Context, pd: &Pd) -> Outcome<Self> {
+        let cq = || context.create_cq(2 * SENDS_MAX, None, 0).during("creating a completion queue");
+        let (sends, receives) = (cq()?, cq()?);
+        let cap = QpCap {
+            max_send_wr: SENDS_MAX,
+            max_recv_wr: 2 * SLOTS as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let init = QpInitAttr {
+            ty: QpType::Rc,
+            send_cq: sends.clone(),
+            recv_cq: receives.clone(),
+            srq: None,
+            cap,
+            sq_sig_all: false,
+            cookie: 0,
+        };
+        let qp = pd.create_qp(&init).during("creating a queue pair")?;
+        let local = Access::LOCAL_WRITE;
+        let remote = local | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let alloc = |len, access| pd.alloc_buffer(len, access).during("registering memory");
+        Ok(Self {
+            qp,
+            sends,
+            receives,
+            inbox: alloc(ORDERS_IN + order::LEN, local)?,
+            outbox: alloc(ORDERS_OUT + order::LEN, local)?,
+            target: alloc(WORD + 8, remote)?,
+        })
+    }
+
+    /// What the peer needs to reach the target, as private data of the connection.
+    pub(super) fn invitation(&self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.target.addr().to_le_bytes());
+        bytes[8..].copy_from_slice(&self.target.rkey().0.to_le_bytes());
+        bytes
+    }
+
+    /// Queues a receive of up to `len` bytes at `offset` of the inbox.
+    pub(super) fn post_recv(&self, offset: usize, len: usize) -> Outcome {
+        let sg_list = [self.inbox.sge(offset, len)];
+        self.qp.post_recv(&RecvWr { wr_id: offset as u64, sg_list: &sg_list }).during("posting a receive")
+    }
+
+    /// Queues a receive for the next order or answer.
+    pub(super) fn expect_order(&self) -> Outcome {
+        self.post_recv(ORDERS_IN, order::LEN)
+    }
+
+    /// Posts one signalled request and waits for its completion.
+    pub(super) fn perform(&self, what: &str, op: WrOp, sg_list: &[Sge]) -> Outcome<Wc> {
+        let wr = SendWr { wr_id: 0, op, sg_list, flags: SendFlags::SIGNALED, ud: None };
+        self.qp.post_send(&wr).during(what)?;
+        self.sent(what)
+    }
+
+    /// Waits for the next completion of a send.
+    pub(super) fn sent(&self, what: &str) -> Outcome<Wc> {
+        wait(&self.sends, what)
+    }
+
+    /// A completion of a send if there is one.
+    pub(super) fn try_sent(&self, what: &str) -> Outcome<Option<Wc>> {
+        self.sends.poll_one().map(|wc| judge(wc, what)).transpose()
+    }
+
+    /// Waits for the next completion of a receive.
+    pub(super) fn received(&self, what: &str) -> Outcome<Wc> {
+        wait(&self.receives, what)
+    }
+
+    /// Sends an order; its answer is what comes next.
+    pub(super) fn ask(&self, order: Order) -> Outcome<Answer> {
+        self.expect_order()?;
+        self.tell(&order.encode())?;
+        self.answer()
+    }
+
+    /// Waits for an answer to an order given before.
+    pub(super) fn answer(&self) -> Outcome<Answer> {
+        Answer::decode(&self.hear("waiting for an answer")?).ok_or_else(|| wrong("an answer that makes no sense"))
+    }
+
+    /// Waits for an order.
+    pub(super) fn order(&self) -> Outcome<Order> {
+        Order::decode(&self.hear("waiting for an order")?).ok_or_else(|| wrong("an order that makes no sense"))
+    }
+
+    /// Sends an answer.
+    pub(super) fn reply(&self, answer: Answer) -> Outcome {
+        self.tell(&answer.encode())
+    }
+
+    /// Sends back what a receive brought.
+    pub(super) fn echo(&self, offset: usize, len: usize) -> Outcome {
+        let sg_list = [self.inbox.sge(offset, len)];
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        self.qp.post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None }).during("echo")?;
+        self.try_sent("echo").map(drop)
+    }
+
+    fn tell(&self, bytes: &[u8; order::LEN]) -> Outcome {
+        self.outbox.write(ORDERS_OUT, bytes);
+        let sg_list = [self.outbox.sge(ORDERS_OUT, order::LEN)];
+        self.perform("SEND of a message", WrOp::Send, &sg_list).map(drop)
+    }
+
+    fn hear(&self, what: &str) -> Outcome<[u8; order::LEN]> {
+        let wc = self.received(what)?;
+        let mut bytes = [0; order::LEN];
+        self.inbox.read(wc.wr_id as usize, &mut bytes);
+        if wc.byte_len as usize == order::LEN { Ok(bytes) } else { Err(wrong(format!("{what}: {} bytes", wc.byte_len))) }
+    }
+
+    /// The word for atomics of this end.
+    pub(super) fn word(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.target.read(WORD, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Sets it.
+    pub(super) fn set_word(&self, value: u64) {
+        self.target.write(WORD, &value.to_le_bytes());
+    }
+}
+
+impl Remote {
+    /// From private data; see [`Endpoint::invitation`].
+    pub(super) fn decode(private: &[u8]) -> Outcome<Self> {
+        let (Some(addr), Some(key)) = (private.first_chunk::<8>(), private.get(8..12)) else {
+            return Err(wrong(format!("{} bytes of private data came with the connection", private.len())));
+        };
+        let key = [key[0], key[1], key[2], key[3]];
+        Ok(Self { addr: u64::from_le_bytes(*addr), r_key: Rkey(u32::from_le_bytes(key)) })
+    }
+
+    /// Address of `offset` in the part of the target between the guards.
+    pub(super) fn at(self, offset: usize) -> u64 {
+        self.addr + (GUARD + offset) as u64
+    }
+
+    /// Address of the word for atomics.
+    pub(super) fn word(self) -> u64 {
+        self.addr + WORD as u64
+    }
+}
+
+fn wait(cq: &Cq, what: &str) -> Outcome<Wc> {
+    let mut deadline = None;
+    loop {
+        for _ in 0..POLLS {
+            if let Some(wc) = cq.poll_one() {
+                return judge(wc, what);
+            }
+        }
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        if Instant::now() > deadline {
+            return Err(wrong(format!("{what}: no completion in {} s", PATIENCE.as_secs())));
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn judge(wc: Wc, what: &str) -> Outcome<Wc> {
+    let why = match wc.status {
+        WcStatus::Success => return Ok(wc),
+        WcStatus::RetryExcErr => "the other process does not answer",
+        WcStatus::RnrRetryExcErr => "the other process posted no receive",
+        WcStatus::RemAccessErr => "the other process does not allow it",
+        WcStatus::WrFlushErr => "the connection ended",
+        _ => "failed",
+    };
+    Err(wrong(format!("{what}: {why} ({:?})", wc.status)))
+}

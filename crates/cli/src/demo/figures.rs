@@ -1,0 +1,169 @@
+//! Bandwidth, message rate and latency, about a second each, checked for content where content arrives.
+
+use std::time::{Duration, Instant};
+
+use transport::{SendFlags, SendWr, WrOp};
+
+use super::endpoint::{Endpoint, MESSAGE_MAX, Remote, SENDS_MAX, SLOT_LEN};
+use super::order::{Answer, Order};
+use super::pattern;
+use super::report::{Report, wrong};
+use crate::failure::{During, Outcome};
+
+/// Time for each figure.
+const SPAN: Duration = Duration::from_millis(1200);
+/// Messages of 64 KiB outstanding.
+const WINDOW: usize = 32;
+/// Requests in one post list; the last is signalled.
+const LIST: usize = 64;
+/// Bytes of a small message.
+const SMALL: usize = 8;
+/// Round trips before latency counts.
+const WARM_UP: usize = 200;
+const SEED: u64 = 0x0f1a_90e5;
+
+/// Measures everything and reports it.
+pub(super) fn measure(end: &Endpoint, remote: Remote) -> Outcome {
+    let mut bytes = vec![0; MESSAGE_MAX];
+    pattern::fill(&mut bytes, SEED);
+    end.outbox.write(0, &bytes);
+    writes(end, remote)?;
+    reads(end, remote)?;
+    rate(end, remote)?;
+    sends(end)?;
+    latency(end)
+}
+
+fn writes(end: &Endpoint, remote: Remote) -> Outcome {
+    let r_key = remote.r_key;
+    let rate = stream(end, "WRITE", |offset| WrOp::Write { remote_addr: remote.at(offset), r_key })?;
+    match end.ask(Order::CheckTarget { at: 0, len: MESSAGE_MAX as u32, seed: SEED })? {
+        Answer::Good => bandwidth("WRITE 64 KiB", rate),
+        answer => Err(wrong(format!("WRITE at speed: {answer:?}"))),
+    }
+}
+
+fn reads(end: &Endpoint, remote: Remote) -> Outcome {
+    let order = Order::FillTarget { at: 0, len: MESSAGE_MAX as u32, seed: SEED + 1 };
+    let answer = end.ask(order)?;
+    if answer != Answer::Good {
+        return Err(wrong(format!("preparing a READ: {answer:?}")));
+    }
+    let r_key = remote.r_key;
+    let rate = stream(end, "READ", |offset| WrOp::Read { remote_addr: remote.at(offset), r_key })?;
+    let mut bytes = vec![0; MESSAGE_MAX];
+    end.outbox.read(0, &mut bytes);
+    match pattern::difference(&bytes, SEED + 1) {
+        None => bandwidth("READ 64 KiB", rate),
+        Some(at) => Err(wrong(format!("READ at speed: byte {at} differs"))),
+    }
+}
+
+fn sends(end: &Endpoint) -> Outcome {
+    many(end, Order::TakeMany, |end| {
+        let rate = stream(end, "SEND", |_| WrOp::Send)?;
+        bandwidth("SEND 64 KiB", rate)
+    })
+}
+
+/// Keeps a window of 64 KiB messages outstanding; bytes per second.
+fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64> {
+    Report::Doing { what: format!("{name} of 64 KiB, as fast as it goes") }.say()?;
+    let post = |n: usize| {
+        let offset = n * SLOT_LEN % MESSAGE_MAX;
+        let sg_list = [end.outbox.sge(offset, SLOT_LEN)];
+        let wr = SendWr { wr_id: 0, op: op(offset), sg_list: &sg_list, flags: SendFlags::SIGNALED, ud: None };
+        end.qp.post_send(&wr).during(name)
+    };
+    let start = Instant::now();
+    (0..WINDOW).try_for_each(post)?;
+    let (mut posted, mut done) = (WINDOW, 0);
+    // At least one round over the whole buffer, however slow, so that all of it can be compared.
+    while start.elapsed() < SPAN || posted < MESSAGE_MAX / SLOT_LEN {
+        end.sent(name)?;
+        done += 1;
+        post(posted)?;
+        posted += 1;
+    }
+    while done < posted {
+        end.sent(name)?;
+        done += 1;
+    }
+    Ok((posted * SLOT_LEN) as f64 / start.elapsed().as_secs_f64())
+}
+
+fn bandwidth(what: &str, rate: f64) -> Outcome {
+    let value = format!("{:.2} GB/s", rate / 1e9);
+    figure(what, value, format!("{:.1} Gbit/s of payload, content checked", rate * 8.0 / 1e9))
+}
+
+fn rate(end: &Endpoint, remote: Remote) -> Outcome {
+    Report::Doing { what: format!("WRITE of {SMALL} bytes, as many as it goes") }.say()?;
+    let lists_max = SENDS_MAX as usize / LIST;
+    let sg_list = [end.outbox.sge(0, SMALL)];
+    let op = WrOp::Write { remote_addr: remote.at(0), r_key: remote.r_key };
+    let post = || {
+        let mut list = end.qp.begin_post();
+        for n in 1..=LIST {
+            let signal = if n == LIST { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let flags = SendFlags::INLINE | signal;
+            list.send(&SendWr { wr_id: 0, op, sg_list: &sg_list, flags, ud: None }).during("WRITE of a small message")?;
+        }
+        Ok(())
+    };
+    let start = Instant::now();
+    let (mut posted, mut done) = (0, 0);
+    while start.elapsed() < SPAN {
+        while posted - done < lists_max {
+            post()?;
+            posted += 1;
+        }
+        end.sent("WRITE of a small message")?;
+        done += 1;
+    }
+    while done < posted {
+        end.sent("WRITE of a small message")?;
+        done += 1;
+    }
+    let rate = (posted * LIST) as f64 / start.elapsed().as_secs_f64();
+    figure("WRITE 8 B", format!("{:.2} M messages/s", rate / 1e6), format!("post lists of {LIST}, inline"))
+}
+
+fn latency(end: &Endpoint) -> Outcome {
+    Report::Doing { what: format!("SEND of {SMALL} bytes, there and back") }.say()?;
+    many(end, Order::Echo, |end| {
+        let mut took = Vec::new();
+        let start = Instant::now();
+        while start.elapsed() < SPAN {
+            // The answer lands where the last one did.
+            end.post_recv(0, SLOT_LEN)?;
+            let sg_list = [end.outbox.sge(0, SMALL)];
+            let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+            let sent = Instant::now();
+            end.qp.post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None }).during("SEND")?;
+            end.received("SEND there and back")?;
+            took.push(sent.elapsed());
+            end.sent("SEND there and back")?;
+        }
+        let mut took = took.split_off(WARM_UP.min(took.len() / 2));
+        took.sort_unstable();
+        // One way is half a round trip.
+        let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6 / 2.0;
+        let value = format!("{:.1} us p50, {:.1} us p99", at(0.5), at(0.99));
+        figure("SEND 8 B", value, format!("one way (half of {} round trips), both sides polling", took.len()))
+    })
+}
+
+/// Runs `work` while the server takes messages, then ends that with immediate data.
+fn many(end: &Endpoint, order: Order, work: impl FnOnce(&Endpoint) -> Outcome) -> Outcome {
+    let answer = end.ask(order)?;
+    if answer != Answer::Good {
+        return Err(wrong(format!("{order:?}: {answer:?}")));
+    }
+    work(end)?;
+    end.perform("SEND with immediate data", WrOp::SendImm([0; 4]), &[]).map(drop)
+}
+
+fn figure(what: &str, value: String, note: String) -> Outcome {
+    Report::Figure { what: what.to_owned(), value, note }.say()
+}

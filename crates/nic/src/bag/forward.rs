@@ -1,0 +1,83 @@
+//! Handing trains to the process they are meant for.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use super::record::{Record, SHORT_MAX};
+use super::{DomainConfig, SLOTS};
+use crate::port::RxTrain;
+use crate::sys;
+
+/// Connections to other members, made when first needed.
+#[derive(Debug)]
+pub(super) struct Links {
+    config: DomainConfig,
+    slot: u8,
+    /// By abstract name. Only names somebody listens on get in, so the network cannot fill it.
+    open: Mutex<HashMap<String, OwnedFd>>,
+}
+
+impl Links {
+    pub(super) fn new(config: DomainConfig, slot: u8) -> Links {
+        Links { config, slot, open: Mutex::new(HashMap::new()) }
+    }
+
+    /// Hands a train to the member with `slot`; false if it was not taken.
+    pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
+        if slot >= SLOTS || slot == self.slot {
+            return Ok(false);
+        }
+        Ok(self.send(self.config.slot_name(slot), train)? == Outcome::Taken)
+    }
+
+    /// Hands a train to whoever listens on `name`; false if nobody does.
+    pub(super) fn forward_to_name(&self, name: String, train: &RxTrain<'_>) -> io::Result<bool> {
+        Ok(self.send(name, train)? != Outcome::Nobody)
+    }
+
+    fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Outcome> {
+        let mut head = [0; SHORT_MAX];
+        let len = Record::Frame(*train).emit(Some(self.slot), &mut head);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // A connection kept from earlier may lead to a process that has died since: then once more.
+        for _ in 0..2 {
+            if !open.contains_key(&name) {
+                match sys::connect_seqpacket(&name) {
+                    Ok(connection) => {
+                        if !self.config.admits(sys::peer_credentials(connection.as_fd())?) {
+                            return Err(io::Error::from_raw_os_error(libc::EPERM));
+                        }
+                        open.insert(name.clone(), connection);
+                    }
+                    Err(e) => {
+                        return match e.raw_os_error() {
+                            Some(libc::ECONNREFUSED) => Ok(Outcome::Nobody),
+                            Some(libc::EAGAIN) => Ok(Outcome::Lost),
+                            _ => Err(e),
+                        };
+                    }
+                }
+            }
+            let Some(connection) = open.get(&name) else { break };
+            match sys::send_record(connection.as_fd(), &head[..len], train.bytes, &[]) {
+                Ok(()) => return Ok(Outcome::Taken),
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(Outcome::Lost),
+                    Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => drop(open.remove(&name)),
+                    _ => return Err(e),
+                },
+            }
+        }
+        Ok(Outcome::Nobody)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Outcome {
+    Taken,
+    /// There is somebody, but too slow.
+    Lost,
+    Nobody,
+}

@@ -1,0 +1,271 @@
+//! What members say to each other: one record per SOCK_SEQPACKET message, little-endian.
+//!
+//! ```text
+//! 0   magic "RXI1"
+//! 4   u16 type            u16 length of all headers (where a FRAME's packets begin)
+//! 8   u32 layout version, 1
+//! 12  u32 sender's slot (0xffffffff: none yet)
+//! 16  body by type
+//! ```
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::SLOTS;
+use crate::port::{RxQueue, RxTrain};
+
+/// Length of the common part.
+const COMMON_LEN: usize = 16;
+/// Length of a FRAME before its packets.
+pub(super) const FRAME_LEN: usize = COMMON_LEN + 44;
+/// A buffer for any record.
+pub(super) const RECORD_MAX: usize = FRAME_LEN + 65_536;
+/// Length of the records without data.
+pub(super) const SHORT_MAX: usize = 64;
+
+const MAGIC: [u8; 4] = *b"RXI1";
+const LAYOUT: u32 = 1;
+const NO_SLOT: u32 = u32::MAX;
+
+const JOIN: u16 = 1;
+const WELCOME: u16 = 2;
+const REFUSE: u16 = 3;
+const FRAME: u16 = 4;
+const PING: u16 = 5;
+const PONG: u16 = 6;
+
+/// Transport of a WELCOME: a bag of sockets comes along.
+const UDP_BAG: u32 = 1;
+/// FRAME flags: read from the GSI queue; read from a slot it was not meant for.
+const FROM_GSI: u8 = 1;
+const MISROUTED: u8 = 2;
+
+/// A record as a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Record<'a> {
+    /// May I become a member?
+    Join { pid: u32 },
+    /// Yes; the bag is attached. `udp_port` must be the one the newcomer expects.
+    Welcome { udp_port: u16 },
+    /// No.
+    Refuse { errno: u32 },
+    /// A train for you.
+    Frame(RxTrain<'a>),
+    /// Are you there?
+    Ping,
+    /// Yes.
+    Pong,
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum BadRecord {
+    /// Not ours, or cut.
+    Malformed,
+    /// Of another version of roxie.
+    Version,
+}
+
+impl<'a> Record<'a> {
+    /// Reads a record that was received by a member on `udp_port`.
+    pub(super) fn parse(bytes: &'a [u8], udp_port: u16) -> Result<Record<'a>, BadRecord> {
+        let (common, _) = bytes.split_first_chunk::<COMMON_LEN>().ok_or(BadRecord::Malformed)?;
+        if common[..4] != MAGIC {
+            return Err(BadRecord::Malformed);
+        }
+        if u32_at(common, 8) != Some(LAYOUT) {
+            return Err(BadRecord::Version);
+        }
+        let header_len = usize::from(u16_at(common, 6).ok_or(BadRecord::Malformed)?);
+        let body = bytes.get(COMMON_LEN..header_len).ok_or(BadRecord::Malformed)?;
+        let rest = bytes.get(header_len..).ok_or(BadRecord::Malformed)?;
+        let record = match u16_at(common, 4) {
+            Some(JOIN) => u32_at(body, 4).map(|pid| Record::Join { pid }),
+            Some(WELCOME) => parse_welcome(body),
+            Some(REFUSE) => u32_at(body, 0).map(|errno| Record::Refuse { errno }),
+            Some(FRAME) => parse_frame(body, rest, udp_port).map(Record::Frame),
+            Some(PING) => Some(Record::Ping),
+            Some(PONG) => Some(Record::Pong),
+            _ => None,
+        };
+        record.ok_or(BadRecord::Malformed)
+    }
+
+    /// Writes everything but a FRAME's packets, which are to follow; returns the length.
+    pub(super) fn emit(&self, slot: Option<u8>, out: &mut [u8; SHORT_MAX]) -> usize {
+        let mut writer = Writer { out, len: COMMON_LEN };
+        let kind = match self {
+            Record::Join { pid } => {
+                writer.put(&0u32.to_le_bytes());
+                writer.put(&pid.to_le_bytes());
+                JOIN
+            }
+            Record::Welcome { udp_port } => {
+                writer.put(&u16::from(SLOTS).to_le_bytes());
+                writer.put(&0u16.to_le_bytes());
+                writer.put(&[16, 24]);
+                writer.put(&udp_port.to_le_bytes());
+                writer.put(&UDP_BAG.to_le_bytes());
+                WELCOME
+            }
+            Record::Refuse { errno } => {
+                writer.put(&errno.to_le_bytes());
+                REFUSE
+            }
+            Record::Frame(train) => {
+                put_frame(&mut writer, train);
+                FRAME
+            }
+            Record::Ping => PING,
+            Record::Pong => PONG,
+        };
+        let len = writer.len;
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..6].copy_from_slice(&kind.to_le_bytes());
+        out[6..8].copy_from_slice(&(len as u16).to_le_bytes());
+        out[8..12].copy_from_slice(&LAYOUT.to_le_bytes());
+        out[12..16].copy_from_slice(&slot.map_or(NO_SLOT, u32::from).to_le_bytes());
+        len
+    }
+}
+
+fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
+    // u16 slots, u16 GSI index, u8 QPN shift, u8 id shift, u16 port, u32 transport.
+    let is_known = u16_at(body, 0)? == u16::from(SLOTS)
+        && u16_at(body, 2)? == 0
+        && body.get(4..6)? == [16, 24]
+        && u32_at(body, 8)? == UDP_BAG;
+    let udp_port = u16_at(body, 6)?;
+    is_known.then_some(Record::Welcome { udp_port })
+}
+
+/// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
+/// destination. The segment fits: a train with larger packets has only one, and says so by 0.
+fn put_frame(writer: &mut Writer<'_>, train: &RxTrain<'_>) {
+    let family = if train.src.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let flags = match train.queue {
+        RxQueue::Gsi => FROM_GSI,
+        RxQueue::Slot => MISROUTED,
+        RxQueue::Forwarded => 0,
+    };
+    writer.put(&[family as u8, train.tos, train.ttl, flags]);
+    writer.put(&0u32.to_le_bytes());
+    writer.put(&train.src_port.to_le_bytes());
+    writer.put(&u16::try_from(train.segment).unwrap_or(0).to_le_bytes());
+    writer.put(&mapped(train.src));
+    writer.put(&mapped(train.dst));
+}
+
+fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxTrain<'a>> {
+    let body = body.first_chunk::<44>()?;
+    if packets.is_empty() {
+        return None;
+    }
+    let segment = match usize::from(u16_at(body, 10)?) {
+        0 => packets.len(),
+        segment => segment.min(packets.len()),
+    };
+    Some(RxTrain {
+        src: ip_at(body, 12)?,
+        src_port: u16_at(body, 8)?,
+        dst: ip_at(body, 28)?,
+        dst_port: udp_port,
+        tos: body[1],
+        ttl: body[2],
+        segment,
+        bytes: packets,
+        queue: RxQueue::Forwarded,
+    })
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8; SHORT_MAX],
+    len: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.out[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+}
+
+fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+fn ip_at(bytes: &[u8], at: usize) -> Option<IpAddr> {
+    let octets = bytes.get(at..)?.first_chunk::<16>()?;
+    Some(IpAddr::V6(Ipv6Addr::from(*octets)).to_canonical())
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|v| u16::from_le_bytes(*v))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|v| u32::from_le_bytes(*v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emitted(record: &Record<'_>) -> Vec<u8> {
+        let mut out = [0; SHORT_MAX];
+        let len = record.emit(Some(7), &mut out);
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn a_welcome_looks_like_this() {
+        let bytes = emitted(&Record::Welcome { udp_port: 4791 });
+        let want = [
+            &b"RXI1"[..],
+            &[2, 0, 28, 0, 1, 0, 0, 0, 7, 0, 0, 0],
+            &[251, 0, 0, 0, 16, 24, 0xb7, 0x12, 1, 0, 0, 0],
+        ];
+        assert_eq!(bytes, want.concat());
+        assert!(matches!(Record::parse(&bytes, 4791), Ok(Record::Welcome { udp_port: 4791 })));
+    }
+
+    #[test]
+    fn a_frame_survives_the_journey() {
+        for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
+            let train = RxTrain {
+                src: src.parse().unwrap(),
+                src_port: 0xc123,
+                dst: dst.parse().unwrap(),
+                dst_port: 4791,
+                tos: 0x6a,
+                ttl: 63,
+                segment: 3,
+                bytes: b"abcabcab",
+                queue: RxQueue::Gsi,
+            };
+            let mut bytes = emitted(&Record::Frame(train));
+            assert_eq!((bytes.len(), bytes[19]), (FRAME_LEN, FROM_GSI));
+            bytes.extend(train.bytes);
+            let Ok(Record::Frame(got)) = Record::parse(&bytes, 4791) else { panic!("no frame") };
+            assert_eq!((got.src, got.dst, got.src_port), (train.src, train.dst, train.src_port));
+            assert_eq!((got.tos, got.ttl, got.segment, got.bytes), (0x6a, 63, 3, train.bytes));
+            assert_eq!((got.queue, got.dst_port), (RxQueue::Forwarded, 4791));
+        }
+    }
+
+    #[test]
+    fn other_versions_and_cut_records_are_refused() {
+        let bytes = emitted(&Record::Join { pid: 1 });
+        for len in 0..bytes.len() {
+            assert_eq!(Record::parse(&bytes[..len], 1).unwrap_err(), BadRecord::Malformed, "{len}");
+        }
+        let mut other = bytes.clone();
+        other[8] = 2;
+        assert_eq!(Record::parse(&other, 1).unwrap_err(), BadRecord::Version);
+        let mut bad_length = bytes;
+        bad_length[6] = 3;
+        assert_eq!(Record::parse(&bad_length, 1).unwrap_err(), BadRecord::Malformed);
+    }
+}

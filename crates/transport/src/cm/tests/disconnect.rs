@@ -1,0 +1,137 @@
+//! Facts table 3.3.
+
+use super::*;
+use ConnState::*;
+use wire::cm::Dreq;
+
+#[test]
+fn the_drep_waits_for_the_application() {
+    let (mut net, a, b) = Net::established();
+    net.cm[A].disconnect(net.now, a, b"bye").unwrap();
+    net.run();
+    assert_eq!(net.names(), [(A, "DREQ")]);
+    assert_eq!(net.states(a, b), (DreqSent, DreqRcvd));
+    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
+    assert!(net.event(A).is_none(), "not before the answer");
+    net.cm[B].drep(net.now, b, b"").unwrap();
+    net.run();
+    assert!(matches!(net.event(A).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
+    assert_eq!(net.states(a, b), (Timewait, Timewait));
+    net.step();
+    for side in [A, B] {
+        assert!(matches!(net.event(side).unwrap().kind, CmEventKind::TimewaitExit));
+    }
+    assert_eq!(net.now_ms(), 512, "facts 3.3, 6.12");
+    assert_eq!(net.states(a, b), (Idle, Idle));
+    net.assert_quiet();
+}
+
+#[test]
+fn an_unanswered_dreq_is_repeated_and_given_up() {
+    let (mut net, a, b) = Net::established();
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    net.run();
+    assert!(matches!(net.wait_event(A).kind, CmEventKind::Disconnected { timed_out: true }));
+    assert_eq!(net.log.iter().filter(|(_, _, n)| *n == "DREQ").count(), 16);
+    assert_eq!(net.now_ms(), 16 * 4608);
+    assert_eq!(net.states(a, b), (Timewait, DreqRcvd));
+    assert!(matches!(net.wait_event(A).kind, CmEventKind::TimewaitExit));
+}
+
+#[test]
+fn the_passive_side_repeats_its_dreq_at_its_own_interval() {
+    let (mut net, a, b) = Net::established();
+    net.lose.push((B, "DREQ", u32::MAX));
+    net.cm[B].disconnect(net.now, b, b"").unwrap();
+    net.run();
+    assert!(matches!(net.wait_event(B).kind, CmEventKind::Disconnected { timed_out: true }));
+    assert_eq!(net.now_ms(), 16 * 4096);
+    assert_eq!(net.cm[A].state(a), Some(Established), "never heard of it");
+}
+
+#[test]
+fn crossing_dreqs_end_with_two_dreps() {
+    let (mut net, a, b) = Net::established();
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    net.cm[B].disconnect(net.now, b, b"").unwrap();
+    net.run();
+    assert_eq!(net.states(a, b), (DreqRcvd, DreqRcvd));
+    for (side, id) in [(A, a), (B, b)] {
+        assert!(matches!(net.event(side).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
+        net.cm[side].drep(net.now, id, b"").unwrap();
+    }
+    net.run();
+    assert_eq!(net.states(a, b), (Timewait, Timewait));
+    assert_eq!(net.names()[2..], [(A, "DREP"), (B, "DREP")]);
+}
+
+#[test]
+fn a_dreq_in_timewait_is_answered_again() {
+    let (mut net, a, b) = Net::established();
+    net.lose.push((B, "DREP", 1));
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    net.run();
+    net.cm[B].drep(net.now, b, b"farewell").unwrap();
+    net.run();
+    assert_eq!(net.states(a, b), (DreqSent, Timewait));
+    net.repeat_last(A, "DREQ");
+    assert_eq!(net.states(a, b), (Timewait, Timewait));
+    let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
+    assert_eq!(&drep.private_data[..9], b"farewell\0");
+}
+
+#[test]
+fn a_dreq_for_another_qp_is_ignored() {
+    let (mut net, a, b) = Net::established();
+    let dreq = |qpn| {
+        let mut mad = [0; 256];
+        let ids = Dreq { tid: 5, local_comm_id: b.0, remote_comm_id: a.0, ..Dreq::default() };
+        Dreq { remote_qpn: Qpn::new(qpn), ..ids }.emit(&mut mad);
+        mad
+    };
+    net.cm[A].handle_mad(net.now, &dreq(0x777), net.gid[B], net.gid[A]);
+    net.run();
+    assert_eq!(net.cm[A].state(a), Some(Established));
+    assert!(net.log.is_empty());
+    net.cm[A].handle_mad(net.now, &dreq(0x10123), net.gid[B], net.gid[A]);
+    assert_eq!(net.cm[A].state(a), Some(DreqRcvd));
+}
+
+#[test]
+fn a_dreq_for_unknown_ids_is_answered() {
+    let mut net = Net::new();
+    let mut mad = [0; 256];
+    Dreq { tid: 5, local_comm_id: 7, remote_comm_id: 0x0100_0009, ..Dreq::default() }.emit(&mut mad);
+    net.cm[A].handle_mad(net.now, &mad, net.gid[B], net.gid[A]);
+    net.run();
+    let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
+    assert_eq!((drep.tid, drep.local_comm_id, drep.remote_comm_id), (5, 0x0100_0009, 7));
+}
+
+#[test]
+fn destroying_an_established_connection_sends_one_dreq() {
+    let (mut net, a, b) = Net::established();
+    net.cm[A].destroy(net.now, a);
+    net.run();
+    assert_eq!(net.names(), [(A, "DREQ")]);
+    assert_eq!(net.cm[A].state(a), None);
+    assert_eq!(net.cm[A].poll_timeout(), None, "no retries");
+    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { .. }));
+    net.cm[B].destroy(net.now, b);
+    net.run();
+    assert_eq!(net.names()[1..], [(B, "DREP")]);
+    assert!(net.cm[A].is_empty() && net.cm[B].is_empty());
+    net.assert_quiet();
+}
+
+#[test]
+fn destroying_while_a_dreq_is_out_forgets_it() {
+    let (mut net, a, _) = Net::established();
+    net.lose.push((A, "DREQ", 1));
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    net.run();
+    net.cm[A].destroy(net.now, a);
+    net.run();
+    assert_eq!(net.log.len(), 1);
+    net.assert_quiet();
+}

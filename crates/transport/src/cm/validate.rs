@@ -1,0 +1,103 @@
+//! Whether a REQ may be shown to a listener (facts section 2, IP-CM header; Linux cma.c validate_net_dev).
+
+use core::net::IpAddr;
+
+use wire::cm::{IpCmHeader, RejReason, Req};
+use wire::{Gid, PKey};
+
+use super::params::Transport;
+use crate::PathMtu;
+
+/// Who asks whom.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Addresses {
+    pub(super) local: Gid,
+    pub(super) peer: Gid,
+    pub(super) peer_port: u16,
+}
+
+/// What was agreed to by not refusing it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checked {
+    pub(super) addresses: Addresses,
+    pub(super) transport: Transport,
+    pub(super) path_mtu: PathMtu,
+}
+
+/// Checks a REQ against our addresses (`gids`, empty: all are ours), the listener's service and the port's MTU. The
+/// error is the reason for a REJ.
+pub(super) fn req(
+    req: &Req,
+    wanted: Transport,
+    gids: &[Gid],
+    max_path_mtu: PathMtu,
+) -> Result<Checked, RejReason> {
+    if !is_ours(req.primary.remote_gid, gids) || !PKey::DEFAULT.matches(req.p_key) {
+        return Err(RejReason::INVALID_GID);
+    }
+    let addresses = addresses(req.ip_header(), gids).ok_or(RejReason::CONSUMER_DEFINED)?;
+    let transport = match req.transport {
+        Req::TRANSPORT_RC => Transport::Rc,
+        Req::TRANSPORT_UC => Transport::Uc,
+        _ => return Err(RejReason::CONSUMER_DEFINED),
+    };
+    if transport != wanted {
+        return Err(RejReason::CONSUMER_DEFINED);
+    }
+    let path_mtu = PathMtu::from_code(req.path_mtu)
+        .filter(|mtu| *mtu <= max_path_mtu)
+        .ok_or(RejReason::INVALID_MTU)?;
+    Ok(Checked { addresses, transport, path_mtu })
+}
+
+/// The addresses of an IP-CM header, if they can be those of a peer and of this host.
+pub(super) fn addresses(header: Option<IpCmHeader>, gids: &[Gid]) -> Option<Addresses> {
+    let header = header?;
+    let (local, peer) = (Gid::from(header.dst), Gid::from(header.src));
+    let plausible = may_ask(header.src, peer, gids) && is_ours(local, gids);
+    plausible.then_some(Addresses { local, peer, peer_port: header.src_port })
+}
+
+/// Loopback addresses are for roxie processes on a device that has them.
+fn may_ask(src: IpAddr, gid: Gid, gids: &[Gid]) -> bool {
+    let impossible = src.is_multicast()
+        || match src {
+            IpAddr::V4(v4) => v4.octets()[0] == 0 || v4.is_broadcast(),
+            IpAddr::V6(v6) => v6.is_unspecified(),
+        };
+    !impossible && (!src.is_loopback() || is_ours(gid, gids))
+}
+
+fn is_ours(gid: Gid, gids: &[Gid]) -> bool {
+    gids.is_empty() || gids.contains(&gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    fn check(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, gids: &[Gid]) -> bool {
+        addresses(Some(IpCmHeader { src_port: 1, src: src.into(), dst: dst.into() }), gids).is_some()
+    }
+
+    #[test]
+    fn only_addresses_a_peer_can_have_may_ask() {
+        let us = Ipv4Addr::new(10, 0, 0, 2);
+        let gids = [Gid::from(us), Gid::from(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2))];
+        assert!(check([10, 0, 0, 1], us, &gids));
+        assert!(check([0xfe80, 0, 0, 0, 0, 0, 0, 1], [0xfe80, 0, 0, 0, 0, 0, 0, 2], &gids));
+        for src in [[0, 1, 2, 3], [255, 255, 255, 255], [224, 0, 0, 1], [127, 0, 0, 1]] {
+            assert!(!check(src, us, &gids), "{src:?}");
+        }
+        assert!(!check(Ipv6Addr::UNSPECIFIED, us, &gids));
+        assert!(!check([10, 0, 0, 1], [10, 0, 0, 3], &gids), "not our address");
+        assert!(!check([10, 0, 0, 1], [127, 0, 0, 1], &gids));
+    }
+
+    #[test]
+    fn a_loopback_device_accepts_loopback_addresses() {
+        let lo = Ipv4Addr::LOCALHOST;
+        assert!(check(lo, lo, &[Gid::from(lo)]));
+    }
+}

@@ -1,0 +1,399 @@
+//! A queue pair: the checks every packet passes first, the order of what is sent, and the ways into and out of the error
+//! states. The halves are in `requester.rs` and `responder.rs`, what `modify` permits in `modify.rs`.
+
+use wire::{DropReason, PKey, Packet, Qpn, Service};
+
+use crate::attr::{MAX_PACKET, PathMtu, QpAttr, QpConfig, QpState, QpType};
+use crate::counters::QpCounters;
+use crate::emit::Transmit;
+use crate::endpoint::Endpoint;
+use crate::error::VerbsError;
+use crate::event::{AsyncEventKind, QpEvent};
+use crate::fault::{Fault, NakKind};
+use crate::memory::{Memory, PdId};
+use crate::recv_queue::RecvQueue;
+use crate::requester::{Requester, Step};
+use crate::responder::Responder;
+use crate::time::Instant;
+use crate::ud::{self, PacketSource, Received};
+use crate::wc::WcStatus;
+use crate::wr::{AddressVector, RecvWr, SendWr};
+
+/// A queue pair, without clock, socket or memory of its own.
+///
+/// Input goes in through `handle_packet` (then once `end_of_batch`), `handle_timeout`, `post_send`, `post_recv` and `modify`.
+/// Outputs are level-triggered: after any of these, drain `poll_transmit` and `poll_event` to `None`, then ask
+/// `poll_timeout`. Nothing allocates but `new` and `modify`.
+#[derive(Debug)]
+pub struct Qp {
+    pub(crate) ep: Endpoint,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) rq: RecvQueue,
+    /// COMM_EST was raised.
+    pub(crate) established: bool,
+    /// What the port carries.
+    pub(crate) max_path_mtu: PathMtu,
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    ///
+    /// # Errors
+    /// `Invalid` when a size is above what the device has.
+    pub fn new(config: QpConfig) -> Result<Self, VerbsError> {
+        let rq = if config.srq {
+            RecvQueue::new(0, 0)?
+        } else {
+            RecvQueue::new(config.cap.max_recv_wr, config.cap.max_recv_sge)?
+        };
+        Ok(Self {
+            requester: Requester::new(&config)?,
+            responder: Responder::new(),
+            rq,
+            ep: Endpoint::new(&config),
+            established: false,
+            max_path_mtu: config.max_path_mtu,
+        })
+    }
+
+    /// Queues a send work request; `poll_transmit` sends it.
+    ///
+    /// # Errors
+    /// `NoMem` when the queue is full (completions that were not taken count), `Invalid` for a malformed request or in
+    /// RESET, INIT and RTR, `Fault` when inline data cannot be read.
+    #[inline]
+    pub fn post_send(&mut self, _now: Instant, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
+        self.requester.post(wr, mem, &mut self.ep)?;
+        self.responder.reply.request_posted();
+        Ok(())
+    }
+
+    /// Queues a receive work request.
+    ///
+    /// # Errors
+    /// `NoMem` when the queue is full (completions that were not taken count), `Invalid` for too many elements, in RESET,
+    /// or when the queue pair uses a shared receive queue.
+    #[inline]
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        if self.ep.attr.state == QpState::Reset || self.ep.srq {
+            return Err(VerbsError::Invalid);
+        }
+        let taken = self.ep.events.recv + u32::from(self.responder.holds_wqe);
+        if self.rq.len() + taken >= self.rq.max_wr() {
+            return Err(VerbsError::NoMem);
+        }
+        if self.ep.attr.state == QpState::Err {
+            self.ep.fail_recv(wr.wr_id, WcStatus::WrFlushErr);
+            return Ok(());
+        }
+        self.rq.post(wr)
+    }
+
+    /// One packet, ICRC already verified, addressed to this queue pair. `srq` is its shared receive queue, if it has one.
+    ///
+    /// # Errors
+    /// The packet had no effect but what the protocol answers to such a packet; the reason is for counting.
+    #[inline]
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        from: &PacketSource,
+        mem: &impl Memory,
+        srq: Option<&mut RecvQueue>,
+    ) -> Result<(), DropReason> {
+        let row = packet.row();
+        let ep = &mut self.ep;
+        let service = match ep.ty {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud | QpType::Gsi => Service::Ud,
+        };
+        if row.service != service {
+            return Err(DropReason::WrongService);
+        }
+        let is_response = row.is_response();
+        let accepted = match ep.attr.state {
+            QpState::Rts | QpState::Sqd => true,
+            QpState::Rtr | QpState::Sqe => !is_response,
+            QpState::Reset | QpState::Init | QpState::Err => false,
+        };
+        if !accepted {
+            return Err(DropReason::WrongState);
+        }
+        if !ep.ty.is_datagram() && from.src != ep.attr.av.dgid {
+            return Err(DropReason::WrongPeer);
+        }
+        if !packet.bth.p_key.matches(PKey::DEFAULT) {
+            return Err(DropReason::BadPKey);
+        }
+        ep.counters.rcvd_pkts += 1;
+        if is_response {
+            let step = self.requester.handle_response(now, packet, mem, ep)?;
+            self.after(step);
+            return Ok(());
+        }
+        if ep.attr.state == QpState::Rtr && !self.established {
+            self.established = true;
+            ep.events.push_async(AsyncEventKind::CommEst);
+        }
+        let rq = srq.filter(|_| ep.srq).unwrap_or(&mut self.rq);
+        match ep.ty {
+            QpType::Rc => match self.responder.handle_request(now, packet, mem, rq, ep) {
+                Ok(result) => result,
+                Err(fault) => {
+                    self.on_fault(fault, self.responder.expected);
+                    Err(fault.row().reason)
+                }
+            },
+            QpType::Uc => self.responder.handle_unreliable(packet, mem, rq, ep),
+            QpType::Ud | QpType::Gsi => {
+                if ud::receive(packet, from, mem, rq, ep)? == Received::Fatal {
+                    self.enter_err();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The packets that arrived together are all handled: a coalesced ACK becomes due.
+    #[inline]
+    pub fn end_of_batch(&mut self, now: Instant) {
+        let idle = self.ep.attr.state == QpState::Rts && self.is_send_idle();
+        self.responder.reply.end_of_batch(now, idle);
+    }
+
+    /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when nothing may be
+    /// sent now. Responses come before requests. `budget` is how many new request packets the owner allows; responses and
+    /// the repetition of the oldest unacknowledged packet ignore it.
+    #[inline]
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        mem: &impl Memory,
+        budget: usize,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let Some(buf) = buf.first_chunk_mut::<MAX_PACKET>() else {
+            debug_assert!(false, "a transmit buffer holds MAX_PACKET bytes");
+            return None;
+        };
+        let ready = self.requester.sendable(&self.ep);
+        if self.may_reply() && (self.responder.has_reply() || (ready && self.responder.reply.is_deferred())) {
+            let deferred = self.responder.reply.is_deferred();
+            match self.responder.transmit(mem, &mut self.ep, buf) {
+                Ok(Some(transmit)) => {
+                    self.ep.counters.ack_deferred += u64::from(deferred);
+                    self.ep.counters.sent_pkts += 1;
+                    return Some(transmit);
+                }
+                Ok(None) => {}
+                Err(fault) => {
+                    let position = self.responder.answering();
+                    self.responder.replay.clear();
+                    self.on_fault(fault, position);
+                    let last = self.responder.transmit(mem, &mut self.ep, buf).ok()??;
+                    self.ep.counters.sent_pkts += 1;
+                    return Some(last);
+                }
+            }
+        }
+        if !ready {
+            return None;
+        }
+        let step = self.requester.transmit(now, mem, budget, &mut self.ep, buf);
+        self.after(step);
+        match step {
+            Step::Sent(transmit) => {
+                self.ep.counters.sent_pkts += 1;
+                Some(transmit)
+            }
+            Step::Idle | Step::Fatal => None,
+        }
+    }
+
+    /// Whether `poll_transmit` has something to do.
+    #[must_use]
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        (self.may_reply() && self.responder.has_reply()) || self.requester.sendable(&self.ep)
+    }
+
+    /// Request packets on their way, expected READ responses included.
+    #[must_use]
+    #[inline]
+    pub fn packets_in_flight(&self) -> usize {
+        (self.requester.cursor - self.requester.una) as usize
+    }
+
+    /// Packets posted and not yet on their way, those to be sent again included.
+    #[must_use]
+    #[inline]
+    pub fn pending_packets(&self) -> usize {
+        (self.requester.sq.end - self.requester.cursor) as usize
+    }
+
+    /// Whether nothing is unacknowledged.
+    #[must_use]
+    #[inline]
+    pub fn is_send_idle(&self) -> bool {
+        self.requester.una == self.requester.next
+    }
+
+    /// When `handle_timeout` must be called, at the latest; `None` when nothing waits for time.
+    #[must_use]
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match (self.requester.deadline(&self.ep), self.responder.reply.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Time has passed. Harmless when nothing is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.responder.reply.handle_timeout(now);
+        let step = self.requester.handle_timeout(now, &mut self.ep);
+        self.after(step);
+    }
+
+    /// The next completion or event.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<QpEvent> {
+        self.ep.events.pop()
+    }
+
+    /// The attributes as they were set, and the state.
+    #[must_use]
+    pub fn attr(&self) -> QpAttr {
+        QpAttr { cur_state: self.ep.attr.state, ..self.ep.attr.clone() }
+    }
+
+    /// The state.
+    #[must_use]
+    #[inline]
+    pub fn state(&self) -> QpState {
+        self.ep.attr.state
+    }
+
+    /// Its number.
+    #[must_use]
+    #[inline]
+    pub fn qpn(&self) -> Qpn {
+        self.ep.qpn
+    }
+
+    /// Its service.
+    #[must_use]
+    #[inline]
+    pub fn ty(&self) -> QpType {
+        self.ep.ty
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    #[inline]
+    pub fn pd(&self) -> PdId {
+        self.ep.pd
+    }
+
+    /// The peer's number.
+    #[must_use]
+    #[inline]
+    pub fn dest_qpn(&self) -> Qpn {
+        self.ep.attr.dest_qp
+    }
+
+    /// The path to the peer.
+    #[must_use]
+    #[inline]
+    pub fn av(&self) -> &AddressVector {
+        &self.ep.attr.av
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> &QpCounters {
+        &self.ep.counters
+    }
+
+    /// Answers are given from RTR on; in the error state only the NAK that led to it.
+    #[inline]
+    fn may_reply(&self) -> bool {
+        match self.ep.attr.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+            QpState::Err => self.responder.reply.has_last_word(),
+            QpState::Reset | QpState::Init => false,
+        }
+    }
+
+    /// What a step of the requester means for the queue pair.
+    #[inline]
+    fn after(&mut self, step: Step) {
+        match step {
+            Step::Fatal if self.ep.ty == QpType::Rc => {
+                self.responder.silence();
+                self.enter_err();
+            }
+            Step::Fatal => {
+                self.ep.attr.state = QpState::Sqe;
+                self.requester.flush(&mut self.ep);
+            }
+            Step::Idle | Step::Sent(_) if self.ep.attr.sq_draining => self.check_drained(),
+            Step::Idle | Step::Sent(_) => {}
+        }
+    }
+
+    /// Raises SQ_DRAINED, if asked for, once everything is acknowledged.
+    pub(crate) fn check_drained(&mut self) {
+        if self.ep.attr.sq_draining && self.requester.is_drained() {
+            self.ep.attr.sq_draining = false;
+            if self.ep.attr.en_sqd_async_notify {
+                self.ep.events.push_async(AsyncEventKind::SqDrained);
+            }
+        }
+    }
+
+    /// Does what the table says about a fault of the request at `position`.
+    fn on_fault(&mut self, fault: Fault, position: u64) {
+        let row = fault.row();
+        match row.nak {
+            NakKind::Silence => {}
+            NakKind::Rnr => {
+                self.ep.counters.send_rnr_err += 1;
+                self.responder.reply.nak_not_ready(position, self.ep.attr.min_rnr_timer);
+            }
+            NakKind::Nak(code) => self.responder.reply.nak_finally(position, code),
+        }
+        if !row.fatal {
+            return;
+        }
+        if row.nak == NakKind::Silence {
+            self.responder.silence();
+        }
+        let blamed = row.completion.is_some_and(|status| self.responder.fail_wqe(status, &mut self.ep));
+        if let (false, Some(event)) = (blamed, row.event) {
+            self.ep.events.push_async(event);
+        }
+        self.enter_err();
+    }
+
+    /// Goes to ERR and flushes: sends in order, then receives in order. A shared receive queue is left alone.
+    pub(crate) fn enter_err(&mut self) {
+        self.ep.attr.state = QpState::Err;
+        self.ep.attr.sq_draining = false;
+        self.requester.flush(&mut self.ep);
+        self.responder.fail_wqe(WcStatus::WrFlushErr, &mut self.ep);
+        while let Some(wr_id) = self.rq.take_id() {
+            self.ep.fail_recv(wr_id, WcStatus::WrFlushErr);
+        }
+        if self.ep.srq {
+            self.ep.events.push_async(AsyncEventKind::QpLastWqeReached);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "qp_tests.rs"]
+mod tests;

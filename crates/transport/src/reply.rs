@@ -1,0 +1,263 @@
+//! What the responder owes the peer, and when: coalesced and deferred ACKs, one NAK per gap, RNR NAKs, and the answers of
+//! the replay queue, which come first because answers leave in PSN order (IBA 9.7.5.1).
+
+use wire::{Aeth, AtomicAckEth, NakCode, Syndrome};
+
+use crate::emit::{Buffer, Emitter, Transmit, acknowledge, psn_of, read_response_opcode, response_bth};
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::replay::Answer;
+use crate::responder::Responder;
+use crate::time::Instant;
+
+/// How long an ACK waits for a request of this side to leave together with. A ping-pong turn takes 5 to 30 us; the
+/// shortest retry time-out in use is milliseconds.
+const DEFER_NS: u64 = 50_000;
+/// Turns (message received, then one posted here) that make a ping-pong pattern.
+const TURNS: u8 = 2;
+
+/// A plain ACK on its way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ack {
+    None,
+    /// Until the end of the batch.
+    Gathering,
+    /// Until this side sends, or that time.
+    Deferred(Instant),
+    Due,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Nak {
+    syndrome: Syndrome,
+    position: u64,
+    /// The last word before the queue pair falls silent.
+    last_word: bool,
+}
+
+/// ACKs and NAKs that are owed.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    ack: Ack,
+    /// Number of the packet that the ACK names.
+    ack_at: u64,
+    /// The peer repeats itself: a READ response will not do as acknowledgement.
+    repeated: bool,
+    nak: Option<Nak>,
+    /// A NAK went out (or is about to) and the expected packet has not arrived since.
+    nak_sent: bool,
+    /// Messages that arrived after this side had posted something since the one before.
+    turns: u8,
+    posted: bool,
+    /// Messages in this batch.
+    messages: u32,
+}
+
+impl Reply {
+    pub(crate) fn new() -> Self {
+        Self {
+            ack: Ack::None,
+            ack_at: 0,
+            repeated: false,
+            nak: None,
+            nak_sent: false,
+            turns: 0,
+            posted: false,
+            messages: 0,
+        }
+    }
+
+    /// Whether the peer was told already that something is missing or was not accepted.
+    pub(crate) fn is_nak_sent(&self) -> bool {
+        self.nak_sent
+    }
+
+    /// The packet at `expected` is missing.
+    pub(crate) fn nak_sequence(&mut self, expected: u64) {
+        self.set_nak(Syndrome::Nak(NakCode::PsnSequenceError), expected, false);
+    }
+
+    /// The packet at `expected` must be sent again later. What follows it meanwhile is dropped without another NAK,
+    /// which would make the peer come back too early.
+    pub(crate) fn nak_not_ready(&mut self, expected: u64, timer: u8) {
+        self.set_nak(Syndrome::RnrNak(timer), expected, false);
+    }
+
+    /// The request at `expected` is refused for good.
+    pub(crate) fn nak_finally(&mut self, expected: u64, code: NakCode) {
+        self.set_nak(Syndrome::Nak(code), expected, true);
+    }
+
+    fn set_nak(&mut self, syndrome: Syndrome, position: u64, last_word: bool) {
+        self.nak = Some(Nak { syndrome, position, last_word });
+        self.nak_sent = true;
+    }
+
+    /// The expected packet is here: a NAK for it that has not left yet is pointless.
+    #[inline]
+    pub(crate) fn expected_arrived(&mut self) {
+        if self.nak_sent {
+            self.nak_sent = false;
+            self.nak = None;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn request_ack(&mut self, position: u64, _now: Instant) {
+        self.ack_at = position;
+        if self.ack != Ack::Due {
+            self.ack = Ack::Gathering;
+        }
+    }
+
+    /// A SEND or WRITE that was executed before came again; `position` is the last one executed.
+    pub(crate) fn repeat_ack(&mut self, position: u64) {
+        self.ack_at = position;
+        self.repeated = true;
+        if self.ack != Ack::Due {
+            self.ack = Ack::Gathering;
+        }
+    }
+
+    /// A READ or atomic was accepted; its answer acknowledges everything before.
+    pub(crate) fn answered_by_fetch(&mut self, position: u64) {
+        if !self.repeated && self.ack_at < position {
+            self.ack = Ack::None;
+        }
+    }
+
+    /// A SEND or WRITE message is complete.
+    #[inline]
+    pub(crate) fn message_arrived(&mut self) {
+        self.messages += 1;
+        self.turns = if self.posted { self.turns.saturating_add(1).min(TURNS) } else { 0 };
+        self.posted = false;
+    }
+
+    /// This side posted a request.
+    #[inline]
+    pub(crate) fn request_posted(&mut self) {
+        self.posted = true;
+    }
+
+    /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side.
+    #[inline]
+    pub(crate) fn end_of_batch(&mut self, now: Instant, send_idle: bool) {
+        if self.ack == Ack::Gathering {
+            let ping_pong = self.turns >= TURNS && self.messages == 1 && send_idle && !self.repeated;
+            self.ack = if ping_pong { Ack::Deferred(now.plus_ns(DEFER_NS)) } else { Ack::Due };
+        }
+        self.messages = 0;
+    }
+
+    /// When a deferred ACK becomes due.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.ack {
+            Ack::Deferred(deadline) => Some(deadline),
+            Ack::None | Ack::Gathering | Ack::Due => None,
+        }
+    }
+
+    /// Gives up waiting for a request of this side; the pattern must prove itself anew.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.ack = Ack::Due;
+            self.turns = 0;
+        }
+    }
+
+    /// Whether an ACK waits for a request to leave with.
+    #[inline]
+    pub(crate) fn is_deferred(&self) -> bool {
+        matches!(self.ack, Ack::Deferred(_))
+    }
+
+    /// Whether an ACK or NAK is due.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.ack == Ack::Due || self.nak.is_some()
+    }
+
+    /// Whether there is something to say even in the error state.
+    pub(crate) fn has_last_word(&self) -> bool {
+        self.nak.is_some_and(|nak| nak.last_word)
+    }
+}
+
+impl Responder {
+    /// Whether an answer is due.
+    #[inline]
+    pub(crate) fn has_reply(&self) -> bool {
+        self.reply.is_due() || self.replay.is_pending()
+    }
+
+    /// Writes the next answer: READ responses and atomic acks in order, then a NAK, then an ACK.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<Option<Transmit>, Fault> {
+        if self.replay.is_pending() {
+            return self.transmit_answer(mem, ep, buf);
+        }
+        let reply = &mut self.reply;
+        let (syndrome, position) = if let Some(nak) = reply.nak.take() {
+            // It acknowledges everything before it.
+            (nak.syndrome, nak.position)
+        } else if matches!(reply.ack, Ack::Due | Ack::Deferred(_)) {
+            (Syndrome::ACK, reply.ack_at)
+        } else {
+            return Ok(None);
+        };
+        reply.ack = Ack::None;
+        reply.repeated = false;
+        let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
+        Ok(Some(Transmit { len, ud: None }))
+    }
+
+    /// The next packet of a READ response, or an atomic ack. A fault is the memory's, gone since the request came.
+    fn transmit_answer(
+        &mut self,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<Option<Transmit>, Fault> {
+        let Some((entry, cursor)) = self.replay.current() else { return Ok(None) };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: entry.msn };
+        let mut packet = Emitter::new(buf);
+        let opcode = match entry.answer {
+            Answer::Atomic { original } => {
+                aeth.emit(packet.header());
+                AtomicAckEth { original }.emit(packet.header());
+                wire::Opcode::RC_ATOMIC_ACKNOWLEDGE
+            }
+            Answer::Read { va, r_key, .. } => {
+                let (starts, ends) = (cursor.at == cursor.start, cursor.at + 1 == cursor.end);
+                if starts || ends {
+                    aeth.emit(packet.header());
+                }
+                let offset = (cursor.at - entry.first) * ep.mtu as u64;
+                let bytes = u64::from(cursor.end_byte).saturating_sub(offset).min(ep.mtu as u64);
+                let payload = packet.payload(bytes as usize);
+                if !payload.is_empty() {
+                    mem.read_remote(ep.pd, ep.qpn, r_key, va.wrapping_add(offset), payload)
+                        .map_err(Fault::from_access)?;
+                }
+                ep.counters.sent_bytes += bytes;
+                read_response_opcode(starts, ends)
+            }
+        };
+        self.replay.advance();
+        let len = packet.finish(response_bth(opcode, ep.attr.dest_qp, psn_of(cursor.at)));
+        Ok(Some(Transmit { len, ud: None }))
+    }
+
+    /// Number of the packet that is being answered.
+    pub(crate) fn answering(&self) -> u64 {
+        self.replay.current().map_or(self.expected, |(_, cursor)| cursor.at)
+    }
+}

@@ -1,0 +1,52 @@
+//! The receiving half of an unreliable connection: nothing is answered, a damaged message is dropped whole (IBA 9.8.2).
+
+use wire::{DropReason, Packet};
+
+use crate::emit::psn_of;
+use crate::endpoint::Endpoint;
+use crate::memory::Memory;
+use crate::recv_queue::RecvQueue;
+use crate::responder::{Message, Responder};
+
+impl Responder {
+    /// A packet on an unreliable connection. The receive work request of an abandoned SEND is used again from its start
+    /// by the next message; an abandoned WRITE leaves what it placed.
+    pub(crate) fn handle_unreliable(
+        &mut self,
+        packet: &Packet<'_>,
+        mem: &impl Memory,
+        rq: &mut RecvQueue,
+        ep: &mut Endpoint,
+    ) -> Result<(), DropReason> {
+        let starts = packet.row().position.starts();
+        let distance = packet.bth.psn.distance_from(psn_of(self.expected));
+        if starts {
+            if self.message != Message::None {
+                self.abandon(ep);
+            }
+            self.dropping = false;
+        } else if self.dropping || distance != 0 || self.message == Message::None {
+            if self.message != Message::None {
+                self.abandon(ep);
+            }
+            self.dropping = true;
+            return Err(DropReason::UcIncomplete);
+        }
+        self.expected = self.expected.wrapping_add_signed(i64::from(distance));
+        let position = self.expected;
+        match self.execute(packet, mem, rq, ep) {
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.expected = position.wrapping_add(1);
+                self.abandon(ep);
+                self.dropping = !packet.row().position.ends();
+                Err(fault.row().reason)
+            }
+        }
+    }
+
+    fn abandon(&mut self, ep: &mut Endpoint) {
+        self.message = Message::None;
+        ep.counters.uc_dropped_messages += 1;
+    }
+}

@@ -1,0 +1,295 @@
+//! What one run does: every work request of both sides, where its bytes come from and go to, and what memory looks like
+//! afterwards. No two operations touch the same bytes, but for READs of what an earlier WRITE wrote, and atomics.
+
+use crate::sim::rng::Rng;
+
+/// An operation and what it expects.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Send { recv: usize },
+    SendImm { recv: usize, imm: [u8; 4] },
+    SendInv { recv: usize, key: u32 },
+    Write { to: usize },
+    WriteImm { to: usize, recv: usize, imm: [u8; 4] },
+    Read { from: usize },
+    CompareSwap { word: usize, compare: u64, swap: u64 },
+    FetchAdd { word: usize, add: u64 },
+    LocalInv { key: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub kind: Kind,
+    /// Offset of the local bytes: source, or for READ and atomics the target.
+    pub local: usize,
+    pub len: usize,
+    /// Lengths of the elements; their sum is `len`.
+    pub pieces: Vec<u32>,
+    pub signaled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+    pub inline: bool,
+    /// What READ and atomics bring.
+    pub fetched: Vec<u8>,
+    /// A later READ looks at what this WRITE wrote.
+    pub looked_at: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub struct Recv {
+    pub local: usize,
+    pub room: usize,
+    /// Bytes that arrive, `None` for WRITE with immediate, whose data goes elsewhere.
+    pub data: Option<Vec<u8>>,
+    pub byte_len: usize,
+    pub imm: Option<[u8; 4]>,
+    pub inv: Option<u32>,
+    pub solicited: bool,
+}
+
+/// One side.
+#[derive(Default)]
+pub struct Half {
+    pub ops: Vec<Op>,
+    pub recvs: Vec<Recv>,
+    pub local: Vec<u8>,
+    pub remote: Vec<u8>,
+    pub keys: Vec<u32>,
+    /// How many operations were complete when a WRITE's target was last changed.
+    pub remote_scribbled: usize,
+    /// Atomic words of `remote` and their last values.
+    pub words: Vec<(usize, u64)>,
+    /// `remote` after everything.
+    pub remote_after: Vec<u8>,
+    /// `local` after everything.
+    pub local_after: Vec<u8>,
+}
+
+/// Limits drawn for the run.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub mtu: usize,
+    pub max_sge: usize,
+    pub max_inline: usize,
+    pub ops: usize,
+    pub bytes: usize,
+    /// Fenced work requests in a thousand.
+    pub fences: u64,
+}
+
+impl Half {
+    fn take_local(&mut self, len: usize, rng: &mut Rng) -> usize {
+        take(&mut self.local, len, rng)
+    }
+
+    fn take_remote(&mut self, len: usize, rng: &mut Rng) -> usize {
+        take(&mut self.remote, len, rng)
+    }
+}
+
+/// Extends a region by `len` random bytes and a random gap.
+fn take(region: &mut Vec<u8>, len: usize, rng: &mut Rng) -> usize {
+    let start = region.len() + rng.between(1, 24) as usize;
+    let end = start + len;
+    let old = region.len();
+    region.resize(end + 8, 0);
+    rng.fill(&mut region[old..]);
+    start
+}
+
+fn message_len(shape: &Shape, left: usize, rng: &mut Rng) -> usize {
+    let mtu = shape.mtu as u64;
+    let len = match rng.between(0, 19) {
+        0..=1 => 0,
+        2..=7 => rng.between(1, 64),
+        8..=9 => mtu * rng.between(1, 4),
+        10..=12 => rng.between(1, mtu),
+        13..=16 => rng.between(1, 8 * mtu),
+        17..=18 => rng.between(1, 64 * 1024),
+        _ => rng.between(1, 256 * 1024),
+    };
+    (len as usize).min(left)
+}
+
+fn split(len: usize, max_sge: usize, rng: &mut Rng) -> Vec<u32> {
+    let mut pieces = Vec::new();
+    let mut left = len;
+    for _ in 1..rng.between(1, max_sge as u64) {
+        let piece = rng.between(0, left as u64) as usize;
+        pieces.push(piece as u32);
+        left -= piece;
+    }
+    if left > 0 || rng.chance(500) {
+        pieces.push(left as u32);
+    }
+    pieces
+}
+
+/// Adds the operations of `from` towards `to`.
+pub fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32, rng: &mut Rng) {
+    let mut left = shape.bytes;
+    let mut words: Vec<(usize, u64)> = Vec::new();
+    for _ in 0..rng.between(1, 3) {
+        let at = take(&mut to.remote, 16, rng).next_multiple_of(8);
+        words.push((at, u64::from_ne_bytes(to.remote[at..at + 8].try_into().unwrap())));
+    }
+    let readable_len = (64 * 1024).min(shape.bytes / 4);
+    let readable = to.take_remote(readable_len, rng);
+    let mut written: Vec<usize> = Vec::new();
+    for i in 0..shape.ops {
+        let kind = rng.between(0, 99);
+        let len = message_len(shape, left, rng);
+        left -= len;
+        let op = match kind {
+            0..=44 => {
+                let local = from.take_local(len, rng);
+                let data = from.local[local..local + len].to_vec();
+                let imm = (rng.next() as u32).to_be_bytes();
+                let solicited = rng.chance(300);
+                let recv = to.recvs.len();
+                let (kind, got_imm, inv) = match kind {
+                    0..=24 => (Kind::Send { recv }, None, None),
+                    25..=36 => (Kind::SendImm { recv, imm }, Some(imm), None),
+                    _ => {
+                        let key = key_base + i as u32;
+                        to.keys.push(key);
+                        (Kind::SendInv { recv, key }, None, Some(key))
+                    }
+                };
+                let slack = if rng.chance(300) { rng.between(0, 100) as usize } else { 0 };
+                let at = to.take_local(len + slack, rng);
+                to.recvs.push(Recv {
+                    local: at,
+                    room: len + slack,
+                    data: Some(data),
+                    byte_len: len,
+                    imm: got_imm,
+                    inv,
+                    solicited,
+                });
+                Op { solicited, ..plain(kind, local, len) }
+            }
+            45..=72 => {
+                let local = from.take_local(len, rng);
+                let at = to.take_remote(len, rng);
+                let solicited = rng.chance(300);
+                if kind <= 62 {
+                    written.push(from.ops.len());
+                    Op { solicited, ..plain(Kind::Write { to: at }, local, len) }
+                } else {
+                    let imm = (rng.next() as u32).to_be_bytes();
+                    let recv = to.recvs.len();
+                    let recv_at = to.take_local(8, rng);
+                    to.recvs.push(Recv {
+                        local: recv_at,
+                        room: 8,
+                        data: None,
+                        byte_len: len,
+                        imm: Some(imm),
+                        inv: None,
+                        solicited,
+                    });
+                    Op { solicited, ..plain(Kind::WriteImm { to: at, recv, imm }, local, len) }
+                }
+            }
+            73..=86 => {
+                let local = from.take_local(len, rng);
+                if !written.is_empty() && rng.chance(500) {
+                    let write = rng.pick(&written);
+                    let (src, whole) = (from.ops[write].local, from.ops[write].len);
+                    let Kind::Write { to: at } = from.ops[write].kind else { unreachable!() };
+                    let len = len.min(whole);
+                    from.ops[write].looked_at = true;
+                    let fetched = from.local[src..src + len].to_vec();
+                    Op { fetched, ..plain(Kind::Read { from: at }, local, len) }
+                } else {
+                    let len = len.min(readable_len);
+                    let at = readable + rng.between(0, (readable_len - len) as u64) as usize;
+                    let fetched = to.remote[at..at + len].to_vec();
+                    Op { fetched, ..plain(Kind::Read { from: at }, local, len) }
+                }
+            }
+            87..=96 => {
+                let local = from.take_local(8, rng);
+                let which = rng.between(0, words.len() as u64 - 1) as usize;
+                let (word, value) = words[which];
+                let fetched = value.to_ne_bytes().to_vec();
+                let kind = if rng.chance(500) {
+                    let add = rng.next();
+                    words[which].1 = value.wrapping_add(add);
+                    Kind::FetchAdd { word, add }
+                } else {
+                    let (compare, swap) = (if rng.chance(700) { value } else { !value }, rng.next());
+                    if compare == value {
+                        words[which].1 = swap;
+                    }
+                    Kind::CompareSwap { word, compare, swap }
+                };
+                Op { fetched, ..plain(kind, local, 8) }
+            }
+            _ => {
+                let key = key_base + 0x8000 + i as u32;
+                from.keys.push(key);
+                plain(Kind::LocalInv { key }, 0, 0)
+            }
+        };
+        let inline = op.len <= shape.max_inline
+            && op.fetched.is_empty()
+            && !matches!(op.kind, Kind::Read { .. } | Kind::LocalInv { .. })
+            && rng.chance(300);
+        let pieces =
+            if matches!(op.kind, Kind::LocalInv { .. }) { vec![] } else { split(op.len, shape.max_sge, rng) };
+        from.ops.push(Op {
+            pieces,
+            signaled: rng.chance(600),
+            fence: rng.chance(shape.fences),
+            inline,
+            ..op
+        });
+    }
+    // The last one is signalled, so that the run knows its end.
+    if let Some(last) = from.ops.last_mut() {
+        last.signaled = true;
+    }
+    to.words.extend(words);
+}
+
+/// Computes what memory looks like after all operations of `from` towards `to`; the images start as copies.
+pub fn apply(from: &mut Half, to: &mut Half) {
+    for op in &from.ops {
+        let source = op.local..op.local + op.len;
+        match op.kind {
+            Kind::Write { to: at } | Kind::WriteImm { to: at, .. } => {
+                to.remote_after[at..at + op.len].copy_from_slice(&from.local[source]);
+            }
+            Kind::Read { .. } | Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
+                from.local_after[source].copy_from_slice(&op.fetched);
+            }
+            Kind::Send { .. } | Kind::SendImm { .. } | Kind::SendInv { .. } | Kind::LocalInv { .. } => {}
+        }
+    }
+    for recv in &to.recvs {
+        if let Some(data) = &recv.data {
+            to.local_after[recv.local..recv.local + data.len()].copy_from_slice(data);
+        }
+    }
+    for &(at, value) in &to.words {
+        to.remote_after[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+fn plain(kind: Kind, local: usize, len: usize) -> Op {
+    Op {
+        kind,
+        local,
+        len,
+        pieces: Vec::new(),
+        signaled: false,
+        solicited: false,
+        fence: false,
+        inline: false,
+        fetched: Vec::new(),
+        looked_at: false,
+    }
+}
