@@ -46,7 +46,7 @@ pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
 
 fn describe(context: &Context) -> Value {
     let (device, port) = (context.query_device(), context.query_port());
-    let netdev = context.device().netdev();
+    let netdev = context.device().gids();
     let gids: Vec<Value> = context
         .gids()
         .iter()
@@ -59,13 +59,13 @@ fn describe(context: &Context) -> Value {
     json!({
         "device": {
             "name": context.device().name(),
-            "netdev": netdev.name(),
+            "netdev": netdev.netdev,
             "node_guid": format!("{:016x}", device.node_guid),
             "fw_ver": device.fw_ver,
         },
         "port": {
             "state": if port.active { "active" } else { "down" },
-            "netdev_mtu": netdev.mtu(),
+            "netdev_mtu": netdev.mtu,
             "max_mtu": port.max_mtu.bytes(),
             "active_mtu": port.active_mtu.bytes(),
             "max_msg_sz": port.max_msg_sz,

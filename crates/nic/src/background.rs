@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::sys::{self, PollFd, now_ns};
 
 /// While somebody polls inline the thread only looks this often whether he still does.
@@ -37,6 +37,7 @@ fn run(weak: &Weak<Engine>) {
             seen = polls;
             engine.watching.store(true, Ordering::Relaxed);
             engine.serve_members();
+            engine.cm.poll(engine::now(), &*engine);
             let kick = [engine.kick.as_raw_fd()];
             drop(engine);
             wait(&kick, WATCH_INTERVAL_NS);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpEvent, QpState, RecvQueue, VerbsError,
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, VerbsError,
 };
 use wire::{DropReason, Gid, Qpn};
 
@@ -36,7 +36,7 @@ pub(crate) const TX_QUOTA: usize = 128;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
-const DOORBELL_BATCH: usize = 32;
+const DOORBELL_BATCH: usize = 64;
 
 /// A QP with what the engine must know to serve it.
 pub(crate) struct QpEntry {
@@ -107,6 +107,8 @@ pub(crate) struct Tables {
     pub(crate) mads: Vec<Mad>,
     pub(crate) misrouted: Vec<(u8, OwnedPacket)>,
     pub(crate) established: Vec<Qpn>,
+    /// Counters of QPs that are gone.
+    pub(crate) retired: QpCounters,
     pub(crate) slot: u8,
     pub(crate) mtu_bytes: usize,
     next_qp: u16,
@@ -159,6 +161,7 @@ impl Engine {
             mads: Vec::new(),
             misrouted: Vec::new(),
             established: Vec::new(),
+            retired: QpCounters::default(),
             slot,
             mtu_bytes,
             next_qp: sys::random_u64() as u16,
@@ -166,7 +169,7 @@ impl Engine {
         };
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, tables }),
-            cm: CmDriver::new(slot, Arc::clone(&gids)),
+            cm: CmDriver::new(slot, &gids),
             bag,
             gids,
             inline_polls: AtomicU64::new(0),
@@ -256,7 +259,7 @@ impl Engine {
         match self.cm.handle_mad(now(), &mad.bytes, src, dst) {
             crate::cm::MadOutcome::Handled => {}
             crate::cm::MadOutcome::NotOurs { service_id, dst_gid } => {
-                let (ps, port) = ((service_id >> 16) as u16, service_id as u16);
+                let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
                 let handed = self.bag.forward_to_service(ps, port, dst_gid, &mad.packet.train());
                 if !matches!(handed, Ok(true)) {
                     self.cm.reject_no_listener(&mad.bytes, src, dst);
@@ -319,9 +322,21 @@ impl Engine {
         core.tables.insert_qp(build)
     }
 
+    /// Destroys a QP; the peer gets the acknowledgement it is owed first.
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut core = self.lock();
+        core.release_ack(qpn.value() as u16);
+        core.transmit(now());
         core.tables.remove_qp(qpn);
+    }
+
+    /// The process is about to exit: peers get the acknowledgements they are owed.
+    pub(crate) fn quiesce(&self) {
+        let mut core = self.lock();
+        for index in 0..core.tables.qps.len() {
+            core.release_ack(index as u16);
+        }
+        core.transmit(now());
     }
 }
 
@@ -400,6 +415,7 @@ impl Tables {
         let index = qpn.value() as u16;
         if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
             self.release_flow(index, &entry);
+            self.retired.absorb(entry.qp.counters());
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
@@ -454,7 +470,9 @@ impl Tables {
 
     /// Delivers a QP's events, re-arms its timer and books its packets to its flow. True if it wants to transmit.
     pub(crate) fn book(&mut self, now: Instant, index: u16) -> bool {
-        let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else { return false };
+        let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+            return false;
+        };
         while let Some(event) = entry.qp.poll_event() {
             let delivered = match event {
                 QpEvent::SendWc(wc) => {
@@ -565,9 +583,17 @@ impl Core {
         Ok(())
     }
 
+    fn release_ack(&mut self, index: u16) {
+        if let Some(entry) = self.tables.qp_mut(index) {
+            entry.qp.release_ack();
+            if entry.qp.wants_transmit() {
+                self.tables.make_ready(index);
+            }
+        }
+    }
+
     pub(crate) fn next_gsi_psn(&mut self) -> u32 {
         self.tables.gsi_psn = (self.tables.gsi_psn + 1) & 0xff_ffff;
         self.tables.gsi_psn
     }
 }
-

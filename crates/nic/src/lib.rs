@@ -13,6 +13,7 @@ pub mod gid;
 mod mr;
 pub mod port;
 mod rx;
+mod stats;
 pub mod sys;
 mod tx;
 pub mod verbs;

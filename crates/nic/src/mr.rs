@@ -178,14 +178,7 @@ impl Memory for MrTable {
     }
 
     #[inline]
-    fn write_remote(
-        &self,
-        pd: PdId,
-        _qpn: Qpn,
-        rkey: Rkey,
-        va: u64,
-        src: &[u8],
-    ) -> Result<(), AccessFault> {
+    fn write_remote(&self, pd: PdId, _qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
         let at = self.resolve(pd, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: as in `write_local`.
         unsafe { copy_out(src, at) };

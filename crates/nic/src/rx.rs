@@ -130,5 +130,4 @@ impl Tables {
     pub(crate) fn count(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
     }
-
 }

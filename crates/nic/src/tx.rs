@@ -27,12 +27,16 @@ impl Core {
         let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else { return };
         let flow = entry.flow;
         let mut budget = tables.flow_budget(flow);
-        let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else { return };
+        let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+            return;
+        };
         entry.ready = false;
         let mut sent = 0;
         while sent < TX_QUOTA {
             let before = entry.qp.packets_in_flight();
-            let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else { break };
+            let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else {
+                break;
+            };
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
             let flow = match &packet.ud {
                 None => flow,

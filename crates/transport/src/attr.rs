@@ -167,29 +167,50 @@ pub struct QpAttr {
 bitflags! {
     /// `ibv_qp_attr_mask`: which attributes a call sets.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
-    #[allow(missing_docs)] // the names are the verbs ones
     pub struct QpAttrMask: u32 {
+        /// `state`.
         const STATE = 1;
+        /// `cur_state`.
         const CUR_STATE = 1 << 1;
+        /// `en_sqd_async_notify`.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `access`.
         const ACCESS_FLAGS = 1 << 3;
+        /// `pkey_index`.
         const PKEY_INDEX = 1 << 4;
+        /// `port_num`.
         const PORT = 1 << 5;
+        /// `q_key`.
         const QKEY = 1 << 6;
+        /// `av`.
         const AV = 1 << 7;
+        /// `path_mtu`.
         const PATH_MTU = 1 << 8;
+        /// `timeout`.
         const TIMEOUT = 1 << 9;
+        /// `retry_cnt`.
         const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`.
         const RNR_RETRY = 1 << 11;
+        /// `rq_psn`.
         const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`.
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// Alternate path; there is none on RoCE.
         const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`.
         const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`.
         const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration; there is none on RoCE.
         const PATH_MIG_STATE = 1 << 18;
+        /// `cap`; resizing is not supported.
         const CAP = 1 << 19;
+        /// `dest_qp`.
         const DEST_QPN = 1 << 20;
+        /// Rate limit; not supported.
         const RATE_LIMIT = 1 << 25;
     }
 }

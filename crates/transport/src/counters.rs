@@ -1,52 +1,73 @@
 //! What a queue pair counts, under the names that rxe users know where rxe has one.
 
-/// Counters of one queue pair; they only grow.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct QpCounters {
+/// One list makes the struct, its rows for people, and the sum over queue pairs.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counters of one queue pair, or of many; they only grow.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct QpCounters {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl QpCounters {
+            /// Name and value of each.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+
+            /// Adds another queue pair's.
+            pub fn absorb(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
     /// Packets given to the owner for sending.
-    pub sent_pkts: u64,
+    sent_pkts,
     /// Packets taken from the owner.
-    pub rcvd_pkts: u64,
+    rcvd_pkts,
     /// Payload bytes sent, resent ones included.
-    pub sent_bytes: u64,
+    sent_bytes,
     /// Payload bytes received in packets that were accepted for this queue pair.
-    pub rcvd_bytes: u64,
+    rcvd_bytes,
     /// Requests received again.
-    pub duplicate_request: u64,
+    duplicate_request,
     /// Requests received ahead of the expected one.
-    pub out_of_seq_request: u64,
+    out_of_seq_request,
     /// RNR NAKs received.
-    pub rcvd_rnr_err: u64,
+    rcvd_rnr_err,
     /// RNR NAKs sent.
-    pub send_rnr_err: u64,
+    send_rnr_err,
     /// Sequence NAKs received.
-    pub rcvd_seq_err: u64,
+    rcvd_seq_err,
     /// Sequence NAKs sent.
-    pub send_seq_err: u64,
+    send_seq_err,
     /// Plain ACKs that left together with a request.
-    pub ack_deferred: u64,
+    ack_deferred,
     /// Work requests that ended with `RETRY_EXC_ERR`.
-    pub retry_exceeded_err: u64,
+    retry_exceeded_err,
     /// Work requests that ended with `RNR_RETRY_EXC_ERR`.
-    pub retry_rnr_exceeded_err: u64,
+    retry_rnr_exceeded_err,
     /// Times the requester went back for missing responses.
-    pub completer_retry_err: u64,
+    completer_retry_err,
     /// Times the local ACK timer fired.
-    pub local_ack_timeout_err: u64,
+    local_ack_timeout_err,
     /// Request packets sent again.
-    pub retransmitted_pkts: u64,
+    retransmitted_pkts,
     /// Send work requests that failed for a local reason.
-    pub send_err: u64,
+    send_err,
     /// Work requests completed, by the requester.
-    pub rdma_sends: u64,
+    rdma_sends,
     /// Messages received that made a completion.
-    pub rdma_recvs: u64,
+    rdma_recvs,
     /// Responses that were duplicates, ghosts or reserved.
-    pub ignored_responses: u64,
+    ignored_responses,
     /// UD messages longer than the MTU; they complete and nothing is sent (IBA C10-93.1.1).
-    pub ud_send_too_long: u64,
+    ud_send_too_long,
     /// UD and UC messages without a receive work request, or too long for it.
-    pub rcvd_no_wqe: u64,
+    rcvd_no_wqe,
     /// UC messages abandoned.
-    pub uc_dropped_messages: u64,
+    uc_dropped_messages,
 }

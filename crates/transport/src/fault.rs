@@ -50,7 +50,8 @@ pub(crate) enum NakKind {
 /// One row: the consequences of a fault on a reliable connection. On an unreliable one the message is dropped.
 #[derive(Debug)]
 pub(crate) struct Row {
-    pub(crate) fault: Fault,
+    #[cfg_attr(not(test), expect(dead_code, reason = "names the row"))]
+    fault: Fault,
     pub(crate) nak: NakKind,
     /// Status of the receive work request that the message holds, if it holds one.
     pub(crate) completion: Option<WcStatus>,

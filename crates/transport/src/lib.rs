@@ -28,6 +28,8 @@ mod requester;
 mod responder;
 mod retry;
 mod ring;
+#[cfg(test)]
+mod testing;
 mod time;
 mod transition;
 mod uc;

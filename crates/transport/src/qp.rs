@@ -164,6 +164,11 @@ impl Qp {
         self.responder.reply.end_of_batch(now, idle);
     }
 
+    /// An acknowledgement that waits for a request of this side becomes due: the owner is about to drop the queue pair.
+    pub fn release_ack(&mut self) {
+        self.responder.reply.release_deferred();
+    }
+
     /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when nothing may be
     /// sent now. Responses come before requests. `budget` is how many new request packets the owner allows; responses and
     /// the repetition of the oldest unacknowledged packet ignore it.
@@ -180,11 +185,9 @@ impl Qp {
             return None;
         };
         let ready = self.requester.sendable(&self.ep);
-        if self.may_reply() && (self.responder.has_reply() || (ready && self.responder.reply.is_deferred())) {
-            let deferred = self.responder.reply.is_deferred();
+        if self.may_reply() && self.responder.has_reply() {
             match self.responder.transmit(mem, &mut self.ep, buf) {
                 Ok(Some(transmit)) => {
-                    self.ep.counters.ack_deferred += u64::from(deferred);
                     self.ep.counters.sent_pkts += 1;
                     return Some(transmit);
                 }
@@ -207,6 +210,9 @@ impl Qp {
         match step {
             Step::Sent(transmit) => {
                 self.ep.counters.sent_pkts += 1;
+                // The ACK that waited for this request follows it: the shorter packet can close the same burst, and a
+                // peer that stops polling at its ACK has then seen the request as well.
+                self.ep.counters.ack_deferred += u64::from(self.responder.reply.release_deferred());
                 Some(transmit)
             }
             Step::Idle | Step::Fatal => None,

@@ -168,10 +168,14 @@ impl Reply {
         }
     }
 
-    /// Whether an ACK waits for a request to leave with.
+    /// Makes an ACK due that waited for a request to leave with; whether there was one.
     #[inline]
-    pub(crate) fn is_deferred(&self) -> bool {
-        matches!(self.ack, Ack::Deferred(_))
+    pub(crate) fn release_deferred(&mut self) -> bool {
+        let deferred = matches!(self.ack, Ack::Deferred(_));
+        if deferred {
+            self.ack = Ack::Due;
+        }
+        deferred
     }
 
     /// Whether an ACK or NAK is due.

@@ -5,6 +5,7 @@
 //!
 //! `ROXIE_SIM_SEEDS=n` runs n seeds, `ROXIE_SIM_SEED=0x..` replays one.
 
+#[path = "sim/mod.rs"]
 mod sim;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

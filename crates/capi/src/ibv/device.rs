@@ -36,6 +36,20 @@ pub(crate) struct DeviceTail {
 /// The device, once found: the same object in every listing, never freed.
 static DEVICE: Mutex<Option<&'static DeviceObject>> = Mutex::new(None);
 
+/// Programs exit without destroying their objects: peers still get their acknowledgements, and `ROXIE_STATS=1` shows
+/// every counter that is not zero.
+extern "C" fn at_exit() {
+    let Ok(slot) = DEVICE.try_lock() else { return };
+    let Some(device) = *slot else { return };
+    let device = &device.tail.device;
+    device.quiesce();
+    if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
+        for (name, value) in device.counters().into_iter().filter(|row| row.1 != 0) {
+            eprintln!("roxie: {name} {value}");
+        }
+    }
+}
+
 /// The device of this process.
 pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     let mut slot = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,6 +69,8 @@ pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     // SAFETY: just exported, and never retired.
     let object = unsafe { DeviceObject::from_ptr(object) };
     *slot = object;
+    // SAFETY: the handler takes nothing and the library is never unloaded (-z nodelete).
+    unsafe { libc::atexit(at_exit) };
     object.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 

@@ -31,10 +31,10 @@ fn interface(name: &str) -> Check {
     let config = DeviceConfig { netdev: Some(name.to_owned()), ..DeviceConfig::default() };
     match Device::open(&config).and_then(|device| device.context()) {
         Ok(context) => {
-            let (port, netdev) = (context.query_port(), context.device().netdev());
+            let (port, netdev) = (context.query_port(), context.device().gids());
             let text = format!(
                 "{name}: MTU {}, path MTU {}, {} GIDs{}",
-                netdev.mtu(),
+                netdev.mtu,
                 port.active_mtu.bytes(),
                 port.gid_tbl_len,
                 if port.active { "" } else { ", down" }
@@ -53,7 +53,7 @@ fn device(args: &DeviceArgs) -> Check {
         config.name.clone_from(name);
     }
     match Device::open(&config) {
-        Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.netdev().name())),
+        Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.gids().netdev)),
         Err(error) => Check::bad(NAME, error.to_string(), format!("choose with --netdev: {}", netdev::names().join(", "))),
     }
 }

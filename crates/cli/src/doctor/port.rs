@@ -66,13 +66,14 @@ fn soft_roce() -> Option<Check> {
 }
 
 /// Rows whose local port is ours (proc_net_udp(5): `sl local remote st queues tr tm retrnsmt uid timeout inode`).
-fn parse(table: &str) -> impl Iterator<Item = Holder> + '_ {
-    table.lines().skip(1).filter_map(|line| {
+fn parse(table: &str) -> Vec<Holder> {
+    let holder = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (_, port) = fields.get(1)?.rsplit_once(':')?;
         (u16::from_str_radix(port, 16).ok()? == ROCE_PORT).then_some(())?;
         Some(Holder { uid: fields.get(7)?.parse().ok()?, inode: fields.get(9)?.parse().ok()? })
-    })
+    };
+    table.lines().skip(1).filter_map(holder).collect()
 }
 
 /// Live roxie processes in this network namespace.
@@ -112,6 +113,6 @@ mod tests {
   512: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0
   513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0
 ";
-        assert_eq!(parse(table).collect::<Vec<_>>(), [Holder { uid: 1000, inode: 4711 }]);
+        assert_eq!(parse(table), [Holder { uid: 1000, inode: 4711 }]);
     }
 }

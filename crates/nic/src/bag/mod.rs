@@ -3,15 +3,15 @@
 //! All processes of a *domain* (one user, one network namespace) receive on UDP 4791 through one fixed
 //! reuseport group of 252 sockets. Socket 0 is the *GSI queue*, which everybody polls; socket 1 + s belongs to
 //! *slot* s, and a process claims one slot. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
-//! ids, so that a constant classic-BPF program ([`program`]) can steer each datagram to its process.
+//! ids, so that a constant classic-BPF program (`program.rs`) can steer each datagram to its process.
 //!
 //! The group must never change, because the kernel moves indices when a socket of it closes. So the sockets
 //! live in a *bag*: one unread message with 252 descriptors, of which members peek their two. As long as one
 //! member lives, the bag does. Abstract Unix names are the registry: a name is claimed atomically and freed
 //! when its owner dies, however it dies. Members answer JOIN with the bag, and forward trains that reached the
-//! wrong process as FRAME ([`record`]).
+//! wrong process as FRAME (`record.rs`).
 //!
-//! Start with [`join`], then [`serve`] and [`forward`].
+//! Start with `join.rs`, then `serve.rs` and `forward.rs`.
 
 mod error;
 mod forward;

@@ -24,7 +24,7 @@ pub(super) struct Server {
     next_token: AtomicU64,
     /// The buffer for records; whoever has it serves.
     buffer: Mutex<Vec<u8>>,
-    /// The process that made this, which alone may change `epoll`: a forked child shares it.
+    /// The process that made this; a forked child shares `epoll` and must not change it.
     pid: u32,
 }
 
@@ -99,6 +99,11 @@ impl Server {
 
     /// Stops listening, and closes the connections that came that way: their peers look the name up again.
     pub(super) fn remove_service(&self, token: u64) {
+        if std::process::id() != self.pid {
+            // A forked child: another thread may have held the lock when it was made, and `epoll` is shared. Its
+            // copies are closed with the server.
+            return;
+        }
         let mut sockets = self.lock();
         let gone = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
         for (_, socket) in gone {
@@ -184,10 +189,8 @@ impl Server {
     }
 
     fn forget(&self, socket: &Socket) {
-        if std::process::id() == self.pid {
-            // It is there, unless the application closed descriptors that are not its own.
-            let _absent = self.epoll.remove(socket.fd.as_fd());
-        }
+        // It is there, unless the application closed descriptors that are not its own.
+        let _absent = self.epoll.remove(socket.fd.as_fd());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {

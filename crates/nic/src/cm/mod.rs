@@ -1,20 +1,46 @@
-//! Placeholder of the CM driver until its author's files land.
-use std::sync::Arc;
-use transport::Instant;
-use wire::{Gid, Qpn};
-use crate::engine::Engine;
-use crate::gid::GidTable;
+//! Connection management with the semantics of librdmacm (rdma_cm(7)), on top of [`transport::cm`].
+//!
+//! An [`Id`] is bound, resolved, and then listens or connects; what happens to it is read from its [`EventChannel`].
+//! QPs are moved exactly where librdmacm moves them: inside [`EventChannel::get_event`] when the peer has accepted,
+//! inside [`Id::accept`] before the peer is told. MADs travel on QP1 of the engine; `driver.rs` says how the two are
+//! kept from waiting for each other.
 
-pub(crate) enum MadOutcome {
-    Handled,
-    NotOurs { service_id: u64, dst_gid: Gid },
+mod address;
+mod channel;
+mod connect;
+mod driver;
+mod event;
+mod host;
+mod id;
+mod option;
+mod port;
+mod qp;
+
+#[cfg(test)]
+mod tests;
+
+pub use channel::EventChannel;
+pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
+pub use id::{Id, PathInfo};
+pub use port::PortSpace;
+pub use transport::cm::UDP_QKEY;
+
+pub(crate) use driver::CmDriver;
+pub(crate) use transport::cm::MadOutcome;
+
+use std::io;
+
+use transport::VerbsError;
+
+/// An error as the C library reports it: by errno.
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
 }
-pub(crate) struct CmDriver;
-impl CmDriver {
-    pub(crate) fn new(_slot: u8, _gids: Arc<GidTable>) -> Self { Self }
-    pub(crate) fn poll(&self, _now: Instant, _engine: &Engine) -> usize { 0 }
-    pub(crate) fn handle_mad(&self, _now: Instant, _mad: &[u8; 256], _src: Gid, _dst: Gid) -> MadOutcome { MadOutcome::Handled }
-    pub(crate) fn reject_no_listener(&self, _mad: &[u8; 256], _src: Gid, _dst: Gid) {}
-    pub(crate) fn qp_established(&self, _qpn: Qpn) {}
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> { None }
+
+fn invalid() -> io::Error {
+    errno(libc::EINVAL)
+}
+
+fn verbs(error: VerbsError) -> io::Error {
+    errno(error.errno())
 }

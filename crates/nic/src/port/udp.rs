@@ -1,23 +1,23 @@
 //! The default, unprivileged port: ordinary UDP sockets, bursts by UDP_SEGMENT, trains by UDP_GRO.
 //!
-//! Sending: packets are written one behind the other into a staging area, and each joins the open *burst* of
-//! its flow if the kernel can cut the burst apart again (all packets equal, the last may be shorter). `flush`
-//! hands all bursts of a socket to one sendmmsg. The ICRC covers the IPv4 id, which the kernel chooses: with
-//! an unconnected socket and `IP_PMTUDISC_PROBE` it is the index of the packet in its burst. That is why
-//! nothing here is ever connected, and why a burst that has to be cut differently gets new ICRCs.
+//! The ICRC covers the IPv4 id, which the kernel chooses: with an unconnected socket and `IP_PMTUDISC_PROBE` it
+//! is the index of the packet in its burst. That is why nothing here is ever connected, and why a burst that
+//! has to be cut differently gets new ICRCs.
 //!
-//! There is one socket per (local address, destination slot), so that the train a receiver sees is meant for
-//! one process of it. Receiving is one recvmmsg per queue into buffers that hold the largest train.
+//! There is one sending socket per (local address, destination slot), so that the train a receiver sees is
+//! meant for one process of it.
 
-use std::collections::HashMap;
+mod receive;
+mod transmit;
+
+pub use receive::receive_socket;
+
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use wire::IcrcHeader;
-
-use super::{FlowId, FlowKey, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain, icrc_header};
-use crate::sys::{self, Control, Datagram, Opt, PollFd, RecvBatch, SendBatch, SockAddr};
+use super::{FlowId, FlowKey, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use receive::Receiver;
+use transmit::Transmitter;
 
 /// What a [`UdpPort`] is made of.
 #[derive(Debug)]
@@ -35,138 +35,8 @@ pub struct UdpPortConfig {
 /// The default, unprivileged port.
 #[derive(Debug)]
 pub struct UdpPort {
-    config: UdpPortConfig,
-    flows: Vec<Flow>,
-    flow_ids: HashMap<FlowKey, FlowId>,
-    sockets: Vec<TxSocket>,
-    /// Sockets with something to send.
-    dirty: Vec<u32>,
-    staging: Box<[u8]>,
-    /// End of what is committed in `staging`.
-    end: usize,
-    pieces: Vec<Piece>,
-    bursts: Vec<Burst>,
-    /// Most packets in one burst, which depends on the kernel.
-    segments_max: u16,
-    tx_batch: SendBatch,
-    rx_batch: RecvBatch,
-    /// Datagrams to ask for at once, per queue; adapted so that a batch stays in the cache.
-    rx_want: [usize; 2],
-    counters: PortCounters,
-}
-
-/// A destination, with everything that can be computed once.
-#[derive(Debug)]
-struct Flow {
-    to: SockAddr,
-    control: Control,
-    icrc: IcrcHeader,
-    socket: u32,
-    /// Burst that takes further packets, or [`NONE`].
-    open: u32,
-    /// Most bytes in one burst.
-    burst_bytes_max: u32,
-    /// Most packets in one burst: 1 if the kernel does not segment for this destination.
-    segments_max: u16,
-}
-
-#[derive(Debug)]
-struct TxSocket {
-    fd: OwnedFd,
-    src: IpAddr,
-    slot: u8,
-    tos: u8,
-    ttl: u8,
-    port: u16,
-    is_dirty: bool,
-}
-
-/// Packets that leave as one datagram and are cut apart by the kernel.
-#[derive(Clone, Copy, Debug)]
-struct Burst {
-    flow: u32,
-    socket: u32,
-    first_piece: u32,
-    last_piece: u32,
-    /// Length of each packet but the last.
-    segment: u32,
-    total: u32,
-    count: u16,
-}
-
-/// Consecutive bytes of the staging area that belong to one burst; a list, because packets of several flows
-/// may alternate.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    start: u32,
-    len: u32,
-    next: u32,
-}
-
-/// No burst, no piece.
-const NONE: u32 = u32::MAX;
-/// Four full bursts; more would leave the second-level cache before the kernel copies them.
-const STAGING_LEN: usize = 256 * 1024;
-/// Bursts between two flushes; without segmentation each packet is one.
-const BURSTS_MAX: usize = 256;
-/// Pieces between two flushes; only alternating flows need more than one per burst.
-const PIECES_MAX: usize = 1024;
-/// UDP_MAX_SEGMENTS of linux/udp.h: 128 since 6.9, 64 before.
-const SEGMENTS_MAX: u16 = 128;
-const SEGMENTS_MAX_OLD: u16 = 64;
-/// 65535 less IPv4 and UDP headers.
-const BURST_BYTES_MAX_V4: u32 = 65_507;
-/// 65535 less IPv6 and UDP headers.
-const BURST_BYTES_MAX_V6: u32 = 65_487;
-/// Flows and sockets one process can have; far more than slots times hosts of any sane fabric.
-const FLOWS_MAX: usize = 65_536;
-const SOCKETS_MAX: usize = 4096;
-/// Datagrams per receive call, and the bytes they should not exceed together (a part of the second-level
-/// cache).
-const RX_BATCH_MIN: usize = 4;
-const RX_BATCH_MAX: usize = 32;
-const RX_BATCH_BYTES: usize = 256 * 1024;
-/// How long a full send buffer is waited for before packets are dropped. A NIC at 1 Gbit/s empties 125 KB of
-/// it in that time; the shortest retransmission of the transport takes as long.
-const SEND_WAIT_NS: u64 = 1_000_000;
-/// Send buffer: what a 100 Gbit/s NIC sends in a third of a millisecond.
-const SEND_BUFFER: i32 = 4 << 20;
-/// Receive buffer: windows of 64 QPs of 256 KiB.
-const RECEIVE_BUFFER: i32 = 16 << 20;
-/// Hop limit of flows that do not say (rdma_cm's default, too).
-const DEFAULT_TTL: u8 = 64;
-const ICRC_LEN: usize = 4;
-
-/// A UDP socket with everything a port needs to know about received datagrams switched on. Not bound yet, so
-/// that a reuseport program can be attached first. The second value tells whether it is an IPv6 (dual-stack)
-/// socket or, on systems without IPv6, an IPv4 one.
-///
-/// # Errors
-/// What the kernel says: `EMFILE`, or a kernel older than 5.0, which lacks UDP_GRO.
-pub fn receive_socket() -> io::Result<(OwnedFd, bool)> {
-    let (fd, v6) = match sys::udp_socket(true) {
-        Ok(fd) => (fd, true),
-        Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => (sys::udp_socket(false)?, false),
-        Err(e) => return Err(e),
-    };
-    if v6 {
-        for (opt, value) in [
-            (Opt::V6_ONLY, 0),
-            (Opt::RECV_PKTINFO6, 1),
-            (Opt::RECV_TCLASS, 1),
-            (Opt::RECV_HOP_LIMIT, 1),
-            (Opt::NO_CHECK6_RX, 1),
-        ] {
-            sys::set_opt(fd.as_fd(), opt, value)?;
-        }
-    } else {
-        sys::set_opt(fd.as_fd(), Opt::RECV_PKTINFO, 1)?;
-    }
-    for opt in [Opt::RECV_TOS, Opt::RECV_TTL, Opt::GRO] {
-        sys::set_opt(fd.as_fd(), opt, 1)?;
-    }
-    sys::set_receive_buffer(fd.as_fd(), RECEIVE_BUFFER)?;
-    Ok((fd, v6))
+    tx: Transmitter,
+    rx: Receiver,
 }
 
 impl UdpPort {
@@ -175,435 +45,51 @@ impl UdpPort {
     /// # Errors
     /// None at present; sockets for sending are opened as flows need them.
     pub fn new(config: UdpPortConfig) -> io::Result<UdpPort> {
-        Ok(UdpPort {
-            config,
-            flows: Vec::new(),
-            flow_ids: HashMap::new(),
-            sockets: Vec::new(),
-            dirty: Vec::new(),
-            staging: vec![0; STAGING_LEN].into_boxed_slice(),
-            end: 0,
-            pieces: Vec::with_capacity(PIECES_MAX),
-            bursts: Vec::with_capacity(BURSTS_MAX),
-            segments_max: SEGMENTS_MAX,
-            tx_batch: SendBatch::new(BURSTS_MAX, PIECES_MAX),
-            rx_batch: RecvBatch::new(RX_BATCH_MAX),
-            rx_want: [RX_BATCH_MIN; 2],
-            counters: PortCounters::default(),
-        })
-    }
-
-    fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        if self.flows.len() >= FLOWS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        let key = FlowKey { ttl: if key.ttl == 0 { DEFAULT_TTL } else { key.ttl }, ..*key };
-        let index = self.socket_for(&key)?;
-        let socket = &self.sockets[index];
-        let udp_port = self.config.udp_port;
-        let icrc = icrc_header(key.src, key.dst, socket.port, udp_port)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let v6 = key.dst.is_ipv6();
-        let tos = (key.tos != socket.tos).then_some(key.tos);
-        let ttl = (key.ttl != socket.ttl).then_some(key.ttl);
-        let id = FlowId(self.flows.len() as u32);
-        self.flows.push(Flow {
-            to: SockAddr::ip(key.dst, udp_port, self.config.ifindex),
-            control: Control::new(v6, tos, ttl),
-            icrc,
-            socket: index as u32,
-            open: NONE,
-            burst_bytes_max: if v6 { BURST_BYTES_MAX_V6 } else { BURST_BYTES_MAX_V4 },
-            segments_max: self.segments_max,
-        });
-        Ok(id)
-    }
-
-    /// The socket for a flow. Its TOS and TTL are those of its first flow; others bring their own.
-    fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
-        if let Some(index) = self.sockets.iter().position(|s| s.src == key.src && s.slot == key.dst_slot) {
-            return Ok(index);
-        }
-        if self.sockets.len() >= SOCKETS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        let v6 = key.src.is_ipv6();
-        let fd = sys::udp_socket(v6)?;
-        let (tos, ttl) = (i32::from(key.tos), i32::from(key.ttl));
-        let options = if v6 {
-            [
-                (Opt::V6_ONLY, 1),
-                (Opt::MTU_DISCOVER6, Opt::PMTU_PROBE),
-                (Opt::TCLASS, tos),
-                (Opt::HOP_LIMIT, ttl),
-            ]
-        } else {
-            // Nothing is received here.
-            [(Opt::RECEIVE_BUFFER, 0), (Opt::MTU_DISCOVER, Opt::PMTU_PROBE), (Opt::TOS, tos), (Opt::TTL, ttl)]
-        };
-        for (opt, value) in options {
-            sys::set_opt(fd.as_fd(), opt, value)?;
-        }
-        sys::set_opt(fd.as_fd(), Opt::RECEIVE_BUFFER, 0)?;
-        sys::set_send_buffer(fd.as_fd(), SEND_BUFFER)?;
-        let port = self.bind_source(&fd, key.src)?;
-        self.sockets.push(TxSocket {
-            fd,
-            src: key.src,
-            slot: key.dst_slot,
-            tos: key.tos,
-            ttl: key.ttl,
-            port,
-            is_dirty: false,
-        });
-        // `dirty` must not grow on the data path.
-        self.dirty.reserve(self.sockets.len());
-        Ok(self.sockets.len() - 1)
-    }
-
-    /// Binds to a random port of the range RoCEv2 uses for sources, or to any if those tried are taken.
-    fn bind_source(&self, fd: &OwnedFd, src: IpAddr) -> io::Result<u16> {
-        for attempt in 0..=32 {
-            let port = if attempt < 32 { 0xc000 | sys::random_u64() as u16 } else { 0 };
-            match sys::bind(fd.as_fd(), &SockAddr::ip(src, port, self.config.ifindex)) {
-                Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && port != 0 => {}
-                Err(e) => return Err(e),
-                Ok(()) => break,
-            }
-        }
-        sys::local_port(fd.as_fd())
-    }
-
-    /// Receives from one queue.
-    fn recv_queue(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let (fd, want) = match queue {
-            RxQueue::Slot => (&self.config.slot, &mut self.rx_want[0]),
-            RxQueue::Gsi | RxQueue::Forwarded => (&self.config.gsi, &mut self.rx_want[1]),
-        };
-        let got = match self.rx_batch.receive(fd.as_fd(), *want) {
-            Ok(got) => got,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            Err(e) => {
-                self.counters.rx_errors += 1;
-                self.counters.rx_last_errno = e.raw_os_error().unwrap_or(0);
-                0
-            }
-        };
-        if got == 0 {
-            return 0;
-        }
-        let (mut trains, mut bytes) = (0, 0);
-        for i in 0..got {
-            let datagram = self.rx_batch.datagram(i);
-            let Some(train) = train_of(&datagram, self.config.udp_port, queue) else {
-                self.counters.rx_malformed += 1;
-                continue;
-            };
-            trains += 1;
-            bytes += train.bytes.len();
-            self.counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
-            f(&train);
-        }
-        self.counters.rx_trains += trains as u64;
-        self.counters.rx_bytes += bytes as u64;
-        *want = (RX_BATCH_BYTES * got / bytes.max(1)).clamp(RX_BATCH_MIN, RX_BATCH_MAX);
-        trains
-    }
-
-    /// Starts a burst with the packet at `start`.
-    fn open_burst(&mut self, flow: FlowId, start: u32, len: u32) {
-        let index = self.bursts.len() as u32;
-        let piece = self.pieces.len() as u32;
-        let Flow { socket, .. } = self.flows[flow.0 as usize];
-        self.pieces.push(Piece { start, len, next: NONE });
-        self.bursts.push(Burst {
-            flow: flow.0,
-            socket,
-            first_piece: piece,
-            last_piece: piece,
-            segment: len,
-            total: len,
-            count: 1,
-        });
-        self.flows[flow.0 as usize].open = index;
-        let sender = &mut self.sockets[socket as usize];
-        if !sender.is_dirty {
-            sender.is_dirty = true;
-            self.dirty.push(socket);
-        }
-    }
-
-    /// Sends all bursts of one socket; returns the packets sent.
-    fn send_socket(&mut self, socket: u32) -> usize {
-        let (mut packets, mut next, mut waited) = (0, 0, false);
-        loop {
-            // (Re)build the list from burst `next` on: normally once, again after a burst that failed.
-            let mut batch = self.tx_batch.fill();
-            let mut count = 0;
-            for burst in self.bursts[next..].iter().filter(|b| b.socket == socket) {
-                let flow = &self.flows[burst.flow as usize];
-                batch.message(&flow.to, &flow.control, (burst.count > 1).then_some(burst.segment as u16));
-                let mut piece = burst.first_piece;
-                while let Some(p) = self.pieces.get(piece as usize) {
-                    batch.piece(&self.staging[p.start as usize..(p.start + p.len) as usize]);
-                    piece = p.next;
-                }
-                count += 1;
-            }
-            let mut sent = 0;
-            let error = loop {
-                if sent == count {
-                    break None;
-                }
-                match batch.send(self.sockets[socket as usize].fd.as_fd(), sent) {
-                    Ok(n) => sent += n,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => break Some(e),
-                }
-            };
-            // Account for what was sent and find the burst after it.
-            let mut left = sent;
-            while next < self.bursts.len() && (left > 0 || self.bursts[next].socket != socket) {
-                let burst = self.bursts[next];
-                next += 1;
-                if burst.socket == socket {
-                    left -= 1;
-                    packets += usize::from(burst.count);
-                    self.counters.tx_bytes += u64::from(burst.total);
-                    self.counters.tx_bursts += 1;
-                }
-            }
-            let Some(error) = error else { break };
-            match error.raw_os_error().unwrap_or(0) {
-                libc::EAGAIN | libc::ENOBUFS if !waited => {
-                    waited = true;
-                    self.wait_writable(socket);
-                }
-                errno @ (libc::EAGAIN | libc::ENOBUFS) => {
-                    // The rest would fail just the same.
-                    let rest = self.bursts[next..].iter().filter(|b| b.socket == socket);
-                    let lost = rest.map(|b| u64::from(b.count)).sum();
-                    self.count_lost(errno, lost);
-                    break;
-                }
-                libc::EINVAL | libc::EIO if self.bursts[next].count > 1 => {
-                    packets += self.resend_in_parts(next);
-                    next += 1;
-                }
-                errno => {
-                    self.count_lost(errno, u64::from(self.bursts[next].count));
-                    next += 1;
-                }
-            }
-        }
-        self.counters.tx_packets += packets as u64;
-        packets
-    }
-
-    fn wait_writable(&mut self, socket: u32) {
-        self.counters.tx_waits += 1;
-        let mut fds = [PollFd::writable(self.sockets[socket as usize].fd.as_raw_fd())];
-        // Whatever comes of it, sending is tried once more.
-        let _ready = sys::poll(&mut fds, Some(SEND_WAIT_NS));
-    }
-
-    /// Sends a burst that the kernel refused to segment in smaller ones, or packet by packet. The ids of its
-    /// packets change by that, hence their ICRCs. Returns the packets sent.
-    #[cold]
-    fn resend_in_parts(&mut self, index: usize) -> usize {
-        self.counters.tx_gso_refused += 1;
-        let burst = self.bursts[index];
-        let mut bytes = Vec::with_capacity(burst.total as usize);
-        let mut piece = burst.first_piece;
-        while let Some(p) = self.pieces.get(piece as usize) {
-            bytes.extend_from_slice(&self.staging[p.start as usize..(p.start + p.len) as usize]);
-            piece = p.next;
-        }
-        let segment = burst.segment as usize;
-        let mut per_send = if burst.count > SEGMENTS_MAX_OLD { SEGMENTS_MAX_OLD } else { 1 };
-        let (mut sent, mut done) = (0, 0);
-        while done < bytes.len() {
-            let part_len = (usize::from(per_send) * segment).min(bytes.len() - done);
-            let part = &mut bytes[done..done + part_len];
-            let flow = &self.flows[burst.flow as usize];
-            for (id, packet) in part.chunks_mut(segment).enumerate() {
-                put_icrc(&flow.icrc, id as u16, packet);
-            }
-            let count = part_len.div_ceil(segment);
-            let mut batch = self.tx_batch.fill();
-            batch.message(&flow.to, &flow.control, (count > 1).then_some(burst.segment as u16));
-            batch.piece(part);
-            match batch.send(self.sockets[burst.socket as usize].fd.as_fd(), 0) {
-                Ok(_) => {
-                    sent += count;
-                    self.counters.tx_bytes += part_len as u64;
-                    self.counters.tx_bursts += 1;
-                    // Remember what worked: for everybody if it is the kernel's limit, else for this flow.
-                    if per_send == SEGMENTS_MAX_OLD {
-                        self.segments_max = SEGMENTS_MAX_OLD;
-                        self.flows.iter_mut().for_each(|f| f.segments_max = f.segments_max.min(per_send));
-                    } else {
-                        self.flows[burst.flow as usize].segments_max = 1;
-                    }
-                }
-                Err(_) if per_send > 1 => {
-                    per_send = 1;
-                    continue;
-                }
-                Err(e) => self.count_lost(e.raw_os_error().unwrap_or(0), count as u64),
-            }
-            done += part_len;
-        }
-        sent
-    }
-
-    #[cold]
-    fn count_lost(&mut self, errno: i32, packets: u64) {
-        let counters = &mut self.counters;
-        counters.tx_last_errno = errno;
-        *match errno {
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => &mut counters.tx_no_buffer,
-            libc::EMSGSIZE => &mut counters.tx_too_long,
-            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL => {
-                &mut counters.tx_unreachable
-            }
-            libc::EPERM | libc::EACCES => &mut counters.tx_forbidden,
-            _ => &mut counters.tx_errors,
-        } += packets;
+        let UdpPortConfig { gsi, slot, udp_port, ifindex } = config;
+        Ok(UdpPort { tx: Transmitter::new(udp_port, ifindex), rx: Receiver::new(gsi, slot, udp_port) })
     }
 }
 
 impl Port for UdpPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        if let Some(&id) = self.flow_ids.get(key) {
-            return Ok(id);
-        }
-        let id = self.add_flow(key)?;
-        self.flow_ids.insert(*key, id);
-        Ok(id)
+        self.tx.open_flow(key)
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {
-        // `tx_commit` and `flush` leave room for one packet of the largest size.
-        &mut self.staging[self.end..self.end + MAX_PACKET]
+        self.tx.tx_slot()
     }
 
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
-        let Some(state) = self.flows.get_mut(flow.0 as usize) else {
-            debug_assert!(false, "no such flow");
-            return;
-        };
-        let with_icrc = len + ICRC_LEN;
-        if len == 0 || with_icrc > MAX_PACKET {
-            debug_assert!(false, "packet of {len} bytes");
-            return;
-        }
-        let (start, len) = (self.end as u32, with_icrc as u32);
-        let packet = &mut self.staging[self.end..self.end + with_icrc];
-        self.end += with_icrc;
-        let joins = match self.bursts.get_mut(state.open as usize) {
-            Some(burst)
-                if len <= burst.segment
-                    && burst.total + len <= state.burst_bytes_max
-                    && burst.count < state.segments_max =>
-            {
-                Some(burst)
-            }
-            _ => None,
-        };
-        match joins {
-            Some(burst) => {
-                put_icrc(&state.icrc, burst.count, packet);
-                burst.count += 1;
-                burst.total += len;
-                if len < burst.segment {
-                    // A shorter packet can only be the last one.
-                    state.open = NONE;
-                }
-                let last = &mut self.pieces[burst.last_piece as usize];
-                if last.start + last.len == start {
-                    last.len += len;
-                } else {
-                    let new = self.pieces.len() as u32;
-                    self.pieces[burst.last_piece as usize].next = new;
-                    burst.last_piece = new;
-                    self.pieces.push(Piece { start, len, next: NONE });
-                }
-            }
-            None => {
-                put_icrc(&state.icrc, 0, packet);
-                self.open_burst(flow, start, len);
-            }
-        }
-        if self.end + MAX_PACKET > STAGING_LEN
-            || self.bursts.len() == BURSTS_MAX
-            || self.pieces.len() == PIECES_MAX
-        {
-            self.counters.tx_full += 1;
-            self.flush();
-        }
+        self.tx.tx_commit(flow, len);
     }
 
     fn flush(&mut self) -> usize {
-        if self.bursts.is_empty() {
-            return 0;
-        }
-        let mut packets = 0;
-        for i in 0..self.dirty.len() {
-            let socket = self.dirty[i];
-            packets += self.send_socket(socket);
-            self.sockets[socket as usize].is_dirty = false;
-        }
-        self.dirty.clear();
-        for burst in &self.bursts {
-            self.flows[burst.flow as usize].open = NONE;
-        }
-        self.bursts.clear();
-        self.pieces.clear();
-        self.end = 0;
-        packets
+        self.tx.flush()
     }
 
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let slot = if queues.slot { self.recv_queue(RxQueue::Slot, f) } else { 0 };
-        let gsi = if queues.gsi { self.recv_queue(RxQueue::Gsi, f) } else { 0 };
+        let slot = if queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
+        let gsi = if queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi
     }
 
     fn poll_fds(&self) -> Vec<RawFd> {
-        vec![self.config.slot.as_raw_fd(), self.config.gsi.as_raw_fd()]
+        vec![self.rx.slot.as_raw_fd(), self.rx.gsi.as_raw_fd()]
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        let PortCounters { rx_trains, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
+            self.rx.counters;
+        PortCounters {
+            rx_trains,
+            rx_packets,
+            rx_bytes,
+            rx_malformed,
+            rx_errors,
+            rx_last_errno,
+            ..self.tx.counters
+        }
     }
-}
-
-/// Writes the ICRC of a packet to its last four bytes, least significant byte first (IBA 7.8.1).
-#[inline]
-fn put_icrc(header: &IcrcHeader, id: u16, packet: &mut [u8]) {
-    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        *icrc = header.icrc(id, body).to_le_bytes();
-    }
-}
-
-fn train_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Option<RxTrain<'a>> {
-    let (Some(src), Some(dst)) = (datagram.src, datagram.dst) else { return None };
-    if datagram.bytes.is_empty() || datagram.truncated {
-        return None;
-    }
-    let segment = datagram.segment.filter(|n| *n > 0).unwrap_or(usize::MAX).min(datagram.bytes.len());
-    Some(RxTrain {
-        src: src.ip(),
-        src_port: src.port(),
-        dst,
-        dst_port: udp_port,
-        tos: datagram.tos,
-        ttl: datagram.ttl,
-        segment,
-        bytes: datagram.bytes,
-        queue,
-    })
 }
 
 #[cfg(test)]

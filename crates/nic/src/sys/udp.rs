@@ -174,6 +174,8 @@ pub struct Datagram<'a> {
 /// Storage for the datagrams of one recvmmsg call.
 pub struct RecvBatch {
     buffers: Vec<u8>,
+    /// Where the first buffer starts: at a page boundary.
+    first: usize,
     headers: Vec<libc::mmsghdr>,
     /// What `headers` points to: names, piece descriptors, control data.
     names: Vec<libc::sockaddr_in6>,
@@ -189,6 +191,10 @@ unsafe impl Send for RecvBatch {}
 impl RecvBatch {
     /// Largest datagram, merged or not.
     pub const BUFFER_LEN: usize = 65_536;
+    /// The kernel copies with `rep movsb`, which takes 25 us instead of 3 for 64 KiB where the destination is 1
+    /// to 31 bytes further into its page than the source (EPYC Zen 4). The source starts its page, and what the
+    /// allocator gives out is 16 bytes into one.
+    const ALIGNMENT: usize = 4096;
 
     /// Room for `messages` datagrams. The memory is touched only as datagrams need it.
     #[must_use]
@@ -197,7 +203,8 @@ impl RecvBatch {
         let (name, piece, header): (libc::sockaddr_in6, libc::iovec, libc::mmsghdr) =
             unsafe { (mem::zeroed(), mem::zeroed(), mem::zeroed()) };
         let mut batch = RecvBatch {
-            buffers: vec![0; messages * Self::BUFFER_LEN],
+            buffers: vec![0; messages * Self::BUFFER_LEN + Self::ALIGNMENT],
+            first: 0,
             headers: vec![header; messages],
             names: vec![name; messages],
             pieces: vec![piece; messages],
@@ -206,9 +213,11 @@ impl RecvBatch {
         };
         // Pointers are derived once from each vector, which is not touched through references afterwards
         // except as a whole while no call is running.
+        let start = batch.buffers.as_mut_ptr();
+        batch.first = start.align_offset(Self::ALIGNMENT).min(Self::ALIGNMENT);
         for i in 0..messages {
-            // SAFETY: in bounds, there are `messages` buffers.
-            let base = unsafe { batch.buffers.as_mut_ptr().add(i * Self::BUFFER_LEN) };
+            // SAFETY: in bounds, there is room for `messages` buffers behind `first`.
+            let base = unsafe { start.add(batch.first + i * Self::BUFFER_LEN) };
             batch.pieces[i] = libc::iovec { iov_base: base.cast(), iov_len: Self::BUFFER_LEN };
         }
         for i in 0..messages {
@@ -265,7 +274,7 @@ impl RecvBatch {
     #[must_use]
     pub fn datagram(&self, i: usize) -> Datagram<'_> {
         let header = &self.headers[..self.used][i];
-        let start = i * Self::BUFFER_LEN;
+        let start = self.first + i * Self::BUFFER_LEN;
         let len = (header.msg_len as usize).min(Self::BUFFER_LEN);
         let mut datagram = Datagram {
             bytes: &self.buffers[start..start + len],

@@ -96,6 +96,21 @@ impl Device {
         Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
     }
 
+    /// Name and value of every counter; nothing if the engine has not been started.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().map(|engine| engine.lock().rows()).unwrap_or_default()
+    }
+
+    /// Sends the acknowledgements that peers are owed; for a process about to exit with queue pairs open.
+    pub fn quiesce(&self) {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engine) = engine {
+            engine.quiesce();
+        }
+    }
+
     /// The engine, started on first use.
     pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
         let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,12 +238,7 @@ impl Context {
     ///
     /// # Errors
     /// `Invalid` for 0 or more than `max_cqe` entries; `NoDev` if the engine does not start.
-    pub fn create_cq(
-        &self,
-        cqe: u32,
-        channel: Option<&CompChannel>,
-        cookie: u64,
-    ) -> Result<Cq, VerbsError> {
+    pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
         if cqe == 0 || cqe > CQE_MAX {
             return Err(VerbsError::Invalid);
         }

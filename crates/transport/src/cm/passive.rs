@@ -115,6 +115,14 @@ impl Cm {
         Ok(())
     }
 
+    /// Depths that the application has settled on, for [`qp_attr`](Self::qp_attr) before [`accept`](Self::accept).
+    pub fn set_depths(&mut self, id: CmId, responder_resources: u8, initiator_depth: u8) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.responder_resources = responder_resources;
+            conn.initiator_depth = initiator_depth;
+        }
+    }
+
     /// The QP has received its first packet although no RTU has come (`rdma_notify` with IBV_EVENT_COMM_EST).
     ///
     /// # Errors

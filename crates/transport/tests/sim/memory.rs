@@ -4,20 +4,20 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use transport::{Access, AccessFault, AtomicOp, Memory, PdId};
+use roxie_transport::{Access, AccessFault, AtomicOp, Memory, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
-pub const LOCAL_KEY: Lkey = Lkey(0x101);
-pub const REMOTE_KEY: Rkey = Rkey(0x202);
-pub const LOCAL_BASE: u64 = 0x0001_0000_0000;
-pub const REMOTE_BASE: u64 = 0x7f12_3456_0000;
+pub(crate) const LOCAL_KEY: Lkey = Lkey(0x101);
+pub(crate) const REMOTE_KEY: Rkey = Rkey(0x202);
+pub(crate) const LOCAL_BASE: u64 = 0x0001_0000_0000;
+pub(crate) const REMOTE_BASE: u64 = 0x7f12_3456_0000;
 
-pub struct SimMemory {
-    pub pd: PdId,
-    pub qpn: Qpn,
-    pub local: RefCell<Vec<u8>>,
-    pub remote: RefCell<Vec<u8>>,
-    pub keys: RefCell<HashSet<u32>>,
+pub(crate) struct SimMemory {
+    pub(crate) pd: PdId,
+    pub(crate) qpn: Qpn,
+    pub(crate) local: RefCell<Vec<u8>>,
+    pub(crate) remote: RefCell<Vec<u8>>,
+    pub(crate) keys: RefCell<HashSet<u32>>,
 }
 
 fn range(len: usize, base: u64, addr: u64, bytes: usize) -> Result<std::ops::Range<usize>, AccessFault> {

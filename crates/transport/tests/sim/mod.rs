@@ -1,7 +1,7 @@
 //! The parts of the simulation.
 
-pub mod memory;
-pub mod network;
-pub mod plan;
-pub mod rng;
-pub mod world;
+pub(crate) mod memory;
+pub(crate) mod network;
+pub(crate) mod plan;
+pub(crate) mod rng;
+pub(crate) mod world;

@@ -7,33 +7,33 @@ use crate::sim::rng::Rng;
 
 /// What the network does to packets, in a thousand.
 #[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    pub loss: u64,
+pub(crate) struct Faults {
+    pub(crate) loss: u64,
     /// Bits flipped; the ICRC catches it, so it is a loss with another name.
-    pub corruption: u64,
-    pub duplication: u64,
-    pub reordering: u64,
-    pub delay_ns: u64,
-    pub jitter_ns: u64,
+    pub(crate) corruption: u64,
+    pub(crate) duplication: u64,
+    pub(crate) reordering: u64,
+    pub(crate) delay_ns: u64,
+    pub(crate) jitter_ns: u64,
 }
 
 /// Packets on their way.
-pub struct Network {
+pub(crate) struct Network {
     faults: Faults,
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     packets: Vec<Option<(usize, Vec<u8>)>>,
     free: Vec<usize>,
     order: u64,
-    pub lost: u64,
+    pub(crate) lost: u64,
 }
 
 impl Network {
-    pub fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: Faults) -> Self {
         Self { faults, heap: BinaryHeap::new(), packets: vec![], free: vec![], order: 0, lost: 0 }
     }
 
     /// Sends a packet to side `to`.
-    pub fn send(&mut self, now: u64, to: usize, packet: &[u8], rng: &mut Rng) {
+    pub(crate) fn send(&mut self, now: u64, to: usize, packet: &[u8], rng: &mut Rng) {
         let copies = if rng.chance(self.faults.duplication) { 2 } else { 1 };
         for _ in 0..copies {
             if rng.chance(self.faults.loss) || rng.chance(self.faults.corruption) {
@@ -54,12 +54,12 @@ impl Network {
         }
     }
 
-    pub fn next_arrival(&self) -> Option<u64> {
+    pub(crate) fn next_arrival(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// The next packet that has arrived by `now`, and for whom.
-    pub fn arrived(&mut self, now: u64) -> Option<(usize, Vec<u8>)> {
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<(usize, Vec<u8>)> {
         if self.next_arrival()? > now {
             return None;
         }

@@ -5,7 +5,7 @@ use crate::sim::rng::Rng;
 
 /// An operation and what it expects.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Send { recv: usize },
     SendImm { recv: usize, imm: [u8; 4] },
     SendInv { recv: usize, key: u32 },
@@ -18,64 +18,64 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub struct Op {
-    pub kind: Kind,
+pub(crate) struct Op {
+    pub(crate) kind: Kind,
     /// Offset of the local bytes: source, or for READ and atomics the target.
-    pub local: usize,
-    pub len: usize,
+    pub(crate) local: usize,
+    pub(crate) len: usize,
     /// Lengths of the elements; their sum is `len`.
-    pub pieces: Vec<u32>,
-    pub signaled: bool,
-    pub solicited: bool,
-    pub fence: bool,
-    pub inline: bool,
+    pub(crate) pieces: Vec<u32>,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+    pub(crate) fence: bool,
+    pub(crate) inline: bool,
     /// What READ and atomics bring.
-    pub fetched: Vec<u8>,
+    pub(crate) fetched: Vec<u8>,
     /// A later READ looks at what this WRITE wrote.
-    pub looked_at: bool,
+    pub(crate) looked_at: bool,
 }
 
 /// A receive work request.
 #[derive(Clone, Debug)]
-pub struct Recv {
-    pub local: usize,
-    pub room: usize,
+pub(crate) struct Recv {
+    pub(crate) local: usize,
+    pub(crate) room: usize,
     /// Bytes that arrive, `None` for WRITE with immediate, whose data goes elsewhere.
-    pub data: Option<Vec<u8>>,
-    pub byte_len: usize,
-    pub imm: Option<[u8; 4]>,
-    pub inv: Option<u32>,
-    pub solicited: bool,
+    pub(crate) data: Option<Vec<u8>>,
+    pub(crate) byte_len: usize,
+    pub(crate) imm: Option<[u8; 4]>,
+    pub(crate) inv: Option<u32>,
+    pub(crate) solicited: bool,
 }
 
 /// One side.
 #[derive(Default)]
-pub struct Half {
-    pub ops: Vec<Op>,
-    pub recvs: Vec<Recv>,
-    pub local: Vec<u8>,
-    pub remote: Vec<u8>,
-    pub keys: Vec<u32>,
+pub(crate) struct Half {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) recvs: Vec<Recv>,
+    pub(crate) local: Vec<u8>,
+    pub(crate) remote: Vec<u8>,
+    pub(crate) keys: Vec<u32>,
     /// How many operations were complete when a WRITE's target was last changed.
-    pub remote_scribbled: usize,
+    pub(crate) remote_scribbled: usize,
     /// Atomic words of `remote` and their last values.
-    pub words: Vec<(usize, u64)>,
+    pub(crate) words: Vec<(usize, u64)>,
     /// `remote` after everything.
-    pub remote_after: Vec<u8>,
+    pub(crate) remote_after: Vec<u8>,
     /// `local` after everything.
-    pub local_after: Vec<u8>,
+    pub(crate) local_after: Vec<u8>,
 }
 
 /// Limits drawn for the run.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub mtu: usize,
-    pub max_sge: usize,
-    pub max_inline: usize,
-    pub ops: usize,
-    pub bytes: usize,
+pub(crate) struct Shape {
+    pub(crate) mtu: usize,
+    pub(crate) max_sge: usize,
+    pub(crate) max_inline: usize,
+    pub(crate) ops: usize,
+    pub(crate) bytes: usize,
     /// Fenced work requests in a thousand.
-    pub fences: u64,
+    pub(crate) fences: u64,
 }
 
 impl Half {
@@ -127,7 +127,7 @@ fn split(len: usize, max_sge: usize, rng: &mut Rng) -> Vec<u32> {
 }
 
 /// Adds the operations of `from` towards `to`.
-pub fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32, rng: &mut Rng) {
+pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32, rng: &mut Rng) {
     let mut left = shape.bytes;
     let mut words: Vec<(usize, u64)> = Vec::new();
     for _ in 0..rng.between(1, 3) {
@@ -256,7 +256,7 @@ pub fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32, rng: &
 }
 
 /// Computes what memory looks like after all operations of `from` towards `to`; the images start as copies.
-pub fn apply(from: &mut Half, to: &mut Half) {
+pub(crate) fn apply(from: &mut Half, to: &mut Half) {
     for op in &from.ops {
         let source = op.local..op.local + op.len;
         match op.kind {

@@ -1,9 +1,12 @@
 //! A port that sends to itself over loopback; every packet's ICRC is checked where it arrives.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsFd;
 
+use super::super::MAX_PACKET;
 use super::*;
+use crate::sys::{self, PollFd, SockAddr};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -111,7 +114,7 @@ fn many_small_packets_go_out_128_at_a_time() {
     assert_eq!(port.flush(), 300);
     let got = receive_all(&mut port, V4);
     let most = got.iter().map(|g| g.packets.len()).max().unwrap();
-    assert_eq!(most, usize::from(port.segments_max));
+    assert_eq!(most, usize::from(port.tx.segments_max));
     assert_eq!(got.iter().map(|g| g.packets.len()).sum::<usize>(), 300);
 }
 
@@ -144,7 +147,7 @@ fn alternating_flows_share_staging_but_not_bursts() {
     ];
     let flows = keys.map(|key| port.open_flow(&key).unwrap());
     assert_eq!(port.open_flow(&keys[1]).unwrap(), flows[1]);
-    assert_eq!(port.sockets.len(), 2);
+    assert_eq!(port.tx.sockets.len(), 2);
     for i in 0..40 {
         commit(&mut port, flows[i % 4], &packet(i as u32, 100 + i % 4));
     }
@@ -214,14 +217,14 @@ fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
     }
     commit(&mut port, flow, &packet(100, 30));
     // What the kernel's refusal would lead to: first parts of 64 packets, which ...
-    assert_eq!(port.resend_in_parts(0), 101);
-    assert_eq!((port.segments_max, port.flows[0].segments_max), (64, 64));
+    assert_eq!(port.tx.resend_in_parts(0), 101);
+    assert_eq!((port.tx.segments_max, port.tx.flows[0].segments_max), (64, 64));
     let got = receive_all(&mut port, V4);
     assert_eq!(got.iter().map(|g| g.packets.len()).collect::<Vec<_>>(), [64, 37]);
     // ... if refused for a short burst, means one by one.
-    port.bursts[0].count = 64;
-    assert_eq!(port.resend_in_parts(0), 101);
-    assert_eq!(port.flows[0].segments_max, 1);
+    port.tx.bursts[0].count = 64;
+    assert_eq!(port.tx.resend_in_parts(0), 101);
+    assert_eq!(port.tx.flows[0].segments_max, 1);
     let got = receive_all(&mut port, V4);
     assert_eq!(got.iter().map(|g| g.packets.len()).sum::<usize>(), 101);
     assert_eq!(port.counters().tx_gso_refused, 2);

@@ -1,0 +1,57 @@
+//! C programs against the libraries in the directory this test was built into.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
+
+/// Compiles `tests/<name>.c` against the installed headers; `None` after saying why that is impossible.
+pub fn compile(name: &str) -> Option<PathBuf> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&dir).expect("a scratch directory");
+    let program = dir.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
+    let headers = Path::new("/usr/include/infiniband/verbs.h").exists()
+        && Path::new("/usr/include/rdma/rdma_cma.h").exists();
+    if !headers || Command::new("cc").arg("--version").output().is_err() {
+        println!("skipped: needs cc, libibverbs-dev and librdmacm-dev");
+        return None;
+    }
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .args(["-lrdmacm", "-libverbs", "-lpthread"])
+        .output()
+        .expect("running cc");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(program)
+}
+
+/// Runs a program with our libraries; `None` after saying why there are none.
+pub fn run_with_ours(program: &Path) -> Option<Output> {
+    let Some(libraries) = run_directory(program) else {
+        println!("skipped: needs cargo build of both libraries first");
+        return None;
+    };
+    Some(Command::new(program).env("LD_LIBRARY_PATH", libraries).output().expect("running the program"))
+}
+
+/// A directory beside the program with both libraries under the names that programs ask for.
+fn run_directory(program: &Path) -> Option<PathBuf> {
+    let test = env::current_exe().ok()?;
+    let profile = test.parent()?.parent()?;
+    let links = program.with_extension("lib");
+    fs::create_dir_all(&links).ok()?;
+    for name in ["libibverbs.so", "librdmacm.so"] {
+        let library = profile.join(name);
+        if !library.exists() {
+            return None;
+        }
+        let link = links.join(format!("{name}.1"));
+        // A link of an earlier run may be there and may be stale.
+        drop(fs::remove_file(&link));
+        symlink(&library, &link).ok()?;
+    }
+    Some(links)
+}

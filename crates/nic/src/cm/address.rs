@@ -1,0 +1,171 @@
+//! Addresses: bind and resolve (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
+//!
+//! A GID is an IP address of our netdev, so resolving is one question to the routing table. The neighbour is the
+//! kernel's business: packets leave through its UDP sockets.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use wire::Gid;
+
+use super::event::Happening;
+use super::id::{Id, IdInner, IdState, Phase};
+use super::port::{self, Binding};
+use super::{errno, invalid};
+
+impl Id {
+    /// Gives the identifier an address and a port; port 0 takes an ephemeral one. A wildcard address leaves the device
+    /// open until a request or a destination decides it.
+    ///
+    /// # Errors
+    /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that is not this host's, or a port where a wildcard is
+    /// in the way; `ENODEV` for an address of this host that is not the device's; `EADDRINUSE`; `EACCES` for ports
+    /// below 1024 without CAP_NET_BIND_SERVICE.
+    pub fn bind_addr(&self, addr: SocketAddr) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if state.phase != Phase::Idle {
+            return Err(invalid());
+        }
+        self.0.bind(&mut state, addr, true)
+    }
+
+    /// Finds the local address for a destination. `AddrResolved` or `AddrError` follows.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state or for two families; `ENETUNREACH` without a route; those of
+    /// [`bind_addr`](Self::bind_addr) for `src`.
+    pub fn resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let dst = canonical(dst);
+        match state.phase {
+            Phase::Idle => {
+                let src = src.map_or_else(|| wildcard(dst), canonical);
+                if src.is_ipv4() != dst.is_ipv4() {
+                    return Err(invalid());
+                }
+                // The port only has to be ours while we ask; servers claim theirs, see `bind_addr`.
+                self.0.bind(&mut state, src, false)?;
+            }
+            Phase::Bound if state.src_ip().is_some_and(|ip| ip.is_ipv4() == dst.is_ipv4()) => {}
+            _ => return Err(invalid()),
+        }
+        let target = destination(dst.ip());
+        let local = match state.local {
+            Some(local) => Some(local),
+            None => self.0.source_for(target, dst)?,
+        };
+        let Some(local) = local else {
+            drop(state);
+            self.0.push(Happening::AddrError(libc::ENODEV));
+            return Ok(());
+        };
+        state.local = Some(local);
+        state.peer = Some(Gid::from(target));
+        state.src = Some(SocketAddr::new(local.ip(), state.src_port()));
+        state.dst = Some(dst);
+        state.phase = Phase::AddrResolved;
+        drop(state);
+        self.0.push(Happening::AddrResolved);
+        Ok(())
+    }
+
+    /// Finds the route. On RoCE there is nothing to find; `RouteResolved` follows.
+    ///
+    /// # Errors
+    /// `EINVAL` unless the address is resolved.
+    pub fn resolve_route(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if state.phase != Phase::AddrResolved {
+            return Err(invalid());
+        }
+        state.phase = Phase::RouteResolved;
+        drop(state);
+        self.0.push(Happening::RouteResolved);
+        Ok(())
+    }
+}
+
+impl IdInner {
+    pub(super) fn bind(
+        self: &Arc<Self>,
+        state: &mut IdState,
+        addr: SocketAddr,
+        claim: bool,
+    ) -> io::Result<()> {
+        let addr = canonical(addr);
+        let ip = addr.ip();
+        let local = if ip.is_unspecified() { None } else { Some(self.own_address(ip)?) };
+        let af_only = state.af_only.unwrap_or(ip.is_ipv4());
+        let binding = Binding { ip, af_only, reuse: state.reuse };
+        let bound = port::bind(&*self.host, self.port_space, addr.port(), binding, claim)?;
+        state.src = Some(SocketAddr::new(ip, bound.port));
+        state.local = local;
+        state.bound = Some(bound);
+        state.phase = Phase::Bound;
+        Ok(())
+    }
+
+    fn own_address(&self, ip: IpAddr) -> io::Result<Gid> {
+        let gid = Gid::from(ip);
+        if self.host.gids().index_of(&gid).is_some() {
+            return Ok(gid);
+        }
+        let on_this_host = self.host.route(ip, 0).is_ok_and(|route| route.is_local);
+        Err(errno(if on_this_host { libc::ENODEV } else { libc::EADDRNOTAVAIL }))
+    }
+
+    /// The address packets to `target` have; `None` if it is not one of the device's.
+    fn source_for(&self, target: IpAddr, dst: SocketAddr) -> io::Result<Option<Gid>> {
+        let gids = self.host.gids();
+        let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
+        if let Some(gid) = own(target) {
+            return Ok(Some(gid));
+        }
+        let oif = match dst {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
+                0 => gids.ifindex,
+                scope => scope,
+            },
+            _ => 0,
+        };
+        let route = self.host.route(target, oif)?;
+        if oif != 0 && oif != gids.ifindex {
+            return Ok(None);
+        }
+        match route.prefsrc {
+            Some(src) => Ok(own(src)),
+            None if route.oif == gids.ifindex => {
+                let index = gids.source_for(target).map(usize::from);
+                Ok(index.and_then(|i| gids.entries.get(i)).map(|row| row.gid))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+fn wildcard(like: SocketAddr) -> SocketAddr {
+    match like {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    }
+}
+
+/// Asking a wildcard is asking ourselves, as with TCP.
+fn destination(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// IPv4 in disguise becomes IPv4.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(addr.ip().to_canonical(), addr.port())
+        }
+        addr => addr,
+    }
+}

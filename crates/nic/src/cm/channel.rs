@@ -1,0 +1,165 @@
+//! Event channels (rdma_create_event_channel(3), rdma_get_cm_event(3)).
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
+
+use super::event::{CmEvent, CmEventKind, ConnParam, Happening, Param, UdParam};
+use super::id::{Id, IdInner};
+use crate::events::EventQueue;
+
+/// Where events of identifiers are read. Its descriptor is readable while events wait.
+#[derive(Debug)]
+pub struct EventChannel(pub(super) Arc<Queue>);
+
+/// The part that identifiers share.
+pub(super) type Queue = EventQueue<Unread>;
+
+/// An event nobody has read. It does not keep its identifier alive.
+#[derive(Clone, Debug)]
+pub(super) struct Unread {
+    pub(super) target: Weak<IdInner>,
+    pub(super) happening: Happening,
+}
+
+impl EventChannel {
+    /// An empty channel.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(EventQueue::new()?)))
+    }
+
+    /// For poll(2) and for O_NONBLOCK.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+
+    /// The next event; waits for one. Does what librdmacm does at this point: moves the QP and completes the handshake
+    /// when the peer has accepted, moves it to ERR when the peer has refused.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the descriptor is non-blocking and nothing is there; `Interrupted` on a signal.
+    pub fn get_event(&self) -> io::Result<CmEvent> {
+        loop {
+            let unread = self.0.get()?;
+            if let Some(target) = unread.target.upgrade()
+                && let Some(event) = read(target, unread.happening)
+            {
+                return Ok(event);
+            }
+        }
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        take_unread(&self.0, |_| true);
+    }
+}
+
+/// Removes events from a channel. They are dropped by the caller: a request owns an identifier, whose destructor looks
+/// at the channel again.
+pub(super) fn take_unread(queue: &Queue, which: impl Fn(&Unread) -> bool) -> Vec<Unread> {
+    let mut taken = Vec::new();
+    queue.retain(|unread| {
+        let take = which(unread);
+        if take {
+            taken.push(unread.clone());
+        }
+        !take
+    });
+    taken
+}
+
+/// `None` if the application shall not see it.
+fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
+    let mut event = CmEvent {
+        id: Id(Arc::clone(&target)),
+        listen_id: None,
+        kind: CmEventKind::AddrResolved,
+        status: 0,
+        private_data: Vec::new(),
+        param: Param::Conn(ConnParam::NONE),
+        _receipt: target.report(),
+    };
+    match happening {
+        Happening::AddrResolved => {}
+        Happening::AddrError(number) => {
+            event.kind = CmEventKind::AddrError;
+            event.status = -number;
+        }
+        Happening::RouteResolved => event.kind = CmEventKind::RouteResolved,
+        Happening::Request { child, params, private_data } => {
+            child.request_taken();
+            event.kind = CmEventKind::ConnectRequest;
+            event.param = child.request_param(&params);
+            event.private_data = private_data;
+            event.listen_id = Some(Id(target));
+            event.id = Id(child);
+        }
+        Happening::Cm(protocol) => read_protocol(&target, protocol, &mut event)?,
+    }
+    Some(event)
+}
+
+fn read_protocol(target: &Arc<IdInner>, protocol: Protocol, event: &mut CmEvent) -> Option<()> {
+    match protocol {
+        Protocol::ConnectResponse(response) => {
+            event.private_data = response.private_data.to_vec();
+            accepted(target, &response.params, event);
+        }
+        Protocol::Established => event.kind = CmEventKind::Established,
+        Protocol::Rejected(rejection) => {
+            if target.has_failed() {
+                return None;
+            }
+            target.fail_qp();
+            event.kind = CmEventKind::Rejected;
+            event.status = i32::from(rejection.reason.0);
+            event.private_data = rejection.private_data.to_vec();
+        }
+        Protocol::Unreachable => {
+            event.kind = CmEventKind::Unreachable;
+            event.status = -libc::ETIMEDOUT;
+        }
+        Protocol::Disconnected { timed_out } => {
+            if target.has_failed() {
+                return None;
+            }
+            event.kind = CmEventKind::Disconnected;
+            event.status = if timed_out { -libc::ETIMEDOUT } else { 0 };
+        }
+        Protocol::TimewaitExit => event.kind = CmEventKind::TimewaitExit,
+        Protocol::SidrResponse(response) => {
+            event.private_data = response.private_data.to_vec();
+            let av = target.address_vector();
+            event.param = Param::Ud(UdParam { av, qp_num: response.qpn, q_key: response.q_key });
+            if response.status == SidrStatus::SUCCESS {
+                event.kind = CmEventKind::Established;
+            } else {
+                event.kind = CmEventKind::Unreachable;
+                event.status = i32::from(response.status.0);
+            }
+        }
+        // Requests come as `Happening::Request`.
+        Protocol::ConnectRequest(_) | Protocol::SidrRequest(_) => return None,
+    }
+    Some(())
+}
+
+fn accepted(target: &Arc<IdInner>, params: &PeerParams, event: &mut CmEvent) {
+    event.param = Param::Conn(ConnParam::of_peer(params));
+    event.kind = match target.complete() {
+        Ok(true) => CmEventKind::Established,
+        Ok(false) => CmEventKind::ConnectResponse,
+        Err(error) => {
+            event.status = -error.raw_os_error().unwrap_or(libc::EIO);
+            CmEventKind::ConnectError
+        }
+    };
+}

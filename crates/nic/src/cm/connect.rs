@@ -1,0 +1,307 @@
+//! Connections: listen, connect, accept, reject, disconnect (rdma_listen(3) and its neighbours).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use transport::cm::{
+    AcceptParams, CmId, ConnState, ConnectParams, ListenAddress, ListenParams, LocalQp, Path, RejReason,
+    SidrAnswer, SidrParams, SidrStatus, Transport, UDP_QKEY,
+};
+use transport::{AsyncEventKind, MAX_RD_ATOMIC, QpType};
+use wire::{Gid, QKey, Qpn};
+
+use super::event::{ConnParam, DEPTH_MAX};
+use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
+use super::port;
+use super::{errno, invalid, verbs};
+
+impl Id {
+    /// Waits for requests. At most `backlog` that were not read from the channel are kept; 0 or less means 1024.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state; `EADDRINUSE`, `EADDRNOTAVAIL` if another identifier, in this or another process of
+    /// the host, is in the way.
+    pub fn listen(&self, backlog: i32) -> io::Result<()> {
+        let inner = &self.0;
+        let mut state = inner.lock();
+        if state.phase == Phase::Idle {
+            inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
+        }
+        if state.phase != Phase::Bound {
+            return Err(invalid());
+        }
+        let af_only = state.af_only;
+        let bound = state.bound.as_mut().ok_or_else(invalid)?;
+        bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
+        let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
+        let driver = inner.host.driver();
+        driver.with(|driver| driver.ports.may_listen(ps, port, bound.id, binding))?;
+        port::claim(&*inner.host, ps, bound)?;
+        let address = match binding.ip {
+            ip if !ip.is_unspecified() => ListenAddress::Gid(Gid::from(ip)),
+            IpAddr::V4(_) => ListenAddress::AnyV4,
+            IpAddr::V6(_) if binding.af_only => ListenAddress::AnyV6,
+            IpAddr::V6(_) => ListenAddress::Any,
+        };
+        let params = ListenParams {
+            service_id: ps.service(port),
+            address,
+            backlog: u32::try_from(backlog).unwrap_or(0),
+            transport: Transport::Rc,
+        };
+        let weak = Arc::downgrade(inner);
+        let listener = driver.with(|driver| {
+            let listener = driver.cm.listen(params).map_err(|_| errno(libc::EADDRINUSE))?;
+            driver.listeners.insert(listener, weak);
+            io::Result::Ok(listener)
+        })?;
+        state.listener = Some(listener);
+        state.phase = Phase::Listen;
+        Ok(())
+    }
+
+    /// Asks the resolved peer: for a connection, or, in a datagram port space, for its QP. `param` `None` takes the
+    /// defaults. At most 56 bytes of private data (datagrams: 180).
+    ///
+    /// # Errors
+    /// `EINVAL` unless the route is resolved, for depths above the device's, or for too much private data.
+    pub fn connect(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+        let inner = &self.0;
+        let param = param.copied().unwrap_or_default();
+        let mut state = inner.lock();
+        if state.phase != Phase::RouteResolved {
+            return Err(invalid());
+        }
+        let path = inner.path_of(&state).ok_or_else(invalid)?;
+        let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
+        let now = inner.now();
+        let weak = Arc::downgrade(inner);
+        let cm_id = if inner.qp_type == QpType::Ud {
+            let params = SidrParams { service_id, path, private_data };
+            inner.host.driver().with(|driver| {
+                let cm_id = driver.cm.sidr_connect(now, &params)?;
+                driver.ids.insert(cm_id, weak);
+                Ok(cm_id)
+            })
+        } else {
+            state.responder_resources = depth(param.responder_resources, MAX_RD_ATOMIC)?;
+            state.initiator_depth = depth(param.initiator_depth, MAX_RD_ATOMIC)?;
+            let params = ConnectParams {
+                service_id,
+                path,
+                transport: match &state.qp {
+                    Some(qp) if qp.ty() == QpType::Uc => Transport::Uc,
+                    _ => Transport::Rc,
+                },
+                qp: state.local_qp(&param),
+                responder_resources: state.responder_resources,
+                initiator_depth: state.initiator_depth,
+                flow_control: param.flow_control,
+                retry_count: param.retry_count,
+                rnr_retry_count: param.rnr_retry_count,
+                path_mtu: inner.host.gids().active_mtu(),
+                ack_timeout: state.ack_timeout,
+                private_data,
+            };
+            inner.host.driver().with(|driver| {
+                let cm_id = driver.cm.connect(now, &params)?;
+                driver.ids.insert(cm_id, weak);
+                Ok(cm_id)
+            })
+        };
+        state.cm_id = Some(cm_id.map_err(verbs)?);
+        state.phase = Phase::Connect;
+        drop(state);
+        inner.carry();
+        Ok(())
+    }
+
+    /// Accepts a request. The QP, if the identifier has one, is at RTS before the peer is told; without one the caller
+    /// has done that with [`init_qp_attr`](Self::init_qp_attr). At most 196 bytes of private data (datagrams: 136). On
+    /// the active side, after `ConnectResponse`, the same as [`establish`](Self::establish).
+    ///
+    /// # Errors
+    /// `EINVAL` if there is nothing to accept, for depths above the device's or for too much private data; the QP then
+    /// is in ERR.
+    pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+        let inner = &self.0;
+        let cm_id = inner.connection()?;
+        let accepted = if inner.qp_type == QpType::Ud {
+            inner.answer(cm_id, param, private_data)
+        } else if inner.is_active(cm_id) {
+            inner.send_rtu(private_data)
+        } else {
+            inner.accept_connection(cm_id, param.copied().unwrap_or_default(), private_data)
+        };
+        if accepted.is_err() {
+            inner.fail_qp();
+        }
+        accepted?;
+        inner.carry();
+        Ok(())
+    }
+
+    /// Refuses a request, or the response to ours. At most 148 bytes of private data (datagrams: 136).
+    ///
+    /// # Errors
+    /// `EINVAL` if there is nothing to refuse, or for too much private data.
+    pub fn reject(&self, private_data: &[u8]) -> io::Result<()> {
+        let inner = &self.0;
+        let cm_id = inner.connection()?;
+        let rejected = inner.host.driver().with(|driver| {
+            if inner.qp_type == QpType::Ud {
+                let status = SidrStatus::REJECT;
+                let answer = SidrAnswer { status, qpn: Qpn::new(0), q_key: QKey(0), private_data };
+                driver.cm.sidr_reply(cm_id, &answer)
+            } else {
+                driver.cm.reject(cm_id, RejReason::CONSUMER_DEFINED, private_data)
+            }
+        });
+        rejected.map_err(verbs)?;
+        inner.fail_qp();
+        inner.carry();
+        Ok(())
+    }
+
+    /// Ends a connection, or agrees to its end: the QP goes to ERR, then the peer is told. `Disconnected` follows unless
+    /// it was reported before.
+    ///
+    /// # Errors
+    /// `EINVAL` if there was never a connection.
+    pub fn disconnect(&self) -> io::Result<()> {
+        let inner = &self.0;
+        let cm_id = inner.lock().cm_id.ok_or_else(invalid)?;
+        inner.fail_qp();
+        let now = inner.now();
+        inner.host.driver().with(|driver| {
+            // In other states there is nobody to tell; rdma_disconnect succeeds all the same.
+            if driver.cm.disconnect(now, cm_id, &[]).is_err() {
+                let _nothing_to_answer = driver.cm.drep(now, cm_id, &[]);
+            }
+        });
+        inner.carry();
+        Ok(())
+    }
+
+    /// Completes a connection after `ConnectResponse`, for programs that own their QP and have moved it.
+    ///
+    /// # Errors
+    /// `EINVAL` if the identifier has a QP, or no response waits.
+    pub fn establish(&self) -> io::Result<()> {
+        if self.0.lock().qp.is_some() {
+            return Err(invalid());
+        }
+        self.0.connection()?;
+        self.0.send_rtu(&[])
+    }
+
+    /// Tells that the QP has raised an event. `CommEst` establishes a connection whose RTU is late; the engine does this
+    /// for its own QPs.
+    ///
+    /// # Errors
+    /// `EINVAL` for other events, or where no packet can be expected.
+    pub fn notify(&self, event: AsyncEventKind) -> io::Result<()> {
+        let cm_id = self.0.connection()?;
+        if event != AsyncEventKind::CommEst {
+            return Err(invalid());
+        }
+        self.0.host.driver().with(|driver| driver.cm.establish(cm_id)).map_err(verbs)?;
+        self.0.carry();
+        Ok(())
+    }
+}
+
+impl IdInner {
+    fn connection(&self) -> io::Result<CmId> {
+        let state = self.lock();
+        if state.phase != Phase::Connect {
+            return Err(invalid());
+        }
+        state.cm_id.ok_or_else(invalid)
+    }
+
+    fn is_active(&self, cm_id: CmId) -> bool {
+        let state = self.host.driver().with(|driver| driver.cm.state(cm_id));
+        matches!(state, Some(ConnState::RepRcvd | ConnState::MraRepSent))
+    }
+
+    fn accept_connection(&self, cm_id: CmId, param: ConnParam, private_data: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let (served, wanted) = (state.responder_resources, state.initiator_depth);
+        let responder_resources = match param.responder_resources {
+            DEPTH_MAX => served.min(MAX_RD_ATOMIC),
+            n => depth(n, MAX_RD_ATOMIC)?,
+        };
+        let initiator_depth = match param.initiator_depth {
+            DEPTH_MAX => wanted.min(MAX_RD_ATOMIC),
+            n => depth(n, MAX_RD_ATOMIC)?,
+        };
+        let params = AcceptParams {
+            qp: state.local_qp(&param),
+            responder_resources,
+            initiator_depth,
+            flow_control: param.flow_control,
+            rnr_retry_count: param.rnr_retry_count,
+            private_data,
+        };
+        state.responder_resources = responder_resources;
+        state.initiator_depth = initiator_depth;
+        drop(state);
+        self.host.driver().with(|driver| {
+            driver.cm.set_depths(cm_id, responder_resources, initiator_depth);
+        });
+        self.ready_qp()?;
+        // From here on events are for the application: the peer may answer before this returns.
+        self.lock().silent = false;
+        let now = self.now();
+        self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params)).map_err(verbs)
+    }
+
+    fn answer(&self, cm_id: CmId, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let qpn = state.qp.as_ref().map_or(param.map_or(Qpn::new(0), |p| p.qp_num), |qp| qp.qpn());
+        state.silent = false;
+        drop(state);
+        let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
+        self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer)).map_err(verbs)
+    }
+
+    fn path_of(&self, state: &IdState) -> Option<Path> {
+        let (src, dst) = (state.local?, state.peer?);
+        let (src_port, dst_port) = (state.src_port(), state.dst?.port());
+        let flow_label = match state.dst? {
+            SocketAddr::V6(v6) if v6.flowinfo() != 0 => v6.flowinfo(),
+            // The RDMA ports, as Linux mixes them (rdma_cm cma_get_roce_udp_flow_label).
+            _ => u32::from(src_port) * 31 + u32::from(dst_port),
+        };
+        Some(Path {
+            src,
+            dst,
+            src_port,
+            hop_limit: HOP_LIMIT,
+            traffic_class: state.tos,
+            flow_label: flow_label & 0xf_ffff,
+            sl: 0,
+        })
+    }
+}
+
+impl IdState {
+    /// Our end: the QP of the identifier, or the one the caller names.
+    fn local_qp(&self, param: &ConnParam) -> LocalQp {
+        let starting_psn = self.starting_psn;
+        match &self.qp {
+            Some(qp) => LocalQp { qpn: qp.qpn(), starting_psn, srq: qp.srq().is_some() },
+            None => LocalQp { qpn: param.qp_num, starting_psn, srq: param.srq },
+        }
+    }
+}
+
+fn depth(asked: u8, max: u8) -> io::Result<u8> {
+    match asked {
+        DEPTH_MAX => Ok(max),
+        n if n <= max => Ok(n),
+        _ => Err(invalid()),
+    }
+}

@@ -1,0 +1,196 @@
+//! Between the state machine, the engine and the identifiers.
+//!
+//! Locks, outermost first: `order` (one thread at a time carries output, so that it stays in order), an identifier's
+//! state, `state` (the state machine and the tables), a channel's queue. The engine calls in without holding its own
+//! lock; we call the engine (to send, to modify a QP) without holding `state`. No `Arc` of an identifier is dropped
+//! under `state`: its destructor takes that lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use transport::Instant;
+use transport::cm::{Cm, CmConfig, CmEventKind, CmId, ListenerId, MadBytes, MadOutcome, PeerParams};
+use wire::{Gid, Qpn};
+
+use super::event::Happening;
+use super::host::GsiLink;
+use super::id::{Birth, IdInner};
+use super::port::Ports;
+use crate::gid::GidTable;
+use crate::sys;
+
+/// Drives the connections of one process.
+pub(crate) struct CmDriver {
+    state: Mutex<State>,
+    order: Mutex<()>,
+}
+
+/// What the lock protects.
+pub(super) struct State {
+    pub(super) cm: Cm,
+    pub(super) ids: HashMap<CmId, Weak<IdInner>>,
+    pub(super) listeners: HashMap<ListenerId, Weak<IdInner>>,
+    pub(super) ports: Ports,
+}
+
+/// One thing that happened, and to whom.
+struct Delivery {
+    target: Arc<IdInner>,
+    happening: Happening,
+}
+
+impl CmDriver {
+    /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the process
+    /// that had the slot before.
+    pub(crate) fn new(slot: u8, gids: &GidTable) -> Self {
+        let guid = u64::from_be_bytes(gids.node_guid);
+        let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
+        let addresses: Vec<Gid> = gids.entries.iter().map(|row| row.gid).collect();
+        cm.set_gids(&addresses);
+        let state = State { cm, ids: HashMap::new(), listeners: HashMap::new(), ports: Ports::new() };
+        Self { state: Mutex::new(state), order: Mutex::new(()) }
+    }
+
+    /// Takes a MAD that arrived on QP1; its consequences leave with the next [`poll`](Self::poll).
+    pub(crate) fn handle_mad(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
+        let mut state = self.lock();
+        let outcome = state.cm.handle_mad(now, mad, src, dst);
+        if let MadOutcome::NotOurs { service_id, dst_gid } = outcome
+            && state.ports.is_claimed(service_id, dst_gid)
+        {
+            // Bound but not listening: the name is ours, so nobody else can be asked.
+            state.cm.reject_no_listener(mad, src, dst);
+            return MadOutcome::Handled;
+        }
+        outcome
+    }
+
+    /// Answers a request that no process of this host listens for.
+    pub(crate) fn reject_no_listener(&self, mad: &MadBytes, src: Gid, dst: Gid) {
+        self.lock().cm.reject_no_listener(mad, src, dst);
+    }
+
+    /// A QP of ours has received its first packet.
+    pub(crate) fn qp_established(&self, qpn: Qpn) {
+        self.lock().cm.establish_qp(qpn);
+    }
+
+    /// When [`poll`](Self::poll) must be called even if no MAD arrives: at once if something waits to leave.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let state = self.lock();
+        if state.cm.has_output() { Some(Instant::ZERO) } else { state.cm.poll_timeout() }
+    }
+
+    /// Runs the timers, sends what waits to be sent and reports what has happened; how many of these there were.
+    pub(crate) fn poll(&self, now: Instant, link: &dyn GsiLink) -> usize {
+        {
+            let mut state = self.lock();
+            if state.cm.poll_timeout().is_some_and(|at| at <= now) {
+                state.cm.handle_timeout(now);
+            }
+            if !state.cm.has_output() {
+                return 0;
+            }
+        }
+        self.carry(now, link)
+    }
+
+    /// Access to the state machine and the tables.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.lock())
+    }
+
+    fn carry(&self, now: Instant, link: &dyn GsiLink) -> usize {
+        let _in_order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut carried = 0;
+        loop {
+            let (mads, deliveries) = self.lock().drain(now);
+            if mads.is_empty() && deliveries.is_empty() {
+                return carried;
+            }
+            carried += mads.len() + deliveries.len();
+            for (src, dst, mad) in &mads {
+                link.send_mad(*src, *dst, mad);
+            }
+            for Delivery { target, happening } in deliveries {
+                target.happened(happening);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn drain(&mut self, now: Instant) -> (Vec<(Gid, Gid, MadBytes)>, Vec<Delivery>) {
+        let mut deliveries = Vec::new();
+        while let Some(event) = self.cm.poll_event() {
+            match event.kind {
+                CmEventKind::ConnectRequest(request) => {
+                    let birth = Birth {
+                        cm_id: event.id,
+                        local: request.local,
+                        path: request.path,
+                        port: request.service_id.port(),
+                        peer: request.peer,
+                        peer_port: request.peer_port,
+                        params: request.params,
+                    };
+                    deliveries.extend(self.request(now, request.listener, birth, &request.private_data));
+                }
+                CmEventKind::SidrRequest(request) => {
+                    let birth = Birth {
+                        cm_id: event.id,
+                        local: request.local,
+                        path: (request.local, request.peer),
+                        port: request.service_id.port(),
+                        peer: request.peer,
+                        peer_port: request.peer_port,
+                        params: PeerParams {
+                            responder_resources: 0,
+                            initiator_depth: 0,
+                            flow_control: false,
+                            retry_count: 0,
+                            rnr_retry_count: 0,
+                            srq: false,
+                            qpn: Qpn::new(0),
+                        },
+                    };
+                    deliveries.extend(self.request(now, request.listener, birth, &request.private_data));
+                }
+                kind => {
+                    if let Some(target) = self.ids.get(&event.id).and_then(Weak::upgrade) {
+                        deliveries.push(Delivery { target, happening: Happening::Cm(kind) });
+                    }
+                }
+            }
+        }
+        let mut mads = Vec::new();
+        while let Some(mad) = self.cm.poll_transmit() {
+            mads.push(mad);
+        }
+        (mads, deliveries)
+    }
+
+    /// A child of the listener for a request; `None` if the listener is gone, and then the peer is told.
+    fn request(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        birth: Birth,
+        private_data: &[u8],
+    ) -> Option<Delivery> {
+        let cm_id = birth.cm_id;
+        let Some(target) = self.listeners.get(&listener).and_then(Weak::upgrade) else {
+            self.cm.destroy(now, cm_id);
+            return None;
+        };
+        let params = birth.params;
+        let child = IdInner::child(&target, birth);
+        self.ids.insert(cm_id, Arc::downgrade(&child));
+        let happening = Happening::Request { child, params, private_data: private_data.to_vec() };
+        Some(Delivery { target, happening })
+    }
+}

@@ -1,0 +1,72 @@
+//! What connection management needs from the rest of the device.
+
+use std::any::Any;
+use std::io;
+use std::net::IpAddr;
+
+use transport::Instant;
+use transport::cm::MadBytes;
+use wire::Gid;
+
+use super::CmDriver;
+use crate::bag::ServiceAddress;
+use crate::engine::{self, Engine};
+use crate::gid::GidTable;
+use crate::sys::{Netlink, Route};
+
+/// Sends one MAD from QP1.
+pub(crate) trait GsiLink {
+    fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes);
+}
+
+/// A claimed service name; dropping it releases the name.
+pub(crate) type Claim = Box<dyn Any + Send>;
+
+/// The device under an identifier: the engine, or what a test puts in its place.
+pub(crate) trait Host: GsiLink + Send + Sync {
+    fn driver(&self) -> &CmDriver;
+    fn link(&self) -> &dyn GsiLink;
+    fn now(&self) -> Instant;
+    /// Somebody must call [`CmDriver::poll`] by then.
+    fn wake_before(&self, deadline: Option<Instant>);
+    fn gids(&self) -> &GidTable;
+    fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
+    /// How this host would reach `dst`, through interface `oif` if not 0.
+    fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route>;
+}
+
+impl GsiLink for Engine {
+    fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
+        Engine::send_mad(self, src, dst, mad);
+    }
+}
+
+impl Host for Engine {
+    fn driver(&self) -> &CmDriver {
+        &self.cm
+    }
+
+    fn link(&self) -> &dyn GsiLink {
+        self
+    }
+
+    fn now(&self) -> Instant {
+        engine::now()
+    }
+
+    fn wake_before(&self, deadline: Option<Instant>) {
+        Engine::wake_before(self, deadline);
+    }
+
+    fn gids(&self) -> &GidTable {
+        &self.gids
+    }
+
+    fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {
+        Ok(Box::new(self.bag.claim_service(port_space, port, address)?))
+    }
+
+    fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {
+        Netlink::new()?.route(dst, None, oif)
+    }
+}

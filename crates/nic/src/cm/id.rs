@@ -1,0 +1,469 @@
+//! Identifiers: what an RDMA socket is (rdma_create_id(3), rdma_destroy_id(3), rdma_migrate_id(3)).
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use transport::cm::{CmEventKind as Protocol, CmId, ListenerId, PeerParams};
+use transport::{AddressVector, Instant, PathMtu, QpType};
+use wire::{Gid, Psn};
+
+use super::channel::{EventChannel, Queue, Unread, take_unread};
+use super::event::{ConnParam, Happening, Param, Receipt, UdParam};
+use super::host::Host;
+use super::invalid;
+use super::port::{Bound, PortSpace};
+use crate::sys;
+use crate::verbs::{Context, Qp};
+
+/// Time to live of packets, as Linux routes have it by default.
+pub(super) const HOP_LIMIT: u8 = 64;
+
+/// An RDMA communication identifier. A handle; the identifier ends with [`destroy`](Self::destroy) or with its last
+/// handle.
+#[derive(Clone)]
+pub struct Id(pub(super) Arc<IdInner>);
+
+pub(super) struct IdInner {
+    pub(super) host: Arc<dyn Host>,
+    context: Option<Context>,
+    pub(super) port_space: PortSpace,
+    pub(super) qp_type: QpType,
+    cookie: AtomicU64,
+    channel: Mutex<Arc<Queue>>,
+    pub(super) acks: Acks,
+    state: Mutex<IdState>,
+}
+
+/// Where an identifier is (Linux cma_priv.h `enum rdma_cm_state`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Phase {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listen,
+    Connect,
+    Disconnect,
+    Destroyed,
+}
+
+/// What the lock of an identifier protects.
+pub(super) struct IdState {
+    pub(super) phase: Phase,
+    pub(super) cm_id: Option<CmId>,
+    pub(super) listener: Option<ListenerId>,
+    pub(super) bound: Option<Bound>,
+    pub(super) src: Option<SocketAddr>,
+    pub(super) dst: Option<SocketAddr>,
+    /// Set when the device is known: our address and, once resolved, the peer's.
+    pub(super) local: Option<Gid>,
+    pub(super) peer: Option<Gid>,
+    pub(super) qp: Option<Qp>,
+    /// The PSN our peer shall start with.
+    pub(super) starting_psn: Psn,
+    /// A child hears nothing until it is accepted.
+    pub(super) silent: bool,
+    /// The QP could not be moved: what the peer says about it is not passed on.
+    pub(super) failed: bool,
+    /// Negotiated depths: ours to serve, ours to have outstanding.
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) tos: u8,
+    pub(super) reuse: bool,
+    pub(super) af_only: Option<bool>,
+    pub(super) ack_timeout: Option<u8>,
+}
+
+/// How a child of a listener begins.
+pub(super) struct Birth {
+    pub(super) cm_id: CmId,
+    pub(super) local: Gid,
+    /// Our GID and the peer's, for packets.
+    pub(super) path: (Gid, Gid),
+    pub(super) port: u16,
+    pub(super) peer: Gid,
+    pub(super) peer_port: u16,
+    pub(super) params: PeerParams,
+}
+
+/// What `struct rdma_route` says about a resolved identifier.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PathInfo {
+    /// Our GID.
+    pub sgid: Gid,
+    /// Its index.
+    pub sgid_index: u8,
+    /// The peer's GID.
+    pub dgid: Gid,
+    /// Largest path MTU of our netdev.
+    pub mtu: PathMtu,
+    /// Time to live.
+    pub hop_limit: u8,
+    /// Type of service.
+    pub traffic_class: u8,
+    /// 4.096 us * 2^n.
+    pub packet_life_time: u8,
+}
+
+/// Events read and events acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Acks {
+    unacknowledged: Mutex<u64>,
+    none_left: Condvar,
+}
+
+impl Acks {
+    fn report(&self) {
+        *self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    pub(super) fn acknowledge(&self) {
+        let mut count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        if *count == 0 {
+            self.none_left.notify_all();
+        }
+    }
+
+    fn wait(&self) {
+        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.none_left.wait_while(count, |count| *count > 0);
+        drop(done.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Id {
+    /// A new identifier whose events go to `channel`. `cookie` is the caller's name for it.
+    ///
+    /// # Errors
+    /// Those of starting the device's engine.
+    pub fn new(
+        context: &Context,
+        channel: &EventChannel,
+        port_space: PortSpace,
+        cookie: u64,
+    ) -> io::Result<Self> {
+        let host = context.device().engine()?;
+        Ok(Self::with_host(host, Some(context.clone()), channel, port_space, cookie))
+    }
+
+    pub(super) fn with_host(
+        host: Arc<dyn Host>,
+        context: Option<Context>,
+        channel: &EventChannel,
+        port_space: PortSpace,
+        cookie: u64,
+    ) -> Self {
+        Self(Arc::new(IdInner {
+            host,
+            context,
+            port_space,
+            qp_type: if port_space.is_datagram() { QpType::Ud } else { QpType::Rc },
+            cookie: AtomicU64::new(cookie),
+            channel: Mutex::new(Arc::clone(&channel.0)),
+            acks: Acks::default(),
+            state: Mutex::new(IdState::new()),
+        }))
+    }
+
+    /// The caller's name for it. A child has its listener's until [`set_cookie`](Self::set_cookie).
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.0.cookie.load(Ordering::Relaxed)
+    }
+
+    /// Renames it.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.0.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Where its ports live.
+    #[must_use]
+    pub fn port_space(&self) -> PortSpace {
+        self.0.port_space
+    }
+
+    /// The service its port space implies.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.0.qp_type
+    }
+
+    /// The device, once an address has decided about it.
+    #[must_use]
+    pub fn context(&self) -> Option<&Context> {
+        let known = self.0.lock().local.is_some();
+        self.0.context.as_ref().filter(|_| known)
+    }
+
+    /// Our address and port.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.lock().src
+    }
+
+    /// The peer's address and port.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.lock().dst
+    }
+
+    /// The resolved path.
+    #[must_use]
+    pub fn path(&self) -> Option<PathInfo> {
+        let state = self.0.lock();
+        let (sgid, dgid) = (state.local?, state.peer.unwrap_or(Gid::ZERO));
+        let gids = self.0.host.gids();
+        Some(PathInfo {
+            sgid,
+            sgid_index: gids.index_of(&sgid)?,
+            dgid,
+            mtu: gids.active_mtu(),
+            hop_limit: HOP_LIMIT,
+            traffic_class: state.tos,
+            packet_life_time: transport::cm::timing::PACKET_LIFE_TIME,
+        })
+    }
+
+    /// The QP given to [`attach_qp`](Self::attach_qp).
+    #[must_use]
+    pub fn qp(&self) -> Option<Qp> {
+        self.0.lock().qp.clone()
+    }
+
+    /// Ends the identifier: tells the peer what fits its state, drops unread events (refusing unread requests), and
+    /// waits until all events read are acknowledged.
+    pub fn destroy(&self) {
+        self.0.end();
+        self.0.carry();
+        self.0.acks.wait();
+    }
+
+    /// Moves the identifier and its unread events to another channel, after waiting until events read from the old one
+    /// are acknowledged.
+    ///
+    /// # Errors
+    /// `EINVAL` after [`destroy`](Self::destroy).
+    pub fn migrate(&self, channel: &EventChannel) -> io::Result<()> {
+        if self.0.lock().phase == Phase::Destroyed {
+            return Err(invalid());
+        }
+        self.0.acks.wait();
+        let mut current = self.0.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, Arc::clone(&channel.0));
+        for unread in take_unread(&old, |unread| self.0.is(unread)) {
+            channel.0.push(unread);
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for Id {
+    /// Handles of the same identifier.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Id {}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for IdInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Id")
+            .field("port_space", &self.port_space)
+            .field("phase", &state.phase)
+            .field("src", &state.src)
+            .field("dst", &state.dst)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for IdInner {
+    fn drop(&mut self) {
+        self.end();
+        // Whoever polls next sends what this left behind; this may run while another thread is at it.
+        self.host.wake_before(self.host.driver().poll_timeout());
+    }
+}
+
+impl IdInner {
+    /// The identifier of a request. It is in the listener's channel and has its name.
+    pub(super) fn child(listener: &Arc<Self>, birth: Birth) -> Arc<Self> {
+        let mut state = IdState::new();
+        state.phase = Phase::Connect;
+        state.cm_id = Some(birth.cm_id);
+        state.src = Some(SocketAddr::new(birth.local.ip(), birth.port));
+        state.dst = Some(SocketAddr::new(birth.peer.ip(), birth.peer_port));
+        state.local = Some(birth.path.0);
+        state.peer = Some(birth.path.1);
+        state.silent = true;
+        state.responder_resources = birth.params.responder_resources;
+        state.initiator_depth = birth.params.initiator_depth;
+        Arc::new(Self {
+            host: Arc::clone(&listener.host),
+            context: listener.context.clone(),
+            port_space: listener.port_space,
+            qp_type: listener.qp_type,
+            cookie: AtomicU64::new(listener.cookie.load(Ordering::Relaxed)),
+            channel: Mutex::new(listener.queue()),
+            acks: Acks::default(),
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, IdState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.host.now()
+    }
+
+    /// After a call: sends what it caused, and sees to it that its timers run.
+    pub(super) fn carry(&self) {
+        let driver = self.host.driver();
+        driver.poll(self.host.now(), self.host.link());
+        self.host.wake_before(driver.poll_timeout());
+    }
+
+    /// Counts an event as read.
+    pub(super) fn report(self: &Arc<Self>) -> Receipt {
+        self.acks.report();
+        Receipt(Arc::clone(self))
+    }
+
+    /// Puts an event into the channel.
+    pub(super) fn push(self: &Arc<Self>, happening: Happening) {
+        let queue = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push(Unread { target: Arc::downgrade(self), happening });
+    }
+
+    /// The driver tells what happened; passes on what librdmacm would (Linux cma.c cma_ib_handler).
+    pub(super) fn happened(self: &Arc<Self>, happening: Happening) {
+        let mut state = self.lock();
+        let wanted = match &happening {
+            Happening::Request { .. } => state.phase == Phase::Listen,
+            Happening::Cm(Protocol::TimewaitExit) => state.phase == Phase::Disconnect,
+            Happening::Cm(_) => state.phase == Phase::Connect,
+            Happening::AddrResolved | Happening::AddrError(_) | Happening::RouteResolved => true,
+        };
+        if !wanted || state.silent {
+            return;
+        }
+        if matches!(happening, Happening::Cm(Protocol::Disconnected { .. })) {
+            state.phase = Phase::Disconnect;
+        }
+        drop(state);
+        self.push(happening);
+    }
+
+    pub(super) fn request_taken(&self) {
+        if let Some(cm_id) = self.lock().cm_id {
+            self.host.driver().with(|state| state.cm.request_taken(cm_id));
+        }
+    }
+
+    pub(super) fn request_param(&self, params: &PeerParams) -> Param {
+        if self.qp_type == QpType::Ud {
+            let av = self.address_vector();
+            let qp_num = wire::Qpn::new(0);
+            Param::Ud(UdParam { av, qp_num, q_key: wire::QKey(0) })
+        } else {
+            Param::Conn(ConnParam::of_peer(params))
+        }
+    }
+
+    /// How packets reach the peer.
+    pub(super) fn address_vector(&self) -> AddressVector {
+        let state = self.lock();
+        let (local, peer) = (state.local.unwrap_or(Gid::ZERO), state.peer.unwrap_or(Gid::ZERO));
+        AddressVector {
+            dgid: peer,
+            sgid_index: self.host.gids().index_of(&local).unwrap_or(0),
+            hop_limit: HOP_LIMIT,
+            traffic_class: state.tos,
+            flow_label: 0,
+            sl: 0,
+        }
+    }
+
+    fn queue(&self) -> Arc<Queue> {
+        Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is(&self, unread: &Unread) -> bool {
+        std::ptr::eq(unread.target.as_ptr(), self)
+    }
+
+    /// Leaves the tables; the second time there is nothing left to do.
+    fn end(&self) {
+        let mut state = self.lock();
+        if state.phase == Phase::Destroyed {
+            return;
+        }
+        state.phase = Phase::Destroyed;
+        let (cm_id, listener) = (state.cm_id.take(), state.listener.take());
+        let (bound, qp) = (state.bound.take(), state.qp.take());
+        drop(state);
+        let now = self.now();
+        self.host.driver().with(|driver| {
+            if let Some(listener) = listener {
+                driver.cm.unlisten(listener);
+                driver.listeners.remove(&listener);
+            }
+            if let Some(cm_id) = cm_id {
+                driver.cm.destroy(now, cm_id);
+                driver.ids.remove(&cm_id);
+            }
+            if let Some(bound) = &bound {
+                driver.ports.release(self.port_space, bound.port, bound.id);
+            }
+        });
+        // Unread requests hold children; dropping them refuses them.
+        drop(take_unread(&self.queue(), |unread| self.is(unread)));
+        drop((bound, qp));
+    }
+}
+
+impl IdState {
+    fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            cm_id: None,
+            listener: None,
+            bound: None,
+            src: None,
+            dst: None,
+            local: None,
+            peer: None,
+            qp: None,
+            starting_psn: Psn::new(sys::random_u64() as u32),
+            silent: false,
+            failed: false,
+            responder_resources: 0,
+            initiator_depth: 0,
+            tos: 0,
+            reuse: false,
+            af_only: None,
+            ack_timeout: None,
+        }
+    }
+
+    pub(super) fn src_port(&self) -> u16 {
+        self.src.map_or(0, |addr| addr.port())
+    }
+
+    pub(super) fn src_ip(&self) -> Option<IpAddr> {
+        self.src.map(|addr| addr.ip())
+    }
+}

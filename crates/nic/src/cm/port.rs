@@ -1,0 +1,291 @@
+//! RDMA ports: who may have which, and which are free (facts section 5, "Port rules"; Linux cma.c cma_check_port).
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use transport::cm::ServiceId;
+use wire::Gid;
+
+use super::errno;
+use super::host::{Claim, Host};
+use crate::bag::ServiceAddress;
+use crate::sys;
+
+/// `enum rdma_port_space`.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum PortSpace {
+    /// IP over InfiniBand datagrams.
+    Ipoib = 0x0002,
+    /// Connections.
+    Tcp = 0x0106,
+    /// Datagrams.
+    Udp = 0x0111,
+    /// Any service, by service id.
+    Ib = 0x013f,
+}
+
+impl PortSpace {
+    /// The port space with this value.
+    #[must_use]
+    pub fn from_code(code: u16) -> Option<Self> {
+        [Self::Ipoib, Self::Tcp, Self::Udp, Self::Ib].into_iter().find(|ps| *ps as u16 == code)
+    }
+
+    /// Whether its services are datagram QPs.
+    #[must_use]
+    pub fn is_datagram(self) -> bool {
+        matches!(self, Self::Udp | Self::Ipoib)
+    }
+
+    pub(super) fn service(self, port: u16) -> ServiceId {
+        ServiceId::from_port(self as u16, port)
+    }
+}
+
+/// What one identifier is bound to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Binding {
+    pub(super) ip: IpAddr,
+    /// An IPv6 wildcard that leaves IPv4 alone.
+    pub(super) af_only: bool,
+    pub(super) reuse: bool,
+}
+
+impl Binding {
+    /// The names to claim in the domain.
+    pub(super) fn names(&self) -> Vec<ServiceAddress> {
+        match self.ip {
+            ip if !ip.is_unspecified() => vec![ServiceAddress::Gid(Gid::from(ip))],
+            IpAddr::V4(_) => vec![ServiceAddress::Any4],
+            IpAddr::V6(_) if self.af_only => vec![ServiceAddress::Any6],
+            IpAddr::V6(_) => vec![ServiceAddress::Any6, ServiceAddress::Any4],
+        }
+    }
+
+    fn covers(&self, dst: Gid) -> bool {
+        let same_family = self.ip.is_ipv4() == dst.ip().is_ipv4();
+        if self.ip.is_unspecified() {
+            same_family || (self.ip.is_ipv6() && !self.af_only)
+        } else {
+            self.ip == dst.ip()
+        }
+    }
+
+    fn conflict(&self, other: &Self) -> Option<i32> {
+        let apart = self.af_only && other.af_only && self.ip.is_ipv4() != other.ip.is_ipv4();
+        if apart {
+            return None;
+        }
+        if self.ip == other.ip {
+            return Some(libc::EADDRINUSE);
+        }
+        let any = self.ip.is_unspecified() || other.ip.is_unspecified();
+        any.then_some(libc::EADDRNOTAVAIL)
+    }
+}
+
+/// Names one binding.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct BindingId(u64);
+
+/// The ports of this process.
+pub(super) struct Ports {
+    bound: HashMap<(u16, u16), Vec<(BindingId, Binding, bool)>>,
+    next: u64,
+}
+
+impl Ports {
+    pub(super) fn new() -> Self {
+        Self { bound: HashMap::new(), next: 0 }
+    }
+
+    /// Takes a port, unless another identifier is in the way.
+    pub(super) fn take(&mut self, ps: PortSpace, port: u16, binding: Binding) -> io::Result<BindingId> {
+        let owners = self.bound.entry((ps as u16, port)).or_default();
+        let in_the_way = owners.iter().filter(|(_, other, _)| !(binding.reuse && other.reuse));
+        if let Some(number) = in_the_way.filter_map(|(_, other, _)| binding.conflict(other)).next() {
+            return Err(errno(number));
+        }
+        self.next += 1;
+        let id = BindingId(self.next);
+        owners.push((id, binding, false));
+        Ok(id)
+    }
+
+    /// Listening is exclusive even among those that reuse.
+    pub(super) fn may_listen(
+        &self,
+        ps: PortSpace,
+        port: u16,
+        id: BindingId,
+        binding: Binding,
+    ) -> io::Result<()> {
+        let owners = self.bound.get(&(ps as u16, port)).into_iter().flatten();
+        match owners.filter(|(other, ..)| *other != id).find_map(|(_, other, _)| binding.conflict(other)) {
+            Some(number) => Err(errno(number)),
+            None => Ok(()),
+        }
+    }
+
+    /// The names of the binding are claimed in the domain.
+    pub(super) fn claimed(&mut self, ps: PortSpace, port: u16, id: BindingId) {
+        let owners = self.bound.get_mut(&(ps as u16, port)).into_iter().flatten();
+        for (_, _, claimed) in owners.filter(|(other, ..)| *other == id) {
+            *claimed = true;
+        }
+    }
+
+    /// Whether requests for this service and address can only be for us.
+    pub(super) fn is_claimed(&self, service: ServiceId, dst: Gid) -> bool {
+        let ps = (service.0 >> 16) as u16;
+        let owners = self.bound.get(&(ps, service.port())).into_iter().flatten();
+        owners.into_iter().any(|(_, binding, claimed)| *claimed && binding.covers(dst))
+    }
+
+    pub(super) fn release(&mut self, ps: PortSpace, port: u16, id: BindingId) {
+        if let Some(owners) = self.bound.get_mut(&(ps as u16, port)) {
+            owners.retain(|(other, ..)| *other != id);
+            if owners.is_empty() {
+                self.bound.remove(&(ps as u16, port));
+            }
+        }
+    }
+}
+
+/// A port that is ours.
+pub(super) struct Bound {
+    pub(super) port: u16,
+    pub(super) id: BindingId,
+    pub(super) binding: Binding,
+    pub(super) claims: Vec<Claim>,
+}
+
+/// Tries of a random ephemeral port before all are taken to be in use.
+const EPHEMERAL_TRIES: usize = 256;
+
+/// Binds to `port`, or to an ephemeral one if it is 0. With `claim` other processes of the host are kept out, too.
+pub(super) fn bind(
+    host: &dyn Host,
+    ps: PortSpace,
+    port: u16,
+    binding: Binding,
+    claim: bool,
+) -> io::Result<Bound> {
+    if port != 0 {
+        if port < 1024 && !may_bind_low_ports() {
+            return Err(errno(libc::EACCES));
+        }
+        return bind_one(host, ps, port, binding, claim && !binding.reuse);
+    }
+    let (low, high) = ephemeral_range();
+    let span = u64::from(high - low) + 1;
+    for _ in 0..EPHEMERAL_TRIES {
+        let port = low + (sys::random_u64() % span) as u16;
+        match bind_one(host, ps, port, binding, claim) {
+            Ok(bound) => return Ok(bound),
+            Err(error) if is_taken(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(errno(libc::EADDRNOTAVAIL))
+}
+
+/// Claims the names of a binding that has none yet.
+pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> io::Result<()> {
+    if bound.claims.is_empty() {
+        bound.claims = claim_names(host, ps, bound.port, &bound.binding)?;
+        host.driver().with(|state| state.ports.claimed(ps, bound.port, bound.id));
+    }
+    Ok(())
+}
+
+fn bind_one(
+    host: &dyn Host,
+    ps: PortSpace,
+    port: u16,
+    binding: Binding,
+    claim_it: bool,
+) -> io::Result<Bound> {
+    let id = host.driver().with(|state| state.ports.take(ps, port, binding))?;
+    let mut bound = Bound { port, id, binding, claims: Vec::new() };
+    if claim_it && let Err(error) = claim(host, ps, &mut bound) {
+        host.driver().with(|state| state.ports.release(ps, port, id));
+        return Err(error);
+    }
+    Ok(bound)
+}
+
+fn claim_names(host: &dyn Host, ps: PortSpace, port: u16, binding: &Binding) -> io::Result<Vec<Claim>> {
+    binding.names().into_iter().map(|name| host.claim(ps as u16, port, name)).collect()
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL))
+}
+
+/// Linux's range for all protocols, or its default.
+fn ephemeral_range() -> (u16, u16) {
+    let parse = |text: String| {
+        let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => Some((low, high)),
+            _ => None,
+        }
+    };
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    text.and_then(parse).unwrap_or((32_768, 60_999))
+}
+
+/// CAP_NET_BIND_SERVICE in the effective set.
+fn may_bind_low_ports() -> bool {
+    const CAP_NET_BIND_SERVICE: u64 = 10;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    effective >> CAP_NET_BIND_SERVICE & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ip: &str) -> Binding {
+        let ip: IpAddr = ip.parse().unwrap();
+        Binding { ip, af_only: ip.is_ipv4(), reuse: false }
+    }
+
+    #[test]
+    fn ports_collide_as_in_linux() {
+        let mut ports = Ports::new();
+        let mut take =
+            |binding| ports.take(PortSpace::Tcp, 7174, binding).map_err(|e| e.raw_os_error().unwrap());
+        take(at("10.0.0.1")).unwrap();
+        take(at("10.0.0.2")).unwrap();
+        assert_eq!(take(at("10.0.0.1")), Err(libc::EADDRINUSE));
+        assert_eq!(take(at("0.0.0.0")), Err(libc::EADDRNOTAVAIL));
+        assert_eq!(take(at("::")), Err(libc::EADDRNOTAVAIL), "dual stack");
+        take(Binding { af_only: true, ..at("::") }).unwrap();
+    }
+
+    #[test]
+    fn reuse_ends_at_listen() {
+        let mut ports = Ports::new();
+        let binding = Binding { reuse: true, ..at("10.0.0.1") };
+        let first = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
+        let second = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
+        assert!(ports.may_listen(PortSpace::Tcp, 7174, first, binding).is_err());
+        ports.release(PortSpace::Tcp, 7174, second);
+        assert!(ports.may_listen(PortSpace::Tcp, 7174, first, binding).is_ok());
+    }
+
+    #[test]
+    fn port_spaces_are_separate() {
+        let mut ports = Ports::new();
+        ports.take(PortSpace::Tcp, 1, at("0.0.0.0")).unwrap();
+        ports.take(PortSpace::Udp, 1, at("0.0.0.0")).unwrap();
+        assert_eq!(PortSpace::from_code(0x0111), Some(PortSpace::Udp));
+        assert_eq!(PortSpace::from_code(7), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3), facts 1.6 and 3.5).
+
+use std::io;
+use std::sync::Arc;
+
+use transport::cm::{QpStep, UDP_QKEY};
+use transport::{QpAttr, QpAttrMask, QpState, QpType};
+
+use super::id::{Id, IdInner, Phase};
+use super::{invalid, verbs};
+use crate::verbs::Qp;
+
+impl Id {
+    /// The second half of rdma_create_qp: the QP now belongs to the identifier and is brought to INIT, a datagram QP to
+    /// RTS.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is one already, for another service than the port space's, or when the QP does not move.
+    pub fn attach_qp(&self, qp: &Qp) -> io::Result<()> {
+        if self.0.lock().qp.is_some() || qp.ty().is_datagram() != self.0.port_space.is_datagram() {
+            return Err(invalid());
+        }
+        let states: &[QpState] = if qp.ty().is_datagram() {
+            &[QpState::Init, QpState::Rtr, QpState::Rts]
+        } else {
+            &[QpState::Init]
+        };
+        for state in states {
+            self.0.move_qp(qp, *state)?;
+        }
+        self.0.lock().qp = Some(qp.clone());
+        Ok(())
+    }
+
+    /// The identifier no longer has a QP (rdma_destroy_qp).
+    pub fn detach_qp(&self) {
+        let qp = self.0.lock().qp.take();
+        drop(qp);
+    }
+
+    /// What to give to modify_qp to reach `state` (rdma_init_qp_attr), for programs that own their QP.
+    ///
+    /// # Errors
+    /// `EINVAL` if the connection has not come that far.
+    pub fn init_qp_attr(&self, state: QpState) -> io::Result<(QpAttr, QpAttrMask)> {
+        self.0.qp_attr(state)
+    }
+}
+
+impl IdInner {
+    /// Brings the QP, if there is one, to RTS.
+    pub(super) fn ready_qp(&self) -> io::Result<bool> {
+        let Some(qp) = self.lock().qp.clone() else { return Ok(false) };
+        if qp.ty().is_datagram() {
+            return Ok(true);
+        }
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.move_qp(&qp, state)?;
+        }
+        Ok(true)
+    }
+
+    /// The peer has accepted: with a QP of ours the handshake is completed (true), else the application does it.
+    pub(super) fn complete(self: &Arc<Self>) -> io::Result<bool> {
+        let completed = match self.ready_qp() {
+            Ok(false) => return Ok(false),
+            Ok(true) => self.send_rtu(&[]),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = completed {
+            self.lock().failed = true;
+            self.fail_qp();
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn send_rtu(&self, private_data: &[u8]) -> io::Result<()> {
+        let cm_id = self.lock().cm_id.ok_or_else(invalid)?;
+        self.host.driver().with(|state| state.cm.rtu(cm_id, private_data)).map_err(verbs)?;
+        self.carry();
+        Ok(())
+    }
+
+    /// A connected QP goes to ERR, so that its work requests come back.
+    pub(super) fn fail_qp(&self) {
+        let qp = self.lock().qp.clone();
+        if let Some(qp) = qp.filter(|qp| !qp.ty().is_datagram()) {
+            let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            // Any state leads to ERR; only a QP that is being destroyed refuses, and then nothing is left to flush.
+            let _moved = qp.modify(&attr, QpAttrMask::STATE);
+        }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().failed
+    }
+
+    fn move_qp(&self, qp: &Qp, state: QpState) -> io::Result<()> {
+        let (attr, mask) = self.qp_attr(state)?;
+        qp.modify(&attr, mask).map_err(verbs)
+    }
+
+    fn qp_attr(&self, wanted: QpState) -> io::Result<(QpAttr, QpAttrMask)> {
+        let state = self.lock();
+        let step = match state.cm_id {
+            _ if self.qp_type == QpType::Ud => QpStep::ud(wanted, UDP_QKEY).map_err(verbs)?,
+            Some(cm_id) if state.phase == Phase::Connect => {
+                self.host.driver().with(|driver| driver.cm.qp_attr(cm_id, wanted)).map_err(verbs)?
+            }
+            None if wanted == QpState::Init => QpStep::early_init(),
+            _ => return Err(invalid()),
+        };
+        let QpStep { mut attr, mask, sgid } = step;
+        if mask.contains(QpAttrMask::AV) {
+            attr.av.sgid_index = self.host.gids().index_of(&sgid).ok_or_else(invalid)?;
+        }
+        if mask.contains(QpAttrMask::RQ_PSN) {
+            attr.rq_psn = state.starting_psn;
+        }
+        if mask.contains(QpAttrMask::TIMEOUT)
+            && let Some(timeout) = state.ack_timeout
+        {
+            attr.timeout = timeout;
+        }
+        if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+            attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(transport::MAX_RD_ATOMIC);
+        }
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            attr.max_rd_atomic = attr.max_rd_atomic.min(transport::MAX_RD_ATOMIC);
+        }
+        Ok((attr, mask))
+    }
+}

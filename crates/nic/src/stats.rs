@@ -1,0 +1,50 @@
+//! Counters of the whole engine, for people and scripts: why packets were dropped, what was sent again.
+
+use wire::DropReason;
+
+use crate::engine::Core;
+use crate::port::PortCounters;
+
+/// One counter: its name, as rxe or the drivers have it, and its value.
+pub type Row = (&'static str, u64);
+
+impl Core {
+    /// All counters: the port's, one per drop reason, and the sum over all QPs that ever were.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let mut rows = port_rows(&self.port.counters());
+        rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops[*r as usize])));
+        let mut sum = self.tables.retired;
+        for entry in self.tables.qps.iter().flatten() {
+            sum.absorb(entry.qp.counters());
+        }
+        // A reason to drop and a counter of the QPs may share a name; the QP's is the one that says more.
+        for (name, value) in sum.rows() {
+            match rows.iter_mut().find(|row| row.0 == name) {
+                Some(row) => row.1 = row.1.max(value),
+                None => rows.push((name, value)),
+            }
+        }
+        rows
+    }
+}
+
+fn port_rows(c: &PortCounters) -> Vec<Row> {
+    vec![
+        ("rx_trains", c.rx_trains),
+        ("rx_packets", c.rx_packets),
+        ("rx_bytes", c.rx_bytes),
+        ("rx_malformed", c.rx_malformed),
+        ("rx_errors", c.rx_errors),
+        ("tx_bursts", c.tx_bursts),
+        ("tx_packets", c.tx_packets),
+        ("tx_bytes", c.tx_bytes),
+        ("tx_no_buffer", c.tx_no_buffer),
+        ("tx_waits", c.tx_waits),
+        ("tx_too_long", c.tx_too_long),
+        ("tx_unreachable", c.tx_unreachable),
+        ("tx_forbidden", c.tx_forbidden),
+        ("tx_errors", c.tx_errors),
+        ("tx_gso_refused", c.tx_gso_refused),
+        ("tx_full", c.tx_full),
+    ]
+}

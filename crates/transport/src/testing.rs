@@ -1,0 +1,500 @@
+//! A bench for script tests: one queue pair, its memory, packets written as values and read as text.
+
+use std::cell::{Cell, RefCell};
+
+use wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Gid, Ieth, ImmDt, Lkey, Msn, NakCode, Opcode,
+    PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+};
+
+use crate::{
+    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu,
+    PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr,
+    Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+};
+
+pub(crate) const QPN: u32 = 0x11;
+pub(crate) const PEER_QPN: u32 = 0x22;
+pub(crate) const RQ_PSN: u32 = 100;
+pub(crate) const SQ_PSN: u32 = 500;
+pub(crate) const PD: PdId = PdId(1);
+/// Local memory: `LOCAL` .. `LOCAL` + SIZE under `LKEY`.
+pub(crate) const LOCAL: u64 = 0x1_0000;
+pub(crate) const LKEY: Lkey = Lkey(0x1001);
+/// Memory for the peer: `REMOTE` .. `REMOTE` + SIZE under `RKEY`.
+pub(crate) const REMOTE: u64 = 0x80_0000;
+pub(crate) const RKEY: Rkey = Rkey(0x2002);
+pub(crate) const SIZE: usize = 512 * 1024;
+
+pub(crate) fn us(us: u64) -> Instant {
+    Instant(us * 1000)
+}
+
+pub(crate) fn ms(ms: u64) -> Instant {
+    us(ms * 1000)
+}
+
+pub(crate) struct TestMemory {
+    pub(crate) local: RefCell<Vec<u8>>,
+    pub(crate) remote: RefCell<Vec<u8>>,
+    /// The peer's key was taken back.
+    pub(crate) revoked: Cell<bool>,
+    pub(crate) read_only: Cell<bool>,
+    pub(crate) invalidated: RefCell<Vec<u32>>,
+}
+
+impl TestMemory {
+    fn range(base: u64, addr: u64, len: usize) -> Result<core::ops::Range<usize>, AccessFault> {
+        let start = addr.checked_sub(base).ok_or(AccessFault::OutOfBounds)? as usize;
+        let end = start.checked_add(len).filter(|&end| end <= SIZE).ok_or(AccessFault::OutOfBounds)?;
+        Ok(start..end)
+    }
+
+    fn local(&self, lkey: Lkey, addr: u64, len: usize) -> Result<core::ops::Range<usize>, AccessFault> {
+        if lkey == LKEY { Self::range(LOCAL, addr, len) } else { Err(AccessFault::BadKey) }
+    }
+
+    fn remote(&self, rkey: Rkey, va: u64, len: usize, write: bool) -> Result<core::ops::Range<usize>, AccessFault> {
+        if rkey != RKEY || self.revoked.get() {
+            return Err(AccessFault::BadKey);
+        }
+        if write && self.read_only.get() {
+            return Err(AccessFault::Permission);
+        }
+        Self::range(REMOTE, va, len)
+    }
+
+    pub(crate) fn put_local(&self, at: u64, bytes: &[u8]) {
+        self.local.borrow_mut()[Self::range(LOCAL, at, bytes.len()).unwrap()].copy_from_slice(bytes);
+    }
+
+    pub(crate) fn put_remote(&self, at: u64, bytes: &[u8]) {
+        self.remote.borrow_mut()[Self::range(REMOTE, at, bytes.len()).unwrap()].copy_from_slice(bytes);
+    }
+
+    pub(crate) fn local_at(&self, at: u64, len: usize) -> Vec<u8> {
+        self.local.borrow()[Self::range(LOCAL, at, len).unwrap()].to_vec()
+    }
+
+    pub(crate) fn remote_at(&self, at: u64, len: usize) -> Vec<u8> {
+        self.remote.borrow()[Self::range(REMOTE, at, len).unwrap()].to_vec()
+    }
+}
+
+impl Memory for TestMemory {
+    fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+        dst.copy_from_slice(&self.local.borrow()[Self::range(LOCAL, addr, dst.len())?]);
+        Ok(())
+    }
+
+    fn check_local(&self, _: PdId, lkey: Lkey, addr: u64, len: u64, _: Access) -> Result<(), AccessFault> {
+        self.local(lkey, addr, len as usize).map(|_| ())
+    }
+
+    fn read_local(&self, _: PdId, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+        let range = self.local(lkey, addr, dst.len())?;
+        dst.copy_from_slice(&self.local.borrow()[range]);
+        Ok(())
+    }
+
+    fn write_local(&self, _: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
+        let range = self.local(lkey, addr, src.len())?;
+        self.local.borrow_mut()[range].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn check_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, len: u64, access: Access) -> Result<(), AccessFault> {
+        self.remote(rkey, va, len as usize, access.contains(Access::REMOTE_WRITE)).map(|_| ())
+    }
+
+    fn read_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+        let range = self.remote(rkey, va, dst.len(), false)?;
+        dst.copy_from_slice(&self.remote.borrow()[range]);
+        Ok(())
+    }
+
+    fn write_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
+        let range = self.remote(rkey, va, src.len(), true)?;
+        self.remote.borrow_mut()[range].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn atomic_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let range = self.remote(rkey, va, 8, true)?;
+        let bytes = &mut self.remote.borrow_mut()[range];
+        let original = u64::from_ne_bytes((&*bytes).try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        bytes.copy_from_slice(&new.to_ne_bytes());
+        Ok(original)
+    }
+
+    fn invalidate(&self, _: PdId, _: Qpn, rkey: Rkey) -> Result<(), AccessFault> {
+        if rkey == RKEY {
+            return Err(AccessFault::Permission);
+        }
+        self.invalidated.borrow_mut().push(rkey.0);
+        Ok(())
+    }
+}
+
+/// A packet towards the queue pair under test.
+#[derive(Clone, Debug)]
+pub(crate) struct Pkt {
+    pub(crate) bth: Bth,
+    reth: Reth,
+    atomic: AtomicEth,
+    aeth: Aeth,
+    original: u64,
+    imm: [u8; 4],
+    ieth: Rkey,
+    deth: Deth,
+    payload: Vec<u8>,
+}
+
+impl Pkt {
+    pub(crate) fn new(opcode: Opcode, psn: u32) -> Self {
+        Self {
+            bth: Bth { opcode, dest_qp: Qpn::new(QPN), psn: Psn::new(psn), ..Bth::default() },
+            reth: Reth::default(),
+            atomic: AtomicEth::default(),
+            aeth: Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0) },
+            original: 0,
+            imm: [1, 2, 3, 4],
+            ieth: Rkey(0x77),
+            deth: Deth::default(),
+            payload: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ack(psn: u32) -> Self {
+        Self::new(Opcode::RC_ACKNOWLEDGE, psn)
+    }
+
+    pub(crate) fn nak(psn: u32, code: NakCode) -> Self {
+        Self::ack(psn).syndrome(Syndrome::Nak(code))
+    }
+
+    pub(crate) fn rnr(psn: u32, timer: u8) -> Self {
+        Self::ack(psn).syndrome(Syndrome::RnrNak(timer))
+    }
+
+    pub(crate) fn syndrome(mut self, syndrome: Syndrome) -> Self {
+        self.aeth.syndrome = syndrome;
+        self
+    }
+
+    pub(crate) fn ack_req(mut self) -> Self {
+        self.bth.ack_req = true;
+        self
+    }
+
+    pub(crate) fn solicited(mut self) -> Self {
+        self.bth.solicited = true;
+        self
+    }
+
+    pub(crate) fn reth(mut self, va: u64, r_key: Rkey, dma_len: u32) -> Self {
+        self.reth = Reth { va, r_key, dma_len };
+        self
+    }
+
+    pub(crate) fn atomic(mut self, va: u64, swap_or_add: u64, compare: u64) -> Self {
+        self.atomic = AtomicEth { va, r_key: RKEY, swap_or_add, compare };
+        self
+    }
+
+    pub(crate) fn original(mut self, original: u64) -> Self {
+        self.original = original;
+        self
+    }
+
+    pub(crate) fn inv(mut self, key: Rkey) -> Self {
+        self.ieth = key;
+        self
+    }
+
+    pub(crate) fn deth(mut self, q_key: QKey, src_qp: u32) -> Self {
+        self.deth = Deth { q_key, src_qp: Qpn::new(src_qp) };
+        self
+    }
+
+    /// `len` bytes of this value.
+    pub(crate) fn payload(mut self, value: u8, len: usize) -> Self {
+        self.payload = vec![value; len];
+        self
+    }
+
+    /// From the BTH to four bytes in place of the ICRC.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let pad = self.payload.len().wrapping_neg() & 3;
+        let mut out = vec![0; Bth::LEN];
+        Bth { pad_cnt: pad as u8, ..self.bth }.emit((&mut out[..]).try_into().unwrap());
+        for header in self.bth.opcode.row().unwrap().headers {
+            let at = out.len();
+            out.resize(at + header.len_bytes(), 0);
+            let to = &mut out[at..];
+            match header {
+                ExtHeader::Reth => self.reth.emit(to.try_into().unwrap()),
+                ExtHeader::AtomicEth => self.atomic.emit(to.try_into().unwrap()),
+                ExtHeader::Aeth => self.aeth.emit(to.try_into().unwrap()),
+                ExtHeader::AtomicAckEth => AtomicAckEth { original: self.original }.emit(to.try_into().unwrap()),
+                ExtHeader::ImmDt => ImmDt(self.imm).emit(to.try_into().unwrap()),
+                ExtHeader::Ieth => Ieth { r_key: self.ieth }.emit(to.try_into().unwrap()),
+                ExtHeader::Deth => self.deth.emit(to.try_into().unwrap()),
+                _ => {}
+            }
+        }
+        out.extend_from_slice(&self.payload);
+        out.resize(out.len() + pad + 4, 0);
+        out
+    }
+}
+
+/// One queue pair under test.
+pub(crate) struct Bench {
+    pub(crate) qp: Qp,
+    pub(crate) mem: TestMemory,
+    pub(crate) now: Instant,
+    pub(crate) srq: Option<RecvQueue>,
+    pub(crate) from: PacketSource,
+    pub(crate) budget: usize,
+}
+
+pub(crate) fn config(ty: QpType) -> QpConfig {
+    let cap =
+        QpCap { max_send_wr: 400, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+    let qpn = Qpn::new(QPN);
+    QpConfig { qpn, ty, pd: PD, cap, sq_sig_all: false, srq: false, max_path_mtu: PathMtu::M4096 }
+}
+
+pub(crate) fn attr() -> QpAttr {
+    let peer = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 2));
+    QpAttr {
+        path_mtu: PathMtu::M1024,
+        q_key: QKey(0x1111),
+        rq_psn: Psn::new(RQ_PSN),
+        sq_psn: Psn::new(SQ_PSN),
+        dest_qp: Qpn::new(PEER_QPN),
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        av: AddressVector { dgid: peer, hop_limit: 64, ..AddressVector::default() },
+        port_num: 1,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    }
+}
+
+/// The mask of the transition to this state, as `ibv_rc_pingpong` and its siblings give it.
+pub(crate) fn mask(ty: QpType, to: QpState) -> QpAttrMask {
+    let from = match to {
+        QpState::Init => QpState::Reset,
+        QpState::Rtr => QpState::Init,
+        _ => QpState::Rtr,
+    };
+    crate::transition::transition(ty, from, to).unwrap().required | QpAttrMask::STATE
+}
+
+impl Bench {
+    pub(crate) fn rc() -> Self {
+        Self::new(config(QpType::Rc), &attr(), QpState::Rts)
+    }
+
+    pub(crate) fn rc_with(change: impl FnOnce(&mut QpAttr)) -> Self {
+        let mut attr = attr();
+        change(&mut attr);
+        Self::new(config(QpType::Rc), &attr, QpState::Rts)
+    }
+
+    /// A queue pair taken as far as `state`.
+    pub(crate) fn new(config: QpConfig, attr: &QpAttr, state: QpState) -> Self {
+        let mut qp = Qp::new(config).unwrap();
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            if (to as u32) <= state as u32 {
+                let attr = QpAttr { state: to, ..attr.clone() };
+                qp.modify(Instant::ZERO, &attr, mask(config.ty, to)).unwrap();
+            }
+        }
+        let mem = TestMemory {
+            local: RefCell::new(vec![0; SIZE]),
+            remote: RefCell::new(vec![0; SIZE]),
+            revoked: Cell::new(false),
+            read_only: Cell::new(false),
+            invalidated: RefCell::new(vec![]),
+        };
+        let dst = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
+        let from = PacketSource { src: attr.av.dgid, dst, tos: 0, ttl: 64 };
+        let srq = config.srq.then(|| RecvQueue::new(16, 4).unwrap());
+        Self { qp, mem, now: Instant::ZERO, srq, from, budget: usize::MAX }
+    }
+
+    /// Lets time pass up to `now`, firing what is due.
+    pub(crate) fn at(&mut self, now: Instant) {
+        while let Some(due) = self.qp.poll_timeout().filter(|&due| due <= now) {
+            self.now = self.now.max(due);
+            self.qp.handle_timeout(self.now);
+        }
+        self.now = now;
+    }
+
+    /// Packets that arrive together.
+    pub(crate) fn batch(&mut self, packets: &[Pkt]) -> Vec<Result<(), DropReason>> {
+        let results = packets
+            .iter()
+            .map(|pkt| {
+                let bytes = pkt.bytes();
+                let packet = Packet::parse(&bytes).unwrap();
+                self.qp.handle_packet(self.now, &packet, &self.from, &self.mem, self.srq.as_mut())
+            })
+            .collect();
+        self.qp.end_of_batch(self.now);
+        results
+    }
+
+    /// One packet by itself.
+    pub(crate) fn recv(&mut self, packet: &Pkt) -> Result<(), DropReason> {
+        self.batch(core::slice::from_ref(packet))[0]
+    }
+
+    /// The next packet that is sent, as bytes with four zero bytes behind.
+    pub(crate) fn poll(&mut self) -> Option<(Vec<u8>, Option<UdDest>)> {
+        let mut buf = vec![0xee; MAX_PACKET];
+        let wanted = self.qp.wants_transmit();
+        let transmit = self.qp.poll_transmit(self.now, &self.mem, self.budget, &mut buf)?;
+        assert!(wanted);
+        buf.truncate(transmit.len);
+        buf.resize(transmit.len + 4, 0);
+        Some((buf, transmit.ud))
+    }
+
+    /// Everything that is sent now, as text: `WRITE First 500 AckReq ..`.
+    pub(crate) fn sent(&mut self) -> Vec<String> {
+        core::iter::from_fn(|| self.poll().map(|(bytes, _)| text(&bytes))).collect()
+    }
+
+    /// The payloads of everything that is sent now, in a row.
+    pub(crate) fn sent_payload(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some((bytes, _)) = self.poll() {
+            all.extend_from_slice(Packet::parse(&bytes).unwrap().payload());
+        }
+        all
+    }
+
+    pub(crate) fn post(&mut self, wr_id: u64, op: WrOp, len: u32) {
+        self.post_flags(wr_id, op, len, SendFlags::SIGNALED).unwrap();
+    }
+
+    pub(crate) fn post_flags(
+        &mut self,
+        wr_id: u64,
+        op: WrOp,
+        len: u32,
+        flags: SendFlags,
+    ) -> Result<(), VerbsError> {
+        let sge = Sge { addr: LOCAL, length: len, lkey: LKEY };
+        self.post_sges(wr_id, op, &[sge], flags)
+    }
+
+    pub(crate) fn post_sges(
+        &mut self,
+        wr_id: u64,
+        op: WrOp,
+        sg_list: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), VerbsError> {
+        self.qp.post_send(self.now, &SendWr { wr_id, op, sg_list, flags, ud: None }, &self.mem)
+    }
+
+    /// Posts a receive of `len` bytes at `LOCAL` + `offset`.
+    pub(crate) fn post_recv(&mut self, wr_id: u64, offset: u64, len: u32) {
+        let sge = Sge { addr: LOCAL + offset, length: len, lkey: LKEY };
+        let wr = RecvWr { wr_id, sg_list: &[sge] };
+        match &mut self.srq {
+            Some(srq) => srq.post(&wr).unwrap(),
+            None => self.qp.post_recv(&wr).unwrap(),
+        }
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<QpEvent> {
+        core::iter::from_fn(|| self.qp.poll_event()).collect()
+    }
+
+    /// The send completions that are there: wr_id and status.
+    pub(crate) fn send_wcs(&mut self) -> Vec<(u64, WcStatus)> {
+        self.events()
+            .into_iter()
+            .map(|event| match event {
+                QpEvent::SendWc(wc) => (wc.wr_id, wc.status),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    /// The one receive completion that is there.
+    pub(crate) fn recv_wc(&mut self) -> Wc {
+        match self.events()[..] {
+            [QpEvent::RecvWc { wc, .. }] => wc,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asserts that the queue pair ended in ERR with exactly this event.
+    pub(crate) fn assert_err_event(&mut self, kind: AsyncEventKind) {
+        assert_eq!(self.events(), [QpEvent::Async(kind)]);
+        assert_eq!(self.qp.state(), QpState::Err);
+    }
+}
+
+/// A packet as text, without service, destination and the commonplace.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let packet = Packet::parse(bytes).unwrap();
+    assert_eq!(packet.bth.p_key, PKey::DEFAULT);
+    let mut out = packet.row().name.replacen("RC ", "", 1).replacen("RDMA ", "", 1);
+    out += &format!(" {}", packet.bth.psn);
+    for (set, word) in [(packet.bth.ack_req, " AckReq"), (packet.bth.solicited, " SE")] {
+        if set {
+            out += word;
+        }
+    }
+    if let Some(reth) = packet.reth() {
+        out += &format!(" +{:#x} len {}", reth.va - REMOTE, reth.dma_len);
+    }
+    if let Some(aeth) = packet.aeth() {
+        match aeth.syndrome {
+            Syndrome::ACK => {}
+            Syndrome::RnrNak(code) => out += &format!(" RNR {code}"),
+            Syndrome::Nak(code) => out += &format!(" NAK {}", code as u8),
+            other => out += &format!(" {other}"),
+        }
+        out += &format!(" msn {}", aeth.msn);
+    }
+    if let Some(ack) = packet.atomic_ack_eth() {
+        out += &format!(" original {}", ack.original);
+    }
+    if packet.imm().is_some() {
+        out += " imm";
+    }
+    if let Some(key) = packet.ieth() {
+        out += &format!(" inv {key}");
+    }
+    if !packet.payload().is_empty() {
+        out += &format!(" [{}]", packet.payload().len());
+    }
+    out
+}
+
+pub(crate) fn write(len_at: u64) -> WrOp {
+    WrOp::Write { remote_addr: REMOTE + len_at, r_key: RKEY }
+}
+
+pub(crate) fn read(at: u64) -> WrOp {
+    WrOp::Read { remote_addr: REMOTE + at, r_key: RKEY }
+}

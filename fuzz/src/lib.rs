@@ -1,0 +1,17 @@
+//! What the fuzz targets run: bytes in, a panic if something that must hold does not.
+//!
+//! Each module has one `run(&[u8])`. The targets in `fuzz_targets/` hand it libFuzzer's inputs, `tests/seeded.rs`
+//! the checked-in corpus and inputs of a seeded generator, so that the same statements are checked without a fuzzer.
+//!
+//! ```text
+//! RUSTC_BOOTSTRAP=1 cargo fuzz run -s none qp_packets -- -max_total_time=300
+//! cargo test --no-default-features
+//! ```
+
+pub mod cm;
+mod draw;
+mod ledger;
+pub mod mad;
+pub mod packet;
+pub mod qp_packets;
+mod script;
