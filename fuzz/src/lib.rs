@@ -9,9 +9,10 @@
 //! ```
 
 pub mod cm;
+mod craft;
 mod draw;
 mod ledger;
 pub mod mad;
 pub mod packet;
 pub mod qp_packets;
-mod script;
+

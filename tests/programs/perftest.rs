@@ -73,14 +73,14 @@ fn case(place: Place, scale: Scale, variant: &Variant) -> Case {
     })
 }
 
-/// Exchanges per size: enough to wrap every queue, few enough for the time.
+/// Exchanges per size: enough to wrap every queue, few enough for the time, and a multiple of every post list.
 fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
     match (scale, words.contains(&"-a"), tool.ends_with("_lat")) {
         (Scale::Quick, true, _) => "20",
-        (Scale::Quick, false, true) => "500",
-        (Scale::Quick, false, false) => "1000",
+        (Scale::Quick, false, true) => "512",
+        (Scale::Quick, false, false) => "1024",
         (Scale::Full, true, _) => "200",
-        (Scale::Full, false, _) => "5000",
+        (Scale::Full, false, _) => "5120",
     }
 }
 

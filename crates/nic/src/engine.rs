@@ -77,17 +77,20 @@ pub(crate) struct OwnedPacket {
     dst_port: u16,
     tos: u8,
     ttl: u8,
+    /// Another process handed it to us: it is not handed on.
+    forwarded: bool,
     bytes: Vec<u8>,
 }
 
 impl OwnedPacket {
     pub(crate) fn new(train: &RxTrain<'_>, bytes: &[u8]) -> Self {
         let RxTrain { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
-        Self { src, src_port, dst, dst_port, tos, ttl, bytes: bytes.to_vec() }
+        let forwarded = train.queue == RxQueue::Forwarded;
+        Self { src, src_port, dst, dst_port, tos, ttl, forwarded, bytes: bytes.to_vec() }
     }
 
     fn train(&self) -> RxTrain<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes } = *self;
+        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
         RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, bytes, queue }
     }
@@ -218,6 +221,11 @@ impl Engine {
         let established = std::mem::take(&mut tables.established);
         drop(core);
         for mad in &mads {
+            // A rejection of a request that was never answered names no communication id of ours, so any process of
+            // this host may have read it.
+            if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.forwarded {
+                self.bag.forward_to_all(&mad.packet.train());
+            }
             self.deliver_mad(mad);
         }
         for (slot, packet) in &misrouted {
@@ -260,8 +268,10 @@ impl Engine {
             crate::cm::MadOutcome::Handled => {}
             crate::cm::MadOutcome::NotOurs { service_id, dst_gid } => {
                 let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
-                let handed = self.bag.forward_to_service(ps, port, dst_gid, &mad.packet.train());
-                if !matches!(handed, Ok(true)) {
+                let train = mad.packet.train();
+                let handed = !mad.packet.forwarded
+                    && self.bag.forward_to_service(ps, port, dst_gid, &train).is_ok_and(|taken| taken);
+                if !handed {
                     self.cm.reject_no_listener(&mad.bytes, src, dst);
                 }
             }

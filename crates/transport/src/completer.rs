@@ -71,7 +71,11 @@ impl Requester {
     #[inline]
     fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> Result<bool, Step> {
         let unanswered = self.first_unanswered();
-        if unanswered < to { Err(self.implied_nak(now, unanswered, ep)) } else { Ok(self.acknowledge(now, to, ep)) }
+        if unanswered < to {
+            Err(self.implied_nak(now, unanswered, ep))
+        } else {
+            Ok(self.acknowledge(now, to, ep))
+        }
     }
 
     #[inline]

@@ -77,8 +77,14 @@ pub trait Memory {
     ///
     /// # Errors
     /// Key, domain, bounds or rights.
-    fn check_local(&self, pd: PdId, lkey: Lkey, addr: u64, len: u64, access: Access)
-    -> Result<(), AccessFault>;
+    fn check_local(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessFault>;
 
     /// Copies local memory to `dst`.
     ///

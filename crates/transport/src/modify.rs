@@ -97,8 +97,8 @@ impl Qp {
             }
             (QpState::Reset, QpState::Init) if self.ep.ty == QpType::Gsi => self.ep.attr.q_key = QKey::GSI,
             (QpState::Init, QpState::Rtr) => {
-                self.ep.mtu = if self.ep.ty.is_datagram() { self.max_path_mtu } else { self.ep.attr.path_mtu }
-                    .bytes();
+                self.ep.mtu =
+                    if self.ep.ty.is_datagram() { self.max_path_mtu } else { self.ep.attr.path_mtu }.bytes();
                 self.responder.start(&self.ep);
                 self.established = false;
             }

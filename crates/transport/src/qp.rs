@@ -140,7 +140,7 @@ impl Qp {
         }
         let rq = srq.filter(|_| ep.srq).unwrap_or(&mut self.rq);
         match ep.ty {
-            QpType::Rc => match self.responder.handle_request(now, packet, mem, rq, ep) {
+            QpType::Rc => match self.responder.handle_request(packet, mem, rq, ep) {
                 Ok(result) => result,
                 Err(fault) => {
                     self.on_fault(fault, self.responder.expected);
@@ -160,8 +160,8 @@ impl Qp {
     /// The packets that arrived together are all handled: a coalesced ACK becomes due.
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
-        let idle = self.ep.attr.state == QpState::Rts && self.is_send_idle();
-        self.responder.reply.end_of_batch(now, idle);
+        let may_send = self.ep.attr.state == QpState::Rts;
+        self.responder.reply.end_of_batch(now, may_send);
     }
 
     /// An acknowledgement that waits for a request of this side becomes due: the owner is about to drop the queue pair.
@@ -210,9 +210,11 @@ impl Qp {
         match step {
             Step::Sent(transmit) => {
                 self.ep.counters.sent_pkts += 1;
-                // The ACK that waited for this request follows it: the shorter packet can close the same burst, and a
-                // peer that stops polling at its ACK has then seen the request as well.
-                self.ep.counters.ack_deferred += u64::from(self.responder.reply.release_deferred());
+                // The ACK that waited for this request follows its last packet: a peer that stops polling at its ACK
+                // has then seen the request as well, and the shorter packet can close the same burst.
+                if !self.requester.sendable(&self.ep) {
+                    self.ep.counters.ack_deferred += u64::from(self.responder.reply.release_deferred());
+                }
                 Some(transmit)
             }
             Step::Idle | Step::Fatal => None,

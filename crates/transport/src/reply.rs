@@ -104,7 +104,7 @@ impl Reply {
     }
 
     #[inline]
-    pub(crate) fn request_ack(&mut self, position: u64, _now: Instant) {
+    pub(crate) fn request_ack(&mut self, position: u64) {
         self.ack_at = position;
         if self.ack != Ack::Due {
             self.ack = Ack::Gathering;
@@ -143,9 +143,9 @@ impl Reply {
 
     /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, send_idle: bool) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_send: bool) {
         if self.ack == Ack::Gathering {
-            let ping_pong = self.turns >= TURNS && self.messages == 1 && send_idle && !self.repeated;
+            let ping_pong = self.turns >= TURNS && self.messages == 1 && may_send && !self.repeated;
             self.ack = if ping_pong { Ack::Deferred(now.plus_ns(DEFER_NS)) } else { Ack::Due };
         }
         self.messages = 0;
@@ -212,7 +212,7 @@ impl Responder {
         let (syndrome, position) = if let Some(nak) = reply.nak.take() {
             // It acknowledges everything before it.
             (nak.syndrome, nak.position)
-        } else if matches!(reply.ack, Ack::Due | Ack::Deferred(_)) {
+        } else if reply.ack == Ack::Due {
             (Syndrome::ACK, reply.ack_at)
         } else {
             return Ok(None);

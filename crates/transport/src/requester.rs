@@ -201,7 +201,7 @@ impl Requester {
                 && self.cursor_byte - self.una_byte + bytes <= WINDOW_BYTES)
     }
 
-    /// Writes the next packet, executing local operations on the way.
+    /// Writes the next packet, executing local operations on the way. The caller has asked [`Requester::sendable`].
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -211,7 +211,7 @@ impl Requester {
         ep: &mut Endpoint,
         buf: &mut Buffer,
     ) -> Step {
-        while self.sendable(ep) {
+        loop {
             let index = self.cursor_index;
             let wqe = *self.sq.wqe(index);
             if let Some(status) = wqe.fault {
@@ -223,7 +223,10 @@ impl Requester {
                 }
                 self.cursor_index = index.wrapping_add(1);
                 self.complete_head(WcStatus::Success, ep);
-                continue;
+                if self.sendable(ep) {
+                    continue;
+                }
+                return Step::Idle;
             }
             let resend_of_oldest = self.cursor == self.una && self.cursor < self.next;
             if budget == 0 && !resend_of_oldest {
@@ -236,7 +239,10 @@ impl Requester {
                         ep.counters.ud_send_too_long += 1;
                         self.advance_cursor(&wqe, self.cursor + 1, ep.mtu);
                         self.progress(self.cursor, ep);
-                        continue;
+                        if self.sendable(ep) {
+                            continue;
+                        }
+                        return Step::Idle;
                     }
                     self.write_datagram(index, &wqe, mem, ep, buf)
                 }
@@ -258,7 +264,6 @@ impl Requester {
             }
             return Step::Sent(Transmit { len, ud });
         }
-        Step::Idle
     }
 
     /// One packet of a SEND or WRITE; returns its length and the cursor behind it.
@@ -393,12 +398,7 @@ impl Requester {
 
     #[inline]
     fn bth(&self, ep: &Endpoint) -> Bth {
-        Bth {
-            p_key: PKey::DEFAULT,
-            dest_qp: ep.attr.dest_qp,
-            psn: psn_of(self.cursor),
-            ..Bth::default()
-        }
+        Bth { p_key: PKey::DEFAULT, dest_qp: ep.attr.dest_qp, psn: psn_of(self.cursor), ..Bth::default() }
     }
 
     #[inline]
@@ -517,7 +517,8 @@ impl Requester {
 
     /// Whether nothing waits for an acknowledgement and no message is half sent.
     pub(crate) fn is_drained(&self) -> bool {
-        let between = self.cursor_index == self.sq.tail || self.cursor == self.sq.wqe(self.cursor_index).first;
+        let between =
+            self.cursor_index == self.sq.tail || self.cursor == self.sq.wqe(self.cursor_index).first;
         self.una == self.next && between
     }
 }

@@ -16,7 +16,6 @@ use crate::memory::{Access, AtomicOp, Memory};
 use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::replay::{Answer, Entry, Replay};
 use crate::reply::Reply;
-use crate::time::Instant;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// The message being received.
@@ -112,7 +111,6 @@ impl Responder {
     #[inline]
     pub(crate) fn handle_request(
         &mut self,
-        now: Instant,
         packet: &Packet<'_>,
         mem: &impl Memory,
         rq: &mut RecvQueue,
@@ -135,7 +133,7 @@ impl Responder {
         let position = self.expected;
         self.execute(packet, mem, rq, ep)?;
         if packet.bth.ack_req && !packet_is_fetch(packet) {
-            self.reply.request_ack(position, now);
+            self.reply.request_ack(position);
         }
         Ok(Ok(()))
     }
@@ -316,8 +314,7 @@ impl Responder {
             Operation::CompareSwap => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
             _ => AtomicOp::FetchAdd { add: eth.swap_or_add },
         };
-        let original =
-            mem.atomic_remote(ep.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
+        let original = mem.atomic_remote(ep.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
         self.push_answer(1, Answer::Atomic { original });
         Ok(())
     }
@@ -406,10 +403,7 @@ impl Responder {
 
 #[inline]
 fn packet_is_fetch(packet: &Packet<'_>) -> bool {
-    matches!(
-        packet.row().operation,
-        Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
-    )
+    matches!(packet.row().operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
 }
 
 /// The length rules of SEND and WRITE packets: First and Middle are full, Last is not empty, pad is minimal.

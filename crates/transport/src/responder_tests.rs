@@ -3,9 +3,7 @@
 use wire::{DropReason, Opcode, Rkey};
 
 use crate::testing::{Bench, LOCAL, PEER_QPN, Pkt, REMOTE, RKEY, attr, config, us};
-use crate::{
-    Access, AsyncEventKind, QpEvent, QpState, QpType, RecvWr, SendFlags, Sge, Wc, WcOpcode, WcStatus, WrOp,
-};
+use crate::{Access, AsyncEventKind, QpEvent, QpState, QpType, RecvWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
 
 fn write(psn: u32, at: u64, value: u8, len: usize) -> Pkt {
     Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE + at, RKEY, len as u32).payload(value, len)
@@ -81,7 +79,11 @@ fn a_read_is_answered_in_segments_with_aeth_on_the_outer_ones() {
     b.recv(&read(100, 0, 2050)).unwrap();
     assert_eq!(
         b.sent(),
-        ["READ Response First 100 msn 1 [1024]", "READ Response Middle 101 [1024]", "READ Response Last 102 msn 1 [2]"]
+        [
+            "READ Response First 100 msn 1 [1024]",
+            "READ Response Middle 101 [1024]",
+            "READ Response Last 102 msn 1 [2]"
+        ]
     );
     b.recv(&write(103, 0, 1, 8).ack_req()).unwrap();
     assert_eq!(b.sent(), ["Acknowledge 103 msn 2"], "the READ took three PSNs");
@@ -90,7 +92,12 @@ fn a_read_is_answered_in_segments_with_aeth_on_the_outer_ones() {
 #[test]
 fn answers_to_later_requests_wait_for_the_read_data() {
     let mut b = Bench::rc();
-    b.batch(&[write(100, 0, 3, 8).ack_req(), read(101, 0, 8), write(102, 8, 4, 8).ack_req(), read(103, 8, 8)]);
+    b.batch(&[
+        write(100, 0, 3, 8).ack_req(),
+        read(101, 0, 8),
+        write(102, 8, 4, 8).ack_req(),
+        read(103, 8, 8),
+    ]);
     assert_eq!(b.sent(), ["READ Response Only 101 msn 2 [8]", "READ Response Only 103 msn 4 [8]"]);
     b.batch(&[read(104, 0, 1025), write(106, 8, 4, 8).ack_req(), write(108, 0, 0, 8)]);
     assert_eq!(
@@ -138,7 +145,10 @@ fn a_duplicate_atomic_returns_the_stored_result() {
     b.mem.put_remote(REMOTE + 8, &10_u64.to_ne_bytes());
     b.recv(&fetch_add(100, 8, 5)).unwrap();
     b.recv(&Pkt::new(Opcode::RC_COMPARE_SWAP, 101).atomic(REMOTE + 8, 99, 15)).unwrap();
-    assert_eq!(b.sent(), ["Atomic Acknowledge 100 msn 1 original 10", "Atomic Acknowledge 101 msn 2 original 15"]);
+    assert_eq!(
+        b.sent(),
+        ["Atomic Acknowledge 100 msn 1 original 10", "Atomic Acknowledge 101 msn 2 original 15"]
+    );
     b.recv(&fetch_add(100, 8, 5)).unwrap();
     assert_eq!(b.sent()[0], "Atomic Acknowledge 100 msn 1 original 10");
     assert_eq!(b.mem.remote_at(REMOTE + 8, 8), 99_u64.to_ne_bytes());
@@ -286,17 +296,14 @@ fn an_error_inside_a_send_completes_its_receive_and_flushes_the_others() {
         .collect();
     assert_eq!(
         statuses,
-        [
-            (1, WcStatus::LocQpOpErr, true),
-            (7, WcStatus::WrFlushErr, true),
-            (2, WcStatus::WrFlushErr, true),
-        ]
+        [(1, WcStatus::LocQpOpErr, true), (7, WcStatus::WrFlushErr, true), (2, WcStatus::WrFlushErr, true),]
     );
 }
 
 #[test]
 fn length_rules() {
-    let first = |len: u32, payload| Pkt::new(Opcode::RC_WRITE_FIRST, 100).reth(REMOTE, RKEY, len).payload(0, payload);
+    let first =
+        |len: u32, payload| Pkt::new(Opcode::RC_WRITE_FIRST, 100).reth(REMOTE, RKEY, len).payload(0, payload);
     let after = |opcode, payload| vec![first(2048 + 10, 1024), Pkt::new(opcode, 101).payload(0, payload)];
     for bad in [
         vec![first(2048, 1020)],
@@ -449,7 +456,7 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
     assert_eq!(b.sent(), [""; 0], "two turns are");
     assert!(!b.qp.wants_transmit());
     assert_eq!(b.qp.poll_timeout(), Some(us(50)));
-    assert_eq!(turn(&mut b, 2), ["Acknowledge 101 msn 2", "WRITE Only 502 AckReq +0x0 len 8 [8]"]);
+    assert_eq!(turn(&mut b, 2), ["WRITE Only 502 AckReq +0x0 len 8 [8]", "Acknowledge 101 msn 2"]);
     assert_eq!(b.qp.counters().ack_deferred, 1);
     // The application stops: the ACK leaves by itself and the pattern is over.
     b.at(us(50));
@@ -528,7 +535,11 @@ fn packets_that_are_not_for_this_connection_are_dropped_first() {
     alien.bth.p_key = wire::PKey(0x8001);
     assert_eq!(b.recv(&alien), Err(DropReason::BadPKey));
     assert_eq!(b.recv(&Pkt::new(Opcode::UC_SEND_ONLY, 100)), Err(DropReason::WrongService));
-    let limited = { let mut p = write(100, 0, 1, 8); p.bth.p_key = wire::PKey(0x7fff); p };
+    let limited = {
+        let mut p = write(100, 0, 1, 8);
+        p.bth.p_key = wire::PKey(0x7fff);
+        p
+    };
     assert_eq!(b.recv(&limited), Ok(()), "a limited member may talk to a full one");
     for state in [QpState::Reset, QpState::Init] {
         let mut b = Bench::new(config(QpType::Rc), &attr(), state);
@@ -537,5 +548,4 @@ fn packets_that_are_not_for_this_connection_are_dropped_first() {
     }
     let mut b = Bench::new(config(QpType::Rc), &attr(), QpState::Rtr);
     assert_eq!(b.recv(&Pkt::ack(500)), Err(DropReason::WrongState));
-    let _ = SendFlags::empty();
 }

@@ -3,14 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Gid, Ieth, ImmDt, Lkey, Msn, NakCode, Opcode,
-    PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Gid, Ieth, ImmDt, Lkey, Msn, NakCode,
+    Opcode, PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
 };
 
 use crate::{
-    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu,
-    PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr,
-    Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource,
+    PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr,
+    SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
 };
 
 pub(crate) const QPN: u32 = 0x11;
@@ -54,7 +54,13 @@ impl TestMemory {
         if lkey == LKEY { Self::range(LOCAL, addr, len) } else { Err(AccessFault::BadKey) }
     }
 
-    fn remote(&self, rkey: Rkey, va: u64, len: usize, write: bool) -> Result<core::ops::Range<usize>, AccessFault> {
+    fn remote(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        len: usize,
+        write: bool,
+    ) -> Result<core::ops::Range<usize>, AccessFault> {
         if rkey != RKEY || self.revoked.get() {
             return Err(AccessFault::BadKey);
         }
@@ -103,7 +109,15 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    fn check_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, len: u64, access: Access) -> Result<(), AccessFault> {
+    fn check_remote(
+        &self,
+        _: PdId,
+        _: Qpn,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessFault> {
         self.remote(rkey, va, len as usize, access.contains(Access::REMOTE_WRITE)).map(|_| ())
     }
 
@@ -241,7 +255,9 @@ impl Pkt {
                 ExtHeader::Reth => self.reth.emit(to.try_into().unwrap()),
                 ExtHeader::AtomicEth => self.atomic.emit(to.try_into().unwrap()),
                 ExtHeader::Aeth => self.aeth.emit(to.try_into().unwrap()),
-                ExtHeader::AtomicAckEth => AtomicAckEth { original: self.original }.emit(to.try_into().unwrap()),
+                ExtHeader::AtomicAckEth => {
+                    AtomicAckEth { original: self.original }.emit(to.try_into().unwrap())
+                }
                 ExtHeader::ImmDt => ImmDt(self.imm).emit(to.try_into().unwrap()),
                 ExtHeader::Ieth => Ieth { r_key: self.ieth }.emit(to.try_into().unwrap()),
                 ExtHeader::Deth => self.deth.emit(to.try_into().unwrap()),

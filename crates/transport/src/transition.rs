@@ -27,8 +27,7 @@ const GSI_INIT: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::QKEY]);
 const ACCESS_PORT: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::PORT, QpAttrMask::ACCESS_FLAGS]);
 const UC_RTR: QpAttrMask =
     bits(&[QpAttrMask::AV, QpAttrMask::PATH_MTU, QpAttrMask::DEST_QPN, QpAttrMask::RQ_PSN]);
-const RC_RTR: QpAttrMask =
-    bits(&[UC_RTR, QpAttrMask::MAX_DEST_RD_ATOMIC, QpAttrMask::MIN_RNR_TIMER]);
+const RC_RTR: QpAttrMask = bits(&[UC_RTR, QpAttrMask::MAX_DEST_RD_ATOMIC, QpAttrMask::MIN_RNR_TIMER]);
 const RTR_OPTIONAL: QpAttrMask =
     bits(&[QpAttrMask::ALT_PATH, QpAttrMask::ACCESS_FLAGS, QpAttrMask::PKEY_INDEX]);
 const RC_RTS: QpAttrMask = bits(&[
@@ -108,15 +107,8 @@ impl Transition {
 mod tests {
     use super::*;
 
-    const ALL: [QpState; 7] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::Rtr,
-        QpState::Rts,
-        QpState::Sqd,
-        QpState::Sqe,
-        QpState::Err,
-    ];
+    const ALL: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
     #[test]
     fn rc_needs_each_attribute_and_takes_no_extra_one() {

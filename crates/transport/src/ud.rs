@@ -146,9 +146,8 @@ mod tests {
         };
         let area = grh(&from, 28);
         assert_eq!(area[..20], [0; 20]);
-        let expected = [
-            0x45, 0x02, 0x00, 0x30, 0, 0, 0x40, 0, 0x40, 0x11, 0xb6, 0xb7, 192, 0, 2, 2, 192, 0, 2, 1,
-        ];
+        let expected =
+            [0x45, 0x02, 0x00, 0x30, 0, 0, 0x40, 0, 0x40, 0x11, 0xb6, 0xb7, 192, 0, 2, 2, 192, 0, 2, 1];
         assert_eq!(area[20..], expected);
     }
 

@@ -169,7 +169,7 @@ impl SendQueue {
         let packets = match wr.op {
             WrOp::LocalInv(_) => 0,
             WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } => 1,
-            _ if length <= mtu as u64 => 1,
+            _ if length <= mtu as u64 || self.ty.is_datagram() => 1,
             _ => length.div_ceil(mtu as u64),
         };
         if let (Some(kept), Some(ud)) = (self.destinations.get_mut(slot), wr.ud) {

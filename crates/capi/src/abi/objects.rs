@@ -235,6 +235,33 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 
+impl ibv_qp_init_attr_ex {
+    /// The members that [`ibv_qp_init_attr`] has, too.
+    #[must_use]
+    pub fn classic(&self) -> ibv_qp_init_attr {
+        ibv_qp_init_attr {
+            qp_context: self.qp_context,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            srq: self.srq,
+            cap: self.cap,
+            qp_type: self.qp_type,
+            sq_sig_all: self.sq_sig_all,
+        }
+    }
+
+    /// Takes those members over.
+    pub fn set_classic(&mut self, from: &ibv_qp_init_attr) {
+        self.qp_context = from.qp_context;
+        self.send_cq = from.send_cq;
+        self.recv_cq = from.recv_cq;
+        self.srq = from.srq;
+        self.cap = from.cap;
+        self.qp_type = from.qp_type;
+        self.sq_sig_all = from.sq_sig_all;
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_global_route {

@@ -66,6 +66,11 @@ impl ObjectId {
         Some(entry.object as *mut T)
     }
 
+    /// The object, if it still lives.
+    pub(crate) fn find<T>(self) -> Option<*mut T> {
+        objects().get(&self).map(|entry| entry.object as *mut T)
+    }
+
     /// From now on no event about it is handed out; returns how many were, per [`Queue`].
     pub(crate) fn unregister(self) -> [u32; 2] {
         objects().remove(&self).map_or([0; 2], |entry| entry.delivered)

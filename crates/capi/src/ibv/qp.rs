@@ -2,7 +2,9 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
 
+use roxie::cm::Id;
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
 use transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, VerbsError};
 use wire::{Psn, QKey, Qpn};
@@ -32,6 +34,23 @@ pub(crate) struct QpTail {
     sq_sig_all: bool,
     /// Present if the program asked for the work request builder.
     pub(crate) builder: Option<Builder>,
+    /// The connection identifier that moves this QP, and holds a handle of it.
+    cm: Mutex<Option<Id>>,
+}
+
+impl QpTail {
+    /// The QP belongs to an identifier from now on.
+    pub(crate) fn join_cm(&self, id: &Id) {
+        *self.cm.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+    }
+
+    /// The identifier is gone, or shall forget the QP.
+    pub(crate) fn leave_cm(&self) {
+        let id = self.cm.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(id) = id {
+            id.detach_qp();
+        }
+    }
 }
 
 impl QpObject {
@@ -48,6 +67,9 @@ impl QpObject {
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPT_UC: c_int = 3;
 pub(crate) const QPT_UD: c_int = 4;
+
+/// IBV_QP_INIT_ATTR_PD.
+pub(crate) const INIT_ATTR_PD: u32 = 1;
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
@@ -67,30 +89,21 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    /// IBV_QP_INIT_ATTR_PD, CREATE_FLAGS, SEND_OPS_FLAGS.
-    const MASK_PD: u32 = 1;
+    /// IBV_QP_INIT_ATTR_CREATE_FLAGS, SEND_OPS_FLAGS.
     const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPS: u32 = 1 << 6;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
     let has = |mask| attr.comp_mask & mask != 0;
-    if !has(MASK_PD) {
+    if !has(INIT_ATTR_PD) {
         return null(libc::EINVAL);
     }
     let flags = if has(MASK_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 || flags != 0 {
+    if attr.comp_mask & !(INIT_ATTR_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 || flags != 0 {
         return null(libc::EOPNOTSUPP);
     }
     let send_ops = has(MASK_SEND_OPS).then_some(attr.send_ops_flags);
-    let mut init = ibv_qp_init_attr {
-        qp_context: attr.qp_context,
-        send_cq: attr.send_cq,
-        recv_cq: attr.recv_cq,
-        srq: attr.srq,
-        cap: attr.cap,
-        qp_type: attr.qp_type,
-        sq_sig_all: attr.sq_sig_all,
-    };
+    let mut init = attr.classic();
     // SAFETY: as the caller's.
     match unsafe { create(attr.pd, &mut init, send_ops) } {
         Ok(qp) => {
@@ -156,7 +169,7 @@ unsafe fn create(
         wr::fill_operations(&mut public);
         Builder::new(&qp.cap())
     });
-    let exported = QpObject::export(public, QpTail { qp, id, sq_sig_all: asked.sq_sig_all, builder });
+    let exported = QpObject::export(public, QpTail { qp, id, sq_sig_all: asked.sq_sig_all, builder, cm: Mutex::default() });
     id.register(exported);
     Ok(exported)
 }
@@ -207,7 +220,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     0
 }
 
-fn state_from_c(state: c_int) -> Option<QpState> {
+pub(crate) fn state_from_c(state: c_int) -> Option<QpState> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|s| *s as c_int == state)
 }
@@ -324,6 +337,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: one of ours or NULL.
     let Some(object) = (unsafe { QpObject::from_qp(qp) }) else { return code(libc::EINVAL) };
     let id = object.tail.id;
+    object.tail.leave_cm();
     let delivered = id.unregister();
     // SAFETY: a live object whose context outlives it.
     unsafe {

@@ -23,6 +23,10 @@ pub(crate) struct SrqTail {
     id: ObjectId,
 }
 
+/// IBV_SRQ_INIT_ATTR_TYPE, PD.
+pub(crate) const INIT_ATTR_TYPE: u32 = 1;
+pub(crate) const INIT_ATTR_PD: u32 = 1 << 1;
+
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init_attr: *mut ibv_srq_init_attr,
@@ -41,17 +45,15 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    /// IBV_SRQ_INIT_ATTR_TYPE and PD; IBV_SRQT_BASIC.
-    const MASK_TYPE: u32 = 1;
-    const MASK_PD: u32 = 1 << 1;
+    /// IBV_SRQT_BASIC.
     const BASIC: c_int = 0;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
-    let typed = attr.comp_mask & MASK_TYPE != 0 && attr.srq_type != BASIC;
-    if typed || attr.comp_mask & !(MASK_TYPE | MASK_PD) != 0 {
+    let typed = attr.comp_mask & INIT_ATTR_TYPE != 0 && attr.srq_type != BASIC;
+    if typed || attr.comp_mask & !(INIT_ATTR_TYPE | INIT_ATTR_PD) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    if attr.comp_mask & MASK_PD == 0 {
+    if attr.comp_mask & INIT_ATTR_PD == 0 {
         return null(libc::EINVAL);
     }
     // SAFETY: as the caller's.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::context::ibv_context;
 use crate::abi::objects::ibv_pd;
 use crate::errno::null;
-use crate::ibv::device::{ContextObject, device, ibv_open_device};
+use crate::ibv::device::{device, ibv_open_device};
 use crate::ibv::pd_mr::ibv_alloc_pd;
 
 /// The context and protection domain that every identifier shares; open for the life of the process.
@@ -50,15 +50,6 @@ pub(crate) fn cm_device() -> Option<CmDevice> {
         *slot = Some(CmDevice { context, pd });
     }
     *slot
-}
-
-impl CmDevice {
-    /// READs and atomics a connection may have outstanding, either way.
-    pub(crate) fn max_rd_atomic(&self) -> u8 {
-        // SAFETY: a context that is never closed.
-        let context = unsafe { ContextObject::from_ptr(self.context) };
-        context.map_or(0, |context| context.tail.context.query_device().max_qp_rd_atom)
-    }
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
         let pd = context.alloc_pd().during("starting the engine")?;
         let end = Endpoint::new(&context, &pd)?;
         let start = Instant::now();
-        let (_connection, remote) = connection::connect(&end, SocketAddr::new(args.address, args.port))?;
+        let (_connection, remote) = connection::connect(&context, &end, SocketAddr::new(args.address, args.port))?;
         Report::Connected {
             local_qpn: end.qp.qpn().value(),
             remote_qpn: end.qp.query().during("querying the queue pair")?.dest_qp.value(),

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
         let context = open(args)?;
         let pd = context.alloc_pd().during("starting the engine")?;
         let end = Endpoint::new(&context, &pd)?;
-        let _connection = connection::accept(&end, SocketAddr::new(args.address, args.port))?;
+        let _connection = connection::accept(&context, &end, SocketAddr::new(args.address, args.port))?;
         while obey(&end)? {}
         Ok(())
     })

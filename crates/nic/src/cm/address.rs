@@ -1,7 +1,7 @@
 //! Addresses: bind and resolve (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
 //!
-//! A GID is an IP address of our netdev, so resolving is one question to the routing table. The neighbour is the
-//! kernel's business: packets leave through its UDP sockets.
+//! A GID is an IP address of our netdev, so resolving is one question to the routing table. The neighbour is
+//! the kernel's business: packets leave through its UDP sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,13 +15,14 @@ use super::port::{self, Binding};
 use super::{errno, invalid};
 
 impl Id {
-    /// Gives the identifier an address and a port; port 0 takes an ephemeral one. A wildcard address leaves the device
-    /// open until a request or a destination decides it.
+    /// Gives the identifier an address and a port; port 0 takes an ephemeral one. A wildcard address leaves
+    /// the device open until a request or a destination decides it.
     ///
     /// # Errors
-    /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that is not this host's, or a port where a wildcard is
-    /// in the way; `ENODEV` for an address of this host that is not the device's; `EADDRINUSE`; `EACCES` for ports
-    /// below 1024 without CAP_NET_BIND_SERVICE.
+    /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that is not this host's, or a port where a
+    /// wildcard is
+    /// in the way; `ENODEV` for an address of this host that is not the device's; `EADDRINUSE`; `EACCES` for
+    /// ports below 1024 without CAP_NET_BIND_SERVICE.
     pub fn bind_addr(&self, addr: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.phase != Phase::Idle {

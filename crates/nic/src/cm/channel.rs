@@ -39,8 +39,8 @@ impl EventChannel {
         self.0.fd()
     }
 
-    /// The next event; waits for one. Does what librdmacm does at this point: moves the QP and completes the handshake
-    /// when the peer has accepted, moves it to ERR when the peer has refused.
+    /// The next event; waits for one. Does what librdmacm does at this point: moves the QP and completes the
+    /// handshake when the peer has accepted, moves it to ERR when the peer has refused.
     ///
     /// # Errors
     /// `WouldBlock` if the descriptor is non-blocking and nothing is there; `Interrupted` on a signal.
@@ -62,8 +62,8 @@ impl Drop for EventChannel {
     }
 }
 
-/// Removes events from a channel. They are dropped by the caller: a request owns an identifier, whose destructor looks
-/// at the channel again.
+/// Removes events from a channel. They are dropped by the caller: a request owns an identifier, whose
+/// destructor looks at the channel again.
 pub(super) fn take_unread(queue: &Queue, which: impl Fn(&Unread) -> bool) -> Vec<Unread> {
     let mut taken = Vec::new();
     queue.retain(|unread| {

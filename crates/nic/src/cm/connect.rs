@@ -17,10 +17,12 @@ use super::port;
 use super::{errno, invalid, verbs};
 
 impl Id {
-    /// Waits for requests. At most `backlog` that were not read from the channel are kept; 0 or less means 1024.
+    /// Waits for requests. At most `backlog` that were not read from the channel are kept; 0 or less means
+    /// 1024.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state; `EADDRINUSE`, `EADDRNOTAVAIL` if another identifier, in this or another process of
+    /// `EINVAL` in the wrong state; `EADDRINUSE`, `EADDRNOTAVAIL` if another identifier, in this or another
+    /// process of
     /// the host, is in the way.
     pub fn listen(&self, backlog: i32) -> io::Result<()> {
         let inner = &self.0;
@@ -61,8 +63,8 @@ impl Id {
         Ok(())
     }
 
-    /// Asks the resolved peer: for a connection, or, in a datagram port space, for its QP. `param` `None` takes the
-    /// defaults. At most 56 bytes of private data (datagrams: 180).
+    /// Asks the resolved peer: for a connection, or, in a datagram port space, for its QP. `param` `None`
+    /// takes the defaults. At most 56 bytes of private data (datagrams: 180).
     ///
     /// # Errors
     /// `EINVAL` unless the route is resolved, for depths above the device's, or for too much private data.
@@ -117,12 +119,14 @@ impl Id {
         Ok(())
     }
 
-    /// Accepts a request. The QP, if the identifier has one, is at RTS before the peer is told; without one the caller
-    /// has done that with [`init_qp_attr`](Self::init_qp_attr). At most 196 bytes of private data (datagrams: 136). On
-    /// the active side, after `ConnectResponse`, the same as [`establish`](Self::establish).
+    /// Accepts a request. The QP, if the identifier has one, is at RTS before the peer is told; without one
+    /// the caller has done that with [`init_qp_attr`](Self::init_qp_attr). At most 196 bytes of private data
+    /// (datagrams: 136). On the active side, after `ConnectResponse`, the same as
+    /// [`establish`](Self::establish).
     ///
     /// # Errors
-    /// `EINVAL` if there is nothing to accept, for depths above the device's or for too much private data; the QP then
+    /// `EINVAL` if there is nothing to accept, for depths above the device's or for too much private data;
+    /// the QP then
     /// is in ERR.
     pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
         let inner = &self.0;
@@ -164,8 +168,8 @@ impl Id {
         Ok(())
     }
 
-    /// Ends a connection, or agrees to its end: the QP goes to ERR, then the peer is told. `Disconnected` follows unless
-    /// it was reported before.
+    /// Ends a connection, or agrees to its end: the QP goes to ERR, then the peer is told. `Disconnected`
+    /// follows unless it was reported before.
     ///
     /// # Errors
     /// `EINVAL` if there was never a connection.
@@ -196,8 +200,8 @@ impl Id {
         self.0.send_rtu(&[])
     }
 
-    /// Tells that the QP has raised an event. `CommEst` establishes a connection whose RTU is late; the engine does this
-    /// for its own QPs.
+    /// Tells that the QP has raised an event. `CommEst` establishes a connection whose RTU is late; the
+    /// engine does this for its own QPs.
     ///
     /// # Errors
     /// `EINVAL` for other events, or where no packet can be expected.

@@ -1,9 +1,9 @@
 //! Between the state machine, the engine and the identifiers.
 //!
-//! Locks, outermost first: `order` (one thread at a time carries output, so that it stays in order), an identifier's
-//! state, `state` (the state machine and the tables), a channel's queue. The engine calls in without holding its own
-//! lock; we call the engine (to send, to modify a QP) without holding `state`. No `Arc` of an identifier is dropped
-//! under `state`: its destructor takes that lock.
+//! Locks, outermost first: `order` (one thread at a time carries output, so that it stays in order), an
+//! identifier's state, `state` (the state machine and the tables), a channel's queue. The engine calls in
+//! without holding its own lock; we call the engine (to send, to modify a QP) without holding `state`. No
+//! `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,8 +40,8 @@ struct Delivery {
 }
 
 impl CmDriver {
-    /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the process
-    /// that had the slot before.
+    /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the
+    /// process that had the slot before.
     pub(crate) fn new(slot: u8, gids: &GidTable) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
@@ -81,7 +81,8 @@ impl CmDriver {
         if state.cm.has_output() { Some(Instant::ZERO) } else { state.cm.poll_timeout() }
     }
 
-    /// Runs the timers, sends what waits to be sent and reports what has happened; how many of these there were.
+    /// Runs the timers, sends what waits to be sent and reports what has happened; how many of these there
+    /// were.
     pub(crate) fn poll(&self, now: Instant, link: &dyn GsiLink) -> usize {
         {
             let mut state = self.lock();

@@ -21,8 +21,8 @@ use crate::verbs::{Context, Qp};
 /// Time to live of packets, as Linux routes have it by default.
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// An RDMA communication identifier. A handle; the identifier ends with [`destroy`](Self::destroy) or with its last
-/// handle.
+/// An RDMA communication identifier. A handle; the identifier ends with [`destroy`](Self::destroy) or with
+/// its last handle.
 #[derive(Clone)]
 pub struct Id(pub(super) Arc<IdInner>);
 
@@ -234,16 +234,16 @@ impl Id {
         self.0.lock().qp.clone()
     }
 
-    /// Ends the identifier: tells the peer what fits its state, drops unread events (refusing unread requests), and
-    /// waits until all events read are acknowledged.
+    /// Ends the identifier: tells the peer what fits its state, drops unread events (refusing unread
+    /// requests), and waits until all events read are acknowledged.
     pub fn destroy(&self) {
         self.0.end();
         self.0.carry();
         self.0.acks.wait();
     }
 
-    /// Moves the identifier and its unread events to another channel, after waiting until events read from the old one
-    /// are acknowledged.
+    /// Moves the identifier and its unread events to another channel, after waiting until events read from
+    /// the old one are acknowledged.
     ///
     /// # Errors
     /// `EINVAL` after [`destroy`](Self::destroy).

@@ -1,9 +1,9 @@
 //! Connection management with the semantics of librdmacm (rdma_cm(7)), on top of [`transport::cm`].
 //!
-//! An [`Id`] is bound, resolved, and then listens or connects; what happens to it is read from its [`EventChannel`].
-//! QPs are moved exactly where librdmacm moves them: inside [`EventChannel::get_event`] when the peer has accepted,
-//! inside [`Id::accept`] before the peer is told. MADs travel on QP1 of the engine; `driver.rs` says how the two are
-//! kept from waiting for each other.
+//! An [`Id`] is bound, resolved, and then listens or connects; what happens to it is read from its
+//! [`EventChannel`]. QPs are moved exactly where librdmacm moves them: inside [`EventChannel::get_event`]
+//! when the peer has accepted, inside [`Id::accept`] before the peer is told. MADs travel on QP1 of the
+//! engine; `driver.rs` says how the two are kept from waiting for each other.
 
 mod address;
 mod channel;

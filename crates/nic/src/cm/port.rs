@@ -1,4 +1,5 @@
-//! RDMA ports: who may have which, and which are free (facts section 5, "Port rules"; Linux cma.c cma_check_port).
+//! RDMA ports: who may have which, and which are free (facts section 5, "Port rules"; Linux cma.c
+//! cma_check_port).
 
 use std::collections::HashMap;
 use std::io;
@@ -90,9 +91,12 @@ impl Binding {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct BindingId(u64);
 
+/// Who has a port, how, and whether the names are claimed in the domain.
+type Owner = (BindingId, Binding, bool);
+
 /// The ports of this process.
 pub(super) struct Ports {
-    bound: HashMap<(u16, u16), Vec<(BindingId, Binding, bool)>>,
+    bound: HashMap<(u16, u16), Vec<Owner>>,
     next: u64,
 }
 
@@ -165,7 +169,8 @@ pub(super) struct Bound {
 /// Tries of a random ephemeral port before all are taken to be in use.
 const EPHEMERAL_TRIES: usize = 256;
 
-/// Binds to `port`, or to an ephemeral one if it is 0. With `claim` other processes of the host are kept out, too.
+/// Binds to `port`, or to an ephemeral one if it is 0. With `claim` other processes of the host are kept out,
+/// too.
 pub(super) fn bind(
     host: &dyn Host,
     ps: PortSpace,

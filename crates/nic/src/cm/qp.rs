@@ -1,4 +1,5 @@
-//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3), facts 1.6 and 3.5).
+//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3), facts 1.6 and
+//! 3.5).
 
 use std::io;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use super::{invalid, verbs};
 use crate::verbs::Qp;
 
 impl Id {
-    /// The second half of rdma_create_qp: the QP now belongs to the identifier and is brought to INIT, a datagram QP to
-    /// RTS.
+    /// The second half of rdma_create_qp: the QP now belongs to the identifier and is brought to INIT, a
+    /// datagram QP to RTS.
     ///
     /// # Errors
-    /// `EINVAL` if there is one already, for another service than the port space's, or when the QP does not move.
+    /// `EINVAL` if there is one already, for another service than the port space's, or when the QP does not
+    /// move.
     pub fn attach_qp(&self, qp: &Qp) -> io::Result<()> {
         if self.0.lock().qp.is_some() || qp.ty().is_datagram() != self.0.port_space.is_datagram() {
             return Err(invalid());
@@ -60,7 +62,8 @@ impl IdInner {
         Ok(true)
     }
 
-    /// The peer has accepted: with a QP of ours the handshake is completed (true), else the application does it.
+    /// The peer has accepted: with a QP of ours the handshake is completed (true), else the application does
+    /// it.
     pub(super) fn complete(self: &Arc<Self>) -> io::Result<bool> {
         let completed = match self.ready_qp() {
             Ok(false) => return Ok(false),
@@ -87,7 +90,8 @@ impl IdInner {
         let qp = self.lock().qp.clone();
         if let Some(qp) = qp.filter(|qp| !qp.ty().is_datagram()) {
             let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-            // Any state leads to ERR; only a QP that is being destroyed refuses, and then nothing is left to flush.
+            // Any state leads to ERR; only a QP that is being destroyed refuses, and then nothing is left to
+            // flush.
             let _moved = qp.modify(&attr, QpAttrMask::STATE);
         }
     }

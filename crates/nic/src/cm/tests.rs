@@ -112,7 +112,13 @@ impl World {
     }
 
     fn id(&self, side: usize, port_space: PortSpace, cookie: u64) -> Id {
-        Id::with_host(Arc::clone(&self.desks[side]) as Arc<dyn Host>, None, &self.channels[side], port_space, cookie)
+        Id::with_host(
+            Arc::clone(&self.desks[side]) as Arc<dyn Host>,
+            None,
+            &self.channels[side],
+            port_space,
+            cookie,
+        )
     }
 
     fn listener(&self, port_space: PortSpace) -> Id {
@@ -478,7 +484,9 @@ fn ports_are_exclusive() {
 fn calls_in_the_wrong_state_are_invalid() {
     let world = World::new();
     let id = world.id(A, PortSpace::Tcp, 0);
-    for result in [id.resolve_route(), id.connect(None, b""), id.accept(None, b""), id.reject(b""), id.disconnect()] {
+    for result in
+        [id.resolve_route(), id.connect(None, b""), id.accept(None, b""), id.reject(b""), id.disconnect()]
+    {
         assert_eq!(number(result), libc::EINVAL);
     }
     let id = world.resolved(PortSpace::Tcp);

@@ -54,7 +54,8 @@ pub(super) struct Conn {
     pub(super) unanswered: Option<Unanswered>,
     /// RTU or DREP, sent again whenever its cause is repeated.
     pub(super) answer: Option<Box<MadBytes>>,
-    /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must look at it: in the timer set under this key.
+    /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must look at it: in the timer set under this
+    /// key.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -67,7 +68,8 @@ pub(super) struct Unanswered {
 }
 
 impl Conn {
-    /// The passive end a REQ asks for. MADs and packets go to its primary local GID, whatever the IP header said.
+    /// The passive end a REQ asks for. MADs and packets go to its primary local GID, whatever the IP header
+    /// said.
     pub(super) fn from_req(req: &Req, transport: Transport, path_mtu: PathMtu) -> Self {
         let path = &req.primary;
         Self {

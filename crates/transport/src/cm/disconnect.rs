@@ -13,7 +13,8 @@ impl Cm {
     /// Asks the peer to disconnect. `Disconnected` follows when it agrees, asks too, or does not answer.
     ///
     /// # Errors
-    /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private data.
+    /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private
+    /// data.
     pub fn disconnect(&mut self, now: Instant, id: CmId, private_data: &[u8]) -> CmResult<()> {
         if private_data.len() > DREQ_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
@@ -52,7 +53,8 @@ impl Cm {
         Ok(())
     }
 
-    /// The owner no longer cares: tells the peer, once, what fits the state, and forgets the connection or exchange.
+    /// The owner no longer cares: tells the peer, once, what fits the state, and forgets the connection or
+    /// exchange.
     pub fn destroy(&mut self, now: Instant, id: CmId) {
         if let Some(exchange) = self.exchanges.get(&id) {
             if exchange.state == ExchangeState::Asked {

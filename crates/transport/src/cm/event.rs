@@ -42,8 +42,8 @@ pub enum CmEventKind {
     SidrResponse(Box<SidrResponse>),
 }
 
-/// The peer's half of the negotiation, already swapped for the reader: `responder_resources` is what we may be
-/// asked to serve, `initiator_depth` what we may have outstanding.
+/// The peer's half of the negotiation, already swapped for the reader: `responder_resources` is what we may
+/// be asked to serve, `initiator_depth` what we may have outstanding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerParams {
     /// READs and atomics the peer wants outstanding.
@@ -152,5 +152,6 @@ pub enum MadOutcome {
     },
 }
 
-/// Errors of [`Cm`](super::Cm) calls: `Invalid` in the wrong state or for too much private data, `NoMem` at a limit.
+/// Errors of [`Cm`](super::Cm) calls: `Invalid` in the wrong state or for too much private data, `NoMem` at a
+/// limit.
 pub type CmResult<T> = Result<T, VerbsError>;

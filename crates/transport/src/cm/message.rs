@@ -12,7 +12,7 @@ use super::{Cm, timing};
 impl Cm {
     /// A transaction id as Linux makes them: an agent number above, our communication id below.
     pub(super) fn fresh_tid(&self, id: CmId) -> u64 {
-        u64::from(self.config.slot) + 1 << 32 | u64::from(id.0)
+        (u64::from(self.config.slot) + 1) << 32 | u64::from(id.0)
     }
 }
 
@@ -149,7 +149,12 @@ pub(super) fn sidr_req(tid: u64, id: CmId, params: &SidrParams<'_>) -> Box<MadBy
     emit(|mad| message.emit(mad))
 }
 
-pub(super) fn sidr_rep(tid: u64, request_id: u32, service_id: ServiceId, answer: &SidrAnswer<'_>) -> Box<MadBytes> {
+pub(super) fn sidr_rep(
+    tid: u64,
+    request_id: u32,
+    service_id: ServiceId,
+    answer: &SidrAnswer<'_>,
+) -> Box<MadBytes> {
     let mut message = SidrRep {
         tid,
         request_id,

@@ -1,8 +1,8 @@
 //! Connection management: REQ, REP, RTU and their relatives over QP1 (IBA 12; Annex A11 for IP addressing).
 //!
-//! [`Cm`] holds every connection of a process and touches nothing but values: MADs, calls and the time come in;
-//! MADs, events and a deadline go out. States, timers and quirks are those of Linux's ib_cm and rdma_cm, because
-//! those are the peers. Read `state.rs` first, then `active.rs` and `passive.rs`.
+//! [`Cm`] holds every connection of a process and touches nothing but values: MADs, calls and the time come
+//! in; MADs, events and a deadline go out. States, timers and quirks are those of Linux's ib_cm and rdma_cm,
+//! because those are the peers. Read `state.rs` first, then `active.rs` and `passive.rs`.
 
 mod active;
 mod conn;
@@ -34,13 +34,14 @@ pub use event::{
     SidrRequest, SidrResponse,
 };
 pub use params::{
-    AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress, ListenParams,
-    ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX,
-    SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, Transport,
+    AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress,
+    ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX,
+    RTU_PRIVATE_MAX, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, Transport,
 };
 pub use qp_attr::{QpStep, UDP_QKEY};
-pub use wire::cm::{RejReason, ServiceId, SidrStatus};
+pub use reject::is_for_every_process;
 pub use state::ConnState;
+pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 
 use conn::Conn;
 use sidr::Exchange;
@@ -82,9 +83,9 @@ pub struct CmCounters {
 
 /// All connections of one process.
 ///
-/// Input: [`handle_mad`](Self::handle_mad), [`handle_timeout`](Self::handle_timeout) and the calls. After any of
-/// them drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) to `None`, then ask
-/// [`poll_timeout`](Self::poll_timeout).
+/// Input: [`handle_mad`](Self::handle_mad), [`handle_timeout`](Self::handle_timeout) and the calls. After any
+/// of them drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) to `None`, then
+/// ask [`poll_timeout`](Self::poll_timeout).
 #[derive(Debug)]
 pub struct Cm {
     config: CmConfig,
@@ -120,8 +121,8 @@ impl Cm {
         }
     }
 
-    /// Sets the addresses requests may be for; index 0 is proposed to peers who ask at another one. While the list
-    /// is empty every address is ours.
+    /// Sets the addresses requests may be for; index 0 is proposed to peers who ask at another one. While the
+    /// list is empty every address is ours.
     pub fn set_gids(&mut self, gids: &[Gid]) {
         self.gids = gids.to_vec();
     }
@@ -156,8 +157,8 @@ impl Cm {
         Some((out.src, out.dst, *out.mad))
     }
 
-    /// The next event. A request or response counts as shown to the application from now on: duplicates of it are
-    /// answered with an MRA.
+    /// The next event. A request or response counts as shown to the application from now on: duplicates of it
+    /// are answered with an MRA.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         let event = self.events.pop_front()?;
         if let Some(conn) = self.conns.get_mut(&event.id) {

@@ -34,7 +34,8 @@ pub struct ListenerId(pub u32);
 pub struct CmConfig {
     /// This process among those of the host; bits 31..24 of its communication ids.
     pub slot: u8,
-    /// Where the counter of communication ids starts. Random, or a restarted process is taken for its predecessor.
+    /// Where the counter of communication ids starts. Random, or a restarted process is taken for its
+    /// predecessor.
     pub first_id: u32,
     /// Node GUID.
     pub ca_guid: u64,
@@ -50,7 +51,14 @@ impl CmConfig {
     /// The figures of a Linux host with Soft-RoCE.
     #[must_use]
     pub fn new(slot: u8, first_id: u32, ca_guid: u64, max_path_mtu: PathMtu) -> Self {
-        Self { slot, first_id, ca_guid, ack_delay: 15, packet_life_time: timing::PACKET_LIFE_TIME, max_path_mtu }
+        Self {
+            slot,
+            first_id,
+            ca_guid,
+            ack_delay: 15,
+            packet_life_time: timing::PACKET_LIFE_TIME,
+            max_path_mtu,
+        }
     }
 }
 

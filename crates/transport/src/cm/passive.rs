@@ -73,8 +73,8 @@ impl Cm {
         MadOutcome::Handled
     }
 
-    /// Answers a request that no process of this host listens for: REJ 8, or 28 if somebody here listens at another
-    /// address (as Linux's rdma_cm does); SIDR status 1.
+    /// Answers a request that no process of this host listens for: REJ 8, or 28 if somebody here listens at
+    /// another address (as Linux's rdma_cm does); SIDR status 1.
     pub fn reject_no_listener(&mut self, mad: &MadBytes, src: Gid, dst: Gid) {
         match CmMessage::parse(mad) {
             Ok(CmMessage::Req(req)) => {
@@ -115,7 +115,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Depths that the application has settled on, for [`qp_attr`](Self::qp_attr) before [`accept`](Self::accept).
+    /// Depths that the application has settled on, for [`qp_attr`](Self::qp_attr) before
+    /// [`accept`](Self::accept).
     pub fn set_depths(&mut self, id: CmId, responder_resources: u8, initiator_depth: u8) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.responder_resources = responder_resources;

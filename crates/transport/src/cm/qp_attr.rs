@@ -64,9 +64,7 @@ impl QpStep {
     pub fn ud(state: QpState, q_key: QKey) -> CmResult<Self> {
         let attr = QpAttr { state, q_key, port_num: PORT_NUM, ..QpAttr::default() };
         let mask = match state {
-            QpState::Init => {
-                QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY
-            }
+            QpState::Init => QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
             QpState::Rtr => QpAttrMask::STATE,
             QpState::Rts => QpAttrMask::STATE | QpAttrMask::SQ_PSN,
             QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return Err(VerbsError::Invalid),
@@ -75,10 +73,8 @@ impl QpStep {
     }
 }
 
-const INIT_MASK: QpAttrMask = QpAttrMask::STATE
-    .union(QpAttrMask::ACCESS_FLAGS)
-    .union(QpAttrMask::PKEY_INDEX)
-    .union(QpAttrMask::PORT);
+const INIT_MASK: QpAttrMask =
+    QpAttrMask::STATE.union(QpAttrMask::ACCESS_FLAGS).union(QpAttrMask::PKEY_INDEX).union(QpAttrMask::PORT);
 
 fn init(conn: &Conn, attr: &mut QpAttr) -> QpAttrMask {
     attr.port_num = PORT_NUM;
@@ -101,11 +97,8 @@ fn rtr(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
     attr.path_mtu = conn.path_mtu;
     attr.rq_psn = conn.rq_psn;
     attr.dest_qp = conn.remote_qpn;
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::AV
-        | QpAttrMask::PATH_MTU
-        | QpAttrMask::RQ_PSN
-        | QpAttrMask::DEST_QPN;
+    let mask =
+        QpAttrMask::STATE | QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::RQ_PSN | QpAttrMask::DEST_QPN;
     match transport {
         Transport::Uc => mask,
         Transport::Rc => {

@@ -1,10 +1,10 @@
 //! Saying no, hearing no, and giving up (IBA 12.6.7; facts table of REJ reasons).
 
-use wire::cm::{Answered, Rej, RejReason};
+use wire::cm::{Answered, CmMessage, Rej, RejReason};
 
 use super::event::{CmResult, Rejection};
 use super::params::REJ_PRIVATE_MAX;
-use super::{Cm, CmEventKind, CmId, ConnState, message};
+use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
@@ -68,11 +68,8 @@ impl Cm {
                 return;
             }
         }
-        let rejection = Rejection {
-            reason: rej.reason,
-            ari: ari(rej).to_vec(),
-            private_data: rej.private_data,
-        };
+        let rejection =
+            Rejection { reason: rej.reason, ari: ari(rej).to_vec(), private_data: rej.private_data };
         self.report(id, CmEventKind::Rejected(Box::new(rejection)));
     }
 
@@ -84,6 +81,16 @@ impl Cm {
         }
         let remote_id = if rej.message == Answered::REQ { 0 } else { rej.local_comm_id };
         self.lookup(rej.remote_comm_id, remote_id).map(|(id, _)| id)
+    }
+}
+
+/// Whether a MAD is for every process of the host: a REJ from a peer that gave up before it knew our id
+/// cannot be steered.
+#[must_use]
+pub fn is_for_every_process(mad: &MadBytes) -> bool {
+    match CmMessage::parse(mad) {
+        Ok(CmMessage::Rej(rej)) => rej.reason == RejReason::TIMEOUT && rej.remote_comm_id == 0,
+        _ => false,
     }
 }
 

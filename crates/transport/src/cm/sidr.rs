@@ -92,9 +92,8 @@ impl Cm {
     }
 
     pub(super) fn handle_sidr_req(&mut self, req: &SidrReq, src: Gid, dst: Gid) -> MadOutcome {
-        let pending = |e: &Exchange| {
-            e.state == ExchangeState::Asked && e.request_id == req.request_id && e.dst == src
-        };
+        let pending =
+            |e: &Exchange| e.state == ExchangeState::Asked && e.request_id == req.request_id && e.dst == src;
         if self.exchanges.values().any(pending) {
             self.counters.rx_duplicates += 1;
             return MadOutcome::Handled;

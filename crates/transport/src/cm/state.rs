@@ -46,9 +46,6 @@ impl ConnState {
     #[must_use]
     pub fn allows_ready(self) -> bool {
         use ConnState::*;
-        matches!(
-            self,
-            ReqRcvd | MraReqSent | RepRcvd | MraRepSent | RepSent | MraRepRcvd | Established
-        )
+        matches!(self, ReqRcvd | MraReqSent | RepRcvd | MraRepSent | RepSent | MraRepRcvd | Established)
     }
 }

@@ -173,7 +173,8 @@ impl Cm {
         }
     }
 
-    /// The connection a message's pair of ids means. `remote_id` 0 finds only connections whose peer is unknown.
+    /// The connection a message's pair of ids means. `remote_id` 0 finds only connections whose peer is
+    /// unknown.
     pub(super) fn lookup(&mut self, local_id: u32, remote_id: u32) -> Option<(CmId, &mut Conn)> {
         let id = CmId(local_id);
         let conn = self.conns.get_mut(&id)?;

@@ -24,8 +24,8 @@ pub(super) struct Checked {
     pub(super) path_mtu: PathMtu,
 }
 
-/// Checks a REQ against our addresses (`gids`, empty: all are ours), the listener's service and the port's MTU. The
-/// error is the reason for a REJ.
+/// Checks a REQ against our addresses (`gids`, empty: all are ours), the listener's service and the port's
+/// MTU. The error is the reason for a REJ.
 pub(super) fn req(
     req: &Req,
     wanted: Transport,
@@ -44,9 +44,8 @@ pub(super) fn req(
     if transport != wanted {
         return Err(RejReason::CONSUMER_DEFINED);
     }
-    let path_mtu = PathMtu::from_code(req.path_mtu)
-        .filter(|mtu| *mtu <= max_path_mtu)
-        .ok_or(RejReason::INVALID_MTU)?;
+    let path_mtu =
+        PathMtu::from_code(req.path_mtu).filter(|mtu| *mtu <= max_path_mtu).ok_or(RejReason::INVALID_MTU)?;
     Ok(Checked { addresses, transport, path_mtu })
 }
 

@@ -27,7 +27,13 @@ fn range(len: usize, base: u64, addr: u64, bytes: usize) -> Result<std::ops::Ran
 }
 
 impl SimMemory {
-    fn local_range(&self, pd: PdId, lkey: Lkey, addr: u64, len: usize) -> Result<std::ops::Range<usize>, AccessFault> {
+    fn local_range(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: usize,
+    ) -> Result<std::ops::Range<usize>, AccessFault> {
         if lkey != LOCAL_KEY {
             return Err(AccessFault::BadKey);
         }
@@ -90,7 +96,14 @@ impl Memory for SimMemory {
         self.remote_range(pd, qpn, rkey, va, len as usize).map(|_| ())
     }
 
-    fn read_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+    fn read_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessFault> {
         let range = self.remote_range(pd, qpn, rkey, va, dst.len())?;
         dst.copy_from_slice(&self.remote.borrow()[range]);
         Ok(())
@@ -102,7 +115,14 @@ impl Memory for SimMemory {
         Ok(())
     }
 
-    fn atomic_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessFault> {
         let range = self.remote_range(pd, qpn, rkey, va, 8)?;
         let bytes = &mut self.remote.borrow_mut()[range];
         let original = u64::from_ne_bytes(bytes.try_into().unwrap());

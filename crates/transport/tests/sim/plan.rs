@@ -6,11 +6,11 @@ use crate::sim::rng::Rng;
 /// An operation and what it expects.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    Send { recv: usize },
-    SendImm { recv: usize, imm: [u8; 4] },
-    SendInv { recv: usize, key: u32 },
+    Send,
+    SendImm { imm: [u8; 4] },
+    SendInv { key: u32 },
     Write { to: usize },
-    WriteImm { to: usize, recv: usize, imm: [u8; 4] },
+    WriteImm { to: usize, imm: [u8; 4] },
     Read { from: usize },
     CompareSwap { word: usize, compare: u64, swap: u64 },
     FetchAdd { word: usize, add: u64 },
@@ -147,14 +147,13 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                 let data = from.local[local..local + len].to_vec();
                 let imm = (rng.next() as u32).to_be_bytes();
                 let solicited = rng.chance(300);
-                let recv = to.recvs.len();
                 let (kind, got_imm, inv) = match kind {
-                    0..=24 => (Kind::Send { recv }, None, None),
-                    25..=36 => (Kind::SendImm { recv, imm }, Some(imm), None),
+                    0..=24 => (Kind::Send, None, None),
+                    25..=36 => (Kind::SendImm { imm }, Some(imm), None),
                     _ => {
                         let key = key_base + i as u32;
                         to.keys.push(key);
-                        (Kind::SendInv { recv, key }, None, Some(key))
+                        (Kind::SendInv { key }, None, Some(key))
                     }
                 };
                 let slack = if rng.chance(300) { rng.between(0, 100) as usize } else { 0 };
@@ -179,7 +178,6 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                     Op { solicited, ..plain(Kind::Write { to: at }, local, len) }
                 } else {
                     let imm = (rng.next() as u32).to_be_bytes();
-                    let recv = to.recvs.len();
                     let recv_at = to.take_local(8, rng);
                     to.recvs.push(Recv {
                         local: recv_at,
@@ -190,7 +188,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                         inv: None,
                         solicited,
                     });
-                    Op { solicited, ..plain(Kind::WriteImm { to: at, recv, imm }, local, len) }
+                    Op { solicited, ..plain(Kind::WriteImm { to: at, imm }, local, len) }
                 }
             }
             73..=86 => {
@@ -266,7 +264,7 @@ pub(crate) fn apply(from: &mut Half, to: &mut Half) {
             Kind::Read { .. } | Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
                 from.local_after[source].copy_from_slice(&op.fetched);
             }
-            Kind::Send { .. } | Kind::SendImm { .. } | Kind::SendInv { .. } | Kind::LocalInv { .. } => {}
+            Kind::Send | Kind::SendImm { .. } | Kind::SendInv { .. } | Kind::LocalInv { .. } => {}
         }
     }
     for recv in &to.recvs {

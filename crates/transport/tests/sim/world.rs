@@ -5,8 +5,8 @@ use std::collections::{HashSet, VecDeque};
 
 use roxie_transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcOpcode,
-    WcStatus, WrOp,
+    QpConfig, QpCounters, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, VerbsError,
+    Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::{Gid, Packet, Psn, Qpn, Rkey};
 
@@ -44,11 +44,18 @@ pub(crate) struct World {
     network: Network,
     eager: bool,
     batch: u64,
-    pub(crate) packets: u64,
 }
 
-fn attr_for(index: usize, mtu: PathMtu, psn: [u32; 2], rng_caps: (u8, u8, u8, u8)) -> QpAttr {
-    let (rd, timeout, min_rnr_timer, _) = rng_caps;
+/// Attributes drawn for the run.
+#[derive(Clone, Copy)]
+struct Limits {
+    rd_atomic: u8,
+    timeout: u8,
+    min_rnr_timer: u8,
+}
+
+fn attr_for(index: usize, mtu: PathMtu, psn: [u32; 2], limits: Limits) -> QpAttr {
+    let Limits { rd_atomic: rd, timeout, min_rnr_timer } = limits;
     QpAttr {
         path_mtu: mtu,
         rq_psn: Psn::new(psn[1 - index]),
@@ -115,13 +122,14 @@ impl World {
         let [a, b] = &mut halves;
         plan::apply(a, b);
         plan::apply(b, a);
-        let psn = [0, 1].map(|_| if rng.chance(500) { 0xff_ffff - rng.between(0, 300) as u32 } else { rng.next() as u32 });
-        let caps = (
-            rng.pick(&[1, 2, 4, 16]),
-            rng.between(8, 11) as u8,
-            rng.between(1, 8) as u8,
-            0,
-        );
+        let psn = [0, 1].map(|_| {
+            if rng.chance(500) { 0xff_ffff - rng.between(0, 300) as u32 } else { rng.next() as u32 }
+        });
+        let limits = Limits {
+            rd_atomic: rng.pick(&[1, 2, 4, 16]),
+            timeout: rng.between(8, 11) as u8,
+            min_rnr_timer: rng.between(1, 8) as u8,
+        };
         // A random subset of faults, so that some runs are calm and some brutal.
         let sometimes = |rng: &mut Rng, max| if rng.chance(500) { rng.between(0, max) } else { 0 };
         let faults = Faults {
@@ -153,7 +161,7 @@ impl World {
                 max_path_mtu: PathMtu::M4096,
             };
             let mut qp = Qp::new(config).unwrap();
-            connect(&mut qp, &attr_for(index, mtu, psn, caps));
+            connect(&mut qp, &attr_for(index, mtu, psn, limits));
             let side = Side {
                 qp,
                 srq: srq[index].then(|| RecvQueue::new(depth, 2).unwrap()),
@@ -178,7 +186,7 @@ impl World {
             side
         });
         let (eager, batch) = (rng.chance(500), rng.pick(&[1, 4, 64]));
-        Self { rng, now: 0, sides, network: Network::new(faults), eager, batch, packets: 0 }
+        Self { rng, now: 0, sides, network: Network::new(faults), eager, batch }
     }
 
     /// Runs to the end and checks everything.
@@ -216,10 +224,17 @@ impl World {
         }
     }
 
+    /// What both sides counted.
+    pub(crate) fn counters(&self) -> QpCounters {
+        let mut sum = *self.sides[0].qp.counters();
+        sum.absorb(self.sides[1].qp.counters());
+        sum
+    }
+
     fn is_done(&self) -> bool {
-        self.sides.iter().all(|side| {
-            side.completed == side.half.ops.len() && side.recvs_done == side.half.recvs.len()
-        })
+        self.sides
+            .iter()
+            .all(|side| side.completed == side.half.ops.len() && side.recvs_done == side.half.recvs.len())
     }
 
     fn state(&self) -> String {
@@ -261,7 +276,8 @@ impl World {
         if !side.wants_app() || side.next_app > self.now {
             return;
         }
-        let (posts, recvs) = if self.eager { (64, 64) } else { (self.rng.between(0, 4), self.rng.between(0, 4)) };
+        let (posts, recvs) =
+            if self.eager { (64, 64) } else { (self.rng.between(0, 4), self.rng.between(0, 4)) };
         for _ in 0..recvs {
             if side.recvs_posted == side.half.recvs.len() || !side.post_recv(&mut self.rng) {
                 break;
@@ -281,7 +297,8 @@ impl World {
         loop {
             let budget = side.flow_window.saturating_sub(side.qp.packets_in_flight());
             let wanted = side.qp.wants_transmit();
-            let Some(transmit) = side.qp.poll_transmit(Instant(self.now), &side.memory, budget, &mut buf) else {
+            let Some(transmit) = side.qp.poll_transmit(Instant(self.now), &side.memory, budget, &mut buf)
+            else {
                 break;
             };
             assert!(wanted, "it said that it had nothing to send");
@@ -289,7 +306,6 @@ impl World {
             assert!(side.qp.packets_in_flight() <= 256, "window");
             buf[transmit.len..transmit.len + 4].fill(0);
             self.network.send(self.now, 1 - index, &buf[..transmit.len + 4], &mut self.rng);
-            self.packets += 1;
         }
         while let Some(event) = side.qp.poll_event() {
             match event {
@@ -437,11 +453,11 @@ impl Op {
         let r_key = REMOTE_KEY;
         let remote = |at: usize| REMOTE_BASE + at as u64;
         match self.kind {
-            Kind::Send { .. } => WrOp::Send,
-            Kind::SendImm { imm, .. } => WrOp::SendImm(imm),
-            Kind::SendInv { key, .. } => WrOp::SendInv(Rkey(key)),
+            Kind::Send => WrOp::Send,
+            Kind::SendImm { imm } => WrOp::SendImm(imm),
+            Kind::SendInv { key } => WrOp::SendInv(Rkey(key)),
             Kind::Write { to } => WrOp::Write { remote_addr: remote(to), r_key },
-            Kind::WriteImm { to, imm, .. } => WrOp::WriteImm { remote_addr: remote(to), r_key, imm },
+            Kind::WriteImm { to, imm } => WrOp::WriteImm { remote_addr: remote(to), r_key, imm },
             Kind::Read { from } => WrOp::Read { remote_addr: remote(from), r_key },
             Kind::CompareSwap { word, compare, swap } => {
                 WrOp::CompareSwap { remote_addr: remote(word), r_key, compare, swap }

@@ -20,7 +20,9 @@ fn both_sides_learn_what_the_other_offered() {
     let mut net = Net::listening();
     let a = net.connect();
     net.run();
-    let CmEvent { id: b, kind: CmEventKind::ConnectRequest(request) } = net.event(B).unwrap() else { panic!() };
+    let CmEvent { id: b, kind: CmEventKind::ConnectRequest(request) } = net.event(B).unwrap() else {
+        panic!()
+    };
     assert_eq!((request.params.responder_resources, request.params.initiator_depth), (2, 3), "swapped");
     assert_eq!((request.params.retry_count, request.params.rnr_retry_count), (7, 6));
     assert_eq!(request.params.qpn, Qpn::new(0x10123));
@@ -28,7 +30,9 @@ fn both_sides_learn_what_the_other_offered() {
     assert_eq!(&request.private_data[..6], b"hello\0");
     net.accept(b);
     net.run();
-    let CmEvent { id, kind: CmEventKind::ConnectResponse(response) } = net.event(A).unwrap() else { panic!() };
+    let CmEvent { id, kind: CmEventKind::ConnectResponse(response) } = net.event(A).unwrap() else {
+        panic!()
+    };
     assert_eq!(id, a);
     assert_eq!((response.params.responder_resources, response.params.initiator_depth), (3, 2), "swapped");
     assert_eq!((response.params.rnr_retry_count, response.params.srq), (5, true));
@@ -87,7 +91,8 @@ fn an_mra_stretches_the_wait_once() {
     net.run();
     let mra = |service_timeout| {
         let mut mad = [0; 256];
-        Mra { local_comm_id: 0x0200_0001, remote_comm_id: a.0, service_timeout, ..Mra::default() }.emit(&mut mad);
+        Mra { local_comm_id: 0x0200_0001, remote_comm_id: a.0, service_timeout, ..Mra::default() }
+            .emit(&mut mad);
         mad
     };
     let (src, dst) = (net.gid[B], net.gid[A]);
@@ -121,6 +126,7 @@ fn destroying_a_request_takes_it_back() {
     assert_eq!((rej.reason, rej.message), (RejReason::TIMEOUT, Answered::OTHER));
     assert_eq!((rej.local_comm_id, rej.remote_comm_id, rej.ari_len), (a.0, 0, 8));
     assert_eq!(rej.ari[..8], 0x0200_0aff_fe00_0001u64.to_be_bytes());
+    assert!(is_for_every_process(&net.sent.last().unwrap().2) && !is_for_every_process(&net.sent[0].2));
     let CmEventKind::Rejected(rejection) = net.event(B).unwrap().kind else { panic!() };
     assert_eq!(rejection.reason, RejReason::TIMEOUT);
     assert_eq!(net.cm[B].state(b), Some(Idle));

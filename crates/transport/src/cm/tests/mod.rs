@@ -1,5 +1,5 @@
-//! Scripts: two [`Cm`]s on a virtual link that loses what it is told to lose. Time moves only from deadline to
-//! deadline. Each row of the state tables in `facts` 3.1 to 3.4 has a test here.
+//! Scripts: two [`Cm`]s on a virtual link that loses what it is told to lose. Time moves only from deadline
+//! to deadline. Each row of the state tables in `facts` 3.1 to 3.4 has a test here.
 
 mod active;
 mod disconnect;
@@ -41,10 +41,17 @@ pub(super) struct Net {
 
 impl Net {
     pub(super) fn new() -> Self {
-        let gid = [Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)), Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 2))];
+        let gid = [
+            Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
+            Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+        ];
         let cm = [A, B].map(|side| {
-            let config =
-                CmConfig::new(side as u8 + 1, 0x00ab_cdef, 0x0200_0aff_fe00_0001 + side as u64, PathMtu::M4096);
+            let config = CmConfig::new(
+                side as u8 + 1,
+                0x00ab_cdef,
+                0x0200_0aff_fe00_0001 + side as u64,
+                PathMtu::M4096,
+            );
             let mut cm = Cm::new(config);
             cm.set_gids(&[gid[side]]);
             cm

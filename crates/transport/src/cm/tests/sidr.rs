@@ -12,8 +12,11 @@ fn listening() -> Net {
 }
 
 fn ask(net: &mut Net) -> CmId {
-    let params =
-        SidrParams { service_id: ServiceId::from_port(ServiceId::UDP, PORT), path: net.path(), private_data: b"who" };
+    let params = SidrParams {
+        service_id: ServiceId::from_port(ServiceId::UDP, PORT),
+        path: net.path(),
+        private_data: b"who",
+    };
     let id = net.cm[A].sidr_connect(net.now, &params).unwrap();
     net.run();
     id
@@ -106,7 +109,7 @@ fn a_repeated_question_is_one_until_it_is_answered() {
     net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).unwrap();
     net.run();
     net.repeat_last(A, "SIDR_REQ");
-    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::SidrRequest(_)), "a new question [K]");
+    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::SidrRequest(_)), "a new question");
 }
 
 #[test]

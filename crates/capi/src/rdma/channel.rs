@@ -1,0 +1,63 @@
+//! Event channels (rdma_create_event_channel(3), rdma_migrate_id(3)).
+
+use std::ffi::c_int;
+
+use roxie::cm::EventChannel;
+
+use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
+use crate::errno::{minus1, null, of_io};
+use crate::object::Object;
+
+use super::event::drop_own_event;
+use super::id::IdObject;
+
+pub(crate) type ChannelObject = Object<rdma_event_channel, EventChannel>;
+
+pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    match EventChannel::new() {
+        Ok(channel) => ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel),
+        Err(error) => null(of_io(&error)),
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if !channel.is_null() {
+        // SAFETY: not NULL, hence ours; the caller gives it up, with all identifiers on it gone.
+        drop(unsafe { ChannelObject::retire(channel) });
+    }
+}
+
+/// NULL as the channel makes the identifier synchronous.
+pub(crate) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: ours or NULL.
+    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return minus1(libc::EINVAL) };
+    let was_sync = object.tail.is_sync();
+    let sync = channel.is_null();
+    if was_sync && sync {
+        return minus1(libc::EINVAL);
+    }
+    // SAFETY: no precondition.
+    let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
+    // SAFETY: just created or the caller's.
+    let Some(to) = (unsafe { ChannelObject::from_ptr(channel) }) else { return -1 };
+    if was_sync {
+        // SAFETY: a synchronous identifier keeps its last event itself.
+        unsafe { drop_own_event(id) };
+    }
+    if let Err(error) = object.tail.id.migrate(&to.tail) {
+        if sync {
+            // SAFETY: created above.
+            unsafe { rdma_destroy_event_channel(channel) };
+        }
+        return minus1(of_io(&error));
+    }
+    // SAFETY: a live identifier; a synchronous one owned its old channel.
+    unsafe {
+        let old = std::mem::replace(&mut (*id).channel, channel);
+        object.tail.set_sync(sync);
+        if was_sync {
+            rdma_destroy_event_channel(old);
+        }
+    }
+    0
+}

@@ -1,0 +1,260 @@
+//! QPs and SRQs of identifiers (rdma_create_qp(3), rdma_create_srq(3), rdma_init_qp_attr(3)).
+
+use std::ffi::c_int;
+use std::ptr;
+
+use crate::abi::cm::rdma_cm_id;
+use crate::abi::objects::{
+    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex,
+};
+use crate::errno::{minus1, of_io};
+use crate::ibv::cq::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
+use crate::ibv::qp::{
+    self, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp, state_from_c,
+};
+use crate::ibv::srq::{self, create_srq_ex, ibv_create_srq, ibv_destroy_srq};
+
+use super::id::{IdObject, refresh};
+
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: ours or NULL; the program's attributes or NULL.
+    let (Some(public), Some(init)) = (unsafe { (id.as_ref(), init_attr.as_mut()) }) else {
+        return minus1(libc::EINVAL);
+    };
+    let pd = if pd.is_null() { public.pd } else { pd };
+    let create = |init: &mut ibv_qp_init_attr| {
+        // SAFETY: as the caller's.
+        unsafe { ibv_create_qp(pd, ptr::from_mut(init)) }
+    };
+    // SAFETY: as the caller's.
+    unsafe { create_with(id, pd, init, create) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
+    // SAFETY: ours or NULL; the program's attributes or NULL.
+    let (Some(public), Some(attr)) = (unsafe { (id.as_ref(), attr.as_mut()) }) else {
+        return minus1(libc::EINVAL);
+    };
+    if attr.comp_mask & qp::INIT_ATTR_PD == 0 {
+        attr.comp_mask |= qp::INIT_ATTR_PD;
+        attr.pd = public.pd;
+    }
+    let mut init = attr.classic();
+    let pd = attr.pd;
+    let create = |init: &mut ibv_qp_init_attr| {
+        attr.set_classic(init);
+        // SAFETY: as the caller's.
+        let qp = unsafe { create_qp_ex(ptr::null_mut(), ptr::from_mut(attr)) };
+        init.cap = attr.cap;
+        qp
+    };
+    // SAFETY: as the caller's.
+    unsafe { create_with(id, pd, &mut init, create) }
+}
+
+/// The common part: supplies what the program left out, and gives the QP to the identifier.
+///
+/// # Safety
+/// `id` is live; `pd` and the pointers in `init` are ours or NULL.
+unsafe fn create_with(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    create: impl FnOnce(&mut ibv_qp_init_attr) -> *mut ibv_qp,
+) -> c_int {
+    // SAFETY: upheld by the caller.
+    unsafe {
+        let Some(object) = IdObject::from_ptr(id) else { return minus1(libc::EINVAL) };
+        let foreign = pd.as_ref().is_none_or(|pd| pd.context != (*id).verbs);
+        if !(*id).qp.is_null() || (*id).verbs.is_null() || foreign {
+            return minus1(libc::EINVAL);
+        }
+        let made = create_cqs(
+            id,
+            if init.send_cq.is_null() { init.cap.max_send_wr } else { 0 },
+            if init.recv_cq.is_null() { init.cap.max_recv_wr } else { 0 },
+        );
+        if made != 0 {
+            return made;
+        }
+        if init.send_cq.is_null() {
+            init.send_cq = (*id).send_cq;
+        }
+        if init.recv_cq.is_null() {
+            init.recv_cq = (*id).recv_cq;
+        }
+        if init.srq.is_null() {
+            init.srq = (*id).srq;
+        }
+        let qp = create(init);
+        let Some(qp_object) = QpObject::from_qp(qp) else {
+            destroy_cqs(id);
+            return -1;
+        };
+        if let Err(error) = object.tail.id.attach_qp(&qp_object.tail.qp) {
+            ibv_destroy_qp(qp);
+            destroy_cqs(id);
+            return minus1(of_io(&error));
+        }
+        qp_object.tail.join_cm(&object.tail.id);
+        (*id).qp = qp;
+        (*id).pd = pd;
+        refresh(id);
+        0
+    }
+}
+
+/// Creates the CQs, each with a channel, that a program did not bring; `cq_context` is the identifier.
+///
+/// # Safety
+/// `id` is live.
+unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> c_int {
+    // SAFETY: upheld by the caller.
+    unsafe {
+        let (verbs, cookie) = ((*id).verbs, id.cast());
+        let make = |entries: u32| {
+            let channel = ibv_create_comp_channel(verbs);
+            let cqe = c_int::try_from(entries).unwrap_or(c_int::MAX);
+            let cq = if channel.is_null() {
+                ptr::null_mut()
+            } else {
+                ibv_create_cq(verbs, cqe, cookie, channel, 0)
+            };
+            (channel, cq)
+        };
+        if send != 0 {
+            ((*id).send_cq_channel, (*id).send_cq) = make(send);
+        }
+        if recv != 0 {
+            ((*id).recv_cq_channel, (*id).recv_cq) = make(recv);
+        }
+        if (send != 0 && (*id).send_cq.is_null()) || (recv != 0 && (*id).recv_cq.is_null()) {
+            destroy_cqs(id);
+            return -1;
+        }
+        0
+    }
+}
+
+/// # Safety
+/// `id` is live, and no QP uses the CQs.
+unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
+    // SAFETY: upheld by the caller.
+    unsafe {
+        destroy_cq(&mut (*id).send_cq, &mut (*id).send_cq_channel);
+        destroy_cq(&mut (*id).recv_cq, &mut (*id).recv_cq_channel);
+    }
+}
+
+/// # Safety
+/// Both are ours or NULL.
+unsafe fn destroy_cq(cq: &mut *mut ibv_cq, channel: &mut *mut ibv_comp_channel) {
+    let cq = std::mem::replace(cq, ptr::null_mut());
+    let channel = std::mem::replace(channel, ptr::null_mut());
+    // SAFETY: upheld by the caller.
+    unsafe {
+        if !cq.is_null() {
+            ibv_destroy_cq(cq);
+        }
+        if !channel.is_null() {
+            ibv_destroy_comp_channel(channel);
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: ours or NULL.
+    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return };
+    object.tail.id.detach_qp();
+    // SAFETY: a live identifier; the caller gives up its QP.
+    unsafe {
+        let qp = std::mem::replace(&mut (*id).qp, ptr::null_mut());
+        if !qp.is_null() {
+            ibv_destroy_qp(qp);
+        }
+        destroy_cqs(id);
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> c_int {
+    // SAFETY: ours or NULL.
+    unsafe {
+        let Some(public) = id.as_mut() else { return minus1(libc::EINVAL) };
+        let pd = if pd.is_null() { public.pd } else { pd };
+        let srq = ibv_create_srq(pd, attr);
+        if srq.is_null() {
+            return -1;
+        }
+        public.srq = srq;
+        public.pd = pd;
+        0
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
+    // SAFETY: ours or NULL; the program's attributes or NULL.
+    unsafe {
+        let (Some(public), Some(attr)) = (id.as_mut(), attr.as_mut()) else { return minus1(libc::EINVAL) };
+        if attr.comp_mask & srq::INIT_ATTR_TYPE == 0 {
+            return minus1(libc::EINVAL);
+        }
+        if attr.comp_mask & srq::INIT_ATTR_PD == 0 || attr.pd.is_null() {
+            attr.comp_mask |= srq::INIT_ATTR_PD;
+            attr.pd = public.pd;
+        }
+        let srq = create_srq_ex(public.verbs, ptr::from_mut(attr));
+        if srq.is_null() {
+            return -1;
+        }
+        public.srq = srq;
+        public.pd = attr.pd;
+        0
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    // SAFETY: ours or NULL.
+    unsafe {
+        if let Some(public) = id.as_mut() {
+            let srq = std::mem::replace(&mut public.srq, ptr::null_mut());
+            if !srq.is_null() {
+                ibv_destroy_srq(srq);
+            }
+        }
+    }
+}
+
+/// What to give to `ibv_modify_qp` to reach `attr->qp_state`.
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: ours or NULL; the program's attributes or NULL.
+    let (object, attr) = unsafe { (IdObject::from_ptr(id), attr.as_mut()) };
+    let (Some(object), Some(attr)) = (object, attr) else { return minus1(libc::EINVAL) };
+    let Some(state) = state_from_c(attr.qp_state) else { return minus1(libc::EINVAL) };
+    if mask.is_null() {
+        return minus1(libc::EINVAL);
+    }
+    match object.tail.id.init_qp_attr(state) {
+        Ok((filled, bits)) => {
+            *attr = attr_to_c(&filled);
+            // SAFETY: the caller passes room for an int.
+            unsafe { mask.write(bits.bits() as c_int) };
+            0
+        }
+        Err(error) => minus1(of_io(&error)),
+    }
+}

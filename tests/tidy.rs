@@ -1,0 +1,111 @@
+//! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a file may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that may contain unsafe code (house rule: the fenced places of nic, all of the C ABI).
+const UNSAFE_ALLOWED: [&str; 6] = [
+    "crates/nic/src/mr.rs",
+    "crates/nic/src/sys/",
+    // `Pd::reg_mr` is an unsafe function: the caller vouches for the memory.
+    "crates/nic/src/verbs/pd.rs",
+    "crates/capi/",
+    "crates/nic/tests/",
+    "tests/tidy.rs",
+];
+/// Crates in which the compiler forbids unsafe code.
+const FORBIDDEN: [&str; 3] = ["wire/src/lib.rs", "transport/src/lib.rs", "cli/src/main.rs"];
+/// Which of our crates each may depend on.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("wire", &[]),
+    ("transport", &["wire"]),
+    ("nic", &["wire", "transport"]),
+    ("capi", &["wire", "transport", "roxie"]),
+    ("capi/rdmacm", &[]),
+    ("cli", &["wire", "transport", "roxie"]),
+];
+/// A file longer than this has more than one job.
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests live in the workspace").to_path_buf()
+}
+
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("readable").map(|e| e.expect("readable").path()) {
+        if entry.is_dir() && !entry.ends_with("target") {
+            sources(&entry, out);
+        } else if entry.extension().is_some_and(|e| e == "rs") {
+            out.push(entry);
+        }
+    }
+}
+
+fn each_source(mut f: impl FnMut(&str, &str)) {
+    let root = root();
+    let mut files = Vec::new();
+    for dir in ["crates", "tests"] {
+        sources(&root.join(dir), &mut files);
+    }
+    assert!(files.len() > 50, "the tree was found");
+    for file in files {
+        let name = file.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned();
+        f(&name, &fs::read_to_string(&file).expect("source files are UTF-8"));
+    }
+}
+
+/// The code part of a line.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+#[test]
+fn unsafe_code_stays_in_its_fences() {
+    each_source(|name, text| {
+        let allowed = UNSAFE_ALLOWED.iter().any(|prefix| name.starts_with(prefix));
+        let says = |line: &str| {
+            let line = code(line);
+            line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl")
+        };
+        assert!(allowed || !text.lines().any(says), "{name} contains unsafe code");
+    });
+    for file in FORBIDDEN {
+        let text = fs::read_to_string(root().join("crates").join(file)).expect("exists");
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{file} must forbid unsafe code");
+    }
+}
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    for (name, allowed) in ARROWS {
+        let manifest = root().join("crates").join(name).join("Cargo.toml");
+        let text = fs::read_to_string(manifest).expect("exists");
+        for ours in ["wire", "transport", "roxie"] {
+            let depends = text.lines().any(|l| l.starts_with(&format!("{ours}.workspace")));
+            assert!(!depends || allowed.contains(&ours), "crate {name} must not depend on {ours}");
+        }
+    }
+}
+
+#[test]
+fn files_have_one_job_and_no_leftovers() {
+    each_source(|name, text| {
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{name} has {lines} lines; split it by role");
+        if name == "tests/tidy.rs" {
+            return;
+        }
+        for leftover in ["dbg!(", "todo!(", "unimplemented!(", "FIXME", "XXX"] {
+            let found = text.lines().position(|l| l.contains(leftover));
+            assert!(found.is_none(), "{name}:{} says {leftover}", found.unwrap_or(0) + 1);
+        }
+    });
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    each_source(|name, text| {
+        let says = text.lines().take(3).any(|l| l.starts_with("//!"));
+        assert!(says, "{name} does not begin with a //! line");
+    });
+}
