@@ -4,6 +4,8 @@
 //! only reached through raw pointers. The tail is ours alone and may be shared between threads.
 
 use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
 #[repr(C)]
@@ -45,5 +47,33 @@ impl<P, T> Object<P, T> {
     pub(crate) unsafe fn retire(ptr: *mut P) -> Box<Self> {
         // SAFETY: upheld by the caller.
         unsafe { Box::from_raw(ptr.cast()) }
+    }
+}
+
+/// The live objects of one kind, for kinds that programs use after destroying them and expect an error.
+pub(crate) struct Living(LazyLock<Mutex<HashSet<usize>>>);
+
+impl Living {
+    pub(crate) const fn new() -> Self {
+        Self(LazyLock::new(Mutex::default))
+    }
+
+    fn set(&self) -> MutexGuard<'_, HashSet<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on `ptr` lives.
+    pub(crate) fn insert<P>(&self, ptr: *mut P) -> *mut P {
+        self.set().insert(ptr.addr());
+        ptr
+    }
+
+    /// It no longer does; false if it did not.
+    pub(crate) fn remove<P>(&self, ptr: *mut P) -> bool {
+        self.set().remove(&ptr.addr())
+    }
+
+    pub(crate) fn contains<P>(&self, ptr: *mut P) -> bool {
+        self.set().contains(&ptr.addr())
     }
 }

@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant as Clock};
 
 use roxie_transport::{
-    Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId, Qp,
-    QpAttr, QpAttrMask as M, QpCap, QpConfig, QpState, QpType, SendFlags, SendWr, Sge, WrOp,
+    Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId,
+    Qp, QpAttr, QpAttrMask as M, QpCap, QpConfig, QpState, QpType, SendFlags, SendWr, Sge, WrOp,
 };
 use wire::{Gid, Lkey, Packet, Psn, Qpn, Rkey};
 

@@ -28,6 +28,7 @@ mod requester;
 mod responder;
 mod retry;
 mod ring;
+mod segment;
 #[cfg(test)]
 mod testing;
 mod time;

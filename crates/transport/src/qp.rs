@@ -134,7 +134,7 @@ impl Qp {
             self.after(step);
             return Ok(());
         }
-        if ep.attr.state == QpState::Rtr && !self.established {
+        if ep.attr.state == QpState::Rtr && !self.established && !ep.ty.is_datagram() {
             self.established = true;
             ep.events.push_async(AsyncEventKind::CommEst);
         }
@@ -160,7 +160,9 @@ impl Qp {
     /// The packets that arrived together are all handled: a coalesced ACK becomes due.
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
-        let may_send = self.ep.attr.state == QpState::Rts;
+        // A queue that is blocked will not take the ACK along.
+        let blocked = self.pending_packets() > 0 && !self.requester.sendable(&self.ep);
+        let may_send = self.ep.attr.state == QpState::Rts && !blocked;
         self.responder.reply.end_of_batch(now, may_send);
     }
 

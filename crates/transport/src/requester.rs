@@ -1,18 +1,18 @@
 //! The sending half: work requests to packets, in order, within the window; going back and sending again.
-//! What comes back is handled in `completer.rs`, timers in `retry.rs`.
+//! Packets are
+//! written in `segment.rs`, what comes back is handled in `completer.rs`, timers in `retry.rs`.
 //!
 //! Invariant: `una <= cursor <= next <= sq.end`, all of them packet numbers (see [`SendWqe`]). Packets before `una`
 //! are acknowledged, those before `cursor` are on their way, those from `cursor` to `next` were sent before and are
 //! taken for lost. Read IBA 9.7.3, 9.7.4.
 
-use wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, PKey, Reth};
-
 use crate::attr::{QpConfig, QpState, QpType};
-use crate::emit::{Buffer, Emitter, Transmit, psn_of, rc_opcode};
+use crate::emit::{Buffer, Transmit};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
-use crate::memory::{Access, Memory};
+use crate::memory::Memory;
 use crate::ring::Ring;
+use crate::segment::chunk;
 use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
 use crate::wqe::{SendQueue, SendWqe};
@@ -22,14 +22,7 @@ use crate::wr::{SendFlags, SendWr, WrOp};
 /// is sent again after a loss fits a socket buffer.
 pub(crate) const WINDOW_PKTS: u64 = 256;
 /// Bytes that may be unacknowledged, expected READ data included.
-pub(crate) const WINDOW_BYTES: u64 = 256 * 1024;
-/// A READ is issued in pieces of at most this many bytes, so that the requester paces the responder.
-pub(crate) const READ_CHUNK: u64 = 64 * 1024;
-/// ... and of at most this many response packets.
-pub(crate) const READ_CHUNK_PKTS: u64 = 64;
-/// An acknowledgement is asked for at least every so many packets.
-const ACK_INTERVAL: u32 = 32;
-
+const WINDOW_BYTES: u64 = 256 * 1024;
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
@@ -79,7 +72,7 @@ pub(crate) struct Requester {
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     failed: Option<WcStatus>,
     /// Packets since the last AckReq.
-    unasked: u32,
+    pub(crate) unasked: u32,
 }
 
 impl Requester {
@@ -266,141 +259,6 @@ impl Requester {
         }
     }
 
-    /// One packet of a SEND or WRITE; returns its length and the cursor behind it.
-    #[inline]
-    fn write_message(
-        &mut self,
-        index: u32,
-        wqe: &SendWqe,
-        mem: &impl Memory,
-        budget: usize,
-        ep: &mut Endpoint,
-        buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
-        let at = self.cursor - wqe.first;
-        let (starts, ends) = (at == 0, self.cursor + 1 == wqe.end);
-        let offset = at * ep.mtu as u64;
-        let bytes = (u64::from(wqe.length) - offset).min(ep.mtu as u64) as usize;
-        let mut packet = Emitter::new(buf);
-        match wqe.op {
-            WrOp::Write { remote_addr, r_key } | WrOp::WriteImm { remote_addr, r_key, .. } if starts => {
-                Reth { va: remote_addr, r_key, dma_len: wqe.length }.emit(packet.header());
-            }
-            _ => {}
-        }
-        match wqe.op {
-            WrOp::SendImm(imm) | WrOp::WriteImm { imm, .. } if ends => ImmDt(imm).emit(packet.header()),
-            WrOp::SendInv(r_key) if ends => Ieth { r_key }.emit(packet.header()),
-            _ => {}
-        }
-        self.sq
-            .read_payload(index, mem, ep.pd, offset, packet.payload(bytes))
-            .map_err(|_| WcStatus::LocProtErr)?;
-        let rc = rc_opcode(&wqe.op, starts, ends);
-        let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
-        let ack_req = ep.ty == QpType::Rc && self.ask(ends, budget);
-        let bth = Bth {
-            opcode,
-            solicited: ends && wqe.flags.contains(SendFlags::SOLICITED),
-            ack_req,
-            ..self.bth(ep)
-        };
-        ep.counters.sent_bytes += bytes as u64;
-        Ok((packet.finish(bth), self.cursor + 1))
-    }
-
-    /// Whether this packet asks for an acknowledgement: at the end of a message, now and then, and when nothing may
-    /// follow it.
-    #[inline]
-    fn ask(&mut self, ends: bool, budget: usize) -> bool {
-        self.unasked += 1;
-        let last = self.cursor + 1 - self.una >= WINDOW_PKTS || budget <= 1;
-        if ends || last || self.unasked >= ACK_INTERVAL {
-            self.unasked = 0;
-            return true;
-        }
-        false
-    }
-
-    /// A READ request for the chunk at the cursor, or an atomic.
-    fn write_fetch(
-        &mut self,
-        index: u32,
-        wqe: &SendWqe,
-        mem: &impl Memory,
-        ep: &mut Endpoint,
-        buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
-        if ep.attr.max_rd_atomic == 0 {
-            return Err(WcStatus::LocQpOpErr);
-        }
-        if self.cursor == wqe.first {
-            for sge in self.sq.sges(index).iter().filter(|sge| sge.length > 0) {
-                mem.check_local(ep.pd, sge.lkey, sge.addr, u64::from(sge.length), Access::LOCAL_WRITE)
-                    .map_err(|_| WcStatus::LocProtErr)?;
-            }
-        }
-        let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
-        let mut packet = Emitter::new(buf);
-        match wqe.op {
-            WrOp::Read { remote_addr, r_key } => {
-                let offset = (self.cursor - wqe.first) * ep.mtu as u64;
-                let va = remote_addr.wrapping_add(offset);
-                Reth { va, r_key, dma_len: bytes as u32 }.emit(packet.header());
-            }
-            WrOp::CompareSwap { remote_addr, r_key, compare, swap } => {
-                AtomicEth { va: remote_addr, r_key, swap_or_add: swap, compare }.emit(packet.header());
-            }
-            WrOp::FetchAdd { remote_addr, r_key, add } => {
-                AtomicEth { va: remote_addr, r_key, swap_or_add: add, compare: 0 }.emit(packet.header());
-            }
-            _ => return Err(WcStatus::LocQpOpErr),
-        }
-        let bth = Bth { opcode: rc_opcode(&wqe.op, true, true), ack_req: true, ..self.bth(ep) };
-        // One that is sent again is still in the ring.
-        if self.cursor >= self.next && !self.fetches.push(Fetch { first: self.cursor, end }) {
-            return Err(WcStatus::LocQpOpErr);
-        }
-        self.unasked = 0;
-        Ok((packet.finish(bth), end))
-    }
-
-    /// A whole datagram.
-    fn write_datagram(
-        &mut self,
-        index: u32,
-        wqe: &SendWqe,
-        mem: &impl Memory,
-        ep: &mut Endpoint,
-        buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
-        let dest = self.sq.destination(index).ok_or(WcStatus::LocQpOpErr)?;
-        let controlled = dest.remote_qkey.is_controlled();
-        let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
-        let mut packet = Emitter::new(buf);
-        Deth { q_key, src_qp: ep.qpn }.emit(packet.header());
-        let opcode = match wqe.op {
-            WrOp::SendImm(imm) => {
-                ImmDt(imm).emit(packet.header());
-                Opcode::UD_SEND_ONLY_IMM
-            }
-            _ => Opcode::UD_SEND_ONLY,
-        };
-        let bytes = wqe.length as usize;
-        self.sq
-            .read_payload(index, mem, ep.pd, 0, packet.payload(bytes))
-            .map_err(|_| WcStatus::LocProtErr)?;
-        ep.counters.sent_bytes += bytes as u64;
-        let solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        let bth = Bth { opcode, solicited, dest_qp: dest.remote_qpn, ..self.bth(ep) };
-        Ok((packet.finish(bth), self.cursor + 1))
-    }
-
-    #[inline]
-    fn bth(&self, ep: &Endpoint) -> Bth {
-        Bth { p_key: PKey::DEFAULT, dest_qp: ep.attr.dest_qp, psn: psn_of(self.cursor), ..Bth::default() }
-    }
-
     #[inline]
     fn advance_cursor(&mut self, wqe: &SendWqe, cursor: u64, mtu: usize) {
         self.cursor = cursor;
@@ -521,17 +379,6 @@ impl Requester {
             self.cursor_index == self.sq.tail || self.cursor == self.sq.wqe(self.cursor_index).first;
         self.una == self.next && between
     }
-}
-
-/// Where the READ request at `cursor` ends and how many bytes it asks for. Boundaries are multiples of the chunk from
-/// the start of the message, so that a request that is sent again is a tail of the first one.
-#[inline]
-fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
-    let packets = (READ_CHUNK / mtu as u64).clamp(1, READ_CHUNK_PKTS);
-    let at = cursor - wqe.first;
-    let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
-    let bytes = (end * mtu as u64).min(u64::from(wqe.length)) - at * mtu as u64;
-    (wqe.first + end, bytes)
 }
 
 #[inline]

@@ -468,14 +468,14 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
 }
 
 #[test]
-fn a_stream_in_both_directions_is_not_a_ping_pong() {
-    let mut b = Bench::rc();
+fn a_blocked_send_queue_does_not_hold_acks_back() {
+    let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 1);
     for i in 0..4 {
-        b.post(u64::from(i), crate::testing::write(0), 8);
+        let op = WrOp::FetchAdd { remote_addr: REMOTE, r_key: RKEY, add: 1 };
+        b.post(u64::from(i), op, 8);
         b.sent();
-        // Nothing of ours is acknowledged yet.
         b.recv(&write(100 + i, 0, 1, 8).ack_req()).unwrap();
-        assert_eq!(b.sent().len(), 1);
+        assert_eq!(b.sent(), [format!("Acknowledge {} msn {}", 100 + i, 1 + i)]);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::abi::cm::{SockAddr, rdma_cm_id};
 use crate::errno::{minus1, of_io};
 
 use super::event::complete;
-use super::id::{IdObject, IdTail, refresh};
+use super::id::{IdTail, find, refresh};
 
 /// An address of C; `None` for NULL and for families other than IPv4 and IPv6.
 ///
@@ -74,7 +74,7 @@ pub(crate) unsafe fn call(
     f: impl FnOnce(&IdTail) -> io::Result<()>,
 ) -> c_int {
     // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
     if let Err(error) = f(&object.tail) {
         return minus1(of_io(&error));
     }
@@ -125,10 +125,10 @@ fn port(addr: Option<SocketAddr>) -> u16 {
 
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: ours or NULL.
-    port(unsafe { IdObject::from_ptr(id) }.and_then(|object| object.tail.id.local_addr()))
+    port(unsafe { find(id) }.and_then(|object| object.tail.id.local_addr()))
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: ours or NULL.
-    port(unsafe { IdObject::from_ptr(id) }.and_then(|object| object.tail.id.peer_addr()))
+    port(unsafe { find(id) }.and_then(|object| object.tail.id.peer_addr()))
 }

@@ -6,23 +6,39 @@ use roxie::cm::EventChannel;
 
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
 use crate::errno::{minus1, null, of_io};
-use crate::object::Object;
+use crate::object::{Living, Object};
 
 use super::event::drop_own_event;
-use super::id::IdObject;
+use super::id;
 
 pub(crate) type ChannelObject = Object<rdma_event_channel, EventChannel>;
 
+static LIVING: Living = Living::new();
+
+/// The channel behind a pointer from C; `None` unless there is one.
+///
+/// # Safety
+/// Nobody destroys it meanwhile.
+pub(crate) unsafe fn find<'a>(channel: *mut rdma_event_channel) -> Option<&'a ChannelObject> {
+    if !LIVING.contains(channel) {
+        return None;
+    }
+    // SAFETY: registered, hence exported and not retired; upheld by the caller.
+    unsafe { ChannelObject::from_ptr(channel) }
+}
+
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     match EventChannel::new() {
-        Ok(channel) => ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel),
+        Ok(channel) => {
+            LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel))
+        }
         Err(error) => null(of_io(&error)),
     }
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if !channel.is_null() {
-        // SAFETY: not NULL, hence ours; the caller gives it up, with all identifiers on it gone.
+    if LIVING.remove(channel) {
+        // SAFETY: it was alive; the caller gives it up, with all identifiers on it gone.
         drop(unsafe { ChannelObject::retire(channel) });
     }
 }
@@ -30,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 /// NULL as the channel makes the identifier synchronous.
 pub(crate) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { id::find(id) }) else { return minus1(libc::EINVAL) };
     let was_sync = object.tail.is_sync();
     let sync = channel.is_null();
     if was_sync && sync {
@@ -39,7 +55,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *m
     // SAFETY: no precondition.
     let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
     // SAFETY: just created or the caller's.
-    let Some(to) = (unsafe { ChannelObject::from_ptr(channel) }) else { return -1 };
+    let Some(to) = (unsafe { find(channel) }) else { return -1 };
     if was_sync {
         // SAFETY: a synchronous identifier keeps its last event itself.
         unsafe { drop_own_event(id) };

@@ -12,7 +12,7 @@ use crate::errno::minus1;
 use crate::ibv::qp::QPT_UD;
 
 use super::addr::call;
-use super::id::PS_TCP;
+use super::id::{IdTail, PS_TCP, find};
 
 /// The bytes of C's private data.
 ///
@@ -52,7 +52,7 @@ unsafe fn from_c<'a>(param: *const rdma_conn_param) -> (Option<ConnParam>, &'a [
 /// `id` is live or NULL.
 unsafe fn lacks_qp(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> bool {
     // SAFETY: upheld by the caller.
-    unsafe { id.as_ref() }.is_some_and(|id| id.ps == PS_TCP && id.qp.is_null() && param.is_null())
+    unsafe { find(id).is_some() && (*id).ps == PS_TCP && (*id).qp.is_null() && param.is_null() }
 }
 
 pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
         }
         from_c(param)
     };
-    let connect = |tail: &super::id::IdTail| {
+    let connect = |tail: &IdTail| {
         let prefix = std::mem::take(&mut tail.extra().connect);
         if prefix.is_empty() {
             tail.id.connect(conn.as_ref(), data)
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
             return minus1(libc::EINVAL);
         }
         let (conn, data) = from_c(param);
-        (conn, data, id.as_ref().is_some_and(|id| id.qp_type == QPT_UD))
+        (conn, data, find(id).is_some() && (*id).qp_type == QPT_UD)
     };
     // A datagram service hears nothing more about a request it accepted.
     // SAFETY: as the caller's.

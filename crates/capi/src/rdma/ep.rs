@@ -12,7 +12,7 @@ use crate::errno::minus1;
 use super::addr::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use super::addrinfo::RAI_PASSIVE;
 use super::event::{complete, drop_own_event, rdma_get_cm_event};
-use super::id::{self, IdObject, InitAttr, rdma_destroy_id};
+use super::id::{self, InitAttr, find, rdma_destroy_id};
 use super::option::rdma_set_option;
 use super::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 
@@ -76,7 +76,7 @@ unsafe fn passive(
         if !pd.is_null() {
             (*id).pd = pd;
         }
-        if let (Some(object), Some(init)) = (IdObject::from_ptr(id), qp_init_attr.as_ref()) {
+        if let (Some(object), Some(init)) = (find(id), qp_init_attr.as_ref()) {
             let init = ibv_qp_init_attr { qp_type: res.ai_qp_type, ..*init };
             object.tail.extra().qp_init_attr = Some(InitAttr(init));
         }
@@ -118,7 +118,7 @@ unsafe fn active(
                 return created;
             }
         }
-        if let Some(object) = IdObject::from_ptr(id)
+        if let Some(object) = find(id)
             && res.ai_connect_len != 0
             && !res.ai_connect.is_null()
         {
@@ -130,11 +130,11 @@ unsafe fn active(
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    if id.is_null() {
-        return;
-    }
-    // SAFETY: not NULL, hence ours; the caller gives it up.
+    // SAFETY: a live identifier that the caller gives up.
     unsafe {
+        if find(id).is_none() {
+            return;
+        }
         if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
         }
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 /// The next request at a synchronous listener, with a QP if the listener was created with attributes for it.
 pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { IdObject::from_ptr(listen) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { find(listen) }) else { return minus1(libc::EINVAL) };
     if id.is_null() || !object.tail.is_sync() {
         return minus1(libc::EINVAL);
     }

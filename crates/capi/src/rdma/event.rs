@@ -11,8 +11,8 @@ use crate::errno::{minus1, of_io};
 use crate::ibv::ah::ah_attr;
 use crate::object::Object;
 
-use super::channel::{ChannelObject, rdma_migrate_id};
-use super::id::{IdObject, by_cookie, channel_of, create_child, rdma_destroy_id, refresh, set_path_record};
+use super::channel::{self, rdma_migrate_id};
+use super::id::{by_cookie, channel_of, create_child, find, rdma_destroy_id, refresh, set_path_record};
 
 /// Dropping the tail acknowledges the event and frees its private data.
 type EventObject = Object<rdma_cm_event, CmEvent>;
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { ChannelObject::from_ptr(channel) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { channel::find(channel) }) else { return minus1(libc::EINVAL) };
     if event.is_null() {
         return minus1(libc::EINVAL);
     }
@@ -75,7 +75,7 @@ unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Option<*mut rdm
     // SAFETY: upheld by the caller.
     unsafe {
         let child = create_child(listener, &event.id);
-        let sync = IdObject::from_ptr(listener).is_some_and(|object| object.tail.is_sync());
+        let sync = find(listener).is_some_and(|object| object.tail.is_sync());
         if sync && rdma_migrate_id(child, ptr::null_mut()) != 0 {
             rdma_destroy_id(child);
             return None;
@@ -146,7 +146,7 @@ pub(crate) unsafe fn drop_own_event(id: *mut rdma_cm_id) {
 /// `id` is live.
 pub(crate) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
     if !object.tail.is_sync() {
         return 0;
     }

@@ -17,10 +17,10 @@ use crate::ibv::device::ContextObject;
 use crate::ibv::events::ObjectId;
 use crate::ibv::qp::{QPT_RC, QPT_UD, QpObject};
 use crate::ibv::query::PORT;
-use crate::object::Object;
+use crate::object::{Living, Object};
 
 use super::addr::to_c;
-use super::channel::{ChannelObject, rdma_create_event_channel, rdma_destroy_event_channel};
+use super::channel::{self, rdma_create_event_channel, rdma_destroy_event_channel};
 use super::device::cm_device;
 use super::event::drop_own_event;
 
@@ -37,6 +37,20 @@ pub(crate) struct IdTail {
     /// Calls wait for their event; the channel is the identifier's own.
     sync: AtomicBool,
     extra: Mutex<Extra>,
+}
+
+static LIVING: Living = Living::new();
+
+/// The identifier behind a pointer from C; `None` unless there is one.
+///
+/// # Safety
+/// Nobody destroys it meanwhile.
+pub(crate) unsafe fn find<'a>(id: *mut rdma_cm_id) -> Option<&'a IdObject> {
+    if !LIVING.contains(id) {
+        return None;
+    }
+    // SAFETY: registered, hence exported and not retired; upheld by the caller.
+    unsafe { IdObject::from_ptr(id) }
 }
 
 /// What rdma_create_ep leaves for later calls, and what public pointers lead to.
@@ -106,7 +120,7 @@ pub(crate) unsafe fn create(
     // SAFETY: no precondition.
     let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
     // SAFETY: just created or the caller's.
-    let queue = unsafe { ChannelObject::from_ptr(channel) }.ok_or(libc::EMFILE)?;
+    let queue = unsafe { channel::find(channel) }.ok_or(libc::EMFILE)?;
     let object_id = ObjectId::new();
     let id = match Id::new(&device.tail.context, &queue.tail, space, object_id.0) {
         Ok(id) => id,
@@ -157,7 +171,7 @@ fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> *mut r
     let tail = IdTail { id, object_id, sync: AtomicBool::new(sync), extra: Mutex::default() };
     let exported = IdObject::export(public, tail);
     object_id.register(exported);
-    exported
+    LIVING.insert(exported)
 }
 
 /// Brings the public addresses, device and QP state up to date with the identifier.
@@ -166,7 +180,7 @@ fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> *mut r
 /// `id` is live.
 pub(crate) unsafe fn refresh(id: *mut rdma_cm_id) {
     // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return };
+    let Some(object) = (unsafe { find(id) }) else { return };
     let inner = &object.tail.id;
     // SAFETY: members of a live object; librdmacm writes them inside its calls, too.
     unsafe {
@@ -204,7 +218,7 @@ pub(crate) unsafe fn refresh(id: *mut rdma_cm_id) {
 /// `id` is live.
 pub(crate) unsafe fn set_path_record(id: *mut rdma_cm_id) {
     // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return };
+    let Some(object) = (unsafe { find(id) }) else { return };
     let Some(path) = object.tail.id.path() else { return };
     let mut extra = object.tail.extra();
     let record = extra.path_rec.insert(Box::new(path_record(&path)));
@@ -246,12 +260,13 @@ pub(crate) fn by_cookie(id: &Id) -> Option<*mut rdma_cm_id> {
 /// `id` is live.
 pub(crate) unsafe fn channel_of<'a>(id: *mut rdma_cm_id) -> Option<&'a EventChannel> {
     // SAFETY: upheld by the caller; a channel outlives its identifiers.
-    unsafe { ChannelObject::from_ptr((*id).channel) }.map(|channel| &channel.tail)
+    unsafe { channel::find((*id).channel) }.map(|channel| &channel.tail)
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
+    LIVING.remove(id);
     // From here on no event finds it; those found before hold receipts, for which `destroy` waits.
     object.tail.object_id.unregister();
     // SAFETY: a live identifier that the caller gives up.

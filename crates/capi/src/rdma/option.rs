@@ -10,6 +10,7 @@ use crate::abi::objects::ibv_ece;
 use crate::errno::minus1;
 
 use super::addr::call;
+use super::id::find;
 
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -33,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 /// `id` is live or NULL.
 unsafe fn takes_ece(id: *mut rdma_cm_id) -> bool {
     // SAFETY: upheld by the caller.
-    unsafe { id.as_ref() }.is_some_and(|id| id.qp.is_null())
+    unsafe { find(id).is_some() && (*id).qp.is_null() }
 }
 
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {

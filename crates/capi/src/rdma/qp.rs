@@ -17,7 +17,7 @@ use crate::ibv::qp::{
 };
 use crate::ibv::srq::{self, create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
-use super::id::{IdObject, refresh};
+use super::id::{find, refresh};
 
 pub(crate) unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -25,10 +25,11 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (Some(public), Some(init)) = (unsafe { (id.as_ref(), init_attr.as_mut()) }) else {
+    let (Some(object), Some(init)) = (unsafe { (find(id), init_attr.as_mut()) }) else {
         return minus1(libc::EINVAL);
     };
-    let pd = if pd.is_null() { public.pd } else { pd };
+    // SAFETY: a live identifier.
+    let pd = if pd.is_null() { unsafe { (*object.public()).pd } } else { pd };
     let create = |init: &mut ibv_qp_init_attr| {
         // SAFETY: as the caller's.
         unsafe { ibv_create_qp(pd, ptr::from_mut(init)) }
@@ -39,12 +40,13 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (Some(public), Some(attr)) = (unsafe { (id.as_ref(), attr.as_mut()) }) else {
+    let (Some(object), Some(attr)) = (unsafe { (find(id), attr.as_mut()) }) else {
         return minus1(libc::EINVAL);
     };
     if attr.comp_mask & qp::INIT_ATTR_PD == 0 {
         attr.comp_mask |= qp::INIT_ATTR_PD;
-        attr.pd = public.pd;
+        // SAFETY: a live identifier.
+        attr.pd = unsafe { (*object.public()).pd };
     }
     let mut init = attr.classic();
     let pd = attr.pd;
@@ -71,7 +73,7 @@ unsafe fn create_with(
 ) -> c_int {
     // SAFETY: upheld by the caller.
     unsafe {
-        let Some(object) = IdObject::from_ptr(id) else { return minus1(libc::EINVAL) };
+        let Some(object) = find(id) else { return minus1(libc::EINVAL) };
         let foreign = pd.as_ref().is_none_or(|pd| pd.context != (*id).verbs);
         if !(*id).qp.is_null() || (*id).verbs.is_null() || foreign {
             return minus1(libc::EINVAL);
@@ -171,7 +173,7 @@ unsafe fn destroy_cq(cq: &mut *mut ibv_cq, channel: &mut *mut ibv_comp_channel) 
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { IdObject::from_ptr(id) }) else { return };
+    let Some(object) = (unsafe { find(id) }) else { return };
     object.tail.id.detach_qp();
     // SAFETY: a live identifier; the caller gives up its QP.
     unsafe {
@@ -190,14 +192,16 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: ours or NULL.
     unsafe {
-        let Some(public) = id.as_mut() else { return minus1(libc::EINVAL) };
-        let pd = if pd.is_null() { public.pd } else { pd };
+        if find(id).is_none() {
+            return minus1(libc::EINVAL);
+        }
+        let pd = if pd.is_null() { (*id).pd } else { pd };
         let srq = ibv_create_srq(pd, attr);
         if srq.is_null() {
             return -1;
         }
-        public.srq = srq;
-        public.pd = pd;
+        (*id).srq = srq;
+        (*id).pd = pd;
         0
     }
 }
@@ -205,20 +209,20 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
     unsafe {
-        let (Some(public), Some(attr)) = (id.as_mut(), attr.as_mut()) else { return minus1(libc::EINVAL) };
+        let (Some(_), Some(attr)) = (find(id), attr.as_mut()) else { return minus1(libc::EINVAL) };
         if attr.comp_mask & srq::INIT_ATTR_TYPE == 0 {
             return minus1(libc::EINVAL);
         }
         if attr.comp_mask & srq::INIT_ATTR_PD == 0 || attr.pd.is_null() {
             attr.comp_mask |= srq::INIT_ATTR_PD;
-            attr.pd = public.pd;
+            attr.pd = (*id).pd;
         }
-        let srq = create_srq_ex(public.verbs, ptr::from_mut(attr));
+        let srq = create_srq_ex((*id).verbs, ptr::from_mut(attr));
         if srq.is_null() {
             return -1;
         }
-        public.srq = srq;
-        public.pd = attr.pd;
+        (*id).srq = srq;
+        (*id).pd = attr.pd;
         0
     }
 }
@@ -226,8 +230,8 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *m
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: ours or NULL.
     unsafe {
-        if let Some(public) = id.as_mut() {
-            let srq = std::mem::replace(&mut public.srq, ptr::null_mut());
+        if find(id).is_some() {
+            let srq = std::mem::replace(&mut (*id).srq, ptr::null_mut());
             if !srq.is_null() {
                 ibv_destroy_srq(srq);
             }
@@ -242,7 +246,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (object, attr) = unsafe { (IdObject::from_ptr(id), attr.as_mut()) };
+    let (object, attr) = unsafe { (find(id), attr.as_mut()) };
     let (Some(object), Some(attr)) = (object, attr) else { return minus1(libc::EINVAL) };
     let Some(state) = state_from_c(attr.qp_state) else { return minus1(libc::EINVAL) };
     if mask.is_null() {

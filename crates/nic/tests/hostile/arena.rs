@@ -1,0 +1,121 @@
+//! The memory at stake: one buffer, of which parts are granted to peers in various ways and the rest is secret.
+
+use roxie::transport::Access;
+use roxie::verbs::{Buffer, Mr, Pd};
+use roxie::wire::Rkey;
+
+/// Fills whatever no peer may read; nothing else contains it four times in a row.
+const SECRET: u8 = 0xc7;
+const LEN: usize = 0x1_4000;
+
+/// A part of the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+/// For all remote operations.
+const OPEN: Part = Part { at: 0x1000, len: 0x4000 };
+/// For READ only.
+const READABLE: Part = Part { at: 0x6000, len: 0x1000 };
+/// For WRITE only, and addressed from near the end of the address space.
+const EDGE: Part = Part { at: 0x8000, len: 0x1000 };
+/// Where receives, READ data and results of atomics go; its key gives peers nothing.
+pub(crate) const INBOX: Part = Part { at: 0xa000, len: 0x3000 };
+/// Was registered once.
+const STALE: Part = Part { at: 0xe000, len: 0x1000 };
+/// Of another protection domain.
+const FOREIGN: Part = Part { at: 0xf000, len: 0x1000 };
+/// What the victims send.
+pub(crate) const SOURCE: Part = Part { at: 0x1_1000, len: 0x2000 };
+
+/// Addresses of [`EDGE`]; the byte after it would be the last of the address space.
+const EDGE_IOVA: u64 = u64::MAX - EDGE.len as u64;
+
+/// What a peer may name: a key and the range it once meant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) key: Rkey,
+    pub(crate) va: u64,
+    pub(crate) len: u64,
+}
+
+pub(crate) struct Arena {
+    // Before the buffer: they are deregistered first.
+    _granted: Vec<Mr>,
+    pub(crate) buffer: Buffer,
+    pub(crate) open: Target,
+    pub(crate) readable: Target,
+    pub(crate) edge: Target,
+    pub(crate) stale: Target,
+    pub(crate) foreign: Target,
+    pub(crate) private: Target,
+}
+
+/// Whether bytes contain what no peer may read.
+pub(crate) fn tells_a_secret(bytes: &[u8]) -> bool {
+    bytes.windows(4).any(|window| window == [SECRET; 4])
+}
+
+fn public(at: usize) -> u8 {
+    at as u8 & 0x7f
+}
+
+/// What must be there at the end, if anything in particular.
+fn expected(at: usize) -> Option<u8> {
+    let inside = |part: &Part| (part.at..part.at + part.len).contains(&at);
+    if [OPEN, EDGE, INBOX].iter().any(inside) {
+        None
+    } else if [READABLE, SOURCE].iter().any(inside) {
+        Some(public(at))
+    } else {
+        Some(SECRET)
+    }
+}
+
+impl Arena {
+    pub(crate) fn new(pd: &Pd, other: &Pd) -> Self {
+        let buffer = pd.alloc_buffer(LEN, Access::LOCAL_WRITE).expect("memory");
+        let content: Vec<u8> = (0..LEN).map(|at| expected(at).unwrap_or_else(|| public(at))).collect();
+        buffer.write(0, &content);
+        let register = |pd: &Pd, part: Part, iova: Option<u64>, access: Access| {
+            let addr = buffer.addr() + part.at as u64;
+            let va = iova.unwrap_or(addr);
+            // SAFETY: a part of the buffer, which is dropped after the registration and only copied from and to.
+            let mr = unsafe { pd.reg_mr(addr as *mut u8, part.len, va, access | Access::LOCAL_WRITE) };
+            let mr = mr.expect("a legal registration");
+            let target = Target { key: mr.rkey(), va, len: part.len as u64 };
+            (mr, target)
+        };
+        let (open_mr, open) =
+            register(pd, OPEN, None, Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+        let (readable_mr, readable) = register(pd, READABLE, None, Access::REMOTE_READ);
+        let (edge_mr, edge) = register(pd, EDGE, Some(EDGE_IOVA), Access::REMOTE_WRITE);
+        let (foreign_mr, foreign) =
+            register(other, FOREIGN, None, Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+        let (stale_mr, stale) = register(pd, STALE, None, Access::REMOTE_WRITE | Access::REMOTE_READ);
+        drop(stale_mr);
+        let private = Target { key: buffer.mr().rkey(), va: buffer.addr(), len: LEN as u64 };
+        let granted = vec![open_mr, readable_mr, edge_mr, foreign_mr];
+        Self { _granted: granted, buffer, open, readable, edge, stale, foreign, private }
+    }
+
+    /// Nothing that was not granted has changed.
+    pub(crate) fn check(&self) {
+        let mut now = vec![0; LEN];
+        self.buffer.read(0, &mut now);
+        for (at, byte) in now.iter().enumerate() {
+            if let Some(expected) = expected(at) {
+                assert_eq!(*byte, expected, "the byte at {at:#x} of the arena");
+            }
+        }
+    }
+
+    /// What is in the part for all operations.
+    pub(crate) fn open_bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.buffer.read(OPEN.at + offset, &mut bytes);
+        bytes
+    }
+}

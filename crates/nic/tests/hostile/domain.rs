@@ -1,0 +1,41 @@
+//! A process of its own for each test, with a domain and a UDP port that nobody else has.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::{Command, abort};
+
+/// Set in the inner process.
+const INSIDE: &str = "ROXIE_HOSTILE_INSIDE";
+
+/// Runs `body` in a new process; `test` is the name of the calling test.
+pub(crate) fn alone(test: &str, body: fn()) {
+    if std::env::var_os(INSIDE).is_some() {
+        // A panic of the engine's own thread would otherwise go unnoticed.
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            print(panic);
+            abort();
+        }));
+        return body();
+    }
+    let port = free_port();
+    let status = Command::new(std::env::current_exe().expect("a test knows its own file"))
+        .args([test, "--exact", "--nocapture"])
+        .env(INSIDE, "1")
+        .env("ROXIE_DOMAIN", format!("hostile-{port}:{port}"))
+        .env("ROXIE_NETDEV", "lo")
+        .status()
+        .expect("a test can be started again");
+    assert!(status.success(), "{test} in its own process: {status}");
+}
+
+/// The UDP port of this process's domain.
+pub(crate) fn port() -> u16 {
+    let domain = std::env::var("ROXIE_DOMAIN").expect("set by `alone`");
+    domain.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port behind the colon")
+}
+
+/// A port nobody has now; the chance that somebody takes it meanwhile is that of an ephemeral port coming twice.
+fn free_port() -> u16 {
+    let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
+    probe.local_addr().expect("it is bound").port()
+}

@@ -1,0 +1,143 @@
+//! The device under attack, with a barrier: a queue pair nobody attacks, whose answers tell that everything sent
+//! before was looked at, and that the device still answers.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use roxie::sys::{self, PollFd};
+use roxie::transport::{Access, AsyncEventKind, QpAttr, QpState, QpType};
+use roxie::verbs::{AsyncElement, Context, Device, DeviceConfig, Pd};
+use roxie::wire::{Opcode, Operation, Packet, Psn, Qpn};
+
+use crate::arena::Arena;
+use crate::domain;
+use crate::packets::Fields;
+use crate::peer::Peer;
+use crate::victim::{Victim, connected};
+
+/// Numbers the peer gives its imagined queue pairs; one slot, so that the device needs one socket for them.
+const PEER_QPNS: u32 = 0x40_0000;
+/// The device has this long to answer before it counts as dead.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A barrier may have been lost with the storm that went before; it is sent again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+pub(crate) struct Lab {
+    pub(crate) device: Device,
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) other: Pd,
+    pub(crate) arena: Arena,
+    pub(crate) peer: Peer,
+    sentinel: Option<Victim>,
+    next_qpn: u32,
+    events: HashMap<u64, Vec<AsyncEventKind>>,
+    /// What arrived while waiting for the sentinel.
+    replies: HashMap<u32, Vec<Vec<u8>>>,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        let device = Device::open(&DeviceConfig::from_env()).expect("lo exists");
+        let context = device.context().expect("descriptors");
+        let pd = context.alloc_pd().expect("the engine starts");
+        let other = context.alloc_pd().expect("the engine runs");
+        let arena = Arena::new(&pd, &other);
+        let peer = Peer::new(domain::port()).expect("loopback has more than one address");
+        let mut lab = Self {
+            device,
+            context,
+            pd,
+            other,
+            arena,
+            peer,
+            sentinel: None,
+            next_qpn: 0,
+            events: HashMap::new(),
+            replies: HashMap::new(),
+        };
+        let attr = QpAttr { access: Access::REMOTE_WRITE, ..connected() };
+        lab.sentinel = Some(Victim::new(&mut lab, QpType::Rc, false, attr));
+        lab
+    }
+
+    /// A number for the peer's end of a connection, not used before within the last 65536.
+    pub(crate) fn peer_qpn(&mut self) -> Qpn {
+        self.next_qpn = (self.next_qpn + 1) & 0xffff;
+        Qpn::new(PEER_QPNS | self.next_qpn)
+    }
+
+    /// Waits until the device has looked at everything sent to its slot so far; drives it, or lets its thread.
+    pub(crate) fn barrier(&mut self, drive: bool) {
+        let Some(mut sentinel) = self.sentinel.take() else { return };
+        let fields = Fields::new(sentinel.qp.qpn(), sentinel.expected);
+        let packet = fields.packet(Opcode::RC_WRITE_ONLY, &[]);
+        let start = Instant::now();
+        let mut sent = None;
+        'answered: loop {
+            if sent.is_none_or(|at: Instant| at.elapsed() > AGAIN) {
+                self.peer.send(&packet);
+                sent = Some(Instant::now());
+            }
+            if drive {
+                assert!(sentinel.cq.poll_one().is_none());
+            } else {
+                std::thread::yield_now();
+            }
+            while let Some(bytes) = self.peer.next() {
+                let packet = Packet::parse(&bytes).expect("checked when it arrived");
+                let qpn = packet.bth.dest_qp;
+                let is_ack = packet.row().operation == Operation::Ack && packet.bth.psn == sentinel.expected;
+                if qpn != sentinel.peer_qpn {
+                    self.replies.entry(qpn.value()).or_default().push(bytes);
+                } else if is_ack {
+                    break 'answered;
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "the device does not answer");
+        }
+        sentinel.expected = sentinel.expected.advance(1);
+        assert_eq!(sentinel.qp.state(), QpState::Rts, "nobody attacked the sentinel");
+        self.sentinel = Some(sentinel);
+    }
+
+    /// What the device has sent to an end of the peer's.
+    pub(crate) fn replies(&mut self, qpn: Qpn) -> Vec<Vec<u8>> {
+        for bytes in self.peer.drain() {
+            let to = Packet::parse(&bytes).expect("checked when it arrived").bth.dest_qp;
+            self.replies.entry(to.value()).or_default().push(bytes);
+        }
+        self.replies.remove(&qpn.value()).unwrap_or_default()
+    }
+
+    /// Forgets what was sent to ends that are gone.
+    pub(crate) fn forget_replies(&mut self) {
+        self.replies.clear();
+    }
+
+    /// The asynchronous events about a queue pair since the last call.
+    pub(crate) fn events(&mut self, cookie: u64) -> Vec<AsyncEventKind> {
+        loop {
+            let mut fds = [PollFd::readable(self.context.async_fd())];
+            if sys::poll(&mut fds, Some(0)).expect("poll") == 0 {
+                return self.events.remove(&cookie).unwrap_or_default();
+            }
+            let event = self.context.get_async_event().expect("it was readable");
+            if let AsyncElement::Qp(cookie) = event.element {
+                self.events.entry(cookie).or_default().push(event.kind);
+            }
+        }
+    }
+
+    /// The value of a counter of the device.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let rows = self.device.counters();
+        rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+}
+
+/// A PSN that wraps soon, as often as not.
+pub(crate) fn psn(random: u64) -> Psn {
+    let low = random as u32 & 0xff;
+    if random >> 32 & 1 == 0 { Psn::new(0xff_ff80 + low) } else { Psn::new(random as u32) }
+}
