@@ -96,9 +96,7 @@ fn trampolines(nodes: &[Node], arch: &str) -> String {
 /// Loads the three arguments of `unsupported(name, errno, returns)`.
 fn load_arguments(arch: &str, label: &str, errno: i32, returns: i32) -> String {
     match arch {
-        "x86_64" => format!(
-            " leaq {label}_name(%rip), %rdi\n movl ${errno}, %esi\n movq ${returns}, %rdx\n"
-        ),
+        "x86_64" => format!(" leaq {label}_name(%rip), %rdi\n movl ${errno}, %esi\n movq ${returns}, %rdx\n"),
         _ => format!(
             " adrp x0, {label}_name\n add x0, x0, :lo12:{label}_name\n mov w1, #{errno}\n mov x2, #{returns}\n"
         ),

@@ -13,8 +13,8 @@ use transport::cm::{
 };
 use transport::{Instant, PathMtu, QpState};
 use wire::cm::{
-    Answered, CmMessage, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu, ServiceId,
-    SidrRep, SidrReq, SidrStatus,
+    Answered, CmMessage, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu,
+    ServiceId, SidrRep, SidrReq, SidrStatus,
 };
 use wire::{Gid, MAD_LEN, PKey, Psn, QKey, Qpn};
 
@@ -160,9 +160,21 @@ impl<'a> World<'a> {
                 header.emit(private_data.first_chunk_mut().expect("longer than the header"));
                 let request_id = local;
                 let (p_key, service_id) = (PKey::DEFAULT, service(draw));
-                CmMessage::SidrReq(SidrReq { tid, request_id, p_key, service_id, private_data, ..SidrReq::default() })
+                CmMessage::SidrReq(SidrReq {
+                    tid,
+                    request_id,
+                    p_key,
+                    service_id,
+                    private_data,
+                    ..SidrReq::default()
+                })
             }
-            5 => CmMessage::Dreq(Dreq { local_comm_id: local, remote_comm_id: remote, remote_qpn: qpn, ..Dreq::default() }),
+            5 => CmMessage::Dreq(Dreq {
+                local_comm_id: local,
+                remote_comm_id: remote,
+                remote_qpn: qpn,
+                ..Dreq::default()
+            }),
             6 => {
                 let mut ari = [0; 72];
                 ari[..8].copy_from_slice(&guid.to_be_bytes());
@@ -171,7 +183,11 @@ impl<'a> World<'a> {
                     remote_comm_id: remote,
                     message: Answered(draw.below(4) as u8),
                     ari_len: draw.pick(&[8, 0, 72, 127]),
-                    reason: draw.pick(&[RejReason::TIMEOUT, RejReason::STALE_CONNECTION, RejReason::CONSUMER_DEFINED]),
+                    reason: draw.pick(&[
+                        RejReason::TIMEOUT,
+                        RejReason::STALE_CONNECTION,
+                        RejReason::CONSUMER_DEFINED,
+                    ]),
                     ari,
                     ..Rej::default()
                 })
@@ -184,7 +200,9 @@ impl<'a> World<'a> {
     /// Something that answers a message of ours, or nearly.
     fn reply(&mut self) {
         let draw = &mut self.draw;
-        let Some(&message) = self.seen.get(draw.below(self.seen.len().max(1) as u32) as usize) else { return };
+        let Some(&message) = self.seen.get(draw.below(self.seen.len().max(1) as u32) as usize) else {
+            return;
+        };
         let ours = match message {
             CmMessage::Req(m) => (m.tid, m.local_comm_id, 0),
             CmMessage::Rep(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
@@ -238,11 +256,21 @@ impl<'a> World<'a> {
                 local_comm_id: from,
                 remote_comm_id: to,
                 message: answered,
-                reason: draw.pick(&[RejReason::CONSUMER_DEFINED, RejReason::STALE_CONNECTION, RejReason(0xffff)]),
+                reason: draw.pick(&[
+                    RejReason::CONSUMER_DEFINED,
+                    RejReason::STALE_CONNECTION,
+                    RejReason(0xffff),
+                ]),
                 ari_len: draw.any(),
                 ..Rej::default()
             }),
-            5 => CmMessage::Dreq(Dreq { tid, local_comm_id: from, remote_comm_id: to, remote_qpn, ..Dreq::default() }),
+            5 => CmMessage::Dreq(Dreq {
+                tid,
+                local_comm_id: from,
+                remote_comm_id: to,
+                remote_qpn,
+                ..Dreq::default()
+            }),
             6 => CmMessage::Drep(Drep { tid, local_comm_id: from, remote_comm_id: to, ..Drep::default() }),
             7 => CmMessage::SidrRep(SidrRep {
                 tid,
@@ -445,7 +473,8 @@ impl<'a> World<'a> {
             9 => drop(self.cm.establish(id)),
             10 => self.cm.establish_qp(qp.qpn),
             11 => {
-                let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn: qp.qpn, q_key: QKey(1), private_data };
+                let answer =
+                    SidrAnswer { status: SidrStatus::SUCCESS, qpn: qp.qpn, q_key: QKey(1), private_data };
                 let _refused_or_not = self.cm.sidr_reply(id, &answer);
             }
             12 => {

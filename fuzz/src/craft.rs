@@ -76,7 +76,12 @@ pub(crate) fn atomic(draw: &mut Draw<'_>) -> AtomicEth {
         4 => region.base.wrapping_add(draw.any::<u8>().into()),
         _ => draw.any::<u64>() & !7,
     };
-    AtomicEth { va, r_key: r_key(draw, region.key), swap_or_add: draw.any(), compare: draw.any::<u8>().into() }
+    AtomicEth {
+        va,
+        r_key: r_key(draw, region.key),
+        swap_or_add: draw.any(),
+        compare: draw.any::<u8>().into(),
+    }
 }
 
 fn r_key(draw: &mut Draw<'_>, right: Rkey) -> Rkey {
@@ -128,7 +133,9 @@ pub(crate) fn packet(row: &OpcodeRow, content: &Content) -> Vec<u8> {
             ExtHeader::Ieth => {
                 Ieth { r_key: content.invalidate }.emit(rest.first_chunk_mut().expect("fits"));
             }
-            ExtHeader::Deth => Deth { q_key: content.q_key, src_qp: QPN }.emit(rest.first_chunk_mut().expect("fits")),
+            ExtHeader::Deth => {
+                Deth { q_key: content.q_key, src_qp: QPN }.emit(rest.first_chunk_mut().expect("fits"))
+            }
             ExtHeader::Rdeth | ExtHeader::Xrceth | ExtHeader::Feth | ExtHeader::CnpReserved => {}
         }
     }

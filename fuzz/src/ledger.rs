@@ -29,10 +29,8 @@ pub(crate) struct Region {
     access: Access,
 }
 
-const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC);
+const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// One of each kind: ordinary, read-only, write-only, for atomics, at both ends of the address space, empty.
 pub(crate) const REGIONS: [Region; 7] = [
@@ -67,6 +65,8 @@ struct Grant {
     /// The queue pair writes it: a receive, a READ, an atomic.
     write: bool,
     send: bool,
+    /// Bytes written to it so far.
+    written: u64,
 }
 
 pub(crate) struct Ledger {
@@ -134,7 +134,14 @@ impl Ledger {
             len: sge.length.into(),
             write,
             send,
+            written: 0,
         }));
+    }
+
+    /// Bytes that were written to a send work request's memory: those of a READ or atomic before it completes.
+    pub(crate) fn fetched(&self, wr_id: u64) -> u64 {
+        let own = |grant: &&Grant| grant.send && grant.wr_id == wr_id;
+        self.grants.borrow().iter().filter(own).map(|grant| grant.written).sum()
     }
 
     /// A work request is complete, and of sends all earlier ones.
@@ -156,7 +163,11 @@ impl Ledger {
     pub(crate) fn packet(&self, packet: &wire::Packet<'_>) {
         let reth = packet.reth();
         if let Some(reth) = reth {
-            let list = if packet.row().operation == wire::Operation::ReadRequest { &self.reads } else { &self.writes };
+            let list = if packet.row().operation == wire::Operation::ReadRequest {
+                &self.reads
+            } else {
+                &self.writes
+            };
             list.borrow_mut().push(reth);
         }
         self.doing.set(Doing::Packet { reth, atomic: packet.atomic_eth(), invalidate: packet.ieth() });
@@ -171,8 +182,7 @@ impl Ledger {
         write: bool,
     ) -> Result<Range<usize>, AccessFault> {
         assert_eq!(pd, PD);
-        let given =
-            |grant: &Grant| inside(addr, len, grant.addr, grant.len) && grant.write == write;
+        let given = |grant: &Grant| inside(addr, len, grant.addr, grant.len) && grant.write == write;
         assert!(
             self.grants.borrow().iter().any(given),
             "local {} of {len} bytes at {addr:#x}, which no work request names",
@@ -184,7 +194,15 @@ impl Ledger {
         self.place(REGIONS.len(), LOCAL_BASE, LOCAL_LEN, addr, len)
     }
 
-    fn remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, len: u64, need: Access) -> Result<Range<usize>, AccessFault> {
+    fn remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Range<usize>, AccessFault> {
         assert_eq!((pd, qpn), (PD, QPN));
         assert!(self.qp_access.get().contains(need), "the queue pair does not permit {need:?}");
         let found = REGIONS.iter().position(|region| region.key == rkey).ok_or(AccessFault::BadKey)?;
@@ -198,7 +216,14 @@ impl Ledger {
         self.place(found, region.base, region.len, va, len)
     }
 
-    fn place(&self, index: usize, base: u64, size: u64, addr: u64, len: u64) -> Result<Range<usize>, AccessFault> {
+    fn place(
+        &self,
+        index: usize,
+        base: u64,
+        size: u64,
+        addr: u64,
+        len: u64,
+    ) -> Result<Range<usize>, AccessFault> {
         if !inside(addr, len, base, size) {
             return Err(AccessFault::OutOfBounds);
         }
@@ -222,7 +247,14 @@ impl Memory for Ledger {
         Ok(())
     }
 
-    fn check_local(&self, pd: PdId, lkey: Lkey, addr: u64, len: u64, access: Access) -> Result<(), AccessFault> {
+    fn check_local(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessFault> {
         self.local(pd, lkey, addr, len, access.contains(Access::LOCAL_WRITE)).map(|_| ())
     }
 
@@ -235,7 +267,11 @@ impl Memory for Ledger {
 
     fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
         assert!(matches!(self.doing.get(), Doing::Packet { .. }));
-        let place = self.local(pd, lkey, addr, src.len() as u64, true)?;
+        let len = src.len() as u64;
+        let place = self.local(pd, lkey, addr, len, true)?;
+        // Where elements overlap all of them count.
+        let meant = |grant: &&mut Grant| grant.write && inside(addr, len, grant.addr, grant.len);
+        self.grants.borrow_mut().iter_mut().filter(meant).for_each(|grant| grant.written += len);
         self.arena.borrow_mut()[place].copy_from_slice(src);
         Ok(())
     }
@@ -249,7 +285,9 @@ impl Memory for Ledger {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        let Doing::Packet { reth: Some(reth), .. } = self.doing.get() else { panic!("no packet names a range") };
+        let Doing::Packet { reth: Some(reth), .. } = self.doing.get() else {
+            panic!("no packet names a range")
+        };
         assert_eq!((reth.r_key, reth.va, u64::from(reth.dma_len)), (rkey, va, len));
         // A duplicate READ is checked although the queue pair may have lost its permission since.
         let qp = self.qp_access.get();
@@ -259,10 +297,20 @@ impl Memory for Ledger {
         found.map(|_| ())
     }
 
-    fn read_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+    fn read_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessFault> {
         assert!(matches!(self.doing.get(), Doing::Transmit));
         let len = dst.len() as u64;
-        assert!(Self::asked(&self.reads, rkey, va, len), "READ of {len} bytes at {va:#x}, which no request names");
+        assert!(
+            Self::asked(&self.reads, rkey, va, len),
+            "READ of {len} bytes at {va:#x}, which no request names"
+        );
         let qp = self.qp_access.replace(ALL);
         let place = self.remote(pd, qpn, rkey, va, len, Access::REMOTE_READ);
         self.qp_access.set(qp);
@@ -273,14 +321,26 @@ impl Memory for Ledger {
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
         assert!(matches!(self.doing.get(), Doing::Packet { .. }));
         let len = src.len() as u64;
-        assert!(Self::asked(&self.writes, rkey, va, len), "WRITE of {len} bytes at {va:#x}, which no request names");
+        assert!(
+            Self::asked(&self.writes, rkey, va, len),
+            "WRITE of {len} bytes at {va:#x}, which no request names"
+        );
         let place = self.remote(pd, qpn, rkey, va, len, Access::REMOTE_WRITE)?;
         self.arena.borrow_mut()[place].copy_from_slice(src);
         Ok(())
     }
 
-    fn atomic_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let Doing::Packet { atomic: Some(eth), .. } = self.doing.get() else { panic!("no packet asks for an atomic") };
+    fn atomic_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessFault> {
+        let Doing::Packet { atomic: Some(eth), .. } = self.doing.get() else {
+            panic!("no packet asks for an atomic")
+        };
         assert_eq!((eth.r_key, eth.va), (rkey, va));
         assert!(va.is_multiple_of(8));
         let place = self.remote(pd, qpn, rkey, va, 8, Access::REMOTE_ATOMIC)?;

@@ -15,4 +15,3 @@ mod ledger;
 pub mod mad;
 pub mod packet;
 pub mod qp_packets;
-

@@ -13,7 +13,12 @@ pub fn run(data: &[u8]) {
         *to = *from;
     }
     if mode & 1 != 0 {
-        mad[..4].copy_from_slice(&[1, MadHeader::CLASS_CM, MadHeader::CLASS_VERSION_CM, MadHeader::METHOD_SEND]);
+        mad[..4].copy_from_slice(&[
+            1,
+            MadHeader::CLASS_CM,
+            MadHeader::CLASS_VERSION_CM,
+            MadHeader::METHOD_SEND,
+        ]);
         mad[16] = 0;
         mad[17] = 0x10 + (mode >> 1) % 11;
     }

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use wire::opcode::{ExtHeader, OPCODES};
 use wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Feth, IcrcHeader, Ieth, ImmDt, Ip, Ipv4, Ipv6, Packet,
-    Rdeth, Reth, Udp, VlanTag, Xrceth, icrc_of_frame,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Feth, IcrcHeader, Ieth, ImmDt, Ip, Ipv4, Ipv6,
+    Packet, Rdeth, Reth, Udp, VlanTag, Xrceth, icrc_of_frame,
 };
 
 use crate::draw::Draw;
@@ -21,14 +21,17 @@ pub fn run(data: &[u8]) {
     let opcode = draw.any::<u8>();
     let mut bytes = draw.rest().to_vec();
     frame(&bytes);
-    if known && let (Some(first), Some(row)) = (bytes.first_mut(), OPCODES.iter().flatten().nth(opcode.into())) {
+    if known
+        && let (Some(first), Some(row)) = (bytes.first_mut(), OPCODES.iter().flatten().nth(opcode.into()))
+    {
         *first = row.opcode.0;
     }
     udp_payload(&bytes, expected_id);
 }
 
 fn udp_payload(bytes: &[u8], expected_id: u16) {
-    let v4 = IcrcHeader::v4(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2), 0xc123, wire::ROCE_PORT);
+    let v4 =
+        IcrcHeader::v4(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2), 0xc123, wire::ROCE_PORT);
     let v6 = IcrcHeader::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED, 0xc123, wire::ROCE_PORT);
     for header in [&v4, &v6] {
         // As it came: what is accepted has the ICRC that would be computed for it.

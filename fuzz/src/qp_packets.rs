@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 
 use transport::{
-    Access, AddressVector, Instant, MAX_PACKET, PathMtu, PacketSource, Qp, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcOpcode,
-    WcStatus, WrOp,
+    Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc,
+    WcOpcode, WcStatus, WrOp,
 };
 use wire::opcode::{OpcodeRow, Operation, Position, Service};
 use wire::{Aeth, Gid, Lkey, Msn, PKey, Packet, Psn, Qpn, Rkey, Syndrome};
@@ -50,6 +50,15 @@ struct Sent {
     dma_len: u32,
 }
 
+/// A send work request that was posted.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    wr_id: u64,
+    signaled: bool,
+    /// Bytes that must have been written to its memory when it completes: READ and atomics.
+    fetches: u64,
+}
+
 struct World<'a> {
     draw: Draw<'a>,
     qp: Qp,
@@ -64,7 +73,7 @@ struct World<'a> {
     /// What the responder probably expects.
     expected: Psn,
     sent: VecDeque<Sent>,
-    sends: VecDeque<(u64, bool)>,
+    sends: VecDeque<Posted>,
     recvs: VecDeque<(u64, u64)>,
     next_wr_id: u64,
 }
@@ -96,9 +105,11 @@ impl<'a> World<'a> {
             max_recv_sge: MAX_SGE as u32,
             max_inline_data: MAX_INLINE,
         };
-        let config = QpConfig { qpn: QPN, ty, pd: PD, cap, sq_sig_all: sig_all, srq: has_srq, max_path_mtu: mtu };
+        let config =
+            QpConfig { qpn: QPN, ty, pd: PD, cap, sq_sig_all: sig_all, srq: has_srq, max_path_mtu: mtu };
         let qp = Qp::new(config).expect("the sizes are below the limits");
-        let srq = has_srq.then(|| RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
+        let srq =
+            has_srq.then(|| RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
         let mut world = Self {
             draw,
             qp,
@@ -360,8 +371,15 @@ impl<'a> World<'a> {
     /// Hands a packet over as the receive path does, and follows what the responder expects.
     fn deliver(&mut self, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else { return };
-        let from = PacketSource { src: PEER, dst: OWN, tos: 2, ttl: 64 };
+        let stranger = self.draw.one_in(64);
+        let from = PacketSource { src: if stranger { OWN } else { PEER }, dst: OWN, tos: 2, ttl: 64 };
         let state = self.qp.state();
+        if stranger && self.service != Service::Ud {
+            // Memory is out of bounds for it.
+            let result = self.qp.handle_packet(self.now, &packet, &from, &self.memory, self.srq.as_mut());
+            assert!(result.is_err() && self.qp.state() == state);
+            return;
+        }
         self.memory.packet(&packet);
         let result = self.qp.handle_packet(self.now, &packet, &from, &self.memory, self.srq.as_mut());
         self.memory.doing.set(Doing::Nothing);
@@ -371,7 +389,10 @@ impl<'a> World<'a> {
         let new = self.qp.state();
         assert!(new == state || new == QpState::Err, "{state:?} to {new:?} by a packet");
         let row = packet.row();
-        if result.is_ok() && !row.is_response() && (packet.bth.psn == self.expected || self.service == Service::Uc) {
+        if result.is_ok()
+            && !row.is_response()
+            && (packet.bth.psn == self.expected || self.service == Service::Uc)
+        {
             let packets = match packet.reth() {
                 Some(reth) if row.operation == Operation::ReadRequest => {
                     reth.dma_len.div_ceil(self.mtu.bytes() as u32).max(1)
@@ -442,8 +463,13 @@ impl<'a> World<'a> {
             Ok(()) => {
                 assert!(matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err));
                 self.next_wr_id += 1;
-                self.sends.push_back((wr_id, self.sig_all || flags.contains(SendFlags::SIGNALED)));
-                let fetch = matches!(op, WrOp::Read { .. } | WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. });
+                let signaled = self.sig_all || flags.contains(SendFlags::SIGNALED);
+                let (fetch, fetches) = match op {
+                    WrOp::Read { .. } => (true, sges.iter().map(|sge| u64::from(sge.length)).sum()),
+                    WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } => (true, 8),
+                    _ => (false, 0),
+                };
+                self.sends.push_back(Posted { wr_id, signaled, fetches });
                 if !flags.contains(SendFlags::INLINE) {
                     self.memory.grant(wr_id, &sges, fetch, true);
                 }
@@ -518,13 +544,18 @@ impl<'a> World<'a> {
     }
 
     fn on_send_wc(&mut self, wc: &Wc) {
-        while let Some((wr_id, signaled)) = self.sends.pop_front() {
-            if wr_id == wc.wr_id {
-                assert!(signaled || wc.status != WcStatus::Success, "a completion nobody asked for");
-                self.memory.revoke(wr_id, true);
+        while let Some(posted) = self.sends.pop_front() {
+            let last = posted.wr_id == wc.wr_id;
+            if !last || wc.status == WcStatus::Success {
+                let fetched = self.memory.fetched(posted.wr_id);
+                assert!(fetched >= posted.fetches, "{posted:?} completes with {fetched} bytes");
+            }
+            if last {
+                assert!(posted.signaled || wc.status != WcStatus::Success, "a completion nobody asked for");
+                self.memory.revoke(wc.wr_id, true);
                 return;
             }
-            assert!(!signaled, "work request {wr_id} without its completion");
+            assert!(!posted.signaled, "{posted:?} without its completion");
         }
         panic!("work request {} completes twice", wc.wr_id);
     }
@@ -557,8 +588,10 @@ impl<'a> World<'a> {
             2 => (QpState::Err, QpAttrMask::STATE),
             3 => {
                 let access = Access::from_bits_truncate(self.draw.any::<u8>().into());
-                if self.change(&QpAttr { access, state: QpState::Rts, ..attr }, QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS)
-                {
+                if self.change(
+                    &QpAttr { access, state: QpState::Rts, ..attr },
+                    QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS,
+                ) {
                     self.memory.qp_access.set(access);
                     self.attr.access = access;
                 }
@@ -597,7 +630,8 @@ impl<'a> World<'a> {
             self.recvs.clear();
             if self.srq.is_some() {
                 // Its work requests outlive the queue pair's life; begin with a new one to keep the books simple.
-                self.srq = Some(RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
+                self.srq =
+                    Some(RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
             }
             self.connect();
         }
@@ -627,8 +661,11 @@ impl<'a> World<'a> {
         let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
         self.qp.modify(self.now, &error, QpAttrMask::STATE).expect("every state goes to ERR");
         self.events();
-        let silent = |(_, signaled): &(u64, bool)| !signaled;
-        assert!(self.sends.iter().all(silent), "sends without completion: {:?}", self.sends);
+        assert!(
+            !self.sends.iter().any(|posted| posted.signaled),
+            "sends without completion: {:?}",
+            self.sends
+        );
         if self.srq.is_none() {
             assert!(self.recvs.is_empty(), "receives without completion: {:?}", self.recvs);
         }

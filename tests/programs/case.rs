@@ -78,7 +78,13 @@ pub(crate) fn devinfo(lab: &Lab, place: &Place, side: Side) -> Result<serde_json
 }
 
 /// Runs `roxie` with `words` to its end.
-pub(crate) fn roxie(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Result<Ended, String> {
+pub(crate) fn roxie(
+    lab: &Lab,
+    place: &Place,
+    side: Side,
+    name: &str,
+    words: &[&str],
+) -> Result<Ended, String> {
     let mut running = lab.roxie_command(place, side, name, words).map_err(|error| error.to_string())?;
     Ok(running.wait(LONG))
 }

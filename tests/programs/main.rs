@@ -38,7 +38,11 @@ fn main() -> ExitCode {
     let scale = if full { Scale::Full } else { Scale::Quick };
     let (mut cases, mut skipped) = (cases(scale), BTreeMap::<String, usize>::new());
     if args.list {
-        return libtest_mimic::run(&args, cases.into_iter().map(|c| Trial::test(c.name, || Ok(()))).collect()).exit_code();
+        return libtest_mimic::run(
+            &args,
+            cases.into_iter().map(|c| Trial::test(c.name, || Ok(()))).collect(),
+        )
+        .exit_code();
     }
     cases.retain(|case| chosen(&args, &case.name));
     let lab = match Lab::new(logs()) {
@@ -73,7 +77,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(ucmatose::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
-    cases.extend(kill::cases());
+    cases.extend(kill::cases(scale));
     cases
 }
 
@@ -99,7 +103,8 @@ fn missing(case: &Case) -> Option<String> {
 
 /// As libtest-mimic will choose, so that only chosen cases count as skipped.
 fn chosen(args: &Arguments, name: &str) -> bool {
-    let matches = |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    let matches =
+        |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
     args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
 }
 

@@ -21,7 +21,11 @@ struct Variant {
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for variant in variants() {
-        cases.extend(places(scale, variant.core).into_iter().map(|place| case(place, scale, &variant)));
+        // perftest 4.5 resolves the peer of -R as IPv4 only, --ipv6 or not.
+        let cm = variant.words.contains(&"-R");
+        let places =
+            places(scale, variant.core).into_iter().filter(|place| !cm || place.family == Family::V4);
+        cases.extend(places.map(|place| case(place, scale, &variant)));
     }
     cases
 }
@@ -84,7 +88,14 @@ fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
     }
 }
 
-fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str], iterations: &str) -> Result<Both, String> {
+fn run(
+    lab: &Lab,
+    place: &Place,
+    name: &str,
+    tool: &str,
+    words: &[&str],
+    iterations: &str,
+) -> Result<Both, String> {
     let port = lab.port();
     let port_word = port.to_string();
     let cm = words.contains(&"-R");
@@ -93,15 +104,12 @@ fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str], iterati
     let (mut server, mut client) = (Vec::new(), Vec::new());
     if place.family == Family::V6 {
         common.push("--ipv6");
-        if !cm {
-            (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
-            server = vec!["-x", &at_server];
-            client = vec!["-x", &at_client];
-        }
+        (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
+        server = vec!["-x", &at_server];
+        client = vec!["-x", &at_client];
     }
-    // Without -R the addresses travel over TCP, which perftest does over IPv4 only.
-    let host = lab.address(&if cm { *place } else { Place { family: Family::V4, ..*place } });
-    client.push(host);
+    // The addresses travel over TCP, which perftest does over IPv4 only.
+    client.push(lab.address(&Place { family: Family::V4, ..*place }));
     Pair {
         name,
         server: [&common[..], &server].concat(),
@@ -115,8 +123,10 @@ fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str], iterati
 /// Requires a report with `rows` rows whose average is above zero, and no complaint.
 fn judge(both: &Both, rows: usize) -> Result<(), String> {
     let fail = |why: String| Err(format!("{why}\n{}{}", both.client.describe(), both.server.describe()));
-    let mut report = both.client.output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).skip(1);
-    let good = report.by_ref().map_while(row).filter(|values| values.iter().skip(2).any(|v| *v > 0.0)).count();
+    let mut report =
+        both.client.output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).skip(1);
+    let good =
+        report.by_ref().map_while(row).filter(|values| values.iter().skip(2).any(|v| *v > 0.0)).count();
     if good != rows {
         return fail(format!("{good} rows in the report instead of {rows}"));
     }

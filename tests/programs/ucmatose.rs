@@ -14,7 +14,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     for place in places(scale, false) {
         cases.push(case(place, &["-c", "10", "-C", "50", "-S", "10000"]));
         cases.push(case(place, &["-c", "10", "-m"]));
-        cases.push(Case::new(place, "rdma_server", "rdma_server", move |lab, name| endpoints(lab, &place, name)));
+        cases.push(Case::new(place, "rdma_server", "rdma_server", move |lab, name| {
+            endpoints(lab, &place, name)
+        }));
     }
     cases
 }

@@ -99,6 +99,10 @@ impl Lab {
     /// If namespaces cannot be made or the program cannot be started.
     pub fn run(&self, place: &Place, side: Side, name: &str, program: &[&str]) -> io::Result<Running> {
         let mut words = vec!["run", "--netdev", self.netdev(place), "--"];
+        if program.first().is_some_and(|program| program.ends_with("_bw")) && cpus() > 1 {
+            // Two streams that share a core measure the scheduler.
+            words.extend(["taskset", "-c", if side == Side::Server { "0" } else { "1" }]);
+        }
         words.extend(program);
         self.roxie_command(place, side, name, &words)
     }
@@ -107,7 +111,13 @@ impl Lab {
     ///
     /// # Errors
     /// As [`Lab::run`].
-    pub fn roxie_command(&self, place: &Place, side: Side, name: &str, words: &[&str]) -> io::Result<Running> {
+    pub fn roxie_command(
+        &self,
+        place: &Place,
+        side: Side,
+        name: &str,
+        words: &[&str],
+    ) -> io::Result<Running> {
         let mut command = self.enter(place, side)?;
         command.arg(self.roxie()).args(words);
         let line = format!("[{place} {side:?}] roxie {}", words.join(" "));
@@ -115,7 +125,7 @@ impl Lab {
         Running::start(command, line, &log)
     }
 
-    /// A command prefix that enters the side's namespace as the place's user, on the side's CPU.
+    /// A command prefix that enters the side's namespace as the place's user.
     fn enter(&self, place: &Place, side: Side) -> io::Result<Command> {
         let mut words: Vec<String> = Vec::new();
         if self.root {
@@ -127,16 +137,16 @@ impl Lab {
             let pid = holder.map_or(0, |holder| holder.0.id());
             words.extend(["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net"), "--".to_owned()]);
         }
-        if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
-            let cpu = if side == Side::Server { "0" } else { "1" };
-            words.extend(["taskset", "-c", cpu].map(str::to_owned));
-        }
         if place.user == User::Ordinary {
             words.extend(["prlimit", "--memlock=65536:65536", "--"].map(str::to_owned));
         }
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
         if self.root && place.user == User::Ordinary {
-            words.extend([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()]);
+            words.extend([
+                format!("--reuid={NOBODY}"),
+                format!("--regid={NOBODY}"),
+                "--clear-groups".to_owned(),
+            ]);
         }
         words.push("--".to_owned());
         let mut command = Command::new(&words[0]);
@@ -228,6 +238,10 @@ impl Drop for Holder {
 #[must_use]
 pub fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 fn namespace(process: &str) -> Option<PathBuf> {

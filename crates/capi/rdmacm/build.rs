@@ -43,7 +43,10 @@ fn trampolines(nodes: &[table::Node], arch: &str) -> String {
     let mut asm = String::new();
     for (node, symbol) in nodes.iter().flat_map(|n| n.symbols.iter().map(move |s| (n, s))) {
         let (name, version) = (&symbol.name, &node.name);
-        assert!(symbol.what != table::What::Byte && symbol.default, "{name}: only functions can be jumped to");
+        assert!(
+            symbol.what != table::What::Byte && symbol.default,
+            "{name}: only functions can be jumped to"
+        );
         let jump = match arch {
             "x86_64" => format!(" jmpq *roxie_cm_{name}@GOTPCREL(%rip)"),
             "aarch64" => format!(

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::{io, ptr};
 
-use transport::VerbsError;
+use roxie::transport::VerbsError;
 
 /// Sets `errno`.
 pub(crate) fn set_errno(errno: c_int) {

@@ -4,12 +4,9 @@
 //! `symbols/` lists every exported name, `build.rs` exports them with their versions, [`abi`] holds the C layouts.
 //! The functions are sorted as the manual pages are: [`ibv`] and [`rdma`].
 
-// The functions take raw pointers from C, and their names and duties are those of the manual pages; none is reachable
-// from Rust outside this crate.
-#![allow(clippy::missing_safety_doc, clippy::similar_names)]
-
 pub mod abi;
 mod errno;
+mod exit;
 mod ibv;
 mod object;
 mod rdma;

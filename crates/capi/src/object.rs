@@ -73,6 +73,13 @@ impl Living {
         self.set().remove(&ptr.addr())
     }
 
+    /// Does something with each of them while none can be destroyed; skipped if one is being destroyed now.
+    pub(crate) fn for_each<P>(&self, f: impl FnMut(*mut P)) {
+        if let Ok(set) = self.0.try_lock() {
+            set.iter().map(|address| *address as *mut P).for_each(f);
+        }
+    }
+
     pub(crate) fn contains<P>(&self, ptr: *mut P) -> bool {
         self.set().contains(&ptr.addr())
     }

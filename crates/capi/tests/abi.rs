@@ -34,15 +34,9 @@ fn layouts_equal_the_c_headers() {
 }
 
 fn layouts() -> impl Iterator<Item = &'static Layout> {
-    [
-        abi::cm::LAYOUTS,
-        abi::context::LAYOUTS,
-        abi::device::LAYOUTS,
-        abi::objects::LAYOUTS,
-        abi::work::LAYOUTS,
-    ]
-    .into_iter()
-    .flatten()
+    [abi::cm::LAYOUTS, abi::context::LAYOUTS, abi::device::LAYOUTS, abi::objects::LAYOUTS, abi::work::LAYOUTS]
+        .into_iter()
+        .flatten()
 }
 
 /// The text of the headers, or `None` after saying why the test cannot run.
@@ -110,6 +104,7 @@ fn compile(source: &str) {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (input, output) = (dir.join("abi.c"), dir.join("abi.o"));
     fs::write(&input, source).expect("writing abi.c");
-    let compiled = Command::new("cc").arg("-c").arg("-o").arg(&output).arg(&input).output().expect("running cc");
+    let compiled =
+        Command::new("cc").arg("-c").arg("-o").arg(&output).arg(&input).output().expect("running cc");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }

@@ -22,7 +22,8 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
         rows(terminal, &value[section]);
     }
     for gid in value["gids"].as_array().into_iter().flatten() {
-        let line = format!("  GID {:<3}            {}  {}", gid["index"], text(&gid["gid"]), text(&gid["ip"]));
+        let line =
+            format!("  GID {:<3}            {}  {}", gid["index"], text(&gid["gid"]), text(&gid["ip"]));
         terminal.line(&line);
     }
     if args.verbose {

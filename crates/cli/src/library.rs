@@ -34,8 +34,11 @@ impl Libraries {
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
-            Failure::new(format!("libibverbs.so and librdmacm.so are not built (looked beside {})", exe.display()))
-                .hint("run: cargo build --release")
+            Failure::new(format!(
+                "libibverbs.so and librdmacm.so are not built (looked beside {})",
+                exe.display()
+            ))
+            .hint("run: cargo build --release")
         })
     }
 

@@ -27,12 +27,16 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
     }
     let error = Command::new(program).args(arguments).envs(variables).exec();
     let name = program.to_string_lossy();
+    // execvp says "permission denied" for a name it did not find if one directory of PATH could not be searched.
+    let bare = !name.contains('/');
     Err(match error.kind() {
-        ErrorKind::NotFound => match found {
-            Some(path) => Failure::new(format!("{}: its interpreter or loader is missing", path.display())),
-            None => Failure::new(format!("{name}: command not found")),
+        ErrorKind::NotFound | ErrorKind::PermissionDenied if bare && found.is_none() => {
+            Failure::new(format!("{name}: command not found")).code(NOT_FOUND)
         }
-        .code(NOT_FOUND),
+        ErrorKind::NotFound if found.is_some() => {
+            Failure::new(format!("{name}: its interpreter or loader is missing")).code(NOT_FOUND)
+        }
+        ErrorKind::NotFound => Failure::new(format!("{name}: no such file")).code(NOT_FOUND),
         ErrorKind::PermissionDenied => {
             Failure::new(format!("{name}: not executable ({error})")).code(NOT_EXECUTABLE)
         }
@@ -46,9 +50,9 @@ fn search(program: &Path) -> Option<PathBuf> {
         return program.is_file().then(|| program.to_owned());
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| {
-        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
-    })
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0))
 }
 
 /// Why a program will not load our libraries, if it will not.
@@ -58,7 +62,9 @@ fn blind_to_us(program: &Path) -> Option<String> {
     let raised = meta.mode() & 0o4000 != 0 && meta.uid() != Uid::effective().as_raw()
         || meta.mode() & 0o2000 != 0 && meta.gid() != nix::unistd::Gid::effective().as_raw();
     if raised {
-        return Some(format!("{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, it will not see the device"));
+        return Some(format!(
+            "{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, it will not see the device"
+        ));
     }
     (interpreted(program)? == Elf::Static)
         .then(|| format!("{name} is statically linked: it loads no libraries and will not see the device"))

@@ -25,6 +25,11 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
+    /// Whether the program put the descriptor into `O_NONBLOCK`.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.fd.is_nonblocking()
+    }
+
     pub(crate) fn push(&self, event: T) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         self.fd.signal(1);

@@ -127,11 +127,12 @@ impl Reply {
         }
     }
 
-    /// A SEND or WRITE message is complete.
+    /// A SEND or WRITE message is complete. Only a `silent` one may keep its ACK waiting: it makes no completion, so the
+    /// application polls memory and nobody polls the device. Who gets a completion polls, and the ACK costs him nothing.
     #[inline]
-    pub(crate) fn message_arrived(&mut self) {
+    pub(crate) fn message_arrived(&mut self, silent: bool) {
         self.messages += 1;
-        self.turns = if self.posted { self.turns.saturating_add(1).min(TURNS) } else { 0 };
+        self.turns = if self.posted && silent { self.turns.saturating_add(1).min(TURNS) } else { 0 };
         self.posted = false;
     }
 

@@ -549,3 +549,15 @@ fn packets_that_are_not_for_this_connection_are_dropped_first() {
     let mut b = Bench::new(config(QpType::Rc), &attr(), QpState::Rtr);
     assert_eq!(b.recv(&Pkt::ack(500)), Err(DropReason::WrongState));
 }
+
+#[test]
+fn a_message_that_makes_a_completion_is_acknowledged_at_once() {
+    let mut b = Bench::rc();
+    for i in 0..4 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        b.post_recv(u64::from(i), 0, 64);
+        b.batch(&[Pkt::ack(500 + i), Pkt::new(Opcode::RC_SEND_ONLY, 100 + i).payload(1, 8).ack_req()]);
+        assert_eq!(b.sent(), [format!("Acknowledge {} msn {}", 100 + i, 1 + i)]);
+    }
+}

@@ -3,15 +3,15 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{pthread_mutex_t, size_t};
-use transport::Wc;
+use roxie::transport::Wc;
 
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
+use super::layouts;
 use super::objects::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
     ibv_srq_init_attr_ex,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
-use super::layouts;
 
 /// A slot of an operation table that this library leaves empty: programs take NULL for "not supported".
 pub type Empty = *const c_void;
@@ -43,8 +43,10 @@ pub struct ibv_context_ops {
     pub post_srq_recv:
         Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub _compat_qp: [Empty; 4],
-    pub post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
-    pub post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub _compat_ah: [Empty; 5],
 }
 

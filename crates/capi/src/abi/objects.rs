@@ -6,9 +6,9 @@ use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 
 use super::context::ibv_context;
 use super::device::ibv_gid;
-use super::work::{ibv_ah, ibv_data_buf};
 use super::layouts;
-use transport::Sge;
+use super::work::{ibv_ah, ibv_data_buf};
+use roxie::transport::Sge;
 
 #[repr(C)]
 pub struct ibv_pd {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::size_t;
-use transport::{Sge, Wc};
+use roxie::transport::{Sge, Wc};
 
 use super::context::ibv_context;
 use super::device::ibv_gid;

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
+use roxie::transport::{AddressVector, Wc};
 use roxie::verbs::{Ah, Context};
-use transport::{AddressVector, Wc};
-use wire::Gid;
+use roxie::wire::Gid;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
@@ -206,9 +206,7 @@ mod tests {
     use super::*;
 
     /// 10.0.0.1 to 10.0.0.2, TTL 64, TOS 2, UDP; the checksum is right.
-    const V4: [u8; 20] = [
-        0x45, 2, 0, 84, 0, 0, 0x40, 0, 64, 17, 0x26, 0x95, 10, 0, 0, 1, 10, 0, 0, 2,
-    ];
+    const V4: [u8; 20] = [0x45, 2, 0, 84, 0, 0, 0x40, 0, 64, 17, 0x26, 0x95, 10, 0, 0, 1, 10, 0, 0, 2];
 
     #[test]
     fn an_ipv4_header_is_found_in_the_last_twenty_bytes() {

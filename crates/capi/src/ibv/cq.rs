@@ -2,11 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::slice;
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use roxie::transport::Wc;
 use roxie::verbs::{AsyncElement, CompChannel, Cq};
-use transport::Wc;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_comp_channel, ibv_cq, ibv_cq_ex};

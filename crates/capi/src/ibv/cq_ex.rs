@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-use transport::Wc;
+use roxie::transport::Wc;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
@@ -58,8 +58,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         return null(libc::EOPNOTSUPP);
     }
     // SAFETY: as the caller's.
-    let created =
-        unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) };
+    let created = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) };
     match created {
         Ok(cq) => {
             // SAFETY: just created; the program does not know it yet.

@@ -13,6 +13,7 @@ use roxie::verbs::{Context, Device, DeviceConfig};
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::errno::{code, minus1, null, of_io};
+use crate::exit;
 use crate::object::Object;
 
 use super::{cq, cq_ex, post, qp, query, srq};
@@ -36,18 +37,9 @@ pub(crate) struct DeviceTail {
 /// The device, once found: the same object in every listing, never freed.
 static DEVICE: Mutex<Option<&'static DeviceObject>> = Mutex::new(None);
 
-/// Programs exit without destroying their objects: peers still get their acknowledgements, and `ROXIE_STATS=1` shows
-/// every counter that is not zero.
-extern "C" fn at_exit() {
-    let Ok(slot) = DEVICE.try_lock() else { return };
-    let Some(device) = *slot else { return };
-    let device = &device.tail.device;
-    device.quiesce();
-    if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
-        for (name, value) in device.counters().into_iter().filter(|row| row.1 != 0) {
-            eprintln!("roxie: {name} {value}");
-        }
-    }
+/// The device, if it was found and nobody is about to find it.
+pub(crate) fn known_device() -> Option<&'static DeviceObject> {
+    DEVICE.try_lock().ok().and_then(|slot| *slot)
 }
 
 /// The device of this process.
@@ -69,8 +61,7 @@ pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     // SAFETY: just exported, and never retired.
     let object = unsafe { DeviceObject::from_ptr(object) };
     *slot = object;
-    // SAFETY: the handler takes nothing and the library is never unloaded (-z nodelete).
-    unsafe { libc::atexit(at_exit) };
+    exit::register();
     object.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
@@ -213,7 +204,9 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         return code(libc::EINVAL);
     }
     // SAFETY: not NULL, hence one that `open` made; the caller gives it up.
-    drop(unsafe { Box::from_raw(context.byte_sub(offset_of!(verbs_context, context)).cast::<ContextObject>()) });
+    drop(unsafe {
+        Box::from_raw(context.byte_sub(offset_of!(verbs_context, context)).cast::<ContextObject>())
+    });
     0
 }
 

@@ -176,4 +176,3 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         unsafe { acknowledge(counter, 1) };
     }
 }
-

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::size_t;
 use roxie::verbs::{Context, GidEntry};
-use wire::PKey;
+use roxie::wire::PKey;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::{ibv_gid, ibv_gid_entry};

@@ -36,7 +36,8 @@ pub(crate) mod exported {
         ibv_query_pkey,
     };
     pub(crate) use super::pd_mr::{
-        ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
+        ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,
+        ibv_rereg_mr,
     };
     pub(crate) use super::qp::{
         ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp,

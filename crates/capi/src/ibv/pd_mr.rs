@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::{io, ptr};
 
 use libc::size_t;
+use roxie::transport::Access;
 use roxie::verbs::{Mr, Pd};
-use transport::Access;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_mr, ibv_pd};

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::slice;
 
+use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
 use roxie::verbs::Qp;
-use transport::{QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
-use wire::{QKey, Qpn, Rkey};
+use roxie::wire::{QKey, Qpn, Rkey};
 
 use crate::abi::objects::ibv_qp;
 use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};

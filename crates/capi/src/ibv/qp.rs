@@ -5,9 +5,9 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
 use roxie::cm::Id;
+use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, Sge, VerbsError};
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
-use transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, VerbsError};
-use wire::{Psn, QKey, Qpn};
+use roxie::wire::{Psn, QKey, Qpn};
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
@@ -145,7 +145,7 @@ unsafe fn create(
         send_cq: send_cq.tail.cq.clone(),
         recv_cq: recv_cq.tail.cq.clone(),
         srq: srq.map(|s| s.tail.srq.clone()),
-        cap: cap_from_c(&init.cap),
+        cap: roomy(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
@@ -169,10 +169,22 @@ unsafe fn create(
         wr::fill_operations(&mut public);
         Builder::new(&qp.cap())
     });
-    let exported = QpObject::export(public, QpTail { qp, id, sq_sig_all: asked.sq_sig_all, builder, cm: Mutex::default() });
+    let exported = QpObject::export(
+        public,
+        QpTail { qp, id, sq_sig_all: asked.sq_sig_all, builder, cm: Mutex::default() },
+    );
     id.register(exported);
     Ok(exported)
 }
+
+/// As rxe: inline data may at least fill the place of the SGEs. Programs that never asked for any rely on it.
+fn roomy(cap: QpCap) -> QpCap {
+    let sges = cap.max_send_sge.saturating_mul(size_of::<Sge>() as u32);
+    QpCap { max_inline_data: cap.max_inline_data.max(sges.min(INLINE_FREE_MAX)), ..cap }
+}
+
+/// Most bytes of inline data given unasked.
+const INLINE_FREE_MAX: u32 = 512;
 
 fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
@@ -370,6 +382,10 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece)
 }
 
 /// Nothing is promised about the order in which bytes of a message appear.
-pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_int, _flags: u32) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: c_int,
+    _flags: u32,
+) -> c_int {
     0
 }

@@ -89,7 +89,11 @@ unsafe fn create(
     Ok(exported)
 }
 
-pub(crate) unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
     /// IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT.
     const MAX_WR: c_int = 1;
     const LIMIT: c_int = 2;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::slice;
 
 use libc::{pthread_mutex_t, size_t};
+use roxie::transport::{QpCap, QpType, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
 use roxie::verbs::Qp;
-use transport::{QpCap, QpType, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
-use wire::{Lkey, Rkey};
+use roxie::wire::{Lkey, Rkey};
 
 use crate::abi::objects::ibv_qp_ex;
 use crate::abi::work::{ibv_ah, ibv_data_buf};
@@ -391,6 +391,13 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _rkey: u32, _addr: u64,
     fail(qp, VerbsError::NotSupported);
 }
 
-unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, _rkey: u32, _addr: u64, _length: size_t, _ty: u8, _level: u8) {
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    _rkey: u32,
+    _addr: u64,
+    _length: size_t,
+    _ty: u8,
+    _level: u8,
+) {
     fail(qp, VerbsError::NotSupported);
 }

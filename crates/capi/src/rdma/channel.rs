@@ -29,9 +29,7 @@ pub(crate) unsafe fn find<'a>(channel: *mut rdma_event_channel) -> Option<&'a Ch
 
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     match EventChannel::new() {
-        Ok(channel) => {
-            LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel))
-        }
+        Ok(channel) => LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel)),
         Err(error) => null(of_io(&error)),
     }
 }
@@ -44,7 +42,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 }
 
 /// NULL as the channel makes the identifier synchronous.
-pub(crate) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
     // SAFETY: ours or NULL.
     let Some(object) = (unsafe { id::find(id) }) else { return minus1(libc::EINVAL) };
     let was_sync = object.tail.is_sync();

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 
 use roxie::cm::ConnParam;
-use transport::AsyncEventKind;
-use wire::Qpn;
+use roxie::transport::AsyncEventKind;
+use roxie::wire::Qpn;
 
 use crate::abi::cm::{rdma_cm_id, rdma_conn_param};
 use crate::errno::minus1;

@@ -34,8 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         return minus1(libc::EINVAL);
     }
     // SAFETY: NULL makes a channel of its own.
-    let created =
-        unsafe { id::create(ptr::null_mut(), ptr::null_mut(), res.ai_port_space, res.ai_qp_type) };
+    let created = unsafe { id::create(ptr::null_mut(), ptr::null_mut(), res.ai_port_space, res.ai_qp_type) };
     let created = match created {
         Ok(created) => created,
         Err(errno) => return minus1(errno),

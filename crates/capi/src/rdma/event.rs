@@ -6,7 +6,9 @@ use std::ptr;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Param};
 
-use crate::abi::cm::{EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param};
+use crate::abi::cm::{
+    EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
+};
 use crate::errno::{minus1, of_io};
 use crate::ibv::ah::ah_attr;
 use crate::object::Object;

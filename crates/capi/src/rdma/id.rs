@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
-use wire::PKey;
+use roxie::wire::PKey;
 
 use crate::abi::cm::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr};
 use crate::abi::device::ibv_gid;
@@ -51,6 +51,17 @@ pub(crate) unsafe fn find<'a>(id: *mut rdma_cm_id) -> Option<&'a IdObject> {
     }
     // SAFETY: registered, hence exported and not retired; upheld by the caller.
     unsafe { IdObject::from_ptr(id) }
+}
+
+/// The process ends: ends every connection, or agrees to its end, as the kernel does for a dead process.
+pub(crate) fn leave_all() {
+    LIVING.for_each(|id: *mut rdma_cm_id| {
+        // SAFETY: it is in the set, and stays alive while the set is locked.
+        if let Some(object) = unsafe { IdObject::from_ptr(id) } {
+            // Identifiers without a connection have nobody to tell.
+            object.tail.id.disconnect().ok();
+        }
+    });
 }
 
 /// What rdma_create_ep leaves for later calls, and what public pointers lead to.

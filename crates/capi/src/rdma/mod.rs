@@ -31,7 +31,7 @@ pub(crate) mod exported {
     pub(crate) use super::multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
     pub(crate) use super::option::{rdma_get_remote_ece, rdma_set_local_ece, rdma_set_option};
     pub(crate) use super::qp::{
-        rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp, rdma_destroy_srq,
-        rdma_init_qp_attr,
+        rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp,
+        rdma_destroy_srq, rdma_init_qp_attr,
     };
 }

@@ -9,12 +9,8 @@ use crate::abi::objects::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::errno::{minus1, of_io};
-use crate::ibv::cq::{
-    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
-};
-use crate::ibv::qp::{
-    self, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp, state_from_c,
-};
+use crate::ibv::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
+use crate::ibv::qp::{self, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp, state_from_c};
 use crate::ibv::srq::{self, create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
 use super::id::{find, refresh};
@@ -38,7 +34,10 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     unsafe { create_with(id, pd, init, create) }
 }
 
-pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
     let (Some(object), Some(attr)) = (unsafe { (find(id), attr.as_mut()) }) else {
         return minus1(libc::EINVAL);
@@ -206,7 +205,10 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     }
 }
 
-pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> c_int {
     // SAFETY: ours or NULL; the program's attributes or NULL.
     unsafe {
         let (Some(_), Some(attr)) = (find(id), attr.as_mut()) else { return minus1(libc::EINVAL) };

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::{env, fs};
 
 /// Compiles `tests/<name>.c` against the installed headers; `None` after saying why that is impossible.
-pub fn compile(name: &str) -> Option<PathBuf> {
+pub(crate) fn compile(name: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&dir).expect("a scratch directory");
     let program = dir.join(name);
@@ -29,7 +29,7 @@ pub fn compile(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs a program with our libraries; `None` after saying why there are none.
-pub fn run_with_ours(program: &Path) -> Option<Output> {
+pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     let Some(libraries) = run_directory(program) else {
         println!("skipped: needs cargo build of both libraries first");
         return None;

@@ -14,8 +14,8 @@ use crate::failure::{During, Outcome};
 
 /// Sizes around every boundary: words, header fields, path MTUs, windows.
 const SIZES: [usize; 24] = [
-    0, 1, 2, 3, 4, 7, 8, 63, 64, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537, 262_145, 1_048_575,
-    1_048_576,
+    0, 1, 2, 3, 4, 7, 8, 63, 64, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537,
+    262_145, 1_048_575, 1_048_576,
 ];
 /// Rounds of each atomic operation.
 const ATOMICS: u64 = 1000;
@@ -27,7 +27,8 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
         let pd = context.alloc_pd().during("starting the engine")?;
         let end = Endpoint::new(&context, &pd)?;
         let start = Instant::now();
-        let (_connection, remote) = connection::connect(&context, &end, SocketAddr::new(args.address, args.port))?;
+        let (_connection, remote) =
+            connection::connect(&context, &end, SocketAddr::new(args.address, args.port))?;
         Report::Connected {
             local_qpn: end.qp.qpn().value(),
             remote_qpn: end.qp.query().during("querying the queue pair")?.dest_qp.value(),
@@ -134,7 +135,8 @@ fn atomic(end: &Endpoint, name: &str, op: WrOp) -> Outcome<u64> {
 fn atomics_done(end: &Endpoint, name: &str, word: u64, note: &str) -> Outcome {
     match end.ask(Order::GetWord)? {
         Answer::Value(value) if value == word => {
-            Report::Verified { operation: name.to_owned(), what: format!("{ATOMICS} operations, {note}") }.say()
+            Report::Verified { operation: name.to_owned(), what: format!("{ATOMICS} operations, {note}") }
+                .say()
         }
         answer => Err(wrong(format!("{name}: the word should be {word:#x}, the server says {answer:?}"))),
     }
@@ -165,7 +167,9 @@ fn misalign(size: usize) -> usize {
 fn expect(name: &str, answer: Answer) -> Outcome {
     match answer {
         Answer::Good => Ok(()),
-        Answer::Differs { at } => Err(wrong(format!("{name}: at the server, byte {at} is not what it should be"))),
+        Answer::Differs { at } => {
+            Err(wrong(format!("{name}: at the server, byte {at} is not what it should be")))
+        }
         Answer::Length { got } => Err(wrong(format!("{name}: {got} bytes arrived"))),
         Answer::Value(value) => Err(wrong(format!("{name}: unexpected answer {value:#x}"))),
     }

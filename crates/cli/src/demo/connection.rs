@@ -9,7 +9,6 @@ use super::endpoint::{Endpoint, Remote};
 use super::report::{Report, wrong};
 use crate::failure::{During, Outcome};
 
-
 /// A connection; ends with the value.
 pub(super) struct Connection {
     id: Id,
@@ -43,7 +42,11 @@ pub(super) fn accept(context: &Context, end: &Endpoint, address: SocketAddr) -> 
 }
 
 /// Connects to the server.
-pub(super) fn connect(context: &Context, end: &Endpoint, address: SocketAddr) -> Outcome<(Connection, Remote)> {
+pub(super) fn connect(
+    context: &Context,
+    end: &Endpoint,
+    address: SocketAddr,
+) -> Outcome<(Connection, Remote)> {
     let channel = EventChannel::new().during("creating an event channel")?;
     let id = id(context, &channel)?;
     id.resolve_addr(None, address).during("resolving the address")?;

@@ -137,12 +137,14 @@ impl Endpoint {
 
     /// Waits for an answer to an order given before.
     pub(super) fn answer(&self) -> Outcome<Answer> {
-        Answer::decode(&self.hear("waiting for an answer")?).ok_or_else(|| wrong("an answer that makes no sense"))
+        Answer::decode(&self.hear("waiting for an answer")?)
+            .ok_or_else(|| wrong("an answer that makes no sense"))
     }
 
     /// Waits for an order.
     pub(super) fn order(&self) -> Outcome<Order> {
-        Order::decode(&self.hear("waiting for an order")?).ok_or_else(|| wrong("an order that makes no sense"))
+        Order::decode(&self.hear("waiting for an order")?)
+            .ok_or_else(|| wrong("an order that makes no sense"))
     }
 
     /// Sends an answer.
@@ -154,7 +156,9 @@ impl Endpoint {
     pub(super) fn echo(&self, offset: usize, len: usize) -> Outcome {
         let sg_list = [self.inbox.sge(offset, len)];
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        self.qp.post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None }).during("echo")?;
+        self.qp
+            .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None })
+            .during("echo")?;
         self.try_sent("echo").map(drop)
     }
 
@@ -168,7 +172,11 @@ impl Endpoint {
         let wc = self.received(what)?;
         let mut bytes = [0; order::LEN];
         self.inbox.read(wc.wr_id as usize, &mut bytes);
-        if wc.byte_len as usize == order::LEN { Ok(bytes) } else { Err(wrong(format!("{what}: {} bytes", wc.byte_len))) }
+        if wc.byte_len as usize == order::LEN {
+            Ok(bytes)
+        } else {
+            Err(wrong(format!("{what}: {} bytes", wc.byte_len)))
+        }
     }
 
     /// The word for atomics of this end.

@@ -107,7 +107,8 @@ fn rate(end: &Endpoint, remote: Remote) -> Outcome {
         for n in 1..=LIST {
             let signal = if n == LIST { SendFlags::SIGNALED } else { SendFlags::empty() };
             let flags = SendFlags::INLINE | signal;
-            list.send(&SendWr { wr_id: 0, op, sg_list: &sg_list, flags, ud: None }).during("WRITE of a small message")?;
+            list.send(&SendWr { wr_id: 0, op, sg_list: &sg_list, flags, ud: None })
+                .during("WRITE of a small message")?;
         }
         Ok(())
     };
@@ -140,7 +141,9 @@ fn latency(end: &Endpoint) -> Outcome {
             let sg_list = [end.outbox.sge(0, SMALL)];
             let flags = SendFlags::INLINE | SendFlags::SIGNALED;
             let sent = Instant::now();
-            end.qp.post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None }).during("SEND")?;
+            end.qp
+                .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None })
+                .during("SEND")?;
             end.received("SEND there and back")?;
             took.push(sent.elapsed());
             end.sent("SEND there and back")?;

@@ -68,7 +68,8 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
 fn address(context: &Context) -> Outcome<String> {
     let ips: Vec<_> = context.gids().iter().map(|entry| entry.gid.ip()).collect();
     let ip = ips.iter().find(|ip| ip.is_ipv4()).or(ips.first());
-    ip.map(ToString::to_string).ok_or_else(|| Failure::new("the interface has no address").hint("choose another with --netdev"))
+    ip.map(ToString::to_string)
+        .ok_or_else(|| Failure::new("the interface has no address").hint("choose another with --netdev"))
 }
 
 fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
@@ -86,7 +87,8 @@ fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
                 f64::from(took_us) / 1000.0
             )),
             (_, Report::Verified { operation, what }) => {
-                terminal.line(&format!("  {operation:<18} {what}  {}", terminal.paint(Tone::Good, "verified")));
+                terminal
+                    .line(&format!("  {operation:<18} {what}  {}", terminal.paint(Tone::Good, "verified")));
             }
             (_, Report::Figure { what, value, note }) => {
                 if !figures {
@@ -95,7 +97,10 @@ fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
                     ));
                     figures = true;
                 }
-                terminal.line(&format!("  {what:<18} {}  {note}", terminal.paint(Tone::Strong, &format!("{value:<22}"))));
+                terminal.line(&format!(
+                    "  {what:<18} {}  {note}",
+                    terminal.paint(Tone::Strong, &format!("{value:<22}"))
+                ));
             }
             (Role::Client, Report::Done) => return Ok(()),
             (Role::Server, Report::Done) => {}
@@ -146,7 +151,9 @@ impl Family {
         self.children.push((role, child));
         let says = self.says.clone();
         thread::spawn(move || {
-            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok) {
+            for line in
+                output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok)
+            {
                 // A child that crashes may cut a line short; its end is reported below.
                 if let Ok(report) = serde_json::from_str(&line) {
                     let _ = says.send((role, report));
@@ -168,7 +175,9 @@ impl Family {
                         return Ok(self.better_reason((role, Report::Ended { how })));
                     }
                 }
-                Ok((role, Report::Failed { why })) => return Ok(self.better_reason((role, Report::Failed { why }))),
+                Ok((role, Report::Failed { why })) => {
+                    return Ok(self.better_reason((role, Report::Failed { why })));
+                }
                 Ok(said) => return Ok(said),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     return Err(Failure::new(format!("not finished after {} s", DEADLINE.as_secs())));

@@ -122,7 +122,9 @@ mod tests {
         for order in orders {
             assert_eq!(Order::decode(&order.encode()), Some(order));
         }
-        for answer in [Answer::Good, Answer::Differs { at: 1 << 33 }, Answer::Length { got: 9 }, Answer::Value(5)] {
+        for answer in
+            [Answer::Good, Answer::Differs { at: 1 << 33 }, Answer::Length { got: 9 }, Answer::Value(5)]
+        {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
         assert_eq!(Order::decode(&[0; LEN]), None);

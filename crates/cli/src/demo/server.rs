@@ -7,8 +7,8 @@ use transport::Wc;
 
 use super::endpoint::{Endpoint, GUARD, MESSAGE_MAX, SLOT_LEN, SLOTS};
 use super::order::{Answer, Order};
-use super::{connection, pattern};
 use super::report::child;
+use super::{connection, pattern};
 use crate::args::DemoRoleArgs;
 use crate::failure::{During, Outcome};
 

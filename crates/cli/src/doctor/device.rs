@@ -17,7 +17,9 @@ pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
 fn libraries() -> Check {
     const NAME: &str = "libraries";
     match Libraries::find() {
-        Ok(found) => Check::ok(NAME, format!("libibverbs.so.1 and librdmacm.so.1 in {}", found.dir.display())),
+        Ok(found) => {
+            Check::ok(NAME, format!("libibverbs.so.1 and librdmacm.so.1 in {}", found.dir.display()))
+        }
         Err(_) => Check::warn(
             NAME,
             "libibverbs.so and librdmacm.so are not beside this program: 'roxie run' cannot work, 'roxie demo' can",
@@ -54,6 +56,10 @@ fn device(args: &DeviceArgs) -> Check {
     }
     match Device::open(&config) {
         Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.gids().netdev)),
-        Err(error) => Check::bad(NAME, error.to_string(), format!("choose with --netdev: {}", netdev::names().join(", "))),
+        Err(error) => Check::bad(
+            NAME,
+            error.to_string(),
+            format!("choose with --netdev: {}", netdev::names().join(", ")),
+        ),
     }
 }

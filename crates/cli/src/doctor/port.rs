@@ -79,8 +79,11 @@ fn parse(table: &str) -> Vec<Holder> {
 /// Live roxie processes in this network namespace.
 fn members() -> usize {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let slots: BTreeSet<&str> =
-        table.lines().filter_map(|line| line.split_whitespace().nth(7)).filter(|name| name.starts_with(SLOT_NAME)).collect();
+    let slots: BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(7))
+        .filter(|name| name.starts_with(SLOT_NAME))
+        .collect();
     slots.len()
 }
 
@@ -89,7 +92,9 @@ fn owners(holders: &[Holder]) -> String {
     let wanted: BTreeSet<String> = holders.iter().map(|h| format!("socket:[{}]", h.inode)).collect();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let descriptors = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
         let holds = descriptors
             .filter_map(|fd| fs::read_link(fd.path()).ok())

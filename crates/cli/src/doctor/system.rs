@@ -40,7 +40,9 @@ fn segmentation() -> Check {
     const NAME: &str = "UDP GSO/GRO";
     let socket = match UdpSocket::bind("127.0.0.1:0") {
         Ok(socket) => socket,
-        Err(error) => return Check::bad(NAME, format!("no UDP socket: {error}"), "allow this process to use UDP"),
+        Err(error) => {
+            return Check::bad(NAME, format!("no UDP socket: {error}"), "allow this process to use UDP");
+        }
     };
     let gso = setsockopt(&socket, sockopt::UdpGsoSegment, &1400);
     let gro = setsockopt(&socket, sockopt::UdpGroSegment, &true);
@@ -49,7 +51,11 @@ fn segmentation() -> Check {
         (gso, gro) => {
             let missing = [gso.err().map(|e| format!("GSO: {e}")), gro.err().map(|e| format!("GRO: {e}"))];
             let missing: Vec<String> = missing.into_iter().flatten().collect();
-            Check::warn(NAME, missing.join(", "), "bandwidth falls to about a tenth; a sandbox may filter setsockopt")
+            Check::warn(
+                NAME,
+                missing.join(", "),
+                "bandwidth falls to about a tenth; a sandbox may filter setsockopt",
+            )
         }
     }
 }
@@ -58,8 +64,15 @@ fn descriptors() -> Check {
     const NAME: &str = "RLIMIT_NOFILE";
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((soft, hard)) if hard < NOFILE_MIN => {
-            let remedy = format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
-            Check::bad(NAME, format!("{soft}, at most {hard}; making the group of sockets takes {NOFILE_MIN} for a moment"), remedy)
+            let remedy =
+                format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
+            Check::bad(
+                NAME,
+                format!(
+                    "{soft}, at most {hard}; making the group of sockets takes {NOFILE_MIN} for a moment"
+                ),
+                remedy,
+            )
         }
         Ok((soft, hard)) => Check::ok(NAME, format!("{soft}, at most {hard}")),
         Err(error) => Check::note(NAME, error.to_string()),
@@ -76,7 +89,10 @@ fn receive_buffer() -> Check {
     }
     Check::warn(
         NAME,
-        format!("{} KiB per receive queue: many senders at once may overflow it (retransmissions, not errors)", bytes >> 10),
+        format!(
+            "{} KiB per receive queue: many senders at once may overflow it (retransmissions, not errors)",
+            bytes >> 10
+        ),
         format!("for heavy fan-in, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
     )
 }

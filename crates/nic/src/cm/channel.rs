@@ -2,17 +2,39 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
 
 use super::event::{CmEvent, CmEventKind, ConnParam, Happening, Param, UdParam};
 use super::id::{Id, IdInner};
 use crate::events::EventQueue;
+use crate::sys;
 
 /// Where events of identifiers are read. Its descriptor is readable while events wait.
 #[derive(Debug)]
-pub struct EventChannel(pub(super) Arc<Queue>);
+pub struct EventChannel(pub(super) Arc<Queue>, Pace);
+
+/// Least time between two connection requests read from a blocking channel. Programs with a thread per connection
+/// (`rping -P`) keep the latest request in one variable until another thread has taken it; the kernel's channel
+/// delivers slowly enough for that.
+const REQUEST_GAP_NS: u64 = 500_000;
+
+/// When the last connection request was read, nanoseconds.
+#[derive(Debug, Default)]
+struct Pace(AtomicU64);
+
+impl Pace {
+    fn wait(&self) {
+        let since = sys::now_ns().saturating_sub(self.0.load(Ordering::Relaxed));
+        if since < REQUEST_GAP_NS {
+            std::thread::sleep(Duration::from_nanos(REQUEST_GAP_NS - since));
+        }
+        self.0.store(sys::now_ns(), Ordering::Relaxed);
+    }
+}
 
 /// The part that identifiers share.
 pub(super) type Queue = EventQueue<Unread>;
@@ -30,7 +52,7 @@ impl EventChannel {
     /// # Errors
     /// When no descriptor is left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(EventQueue::new()?)))
+        Ok(Self(Arc::new(EventQueue::new()?), Pace::default()))
     }
 
     /// For poll(2) and for O_NONBLOCK.
@@ -50,6 +72,9 @@ impl EventChannel {
             if let Some(target) = unread.target.upgrade()
                 && let Some(event) = read(target, unread.happening)
             {
+                if event.kind == CmEventKind::ConnectRequest && !self.0.is_nonblocking() {
+                    self.1.wait();
+                }
                 return Ok(event);
             }
         }

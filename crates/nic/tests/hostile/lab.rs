@@ -115,13 +115,14 @@ impl Lab {
         self.replies.clear();
     }
 
-    /// The asynchronous events about a queue pair since the last call.
+    /// The asynchronous events about a queue pair since the last call, as far as [`Lab::read_events`] has read them.
     pub(crate) fn events(&mut self, cookie: u64) -> Vec<AsyncEventKind> {
-        loop {
-            let mut fds = [PollFd::readable(self.context.async_fd())];
-            if sys::poll(&mut fds, Some(0)).expect("poll") == 0 {
-                return self.events.remove(&cookie).unwrap_or_default();
-            }
+        self.events.remove(&cookie).unwrap_or_default()
+    }
+
+    /// Reads the asynchronous events that are there.
+    pub(crate) fn read_events(&mut self) {
+        while sys::poll(&mut [PollFd::readable(self.context.async_fd())], Some(0)).expect("poll") > 0 {
             let event = self.context.get_async_event().expect("it was readable");
             if let AsyncElement::Qp(cookie) = event.element {
                 self.events.entry(cookie).or_default().push(event.kind);

@@ -8,8 +8,10 @@
 //! `ROXIE_HOSTILE_PACKETS=n` sends n packets (default 200000), `ROXIE_HOSTILE_SEED=n` others.
 
 mod arena;
+mod bystander;
 mod domain;
 mod lab;
+mod listener;
 mod packets;
 mod peer;
 mod rng;

@@ -2,7 +2,8 @@
 
 use roxie::wire::opcode::ExtHeader;
 use roxie::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Msn, Opcode, PKey, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Msn, Opcode, PKey, Psn, QKey, Qpn, Reth, Rkey,
+    Syndrome,
 };
 
 /// What a packet may carry; its opcode decides what of it does.

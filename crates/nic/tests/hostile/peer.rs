@@ -94,7 +94,8 @@ impl Peer {
     /// Whatever the device says to a hostile peer is well-formed and tells nothing it must not.
     fn accept(&mut self, bytes: &[u8], from: SocketAddr) {
         assert_eq!(from.ip(), IpAddr::V4(DEVICE));
-        let packet = Packet::parse(bytes).unwrap_or_else(|reason| panic!("the device sent {bytes:02x?}: {reason}"));
+        let packet =
+            Packet::parse(bytes).unwrap_or_else(|reason| panic!("the device sent {bytes:02x?}: {reason}"));
         let icrc = IcrcHeader::v4(DEVICE, PEER, from.port(), self.port);
         icrc.verify(0, bytes).expect("the device's ICRCs are right");
         assert!(!arena::tells_a_secret(packet.payload()), "{packet} tells a secret");

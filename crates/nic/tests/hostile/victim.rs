@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use roxie::transport::{
-    Access, AddressVector, AsyncEventKind, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags,
-    SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp,
+    Access, AddressVector, AsyncEventKind, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr,
+    SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp,
 };
 use roxie::verbs::{Cq, Qp, QpInitAttr, Srq, SrqAttr, SrqInitAttr};
 use roxie::wire::{Psn, QKey, Qpn};
@@ -74,7 +74,7 @@ impl Victim {
             max_inline_data: 64,
         };
         let srq = shared.then(|| {
-            let attr = SrqAttr { max_wr: DEPTH, max_sge: 2, limit: 0 };
+            let attr = SrqAttr { max_wr: DEPTH, max_sge: 2, srq_limit: 0 };
             lab.pd.create_srq(&SrqInitAttr { attr, cookie }).expect("an SRQ")
         });
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
@@ -180,11 +180,12 @@ impl Victim {
         if self.srq.is_none() {
             assert!(self.recvs.is_empty(), "receives that were not flushed: {:?}", self.recvs);
         }
+        lab.read_events();
         let events = lab.events(self.cookie);
         Death { events, ..std::mem::take(&mut self.death) }
     }
 
-    /// The queue pair is well: nothing failed.
+    /// The queue pair is well: nothing failed, and no event that was read says otherwise.
     pub(crate) fn check_well(&mut self, lab: &mut Lab) {
         self.completions();
         assert_eq!(self.qp.state(), QpState::Rts);

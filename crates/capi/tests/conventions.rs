@@ -1,13 +1,22 @@
-//! `tests/verbs.c` with our library: conventions of errors, and one transfer of every kind.
+//! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data.
 
 mod c_program;
 
-/// What the program exits with when there is no device or no protection domain.
+/// What the programs exit with when there is no usable device.
 const NO_DEVICE: i32 = 77;
 
 #[test]
-fn a_c_program_gets_the_answers_of_the_manual_pages() {
-    let Some(program) = c_program::compile("verbs") else { return };
+fn verbs_programs_get_the_answers_of_the_manual_pages() {
+    run("verbs");
+}
+
+#[test]
+fn rdma_cm_programs_get_the_answers_of_the_manual_pages() {
+    run("cm");
+}
+
+fn run(name: &str) {
+    let Some(program) = c_program::compile(name) else { return };
     let Some(output) = c_program::run_with_ours(&program) else { return };
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {

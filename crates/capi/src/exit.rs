@@ -1,0 +1,53 @@
+//! The end of the process. Programs exit without destroying their objects; what the kernel does then for its own is
+//! done here: peers of open connections are told, acknowledgements leave.
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::ibv::device::known_device;
+use crate::rdma::id::leave_all;
+
+/// Longest that exit is held up. Signal handlers call exit(3) while the thread they interrupted holds our locks; then
+/// the farewell cannot be said.
+const FAREWELL_MAX: Duration = Duration::from_millis(200);
+
+/// The process that opened the device; its forked children have nothing to say to the peers.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Arranges for the farewell, once the device is open.
+pub(crate) fn register() {
+    OWNER.store(process::id(), Ordering::Relaxed);
+    // SAFETY: the handler takes nothing and the library is never unloaded (-z nodelete).
+    unsafe { libc::atexit(at_exit) };
+}
+
+extern "C" fn at_exit() {
+    if OWNER.load(Ordering::Relaxed) != process::id() {
+        return;
+    }
+    let (done, finished) = mpsc::channel();
+    let farewell = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {
+        say_farewell();
+        // Fails if nobody waits any more, which is fine.
+        done.send(()).ok()
+    });
+    if farewell.is_ok() {
+        // Either way the process ends now.
+        finished.recv_timeout(FAREWELL_MAX).ok();
+    }
+}
+
+fn say_farewell() {
+    let Some(device) = known_device() else { return };
+    let device = &device.tail.device;
+    leave_all();
+    device.quiesce();
+    if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
+        for (name, value) in device.counters().into_iter().filter(|row| row.1 != 0) {
+            eprintln!("roxie: {name} {value}");
+        }
+    }
+}

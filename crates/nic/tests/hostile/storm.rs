@@ -1,0 +1,558 @@
+//! Random and mutated packets without end: at queue pairs of all services that are connected to the peer, at others
+//! that are not its business, at numbers that do not exist, and at QP1.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use roxie::transport::{Access, AsyncEventKind, QpAttr, QpState, QpType, WcStatus, WrOp};
+use roxie::wire::{Opcode, Operation, PKey, Packet, QKey, Qpn, Rkey, Syndrome};
+
+use crate::arena::{INBOX, SOURCE, Target};
+use crate::bystander::Bystanders;
+use crate::lab::{Lab, psn};
+use crate::listener::Listener;
+use crate::packets::Fields;
+use crate::rng::Rng;
+use crate::victim::{Death, MTU, Q_KEY, Victim, connected};
+
+const M: usize = MTU.bytes();
+/// Packets between two barriers; most of them fit the smallest socket buffer.
+const BATCH: usize = 64;
+/// Barriers between two looks at all of memory and a round of the bystanders.
+const ROUND: usize = 16;
+/// Packets kept to be mutated.
+const KEPT_MAX: usize = 64;
+/// Requests of a victim that the peer remembers.
+const ASKED_MAX: usize = 16;
+
+/// A request that a victim sent.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    fields: Fields,
+    operation: Operation,
+    len: usize,
+}
+
+/// A victim as the peer sees it.
+struct Mark {
+    victim: Victim,
+    asked: VecDeque<Asked>,
+    /// Bytes that the WRITE under way has left.
+    left: usize,
+}
+
+struct Storm {
+    lab: Lab,
+    marks: Vec<Mark>,
+    bystanders: Bystanders,
+    listener: Listener,
+    rng: Rng,
+    targets: Vec<Target>,
+    kept: Vec<Vec<u8>>,
+    deaths: u64,
+    reasons: Vec<(String, u64)>,
+}
+
+fn setting(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
+        Err(_) => otherwise,
+    }
+}
+
+pub(crate) fn run() {
+    let total = setting("ROXIE_HOSTILE_PACKETS", 200_000) as usize;
+    let start = Instant::now();
+    let mut storm = Storm::new(setting("ROXIE_HOSTILE_SEED", 1));
+    let (mut sent, mut batches) = (0, 0);
+    while sent < total {
+        let batch = BATCH.min(total - sent);
+        for _ in 0..batch {
+            storm.attack();
+        }
+        sent += batch;
+        batches += 1;
+        // Now the polling application drives the device, now its own thread.
+        storm.lab.barrier(batches % 8 != 0);
+        storm.tend();
+        if batches % ROUND == 0 {
+            storm.lab.arena.check();
+            storm.bystanders.exchange(&storm.lab);
+        }
+    }
+    storm.aftermath(sent as u64);
+    let seconds = start.elapsed().as_secs_f64();
+    let Storm { lab, listener, deaths, .. } = &storm;
+    let (answers, requests) = (lab.peer.received, listener.requests);
+    println!(
+        "{sent} packets, {answers} answers, {requests} connection requests, {deaths} deaths in {seconds:.1} s"
+    );
+    for (reason, count) in &storm.reasons {
+        println!("{count:8} {reason}");
+    }
+}
+
+impl Storm {
+    fn new(seed: u64) -> Self {
+        let mut lab = Lab::new();
+        let mut rng = Rng::new(seed);
+        let kinds = [(QpType::Rc, false); 8].into_iter().chain([
+            (QpType::Rc, true),
+            (QpType::Uc, false),
+            (QpType::Uc, true),
+            (QpType::Ud, false),
+            (QpType::Ud, true),
+        ]);
+        let marks = kinds
+            .map(|(ty, shared)| {
+                let victim = Victim::new(&mut lab, ty, shared, attributes(&mut rng));
+                Mark { victim, asked: VecDeque::new(), left: 0 }
+            })
+            .collect();
+        let (bystanders, listener) = (Bystanders::new(&lab), Listener::new(&lab));
+        let arena = &lab.arena;
+        let targets =
+            vec![arena.readable, arena.edge, arena.stale, arena.foreign, arena.private, bystanders.target()];
+        let kept = vec![Fields::new(Qpn::new(1), psn(0)).packet(Opcode::RC_WRITE_ONLY, &[0; 64])];
+        let mut storm =
+            Self { lab, marks, bystanders, listener, rng, targets, kept, deaths: 0, reasons: Vec::new() };
+        storm.tend();
+        storm
+    }
+
+    /// One packet.
+    fn attack(&mut self) {
+        match self.rng.below(100) {
+            0..=54 => self.request(),
+            55..=69 => self.response(),
+            70..=81 => self.mutation(),
+            82..=85 => self.garbage(),
+            86..=88 => self.management(),
+            89..=92 => self.elsewhere(),
+            93..=96 => self.wrong_sender(),
+            _ => {
+                let fields = self.fields(0);
+                self.lab.peer.send_damaged(&fields.packet(Opcode::RC_WRITE_ONLY, &[1; 32]));
+            }
+        }
+    }
+
+    /// Bytes that are never mistaken for a secret.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend((self.rng.next() & 0x7f7f_7f7f_7f7f_7f7f).to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+
+    fn mark(&mut self) -> usize {
+        self.rng.below(self.marks.len())
+    }
+
+    /// Fields for a request to a victim: usually what would be accepted next.
+    fn fields(&mut self, mark: usize) -> Fields {
+        let rng = &mut self.rng;
+        let victim = &self.marks[mark].victim;
+        let psn = match rng.below(16) {
+            0 => victim.expected.advance(rng.below(8) as u32),
+            1 => victim.expected.advance(rng.below(64) as u32 + 0xff_ffc0),
+            2 => psn(rng.next()),
+            _ => victim.expected,
+        };
+        let mut fields = Fields::new(victim.qp.qpn(), psn);
+        fields.ack_req = rng.one_in(2);
+        fields.solicited = rng.one_in(4);
+        fields.deth.q_key = if rng.one_in(16) { QKey(rng.next() as u32) } else { Q_KEY };
+        if rng.one_in(128) {
+            fields.p_key = PKey(rng.next() as u16);
+            fields.tver = rng.below(16) as u8;
+            fields.pad_error = rng.below(4) as u8;
+        }
+        let target = if rng.one_in(4) { rng.pick(&self.targets) } else { self.lab.arena.open };
+        let len = match rng.below(16) {
+            0 => 0,
+            1 => rng.next() as u32,
+            6 => rng.pick(&[target.len as u32, target.len as u32 + 1, 1 << 31, u32::MAX]),
+            2..=4 => rng.below(4 * M) as u32,
+            5 => 2 * M as u32,
+            _ => 1 + rng.below(64) as u32,
+        };
+        let va = match rng.below(60) {
+            0 => target.va.wrapping_add(target.len).wrapping_sub(len.into()).wrapping_add(1),
+            1 => target.va.wrapping_sub(1),
+            2 => 0_u64.wrapping_sub(u64::from(len) / 2),
+            3 => rng.next(),
+            4 => self.lab.arena.private.va.wrapping_add(rng.below(0x1_4000) as u64),
+            5..=30 => target.va,
+            _ => target.va.wrapping_add((target.len.saturating_sub(len.into())) & rng.next() & !7),
+        };
+        let key = match rng.below(64) {
+            0 => Rkey(rng.next() as u32),
+            1 => Rkey(target.key.0 ^ 1 << rng.below(32)),
+            _ => target.key,
+        };
+        fields.reth = roxie::wire::Reth { va, r_key: key, dma_len: len };
+        fields.atomic.va = if rng.one_in(16) { va } else { va & !7 };
+        fields.atomic.r_key = key;
+        fields.atomic.swap_or_add = rng.next() & 0x7f7f_7f7f_7f7f_7f7f;
+        fields.atomic.compare = rng.next() & 1;
+        fields.invalidate = key;
+        fields.original = rng.next() & 0x7f7f_7f7f_7f7f_7f7f;
+        fields
+    }
+
+    /// A request, usually of the victim's service and of a length its opcode allows.
+    fn request(&mut self) {
+        let mark = self.mark();
+        let fields = self.fields(mark);
+        let (base, left) = match self.marks[mark].victim.ty {
+            QpType::Rc => (0x00, self.marks[mark].left),
+            QpType::Uc => (0x20, self.marks[mark].left),
+            QpType::Ud | QpType::Gsi => (0x60, 0),
+        };
+        let rng = &mut self.rng;
+        let low = match (base, rng.below(32)) {
+            (_, 0) => rng.next() as u8 & 0x1f,
+            (0x60, _) => rng.pick(&[4, 4, 5]),
+            // Inside a WRITE only its continuation is welcome.
+            (_, 1..=28) if left > M => 0x07,
+            (_, 1..=28) if left > 0 => rng.pick(&[0x08, 0x08, 0x09]),
+            (0x00, 1..=10) => rng.pick(&[0x0c, 0x0c, 0x13, 0x14]),
+            (_, 1..=24) => rng.pick(&[0x0a, 0x0a, 0x0a, 0x0b, 0x06, 0x04, 0x05]),
+            _ => rng.pick(&[0, 1, 2, 3, 7, 8, 9, 0x16, 0x17, 0x1c, 0x1d]),
+        };
+        let opcode = if rng.one_in(64) { Opcode(rng.next() as u8) } else { Opcode(base | low) };
+        let whole = fields.reth.dma_len as usize;
+        let len = match (opcode.0 & 0x1f, rng.below(48)) {
+            (_, 0) => rng.below(6000),
+            (_, 1) => M,
+            (0x06, _) => M,
+            (0x07, _) => M,
+            (0x08 | 0x09, _) => left.clamp(1, M),
+            (0x0a | 0x0b, _) => whole.min(M),
+            (0x0c | 0x13 | 0x14, _) => 0,
+            _ => rng.below(200),
+        };
+        let expected = fields.psn == self.marks[mark].victim.expected;
+        let mut payload = self.bytes(len);
+        if self.rng.one_in(200) {
+            payload = self.bytes(20_000);
+        }
+        self.send(&fields.packet(opcode, &payload));
+        if !expected {
+            return;
+        }
+        // What the peer believes now; where it is wrong, a NAK or the next life corrects it.
+        let mark = &mut self.marks[mark];
+        let packets = if opcode == Opcode::RC_READ_REQUEST { whole.div_ceil(M).max(1) as u32 } else { 1 };
+        mark.victim.expected = mark.victim.expected.advance(packets & 0xff_ffff);
+        mark.left = match opcode.0 & 0x1f {
+            0x06 => whole.saturating_sub(M),
+            0x07 => left.saturating_sub(M),
+            _ => 0,
+        };
+    }
+
+    /// Sends a packet and keeps some.
+    fn send(&mut self, packet: &[u8]) {
+        self.lab.peer.send(packet);
+        if packet.len() > 2000 || self.rng.one_in(2) {
+            return;
+        }
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(packet.to_vec());
+        } else {
+            let at = self.rng.below(KEPT_MAX);
+            self.kept[at] = packet.to_vec();
+        }
+    }
+
+    /// An answer to something a victim asked, often the right one.
+    fn response(&mut self) {
+        let mark = self.mark();
+        let asked = &self.marks[mark].asked;
+        let Some(&asked) = asked.get(self.rng.below(asked.len().max(1))) else { return self.request() };
+        let rng = &mut self.rng;
+        let (right, len) = match asked.operation {
+            Operation::ReadRequest => (Opcode::RC_READ_RESPONSE_ONLY, asked.len),
+            Operation::CompareSwap | Operation::FetchAdd => (Opcode::RC_ATOMIC_ACKNOWLEDGE, 0),
+            _ => (Opcode::RC_ACKNOWLEDGE, 0),
+        };
+        let opcode = if rng.one_in(8) { Opcode(0x0d + rng.below(6) as u8) } else { right };
+        let len = if rng.one_in(16) { rng.below(2 * M) } else { len };
+        let syndrome = match rng.below(24) {
+            0 => rng.next() as u8,
+            1 => 0x60 + rng.below(5) as u8,
+            2 => 0x20 + rng.below(32) as u8,
+            _ => 0x1f,
+        };
+        let mut fields = asked.fields.saying(Syndrome::from_byte(syndrome));
+        if rng.one_in(8) {
+            fields.psn = fields.psn.advance(rng.next() as u32 & 7);
+        }
+        fields.qpn = self.marks[mark].victim.qp.qpn();
+        let payload = self.bytes(len);
+        self.send(&fields.packet(opcode, &payload));
+    }
+
+    /// A packet of before with bits flipped, cut, or grown, and the ICRC that belongs to it.
+    fn mutation(&mut self) {
+        let rng = &mut self.rng;
+        let mut packet = self.kept[rng.below(self.kept.len())].clone();
+        match rng.below(8) {
+            0 => packet.truncate(rng.below(packet.len() + 1)),
+            1 => packet.resize(packet.len() + rng.below(40), 0x33),
+            2 => {}
+            _ => {
+                for _ in 0..1 + rng.below(4) {
+                    // Mostly the headers.
+                    let most = if rng.one_in(4) { packet.len() } else { packet.len().min(48) };
+                    if most > 0 {
+                        packet[rng.below(most)] ^= 1 << rng.below(8);
+                    }
+                }
+            }
+        }
+        self.lab.peer.send(&packet);
+    }
+
+    /// Anything, to a queue pair that exists.
+    fn garbage(&mut self) {
+        let qpn = self.marks[self.rng.below(self.marks.len())].victim.qp.qpn();
+        let len = self.rng.below(300);
+        let mut packet = self.bytes(len);
+        if packet.len() >= 8 {
+            packet[4..8].copy_from_slice(&qpn.value().to_be_bytes());
+            packet[1] &= 0xf0;
+        }
+        if self.rng.one_in(4) {
+            self.lab.peer.send_raw(&packet);
+        } else {
+            self.lab.peer.send(&packet);
+        }
+    }
+
+    /// To QP1: connection messages, right and wrong, and what is no MAD at all.
+    fn management(&mut self) {
+        let mut fields = Fields::new(Qpn::new(1), psn(self.rng.next()));
+        fields.deth.q_key = if self.rng.one_in(8) { Q_KEY } else { roxie::wire::mad::GSI_QKEY };
+        let slot = (self.marks[0].victim.qp.qpn().value() >> 16) as u8;
+        let mad = match self.rng.below(8) {
+            0 => {
+                let len = self.rng.below(400);
+                self.bytes(len)
+            }
+            1 => self.bytes(256),
+            _ => self.listener.mad(&mut self.rng, slot).to_vec(),
+        };
+        let opcode = if self.rng.one_in(16) { Opcode(self.rng.next() as u8) } else { Opcode::UD_SEND_ONLY };
+        self.lab.peer.send(&fields.packet(opcode, &mad));
+    }
+
+    /// To numbers that do not exist, of this process and of others.
+    fn elsewhere(&mut self) {
+        let own = self.marks[0].victim.qp.qpn().value() & 0xff_0000;
+        let random = self.rng.next() as u32;
+        let qpn = match self.rng.below(4) {
+            0 => random & 0xff_ffff,
+            1 => self.rng.pick(&[0, 2, 0xff_ffff]),
+            _ => own | random & 0xffff,
+        };
+        if self.marks.iter().any(|mark| mark.victim.qp.qpn().value() == qpn) || self.bystanders.has(qpn) {
+            return;
+        }
+        let mut fields = self.fields(0);
+        fields.qpn = Qpn::new(qpn);
+        self.lab.peer.send(&fields.packet(Opcode::RC_WRITE_ONLY, &[7; 8]));
+    }
+
+    /// What would be right from somebody else.
+    fn wrong_sender(&mut self) {
+        let mark = self.mark();
+        let mut fields = self.fields(mark);
+        if self.rng.one_in(2) {
+            if self.marks[mark].victim.ty != QpType::Ud {
+                self.lab.peer.send_as_neighbour(&fields.packet(Opcode::RC_WRITE_ONLY, &[7; 8]));
+            }
+            return;
+        }
+        let (qpn, next) = self.bystanders.aim(&mut self.rng);
+        fields.qpn = qpn;
+        fields.psn = next;
+        let opcode = Opcode(self.rng.next() as u8 & 0x1f);
+        let payload = self.bytes(64);
+        self.lab.peer.send(&fields.packet(opcode, &payload));
+    }
+
+    /// What the peer and the applications do after each batch.
+    fn tend(&mut self) {
+        self.lab.read_events();
+        for index in 0..self.marks.len() {
+            let replies = self.lab.replies(self.marks[index].victim.peer_qpn);
+            self.marks[index].listen(&replies);
+            let state = self.marks[index].victim.qp.state();
+            match state {
+                QpState::Rts => self.marks[index].victim.check_well(&mut self.lab),
+                QpState::Err => self.bury(index),
+                other => panic!("a packet made a {:?} go to {other:?}", self.marks[index].victim.ty),
+            }
+            self.work(index);
+        }
+        self.lab.forget_replies();
+        self.listener.serve(&mut self.rng);
+    }
+
+    /// A victim is dead, for one reason, which was told once; it begins a new life.
+    fn bury(&mut self, index: usize) {
+        let Self { lab, marks, rng, .. } = self;
+        let mark = &mut marks[index];
+        let death = mark.victim.autopsy(lab);
+        let reason = cause(&death, mark.victim.srq.is_some());
+        assert_eq!(mark.victim.ty, QpType::Rc, "{reason}");
+        mark.victim.reset();
+        mark.victim.connect(lab, attributes(rng));
+        mark.asked.clear();
+        mark.left = 0;
+        self.deaths += 1;
+        match self.reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.reasons.push((reason, 1)),
+        }
+    }
+
+    /// Keeps some receives and requests posted.
+    fn work(&mut self, index: usize) {
+        let Self { lab, marks, rng, .. } = self;
+        let victim = &mut marks[index].victim;
+        let buffer = &lab.arena.buffer;
+        while victim.has_recv_room() {
+            let len = rng.pick(&[0, 64, 2048, 4096]);
+            victim.post_recv(&[buffer.sge(INBOX.at + rng.below(INBOX.len - 4096), len)]);
+        }
+        while victim.ty == QpType::Rc && victim.has_send_room() {
+            let (remote_addr, r_key) = (rng.next(), Rkey(rng.next() as u32));
+            let (op, part) = match rng.below(6) {
+                0 => (WrOp::Send, SOURCE),
+                1 => (WrOp::Write { remote_addr, r_key }, SOURCE),
+                2 => (WrOp::FetchAdd { remote_addr, r_key, add: 1 }, INBOX),
+                3 => (WrOp::CompareSwap { remote_addr, r_key, compare: 0, swap: 1 }, INBOX),
+                _ => (WrOp::Read { remote_addr, r_key }, INBOX),
+            };
+            let len = 8 + rng.below(M - 8);
+            victim.post_send(op, &[buffer.sge(part.at + rng.below(part.len - M), len)]);
+        }
+    }
+
+    /// The storm is over: it was seen and counted, and all is as before for everybody.
+    fn aftermath(&mut self, sent: u64) {
+        self.lab.arena.check();
+        self.bystanders.exchange(&self.lab);
+        for name in [
+            "rx_too_short",
+            "rx_unknown_opcode",
+            "rx_bad_tver",
+            "rx_bad_icrc",
+            "rx_unknown_qp",
+            "rx_wrong_service",
+            "rx_wrong_peer",
+            "bad_pkey_cntr",
+            "qkey_viol_cntr",
+            "rx_stale_response",
+            "out_of_seq_request",
+            "duplicate_request",
+            "rx_bad_length",
+            "rx_access_fault",
+        ] {
+            let count = self.lab.counter(name);
+            println!("{count:8} {name}");
+            assert!(count > 0 || sent < 100_000, "nothing was counted as {name}");
+        }
+        // A victim in a new life serves its peer, byte by byte.
+        for index in 0..self.marks.len() {
+            let Self { lab, marks, rng, .. } = self;
+            let mark = &mut marks[index];
+            if mark.victim.ty != QpType::Rc {
+                continue;
+            }
+            mark.victim.reset();
+            mark.victim.connect(lab, QpAttr { access: Access::REMOTE_WRITE, ..attributes(rng) });
+            let (open, data) = (lab.arena.open, self.bytes(M));
+            let Self { lab, marks, .. } = self;
+            let victim = &marks[index].victim;
+            let fields = Fields::new(victim.qp.qpn(), victim.expected).at(open.va, open.key, M as u32);
+            lab.peer.send(&fields.packet(Opcode::RC_WRITE_ONLY, &data));
+            lab.barrier(true);
+            assert_eq!(lab.arena.open_bytes(0, M), data);
+        }
+        self.lab.arena.check();
+    }
+}
+
+/// Attributes of a life.
+fn attributes(rng: &mut Rng) -> QpAttr {
+    let mut attr = QpAttr { rq_psn: psn(rng.next()), sq_psn: psn(rng.next()), ..connected() };
+    if rng.one_in(8) {
+        attr.access = Access::from_bits_truncate(rng.next() as u32) & attr.access;
+        attr.max_dest_rd_atomic = 1;
+    }
+    attr
+}
+
+/// Why it died. There is one reason, told in one place (facts 3.12, IBA C9-222).
+fn cause(death: &Death, shared: bool) -> String {
+    let mut events = death.events.clone();
+    // A queue pair on an SRQ says also that it takes no more from it.
+    if shared {
+        assert_eq!(events.pop(), Some(AsyncEventKind::QpLastWqeReached), "{death:?}");
+    }
+    match (death.send, death.recv, &events[..]) {
+        (Some(status), None, []) => {
+            let possible = [
+                WcStatus::LocLenErr,
+                WcStatus::BadRespErr,
+                WcStatus::RemInvReqErr,
+                WcStatus::RemAccessErr,
+                WcStatus::RemOpErr,
+                WcStatus::RemInvRdReqErr,
+                WcStatus::RetryExcErr,
+            ];
+            assert!(possible.contains(&status), "{death:?}");
+            format!("send {status:?}")
+        }
+        (None, Some(status), []) => {
+            let possible =
+                [WcStatus::LocLenErr, WcStatus::LocQpOpErr, WcStatus::LocAccessErr, WcStatus::RemInvReqErr];
+            assert!(possible.contains(&status), "{death:?}");
+            format!("receive {status:?}")
+        }
+        (None, None, [kind @ (AsyncEventKind::QpReqErr | AsyncEventKind::QpAccessErr)]) => {
+            format!("event {kind:?}")
+        }
+        _ => panic!("not one reason: {death:?}"),
+    }
+}
+
+impl Mark {
+    /// The peer learns from what the victim sends.
+    fn listen(&mut self, replies: &[Vec<u8>]) {
+        for bytes in replies {
+            let packet = Packet::parse(bytes).expect("checked when it arrived");
+            let operation = packet.row().operation;
+            match packet.aeth().map(|aeth| aeth.syndrome) {
+                Some(Syndrome::Nak(_) | Syndrome::RnrNak(_)) => self.victim.expected = packet.bth.psn,
+                Some(_) => {}
+                None if packet.row().is_request() => {
+                    let fields = Fields::new(self.victim.qp.qpn(), packet.bth.psn);
+                    let len = packet.reth().map_or(0, |reth| reth.dma_len as usize);
+                    self.asked.push_back(Asked { fields, operation, len });
+                    if self.asked.len() > ASKED_MAX {
+                        self.asked.pop_front();
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+}
