@@ -13,7 +13,7 @@ use crate::case::{Case, LONG, SHORT, Scale};
 
 /// Traffic that shows that a stream, or an rping, is under way.
 const STREAM_BYTES: u64 = 20 << 20;
-const PING_BYTES: u64 = 100 << 10;
+const PING_BYTES: u64 = 20 << 10;
 /// Retries of perftest's defaults: 7 times 67 ms (timeout 14), four times that as IBA allows, and some.
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -114,7 +114,7 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
     let before = transmitted(program.pid());
     let mut ended = false;
-    let flows = eventually(SHORT, || {
+    let flows = eventually(LONG, || {
         ended = program.has_ended();
         ended || transmitted(program.pid()) >= before + bytes
     });

@@ -35,7 +35,7 @@ pub(super) fn accept(context: &Context, end: &Endpoint, address: SocketAddr) -> 
     id.attach_qp(&end.qp).during("preparing the queue pair")?;
     end.expect_order()?;
     id.accept(None, &end.invitation()).during("accepting")?;
-    let connection = Connection { id, channel: channel };
+    let connection = Connection { id, channel };
     expect(&connection.channel, CmEventKind::Established)?;
     listener.destroy();
     Ok(connection)
@@ -55,7 +55,7 @@ pub(super) fn connect(
     expect(&channel, CmEventKind::RouteResolved)?;
     id.attach_qp(&end.qp).during("preparing the queue pair")?;
     id.connect(None, &[]).during("connecting")?;
-    let connection = Connection { id, channel: channel };
+    let connection = Connection { id, channel };
     let event = expect(&connection.channel, CmEventKind::Established)?;
     let remote = Remote::decode(&event.private_data)?;
     Ok((connection, remote))

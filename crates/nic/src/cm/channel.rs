@@ -2,8 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
@@ -17,25 +16,6 @@ use crate::sys;
 #[derive(Debug)]
 pub struct EventChannel(pub(super) Arc<Queue>, Pace);
 
-/// Least time between two connection requests read from a blocking channel. Programs with a thread per connection
-/// (`rping -P`) keep the latest request in one variable until another thread has taken it; the kernel's channel
-/// delivers slowly enough for that.
-const REQUEST_GAP_NS: u64 = 500_000;
-
-/// When the last connection request was read, nanoseconds.
-#[derive(Debug, Default)]
-struct Pace(AtomicU64);
-
-impl Pace {
-    fn wait(&self) {
-        let since = sys::now_ns().saturating_sub(self.0.load(Ordering::Relaxed));
-        if since < REQUEST_GAP_NS {
-            std::thread::sleep(Duration::from_nanos(REQUEST_GAP_NS - since));
-        }
-        self.0.store(sys::now_ns(), Ordering::Relaxed);
-    }
-}
-
 /// The part that identifiers share.
 pub(super) type Queue = EventQueue<Unread>;
 
@@ -44,6 +24,30 @@ pub(super) type Queue = EventQueue<Unread>;
 pub(super) struct Unread {
     pub(super) target: Weak<IdInner>,
     pub(super) happening: Happening,
+}
+
+/// How long a connection request waits at most for the program to take up the one before it.
+const REQUEST_WAIT: Duration = Duration::from_millis(10);
+/// Time between two looks.
+const REQUEST_LOOK: Duration = Duration::from_micros(50);
+
+/// Keeps connection requests apart on a blocking channel. Programs with a thread per connection (`rping -P`) keep the
+/// latest request in one variable until another thread has taken it up; the kernel's channel delivers slowly enough for
+/// that. A program that answers in the thread that reads never waits.
+#[derive(Debug, Default)]
+struct Pace(Mutex<Weak<IdInner>>);
+
+impl Pace {
+    fn wait(&self, request: &Arc<IdInner>) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = sys::now_ns();
+        while last.upgrade().is_some_and(|id| id.is_pending_request())
+            && u128::from(sys::now_ns() - begun) < REQUEST_WAIT.as_nanos()
+        {
+            std::thread::sleep(REQUEST_LOOK);
+        }
+        *last = Arc::downgrade(request);
+    }
 }
 
 impl EventChannel {
@@ -73,7 +77,7 @@ impl EventChannel {
                 && let Some(event) = read(target, unread.happening)
             {
                 if event.kind == CmEventKind::ConnectRequest && !self.0.is_nonblocking() {
-                    self.1.wait();
+                    self.1.wait(&event.id.0);
                 }
                 return Ok(event);
             }

@@ -367,6 +367,12 @@ impl IdInner {
         self.push(happening);
     }
 
+    /// Whether this is a connection request that has neither a QP nor an answer yet.
+    pub(super) fn is_pending_request(&self) -> bool {
+        let state = self.lock();
+        state.phase == Phase::Connect && state.qp.is_none() && state.silent
+    }
+
     pub(super) fn request_taken(&self) {
         if let Some(cm_id) = self.lock().cm_id {
             self.host.driver().with(|state| state.cm.request_taken(cm_id));
