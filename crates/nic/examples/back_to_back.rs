@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (ours, theirs) = (pd.alloc_buffer(4096, all)?, pd.alloc_buffer(4096, all)?);
 
     let cq = context.create_cq(64, None, 0)?;
-    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let (send_cq, recv_cq) = (cq.clone(), cq.clone());
     let init = QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
     let (a, b) = (pd.create_qp(&init)?, pd.create_qp(&init)?);
@@ -56,7 +57,11 @@ fn send(qp: &Qp, op: WrOp, sg_list: &[roxie::transport::Sge]) -> Result<(), Box<
 fn wait(cq: &Cq) -> Result<Wc, Box<dyn Error>> {
     loop {
         if let Some(wc) = cq.poll_one() {
-            return if wc.status == WcStatus::Success { Ok(wc) } else { Err(format!("{:?}", wc.status).into()) };
+            return if wc.status == WcStatus::Success {
+                Ok(wc)
+            } else {
+                Err(format!("{:?}", wc.status).into())
+            };
         }
     }
 }

@@ -37,6 +37,7 @@ fn run(weak: &Weak<Engine>) {
             seen = polls;
             engine.watching.store(true, Ordering::Relaxed);
             engine.serve_members();
+            engine.offer_held();
             engine.cm.poll(engine::now(), &*engine);
             let kick = [engine.kick.as_raw_fd()];
             drop(engine);

@@ -6,7 +6,7 @@ use crate::engine::Core;
 use crate::port::PortCounters;
 
 /// One counter: its name, as rxe or the drivers have it, and its value.
-pub type Row = (&'static str, u64);
+pub(crate) type Row = (&'static str, u64);
 
 impl Core {
     /// All counters: the port's, one per drop reason, and the sum over all QPs that ever were.

@@ -53,16 +53,7 @@ impl CmDriver {
 
     /// Takes a MAD that arrived on QP1; its consequences leave with the next [`poll`](Self::poll).
     pub(crate) fn handle_mad(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
-        let mut state = self.lock();
-        let outcome = state.cm.handle_mad(now, mad, src, dst);
-        if let MadOutcome::NotOurs { service_id, dst_gid } = outcome
-            && state.ports.is_claimed(service_id, dst_gid)
-        {
-            // Bound but not listening: the name is ours, so nobody else can be asked.
-            state.cm.reject_no_listener(mad, src, dst);
-            return MadOutcome::Handled;
-        }
-        outcome
+        self.lock().cm.handle_mad(now, mad, src, dst)
     }
 
     /// Answers a request that no process of this host listens for.

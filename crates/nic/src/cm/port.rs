@@ -65,15 +65,6 @@ impl Binding {
         }
     }
 
-    fn covers(&self, dst: Gid) -> bool {
-        let same_family = self.ip.is_ipv4() == dst.ip().is_ipv4();
-        if self.ip.is_unspecified() {
-            same_family || (self.ip.is_ipv6() && !self.af_only)
-        } else {
-            self.ip == dst.ip()
-        }
-    }
-
     fn conflict(&self, other: &Self) -> Option<i32> {
         let apart = self.af_only && other.af_only && self.ip.is_ipv4() != other.ip.is_ipv4();
         if apart {
@@ -139,13 +130,6 @@ impl Ports {
         for (_, _, claimed) in owners.filter(|(other, ..)| *other == id) {
             *claimed = true;
         }
-    }
-
-    /// Whether requests for this service and address can only be for us.
-    pub(super) fn is_claimed(&self, service: ServiceId, dst: Gid) -> bool {
-        let ps = (service.0 >> 16) as u16;
-        let owners = self.bound.get(&(ps, service.port())).into_iter().flatten();
-        owners.into_iter().any(|(_, binding, claimed)| *claimed && binding.covers(dst))
     }
 
     pub(super) fn release(&mut self, ps: PortSpace, port: u16, id: BindingId) {

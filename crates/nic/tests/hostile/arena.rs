@@ -67,8 +67,8 @@ pub(crate) fn tells_a_secret(bytes: &[u8]) -> bool {
 fn content() -> Vec<u8> {
     let mut content = vec![SECRET; LEN];
     for part in [OPEN, READABLE, EDGE, INBOX, SOURCE] {
-        for at in part.at..part.at + part.len {
-            content[at] = at as u8 & 0x7f;
+        for (at, byte) in content.iter_mut().enumerate().skip(part.at).take(part.len) {
+            *byte = at as u8 & 0x7f;
         }
     }
     content

@@ -343,12 +343,12 @@ fn silent(lab: &Lab) -> Vec<Case> {
         dropped(
             "a duplicate READ that never was",
             shot(O::RC_READ_REQUEST, 0).ahead(0xff_fff0).at(open, 0, 8),
-            { DropReason::Duplicate },
+            DropReason::Duplicate,
         ),
         dropped(
             "a duplicate atomic that never was",
             shot(O::RC_FETCH_ADD, 0).ahead(0xff_fff0).atomic(open, 0),
-            { DropReason::Duplicate },
+            DropReason::Duplicate,
         ),
         dropped("an ACK of nothing", shot(O::RC_ACKNOWLEDGE, 0), DropReason::StaleResponse),
         dropped("a READ response to nothing", shot(O::RC_READ_RESPONSE_ONLY, 8), DropReason::StaleResponse),
