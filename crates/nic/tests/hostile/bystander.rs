@@ -65,7 +65,7 @@ impl Bystanders {
     }
 
     /// A WRITE, a READ of what it wrote and a SEND: the bytes are right and nothing else completes.
-    pub(crate) fn exchange(&mut self, lab: &Lab) {
+    pub(crate) fn exchange(&mut self) {
         self.rounds = self.rounds.wrapping_add(1);
         let data: Vec<u8> = (0..512).map(|i| i as u8 & 0x7f ^ self.rounds & 0x7f).collect();
         self.ours.write(0, &data);
@@ -79,7 +79,6 @@ impl Bystanders {
         self.theirs.read(3000, &mut arrived);
         assert_eq!(arrived[..], data[..], "what two others told each other");
         assert_eq!((self.a.state(), self.b.state()), (QpState::Rts, QpState::Rts));
-        assert_eq!(lab.counter("tx_errors"), 0);
     }
 
     /// Posts one work request and waits for `completions`.

@@ -77,7 +77,7 @@ pub(crate) fn run() {
         storm.tend();
         if batches % ROUND == 0 {
             storm.lab.arena.check();
-            storm.bystanders.exchange(&storm.lab);
+            storm.bystanders.exchange();
         }
     }
     storm.aftermath(sent as u64);
@@ -444,7 +444,7 @@ impl Storm {
     /// The storm is over: it was seen and counted, and all is as before for everybody.
     fn aftermath(&mut self, sent: u64) {
         self.lab.arena.check();
-        self.bystanders.exchange(&self.lab);
+        self.bystanders.exchange();
         for name in [
             "rx_too_short",
             "rx_unknown_opcode",
