@@ -4,8 +4,14 @@
 //! the checked-in corpus and inputs of a seeded generator, so that the same statements are checked without a fuzzer.
 //!
 //! ```text
-//! RUSTC_BOOTSTRAP=1 cargo fuzz run -s none qp_packets -- -max_total_time=300
+//! RUSTC_BOOTSTRAP=1 cargo fuzz run -s none qp_packets /tmp/corpus corpus/qp_packets -- -max_total_time=300
 //! cargo test --no-default-features
+//! ```
+//!
+//! New inputs go to the first directory; the checked-in corpus is small on purpose, one input per kind of path:
+//!
+//! ```text
+//! qp_packets -set_cover_merge=1 -use_counters=0 -max_len=1500 smaller /tmp/corpus
 //! ```
 
 pub mod cm;

@@ -2,7 +2,7 @@
 //!
 //! This crate is thin: it turns C pointers into handles of the crate `roxie` and back, and errors into errno.
 //! `symbols/` lists every exported name, `build.rs` exports them with their versions, [`abi`] holds the C layouts.
-//! The functions are sorted as the manual pages are: [`ibv`] and [`rdma`].
+//! The functions are sorted as the manual pages are: `ibv` and `rdma`.
 
 pub mod abi;
 mod errno;
