@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Param};
 
@@ -19,12 +20,19 @@ use super::id::{by_cookie, channel_of, create_child, find, rdma_destroy_id, refr
 /// Dropping the tail acknowledges the event and frees its private data.
 type EventObject = Object<rdma_cm_event, CmEvent>;
 
+/// A program ends by destroying its channel while its event thread is about to wait there again (rping). The kernel is
+/// slow enough at this that the thread sleeps by then and the process exits in peace; an error at once would end it first.
+const GONE_WAIT: Duration = Duration::from_millis(500);
+
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { channel::find(channel) }) else { return minus1(libc::EINVAL) };
+    let Some(object) = (unsafe { channel::find(channel) }) else {
+        std::thread::sleep(GONE_WAIT);
+        return minus1(libc::EINVAL);
+    };
     if event.is_null() {
         return minus1(libc::EINVAL);
     }
