@@ -30,7 +30,7 @@ pub(crate) struct Case {
 }
 
 /// What a case does; an error says what went wrong, with the outputs.
-pub(crate) type Run = Box<dyn FnOnce(&Lab) -> Result<(), String> + Send>;
+pub(crate) type Run = Box<dyn Fn(&Lab) -> Result<(), String> + Send>;
 
 impl Case {
     /// A case called `place/what`.
@@ -38,7 +38,7 @@ impl Case {
         place: Place,
         what: &str,
         program: &'static str,
-        run: impl FnOnce(&Lab, &str) -> Result<(), String> + Send + 'static,
+        run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
     ) -> Self {
         let name = format!("{place}/{what}");
         let own = name.clone();

@@ -97,6 +97,12 @@ const SEGMENTS_MAX_OLD: u16 = 64;
 const BURST_BYTES_MAX_V4: u32 = 65_507;
 /// 65535 less IPv6 and UDP headers.
 const BURST_BYTES_MAX_V6: u32 = 65_487;
+/// Which socket serves a destination slot. Sixteen, and one for QP1, bound the descriptors of a process; two slots that
+/// share one may meet in a receiver's train, and then the receiver hands the packets over.
+fn socket_class(slot: u8) -> u8 {
+    if slot == u8::MAX { slot } else { slot % 16 }
+}
+
 /// Flows and sockets one process can have; far more than slots times hosts of any sane fabric.
 const FLOWS_MAX: usize = 65_536;
 const SOCKETS_MAX: usize = 4096;
@@ -246,7 +252,7 @@ impl Transmitter {
 
     /// The socket for a flow. Its TOS and TTL are those of its first flow; others bring their own.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
-        if let Some(index) = self.sockets.iter().position(|s| s.src == key.src && s.slot == key.dst_slot) {
+        if let Some(index) = self.sockets.iter().position(|s| s.src == key.src && s.slot == socket_class(key.dst_slot)) {
             return Ok(index);
         }
         if self.sockets.len() >= SOCKETS_MAX {
@@ -271,7 +277,7 @@ impl Transmitter {
         self.sockets.push(TxSocket {
             fd,
             src: key.src,
-            slot: key.dst_slot,
+            slot: socket_class(key.dst_slot),
             tos: key.tos,
             ttl: key.ttl,
             port,
