@@ -365,3 +365,15 @@ proptest::proptest! {
         proptest::prop_assert!(b.events().len() <= 50);
     }
 }
+
+/// Found by fuzzing: unwrapped, the number of such a packet fell below zero.
+#[test]
+fn a_uc_message_may_begin_before_the_first_psn() {
+    let attr = QpAttr { rq_psn: wire::Psn::new(0), ..attr() };
+    let mut b = Bench::new(config(QpType::Uc), &attr, QpState::Rts);
+    for psn in [0xff_ffff, 0] {
+        b.post_recv(1, 0, 4096);
+        b.recv(&Pkt::new(Opcode::UC_SEND_ONLY, psn).payload(3, 8)).unwrap();
+        assert_eq!(b.recv_wc().byte_len, 8);
+    }
+}

@@ -32,7 +32,7 @@ impl Responder {
             self.dropping = true;
             return Err(DropReason::UcIncomplete);
         }
-        self.expected = self.expected.wrapping_add_signed(i64::from(distance));
+        self.expected = u64::from(packet.bth.psn.value());
         let position = self.expected;
         match self.execute(packet, mem, rq, ep) {
             Ok(()) => Ok(()),
