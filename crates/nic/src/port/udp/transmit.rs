@@ -252,7 +252,9 @@ impl Transmitter {
 
     /// The socket for a flow. Its TOS and TTL are those of its first flow; others bring their own.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
-        if let Some(index) = self.sockets.iter().position(|s| s.src == key.src && s.slot == socket_class(key.dst_slot)) {
+        if let Some(index) =
+            self.sockets.iter().position(|s| s.src == key.src && s.slot == socket_class(key.dst_slot))
+        {
             return Ok(index);
         }
         if self.sockets.len() >= SOCKETS_MAX {
