@@ -97,10 +97,14 @@ const SEGMENTS_MAX_OLD: u16 = 64;
 const BURST_BYTES_MAX_V4: u32 = 65_507;
 /// 65535 less IPv6 and UDP headers.
 const BURST_BYTES_MAX_V6: u32 = 65_487;
-/// Which socket serves a destination slot. Sixteen, and one for QP1, bound the descriptors of a process; two slots that
-/// share one may meet in a receiver's train, and then the receiver hands the packets over.
+/// Sockets that share the destination slots of one local address; one more serves QP1. All are opened with the first flow,
+/// so that a process holds the same descriptors however many peers it has met.
+const SOCKET_CLASSES: u8 = 8;
+
+/// Which socket serves a destination slot. Two slots that share one may meet in a receiver's train, and then the receiver
+/// hands the packets over.
 fn socket_class(slot: u8) -> u8 {
-    if slot == u8::MAX { slot } else { slot % 16 }
+    if slot == u8::MAX { slot } else { slot % SOCKET_CLASSES }
 }
 
 /// Flows and sockets one process can have; far more than slots times hosts of any sane fabric.
@@ -250,13 +254,20 @@ impl Transmitter {
         Ok(id)
     }
 
-    /// The socket for a flow. Its TOS and TTL are those of its first flow; others bring their own.
+    /// The socket for a flow. Its TOS and TTL are those of the first flow of its address; others bring their own.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
-        if let Some(index) =
-            self.sockets.iter().position(|s| s.src == key.src && s.slot == socket_class(key.dst_slot))
-        {
+        let class = socket_class(key.dst_slot);
+        let find = |sockets: &[TxSocket]| sockets.iter().position(|s| s.src == key.src && s.slot == class);
+        if let Some(index) = find(&self.sockets) {
             return Ok(index);
         }
+        for class in (0..SOCKET_CLASSES).chain([u8::MAX]) {
+            self.open_socket(key, class)?;
+        }
+        find(&self.sockets).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))
+    }
+
+    fn open_socket(&mut self, key: &FlowKey, class: u8) -> io::Result<()> {
         if self.sockets.len() >= SOCKETS_MAX {
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         }
@@ -279,7 +290,7 @@ impl Transmitter {
         self.sockets.push(TxSocket {
             fd,
             src: key.src,
-            slot: socket_class(key.dst_slot),
+            slot: class,
             tos: key.tos,
             ttl: key.ttl,
             port,
@@ -287,7 +298,7 @@ impl Transmitter {
         });
         // `dirty` must not grow on the data path.
         self.dirty.reserve(self.sockets.len());
-        Ok(self.sockets.len() - 1)
+        Ok(())
     }
 
     /// Binds to a random port of the range RoCEv2 uses for sources, or to any if those tried are taken.
