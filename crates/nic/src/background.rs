@@ -17,7 +17,7 @@ const SLEEP_MAX_NS: u64 = 500_000_000;
 /// Sockets of the port, the members' listener, the kick; unused places are -1, which poll(2) skips.
 const WAIT_FDS_MAX: usize = 8;
 
-/// Starts the thread; it ends when the engine is told to stop or nobody else holds it.
+/// Starts the thread; it ends when nobody else holds the engine.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
     let weak = Arc::downgrade(engine);
     sys::spawn_without_signals("roxie-engine", move || run(&weak))
@@ -29,9 +29,6 @@ fn run(weak: &Weak<Engine>) {
     let mut spin_until = 0;
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        if engine.stop.load(Ordering::Relaxed) {
-            return;
-        }
         let polls = engine.inline_polls.load(Ordering::Relaxed);
         if polls != seen && engine.armed_cqs.load(Ordering::Relaxed) == 0 {
             seen = polls;

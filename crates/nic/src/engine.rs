@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, VerbsError,
+    AddressVector, AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue,
+    VerbsError,
 };
-use wire::{DropReason, Gid, Qpn};
+use wire::{DropReason, Gid, Psn, Qpn};
 
 use crate::bag::Membership;
 use crate::cm::CmDriver;
@@ -122,7 +123,7 @@ pub(crate) struct Tables {
     pub(crate) slot: u8,
     pub(crate) mtu_bytes: usize,
     next_qp: u16,
-    gsi_psn: u32,
+    gsi_psn: Psn,
 }
 
 /// What the lock protects.
@@ -148,7 +149,6 @@ pub(crate) struct Engine {
     /// When the sleeping background thread wakes by itself (nanoseconds).
     pub(crate) sleeps_until: AtomicU64,
     pub(crate) kick: EventFd,
-    pub(crate) stop: AtomicBool,
     pub(crate) pd_ids: AtomicU32,
 }
 
@@ -177,7 +177,7 @@ impl Engine {
             slot,
             mtu_bytes,
             next_qp: sys::random_u64() as u16,
-            gsi_psn: 0,
+            gsi_psn: Psn::default(),
         };
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, tables }),
@@ -190,7 +190,6 @@ impl Engine {
             watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             kick: EventFd::new()?,
-            stop: AtomicBool::new(false),
             pd_ids: AtomicU32::new(1),
         }))
     }
@@ -386,6 +385,17 @@ impl Engine {
             core.release_ack(index as u16);
         }
         core.transmit(now());
+    }
+}
+
+/// The flow from `src` that an address vector and a destination QP mean.
+pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey {
+    FlowKey {
+        src,
+        dst: av.dgid.ip(),
+        dst_slot: (dest_qp.value() >> 16) as u8,
+        tos: av.traffic_class,
+        ttl: av.hop_limit.max(1),
     }
 }
 
@@ -617,13 +627,7 @@ impl Core {
         let source = self.tables.source_ip(av.sgid_index);
         let entry = self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?;
         let src = source.ok_or(VerbsError::Invalid)?;
-        let key = FlowKey {
-            src,
-            dst: av.dgid.ip(),
-            dst_slot: (entry.qp.dest_qpn().value() >> 16) as u8,
-            tos: av.traffic_class,
-            ttl: av.hop_limit.max(1),
-        };
+        let key = flow_key(src, &av, entry.qp.dest_qpn());
         let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
         entry.flow = Some(flow);
         if self.tables.flows.len() <= flow.0 as usize {
@@ -641,8 +645,8 @@ impl Core {
         }
     }
 
-    pub(crate) fn next_gsi_psn(&mut self) -> u32 {
-        self.tables.gsi_psn = (self.tables.gsi_psn + 1) & 0xff_ffff;
+    pub(crate) fn next_gsi_psn(&mut self) -> Psn {
+        self.tables.gsi_psn = self.tables.gsi_psn.advance(1);
         self.tables.gsi_psn
     }
 }

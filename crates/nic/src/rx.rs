@@ -1,13 +1,11 @@
 //! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
 
 use transport::{Instant, PacketSource};
-use wire::{DropReason, Gid, Operation, PKey, Packet, Service};
+use wire::{DropReason, Gid, Operation, PKey, Packet, Qpn, Service};
 
 use crate::engine::{Core, Mad, OwnedPacket, Tables};
 use crate::port::{RxQueues, RxTrain};
 
-/// QP1, the general services interface.
-const GSI_QPN: u32 = 1;
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
 const MADS_MAX: usize = 1024;
 /// Packets of other processes kept from one batch; more are dropped (the transport recovers).
@@ -63,7 +61,7 @@ impl Tables {
         train: &RxTrain<'_>,
     ) {
         let qpn = packet.bth.dest_qp;
-        if qpn.value() == GSI_QPN {
+        if qpn == Qpn::GSI {
             return self.receive_mad(packet, bytes, train);
         }
         let slot = (qpn.value() >> 16) as u8;

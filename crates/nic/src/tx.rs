@@ -1,10 +1,10 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
 use transport::Instant;
-use wire::{Bth, Deth, Gid, Opcode, PKey, Psn, Qpn};
+use wire::{Bth, Deth, Gid, Opcode, PKey, Qpn};
 
-use crate::engine::{Core, TX_QUOTA};
-use crate::port::{FlowId, FlowKey};
+use crate::engine::{Core, TX_QUOTA, flow_key};
+use crate::port::FlowKey;
 
 /// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
 const GSI_FLOW_SLOT: u8 = 0xff;
@@ -38,19 +38,13 @@ impl Core {
                 break;
             };
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
-            let flow = match &packet.ud {
-                None => flow,
-                Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
-                    let key = FlowKey {
-                        src: row.gid.ip(),
-                        dst: dest.av.dgid.ip(),
-                        dst_slot: (dest.remote_qpn.value() >> 16) as u8,
-                        tos: dest.av.traffic_class,
-                        ttl: dest.av.hop_limit.max(1),
-                    };
-                    port.open_flow(&key).ok()
-                }),
-            };
+            let flow =
+                match &packet.ud {
+                    None => flow,
+                    Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
+                        port.open_flow(&flow_key(row.gid.ip(), &dest.av, dest.remote_qpn)).ok()
+                    }),
+                };
             if let Some(flow) = flow {
                 port.tx_commit(flow, packet.len);
             }
@@ -72,17 +66,12 @@ impl Core {
         let bth = Bth {
             opcode: Opcode::UD_SEND_ONLY,
             p_key: PKey::DEFAULT,
-            dest_qp: Qpn::new(1),
-            psn: Psn::new(self.next_gsi_psn()),
+            dest_qp: Qpn::GSI,
+            psn: self.next_gsi_psn(),
             ..Bth::default()
         };
-        let deth = Deth { q_key: wire::mad::GSI_QKEY, src_qp: Qpn::new(1) };
-        let len = write_mad(self.port.tx_slot(), &bth, deth, mad);
-        self.commit_now(flow, len);
-    }
-
-    fn commit_now(&mut self, flow: FlowId, len: Option<usize>) {
-        if let Some(len) = len {
+        let deth = Deth { q_key: wire::mad::GSI_QKEY, src_qp: Qpn::GSI };
+        if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
             self.port.tx_commit(flow, len);
             self.port.flush();
         }
