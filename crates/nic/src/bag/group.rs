@@ -6,11 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::program::STEERING;
 use super::{JoinError, SLOTS};
-use crate::port::receive_socket;
+use crate::port::{RECEIVE_BUFFER, receive_socket};
 use crate::sys::{self, DescriptorLimit, Opt, SockAddr};
 
 /// GSI queue and slots. One SCM_RIGHTS message carries 253 descriptors at most.
 const GROUP_LEN: usize = 1 + SLOTS as usize;
+/// Index of the GSI queue.
+const GSI: usize = 0;
 
 /// Founds the group on `port` and returns the bag. The caller holds the boot lock.
 ///
@@ -29,11 +31,14 @@ pub(super) fn found(port: u16) -> io::Result<OwnedFd> {
     for index in 0..GROUP_LEN {
         let (socket, _) = receive_socket()?;
         sys::set_opt(socket.as_fd(), Opt::REUSE_PORT, 1)?;
-        if index == 0 {
+        if index == GSI {
             // Before bind, so that there is no moment without it.
             sys::attach_reuseport_filter(socket.as_fd(), &STEERING)?;
         }
         sys::bind(socket.as_fd(), &address)?;
+        if index != GSI {
+            silence(socket.as_fd())?;
+        }
         sockets.push(socket);
     }
     let (into, bag) = sys::seqpacket_pair()?;
@@ -58,4 +63,19 @@ pub(super) fn peek(bag: BorrowedFd<'_>, slot: u8) -> io::Result<(OwnedFd, OwnedF
     }
     let queue = sockets.swap_remove(1 + usize::from(slot));
     Ok((sockets.swap_remove(0), queue))
+}
+
+/// A slot's socket begins to receive for a process that has claimed it; what was meant for others is thrown away.
+pub(super) fn open(queue: BorrowedFd<'_>) -> io::Result<()> {
+    sys::discard_waiting(queue);
+    sys::set_receive_buffer(queue, RECEIVE_BUFFER)
+}
+
+/// Nobody reads from this socket: it takes one datagram at most, instead of a full buffer of kernel memory for whoever
+/// sends to a slot without a process.
+pub(super) fn silence(queue: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel makes the least it allows of 0.
+    sys::set_receive_buffer(queue, 0)?;
+    sys::discard_waiting(queue);
+    Ok(())
 }

@@ -119,7 +119,7 @@ impl Membership {
     /// A [`JoinError`] inside; kind `AddrInUse` if somebody else has the port. What the kernel says otherwise.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
         let claim = join::join(config)?;
-        sys::discard_waiting(claim.queue.as_fd());
+        group::open(claim.queue.as_fd())?;
         let server = Arc::new(Server::new(config.clone(), claim.slot, claim.listener, claim.bag)?);
         Ok(Membership {
             slot: claim.slot,
@@ -206,6 +206,15 @@ impl Membership {
             }
         }
         Ok(false)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if !self.server.is_inherited() {
+            // While the slot's name is still ours. Only for a descriptor that is no socket can it fail.
+            let _not_ours = group::silence(self.queue.as_fd());
+        }
     }
 }
 

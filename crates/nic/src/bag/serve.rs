@@ -19,7 +19,7 @@ pub(super) struct Server {
     /// Everything below that can be readable.
     pub(super) epoll: Epoll,
     slot: u8,
-    bag: OwnedFd,
+    pub(super) bag: OwnedFd,
     sockets: Mutex<HashMap<u64, Socket>>,
     next_token: AtomicU64,
     /// The buffer for records; whoever has it serves.
@@ -99,8 +99,8 @@ impl Server {
 
     /// Stops listening, and closes the connections that came that way: their peers look the name up again.
     pub(super) fn remove_service(&self, token: u64) {
-        if std::process::id() != self.pid {
-            // A forked child: another thread may have held the lock when it was made, and `epoll` is shared. Its
+        if self.is_inherited() {
+            // Another thread may have held the lock when it was made, and `epoll` is shared. Its
             // copies are closed with the server.
             return;
         }
@@ -109,6 +109,11 @@ impl Server {
         for (_, socket) in gone {
             self.forget(&socket);
         }
+    }
+
+    /// True in a forked child of the process that is the member.
+    pub(super) fn is_inherited(&self) -> bool {
+        std::process::id() != self.pid
     }
 
     /// True if `name` is one of our services.

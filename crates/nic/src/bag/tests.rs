@@ -423,6 +423,30 @@ fn a_new_member_does_not_see_what_was_sent_to_its_slot_before() {
 }
 
 #[test]
+fn datagrams_for_nobody_pin_no_memory() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // How many of 200 datagrams to a slot its socket keeps.
+    let kept = |bag: &OwnedFd, slot: u8| {
+        let payload = [&for_qp(u32::from(slot) << 16 | 0x20)[..], &[0; 1000]].concat();
+        for _ in 0..200 {
+            sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
+        }
+        sys::discard_waiting(group::peek(bag.as_fd(), slot).unwrap().1.as_fd())
+    };
+    let bag = a.server.bag.try_clone().unwrap();
+    let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+    let slot = b.slot();
+    let unclaimed = (0..SLOTS).find(|s| ![a.slot(), slot].contains(s)).unwrap();
+    assert!(kept(&bag, unclaimed) <= 2);
+    // A claimed slot has room, and no longer after its release.
+    assert!(kept(&bag, slot) > 50);
+    drop(b);
+    assert!(kept(&bag, slot) <= 2);
+}
+
+#[test]
 fn the_environment_names_a_private_domain() {
     let domain = DomainConfig::parse("test-1:9999").unwrap();
     assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/1:test-1", 9999));

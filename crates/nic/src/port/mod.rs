@@ -9,7 +9,7 @@
 
 mod udp;
 
-pub use udp::{UdpPort, UdpPortConfig, receive_socket};
+pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 
 use std::io;
 use std::net::IpAddr;

@@ -10,7 +10,7 @@
 mod receive;
 mod transmit;
 
-pub use receive::receive_socket;
+pub use receive::{RECEIVE_BUFFER, receive_socket};
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

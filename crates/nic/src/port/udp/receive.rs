@@ -129,7 +129,7 @@ const RX_BATCH_MIN: usize = 4;
 const RX_BATCH_MAX: usize = 32;
 const RX_BATCH_BYTES: usize = 256 * 1024;
 /// Receive buffer: windows of 64 QPs of 256 KiB.
-const RECEIVE_BUFFER: i32 = 16 << 20;
+pub const RECEIVE_BUFFER: i32 = 16 << 20;
 
 fn train_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Option<RxTrain<'a>> {
     let (Some(src), Some(dst)) = (datagram.src, datagram.dst) else { return None };
