@@ -1,0 +1,47 @@
+//! Reading the captures next to this file; included by the tests of `crates/wire` and `crates/transport` that use them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use pcap_file::pcap::PcapReader;
+use wire::{Ethernet, Ip, ROCE_PORT, Udp};
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden")
+}
+
+/// The names of all captures, sorted.
+pub(crate) fn names() -> Vec<String> {
+    let entries = fs::read_dir(dir()).expect("the captures are in the tree");
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "pcap"))
+        .map(|path| path.file_stem().expect("a file has a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The Ethernet frames of a capture.
+pub(crate) fn frames(name: &str) -> Vec<Vec<u8>> {
+    let file = File::open(dir().join(format!("{name}.pcap"))).expect("the capture exists");
+    let mut reader = PcapReader::new(file).expect("a pcap file");
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.expect("a whole record");
+        assert_eq!(packet.data.len(), packet.orig_len as usize, "{name}: a frame was cut");
+        frames.push(packet.data.into_owned());
+    }
+    frames
+}
+
+/// The headers of a frame with a UDP datagram for RoCEv2, and its payload; `None` for any other frame.
+pub(crate) fn datagram(frame: &[u8]) -> Option<(Ip, Udp, &[u8])> {
+    let (_, _, ether_type, rest) = Ethernet::split(frame)?;
+    let (ip, rest) = Ip::split(ether_type, rest)?;
+    if ip.protocol() != wire::ip::PROTOCOL_UDP {
+        return None;
+    }
+    let (udp, payload) = Udp::split(rest)?;
+    (udp.dst_port == ROCE_PORT).then_some((ip, udp, payload))
+}
