@@ -1,0 +1,203 @@
+//! The assembler: instructions with labels, functions and map references, one method each.
+//!
+//! Jumps name a [`Label`] and are resolved by [`Asm::finish`], which also writes the type information. The first
+//! function is the program; further ones are opened with [`Asm::function`] and called with [`Asm::call_function`].
+
+mod emit;
+mod error;
+
+pub use error::AsmError;
+
+use crate::btf::{FunctionName, describe};
+use crate::insn::{Imm64, Insn, Reg, Slot, encode};
+use crate::map::{MapDef, MapRef};
+use crate::program::{Program, ProgramKind};
+
+/// A place in the program, known once it is [bound](Asm::bind).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Label(usize);
+
+/// A function of the program.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Function(usize);
+
+/// Assembles one program.
+#[derive(Clone, Debug)]
+pub struct Asm {
+    name: String,
+    slots: Vec<Slot>,
+    maps: Vec<MapDef>,
+    /// Slot of each label.
+    labels: Vec<Option<usize>>,
+    functions: Vec<FunctionDef>,
+    fixups: Vec<Fixup>,
+    /// The first mistake; it is reported by `finish`, so that emitting can be chained.
+    error: Option<AsmError>,
+}
+
+#[derive(Clone, Debug)]
+struct FunctionDef {
+    name: String,
+    args: u8,
+    slot: Option<usize>,
+}
+
+/// A slot whose distance is still to be written.
+#[derive(Clone, Copy, Debug)]
+struct Fixup {
+    slot: usize,
+    target: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// Distance in the 16-bit offset.
+    Near(Label),
+    /// Distance in the immediate.
+    Far(Label),
+    /// Call or address of a function, distance in the immediate.
+    Function(Function),
+}
+
+impl Asm {
+    /// An empty program. Only letters, digits and `_` are sensible in the name, because it becomes a C identifier.
+    #[must_use]
+    pub fn new(name: &str) -> Asm {
+        Asm {
+            name: name.to_owned(),
+            slots: Vec::new(),
+            maps: Vec::new(),
+            labels: Vec::new(),
+            functions: vec![FunctionDef { name: name.to_owned(), args: 1, slot: Some(0) }],
+            fixups: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// Adds a map; one of the same name must have the same definition and is then shared.
+    pub fn map(&mut self, def: MapDef) -> MapRef {
+        if let Some(index) = self.maps.iter().position(|map| map.name == def.name) {
+            if self.maps[index] != def {
+                self.fail(AsmError::MapRedefined(def.name));
+            }
+            return MapRef(index as u32);
+        }
+        self.maps.push(def);
+        MapRef(self.maps.len() as u32 - 1)
+    }
+
+    /// A label that is not bound yet.
+    #[must_use]
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Puts the label in front of the next instruction.
+    pub fn bind(&mut self, label: Label) -> &mut Asm {
+        match self.labels.get_mut(label.0) {
+            Some(place @ None) => *place = Some(self.slots.len()),
+            _ => self.fail(AsmError::BoundTwice(label)),
+        }
+        self
+    }
+
+    /// A function that can be called before its code is there.
+    #[must_use]
+    pub fn declare(&mut self, name: &str, args: u8) -> Function {
+        if args > 5 {
+            self.fail(AsmError::TooManyArguments(name.to_owned()));
+        }
+        self.functions.push(FunctionDef { name: name.to_owned(), args, slot: None });
+        Function(self.functions.len() - 1)
+    }
+
+    /// What follows is the code of `function`. The code before it must not run into it: the kernel wants every
+    /// function to end with an exit or a jump.
+    pub fn function(&mut self, function: Function) -> &mut Asm {
+        let here = self.slots.len();
+        match self.functions.get_mut(function.0) {
+            Some(FunctionDef { slot: place @ None, .. }) => *place = Some(here),
+            _ => self.fail(AsmError::DefinedTwice(function)),
+        }
+        self
+    }
+
+    /// Appends any instruction as it is; its jump distance, if it has one, is the caller's affair.
+    pub fn insn(&mut self, insn: Insn) -> &mut Asm {
+        encode(&insn, &mut self.slots);
+        self
+    }
+
+    /// `call function`: arguments in R1..R5, result in R0.
+    pub fn call_function(&mut self, function: Function) -> &mut Asm {
+        self.with_target(Insn::CallLocal { off: 0 }, Target::Function(function))
+    }
+
+    /// `dst = &function`, for helpers that call back.
+    pub fn load_function(&mut self, dst: Reg, function: Function) -> &mut Asm {
+        self.with_target(Insn::LoadImm64 { dst, imm: Imm64::Func(0) }, Target::Function(function))
+    }
+
+    fn with_target(&mut self, insn: Insn, target: Target) -> &mut Asm {
+        self.fixups.push(Fixup { slot: self.slots.len(), target });
+        self.insn(insn)
+    }
+
+    fn fail(&mut self, error: AsmError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Resolves jumps and calls and describes the functions.
+    pub fn finish(mut self) -> Result<Program, AsmError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if self.slots.is_empty() {
+            return Err(AsmError::Empty);
+        }
+        for fixup in std::mem::take(&mut self.fixups) {
+            self.resolve(fixup)?;
+        }
+        let mut functions = Vec::new();
+        for (index, def) in self.functions.iter().enumerate() {
+            let slot = def.slot.ok_or(AsmError::NotDefined(Function(index)))?;
+            functions.push(FunctionName { name: &def.name, slot: slot as u32, args: def.args });
+        }
+        functions.sort_by_key(|function| function.slot);
+        let btf = describe(&functions);
+        Ok(Program {
+            name: self.name,
+            kind: ProgramKind::Xdp,
+            slots: self.slots,
+            maps: self.maps,
+            license: Program::LICENSE.to_owned(),
+            frags: false,
+            btf: Some(btf),
+        })
+    }
+
+    fn resolve(&mut self, fixup: Fixup) -> Result<(), AsmError> {
+        let target = match fixup.target {
+            Target::Near(label) | Target::Far(label) => {
+                self.labels.get(label.0).copied().flatten().ok_or(AsmError::NotBound(label))?
+            }
+            Target::Function(function) => self
+                .functions
+                .get(function.0)
+                .and_then(|def| def.slot)
+                .ok_or(AsmError::NotDefined(function))?,
+        };
+        let distance = target as i64 - fixup.slot as i64 - 1;
+        let too_far = AsmError::TooFar { slot: fixup.slot, distance };
+        let slot = &mut self.slots[fixup.slot];
+        match fixup.target {
+            Target::Near(_) => slot.off = distance.try_into().map_err(|_| too_far)?,
+            Target::Far(_) | Target::Function(_) => slot.imm = distance.try_into().map_err(|_| too_far)?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

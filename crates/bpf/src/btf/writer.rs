@@ -1,0 +1,116 @@
+//! Builds the blob: type records and strings behind a header.
+
+use std::collections::HashMap;
+
+use super::{Btf, FuncInfo};
+use crate::xdp::XdpMd;
+
+// `linux/btf.h`.
+const MAGIC: u16 = 0xeb9f;
+const VERSION: u8 = 1;
+const HEADER_LEN: u32 = 24;
+const KIND_INT: u32 = 1;
+const KIND_PTR: u32 = 2;
+const KIND_STRUCT: u32 = 4;
+const KIND_FUNC: u32 = 12;
+const KIND_FUNC_PROTO: u32 = 13;
+const INT_SIGNED: u32 = 1 << 24;
+const LINKAGE_STATIC: u32 = 0;
+const LINKAGE_GLOBAL: u32 = 1;
+
+/// A function to describe: name, first slot, number of arguments (of the inner ones).
+pub(crate) struct FunctionName<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) slot: u32,
+    pub(crate) args: u8,
+}
+
+/// Type information for a program whose first function takes `struct xdp_md *` and whose others take 64-bit numbers.
+pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
+    let mut writer = Writer::default();
+    let int = writer.int("int", 4, INT_SIGNED);
+    let u32_ = writer.int("unsigned int", 4, 0);
+    let xdp_md = writer.xdp_md(u32_);
+    let ctx = writer.record("", KIND_PTR, 0, xdp_md, &[]);
+    let mut u64_ = None;
+    let mut func_info = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        let (proto, linkage) = if index == 0 {
+            (writer.proto(int, &[("ctx", ctx)]), LINKAGE_GLOBAL)
+        } else {
+            let u64_ = *u64_.get_or_insert_with(|| writer.int("unsigned long long", 8, 0));
+            let args = ["a", "b", "c", "d", "e"].map(|name| (name, u64_));
+            (writer.proto(u64_, &args[..usize::from(function.args).min(args.len())]), LINKAGE_STATIC)
+        };
+        let type_id = writer.record(function.name, KIND_FUNC, linkage, proto, &[]);
+        func_info.push(FuncInfo { slot: function.slot, type_id });
+    }
+    Btf { blob: writer.blob(), func_info, line_info: Vec::new() }
+}
+
+#[derive(Default)]
+struct Writer {
+    types: Vec<u8>,
+    /// Number of types so far; id 0 is void.
+    count: u32,
+    strings: Vec<u8>,
+    offsets: HashMap<String, u32>,
+}
+
+impl Writer {
+    /// Appends `struct btf_type` and the words that follow it for this kind; returns the type's id.
+    fn record(&mut self, name: &str, kind: u32, vlen: u32, size_or_type: u32, words: &[u32]) -> u32 {
+        let name = self.string(name);
+        for word in [name, kind << 24 | vlen, size_or_type].iter().chain(words) {
+            self.types.extend(word.to_le_bytes());
+        }
+        self.count += 1;
+        self.count
+    }
+
+    fn int(&mut self, name: &str, bytes: u32, encoding: u32) -> u32 {
+        self.record(name, KIND_INT, 0, bytes, &[encoding | (bytes * 8)])
+    }
+
+    fn xdp_md(&mut self, field: u32) -> u32 {
+        let members: Vec<u32> = XdpMd::FIELDS
+            .iter()
+            .flat_map(|(member, name)| [self.string(name), field, *member as u32 * 8])
+            .collect();
+        self.record("xdp_md", KIND_STRUCT, XdpMd::FIELDS.len() as u32, XdpMd::LEN as u32, &members)
+    }
+
+    fn proto(&mut self, returns: u32, args: &[(&str, u32)]) -> u32 {
+        let params: Vec<u32> = args.iter().flat_map(|&(name, id)| [self.string(name), id]).collect();
+        self.record("", KIND_FUNC_PROTO, args.len() as u32, returns, &params)
+    }
+
+    /// Offset of the string; the empty one is at 0.
+    fn string(&mut self, text: &str) -> u32 {
+        if self.strings.is_empty() {
+            self.strings.push(0);
+            self.offsets.insert(String::new(), 0);
+        }
+        if let Some(&offset) = self.offsets.get(text) {
+            return offset;
+        }
+        let offset = self.strings.len() as u32;
+        self.strings.extend(text.as_bytes());
+        self.strings.push(0);
+        self.offsets.insert(text.to_owned(), offset);
+        offset
+    }
+
+    fn blob(self) -> Vec<u8> {
+        let types_len = self.types.len() as u32;
+        let mut blob = Vec::new();
+        blob.extend(MAGIC.to_le_bytes());
+        blob.extend([VERSION, 0]);
+        for word in [HEADER_LEN, 0, types_len, types_len, self.strings.len() as u32] {
+            blob.extend(word.to_le_bytes());
+        }
+        blob.extend(self.types);
+        blob.extend(self.strings);
+        blob
+    }
+}

@@ -1,0 +1,180 @@
+//! Instructions to slots.
+
+use super::slot::*;
+use super::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
+
+/// Appends the slots of the instruction.
+///
+/// What no instruction of the set means (a sign-extending 8-byte load, a byte swap of one byte, a `MovSx` that does
+/// not extend) becomes slots that neither [`decode`](super::decode) nor the kernel accepts.
+pub fn encode(insn: &Insn, out: &mut Vec<Slot>) {
+    let slot = match *insn {
+        Insn::Alu { width, op, dst, src } => {
+            let (code, off) = alu_code(op);
+            with_operand(
+                Slot { opcode: code | alu_class(width), dst: dst.number(), off, ..Slot::default() },
+                src,
+            )
+        }
+        Insn::Neg { width, dst } => {
+            Slot { opcode: OP_NEG | alu_class(width), dst: dst.number(), ..Slot::default() }
+        }
+        Insn::MovSx { width, from, dst, src } => Slot {
+            opcode: alu_code(AluOp::Mov).0 | SRC_REG | alu_class(width),
+            dst: dst.number(),
+            src: src.number(),
+            off: bits(from) as i16,
+            imm: 0,
+        },
+        Insn::Swap { to, size, dst } => {
+            let opcode = OP_END
+                | match to {
+                    Swap::ToLe => ALU,
+                    Swap::ToBe => ALU | SRC_REG,
+                    Swap::Always => ALU64,
+                };
+            Slot { opcode, dst: dst.number(), imm: bits(size), ..Slot::default() }
+        }
+        Insn::LoadImm64 { dst, imm } => {
+            let (src, low, high) = imm64_fields(imm);
+            out.push(Slot { opcode: OP_LOAD_IMM64, dst: dst.number(), src, off: 0, imm: low });
+            Slot { imm: high, ..Slot::default() }
+        }
+        Insn::Load { size, signed, dst, base, off } => {
+            let mode = if signed { MODE_MEMSX } else { MODE_MEM };
+            memory(LDX | mode | size_code(size), dst, base, off, 0)
+        }
+        Insn::Store { size, base, off, src: Operand::Reg(src) } => {
+            memory(STX | MODE_MEM | size_code(size), base, src, off, 0)
+        }
+        Insn::Store { size, base, off, src: Operand::Imm(imm) } => {
+            Slot { opcode: ST | MODE_MEM | size_code(size), dst: base.number(), src: 0, off, imm }
+        }
+        Insn::Atomic { width, op, base, off, src } => {
+            let size = match width {
+                Width::W32 => Size::W,
+                Width::W64 => Size::Dw,
+            };
+            memory(STX | MODE_ATOMIC | size_code(size), base, src, off, atomic_code(op))
+        }
+        Insn::LoadAcquire { size, dst, base, off } => {
+            memory(STX | MODE_ATOMIC | size_code(size), dst, base, off, LOAD_ACQUIRE)
+        }
+        Insn::StoreRelease { size, base, off, src } => {
+            memory(STX | MODE_ATOMIC | size_code(size), base, src, off, STORE_RELEASE)
+        }
+        Insn::Jump { off } => Slot { opcode: OP_JA | JMP, off, ..Slot::default() },
+        Insn::JumpLong { off } => Slot { opcode: OP_JA | JMP32, imm: off, ..Slot::default() },
+        Insn::Branch { width, cond, dst, src, off } => {
+            let class = match width {
+                Width::W32 => JMP32,
+                Width::W64 => JMP,
+            };
+            with_operand(
+                Slot { opcode: cond_code(cond) | class, dst: dst.number(), off, ..Slot::default() },
+                src,
+            )
+        }
+        Insn::CallHelper { id } => call(CALL_HELPER, 0, id),
+        Insn::CallLocal { off } => call(CALL_LOCAL, 0, off),
+        Insn::CallKfunc { id, btf } => call(CALL_KFUNC, btf, id),
+        Insn::Exit => Slot { opcode: OP_EXIT | JMP, ..Slot::default() },
+    };
+    out.push(slot);
+}
+
+fn with_operand(slot: Slot, operand: Operand) -> Slot {
+    match operand {
+        Operand::Reg(src) => Slot { opcode: slot.opcode | SRC_REG, src: src.number(), ..slot },
+        Operand::Imm(imm) => Slot { imm, ..slot },
+    }
+}
+
+fn memory(opcode: u8, dst: Reg, src: Reg, off: i16, imm: i32) -> Slot {
+    Slot { opcode, dst: dst.number(), src: src.number(), off, imm }
+}
+
+fn call(src: u8, off: i16, imm: i32) -> Slot {
+    Slot { opcode: OP_CALL | JMP, dst: 0, src, off, imm }
+}
+
+fn alu_class(width: Width) -> u8 {
+    match width {
+        Width::W32 => ALU,
+        Width::W64 => ALU64,
+    }
+}
+
+/// Operation bits, and the offset that makes a division signed.
+fn alu_code(op: AluOp) -> (u8, i16) {
+    match op {
+        AluOp::Add => (0x00, 0),
+        AluOp::Sub => (0x10, 0),
+        AluOp::Mul => (0x20, 0),
+        AluOp::Div => (0x30, 0),
+        AluOp::SDiv => (0x30, 1),
+        AluOp::Or => (0x40, 0),
+        AluOp::And => (0x50, 0),
+        AluOp::Lsh => (0x60, 0),
+        AluOp::Rsh => (0x70, 0),
+        AluOp::Mod => (0x90, 0),
+        AluOp::SMod => (0x90, 1),
+        AluOp::Xor => (0xa0, 0),
+        AluOp::Mov => (0xb0, 0),
+        AluOp::Arsh => (0xc0, 0),
+    }
+}
+
+fn cond_code(cond: Cond) -> u8 {
+    match cond {
+        Cond::Eq => 0x10,
+        Cond::Gt => 0x20,
+        Cond::Ge => 0x30,
+        Cond::Set => 0x40,
+        Cond::Ne => 0x50,
+        Cond::SGt => 0x60,
+        Cond::SGe => 0x70,
+        Cond::Lt => 0xa0,
+        Cond::Le => 0xb0,
+        Cond::SLt => 0xc0,
+        Cond::SLe => 0xd0,
+    }
+}
+
+fn atomic_code(op: AtomicOp) -> i32 {
+    let fetching = |code: i32, fetch: bool| if fetch { code | FETCH } else { code };
+    match op {
+        AtomicOp::Add { fetch } => fetching(0x00, fetch),
+        AtomicOp::Or { fetch } => fetching(0x40, fetch),
+        AtomicOp::And { fetch } => fetching(0x50, fetch),
+        AtomicOp::Xor { fetch } => fetching(0xa0, fetch),
+        AtomicOp::Xchg => ATOMIC_XCHG,
+        AtomicOp::CmpXchg => ATOMIC_CMPXCHG,
+    }
+}
+
+fn size_code(size: Size) -> u8 {
+    match size {
+        Size::W => 0x00,
+        Size::H => 0x08,
+        Size::B => 0x10,
+        Size::Dw => 0x18,
+    }
+}
+
+fn bits(size: Size) -> i32 {
+    size.bytes() as i32 * 8
+}
+
+/// `src`, and the immediates of both slots.
+fn imm64_fields(imm: Imm64) -> (u8, i32, i32) {
+    match imm {
+        Imm64::Value(value) => (0, value as i32, (value >> 32) as i32),
+        Imm64::MapFd(fd) => (IMM64_MAP_FD, fd, 0),
+        Imm64::MapFdValue { fd, off } => (IMM64_MAP_FD_VALUE, fd, off as i32),
+        Imm64::Map(map) => (IMM64_MAP, map as i32, 0),
+        Imm64::MapValue { map, off } => (IMM64_MAP_VALUE, map as i32, off as i32),
+        Imm64::BtfId { id, btf_fd } => (IMM64_BTF_ID, id, btf_fd as i32),
+        Imm64::Func(off) => (IMM64_FUNC, off, 0),
+    }
+}

@@ -1,0 +1,100 @@
+//! Eight bytes of a program, split into the fields of `struct bpf_insn` (`linux/bpf.h`).
+//!
+//! ```text
+//! +--------+---+---+----------------+--------------------------------+
+//! | opcode |dst|src|      off       |              imm               |   dst is the lower half of its byte
+//! +--------+---+---+----------------+--------------------------------+
+//! ```
+//!
+//! Little-endian programs only: that is what every machine roxie runs on loads.
+
+/// One slot. `dst` and `src` are cut to four bits when it is written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Slot {
+    /// Class, operation and mode.
+    pub opcode: u8,
+    /// Register number 0..=15.
+    pub dst: u8,
+    /// Register number 0..=15, or what kind of immediate this is.
+    pub src: u8,
+    /// Jump distance or address offset.
+    pub off: i16,
+    /// Immediate.
+    pub imm: i32,
+}
+
+impl Slot {
+    /// Bytes of a slot.
+    pub const LEN: usize = 8;
+
+    /// Splits the bytes into fields; every pattern is a slot, not every slot an instruction.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Slot {
+        let [opcode, regs, off0, off1, imm @ ..] = *bytes;
+        Slot {
+            opcode,
+            dst: regs & 0xf,
+            src: regs >> 4,
+            off: i16::from_le_bytes([off0, off1]),
+            imm: i32::from_le_bytes(imm),
+        }
+    }
+
+    /// The bytes, as the kernel's loader takes them.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let [off0, off1] = self.off.to_le_bytes();
+        let [imm0, imm1, imm2, imm3] = self.imm.to_le_bytes();
+        [self.opcode, self.dst & 0xf | self.src << 4, off0, off1, imm0, imm1, imm2, imm3]
+    }
+}
+
+// Instruction classes (RFC 9669, 3.1).
+pub(super) const CLASS: u8 = 0x07;
+pub(super) const LD: u8 = 0x00;
+pub(super) const LDX: u8 = 0x01;
+pub(super) const ST: u8 = 0x02;
+pub(super) const STX: u8 = 0x03;
+pub(super) const ALU: u8 = 0x04;
+pub(super) const JMP: u8 = 0x05;
+pub(super) const JMP32: u8 = 0x06;
+pub(super) const ALU64: u8 = 0x07;
+
+/// Set if the second operand is a register.
+pub(super) const SRC_REG: u8 = 0x08;
+/// Operation of arithmetic and jumps.
+pub(super) const OP: u8 = 0xf0;
+pub(super) const OP_NEG: u8 = 0x80;
+pub(super) const OP_END: u8 = 0xd0;
+pub(super) const OP_JA: u8 = 0x00;
+pub(super) const OP_CALL: u8 = 0x80;
+pub(super) const OP_EXIT: u8 = 0x90;
+
+/// Width of a load or store.
+pub(super) const SIZE: u8 = 0x18;
+/// Mode of a load or store.
+pub(super) const MODE: u8 = 0xe0;
+pub(super) const MODE_IMM: u8 = 0x00;
+pub(super) const MODE_MEM: u8 = 0x60;
+pub(super) const MODE_MEMSX: u8 = 0x80;
+pub(super) const MODE_ATOMIC: u8 = 0xc0;
+pub(super) const OP_LOAD_IMM64: u8 = LD | MODE_IMM | 0x18;
+
+pub(super) const FETCH: i32 = 0x01;
+pub(super) const ATOMIC_XCHG: i32 = 0xe1;
+pub(super) const ATOMIC_CMPXCHG: i32 = 0xf1;
+pub(super) const LOAD_ACQUIRE: i32 = 0x100;
+pub(super) const STORE_RELEASE: i32 = 0x110;
+
+/// `src` of a call.
+pub(super) const CALL_HELPER: u8 = 0;
+pub(super) const CALL_LOCAL: u8 = 1;
+pub(super) const CALL_KFUNC: u8 = 2;
+
+/// `src` of a 64-bit load, `BPF_PSEUDO_*` in `linux/bpf.h`.
+pub(super) const IMM64_MAP_FD: u8 = 1;
+pub(super) const IMM64_MAP_FD_VALUE: u8 = 2;
+pub(super) const IMM64_BTF_ID: u8 = 3;
+pub(super) const IMM64_FUNC: u8 = 4;
+pub(super) const IMM64_MAP: u8 = 5;
+pub(super) const IMM64_MAP_VALUE: u8 = 6;

@@ -1,0 +1,184 @@
+//! Where a packet ends.
+
+use super::emit::{Emit, eth, net16};
+use super::{RecipeError, Select, forward, frame};
+use crate::helper::Helper;
+use crate::insn::{AluOp, Cond, Reg, Size};
+use crate::map::{MapDef, MapKind};
+use crate::xdp::{XdpAction, XdpMd};
+
+/// Last step of a program.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// The same verdict for all; not [`XdpAction::Redirect`].
+    Verdict(XdpAction),
+    /// Back to where it came from: Ethernet and, without VLAN tags, IP addresses change places, and the packet leaves
+    /// through its own interface. UDP ports stay, and so do all checksums but the ICRC.
+    Reflect,
+    /// To an entry of a map.
+    Redirect {
+        /// Which map.
+        target: Target,
+        /// Entries of the map, at least as many as `pick` can name.
+        entries: u32,
+        /// Which entry.
+        pick: Pick,
+        /// Verdict if there is nothing in the entry; not [`XdpAction::Redirect`].
+        miss: XdpAction,
+    },
+    /// To where the kernel's routes and neighbours say, as a router would, without the network stack. The interface
+    /// must be in the map [`PORTS`](super::PORTS); what cannot be forwarded here passes to the stack: tagged packets,
+    /// IPv4 options, expired packets, unknown neighbours, hosts that do not forward.
+    Forward {
+        /// Interfaces at most.
+        ports: u32,
+    },
+}
+
+/// A map to redirect to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Target {
+    /// AF_XDP sockets.
+    Xsk,
+    /// Interfaces.
+    Dev,
+    /// CPUs, which continue with the program of the entry, or in the network stack.
+    Cpu,
+}
+
+impl Target {
+    /// Name of the map.
+    #[must_use]
+    pub const fn map_name(self) -> &'static str {
+        match self {
+            Target::Xsk => "xsks",
+            Target::Dev => "devs",
+            Target::Cpu => "cpus",
+        }
+    }
+
+    fn map(self, entries: u32) -> MapDef {
+        match self {
+            Target::Xsk => MapDef::xskmap(self.map_name(), entries),
+            Target::Dev => MapDef::devmap(self.map_name(), entries),
+            Target::Cpu => MapDef::cpumap(self.map_name(), entries),
+        }
+    }
+}
+
+/// How the entry to redirect to is found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Pick {
+    /// Always this one.
+    Fixed(u32),
+    /// The number of the receive queue. An AF_XDP socket gets packets of its own queue only.
+    RxQueue,
+    /// One of `ways` by a hash of the destination QPN, so that a QP stays where it is. Needs [`Select::Roce`].
+    Qpn {
+        /// 1..=65536.
+        ways: u32,
+    },
+    /// `ways` consecutive entries for each receive queue, and among them by QPN. Needs [`Select::Roce`].
+    RxQueueQpn {
+        /// 1..=65536.
+        ways: u32,
+    },
+}
+
+impl Pick {
+    /// 2^32 divided by the golden ratio: consecutive QPNs spread evenly (Knuth's multiplicative hash).
+    const MULTIPLIER: u32 = 0x9e37_79b1;
+
+    /// Which of `ways` entries a QPN is mapped to.
+    #[must_use]
+    pub const fn way_of(dest_qp: u32, ways: u32) -> u32 {
+        ((dest_qp.wrapping_mul(Self::MULTIPLIER) as u64 * ways as u64) >> 32) as u32
+    }
+
+    /// R2 = index.
+    fn emit(self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
+        match self {
+            Pick::Fixed(index) => {
+                emit.asm.alu32(AluOp::Mov, Reg::R2, index as i32);
+            }
+            Pick::RxQueue => {
+                emit.asm.load_ctx(Reg::R2, Reg::R6, XdpMd::RxQueueIndex);
+            }
+            Pick::Qpn { ways } => Self::emit_way(ways, select, emit)?,
+            Pick::RxQueueQpn { ways } => {
+                Self::emit_way(ways, select, emit)?;
+                emit.asm.load_ctx(Reg::R3, Reg::R6, XdpMd::RxQueueIndex);
+                emit.asm.alu(AluOp::Mul, Reg::R3, ways as i32).add(Reg::R2, Reg::R3);
+            }
+        }
+        Ok(())
+    }
+
+    fn emit_way(ways: u32, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
+        select.require_dest_qp("spreading by QPN")?;
+        if !(1..=65536).contains(&ways) {
+            return Err(RecipeError::Range("the number of ways"));
+        }
+        emit.asm.load(Size::W, Reg::R2, Reg::R10, frame::DEST_QP);
+        emit.asm.alu32(AluOp::Mul, Reg::R2, Self::MULTIPLIER as i32);
+        emit.asm.alu(AluOp::Mul, Reg::R2, ways as i32).rsh(Reg::R2, 32);
+        Ok(())
+    }
+}
+
+impl Action {
+    /// Leaves the verdict in R0.
+    pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
+        match *self {
+            Action::Verdict(XdpAction::Redirect) | Action::Redirect { miss: XdpAction::Redirect, .. } => {
+                return Err(RecipeError::NoTarget);
+            }
+            Action::Verdict(action) => {
+                emit.asm.mov(Reg::R0, action.number() as i32);
+            }
+            Action::Reflect => reflect(emit),
+            Action::Redirect { target, entries, pick, miss } => {
+                if entries == 0 {
+                    return Err(RecipeError::Range("the size of the redirect map"));
+                }
+                pick.emit(select, emit)?;
+                let map = emit.asm.map(target.map(entries));
+                emit.asm.load_map(Reg::R1, map).mov(Reg::R3, miss.number() as i32).call(Helper::RedirectMap);
+            }
+            Action::Forward { ports } => {
+                if ports == 0 {
+                    return Err(RecipeError::Range("the number of ports"));
+                }
+                let map = emit.asm.map(MapDef::new(forward::PORTS, MapKind::DevmapHash, 4, 8, ports));
+                forward::emit(emit, map);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn reflect(emit: &mut Emit) {
+    emit.load_packet();
+    let pass = emit.pass();
+    let (ipv4, tx) = (emit.asm.label(), emit.asm.label());
+    emit.asm.need(Reg::R2, Reg::R7, eth::LEN, Reg::R8, pass);
+    for off in (0..6).step_by(2) {
+        exchange(emit, Size::H, off, off + 6);
+    }
+    let asm = &mut emit.asm;
+    asm.load(Size::H, Reg::R1, Reg::R7, eth::TYPE);
+    asm.branch(Cond::Eq, Reg::R1, net16(eth::IPV4), ipv4).branch(Cond::Ne, Reg::R1, net16(eth::IPV6), tx);
+    asm.need(Reg::R2, Reg::R7, eth::LEN + 40, Reg::R8, tx);
+    for off in (22..38).step_by(4) {
+        exchange(emit, Size::W, off, off + 16);
+    }
+    emit.asm.jump(tx).bind(ipv4).need(Reg::R2, Reg::R7, eth::LEN + 20, Reg::R8, tx);
+    exchange(emit, Size::W, 26, 30);
+    emit.asm.bind(tx).mov(Reg::R0, XdpAction::Tx.number() as i32);
+}
+
+/// Two fields of the packet at R7 change places.
+fn exchange(emit: &mut Emit, size: Size, a: i16, b: i16) {
+    emit.asm.load(size, Reg::R1, Reg::R7, a).load(size, Reg::R2, Reg::R7, b);
+    emit.asm.store(size, Reg::R7, a, Reg::R2).store(size, Reg::R7, b, Reg::R1);
+}

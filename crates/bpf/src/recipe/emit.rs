@@ -1,0 +1,109 @@
+//! What all blocks emit: prologue, map look-ups, and the exits that they share.
+
+use super::frame;
+use super::{Action, Recipe, Select};
+use crate::asm::{Asm, Label};
+use crate::helper::Helper;
+use crate::insn::{Cond, Reg, Size};
+use crate::map::MapRef;
+use crate::xdp::{XdpAction, XdpMd};
+
+/// Offsets in an Ethernet frame without tags, as the actions see it.
+pub(super) mod eth {
+    pub(crate) const LEN: i32 = 14;
+    pub(crate) const TYPE: i16 = 12;
+    pub(crate) const IPV4: u16 = 0x0800;
+    pub(crate) const IPV6: u16 = 0x86dd;
+}
+
+/// A 16-bit number as a load from the packet shows it: network order read by a little-endian program.
+pub(super) const fn net16(value: u16) -> i32 {
+    value.swap_bytes() as i32
+}
+
+/// A program under construction.
+pub(super) struct Emit {
+    pub(super) asm: Asm,
+    /// Exits that somebody used; the kernel refuses code that nothing reaches.
+    pass: Option<Label>,
+    drop: Option<Label>,
+    done: Label,
+}
+
+impl Emit {
+    pub(super) fn new(name: &str) -> Emit {
+        let mut asm = Asm::new(name);
+        let done = asm.label();
+        Emit { asm, pass: None, drop: None, done }
+    }
+
+    /// Saves the context, unless the program is a bare verdict.
+    pub(super) fn prologue(&mut self, recipe: &Recipe) {
+        let bare = matches!(recipe.action, Action::Verdict(_))
+            && recipe.select == Select::All
+            && recipe.stages.is_empty()
+            && !recipe.counters;
+        if !bare {
+            self.asm.mov(Reg::R6, Reg::R1);
+        }
+    }
+
+    /// Jump here to hand the packet to the network stack.
+    pub(super) fn pass(&mut self) -> Label {
+        *self.pass.get_or_insert_with(|| self.asm.label())
+    }
+
+    /// Jump here to drop the packet.
+    pub(super) fn drop(&mut self) -> Label {
+        *self.drop.get_or_insert_with(|| self.asm.label())
+    }
+
+    /// R7 = first byte of the packet, R8 = behind its last.
+    pub(super) fn load_packet(&mut self) {
+        self.asm.load_ctx(Reg::R7, Reg::R6, XdpMd::Data).load_ctx(Reg::R8, Reg::R6, XdpMd::DataEnd);
+    }
+
+    /// R0 = value of the entry whose key is on the stack at `key`, or 0.
+    pub(super) fn lookup(&mut self, map: MapRef, key: i16) {
+        self.asm.load_map(Reg::R1, map).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(key));
+        self.asm.call(Helper::MapLookupElem);
+    }
+
+    /// As `lookup`, of an array with the constant index.
+    pub(super) fn lookup_index(&mut self, map: MapRef, index: i32) {
+        self.asm.store(Size::W, Reg::R10, frame::KEY, index);
+        self.lookup(map, frame::KEY);
+    }
+
+    /// `*(u64 *)(base + off) += by`, through R1.
+    pub(super) fn add_to(&mut self, base: Reg, off: i16, by: impl Into<crate::insn::Operand>) {
+        self.asm.load(Size::Dw, Reg::R1, base, off).add(Reg::R1, by).store(Size::Dw, base, off, Reg::R1);
+    }
+
+    /// The exits behind the action, which left its verdict in R0.
+    pub(super) fn epilogue(mut self, counters: bool) -> Asm {
+        if self.pass.is_some() || self.drop.is_some() {
+            self.asm.jump(self.done);
+        }
+        if let Some(drop) = self.drop {
+            self.asm.bind(drop).mov(Reg::R0, XdpAction::Drop.number() as i32);
+            if self.pass.is_some() {
+                self.asm.jump(self.done);
+            }
+        }
+        if let Some(pass) = self.pass {
+            self.asm.bind(pass).mov(Reg::R0, XdpAction::Pass.number() as i32);
+        }
+        self.asm.bind(self.done);
+        if counters {
+            super::count::emit(&mut self);
+        }
+        self.asm.exit();
+        self.asm
+    }
+
+    /// `if R0 == 0 goto label`: the usual check behind a look-up.
+    pub(super) fn if_null(&mut self, label: Label) {
+        self.asm.branch(Cond::Eq, Reg::R0, 0, label);
+    }
+}

@@ -1,0 +1,44 @@
+//! Recipes that make no program.
+
+use std::fmt;
+
+use crate::asm::AsmError;
+
+/// Why a recipe cannot be assembled.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RecipeError {
+    /// Not 1 to 15 letters, digits and `_`, the first no digit.
+    Name(String),
+    /// The stage needs the source address: select IP or RoCE.
+    NeedsSource(&'static str),
+    /// The stage or action needs the destination QPN: select RoCE.
+    NeedsDestQp(&'static str),
+    /// A redirect needs a target; as a bare verdict, or for a miss, it has none.
+    NoTarget,
+    /// A number is out of its range.
+    Range(&'static str),
+    /// Blocks contradict each other.
+    Asm(AsmError),
+}
+
+impl fmt::Display for RecipeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecipeError::Name(name) => write!(f, "not a program name: '{name}'"),
+            RecipeError::NeedsSource(what) => write!(f, "{what} needs the source address: select IP or RoCE"),
+            RecipeError::NeedsDestQp(what) => write!(f, "{what} needs the destination QPN: select RoCE"),
+            RecipeError::NoTarget => f.write_str("a redirect needs a target"),
+            RecipeError::Range(what) => write!(f, "{what} is out of range"),
+            RecipeError::Asm(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RecipeError {}
+
+/// The kernel keeps 15 bytes of a name, and type information wants a C identifier.
+pub(super) fn check_name(name: &str) -> Result<(), RecipeError> {
+    let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !name.as_bytes().first().is_none_or(u8::is_ascii_digit);
+    if identifier && name.len() <= 15 { Ok(()) } else { Err(RecipeError::Name(name.to_owned())) }
+}

@@ -1,0 +1,131 @@
+//! Which packets a program concerns, and what it learns about them.
+
+use super::emit::{Emit, eth, net16};
+use super::{RecipeError, frame};
+use crate::insn::{Cond, Reg, Size};
+use crate::map::MapDef;
+
+/// Name of the array of QPN slots: 256 values of 32 bits, 0 if the slot is not ours.
+pub const SLOTS: &str = "slots";
+
+/// 802.1Q and 802.1ad tags that are skipped at most (QinQ).
+const TAGS_MAX: usize = 2;
+const VLAN: u16 = 0x8100;
+const SERVICE_VLAN: u16 = 0x88a8;
+const TAG_LEN: i32 = 4;
+const UDP: i32 = 17;
+const UDP_LEN: i32 = 8;
+const BTH_LEN: i32 = 12;
+
+/// The packets that stages and action apply to; all others pass.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Select {
+    /// Every packet, unparsed.
+    All,
+    /// IPv4 and IPv6, with up to two VLAN tags in front. Finds the source address.
+    Ip,
+    /// UDP to `port`, long enough for a BTH. IPv4 with or without options and not fragmented; IPv6 without extension
+    /// headers. Finds the source address and the destination QPN.
+    Roce {
+        /// 4791, but for private experiments.
+        port: u16,
+    },
+}
+
+impl Select {
+    pub(super) fn emit(self, emit: &mut Emit) -> Result<(), RecipeError> {
+        match self {
+            Select::All => {}
+            Select::Ip => ip(emit, None),
+            Select::Roce { port } => {
+                if port == 0 {
+                    return Err(RecipeError::Range("the UDP port"));
+                }
+                ip(emit, Some(port));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn require_source(self, what: &'static str) -> Result<(), RecipeError> {
+        match self {
+            Select::All => Err(RecipeError::NeedsSource(what)),
+            Select::Ip | Select::Roce { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn require_dest_qp(self, what: &'static str) -> Result<(), RecipeError> {
+        match self {
+            Select::All | Select::Ip => Err(RecipeError::NeedsDestQp(what)),
+            Select::Roce { .. } => Ok(()),
+        }
+    }
+}
+
+/// R9 walks along the headers, R2 is the end of what a header needs, R1 a field.
+fn ip(emit: &mut Emit, roce_port: Option<u16>) {
+    emit.load_packet();
+    let pass = emit.pass();
+    let asm = &mut emit.asm;
+    let (network, ipv4, transport, end) = (asm.label(), asm.label(), asm.label(), asm.label());
+    let behind_ip = if roce_port.is_some() { transport } else { end };
+
+    asm.need(Reg::R2, Reg::R7, eth::LEN, Reg::R8, pass);
+    asm.load(Size::H, Reg::R1, Reg::R7, eth::TYPE);
+    asm.mov(Reg::R9, Reg::R7).add(Reg::R9, eth::LEN);
+    for _ in 0..TAGS_MAX {
+        let tagged = asm.label();
+        asm.branch(Cond::Eq, Reg::R1, net16(VLAN), tagged);
+        asm.branch(Cond::Ne, Reg::R1, net16(SERVICE_VLAN), network);
+        asm.bind(tagged).need(Reg::R2, Reg::R9, TAG_LEN, Reg::R8, pass);
+        asm.load(Size::H, Reg::R1, Reg::R9, 2).add(Reg::R9, TAG_LEN);
+    }
+    asm.bind(network).branch(Cond::Eq, Reg::R1, net16(eth::IPV4), ipv4);
+    asm.branch(Cond::Ne, Reg::R1, net16(eth::IPV6), pass);
+
+    // IPv6: version, next header, source.
+    asm.need(Reg::R2, Reg::R9, 40, Reg::R8, pass);
+    asm.load(Size::B, Reg::R1, Reg::R9, 0).rsh(Reg::R1, 4).branch(Cond::Ne, Reg::R1, 6, pass);
+    if roce_port.is_some() {
+        asm.load(Size::B, Reg::R1, Reg::R9, 6).branch(Cond::Ne, Reg::R1, UDP, pass);
+    }
+    for word in (0..16).step_by(4) {
+        asm.load(Size::W, Reg::R1, Reg::R9, 8 + word).store(Size::W, Reg::R10, frame::SOURCE + word, Reg::R1);
+    }
+    asm.add(Reg::R9, 40).jump(behind_ip);
+
+    // IPv4: version and header length in one byte, 0x45 to 0x4f; protocol; more-fragments and offset; source.
+    asm.bind(ipv4).need(Reg::R2, Reg::R9, 20, Reg::R8, pass);
+    asm.load(Size::B, Reg::R3, Reg::R9, 0);
+    asm.branch(Cond::Lt, Reg::R3, 0x45, pass).branch(Cond::Gt, Reg::R3, 0x4f, pass);
+    if roce_port.is_some() {
+        asm.load(Size::B, Reg::R1, Reg::R9, 9).branch(Cond::Ne, Reg::R1, UDP, pass);
+        asm.load(Size::H, Reg::R1, Reg::R9, 6).branch(Cond::Set, Reg::R1, net16(0x3fff), pass);
+    }
+    asm.load(Size::W, Reg::R1, Reg::R9, 12);
+    asm.store(Size::Dw, Reg::R10, frame::SOURCE, 0);
+    asm.store(Size::W, Reg::R10, frame::SOURCE + 8, 0xffff_0000_u32 as i32);
+    asm.store(Size::W, Reg::R10, frame::SOURCE + 12, Reg::R1);
+
+    if let Some(port) = roce_port {
+        asm.and(Reg::R3, 0xf).alu(crate::insn::AluOp::Lsh, Reg::R3, 2).add(Reg::R9, Reg::R3);
+        asm.bind(transport).need(Reg::R2, Reg::R9, UDP_LEN + BTH_LEN, Reg::R8, pass);
+        asm.load(Size::H, Reg::R1, Reg::R9, 2).branch(Cond::Ne, Reg::R1, net16(port), pass);
+        asm.load(Size::W, Reg::R1, Reg::R9, UDP_LEN as i16 + 4).to_be(Size::W, Reg::R1);
+        asm.and(Reg::R1, 0x00ff_ffff).store(Size::W, Reg::R10, frame::DEST_QP, Reg::R1);
+    }
+    asm.bind(end);
+}
+
+/// Packets of slots that are not ours pass.
+pub(super) fn owned(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
+    select.require_dest_qp("ownership of QPNs")?;
+    let pass = emit.pass();
+    let slots = emit.asm.map(MapDef::array(SLOTS, 4, 256));
+    emit.asm.load(Size::W, Reg::R1, Reg::R10, frame::DEST_QP).rsh(Reg::R1, 16);
+    emit.asm.store(Size::W, Reg::R10, frame::KEY, Reg::R1);
+    emit.lookup(slots, frame::KEY);
+    emit.if_null(pass);
+    emit.asm.load(Size::W, Reg::R1, Reg::R0, 0).branch(Cond::Eq, Reg::R1, 0, pass);
+    Ok(())
+}
