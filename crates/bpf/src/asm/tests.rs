@@ -1,3 +1,5 @@
+//! The assembler: labels, functions, maps, and the mistakes it reports.
+
 use super::super::*;
 use crate::insn::decode_all;
 use crate::{AluOp, Cond, Helper, Insn, MapKind, Reg, XdpAction};
