@@ -12,6 +12,7 @@ pub mod insn;
 
 mod asm;
 mod btf;
+mod disasm;
 mod helper;
 mod map;
 mod program;
@@ -21,6 +22,7 @@ pub mod recipe;
 
 pub use asm::{Asm, AsmError, Function, Label};
 pub use btf::{Btf, FuncInfo};
+pub use disasm::Listing;
 pub use helper::Helper;
 pub use insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Slot, Swap, Width};
 pub use map::{MapDef, MapKind, MapRef};

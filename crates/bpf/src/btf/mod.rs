@@ -3,6 +3,7 @@
 //! The blob describes the functions of the program and `struct xdp_md`, their argument; a function record ties each
 //! to its first instruction. Read `Documentation/bpf/btf.rst` of the kernel first.
 
+mod reader;
 mod writer;
 
 pub(crate) use writer::{FunctionName, describe};

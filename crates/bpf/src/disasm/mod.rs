@@ -1,0 +1,85 @@
+//! Programs as text, one instruction a line, in the style of the kernel's verifier log and of bpftool.
+//!
+//! Maps appear by name instead of by number, and functions are headed by their name where type information has it.
+
+mod insn;
+
+use std::fmt;
+
+use crate::insn::{Imm64, Insn, Slot, decode};
+use crate::program::Program;
+
+/// Displays a program; made by [`Program::listing`].
+#[derive(Clone, Copy, Debug)]
+pub struct Listing<'a> {
+    program: &'a Program,
+}
+
+impl Program {
+    /// The program as text, a line for each instruction: `slot: (opcode) instruction`.
+    #[must_use]
+    pub fn listing(&self) -> Listing<'_> {
+        Listing { program: self }
+    }
+}
+
+impl Listing<'_> {
+    fn function_at(&self, slot: usize) -> Option<String> {
+        let btf = self.program.btf.as_ref()?;
+        let info = btf.func_info.iter().find(|info| info.slot as usize == slot)?;
+        btf.name_of(info.type_id)
+    }
+
+    fn map_name(&self, map: u32) -> String {
+        match self.program.maps.get(map as usize) {
+            Some(def) => format!("map[{}]", def.name),
+            None => format!("map[{map}?]"),
+        }
+    }
+
+    fn insn(&self, f: &mut fmt::Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
+        match insn {
+            Insn::LoadImm64 { dst, imm: Imm64::Map(map) } => write!(f, "{dst} = {}", self.map_name(map)),
+            Insn::LoadImm64 { dst, imm: Imm64::MapValue { map, off } } => {
+                write!(f, "{dst} = {}[0]+{off}", self.map_name(map))
+            }
+            Insn::CallLocal { off } => {
+                write!(f, "{insn}")?;
+                let target = usize::try_from(at as i64 + 1 + i64::from(off)).ok();
+                match target.and_then(|target| self.function_at(target)) {
+                    Some(name) => write!(f, "#{name}"),
+                    None => Ok(()),
+                }
+            }
+            insn => write!(f, "{insn}"),
+        }
+    }
+}
+
+impl fmt::Display for Listing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = &self.program.slots;
+        let mut at = 0;
+        while let Some(Slot { opcode, .. }) = slots.get(at) {
+            if let Some(name) = self.function_at(at) {
+                writeln!(f, "{name}:")?;
+            }
+            write!(f, "{at:4}: ({opcode:02x}) ")?;
+            match decode(slots, at) {
+                Ok(insn) => {
+                    self.insn(f, at, insn)?;
+                    at += insn.slots();
+                }
+                Err(error) => {
+                    write!(f, "?? {:?}", error.kind)?;
+                    at += 1;
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
