@@ -1,5 +1,10 @@
 //! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a file may be.
 
+#[path = "tidy/operations.rs"]
+mod operations;
+#[path = "tidy/support.rs"]
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -109,4 +114,21 @@ fn every_file_says_what_it_is_for() {
         let says = text.lines().take(3).any(|l| l.starts_with("//!"));
         assert!(says, "{name} does not begin with a //! line");
     });
+}
+
+/// `ROXIE_BLESS=1` in the environment writes the tables instead.
+#[test]
+fn readme_says_what_is_supported() {
+    const MARKS: [&str; 2] =
+        ["<!-- made by ROXIE_BLESS=1 cargo test -p roxie-tests --test tidy -->\n", "<!-- end -->\n"];
+    let path = root().join("README.md");
+    let readme = fs::read_to_string(&path).expect("exists");
+    let (before, rest) = readme.split_once(MARKS[0]).expect("README has the first mark");
+    let (tables, after) = rest.split_once(MARKS[1]).expect("README has the second mark");
+    let want = support::text();
+    if std::env::var_os("ROXIE_BLESS").is_some() {
+        fs::write(&path, [before, MARKS[0], &want, MARKS[1], after].concat()).expect("writable");
+    } else {
+        assert!(tables == want, "README's support tables are not these:\n{want}");
+    }
 }

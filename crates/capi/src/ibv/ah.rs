@@ -1,4 +1,4 @@
-//! Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)) and multicast (ibv_attach_mcast(3)).
+//! Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use roxie::wire::Gid;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
-use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd, ibv_qp};
+use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
 use crate::errno::{code, minus1, null};
 use crate::object::Object;
@@ -190,15 +190,6 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
         }
         ibv_create_ah(pd, &raw mut attr)
     }
-}
-
-/// Multicast needs sockets of its own, which the device does not open yet.
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    code(libc::EOPNOTSUPP)
-}
-
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    code(libc::EOPNOTSUPP)
 }
 
 #[cfg(test)]

@@ -17,10 +17,7 @@ pub(crate) mod wr;
 
 /// What `symbols/ibverbs.txt` names.
 pub(crate) mod exported {
-    pub(crate) use super::ah::{
-        ibv_attach_mcast, ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_detach_mcast,
-        ibv_init_ah_from_wc,
-    };
+    pub(crate) use super::ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
     pub(crate) use super::cq::{
         ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
         ibv_get_cq_event, ibv_resize_cq,
@@ -37,7 +34,6 @@ pub(crate) mod exported {
     };
     pub(crate) use super::pd_mr::{
         ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,
-        ibv_rereg_mr,
     };
     pub(crate) use super::qp::{
         ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp,

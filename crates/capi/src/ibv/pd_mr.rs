@@ -1,4 +1,4 @@
-//! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3)).
+//! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
 
 use std::ffi::{c_int, c_void};
 use std::{io, ptr};
@@ -9,7 +9,7 @@ use roxie::verbs::{Mr, Pd};
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::errno::{code, minus1, null, of_io, set_errno};
+use crate::errno::{code, null, of_io};
 use crate::object::Object;
 
 use super::device::ContextObject;
@@ -131,24 +131,4 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: a region of ours that the caller gives up; dropping the handle ends all access to the memory.
     drop(unsafe { MrObject::retire(mr) });
     0
-}
-
-/// Not supported: the answer that means "the command failed, the region is unchanged".
-pub(crate) unsafe extern "C" fn ibv_rereg_mr(
-    mr: *mut ibv_mr,
-    flags: c_int,
-    _pd: *mut ibv_pd,
-    _addr: *mut c_void,
-    _length: size_t,
-    _access: c_int,
-) -> c_int {
-    /// IBV_REREG_MR_CHANGE_TRANSLATION, _PD and _ACCESS.
-    const FLAGS: c_int = 7;
-    /// IBV_REREG_MR_ERR_CMD.
-    const ERR_COMMAND: c_int = -4;
-    if mr.is_null() || flags == 0 || flags & !FLAGS != 0 {
-        return minus1(libc::EINVAL);
-    }
-    set_errno(libc::EOPNOTSUPP);
-    ERR_COMMAND
 }

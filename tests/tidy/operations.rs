@@ -1,0 +1,172 @@
+//! Which operations a queue pair has: each is posted at one end and handed to the other.
+
+use transport::{
+    Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId,
+    Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, WrOp,
+};
+use wire::{Bth, Gid, Lkey, OPCODES, OpcodeRow, Operation, Packet, Position, Qpn, Rkey, Service};
+
+/// The columns of the table; no queue pair speaks XRC or RD.
+const SERVICES: [(&str, Service, Option<QpType>); 5] = [
+    ("RC", Service::Rc, Some(QpType::Rc)),
+    ("UC", Service::Uc, Some(QpType::Uc)),
+    ("UD", Service::Ud, Some(QpType::Ud)),
+    ("XRC", Service::Xrc, None),
+    ("RD", Service::Rd, None),
+];
+
+/// The table: a row per operation, a column per service, empty where the specification has nothing.
+pub(crate) fn table() -> String {
+    let names = SERVICES.map(|(name, ..)| format!(" {name} |")).concat();
+    let mut text = format!("| operation |{names}\n|---|{}\n", "---|".repeat(SERVICES.len()));
+    // RC has every operation that another service has, but for the RESYNC of RD.
+    for rc in requests(Service::Rc) {
+        let name = rc.name.trim_start_matches("RC ").replace(" Only", "").replace(" Request", "");
+        let cells = SERVICES.map(|(_, service, ty)| {
+            match requests(service).find(|row| row.operation == rc.operation) {
+                None => " |",
+                Some(row) if ty.is_some_and(|ty| has(row, ty)) => " yes |",
+                Some(_) => " **no** |",
+            }
+        });
+        text += &format!("| {name} |{}\n", cells.concat());
+    }
+    text
+}
+
+/// One row for each operation of a service: the packet that is a whole message.
+fn requests(service: Service) -> impl Iterator<Item = &'static OpcodeRow> {
+    OPCODES.iter().flatten().filter(move |row| {
+        row.service == service
+            && row.is_request()
+            && row.position == Position::Only
+            && row.operation != Operation::Resync
+    })
+}
+
+/// Whether this queue pair sends the operation and whether its peer carries it out.
+fn has(row: &OpcodeRow, ty: QpType) -> bool {
+    let sends = request(row.operation).is_some_and(|op| sends(op, row, ty));
+    assert_eq!(sends, serves(row, ty), "{}: one half of the queue pair has it, the other has not", row.name);
+    sends
+}
+
+fn request(operation: Operation) -> Option<WrOp> {
+    let (remote_addr, r_key) = (0, Rkey(0));
+    match operation {
+        Operation::Send => Some(WrOp::Send),
+        Operation::SendImm => Some(WrOp::SendImm([0; 4])),
+        Operation::SendInv => Some(WrOp::SendInv(r_key)),
+        Operation::Write => Some(WrOp::Write { remote_addr, r_key }),
+        Operation::WriteImm => Some(WrOp::WriteImm { remote_addr, r_key, imm: [0; 4] }),
+        Operation::ReadRequest => Some(WrOp::Read { remote_addr, r_key }),
+        Operation::CompareSwap => Some(WrOp::CompareSwap { remote_addr, r_key, compare: 0, swap: 0 }),
+        Operation::FetchAdd => Some(WrOp::FetchAdd { remote_addr, r_key, add: 0 }),
+        Operation::Flush | Operation::AtomicWrite | Operation::Resync => None,
+        Operation::ReadResponse | Operation::Ack | Operation::AtomicAck | Operation::Cnp => None,
+    }
+}
+
+fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
+    let mut qp = queue_pair(ty);
+    let length = if matches!(op, WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. }) { 8 } else { 0 };
+    let sg_list = [Sge { addr: 0, length, lkey: Lkey(0) }];
+    let ud = (ty == QpType::Ud).then(UdDest::default);
+    let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::SIGNALED, ud };
+    if qp.post_send(Instant::ZERO, &wr, &Anything).is_err() {
+        return false;
+    }
+    let mut buf = [0; MAX_PACKET];
+    let sent = qp.poll_transmit(Instant::ZERO, &Anything, usize::MAX, &mut buf);
+    sent.is_some() && buf[0] == row.opcode.0
+}
+
+fn serves(row: &OpcodeRow, ty: QpType) -> bool {
+    let mut qp = queue_pair(ty);
+    qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[Sge { addr: 0, length: 64, lkey: Lkey(0) }] }).expect("room");
+    let mut bytes = vec![0; row.header_len() + 4];
+    let header = bytes.first_chunk_mut().expect("a packet begins with a BTH");
+    Bth { opcode: row.opcode, ..Bth::default() }.emit(header);
+    let packet = Packet::parse(&bytes).expect("the headers of its row");
+    qp.handle_packet(
+        Instant::ZERO,
+        &packet,
+        &PacketSource { src: PEER, ..PacketSource::default() },
+        &Anything,
+        None,
+    )
+    .is_ok()
+}
+
+const PEER: Gid = Gid([1; 16]);
+
+/// Ready to send, and to be sent anything.
+fn queue_pair(ty: QpType) -> Qp {
+    use QpAttrMask as M;
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let pd = PdId(0);
+    let (sq_sig_all, srq, max_path_mtu) = (false, false, PathMtu::M1024);
+    let config = QpConfig { qpn: Qpn::new(2), ty, pd, cap, sq_sig_all, srq, max_path_mtu };
+    let mut qp = Qp::new(config).expect("within limits");
+    let attr = QpAttr {
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        av: AddressVector { dgid: PEER, ..AddressVector::default() },
+        port_num: 1,
+        max_rd_atomic: 1,
+        max_dest_rd_atomic: 1,
+        ..QpAttr::default()
+    };
+    let (init, to_rtr, to_rts) = match ty {
+        QpType::Rc => (
+            M::ACCESS_FLAGS,
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+        ),
+        QpType::Uc => (M::ACCESS_FLAGS, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::empty()),
+        QpType::Ud | QpType::Gsi => (M::QKEY, M::empty(), M::empty()),
+    };
+    let steps = [
+        (QpState::Init, init | M::PKEY_INDEX | M::PORT),
+        (QpState::Rtr, to_rtr),
+        (QpState::Rts, to_rts | M::SQ_PSN),
+    ];
+    for (state, mask) in steps {
+        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    }
+    qp
+}
+
+/// Memory that grants everything and holds zeros.
+struct Anything;
+
+type Done = Result<(), AccessFault>;
+
+impl Memory for Anything {
+    fn read_inline(&self, _: u64, _: &mut [u8]) -> Done {
+        Ok(())
+    }
+    fn check_local(&self, _: PdId, _: Lkey, _: u64, _: u64, _: Access) -> Done {
+        Ok(())
+    }
+    fn read_local(&self, _: PdId, _: Lkey, _: u64, _: &mut [u8]) -> Done {
+        Ok(())
+    }
+    fn write_local(&self, _: PdId, _: Lkey, _: u64, _: &[u8]) -> Done {
+        Ok(())
+    }
+    fn check_remote(&self, _: PdId, _: Qpn, _: Rkey, _: u64, _: u64, _: Access) -> Done {
+        Ok(())
+    }
+    fn read_remote(&self, _: PdId, _: Qpn, _: Rkey, _: u64, _: &mut [u8]) -> Done {
+        Ok(())
+    }
+    fn write_remote(&self, _: PdId, _: Qpn, _: Rkey, _: u64, _: &[u8]) -> Done {
+        Ok(())
+    }
+    fn atomic_remote(&self, _: PdId, _: Qpn, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
+        Ok(0)
+    }
+    fn invalidate(&self, _: PdId, _: Qpn, _: Rkey) -> Done {
+        Ok(())
+    }
+}
