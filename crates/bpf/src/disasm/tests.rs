@@ -1,3 +1,5 @@
+//! The listing: every instruction in the words of the verifier log.
+
 use crate::insn::{Slot, decode};
 use crate::{Asm, MapDef, ProgramKind, Recipe, Reg};
 
