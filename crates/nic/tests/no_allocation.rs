@@ -1,0 +1,160 @@
+//! After set-up a device allocates nothing: not for posting, sending, receiving, polling, nor in its own thread.
+//!
+//! Two devices of this process talk over loopback; the count is the process's, so this is the one test of its binary.
+
+#[expect(dead_code, reason = "nobody asks for the port")]
+#[path = "hostile/domain.rs"]
+mod domain;
+
+use std::alloc::System;
+use std::time::{Duration, Instant};
+
+use roxie::transport::{
+    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, UdDest,
+    WcStatus, WrOp,
+};
+use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
+use roxie::wire::{Psn, QKey};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const DEPTH: u32 = 16;
+const MESSAGE: usize = 100_000;
+const DATAGRAM: usize = 1000;
+const GRH: usize = 40;
+/// Rounds before the count: queues, tables and buffers grow to what the traffic needs.
+const WARM_UP: usize = 50;
+const ROUNDS: usize = 200;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct End {
+    qp: Qp,
+    cq: Cq,
+    buffer: Buffer,
+    av: AddressVector,
+}
+
+impl End {
+    fn new(ty: QpType) -> Self {
+        let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
+        let dgid = context.gids().first().expect("lo has addresses").gid;
+        let pd = context.alloc_pd().expect("the engine starts");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let buffer = pd.alloc_buffer(MESSAGE, access).expect("memory");
+        let cq = context.create_cq(2 * DEPTH, None, 0).expect("within limits");
+        let cap = QpCap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let init = QpInitAttr { ty, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
+        let qp = pd.create_qp(&init).expect("within limits");
+        Self { qp, cq, buffer, av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() } }
+    }
+
+    /// RESET to RTS.
+    fn connect(&self, peer: &Self) {
+        use QpAttrMask as M;
+        let attr = QpAttr {
+            port_num: 1,
+            q_key: QKey(7),
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            path_mtu: self.qp.pd().context().query_port().active_mtu,
+            dest_qp: peer.qp.qpn(),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            av: peer.av,
+            ..QpAttr::default()
+        };
+        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        let steps = match self.qp.ty() {
+            QpType::Rc => [M::ACCESS_FLAGS, rtr, rts],
+            _ => [M::QKEY, M::empty(), M::empty()],
+        };
+        let more = [M::PKEY_INDEX | M::PORT, M::empty(), M::SQ_PSN];
+        for (index, state) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().enumerate() {
+            let attr = QpAttr { state, ..attr.clone() };
+            self.qp.modify(&attr, M::STATE | steps[index] | more[index]).expect("permitted");
+        }
+    }
+
+    /// Posts a receive for each of the peer's messages, and every operation; how many completions that makes.
+    fn post(&self, peer: &Self) -> usize {
+        let datagrams = self.qp.ty() == QpType::Ud;
+        let length = if datagrams { DATAGRAM } else { MESSAGE };
+        let ud = datagrams.then(|| UdDest { av: peer.av, remote_qpn: peer.qp.qpn(), remote_qkey: QKey(7) });
+        let (remote_addr, r_key) = (peer.buffer.addr(), peer.buffer.rkey());
+        let ops = [
+            (WrOp::Send, length),
+            (WrOp::SendImm([1, 2, 3, 4]), 16),
+            (WrOp::Write { remote_addr, r_key }, length),
+            (WrOp::Read { remote_addr, r_key }, length),
+            (WrOp::FetchAdd { remote_addr, r_key, add: 1 }, 8),
+        ];
+        let ops = if datagrams { &ops[..2] } else { &ops[..] };
+        for (op, length) in ops {
+            let inline = if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
+            let sg_list = [self.buffer.sge(0, *length)];
+            self.qp
+                .post_send(&SendWr { wr_id: 0, op: *op, sg_list: &sg_list, flags: inline, ud })
+                .expect("room");
+        }
+        ops.len()
+    }
+
+    fn post_recvs(&self) -> usize {
+        let length = if self.qp.ty() == QpType::Ud { GRH + DATAGRAM } else { MESSAGE };
+        for _ in 0..2 {
+            self.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[self.buffer.sge(0, length)] }).expect("room");
+        }
+        2
+    }
+}
+
+/// Traffic in both directions until everything is complete.
+fn round(ends: &[End; 2]) {
+    let [a, b] = ends;
+    let mut missing = [a.post_recvs(), b.post_recvs()];
+    missing[0] += a.post(b);
+    missing[1] += b.post(a);
+    let start = Instant::now();
+    while missing != [0, 0] {
+        for (end, missing) in ends.iter().zip(&mut missing) {
+            while let Some(wc) = end.cq.poll_one() {
+                assert_eq!(wc.status, WcStatus::Success);
+                *missing -= 1;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "{missing:?} completions are missing");
+    }
+}
+
+#[test]
+fn traffic_allocates_nothing() {
+    domain::alone("traffic_allocates_nothing", || {
+        let region = Region::new(ALLOCATOR);
+        drop(std::hint::black_box(Box::new(1)));
+        assert_eq!(region.change().allocations, 1, "allocations are counted");
+        for ty in [QpType::Rc, QpType::Ud] {
+            let ends = [End::new(ty), End::new(ty)];
+            ends[0].connect(&ends[1]);
+            ends[1].connect(&ends[0]);
+            (0..WARM_UP).for_each(|_| round(&ends));
+            let region = Region::new(ALLOCATOR);
+            (0..ROUNDS).for_each(|_| round(&ends));
+            assert_eq!(region.change(), Stats::default(), "{ty:?}");
+        }
+    });
+}

@@ -1,0 +1,215 @@
+//! After set-up the transport allocates nothing: not for posting, sending, receiving, completing, nor for what a loss asks for.
+//!
+//! The one test of its binary, because the count is the process's.
+
+#[path = "sim/memory.rs"]
+mod memory;
+
+use std::alloc::System;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+
+use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
+use roxie_transport::{
+    Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpEvent, QpState, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, WcStatus, WrOp,
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
+use wire::{Gid, Packet, Psn, QKey, Qpn};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const DEPTH: u32 = 16;
+/// Longer than a path MTU and not a multiple of it.
+const MESSAGE: u32 = 5000;
+
+struct End {
+    qp: Qp,
+    memory: SimMemory,
+    from: PacketSource,
+    completions: u64,
+}
+
+struct Link {
+    ends: [End; 2],
+    now: Instant,
+    packets: u64,
+    /// Every so many packets one is lost.
+    loss_every: u64,
+    buf: [u8; MAX_PACKET + 4],
+}
+
+fn gid(index: usize) -> Gid {
+    Ipv4Addr::new(10, 0, 0, index as u8 + 1).into()
+}
+
+fn qpn(index: usize) -> Qpn {
+    Qpn::new(0x10 + index as u32)
+}
+
+fn ud_dest(index: usize) -> UdDest {
+    let av = AddressVector { dgid: gid(index), ..AddressVector::default() };
+    UdDest { av, remote_qpn: qpn(index), remote_qkey: QKey(7) }
+}
+
+fn end(ty: QpType, index: usize) -> End {
+    use QpAttrMask as M;
+    let cap = QpCap {
+        max_send_wr: DEPTH,
+        max_recv_wr: DEPTH,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline_data: 64,
+    };
+    let (qpn, dest_qp) = (qpn(index), qpn(1 - index));
+    let pd = PdId(1);
+    let config = QpConfig { qpn, ty, pd, cap, sq_sig_all: true, srq: false, max_path_mtu: PathMtu::M4096 };
+    let attr = QpAttr {
+        path_mtu: PathMtu::M1024,
+        q_key: QKey(7),
+        rq_psn: Psn::new(0xff_fff0),
+        sq_psn: Psn::new(0xff_fff0),
+        dest_qp,
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        av: AddressVector { dgid: gid(1 - index), ..AddressVector::default() },
+        port_num: 1,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        timeout: 8,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    };
+    let (init, to_rtr, to_rts) = match ty {
+        QpType::Rc => (
+            M::ACCESS_FLAGS,
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+        ),
+        QpType::Uc => (M::ACCESS_FLAGS, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::empty()),
+        QpType::Ud | QpType::Gsi => (M::QKEY, M::empty(), M::empty()),
+    };
+    let steps = [
+        (QpState::Init, init | M::PKEY_INDEX | M::PORT),
+        (QpState::Rtr, to_rtr),
+        (QpState::Rts, to_rts | M::SQ_PSN),
+    ];
+    let mut qp = Qp::new(config).expect("within limits");
+    for (state, mask) in steps {
+        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    }
+    let region = || RefCell::new(vec![0x5a; 4 * MESSAGE as usize]);
+    let memory = SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(HashSet::new()) };
+    let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
+    End { qp, memory, from, completions: 0 }
+}
+
+impl Link {
+    fn new(ty: QpType, loss_every: u64) -> Self {
+        let ends = [end(ty, 0), end(ty, 1)];
+        Self { ends, now: Instant::ZERO, packets: 0, loss_every, buf: [0; MAX_PACKET + 4] }
+    }
+
+    /// Both ends post every operation that they have, then everything is carried over.
+    fn round(&mut self) {
+        let (remote_addr, r_key, imm) = (REMOTE_BASE, REMOTE_KEY, [1, 2, 3, 4]);
+        let all = [
+            (WrOp::Send, MESSAGE),
+            (WrOp::SendImm(imm), 16),
+            (WrOp::Write { remote_addr, r_key }, MESSAGE),
+            (WrOp::WriteImm { remote_addr, r_key, imm }, MESSAGE),
+            (WrOp::Read { remote_addr, r_key }, MESSAGE),
+            (WrOp::CompareSwap { remote_addr, r_key, compare: 0, swap: 1 }, 8),
+            (WrOp::FetchAdd { remote_addr, r_key, add: 1 }, 8),
+        ];
+        for (index, end) in self.ends.iter_mut().enumerate() {
+            let (ops, ud) = match end.qp.ty() {
+                QpType::Rc => (&all[..], None),
+                QpType::Uc => (&all[..4], None),
+                QpType::Ud | QpType::Gsi => (&all[..2], Some(ud_dest(1 - index))),
+            };
+            while end.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &sges(2 * MESSAGE) }).is_ok() {}
+            for (op, length) in ops {
+                let length = if ud.is_some() { (*length).min(1024) } else { *length };
+                let inline =
+                    if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
+                let wr = SendWr { wr_id: 0, op: *op, sg_list: &sges(length), flags: inline, ud };
+                end.qp.post_send(self.now, &wr, &end.memory).expect("there is room");
+            }
+        }
+        self.carry();
+    }
+
+    fn carry(&mut self) {
+        loop {
+            let moved = self.exchange(0) | self.exchange(1);
+            if moved {
+                continue;
+            }
+            let Some(due) = self.ends.iter().filter_map(|end| end.qp.poll_timeout()).min() else { return };
+            self.now = self.now.max(due);
+            for end in &mut self.ends {
+                end.qp.handle_timeout(self.now);
+            }
+        }
+    }
+
+    /// One packet from an end to the other, if it has one.
+    fn exchange(&mut self, from: usize) -> bool {
+        let (left, right) = self.ends.split_at_mut(1);
+        let (sender, receiver) =
+            if from == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
+        let sent = sender.qp.poll_transmit(self.now, &sender.memory, usize::MAX, &mut self.buf);
+        if let Some(transmit) = &sent {
+            self.packets += 1;
+            if !self.packets.is_multiple_of(self.loss_every) {
+                let packet = Packet::parse(&self.buf[..transmit.len + 4]).expect("well formed");
+                // What a loss makes of a packet is the protocol's business; the completions are counted.
+                let _: Result<_, _> =
+                    receiver.qp.handle_packet(self.now, &packet, &receiver.from, &receiver.memory, None);
+                receiver.qp.end_of_batch(self.now);
+            }
+        }
+        for end in &mut self.ends {
+            while let Some(event) = end.qp.poll_event() {
+                if let QpEvent::SendWc(wc) | QpEvent::RecvWc { wc, .. } = event {
+                    assert_eq!(wc.status, WcStatus::Success);
+                    end.completions += 1;
+                }
+            }
+        }
+        sent.is_some()
+    }
+}
+
+/// `length` bytes in two pieces.
+fn sges(length: u32) -> [Sge; 2] {
+    let first = Sge { addr: LOCAL_BASE, length: length / 2, lkey: LOCAL_KEY };
+    [first, Sge { addr: LOCAL_BASE + u64::from(2 * MESSAGE), length: length - length / 2, lkey: LOCAL_KEY }]
+}
+
+#[test]
+fn traffic_allocates_nothing() {
+    let region = Region::new(ALLOCATOR);
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(region.change().allocations, 1, "allocations are counted");
+    for (ty, loss_every) in
+        [(QpType::Rc, u64::MAX), (QpType::Rc, 29), (QpType::Uc, u64::MAX), (QpType::Uc, 29), (QpType::Ud, 29)]
+    {
+        let mut link = Link::new(ty, loss_every);
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..100 {
+            link.round();
+        }
+        let change = region.change();
+        assert_eq!(change, Stats::default(), "{ty:?}, one packet of {loss_every} lost");
+        let completions = link.ends.iter().map(|end| end.completions).min();
+        assert!(completions > Some(150), "{ty:?}: {completions:?}");
+        let counters = link.ends[0].qp.counters();
+        let repeated = counters.duplicate_request + counters.completer_retry_err;
+        assert!(ty != QpType::Rc || loss_every == u64::MAX || repeated > 0, "nothing was sent again");
+    }
+}
