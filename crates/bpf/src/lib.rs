@@ -19,13 +19,14 @@ mod program;
 mod xdp;
 
 pub mod recipe;
+pub mod vm;
 
 pub use asm::{Asm, AsmError, Function, Label};
 pub use btf::{Btf, FuncInfo};
 pub use disasm::Listing;
 pub use helper::Helper;
 pub use insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Slot, Swap, Width};
-pub use map::{MapDef, MapKind, MapRef};
+pub use map::{Map, MapDef, MapError, MapKind, MapRef, Ring, UpdateMode};
 pub use program::{LinkError, Program, ProgramKind};
 pub use recipe::{Action, Pick, Recipe, RecipeError, Select, Stage};
 pub use xdp::{XdpAction, XdpMd};

@@ -1,0 +1,282 @@
+//! Maps: their definition, and what holds their contents for programs that run in the [machine](crate::vm).
+//!
+//! A [`Map`] is shared by the programs that use it, on any number of threads, and by user space. Values are arrays of
+//! 64-bit atomic words ([`values`]), because a program keeps the address of a value as long as it runs: two programs
+//! that write one value at the same time get a mixture of whole words, never torn bytes. Keys are behind a lock.
+//! Semantics are those of the kernel's maps, down to error numbers; only the choice of what an LRU map forgets differs.
+
+mod def;
+mod error;
+mod keys;
+mod lpm;
+mod ring;
+mod values;
+
+pub use def::{MapDef, MapKind, MapRef};
+pub use error::MapError;
+pub use ring::Ring;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use keys::Keys;
+use lpm::Lpm;
+use values::Values;
+
+/// A map with contents.
+#[derive(Debug)]
+pub struct Map {
+    def: MapDef,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    /// Every key below `max_entries` has its entry. Maps of redirect targets as well: an entry is there if the first
+    /// 32 bits of its value are not 0.
+    Array(Values),
+    Hash(Mutex<Keys>, Values),
+    Lpm(Mutex<Lpm>, Values),
+    Ring(Ring),
+}
+
+/// How an update treats what is there (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum UpdateMode {
+    /// Create or replace.
+    Any,
+    /// Create only.
+    NoExist,
+    /// Replace only.
+    Exist,
+}
+
+impl UpdateMode {
+    /// By the number in `flags` of the helper or system call.
+    #[must_use]
+    pub fn from_flags(flags: u64) -> Option<UpdateMode> {
+        match flags {
+            0 => Some(UpdateMode::Any),
+            1 => Some(UpdateMode::NoExist),
+            2 => Some(UpdateMode::Exist),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a perf event array's ring: the kernel's are sized by whoever opens the events.
+const PERF_RING_BYTES: u32 = 1 << 18;
+
+impl Map {
+    /// An empty map for programs on `cpus` threads, or one with the initial contents of its definition.
+    pub fn new(def: &MapDef, cpus: u32) -> Result<Arc<Map>, MapError> {
+        let copies = if def.kind.is_percpu() { cpus.max(1) } else { 1 };
+        let values = || Values::new(def.value_size, def.max_entries, copies);
+        let sized = |index: bool| {
+            let key_size = if index { def.key_size == 4 } else { (1..=512).contains(&def.key_size) };
+            if !key_size || def.value_size == 0 || def.max_entries == 0 {
+                return Err(MapError::Invalid);
+            }
+            let key_bytes = u64::from(def.key_size) * u64::from(def.max_entries);
+            if key_bytes > MapError::BYTES_MAX { Err(MapError::NoMemory) } else { Ok(()) }
+        };
+        let store = match def.kind {
+            MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => {
+                sized(true)?;
+                Store::Array(values()?)
+            }
+            MapKind::Hash
+            | MapKind::PercpuHash
+            | MapKind::LruHash
+            | MapKind::LruPercpuHash
+            | MapKind::DevmapHash => {
+                sized(false)?;
+                let lru = matches!(def.kind, MapKind::LruHash | MapKind::LruPercpuHash);
+                Store::Hash(Mutex::new(Keys::new(def.key_size, def.max_entries, lru)), values()?)
+            }
+            MapKind::LpmTrie => {
+                sized(false)?;
+                Store::Lpm(Mutex::new(Lpm::new(def.key_size, def.max_entries)?), values()?)
+            }
+            MapKind::Ringbuf => Store::Ring(Ring::new(def.max_entries)?),
+            MapKind::PerfEventArray => Store::Ring(Ring::new(PERF_RING_BYTES)?),
+            MapKind::ProgArray | MapKind::Queue | MapKind::Stack => return Err(MapError::Unsupported),
+        };
+        if let (Store::Array(values), false) = (&store, def.initial.is_empty()) {
+            if def.initial.len() > def.value_size as usize {
+                return Err(MapError::Invalid);
+            }
+            values.write(0, 0, &def.initial);
+        }
+        Ok(Arc::new(Map { def: def.clone(), store }))
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn def(&self) -> &MapDef {
+        &self.def
+    }
+
+    /// The ring of a ring buffer or perf event array.
+    #[must_use]
+    pub fn ring(&self) -> Option<&Ring> {
+        match &self.store {
+            Store::Ring(ring) => Some(ring),
+            _ => None,
+        }
+    }
+
+    /// The value of the key; of a per-CPU map the values of all CPUs, each padded to 8 bytes.
+    #[must_use]
+    pub fn lookup(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let entry = self.entry(key)?;
+        let values = self.values()?;
+        if !self.def.kind.is_percpu() {
+            return Some(values.read(0, entry));
+        }
+        let mut all = Vec::new();
+        for cpu in 0..values.copies() {
+            all.extend(values.read(cpu, entry));
+            all.resize(all.len().next_multiple_of(8), 0);
+        }
+        Some(all)
+    }
+
+    /// Creates or replaces an entry; the value of a per-CPU map has the form that [`Map::lookup`] returns.
+    pub fn update(&self, key: &[u8], value: &[u8], mode: UpdateMode) -> Result<(), MapError> {
+        if self.def.frozen {
+            return Err(MapError::ReadOnly);
+        }
+        let values = self.values().ok_or(MapError::Unsupported)?;
+        let size = self.def.value_size as usize;
+        if !self.def.kind.is_percpu() {
+            if value.len() != size {
+                return Err(MapError::Invalid);
+            }
+            let (entry, _) = self.claim(key, mode)?;
+            values.write(0, entry, value);
+            return Ok(());
+        }
+        let padded = size.next_multiple_of(8);
+        if value.len() != padded * values.copies() as usize {
+            return Err(MapError::Invalid);
+        }
+        let (entry, _) = self.claim(key, mode)?;
+        for (cpu, value) in (0..).zip(value.chunks_exact(padded)) {
+            values.write(cpu, entry, &value[..size]);
+        }
+        Ok(())
+    }
+
+    /// Removes an entry; of maps of redirect targets, empties it. Arrays keep theirs.
+    pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        if self.def.frozen {
+            return Err(MapError::ReadOnly);
+        }
+        self.remove(key)
+    }
+
+    /// The keys that are there. Of an LPM trie, with the bits behind the prefix cleared.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        match &self.store {
+            Store::Array(_) => (0..self.def.max_entries)
+                .map(|index| index.to_le_bytes().to_vec())
+                .filter(|key| self.entry(key).is_some())
+                .collect(),
+            Store::Hash(keys, _) => lock(keys).all(),
+            Store::Lpm(lpm, _) => lock(lpm).all(),
+            Store::Ring(_) => Vec::new(),
+        }
+    }
+
+    /// Number of the key's entry.
+    pub(crate) fn entry(&self, key: &[u8]) -> Option<u32> {
+        match &self.store {
+            Store::Array(values) => {
+                let index = u32::from_le_bytes(key.try_into().ok()?);
+                let target = matches!(self.def.kind, MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap);
+                let there = index < self.def.max_entries && (!target || values.first_word(index) as u32 != 0);
+                there.then_some(index)
+            }
+            Store::Hash(keys, _) => lock(keys).find(key),
+            Store::Lpm(lpm, _) => lock(lpm).longest(key),
+            Store::Ring(_) => None,
+        }
+    }
+
+    /// As `update`, by a program on `cpu`: of a per-CPU map it writes its own value, and a new entry has zeros
+    /// for the other CPUs.
+    pub(crate) fn update_by_program(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        mode: UpdateMode,
+        cpu: u32,
+    ) -> Result<(), MapError> {
+        if self.def.flags & MapDef::RDONLY_PROG != 0 {
+            return Err(MapError::ReadOnly);
+        }
+        let values = self.values().ok_or(MapError::Unsupported)?;
+        let (entry, new) = self.claim(key, mode)?;
+        if new {
+            (0..values.copies()).for_each(|cpu| values.clear(cpu, entry));
+        }
+        values.write(cpu.min(values.copies() - 1), entry, value);
+        Ok(())
+    }
+
+    /// As `delete`, by a program.
+    pub(crate) fn delete_by_program(&self, key: &[u8]) -> Result<(), MapError> {
+        if self.def.flags & MapDef::RDONLY_PROG != 0 { Err(MapError::ReadOnly) } else { self.remove(key) }
+    }
+
+    /// Entry for the key, and whether it is new.
+    fn claim(&self, key: &[u8], mode: UpdateMode) -> Result<(u32, bool), MapError> {
+        match &self.store {
+            Store::Array(_) => {
+                let index = u32::from_le_bytes(key.try_into().map_err(|_| MapError::Invalid)?);
+                if index >= self.def.max_entries {
+                    Err(MapError::TooBig)
+                } else if mode == UpdateMode::NoExist {
+                    Err(MapError::Exists)
+                } else {
+                    Ok((index, false))
+                }
+            }
+            Store::Hash(keys, _) => lock(keys).claim(key, mode),
+            Store::Lpm(lpm, _) => lock(lpm).claim(key, mode),
+            Store::Ring(_) => Err(MapError::Unsupported),
+        }
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<(), MapError> {
+        match &self.store {
+            Store::Array(values) => match self.def.kind {
+                MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => {
+                    let index = self.entry(key).ok_or(MapError::NoEntry)?;
+                    values.clear(0, index);
+                    Ok(())
+                }
+                _ => Err(MapError::Invalid),
+            },
+            Store::Hash(keys, _) => lock(keys).remove(key),
+            Store::Lpm(lpm, _) => lock(lpm).remove(key),
+            Store::Ring(_) => Err(MapError::Unsupported),
+        }
+    }
+
+    pub(crate) fn values(&self) -> Option<&Values> {
+        match &self.store {
+            Store::Array(values) | Store::Hash(_, values) | Store::Lpm(_, values) => Some(values),
+            Store::Ring(_) => None,
+        }
+    }
+}
+
+/// The lock; a holder that panicked leaves a table that is consistent, because nothing in between can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! The packet a program runs on, as the kernel's `struct xdp_buff`.
+//!
+//! ```text
+//!  buffer: | reserved | headroom | metadata | packet | tailroom |    then further fragments
+//!          0          40         meta       data     end      len
+//! ```
+
+use std::ops::Range;
+
+/// A packet in its buffer, with what `struct xdp_md` says about it.
+#[derive(Debug)]
+pub struct XdpBuff<'a> {
+    buffer: &'a mut [u8],
+    meta: usize,
+    data: usize,
+    end: usize,
+    frags: &'a mut [&'a mut [u8]],
+    /// Interface the packet came in on.
+    pub ingress_ifindex: u32,
+    /// Receive queue it came in on.
+    pub rx_queue_index: u32,
+    /// Interface it will go out on, for programs in a DEVMAP.
+    pub egress_ifindex: u32,
+}
+
+/// Linux error numbers the helpers return, negated.
+const EFAULT: i64 = -14;
+const EINVAL: i64 = -22;
+const EACCES: i64 = -13;
+const EOPNOTSUPP: i64 = -95;
+
+impl<'a> XdpBuff<'a> {
+    /// Bytes at the start of the buffer that programs cannot grow into: where the kernel keeps `struct xdp_frame`.
+    pub const RESERVED: usize = 40;
+    /// Bytes of a buffer at most.
+    pub const LEN_MAX: usize = 1 << 24;
+    /// An Ethernet header must remain.
+    const PACKET_MIN: usize = 14;
+    /// Bytes of metadata at most.
+    const META_MAX: usize = 255;
+
+    /// The packet at `packet` in the buffer; around it is headroom and tailroom. `None` if the range is not in the
+    /// buffer or the buffer is longer than [`XdpBuff::LEN_MAX`].
+    #[must_use]
+    pub fn new(buffer: &'a mut [u8], packet: Range<usize>) -> Option<XdpBuff<'a>> {
+        buffer.get(packet.clone())?;
+        if buffer.len() > Self::LEN_MAX {
+            return None;
+        }
+        Some(XdpBuff {
+            buffer,
+            meta: packet.start,
+            data: packet.start,
+            end: packet.end,
+            frags: &mut [],
+            ingress_ifindex: 0,
+            rx_queue_index: 0,
+            egress_ifindex: 0,
+        })
+    }
+
+    /// Adds what follows in further fragments. Programs reach it by helpers only.
+    #[must_use]
+    pub fn with_frags(self, frags: &'a mut [&'a mut [u8]]) -> XdpBuff<'a> {
+        XdpBuff { frags, ..self }
+    }
+
+    /// The packet, or its linear part, in the buffer.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.data..self.end
+    }
+
+    /// The packet, or its linear part.
+    #[must_use]
+    pub fn packet(&self) -> &[u8] {
+        &self.buffer[self.data..self.end]
+    }
+
+    /// The metadata in front of the packet.
+    #[must_use]
+    pub fn metadata(&self) -> &[u8] {
+        &self.buffer[self.meta..self.data]
+    }
+
+    /// Bytes of the packet, fragments included.
+    #[must_use]
+    pub fn total_len(&self) -> usize {
+        self.end - self.data + self.frags.iter().map(|frag| frag.len()).sum::<usize>()
+    }
+
+    /// What programs may read and write directly: metadata and packet, as offsets in the buffer.
+    pub(super) fn window(&self) -> Range<usize> {
+        self.meta..self.end
+    }
+
+    pub(super) fn buffer(&self) -> &[u8] {
+        self.buffer
+    }
+
+    pub(super) fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buffer
+    }
+
+    pub(super) fn meta(&self) -> usize {
+        self.meta
+    }
+
+    /// `bpf_xdp_adjust_head`: the packet starts `delta` later; metadata moves along.
+    pub(super) fn adjust_head(&mut self, delta: i32) -> i64 {
+        let meta_len = self.data - self.meta;
+        let Some(data) = self.data.checked_add_signed(delta as isize) else { return EINVAL };
+        if data < Self::RESERVED + meta_len || data + Self::PACKET_MIN > self.end {
+            return EINVAL;
+        }
+        self.buffer.copy_within(self.meta..self.data, data - meta_len);
+        (self.meta, self.data) = (data - meta_len, data);
+        0
+    }
+
+    /// `bpf_xdp_adjust_meta`: the metadata starts `delta` later.
+    pub(super) fn adjust_meta(&mut self, delta: i32) -> i64 {
+        let Some(meta) = self.meta.checked_add_signed(delta as isize) else { return EINVAL };
+        if meta < Self::RESERVED || meta > self.data {
+            return EINVAL;
+        }
+        let len = self.data - meta;
+        if !len.is_multiple_of(4) || len > Self::META_MAX {
+            return EACCES;
+        }
+        self.meta = meta;
+        0
+    }
+
+    /// `bpf_xdp_adjust_tail`: the packet ends `delta` later; new bytes are 0. Fragments shrink and do not grow.
+    pub(super) fn adjust_tail(&mut self, delta: i32) -> i64 {
+        if !self.frags.is_empty() {
+            return if delta < 0 { self.shrink(delta.unsigned_abs() as usize) } else { EOPNOTSUPP };
+        }
+        let Some(end) = self.end.checked_add_signed(delta as isize) else { return EINVAL };
+        if end > self.buffer.len() || end < self.data + Self::PACKET_MIN {
+            return EINVAL;
+        }
+        if end > self.end {
+            self.buffer[self.end..end].fill(0);
+        }
+        self.end = end;
+        0
+    }
+
+    /// Takes `len` bytes away, from the last fragment first; a fragment with nothing left stays with length 0.
+    fn shrink(&mut self, mut len: usize) -> i64 {
+        if self.total_len() < len + Self::PACKET_MIN {
+            return EINVAL;
+        }
+        for frag in self.frags.iter_mut().rev() {
+            let cut = len.min(frag.len());
+            let kept = frag.len() - cut;
+            *frag = &mut std::mem::take(frag)[..kept];
+            len -= cut;
+        }
+        self.end -= len;
+        0
+    }
+
+    /// `bpf_xdp_load_bytes`: calls `take` with the pieces of `offset..offset + len`.
+    pub(super) fn pieces(&self, offset: u32, len: u32, mut take: impl FnMut(&[u8])) -> i64 {
+        if let Err(error) = self.check(offset, len) {
+            return error;
+        }
+        let (mut skip, mut left) = (offset as usize, len as usize);
+        let frags = self.frags.iter().map(|frag| &**frag);
+        for part in std::iter::once(self.packet()).chain(frags) {
+            let piece = &part[skip.min(part.len())..];
+            let piece = &piece[..left.min(piece.len())];
+            take(piece);
+            skip -= skip.min(part.len());
+            left -= piece.len();
+        }
+        0
+    }
+
+    /// `bpf_xdp_store_bytes`
+    pub(super) fn store(&mut self, offset: u32, bytes: &[u8]) -> i64 {
+        if let Err(error) = self.check(offset, bytes.len() as u32) {
+            return error;
+        }
+        let (mut skip, mut left) = (offset as usize, bytes);
+        let linear = &mut self.buffer[self.data..self.end];
+        for part in std::iter::once(linear).chain(self.frags.iter_mut().map(|frag| &mut **frag)) {
+            let len = part.len();
+            let piece = &mut part[skip.min(len)..];
+            let (now, later) = left.split_at(left.len().min(piece.len()));
+            piece[..now.len()].copy_from_slice(now);
+            skip -= skip.min(len);
+            left = later;
+        }
+        0
+    }
+
+    fn check(&self, offset: u32, len: u32) -> Result<(), i64> {
+        if offset > 0xffff || len > 0xffff {
+            return Err(EFAULT);
+        }
+        if (offset + len) as usize > self.total_len() { Err(EINVAL) } else { Ok(()) }
+    }
+}

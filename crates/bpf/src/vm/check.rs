@@ -1,0 +1,144 @@
+//! What we refuse to run, and how the rest is lowered to operations.
+//!
+//! After these checks execution cannot leave the code: every jump stays in its function and every function ends. What
+//! registers and memory hold is checked when it is used.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::call;
+use super::image::{LoadError, LoadErrorKind};
+use super::op::{Code, Op};
+use super::space::{self, Space};
+use crate::insn::{Imm64, Insn, Operand, Reg, decode_all};
+use crate::map::{Map, MapKind};
+use crate::program::Program;
+
+/// Operations and the slot of each.
+type Lowered = (Box<[Op]>, Box<[u32]>);
+
+pub(super) fn lower(program: &Program, maps: &[Arc<Map>], space: &Space) -> Result<Lowered, LoadError> {
+    let insns = decode_all(&program.slots)
+        .map_err(|error| LoadError { slot: error.at, kind: LoadErrorKind::Decode(error) })?;
+    if insns.is_empty() {
+        return Err(LoadError { slot: 0, kind: LoadErrorKind::Empty });
+    }
+    let mut code =
+        Lowering { op_of_slot: vec![None; program.slots.len()], functions: BTreeSet::from([0]), maps, space };
+    for (op, &(slot, _)) in insns.iter().enumerate() {
+        code.op_of_slot[slot] = Some(op);
+    }
+    for &(slot, insn) in &insns {
+        if let Insn::CallLocal { off } = insn {
+            let target = code.target(slot, off.into());
+            code.functions.insert(target.ok_or(LoadError { slot, kind: LoadErrorKind::Target })?);
+        }
+    }
+    let count = insns.len();
+    let mut ops = Vec::with_capacity(count);
+    for (op, (slot, insn)) in insns.iter().enumerate() {
+        let lowered = code.op(op, *slot, insn, count).map_err(|kind| LoadError { slot: *slot, kind })?;
+        ops.push(lowered);
+    }
+    Ok((ops.into(), insns.iter().map(|&(slot, _)| slot as u32).collect()))
+}
+
+struct Lowering<'a> {
+    op_of_slot: Vec<Option<usize>>,
+    /// First operation of each function.
+    functions: BTreeSet<usize>,
+    maps: &'a [Arc<Map>],
+    space: &'a Space,
+}
+
+impl Lowering<'_> {
+    fn op(&self, op: usize, slot: usize, insn: &Insn, count: usize) -> Result<Op, LoadErrorKind> {
+        if written(insn) == Some(Reg::R10) {
+            return Err(LoadErrorKind::WritesFramePointer);
+        }
+        let end = self.functions.range(op + 1..).next().copied().unwrap_or(count);
+        let ends = matches!(insn, Insn::Exit | Insn::Jump { .. } | Insn::JumpLong { .. });
+        if op + 1 == end && !ends {
+            return Err(LoadErrorKind::NoExit);
+        }
+        let start = self.functions.range(..=op).next_back().copied().unwrap_or(0);
+        let jump = |off: i64| match self.target(slot, off) {
+            Some(target) if (start..end).contains(&target) => i32::try_from(target).ok(),
+            _ => None,
+        };
+        let jump = |off: i64| jump(off).ok_or(LoadErrorKind::Target);
+        match *insn {
+            Insn::Jump { off } => Ok(Op { off: jump(off.into())?, ..Op::new(Code::Jump) }),
+            Insn::JumpLong { off } => Ok(Op { off: jump(off.into())?, ..Op::new(Code::Jump) }),
+            Insn::Branch { width, cond, dst, src, off } => {
+                Ok(Op::branch(width, cond, dst, src, jump(off.into())?))
+            }
+            Insn::CallLocal { off } => {
+                let target = self.target(slot, off.into()).ok_or(LoadErrorKind::Target)?;
+                let end = self.functions.range(target + 1..).next().copied().unwrap_or(count);
+                let off = i32::try_from(target).map_err(|_| LoadErrorKind::Target)?;
+                Ok(Op { off, imm: (end - target) as i64, ..Op::new(Code::CallLocal) })
+            }
+            Insn::CallHelper { id } if !call::available(id) => Err(LoadErrorKind::Helper(id)),
+            Insn::LoadImm64 { dst, imm } => Ok(Op::imm(dst, self.imm64(imm)?)),
+            ref plain => Op::of(plain).ok_or(LoadErrorKind::Unsupported),
+        }
+    }
+
+    /// Operation at a distance from the slot behind this one-slot instruction.
+    fn target(&self, slot: usize, off: i64) -> Option<usize> {
+        let target = usize::try_from(slot as i64 + 1 + off).ok()?;
+        self.op_of_slot.get(target).copied().flatten()
+    }
+
+    fn imm64(&self, imm: Imm64) -> Result<u64, LoadErrorKind> {
+        match imm {
+            Imm64::Value(value) => Ok(value),
+            Imm64::Map(map) if (map as usize) < self.maps.len() => {
+                Ok(space::base(space::HANDLES) + u64::from(map))
+            }
+            Imm64::MapValue { map, off } => {
+                let def = self.maps.get(map as usize).ok_or(LoadErrorKind::Map)?.def();
+                let base = self.space.base_of(map as usize).ok_or(LoadErrorKind::Map)?;
+                if def.kind != MapKind::Array || off >= def.value_size {
+                    return Err(LoadErrorKind::Map);
+                }
+                Ok(base + u64::from(off))
+            }
+            Imm64::Map(_) => Err(LoadErrorKind::Map),
+            Imm64::MapFd(_) | Imm64::MapFdValue { .. } | Imm64::BtfId { .. } | Imm64::Func(_) => {
+                Err(LoadErrorKind::Unsupported)
+            }
+        }
+    }
+}
+
+/// The register an instruction writes, besides those of calls.
+fn written(insn: &Insn) -> Option<Reg> {
+    match *insn {
+        Insn::Alu { dst, .. }
+        | Insn::Neg { dst, .. }
+        | Insn::MovSx { dst, .. }
+        | Insn::Swap { dst, .. }
+        | Insn::LoadImm64 { dst, .. }
+        | Insn::Load { dst, .. }
+        | Insn::LoadAcquire { dst, .. } => Some(dst),
+        Insn::Atomic { op, src, .. } => match op {
+            crate::AtomicOp::Add { fetch: false }
+            | crate::AtomicOp::Or { fetch: false }
+            | crate::AtomicOp::And { fetch: false }
+            | crate::AtomicOp::Xor { fetch: false }
+            | crate::AtomicOp::CmpXchg => None,
+            _ => Some(src),
+        },
+        Insn::Store { src: Operand::Reg(_) | Operand::Imm(_), .. }
+        | Insn::StoreRelease { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpLong { .. }
+        | Insn::Branch { .. }
+        | Insn::CallHelper { .. }
+        | Insn::CallLocal { .. }
+        | Insn::CallKfunc { .. }
+        | Insn::Exit => None,
+    }
+}

@@ -1,0 +1,209 @@
+//! The interpreter.
+
+use super::buff::XdpBuff;
+use super::call::Scratch;
+use super::image::Image;
+use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
+use super::op::{self, Code, operations};
+use super::outcome::{Fault, FaultKind, Outcome};
+use super::space;
+use super::{Env, call};
+
+/// Runs programs on one thread.
+#[derive(Debug)]
+pub struct Machine {
+    cpu: u32,
+    budget: u64,
+    stack: Box<Stack>,
+    scratch: Scratch,
+}
+
+/// Where a function returns to.
+#[derive(Clone, Copy, Default)]
+struct Return {
+    op: usize,
+    /// R6..R9.
+    saved: [u64; 4],
+}
+
+impl Machine {
+    /// Operations of one run at most, some thousand more or less: a millisecond.
+    pub const BUDGET: u64 = 1 << 20;
+
+    /// A machine whose programs run on CPU `cpu`: the value they see of per-CPU maps.
+    #[must_use]
+    pub fn new(cpu: u32) -> Machine {
+        Machine {
+            cpu,
+            budget: Self::BUDGET,
+            stack: Box::new([0; FRAME_LEN * FRAMES]),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// With another budget than [`Machine::BUDGET`].
+    #[must_use]
+    pub fn with_budget(self, budget: u64) -> Machine {
+        Machine { budget, ..self }
+    }
+
+    /// Runs the program on the packet. It never panics and always ends, whatever the program is.
+    pub fn run(&mut self, image: &Image, buff: &mut XdpBuff<'_>, env: &mut dyn Env) -> Outcome {
+        self.scratch.begin(self.cpu);
+        self.stack[..FRAME_LEN].fill(0);
+        let mut memory = Memory { stack: &mut self.stack, buff, space: &image.space };
+        let ended = execute(image, &mut memory, &mut self.scratch, env, self.budget);
+        let redirect = self.scratch.end(image);
+        match ended {
+            Ok(r0) => Outcome { returned: r0 as u32, redirect, fault: None },
+            Err((op, kind)) => {
+                let fault = Fault { slot: image.slot_of(op), kind };
+                Outcome { returned: 0, redirect: None, fault: Some(fault) }
+            }
+        }
+    }
+}
+
+/// R0 at the end, or the operation that failed and why.
+///
+/// Time is charged where it can be lost: a jump back costs its distance, a call the length of the function; between
+/// two of those execution only moves forward.
+fn execute(
+    image: &Image,
+    memory: &mut Memory<'_, '_>,
+    scratch: &mut Scratch,
+    env: &mut dyn Env,
+    mut budget: u64,
+) -> Result<u64, (usize, FaultKind)> {
+    let ops = &*image.ops;
+    // Sixteen, so that no index needs a check.
+    let mut r = [0_u64; 16];
+    r[1] = space::base(space::CTX);
+    r[10] = space::base(space::STACK) + FRAME_LEN as u64;
+    let mut returns = [Return::default(); FRAMES - 1];
+    let mut depth = 0;
+    let mut next = 0;
+    loop {
+        let at = next;
+        let op = ops[at];
+        next += 1;
+        let (d, s) = (usize::from(op.dst & 15), usize::from(op.src & 15));
+        macro_rules! jump {
+            () => {{
+                let target = op.off as usize;
+                if target <= at {
+                    let Some(left) = budget.checked_sub((at - target + 1) as u64) else {
+                        return Err((at, FaultKind::Budget));
+                    };
+                    budget = left;
+                }
+                next = target;
+            }};
+        }
+        macro_rules! load {
+            ($len:literal, $extend:expr) => {{
+                let address = r[s].wrapping_add(op.off as u64);
+                let Some(value) = memory.load::<$len>(address) else {
+                    return Err((at, FaultKind::Access { address }));
+                };
+                r[d] = $extend(value);
+            }};
+        }
+        macro_rules! store {
+            ($len:literal, $value:expr) => {{
+                let address = r[d].wrapping_add(op.off as u64);
+                if memory.store::<$len>(address, $value).is_none() {
+                    return Err((at, FaultKind::Access { address }));
+                }
+            }};
+        }
+        macro_rules! atomic {
+            ($len:literal, $narrow:ty) => {{
+                let address = r[d].wrapping_add(op.off as u64);
+                let (operand, r0) = (r[s] as $narrow as u64, r[0] as $narrow as u64);
+                let new = |old| op::atomic_result(op.imm, old, operand, r0);
+                let Some(old) = memory.exchange::<$len>(address, new) else {
+                    return Err((at, FaultKind::Access { address }));
+                };
+                if op.imm & op::FETCH != 0 {
+                    r[s] = old;
+                } else if op::is_cmpxchg(op.imm) {
+                    r[0] = old;
+                }
+            }};
+        }
+        macro_rules! dispatch {
+            ($(($alu:ident, $a64:ident, $a64i:ident, $a32:ident, $a32i:ident, $f64:expr, $f32:expr))* ;
+             $(($cond:ident, $c64:ident, $c64i:ident, $c32:ident, $c32i:ident, $p64:expr, $p32:expr))*) => {
+                match op.code {
+                    $(
+                        Code::$a64 => r[d] = ($f64)(r[d], r[s]),
+                        Code::$a64i => r[d] = ($f64)(r[d], op.imm as u64),
+                        Code::$a32 => r[d] = ($f32)(r[d] as u32, r[s] as u32).into(),
+                        Code::$a32i => r[d] = ($f32)(r[d] as u32, op.imm as u32).into(),
+                    )*
+                    $(
+                        Code::$c64 => if ($p64)(r[d], r[s]) { jump!() },
+                        Code::$c64i => if ($p64)(r[d], op.imm as u64) { jump!() },
+                        Code::$c32 => if ($p32)(r[d] as u32, r[s] as u32) { jump!() },
+                        Code::$c32i => if ($p32)(r[d] as u32, op.imm as u32) { jump!() },
+                    )*
+                    Code::Neg64 => r[d] = r[d].wrapping_neg(),
+                    Code::Neg32 => r[d] = (r[d] as u32).wrapping_neg().into(),
+                    Code::Sx8 => r[d] = r[s] as i8 as u64,
+                    Code::Sx16 => r[d] = r[s] as i16 as u64,
+                    Code::Sx32 => r[d] = r[s] as i32 as u64,
+                    Code::Sx8Narrow => r[d] = (r[s] as i8 as u32).into(),
+                    Code::Sx16Narrow => r[d] = (r[s] as i16 as u32).into(),
+                    Code::Cut16 => r[d] = (r[d] as u16).into(),
+                    Code::Cut32 => r[d] = (r[d] as u32).into(),
+                    Code::Swap16 => r[d] = (r[d] as u16).swap_bytes().into(),
+                    Code::Swap32 => r[d] = (r[d] as u32).swap_bytes().into(),
+                    Code::Swap64 => r[d] = r[d].swap_bytes(),
+                    Code::Imm => r[d] = op.imm as u64,
+                    Code::Load8 => load!(1, |value| value),
+                    Code::Load16 => load!(2, |value| value),
+                    Code::Load32 => load!(4, |value| value),
+                    Code::Load64 => load!(8, |value| value),
+                    Code::LoadSx8 => load!(1, |value| value as i8 as u64),
+                    Code::LoadSx16 => load!(2, |value| value as i16 as u64),
+                    Code::LoadSx32 => load!(4, |value| value as i32 as u64),
+                    Code::Store8 => store!(1, r[s]),
+                    Code::Store16 => store!(2, r[s]),
+                    Code::Store32 => store!(4, r[s]),
+                    Code::Store64 => store!(8, r[s]),
+                    Code::Store8Imm => store!(1, op.imm as u64),
+                    Code::Store16Imm => store!(2, op.imm as u64),
+                    Code::Store32Imm => store!(4, op.imm as u64),
+                    Code::Store64Imm => store!(8, op.imm as u64),
+                    Code::Atomic32 => atomic!(4, u32),
+                    Code::Atomic64 => atomic!(8, u64),
+                    Code::Nop => {}
+                    Code::Jump => jump!(),
+                    Code::CallHelper => {
+                        let args = [r[1], r[2], r[3], r[4], r[5]];
+                        r[0] = call::helper(op.imm as i32, args, image, memory, scratch, env)
+                            .map_err(|kind| (at, kind))?;
+                    }
+                    Code::CallLocal => {
+                        budget = budget.checked_sub(op.imm as u64).ok_or((at, FaultKind::Budget))?;
+                        let frame = returns.get_mut(depth).ok_or((at, FaultKind::CallDepth))?;
+                        *frame = Return { op: next, saved: [r[6], r[7], r[8], r[9]] };
+                        depth += 1;
+                        memory.stack[depth * FRAME_LEN..][..FRAME_LEN].fill(0);
+                        r[10] += FRAME_LEN as u64;
+                        next = op.off as usize;
+                    }
+                    Code::Exit => {
+                        let Some(frame) = depth.checked_sub(1) else { return Ok(r[0]) };
+                        depth = frame;
+                        next = returns[frame].op;
+                        r[6..10].copy_from_slice(&returns[frame].saved);
+                        r[10] -= FRAME_LEN as u64;
+                    }
+                }
+            };
+        }
+        operations!(dispatch);
+    }
+}

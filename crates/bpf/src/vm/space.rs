@@ -1,0 +1,163 @@
+//! The guest's address space: 32 bits in 256 segments of 16 MiB.
+//!
+//! | segment | what |
+//! |---|---|
+//! | 0 | nothing, so that null pointers fault |
+//! | 1 | `struct xdp_md` |
+//! | 2 | stack: frames of 512 bytes, the first at the bottom |
+//! | 3 | buffer of the packet |
+//! | 4 | maps as arguments of helpers: the offset is the index |
+//! | from 16 | values of maps and rings, as many segments as each needs |
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::map::{Map, MapDef};
+
+pub(super) const SEGMENT_BITS: u32 = 24;
+pub(super) const CTX: u64 = 1;
+pub(super) const STACK: u64 = 2;
+pub(super) const PACKET: u64 = 3;
+pub(super) const HANDLES: u64 = 4;
+const FIRST_MAP: usize = 16;
+
+pub(super) const fn base(segment: u64) -> u64 {
+    segment << SEGMENT_BITS
+}
+
+pub(super) const fn offset(address: u64) -> usize {
+    (address & ((1 << SEGMENT_BITS) - 1)) as usize
+}
+
+/// Where the values of maps are.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Window of each segment, plus one.
+    segments: [u8; 256],
+    windows: Vec<Window>,
+    /// Address of the first value of each map; 0 for maps without.
+    bases: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Window {
+    base: u64,
+    /// Bytes the guest sees.
+    len: u64,
+    words: Arc<[AtomicU64]>,
+    /// Applied to word indices: a ring is seen twice.
+    mask: usize,
+    writable: bool,
+}
+
+impl Space {
+    /// `None` if the maps need more segments than there are.
+    pub(super) fn new(maps: &[Arc<Map>]) -> Option<Space> {
+        let mut space = Space { segments: [0; 256], windows: Vec::new(), bases: Vec::new() };
+        let mut next = FIRST_MAP;
+        for map in maps {
+            let (words, len, mask) = match (map.values(), map.ring()) {
+                (Some(values), _) => (values.words(), values.words().len() as u64 * 8, usize::MAX),
+                (None, Some(ring)) => (ring.words(), ring.bytes() * 2, ring.words().len() - 1),
+                (None, None) => {
+                    space.bases.push(0);
+                    continue;
+                }
+            };
+            let base = base(next as u64);
+            let count = len.div_ceil(1 << SEGMENT_BITS) as usize;
+            let segments = space.segments.get_mut(next..next + count)?;
+            space.windows.push(Window {
+                base,
+                len,
+                words: Arc::clone(words),
+                mask,
+                writable: map.def().flags & MapDef::RDONLY_PROG == 0,
+            });
+            segments.fill(u8::try_from(space.windows.len()).ok()?);
+            space.bases.push(base);
+            next += count;
+        }
+        Some(space)
+    }
+
+    /// Address of the first value of the map with this index.
+    pub(super) fn base_of(&self, map: usize) -> Option<u64> {
+        self.bases.get(map).copied().filter(|&base| base != 0)
+    }
+
+    /// Up to 8 bytes, little-endian.
+    #[inline]
+    pub(super) fn load(&self, address: u64, len: usize) -> Option<u64> {
+        let (window, at) = self.window(address, len)?;
+        let shift = at % 8 * 8;
+        let low = window.word(at).load(Ordering::Acquire) >> shift;
+        let bits = if at % 8 + len <= 8 {
+            low
+        } else {
+            low | window.word(at + 8).load(Ordering::Acquire) << (64 - shift)
+        };
+        Some(bits & mask_of(len))
+    }
+
+    /// The `len` low bytes of `value`.
+    #[inline]
+    pub(super) fn store(&self, address: u64, len: usize, value: u64) -> Option<()> {
+        let (window, at) = self.window(address, len)?;
+        if !window.writable {
+            return None;
+        }
+        let (within, bits) = (at % 8, value & mask_of(len));
+        if len == 8 && within == 0 {
+            window.word(at).store(value, Ordering::Release);
+            return Some(());
+        }
+        // Other bytes of the word may belong to somebody else's field.
+        let replace = |word: &AtomicU64, mask: u64, bits: u64| {
+            word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(old & !mask | bits)).is_ok()
+        };
+        replace(window.word(at), mask_of(len) << (within * 8), bits << (within * 8));
+        if within + len > 8 {
+            let done = (8 - within) * 8;
+            replace(window.word(at + 8), mask_of(len) >> done, bits >> done);
+        }
+        Some(())
+    }
+
+    /// Replaces 4 or 8 aligned bytes atomically; returns the old ones.
+    pub(super) fn exchange(&self, address: u64, len: usize, new: impl Fn(u64) -> u64) -> Option<u64> {
+        let (window, at) = self.window(address, len)?;
+        if !window.writable || !at.is_multiple_of(len) {
+            return None;
+        }
+        let (shift, mask) = (at % 8 * 8, mask_of(len));
+        let update = |old: u64| Some(old & !(mask << shift) | (new(old >> shift & mask) & mask) << shift);
+        let old = window.word(at).fetch_update(Ordering::SeqCst, Ordering::SeqCst, update);
+        let (Ok(old) | Err(old)) = old;
+        Some(old >> shift & mask)
+    }
+
+    /// The window around `len` bytes, and their offset in it.
+    #[inline]
+    fn window(&self, address: u64, len: usize) -> Option<(&Window, usize)> {
+        let segment = usize::try_from(address >> SEGMENT_BITS).ok()?;
+        let number = *self.segments.get(segment)?;
+        let window = self.windows.get(usize::from(number).wrapping_sub(1))?;
+        let at = address - window.base;
+        if at + len as u64 > window.len {
+            return None;
+        }
+        Some((window, at as usize))
+    }
+}
+
+impl Window {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[(at / 8) & self.mask]
+    }
+}
+
+/// `len` bytes of ones, 1..=8.
+fn mask_of(len: usize) -> u64 {
+    u64::MAX >> (64 - len * 8)
+}
