@@ -32,8 +32,8 @@ pub(crate) const QP_MAX: usize = 65_000;
 /// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
 /// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
 pub(crate) const FLOW_WINDOW_BYTES: usize = 320 * 1024;
-/// Packets one QP may send before the next one has its turn.
-pub(crate) const TX_QUOTA: usize = 128;
+/// Packets one QP may send before the next one has its turn: two bursts.
+pub(crate) const TX_QUOTA: usize = 124;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
 /// How long a connection request waits for its listener. Programs connect twice in a row (perftest with `-R`) and rely on
@@ -138,6 +138,8 @@ pub(crate) struct Engine {
     pub(crate) cm: CmDriver,
     pub(crate) bag: Membership,
     pub(crate) gids: Arc<GidTable>,
+    /// See [`Port::prefers_equal_packets`].
+    pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
     /// Connection requests that found no listener, and until when they wait for one.
@@ -159,7 +161,7 @@ impl Engine {
         gids: Arc<GidTable>,
         mtu_bytes: usize,
     ) -> std::io::Result<Arc<Self>> {
-        let slot = bag.slot();
+        let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
         let tables = Tables {
             qps: Vec::new(),
             srqs: Vec::new(),
@@ -184,6 +186,7 @@ impl Engine {
             cm: CmDriver::new(slot, &gids),
             bag,
             gids,
+            equal_packets,
             inline_polls: AtomicU64::new(0),
             held: Mutex::default(),
             armed_cqs: Arc::default(),

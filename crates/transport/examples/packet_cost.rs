@@ -80,6 +80,7 @@ fn connected(side: u8, peer: u8) -> Qp {
         sq_sig_all: false,
         srq: false,
         max_path_mtu: PathMtu::M4096,
+        equal_writes: false,
     })
     .expect("small sizes");
     let attr = QpAttr {

@@ -136,6 +136,10 @@ pub struct QpConfig {
     pub srq: bool,
     /// The largest path MTU that the port carries.
     pub max_path_mtu: PathMtu,
+    /// A long WRITE without immediate leaves as WRITE Only packets with consecutive addresses instead of First, Middle
+    /// and Last (RC). All packets are then equal, and a port that sends bursts of equal packets need not break them at
+    /// every First. The responder finds the same bytes in its memory and the same PSNs.
+    pub equal_writes: bool,
 }
 
 /// The attributes of a queue pair; the RoCE part of `ibv_qp_attr`.

@@ -2,9 +2,10 @@
 
 use wire::{DropReason, NakCode, Opcode, Psn, Syndrome};
 
-use crate::testing::{Bench, LKEY, LOCAL, Pkt, REMOTE, RKEY, SIZE, ms, read, us, write};
+use crate::testing::{Bench, LKEY, LOCAL, Pkt, REMOTE, RKEY, SIZE, attr, config, ms, read, us, write};
 use crate::{
-    AsyncEventKind, Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp,
+    AsyncEventKind, Instant, QpConfig, QpEvent, QpState, QpType, SendFlags, Sge, VerbsError, WcOpcode,
+    WcStatus, WrOp,
 };
 
 const NONE: [&str; 0] = [];
@@ -277,12 +278,12 @@ fn a_large_read_is_asked_for_in_chunks_within_the_window() {
     assert_eq!(sent.len(), 4, "256 KiB");
     assert_eq!(sent[1], "READ Request 564 AckReq +0x10000 len 65536");
     assert_eq!(b.qp.packets_in_flight(), 256);
-    for i in 0..63 {
+    for i in 0..9 {
         let first = if i == 0 { Opcode::RC_READ_RESPONSE_FIRST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
         b.recv(&response(first, 500 + i, 0, 1024)).unwrap();
     }
     assert_eq!(b.sent(), NONE);
-    b.recv(&response(Opcode::RC_READ_RESPONSE_LAST, 563, 0, 1024)).unwrap();
+    b.recv(&response(Opcode::RC_READ_RESPONSE_MIDDLE, 509, 0, 1024)).unwrap();
     assert_eq!(b.sent(), ["READ Request 756 AckReq +0x40000 len 65536"]);
 }
 
@@ -469,15 +470,19 @@ fn inline_data_is_copied_when_posted_and_needs_no_key() {
 }
 
 #[test]
-fn the_window_is_256_packets_and_asks_for_acks_on_the_way() {
+fn the_window_is_310_packets_and_asks_for_acks_on_the_way() {
     let mut b = Bench::rc();
-    b.post(1, write(0), 255 * 1024);
+    b.post(1, write(0), 309 * 1024);
     b.post(2, write(0), 4 * 1024);
     let sent = b.sent();
-    assert_eq!(sent.len(), 256);
+    assert_eq!(sent.len(), 310);
     let asking: Vec<usize> =
         sent.iter().enumerate().filter(|(_, text)| text.contains("AckReq")).map(|(i, _)| i).collect();
-    assert_eq!(asking, [31, 63, 95, 127, 159, 191, 223, 254, 255], "the last one, since nothing may follow");
+    assert_eq!(
+        asking,
+        [31, 63, 95, 127, 159, 191, 223, 255, 287, 308, 309],
+        "the last one, since nothing may follow"
+    );
     assert!(!b.qp.wants_transmit());
     assert_eq!(b.qp.pending_packets(), 3);
     b.recv(&Pkt::ack(501)).unwrap();
@@ -485,10 +490,10 @@ fn the_window_is_256_packets_and_asks_for_acks_on_the_way() {
 }
 
 #[test]
-fn the_window_is_256_kib_at_the_largest_mtu() {
+fn the_window_is_320_kib_at_the_largest_mtu() {
     let mut b = Bench::rc_with(|attr| attr.path_mtu = crate::PathMtu::M4096);
     b.post(1, write(0), 512 * 1024);
-    assert_eq!(b.sent().len(), 64);
+    assert_eq!(b.sent().len(), 80);
 }
 
 #[test]
@@ -571,4 +576,23 @@ fn sqd_finishes_the_message_drains_and_tells_if_asked() {
         b.qp.modify(b.now, &QpAttr { state: QpState::Rts, ..attr }, QpAttrMask::STATE).unwrap();
         assert_eq!(b.sent().len(), 2);
     }
+}
+
+#[test]
+fn equal_writes_are_write_only_packets_with_consecutive_addresses() {
+    let config = QpConfig { equal_writes: true, ..config(QpType::Rc) };
+    let mut b = Bench::new(config, &attr(), QpState::Rts);
+    b.post(1, write(0), 2500);
+    assert_eq!(
+        b.sent(),
+        [
+            "WRITE Only 500 +0x0 len 1024 [1024]",
+            "WRITE Only 501 +0x400 len 1024 [1024]",
+            "WRITE Only 502 AckReq +0x800 len 452 [452]"
+        ]
+    );
+    b.post(2, WrOp::WriteImm { remote_addr: REMOTE, r_key: RKEY, imm: [1; 4] }, 1500);
+    assert_eq!(b.sent().len(), 2, "one completion at the peer: one message");
+    b.recv(&Pkt::ack(502)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, WcStatus::Success)]);
 }

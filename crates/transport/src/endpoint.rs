@@ -19,6 +19,8 @@ pub(crate) struct Endpoint {
     pub(crate) attr: QpAttr,
     /// Payload bytes per packet: the path's, or for datagrams the port's.
     pub(crate) mtu: usize,
+    /// See [`QpConfig::equal_writes`].
+    pub(crate) equal_writes: bool,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
 }
@@ -37,6 +39,7 @@ impl Endpoint {
             srq: config.srq,
             attr: QpAttr { cap: config.cap, path_mtu: config.max_path_mtu, ..QpAttr::default() },
             mtu: config.max_path_mtu.bytes(),
+            equal_writes: config.equal_writes,
             events: Events::new(config.cap.max_send_wr, recv),
             counters: QpCounters::default(),
         }

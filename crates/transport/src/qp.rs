@@ -12,7 +12,7 @@ use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::RecvQueue;
-use crate::requester::{Requester, Step};
+use crate::requester::{Requester, Step, WINDOW_BYTES, WINDOW_PKTS};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
@@ -242,6 +242,21 @@ impl Qp {
     #[inline]
     pub fn pending_packets(&self) -> usize {
         (self.requester.sq.end - self.requester.cursor) as usize
+    }
+
+    /// Payload of its largest packets: its path MTU in bytes.
+    #[must_use]
+    #[inline]
+    pub fn path_mtu_bytes(&self) -> usize {
+        self.ep.mtu
+    }
+
+    /// Full packets that the window has room for.
+    #[must_use]
+    #[inline]
+    pub fn window_room(&self) -> usize {
+        let window = WINDOW_PKTS.min(WINDOW_BYTES / self.ep.mtu as u64) as usize;
+        window.saturating_sub(self.packets_in_flight())
     }
 
     /// Whether nothing is unacknowledged.

@@ -18,11 +18,11 @@ use crate::wc::{Wc, WcStatus};
 use crate::wqe::{SendQueue, SendWqe};
 use crate::wr::{SendFlags, SendWr, WrOp};
 
-/// Packets that may be unacknowledged. Large enough for a burst in each direction of the path, small enough that what
-/// is sent again after a loss fits a socket buffer.
-pub(crate) const WINDOW_PKTS: u64 = 256;
+/// Packets that may be unacknowledged: five bursts of 62. Large enough for a burst in each direction of the path, small
+/// enough that what is sent again after a loss fits a socket buffer.
+pub(crate) const WINDOW_PKTS: u64 = 310;
 /// Bytes that may be unacknowledged, expected READ data included.
-const WINDOW_BYTES: u64 = 256 * 1024;
+pub(crate) const WINDOW_BYTES: u64 = 320 * 1024;
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {

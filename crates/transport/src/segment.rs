@@ -32,13 +32,20 @@ impl Requester {
         buf: &mut Buffer,
     ) -> Result<(usize, u64), WcStatus> {
         let at = self.cursor - wqe.first;
-        let (starts, ends) = (at == 0, self.cursor + 1 == wqe.end);
+        let last = self.cursor + 1 == wqe.end;
         let offset = at * ep.mtu as u64;
         let bytes = (u64::from(wqe.length) - offset).min(ep.mtu as u64) as usize;
+        let whole = ep.equal_writes && ep.ty == QpType::Rc && matches!(wqe.op, WrOp::Write { .. });
+        let (starts, ends) = (whole || at == 0, whole || last);
         let mut packet = Emitter::new(buf);
         match wqe.op {
             WrOp::Write { remote_addr, r_key } | WrOp::WriteImm { remote_addr, r_key, .. } if starts => {
-                Reth { va: remote_addr, r_key, dma_len: wqe.length }.emit(packet.header());
+                let (va, dma_len) = if whole {
+                    (remote_addr.wrapping_add(offset), bytes as u32)
+                } else {
+                    (remote_addr, wqe.length)
+                };
+                Reth { va, r_key, dma_len }.emit(packet.header());
             }
             _ => {}
         }
@@ -52,10 +59,10 @@ impl Requester {
             .map_err(|_| WcStatus::LocProtErr)?;
         let rc = rc_opcode(&wqe.op, starts, ends);
         let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
-        let ack_req = ep.ty == QpType::Rc && self.ask(ends, budget);
+        let ack_req = ep.ty == QpType::Rc && self.ask(last, budget);
         let bth = Bth {
             opcode,
-            solicited: ends && wqe.flags.contains(SendFlags::SOLICITED),
+            solicited: last && wqe.flags.contains(SendFlags::SOLICITED),
             ack_req,
             ..self.bth(ep)
         };
@@ -66,10 +73,10 @@ impl Requester {
     /// Whether this packet asks for an acknowledgement: at the end of a message, now and then, and when nothing may
     /// follow it.
     #[inline]
-    fn ask(&mut self, ends: bool, budget: usize) -> bool {
+    fn ask(&mut self, last: bool, budget: usize) -> bool {
         self.unasked += 1;
-        let last = self.cursor + 1 - self.una >= WINDOW_PKTS || budget <= 1;
-        if ends || last || self.unasked >= ACK_INTERVAL {
+        let full = self.cursor + 1 - self.una >= WINDOW_PKTS || budget <= 1;
+        if last || full || self.unasked >= ACK_INTERVAL {
             self.unasked = 0;
             return true;
         }

@@ -284,7 +284,16 @@ pub(crate) fn config(ty: QpType) -> QpConfig {
     let cap =
         QpCap { max_send_wr: 400, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
     let qpn = Qpn::new(QPN);
-    QpConfig { qpn, ty, pd: PD, cap, sq_sig_all: false, srq: false, max_path_mtu: PathMtu::M4096 }
+    QpConfig {
+        qpn,
+        ty,
+        pd: PD,
+        cap,
+        sq_sig_all: false,
+        srq: false,
+        max_path_mtu: PathMtu::M4096,
+        equal_writes: false,
+    }
 }
 
 pub(crate) fn attr() -> QpAttr {

@@ -65,7 +65,16 @@ fn end(ty: QpType, index: usize) -> End {
     };
     let (qpn, dest_qp) = (qpn(index), qpn(1 - index));
     let pd = PdId(1);
-    let config = QpConfig { qpn, ty, pd, cap, sq_sig_all: true, srq: false, max_path_mtu: PathMtu::M4096 };
+    let config = QpConfig {
+        qpn,
+        ty,
+        pd,
+        cap,
+        sq_sig_all: true,
+        srq: false,
+        max_path_mtu: PathMtu::M4096,
+        equal_writes: true,
+    };
     let attr = QpAttr {
         path_mtu: PathMtu::M1024,
         q_key: QKey(7),

@@ -133,6 +133,11 @@ pub trait Port: Send {
     /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
 
+    /// Whether equal packets in a row are cheaper than others, because they leave as one burst.
+    fn prefers_equal_packets(&self) -> bool {
+        false
+    }
+
     /// Descriptors that become readable when `recv` has something to do.
     fn poll_fds(&self) -> Vec<RawFd>;
 

@@ -73,6 +73,10 @@ impl Port for UdpPort {
         slot + gsi
     }
 
+    fn prefers_equal_packets(&self) -> bool {
+        true
+    }
+
     fn poll_fds(&self) -> Vec<RawFd> {
         vec![self.rx.slot.as_raw_fd(), self.rx.gsi.as_raw_fd()]
     }

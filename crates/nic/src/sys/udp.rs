@@ -6,7 +6,7 @@ use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{SockAddr, address};
+use super::{Phase, SockAddr, address};
 
 /// Bytes of control data for one message: three or four control messages of 24 bytes when sending, pktinfo
 /// (40) and a few small ones when receiving.
@@ -174,8 +174,9 @@ pub struct Datagram<'a> {
 /// Storage for the datagrams of one recvmmsg call.
 pub struct RecvBatch {
     buffers: Vec<u8>,
-    /// Where the first buffer starts: at a page boundary.
-    first: usize,
+    /// Where the datagrams of the last call start.
+    starts: Vec<usize>,
+    phase: Phase,
     headers: Vec<libc::mmsghdr>,
     /// What `headers` points to: names, piece descriptors, control data.
     names: Vec<libc::sockaddr_in6>,
@@ -191,10 +192,8 @@ unsafe impl Send for RecvBatch {}
 impl RecvBatch {
     /// Largest datagram, merged or not.
     pub const BUFFER_LEN: usize = 65_536;
-    /// The kernel copies with `rep movsb`, which takes 25 us instead of 3 for 64 KiB where the destination is 1
-    /// to 31 bytes further into its page than the source (EPYC Zen 4). The source starts its page, and what the
-    /// allocator gives out is 16 bytes into one.
-    const ALIGNMENT: usize = 4096;
+    /// From one buffer to the next.
+    const STRIDE: usize = Self::BUFFER_LEN + Phase::SPAN;
 
     /// Room for `messages` datagrams. The memory is touched only as datagrams need it.
     #[must_use]
@@ -203,8 +202,9 @@ impl RecvBatch {
         let (name, piece, header): (libc::sockaddr_in6, libc::iovec, libc::mmsghdr) =
             unsafe { (mem::zeroed(), mem::zeroed(), mem::zeroed()) };
         let mut batch = RecvBatch {
-            buffers: vec![0; messages * Self::BUFFER_LEN + Self::ALIGNMENT],
-            first: 0,
+            buffers: vec![0; messages * Self::STRIDE],
+            starts: vec![0; messages],
+            phase: Phase::default(),
             headers: vec![header; messages],
             names: vec![name; messages],
             pieces: vec![piece; messages],
@@ -213,13 +213,6 @@ impl RecvBatch {
         };
         // Pointers are derived once from each vector, which is not touched through references afterwards
         // except as a whole while no call is running.
-        let start = batch.buffers.as_mut_ptr();
-        batch.first = start.align_offset(Self::ALIGNMENT).min(Self::ALIGNMENT);
-        for i in 0..messages {
-            // SAFETY: in bounds, there is room for `messages` buffers behind `first`.
-            let base = unsafe { start.add(batch.first + i * Self::BUFFER_LEN) };
-            batch.pieces[i] = libc::iovec { iov_base: base.cast(), iov_len: Self::BUFFER_LEN };
-        }
         for i in 0..messages {
             let header = &mut batch.headers[i].msg_hdr;
             // SAFETY: in bounds, each vector has `messages` elements.
@@ -245,6 +238,13 @@ impl RecvBatch {
         }
         self.used = 0;
         let want = want.min(self.headers.len());
+        let buffers = self.buffers.as_mut_ptr();
+        for i in 0..want {
+            self.starts[i] = self.phase.next_from(i * Self::STRIDE);
+            // SAFETY: in bounds, the start is less than `SPAN` bytes into its stride.
+            let base = unsafe { buffers.add(self.starts[i]) };
+            self.pieces[i] = libc::iovec { iov_base: base.cast(), iov_len: Self::BUFFER_LEN };
+        }
         let flags = libc::MSG_DONTWAIT as _;
         // SAFETY: each header points to a name, a buffer and control data of the stated lengths, owned by
         // `self`; `want` does not exceed the number of headers; a null timeout is allowed.
@@ -274,7 +274,7 @@ impl RecvBatch {
     #[must_use]
     pub fn datagram(&self, i: usize) -> Datagram<'_> {
         let header = &self.headers[..self.used][i];
-        let start = self.first + i * Self::BUFFER_LEN;
+        let start = self.starts[i];
         let len = (header.msg_len as usize).min(Self::BUFFER_LEN);
         let mut datagram = Datagram {
             bytes: &self.buffers[start..start + len],

@@ -74,6 +74,7 @@ impl Qp {
                 sq_sig_all: init.sq_sig_all,
                 srq: srq.is_some(),
                 max_path_mtu,
+                equal_writes: pd.engine().equal_packets,
             };
             let qp = TransportQp::new(config)?;
             Ok(QpEntry::new(qp, cqs, srq, Arc::clone(pd.events()), init.cookie))

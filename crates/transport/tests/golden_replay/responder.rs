@@ -52,6 +52,7 @@ impl Responder {
             sq_sig_all: false,
             srq: false,
             max_path_mtu: PathMtu::M4096,
+            equal_writes: false,
         };
         let attr = QpAttr {
             path_mtu: setup.path_mtu,

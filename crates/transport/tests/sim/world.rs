@@ -159,6 +159,7 @@ impl World {
                 sq_sig_all: false,
                 srq: srq[index],
                 max_path_mtu: PathMtu::M4096,
+                equal_writes: rng.chance(500),
             };
             let mut qp = Qp::new(config).unwrap();
             connect(&mut qp, &attr_for(index, mtu, psn, limits));

@@ -97,7 +97,8 @@ fn a_long_first_packet_takes_one_middle_and_the_rest_fill_bursts() {
         let flow = port.open_flow(&flow_key(ip)).unwrap();
         commit(&mut port, flow, &packet(0, 1052));
         (1..=70).for_each(|i| commit(&mut port, flow, &packet(i, 1036)));
-        assert_eq!(port.flush(), 71);
+        port.flush();
+        assert_eq!(port.counters().tx_packets, 71);
         let got = receive_all(&mut port, ip);
         let counts: Vec<_> = got.iter().map(|g| g.packets.len()).collect();
         assert_eq!(counts, [2, middles_max, 69 - middles_max]);
@@ -186,16 +187,16 @@ fn tos_and_ttl_reach_the_receiver_over_ipv6() {
 }
 
 #[test]
-fn a_full_staging_area_sends_by_itself() {
+fn full_bursts_and_full_tables_go_out_by_themselves() {
     let mut port = port_to_itself();
     let flow = port.open_flow(&flow_key(V4)).unwrap();
     for i in 0..200 {
         commit(&mut port, flow, &packet(i, 4108));
     }
-    port.flush();
     let counters = port.counters();
-    assert!(counters.tx_full >= 3, "{counters:?}");
-    assert_eq!(counters.tx_packets, 200);
+    assert!(counters.tx_packets >= 180, "{counters:?}");
+    port.flush();
+    assert_eq!(port.counters().tx_packets, 200);
     let flows: Vec<_> =
         (0..4).map(|slot| port.open_flow(&FlowKey { dst_slot: slot, ..flow_key(V4) }).unwrap()).collect();
     receive_all(&mut port, V4);

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use wire::IcrcHeader;
 
 use super::super::{FlowId, FlowKey, MAX_PACKET, PortCounters, icrc_header};
-use crate::sys::{self, Control, Opt, PollFd, SendBatch, SockAddr};
+use crate::sys::{self, Control, Opt, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(super) struct Transmitter {
     /// Sockets with something to send.
     dirty: Vec<u32>,
     staging: Box<[u8]>,
+    phase: Phase,
     /// End of what is committed in `staging`.
     end: usize,
     pieces: Vec<Piece>,
@@ -86,6 +87,8 @@ struct Piece {
 const NONE: u32 = u32::MAX;
 /// Four full bursts; more would leave the second-level cache before the kernel copies them.
 const STAGING_LEN: usize = 256 * 1024;
+/// A burst that is full and ends behind this goes out at once, so that the peer works while the next is written.
+const FLUSH_AT: usize = 64 * 1024;
 /// Bursts between two flushes; without segmentation each packet is one.
 const BURSTS_MAX: usize = 256;
 /// Pieces between two flushes; only alternating flows need more than one per burst.
@@ -129,6 +132,7 @@ impl Transmitter {
             sockets: Vec::new(),
             dirty: Vec::new(),
             staging: vec![0; STAGING_LEN].into_boxed_slice(),
+            phase: Phase::default(),
             end: 0,
             pieces: Vec::with_capacity(PIECES_MAX),
             bursts: Vec::with_capacity(BURSTS_MAX),
@@ -180,8 +184,9 @@ impl Transmitter {
                 put_icrc(&state.icrc, burst.count, packet);
                 burst.count += 1;
                 burst.total += len;
-                if len < burst.segment {
-                    // A shorter packet can only be the last one.
+                let is_full = burst.count == state.segments_max || burst.total + len > state.burst_bytes_max;
+                // A shorter packet can only be the last one.
+                if len < burst.segment || is_full {
                     state.open = NONE;
                 }
                 let last = &mut self.pieces[burst.last_piece as usize];
@@ -192,6 +197,13 @@ impl Transmitter {
                     self.pieces[burst.last_piece as usize].next = new;
                     burst.last_piece = new;
                     self.pieces.push(Piece { start, len, next: NONE });
+                }
+                if is_full {
+                    self.end = self.phase.next_from(self.end);
+                    if self.end > FLUSH_AT {
+                        self.flush();
+                        return;
+                    }
                 }
             }
             None => {
@@ -224,7 +236,7 @@ impl Transmitter {
         }
         self.bursts.clear();
         self.pieces.clear();
-        self.end = 0;
+        self.end = self.phase.next_from(0);
         packets
     }
 
