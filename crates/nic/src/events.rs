@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use crate::sys::{EventFd, PollFd, poll};
+use crate::sys::EventFd;
 
 /// A queue of events whose length the descriptor's counter mirrors.
 #[derive(Debug)]
@@ -48,29 +48,32 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Looks at the unread events.
+    pub(crate) fn for_each(&self, look: impl FnMut(&T)) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(look);
+    }
+
     /// Drops the unread events for which `keep` is false, and their share of the descriptor's counter.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let before = queue.len();
         queue.retain(|event| keep(event));
         for _ in queue.len()..before {
-            take_if_readable(&self.fd);
+            // A reader may be faster and finds an empty queue, which `get` takes for a spurious wake-up. It needs the
+            // lock for that, so waiting here for the unit it took would be for ever.
+            self.fd.try_take();
         }
-    }
-}
-
-/// Lowers the counter without waiting, whatever the application made of the descriptor's flags.
-fn take_if_readable(fd: &EventFd) {
-    let mut readable = [PollFd::readable(fd.as_raw_fd())];
-    if poll(&mut readable, Some(0)).is_ok_and(|n| n == 1) {
-        // Losing the race to a reader leaves him an empty queue, which `get` takes for a spurious wake-up.
-        let _unit = fd.take();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+    use crate::sys::{PollFd, poll};
 
     #[test]
     fn removing_events_makes_the_descriptor_unreadable() {
@@ -82,5 +85,31 @@ mod tests {
         assert_eq!(queue.get().unwrap(), 2);
         let mut readable = [PollFd::readable(queue.fd())];
         assert_eq!(poll(&mut readable, Some(0)).unwrap(), 0);
+    }
+
+    #[test]
+    fn removing_events_under_a_waiting_reader_does_not_wait_for_it() {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let (done, finished) = mpsc::channel();
+        let reader = {
+            let (queue, done) = (Arc::clone(&queue), done.clone());
+            thread::spawn(move || {
+                while queue.get().unwrap() != u32::MAX {}
+                done.send(()).unwrap();
+            })
+        };
+        let remover = thread::spawn(move || {
+            for n in 0..50_000 {
+                queue.push(n);
+                queue.retain(|_| false);
+            }
+            queue.push(u32::MAX);
+            done.send(()).unwrap();
+        });
+        for _ in 0..2 {
+            finished.recv_timeout(Duration::from_secs(20)).expect("reader and remover wait for each other");
+        }
+        reader.join().unwrap();
+        remover.join().unwrap();
     }
 }

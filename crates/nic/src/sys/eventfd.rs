@@ -47,6 +47,15 @@ impl EventFd {
         if ret == 8 { Ok(value) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Takes one unit if there is one, without waiting, whatever the application made of the descriptor's flags.
+    /// Linux before 5.8 cannot do that and takes nothing.
+    pub fn try_take(&self) {
+        let mut value = 0u64;
+        let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
+        // SAFETY: the one part is 8 bytes long, which is what eventfd writes; -1 is the current offset.
+        let _units = unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    }
+
     /// True if the descriptor (perhaps changed by the application) does not block.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
@@ -86,6 +95,17 @@ mod tests {
         event.signal(2);
         assert_eq!(event.take().unwrap(), 1);
         assert_eq!(event.take().unwrap(), 1);
+    }
+
+    #[test]
+    fn trying_to_take_never_waits() {
+        let event = EventFd::semaphore().unwrap();
+        event.try_take();
+        event.signal(3);
+        event.try_take();
+        event.try_take();
+        assert_eq!(event.take().unwrap(), 1);
+        event.try_take();
     }
 
     #[test]
