@@ -2,15 +2,14 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
 
 use super::event::{CmEvent, CmEventKind, ConnParam, Happening, Param, UdParam};
 use super::id::{Id, IdInner};
+use super::pace::Pace;
 use crate::events::EventQueue;
-use crate::sys;
 
 /// Where events of identifiers are read. Its descriptor is readable while events wait.
 #[derive(Debug)]
@@ -24,30 +23,6 @@ pub(super) type Queue = EventQueue<Unread>;
 pub(super) struct Unread {
     pub(super) target: Weak<IdInner>,
     pub(super) happening: Happening,
-}
-
-/// How long a connection request waits at most for the program to take up the one before it.
-const REQUEST_WAIT: Duration = Duration::from_millis(10);
-/// Time between two looks.
-const REQUEST_LOOK: Duration = Duration::from_micros(50);
-
-/// Keeps connection requests apart on a blocking channel. Programs with a thread per connection (`rping -P`) keep the
-/// latest request in one variable until another thread has taken it up; the kernel's channel delivers slowly enough for
-/// that. A program that answers in the thread that reads never waits.
-#[derive(Debug, Default)]
-struct Pace(Mutex<Weak<IdInner>>);
-
-impl Pace {
-    fn wait(&self, request: &Arc<IdInner>) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = sys::now_ns();
-        while last.upgrade().is_some_and(|id| id.is_pending_request())
-            && u128::from(sys::now_ns() - begun) < REQUEST_WAIT.as_nanos()
-        {
-            std::thread::sleep(REQUEST_LOOK);
-        }
-        *last = Arc::downgrade(request);
-    }
 }
 
 impl EventChannel {
@@ -77,10 +52,26 @@ impl EventChannel {
                 && let Some(event) = read(target, unread.happening)
             {
                 if event.kind == CmEventKind::ConnectRequest && !self.0.is_nonblocking() {
-                    self.1.wait(&event.id.0);
+                    self.1.wait(&event.id.0, || self.admit_requests());
                 }
                 return Ok(event);
             }
+        }
+    }
+}
+
+impl EventChannel {
+    /// While a reader is kept waiting, it is not the program that is slow: the requests behind it no longer count
+    /// against the backlog, or their peers would have to come again after seconds.
+    fn admit_requests(&self) {
+        let mut children = Vec::new();
+        self.0.for_each(|unread| {
+            if let Happening::Request { child, .. } = &unread.happening {
+                children.push(Arc::clone(child));
+            }
+        });
+        for child in children {
+            child.request_taken();
         }
     }
 }

@@ -13,6 +13,7 @@ mod event;
 mod host;
 mod id;
 mod option;
+mod pace;
 mod port;
 mod qp;
 

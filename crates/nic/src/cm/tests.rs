@@ -17,6 +17,8 @@ use crate::bag::ServiceAddress;
 use crate::gid::{GidEntry, GidTable};
 use crate::sys::{PollFd, Route, poll};
 
+mod pace;
+
 struct Desk {
     driver: CmDriver,
     gids: GidTable,

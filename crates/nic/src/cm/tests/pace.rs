@@ -1,0 +1,68 @@
+//! Connection requests are shown one at a time.
+
+use std::ops::Range;
+
+use super::*;
+
+/// Unread requests at B, and who made them: one from each of these QPs.
+fn requests(world: &World, qpns: Range<u32>) -> Vec<Id> {
+    let request = |qpn| {
+        let client = world.resolved(PortSpace::Tcp);
+        client.connect(Some(&param(qpn)), b"").unwrap();
+        client
+    };
+    let clients = qpns.map(request).collect();
+    world.run();
+    clients
+}
+
+#[test]
+fn a_request_is_withheld_until_the_one_before_is_answered() {
+    let world = World::new();
+    let _listener = world.listener(PortSpace::Tcp);
+    let _clients = requests(&world, 100..102);
+    let first = world.event(B).id;
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| world.event(B));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!reader.is_finished());
+        first.accept(Some(&param(0x20456)), b"").unwrap();
+        assert_eq!(reader.join().unwrap().kind, CmEventKind::ConnectRequest);
+    });
+}
+
+#[test]
+fn a_program_that_gathers_requests_waits_once() {
+    let world = World::new();
+    let _listener = world.listener(PortSpace::Tcp);
+    let _clients = requests(&world, 100..104);
+    let begun = std::time::Instant::now();
+    let events: Vec<CmEvent> = (0..4).map(|_| world.event(B)).collect();
+    assert!(events.iter().all(|event| event.kind == CmEventKind::ConnectRequest));
+    assert!(begun.elapsed() < Duration::from_millis(1900), "one wait, not three");
+}
+
+#[test]
+fn requests_behind_a_withheld_one_do_not_fill_the_backlog() {
+    let world = World::new();
+    let listener = world.id(B, PortSpace::Tcp, 100);
+    listener.bind_addr(any(PORT)).unwrap();
+    listener.listen(1).unwrap();
+    let mut clients = requests(&world, 100..101);
+    let mut servers = vec![world.event(B).id];
+    clients.extend(requests(&world, 101..102));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| world.event(B));
+        for qpn in 102..105 {
+            thread::sleep(Duration::from_millis(50));
+            clients.extend(requests(&world, qpn..qpn + 1));
+        }
+        servers[0].accept(Some(&param(0x20456)), b"").unwrap();
+        servers.push(reader.join().unwrap().id);
+    });
+    for _ in 2..clients.len() {
+        servers[servers.len() - 1].accept(Some(&param(0x20456)), b"").unwrap();
+        servers.push(world.event(B).id);
+    }
+    assert_eq!(servers.len(), clients.len());
+}
