@@ -14,10 +14,23 @@ pub(crate) const LONG: Duration = Duration::from_secs(40);
 /// How much is run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Scale {
-    /// Every variant at two places, the core ones at the others; few iterations.
+    /// Few iterations, and each variant only as far as its [`Spread`] goes.
     Quick,
     /// Every variant at every place.
     Full,
+}
+
+/// At which places a variant runs at quick scale; at full scale it is every one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Spread {
+    /// Every one.
+    All,
+    /// One privileged on two hosts, one unprivileged on one.
+    Two,
+    /// The privileged one of the two.
+    Root,
+    /// The unprivileged one.
+    Ordinary,
 }
 
 /// One case.
@@ -46,15 +59,17 @@ impl Case {
     }
 }
 
-/// The places of a variant: all for core ones and at full scale, else one privileged and one unprivileged.
-pub(crate) fn places(scale: Scale, core: bool) -> Vec<Place> {
-    if core || scale == Scale::Full {
-        return Place::all();
+/// The places of a variant.
+pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
+    let root = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
+    match spread {
+        _ if scale == Scale::Full => Place::all(),
+        Spread::All => Place::all(),
+        Spread::Two => vec![root, ordinary],
+        Spread::Root => vec![root],
+        Spread::Ordinary => vec![ordinary],
     }
-    vec![
-        Place::new(Topology::TwoHosts, Family::V4, User::Root),
-        Place::new(Topology::Loopback, Family::V4, User::Ordinary),
-    ]
 }
 
 /// The index of the GID that stands for this side's address.

@@ -5,7 +5,7 @@ use std::fs;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
-use roxie_tests::process::eventually;
+use roxie_tests::process::{Running, eventually};
 
 use crate::case::{Case, SHORT, Scale};
 
@@ -36,18 +36,18 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(pid: u32) -> Option<Self> {
+    fn of(process: &Running) -> Option<Self> {
+        let pid = process.pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| -> Option<u64> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse().ok()
         };
-        let unix = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
         Some(Self {
             rss_kib: field("VmRSS:")?,
             descriptors: fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count(),
             threads: field("Threads:")?,
-            names: unix.lines().filter(|line| line.contains("@roxie/")).count(),
+            names: process.net("unix").lines().filter(|line| line.contains("@roxie/")).count(),
         })
     }
 
@@ -72,7 +72,7 @@ fn cycle(lab: &Lab, place: &Place, name: &str, rounds: usize) -> Result<(), Stri
         if ended.succeeded() { Ok(()) } else { Err(format!("connection {n}\n{}", ended.describe())) }
     };
     (0..WARM_UP).try_for_each(&mut connect)?;
-    let look = || Holdings::of(server.pid()).ok_or("the server is gone");
+    let look = || Holdings::of(&server).ok_or("the server is gone");
     let before = settled(&look)?;
     (WARM_UP..WARM_UP + rounds).try_for_each(&mut connect)?;
     let mut after = before;

@@ -1,51 +1,54 @@
 //! SIGKILL of one side: the other ends with the proper error in bounded time, and the next run starts clean.
 
-use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, start, wait_ready};
-use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::place::{Family, Place};
 use roxie_tests::process::{Ended, Running, eventually};
 
-use crate::case::{Case, LONG, SHORT, Scale};
+use crate::case::{Case, LONG, SHORT, Scale, Spread, places};
 
 /// Traffic that shows that a stream, or an rping, is under way.
 const STREAM_BYTES: u64 = 20 << 20;
 const PING_BYTES: u64 = 20 << 10;
-/// Retries of perftest's defaults: 7 times 67 ms (timeout 14), four times that as IBA allows, and some.
-const BOUND: Duration = Duration::from_secs(10);
+/// Eight transmissions, each with perftest's timeout 14 (67 ms), or with the 17 (537 ms) that rdma_cm agrees on with
+/// `-R`; and as much again for the programs.
+const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
+/// perftest's name for IBV_WC_RETRY_EXC_ERR.
+const RETRY_EXCEEDED: &str = "Failed status 12";
+/// What a server says when the TCP connection of its client ends too early.
+const NO_EXCHANGE: &str = "Failed to exchange data between server and clients";
+
+/// A stream, the side that is killed, and what the other says.
+#[derive(Clone, Copy)]
+struct Stream {
+    spread: Spread,
+    tool: &'static str,
+    words: &'static [&'static str],
+    killed: Side,
+    says: &'static str,
+}
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (topology, user) in [(Topology::TwoHosts, User::Root), (Topology::Loopback, User::Ordinary)] {
-        let place = Place::new(topology, Family::V4, user);
-        let tools: &[&'static str] =
-            if scale == Scale::Full { &["ib_write_bw", "ib_read_bw"] } else { &["ib_write_bw"] };
-        for &tool in tools {
-            let words = ["-n", "1000000"];
-            cases.push(Case::new(
-                place,
-                &format!("{tool} whose server is killed"),
-                tool,
-                move |lab, name| {
-                    let ended = perftest(lab, &place, name, tool, &words)?;
-                    // IBV_WC_RETRY_EXC_ERR
-                    failed_with(&ended, "Failed status 12")?;
-                    clean(lab, &place, name)
-                },
-            ));
+    for stream in streams() {
+        let Stream { spread, tool, words, killed, says } = stream;
+        let title = format!("{} whose {}", [&[tool], words].concat().join(" "), is_killed(killed));
+        for place in of_two_kinds(scale, spread) {
+            cases.push(Case::new(place, &title, tool, move |lab, name| {
+                failed_with(&perftest(lab, &place, name, &stream)?, says)?;
+                clean(lab, &place, name)
+            }));
         }
-        // A survivor that waits with nothing unacknowledged learns of the death only if somebody tells it.
-        let sides = if scale == Scale::Full { vec![Side::Server, Side::Client] } else { Vec::new() };
-        for side in sides {
-            let what = if side == Side::Server {
-                "rping whose server is killed"
-            } else {
-                "rping whose client is killed"
-            };
-            cases.push(Case::new(place, what, "rping", move |lab, name| {
+    }
+    // A survivor that waits with nothing unacknowledged learns of the death only if somebody tells it.
+    let sides = if scale == Scale::Full { vec![Side::Server, Side::Client] } else { Vec::new() };
+    for place in of_two_kinds(scale, Spread::Two) {
+        for &side in &sides {
+            let what = format!("rping whose {}", is_killed(side));
+            cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 let ended = rping(lab, &place, name, side)?;
                 if ended.status.is_none() {
                     return Err(ended.describe());
@@ -63,18 +66,57 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// Kills the server of a stream; how the client ended.
-fn perftest(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str]) -> Result<Ended, String> {
+/// A client always has something unacknowledged. A server waits, for its client's TCP connection or, with `-R` and in
+/// `ib_send_bw`, for messages; nobody tells it that none will come, on any device.
+fn streams() -> Vec<Stream> {
+    use Spread::{Ordinary, Root, Two};
+    let mut streams = Vec::new();
+    for (tool, cm) in [("ib_write_bw", Root), ("ib_read_bw", Ordinary), ("ib_send_bw", Root)] {
+        let killed = Side::Server;
+        streams.push(Stream { spread: Two, tool, words: &[], killed, says: RETRY_EXCEEDED });
+        streams.push(Stream { spread: cm, tool, words: &["-R"], killed, says: RETRY_EXCEEDED });
+    }
+    for tool in ["ib_write_bw", "ib_read_bw"] {
+        let killed = Side::Client;
+        streams.push(Stream { spread: Two, tool, words: &[], killed, says: NO_EXCHANGE });
+    }
+    streams
+}
+
+/// The IPv4 places: an address family makes no difference to a death.
+fn of_two_kinds(scale: Scale, spread: Spread) -> impl Iterator<Item = Place> {
+    places(scale, spread).into_iter().filter(|place| place.family == Family::V4)
+}
+
+fn is_killed(side: Side) -> &'static str {
+    match side {
+        Side::Server => "server is killed",
+        Side::Client => "client is killed",
+    }
+}
+
+/// Kills one side of a stream; how the other ended.
+fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream) -> Result<Ended, String> {
     let port = lab.port();
     let port_word = port.to_string();
-    let common = [&[tool, "-d", "roxie0", "-F", "-p", &port_word], words].concat();
+    let common =
+        [&[stream.tool, "-d", "roxie0", "-F", "-p", &port_word, "-n", "1000000"], stream.words].concat();
     let mut server = start(lab, place, Side::Server, name, &common)?;
-    wait_ready(&mut server, Ready::Tcp(port))?;
+    wait_ready(&mut server, if stream.words.contains(&"-R") { Ready::Cm(port) } else { Ready::Tcp(port) })?;
     let client = [&common[..], &[lab.address(place)]].concat();
     let mut client = start(lab, place, Side::Client, name, &client)?;
     flowing(&mut client, STREAM_BYTES)?;
-    server.signal(Signal::SIGKILL);
-    Ok(client.wait(BOUND))
+    Ok(kill(stream.killed, &mut server, &mut client))
+}
+
+/// Kills one; how the other ended.
+fn kill(side: Side, server: &mut Running, client: &mut Running) -> Ended {
+    let (victim, other) = match side {
+        Side::Server => (server, client),
+        Side::Client => (client, server),
+    };
+    victim.signal(Signal::SIGKILL);
+    other.wait(BOUND)
 }
 
 /// Kills one side of an endless rping; how the other ended.
@@ -86,12 +128,7 @@ fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, St
     wait_ready(&mut server, Ready::Cm(port))?;
     let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
     flowing(&mut client, PING_BYTES)?;
-    let (victim, other) = match killed {
-        Side::Server => (&mut server, &mut client),
-        Side::Client => (&mut client, &mut server),
-    };
-    victim.signal(Signal::SIGKILL);
-    Ok(other.wait(BOUND))
+    Ok(kill(killed, &mut server, &mut client))
 }
 
 /// Kills one client of a persistent server, then uses the server again.
@@ -115,11 +152,11 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 
 /// Waits until that much more has gone through the interfaces of the program's network namespace.
 fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
-    let before = transmitted(program.pid());
+    let before = carried(program);
     let mut ended = false;
     let flows = eventually(LONG, || {
         ended = program.has_ended();
-        ended || transmitted(program.pid()) >= before + bytes
+        ended || carried(program) >= before + bytes
     });
     if flows && !ended {
         return Ok(());
@@ -127,11 +164,13 @@ fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
     Err(format!("no traffic to cut\n{}", program.wait(Duration::ZERO).describe()))
 }
 
-/// Bytes sent by all interfaces (proc_pid_net(5), dev: after the name eight counters of receive, then bytes).
-fn transmitted(pid: u32) -> u64 {
-    let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
-    let bytes = |line: &str| line.split_once(':')?.1.split_whitespace().nth(8)?.parse::<u64>().ok();
-    table.lines().filter_map(bytes).sum()
+/// Bytes received and sent by all interfaces (proc_pid_net(5), dev: after the name eight counters each, bytes first).
+fn carried(program: &Running) -> u64 {
+    let bytes = |line: &str| {
+        let counters: Vec<u64> = line.split_once(':')?.1.split_whitespace().flat_map(str::parse).collect();
+        Some(counters.first()? + counters.get(8)?)
+    };
+    program.net("dev").lines().filter_map(bytes).sum()
 }
 
 fn failed_with(ended: &Ended, text: &str) -> Result<(), String> {

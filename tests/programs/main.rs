@@ -89,15 +89,7 @@ fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut BTreeMap<String, usize>) -> T
         *skipped.entry(need).or_default() += 1;
     }
     let run = case.run;
-    let name = case.name.clone();
-    let attempt = move || {
-        run(&lab).or_else(|first| {
-            // Two programs and two engine threads on two cores: one more try tells a starved run from a broken one.
-            println!("second attempt of {name}; the first said:\n{first}");
-            run(&lab)
-        })
-    };
-    Trial::test(case.name, move || attempt().map_err(Failed::from)).with_ignored_flag(ignored)
+    Trial::test(case.name, move || run(&lab).map_err(Failed::from)).with_ignored_flag(ignored)
 }
 
 /// What this machine lacks for a case.

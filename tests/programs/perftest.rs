@@ -5,15 +5,14 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Both, Pair, Ready};
 use roxie_tests::place::{Family, Place};
 
-use crate::case::{Case, LONG, Scale, gid_index, places};
+use crate::case::{Case, LONG, Scale, Spread, gid_index, places};
 
 /// Rows of a report with `-a`: sizes 2 to 2^23.
 const ALL_SIZES: usize = 23;
 
 /// One tool with flags.
 struct Variant {
-    /// Runs at every place.
-    core: bool,
+    spread: Spread,
     tool: &'static str,
     words: &'static [&'static str],
 }
@@ -24,47 +23,48 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         // perftest 4.5 resolves the peer of -R as IPv4 only, --ipv6 or not.
         let cm = variant.words.contains(&"-R");
         let places =
-            places(scale, variant.core).into_iter().filter(|place| !cm || place.family == Family::V4);
+            places(scale, variant.spread).into_iter().filter(|place| !cm || place.family == Family::V4);
         cases.extend(places.map(|place| case(place, scale, &variant)));
     }
     cases
 }
 
 fn variants() -> Vec<Variant> {
+    use Spread::{All, Ordinary, Root, Two};
     let mut variants = Vec::new();
-    let mut add = |tool, core, words| variants.push(Variant { core, tool, words });
+    let mut add = |tool, spread, words| variants.push(Variant { spread, tool, words });
     for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
-        add(tool, true, &[]);
-        add(tool, true, &["-R"]);
-        add(tool, false, &["-a"]);
-        add(tool, false, &["-a", "-b", "-R"]);
-        add(tool, false, &["-q", "4"]);
-        add(tool, false, &["-q", "4", "-R"]);
-        add(tool, false, &["-b"]);
-        add(tool, false, &["-s", "8", "-l", "32"]);
+        add(tool, All, &[]);
+        add(tool, All, &["-R"]);
+        add(tool, Root, &["-a"]);
+        add(tool, Ordinary, &["-a", "-b", "-R"]);
+        add(tool, Two, &["-q", "4"]);
+        add(tool, Two, &["-q", "4", "-R"]);
+        add(tool, Two, &["-b"]);
+        add(tool, Two, &["-s", "8", "-l", "32"]);
     }
-    add("ib_atomic_bw", true, &[]);
-    add("ib_atomic_bw", false, &["-R"]);
-    add("ib_atomic_bw", false, &["-A", "CMP_AND_SWAP"]);
-    add("ib_atomic_bw", false, &["-q", "4"]);
-    add("ib_atomic_bw", false, &["-b"]);
+    add("ib_atomic_bw", All, &[]);
+    add("ib_atomic_bw", Two, &["-R"]);
+    add("ib_atomic_bw", Two, &["-A", "CMP_AND_SWAP"]);
+    add("ib_atomic_bw", Two, &["-q", "4"]);
+    add("ib_atomic_bw", Two, &["-b"]);
     for tool in ["ib_read_bw", "ib_send_bw", "ib_atomic_bw"] {
-        add(tool, false, &["-e"]);
+        add(tool, Two, &["-e"]);
     }
-    add("ib_send_bw", false, &["--use-srq"]);
-    add("ib_send_bw", false, &["--use-srq", "-q", "4"]);
-    add("ib_send_bw", false, &["--use-srq", "-R", "-e"]);
+    add("ib_send_bw", Two, &["--use-srq"]);
+    add("ib_send_bw", Two, &["--use-srq", "-q", "4"]);
+    add("ib_send_bw", Two, &["--use-srq", "-R", "-e"]);
     for tool in ["ib_write_lat", "ib_read_lat", "ib_send_lat"] {
-        add(tool, true, &[]);
-        add(tool, false, &["-R"]);
-        add(tool, false, &["-a"]);
-        add(tool, false, &["-a", "-R"]);
+        add(tool, All, &[]);
+        add(tool, Two, &["-R"]);
+        add(tool, Root, &["-a"]);
+        add(tool, Ordinary, &["-a", "-R"]);
     }
-    add("ib_atomic_lat", false, &[]);
+    add("ib_atomic_lat", Two, &[]);
     for tool in ["ib_read_lat", "ib_send_lat"] {
-        add(tool, false, &["-e"]);
+        add(tool, Two, &["-e"]);
     }
-    add("ib_send_lat", false, &["--use-srq"]);
+    add("ib_send_lat", Two, &["--use-srq"]);
     variants
 }
 

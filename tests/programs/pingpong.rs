@@ -4,25 +4,25 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, LONG, Scale, gid_index, places, says};
+use crate::case::{Case, LONG, Scale, Spread, gid_index, places, says};
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |core: bool, program: &'static str, words: &'static [&'static str]| {
-        cases.extend(places(scale, core).into_iter().map(|place| case(place, program, words)));
+    let mut add = |spread: Spread, program: &'static str, words: &'static [&'static str]| {
+        cases.extend(places(scale, spread).into_iter().map(|place| case(place, program, words)));
     };
-    add(true, "ibv_rc_pingpong", &["-c"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-s", "1"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-s", "1023"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-s", "1025"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-s", "65536", "-n", "200"]);
-    add(true, "ibv_rc_pingpong", &["-c", "-s", "1048576", "-n", "30"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-s", "8388608", "-n", "5"]);
-    add(true, "ibv_rc_pingpong", &["-c", "-e"]);
-    add(true, "ibv_rc_pingpong", &["-c", "-N"]);
-    add(false, "ibv_rc_pingpong", &["-c", "-e", "-N", "-s", "65536", "-n", "200"]);
-    add(false, "ibv_srq_pingpong", &["-c", "-q", "4"]);
-    add(false, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
+    add(Spread::All, "ibv_rc_pingpong", &["-c"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "1"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "1023"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "1025"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "65536", "-n", "200"]);
+    add(Spread::All, "ibv_rc_pingpong", &["-c", "-s", "1048576", "-n", "30"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "8388608", "-n", "5"]);
+    add(Spread::All, "ibv_rc_pingpong", &["-c", "-e"]);
+    add(Spread::All, "ibv_rc_pingpong", &["-c", "-N"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-e", "-N", "-s", "65536", "-n", "200"]);
+    add(Spread::Two, "ibv_srq_pingpong", &["-c", "-q", "4"]);
+    add(Spread::Two, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
     cases.extend(mtu_cases(scale));
     cases
 }
@@ -37,7 +37,7 @@ fn mtu_cases(scale: Scale) -> Vec<Case> {
         (2048, ["-c", "-s", "100000", "-n", "50", "-m", "2048"]),
         (4096, ["-c", "-s", "100000", "-n", "50", "-m", "4096"]),
     ] {
-        let mut wanted = places(scale, false);
+        let mut wanted = places(scale, Spread::Two);
         wanted.push(Place { mtu: 9000, ..Place::new(Topology::TwoHosts, Family::V6, User::Root) });
         wanted.retain(|place| place.path_mtu() >= mtu);
         cases.extend(wanted.into_iter().map(|place| case(place, "ibv_rc_pingpong", &words)));

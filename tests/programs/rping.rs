@@ -4,7 +4,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::Place;
 
-use crate::case::{Case, LONG, SHORT, Scale, places};
+use crate::case::{Case, LONG, SHORT, Scale, Spread, places};
 
 /// Sizes tried; rping itself refuses less than 23 and more than 65535.
 const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "1025", "4096", "16385", "65535"];
@@ -12,19 +12,17 @@ const CLIENTS: usize = 20;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for place in places(scale, true) {
+    for place in places(scale, Spread::All) {
         cases.push(one(place, &["-C", "1000", "-V"]));
     }
-    for place in places(scale, false) {
+    for place in places(scale, Spread::Two) {
         cases.push(one(place, &["-C", "10", "-v", "-V", "-d"]));
         cases.push(one(place, &["-C", "100", "-V", "-q"]));
         cases.push(Case::new(place, "rping -S 23..65535", "rping", move |lab, name| {
             SIZES.iter().try_for_each(|size| pair(lab, &place, name, &["-C", "20", "-V", "-S", size]))
         }));
     }
-    // Not in the quick matrix: rping's own hand-over between its threads can lose a request under load.
-    let crowded = if scale == Scale::Full { places(scale, true) } else { Vec::new() };
-    for place in crowded {
+    for place in places(scale, Spread::Two) {
         cases.push(Case::new(place, "rping -P with 20 clients at once", "rping", move |lab, name| {
             crowd(lab, &place, name)
         }));

@@ -4,14 +4,14 @@ use roxie_tests::lab::Lab;
 use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::Place;
 
-use crate::case::{Case, LONG, Scale, places, says};
+use crate::case::{Case, LONG, Scale, Spread, places, says};
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for place in places(scale, true) {
+    for place in places(scale, Spread::All) {
         cases.push(case(place, &["-c", "100"]));
     }
-    for place in places(scale, false) {
+    for place in places(scale, Spread::Two) {
         cases.push(case(place, &["-c", "10", "-C", "50", "-S", "10000"]));
         cases.push(case(place, &["-c", "10", "-m"]));
         cases.push(Case::new(place, "rdma_server", "rdma_server", move |lab, name| {

@@ -118,23 +118,32 @@ impl Lab {
         name: &str,
         words: &[&str],
     ) -> io::Result<Running> {
-        let mut command = self.enter(place, side)?;
+        let holder = self.holder(place, side)?;
+        let mut command = self.enter(place, holder);
         command.arg(self.roxie()).args(words);
         let line = format!("[{place} {side:?}] roxie {}", words.join(" "));
         let log = self.logs.join(format!("{}.{side:?}.log", file_name(name)).to_lowercase());
-        Running::start(command, line, &log)
+        let process = holder.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+        Running::start(command, line, &log, Path::new("/proc").join(process).join("net"))
     }
 
-    /// A command prefix that enters the side's namespace as the place's user.
-    fn enter(&self, place: &Place, side: Side) -> io::Result<Command> {
+    /// The process that holds the side's namespace; without root it is our own.
+    fn holder(&self, place: &Place, side: Side) -> io::Result<Option<u32>> {
+        if !self.root {
+            return Ok(None);
+        }
+        let net = self.net(place)?;
+        let holder = match side {
+            Side::Client => net.holders.last(),
+            Side::Server => net.holders.first(),
+        };
+        Ok(holder.map(|holder| holder.0.id()))
+    }
+
+    /// A command prefix that enters the holder's namespace as the place's user.
+    fn enter(&self, place: &Place, holder: Option<u32>) -> Command {
         let mut words: Vec<String> = Vec::new();
-        if self.root {
-            let net = self.net(place)?;
-            let holder = match side {
-                Side::Client => net.holders.last(),
-                Side::Server => net.holders.first(),
-            };
-            let pid = holder.map_or(0, |holder| holder.0.id());
+        if let Some(pid) = holder {
             words.extend(["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net"), "--".to_owned()]);
         }
         if place.user == User::Ordinary {
@@ -154,7 +163,7 @@ impl Lab {
         if place.user == User::Ordinary {
             command.env_remove("XDG_RUNTIME_DIR").env("HOME", "/tmp");
         }
-        Ok(command)
+        command
     }
 
     fn net(&self, place: &Place) -> io::Result<Arc<Net>> {
@@ -176,15 +185,19 @@ impl Net {
             Topology::Loopback => {}
             Topology::SameHost => {
                 holders[0].ip("link add veth0 type veth peer name veth1")?;
-                holders[0].ip(&format!("link set veth1 mtu {} up", place.mtu))?;
-                holders[0].dress(1, place.mtu)?;
+                holders[0].up("veth1", place.mtu)?;
+                holders[0].up("veth0", place.mtu)?;
+                holders[0].dress(1)?;
             }
             Topology::TwoHosts => {
                 holders.push(Holder::new()?);
                 let peer = holders[1].0.id();
                 holders[0].ip(&format!("link add veth0 type veth peer name veth0 netns {peer}"))?;
-                holders[0].dress(1, place.mtu)?;
-                holders[1].dress(2, place.mtu)?;
+                for holder in &holders {
+                    holder.up("veth0", place.mtu)?;
+                }
+                holders[0].dress(1)?;
+                holders[1].dress(2)?;
             }
         }
         for holder in &holders {
@@ -218,11 +231,15 @@ impl Holder {
         Err(io::Error::other(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr))))
     }
 
-    /// Addresses of host `n`, and the link up.
-    fn dress(&self, n: u32, mtu: u32) -> io::Result<()> {
+    fn up(&self, netdev: &str, mtu: u32) -> io::Result<()> {
+        self.ip(&format!("link set {netdev} mtu {mtu} up"))
+    }
+
+    /// Addresses of host `n`. The links are up by then: an IPv6 address that was there before its link had a carrier
+    /// does not answer the first neighbour solicitation, and the second comes a second later.
+    fn dress(&self, n: u32) -> io::Result<()> {
         self.ip(&format!("address add 10.77.0.{n}/24 dev veth0"))?;
-        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad"))?;
-        self.ip(&format!("link set veth0 mtu {mtu} up"))
+        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad"))
     }
 }
 

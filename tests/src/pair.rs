@@ -1,6 +1,5 @@
 //! A server, then a client, both to a good end.
 
-use std::fs;
 use std::time::Duration;
 
 use crate::lab::{Lab, Side};
@@ -79,7 +78,7 @@ pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     let mut ended = false;
     let listening = eventually(READY_MAX, || {
         ended = server.has_ended();
-        ended || listens(server.pid(), ready)
+        ended || listens(server, ready)
     });
     if listening && !ended {
         return Ok(());
@@ -88,20 +87,19 @@ pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     Err(format!("{what}\n{}", server.wait(Duration::ZERO).describe()))
 }
 
-fn listens(pid: u32, ready: Ready) -> bool {
-    let table = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+fn listens(server: &Running, ready: Ready) -> bool {
     match ready {
         Ready::Tcp(port) => {
             // proc_net_tcp(5): local address, remote address, state; 0A is LISTEN.
             let end = format!(":{port:04X}");
-            [table("tcp"), table("tcp6")].iter().flat_map(|table| table.lines()).any(|line| {
+            [server.net("tcp"), server.net("tcp6")].iter().flat_map(|table| table.lines()).any(|line| {
                 let mut fields = line.split_whitespace().skip(1);
                 fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some("0A")
             })
         }
         Ready::Cm(port) => {
             let part = format!("/{port:04x}/");
-            table("unix").lines().any(|line| line.contains("/svc/") && line.contains(&part))
+            server.net("unix").lines().any(|line| line.contains("/svc/") && line.contains(&part))
         }
     }
 }

@@ -22,6 +22,7 @@ pub struct Running {
     child: Child,
     line: String,
     log: PathBuf,
+    net: PathBuf,
     ended: bool,
 }
 
@@ -39,24 +40,32 @@ pub struct Ended {
 }
 
 impl Running {
-    /// Starts `command` with its output in `log`; `line` is what a reader would type.
+    /// Starts `command` with its output in `log`; `line` is what a reader would type, `net` the proc_pid_net(5)
+    /// directory of the network namespace it will run in.
     ///
     /// # Errors
     /// If the program or the file cannot be opened.
-    pub fn start(mut command: Command, line: String, log: &Path) -> io::Result<Self> {
+    pub fn start(mut command: Command, line: String, log: &Path, net: PathBuf) -> io::Result<Self> {
         if let Some(dir) = log.parent() {
             fs::create_dir_all(dir)?;
         }
         let out = File::create(log)?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
         let child = command.spawn()?;
-        Ok(Self { child, line, log: log.to_owned(), ended: false })
+        Ok(Self { child, line, log: log.to_owned(), net, ended: false })
     }
 
     /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A table of its network namespace, from its first moment: its own directory in /proc shows the namespace it
+    /// was started from until it has entered.
+    #[must_use]
+    pub fn net(&self, table: &str) -> String {
+        fs::read_to_string(self.net.join(table)).unwrap_or_default()
     }
 
     /// What it printed so far.
