@@ -22,6 +22,7 @@ use crate::cm::CmDriver;
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
+use crate::gsi::Held;
 use crate::mr::MrTable;
 use crate::port::{FlowId, FlowKey, Port, RxQueue, RxQueues, RxTrain};
 use crate::sys::{self, EventFd, now_ns};
@@ -36,13 +37,6 @@ pub(crate) const FLOW_WINDOW_BYTES: usize = 320 * 1024;
 pub(crate) const TX_QUOTA: usize = 124;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
-/// How long a connection request waits for its listener. Programs connect twice in a row (perftest with `-R`) and rely on
-/// the other side's second listen being faster than address resolution in a kernel, which takes us no time.
-const HOLD_NS: u64 = 50_000_000;
-/// How often they are offered again meanwhile.
-pub(crate) const HOLD_LOOK_NS: u64 = 1_000_000;
-/// Requests that wait; more are refused at once.
-const HELD_MAX: usize = 64;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
 const DOORBELL_BATCH: usize = 64;
 
@@ -79,14 +73,14 @@ pub(crate) struct Mad {
 
 /// A packet kept beyond its train.
 pub(crate) struct OwnedPacket {
-    src: IpAddr,
+    pub(crate) src: IpAddr,
     src_port: u16,
-    dst: IpAddr,
+    pub(crate) dst: IpAddr,
     dst_port: u16,
     tos: u8,
     ttl: u8,
     /// Another process handed it to us: it is not handed on.
-    forwarded: bool,
+    pub(crate) forwarded: bool,
     bytes: Vec<u8>,
 }
 
@@ -97,7 +91,7 @@ impl OwnedPacket {
         Self { src, src_port, dst, dst_port, tos, ttl, forwarded, bytes: bytes.to_vec() }
     }
 
-    fn train(&self) -> RxTrain<'_> {
+    pub(crate) fn train(&self) -> RxTrain<'_> {
         let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
         RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, bytes, queue }
@@ -142,8 +136,7 @@ pub(crate) struct Engine {
     pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
-    /// Connection requests that found no listener, and until when they wait for one.
-    held: Mutex<VecDeque<(Instant, Mad)>>,
+    pub(crate) held: Held,
     /// Armed CQs; see [`CompletionQueue`].
     pub(crate) armed_cqs: Arc<AtomicUsize>,
     /// The background thread leaves the sockets to inline pollers.
@@ -188,7 +181,7 @@ impl Engine {
             gids,
             equal_packets,
             inline_polls: AtomicU64::new(0),
-            held: Mutex::default(),
+            held: Held::default(),
             armed_cqs: Arc::default(),
             watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
@@ -234,14 +227,7 @@ impl Engine {
         let established = std::mem::take(&mut tables.established);
         drop(core);
         for mad in mads {
-            // A rejection of a request that was never answered names no communication id of ours, so any process of
-            // this host may have read it.
-            if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.forwarded {
-                self.bag.forward_to_all(&mad.packet.train());
-            }
-            if !self.deliver_mad(&mad, false) {
-                self.hold(mad);
-            }
+            self.deliver_mad(mad);
         }
         for (slot, packet) in &misrouted {
             // A member that is gone or does not keep up loses the packet; the transport recovers.
@@ -276,53 +262,10 @@ impl Engine {
         records
     }
 
-    /// Keeps a request for which nobody listens yet.
-    fn hold(&self, mad: Mad) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() < HELD_MAX {
-            held.push_back((now().plus_ns(HOLD_NS), mad));
-        } else {
-            drop(held);
-            let _refused = self.deliver_mad(&mad, true);
-        }
-    }
-
-    /// Offers the requests that were kept again; when their time is up they are refused.
-    pub(crate) fn offer_held(&self) {
-        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
-        for (until, mad) in held {
-            let last_chance = until <= now();
-            if !self.deliver_mad(&mad, last_chance) {
-                self.held.lock().unwrap_or_else(PoisonError::into_inner).push_back((until, mad));
-            }
-        }
-    }
-
-    /// A MAD goes to the connection manager; a request for another process's listener goes there. False if nobody
-    /// listens and it is not the `last_chance`.
-    fn deliver_mad(&self, mad: &Mad, last_chance: bool) -> bool {
-        let (src, dst) = (Gid::from(mad.packet.src), Gid::from(mad.packet.dst));
-        match self.cm.handle_mad(now(), &mad.bytes, src, dst) {
-            crate::cm::MadOutcome::Handled => true,
-            crate::cm::MadOutcome::NotOurs { service_id, dst_gid } => {
-                let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
-                let train = mad.packet.train();
-                let handed = !mad.packet.forwarded
-                    && self.bag.forward_to_service(ps, port, dst_gid, &train).is_ok_and(|taken| taken);
-                if !handed && last_chance {
-                    self.cm.reject_no_listener(&mad.bytes, src, dst);
-                }
-                handed || last_chance
-            }
-        }
-    }
-
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.lock().tables.timers.peek().map(|Reverse((at, _))| *at);
-        let held = !self.held.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        let look = held.then(|| now().plus_ns(HOLD_LOOK_NS));
-        [timer, self.cm.poll_timeout(), look].into_iter().flatten().min()
+        [timer, self.cm.poll_timeout(), self.held.next_offer(now())].into_iter().flatten().min()
     }
 
     /// Wakes the background thread if it would sleep past `deadline`.

@@ -10,6 +10,7 @@ mod cq;
 mod engine;
 mod events;
 pub mod gid;
+mod gsi;
 mod mr;
 pub mod port;
 mod rx;

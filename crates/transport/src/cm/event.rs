@@ -150,6 +150,9 @@ pub enum MadOutcome {
         /// The address it asks at.
         dst_gid: Gid,
     },
+    /// A request dropped because its listener has as many unread ones as it wants. Given again a little later it may
+    /// find room; the peer repeats it only after seconds.
+    BacklogFull,
 }
 
 /// Errors of [`Cm`](super::Cm) calls: `Invalid` in the wrong state or for too much private data, `NoMem` at a

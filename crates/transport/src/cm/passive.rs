@@ -34,15 +34,8 @@ impl Cm {
                 return MadOutcome::Handled;
             }
         };
-        if !self.listeners.admit(listener) {
-            // No REJ: the peer's next try may find room.
-            self.counters.rx_backlog_full += 1;
-            return MadOutcome::Handled;
-        }
-        let Ok(id) = self.allocate_id() else {
-            self.counters.rx_backlog_full += 1;
-            return MadOutcome::Handled;
-        };
+        // No REJ: the next try may find room.
+        let Some(id) = self.admit(listener) else { return MadOutcome::BacklogFull };
         let mut conn = Conn::from_req(req, transport, path_mtu);
         conn.backlog_of = Some(listener);
         let path = (conn.src, conn.dst);

@@ -106,11 +106,7 @@ impl Cm {
             self.refuse_sidr_with(req, SidrStatus::REJECT, src, dst);
             return MadOutcome::Handled;
         };
-        let id = if self.listeners.admit(listener) { self.allocate_id().ok() } else { None };
-        let Some(id) = id else {
-            self.counters.rx_backlog_full += 1;
-            return MadOutcome::Handled;
-        };
+        let Some(id) = self.admit(listener) else { return MadOutcome::BacklogFull };
         let exchange = Exchange {
             state: ExchangeState::Asked,
             tid: req.tid,

@@ -99,7 +99,7 @@ impl Listeners {
     }
 
     /// Counts a request against the backlog; false if it is full.
-    pub(super) fn admit(&mut self, id: ListenerId) -> bool {
+    fn admit(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.by_id.get_mut(&id) else { return false };
         let backlog = match listener.params.backlog {
             0 => BACKLOG_DEFAULT,
@@ -156,6 +156,17 @@ impl Cm {
         if let Some(listener) = backlog_of {
             self.listeners.release(listener);
         }
+    }
+
+    /// Room in the backlog, and a communication id for what takes it.
+    pub(super) fn admit(&mut self, listener: ListenerId) -> Option<CmId> {
+        let room = self.listeners.admit(listener);
+        let id = room.then(|| self.allocate_id().ok()).flatten();
+        if room && id.is_none() {
+            self.listeners.release(listener);
+        }
+        self.counters.rx_backlog_full += u64::from(id.is_none());
+        id
     }
 
     /// A fresh communication id.
