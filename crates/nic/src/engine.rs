@@ -321,7 +321,9 @@ impl Engine {
         let mut core = self.lock();
         core.release_ack(qpn.value() as u16);
         core.transmit(now());
-        core.tables.remove_qp(qpn);
+        if let Some(flow) = core.tables.remove_qp(qpn) {
+            core.port.close_flow(flow);
+        }
     }
 
     /// The process is about to exit: peers get the acknowledgements they are owed.
@@ -416,23 +418,33 @@ impl Tables {
         Err(VerbsError::NoMem)
     }
 
-    fn remove_qp(&mut self, qpn: Qpn) {
+    /// Returns the flow the QP held.
+    fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
         let index = qpn.value() as u16;
+        let flow = self.move_to_flow(index, None);
         if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
-            self.release_flow(index, &entry);
             self.retired.absorb(entry.qp.counters());
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
         self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);
+        flow
     }
 
-    fn release_flow(&mut self, index: u16, entry: &QpEntry) {
-        let Some(flow) = entry.flow.and_then(|f| self.flows.get_mut(f.0 as usize)) else { return };
-        flow.in_flight = flow.in_flight.saturating_sub(entry.in_flight);
-        flow.blocked.retain(|i| *i != index);
-        self.unblock(entry.flow);
+    /// The QP sends to `flow` from now on, and what it has in flight counts there. Returns the flow it held.
+    fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
+        let entry = self.qp_mut(index)?;
+        let (in_flight, old) = (entry.in_flight, std::mem::replace(&mut entry.flow, flow));
+        if let Some(state) = old.and_then(|f| self.flows.get_mut(f.0 as usize)) {
+            state.in_flight = state.in_flight.saturating_sub(in_flight);
+            // It is looked at again, too: the new flow may have room.
+            self.unblock(old);
+        }
+        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize)) {
+            state.in_flight += in_flight;
+        }
+        old
     }
 
     /// Packets that may still be sent towards a flow.
@@ -575,9 +587,11 @@ impl Core {
         let src = source.ok_or(VerbsError::Invalid)?;
         let key = flow_key(src, &av, entry.qp.dest_qpn());
         let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
-        entry.flow = Some(flow);
         if self.tables.flows.len() <= flow.0 as usize {
             self.tables.flows.resize_with(flow.0 as usize + 1, Flow::default);
+        }
+        if let Some(old) = self.tables.move_to_flow(index, Some(flow)) {
+            self.port.close_flow(old);
         }
         Ok(())
     }

@@ -49,13 +49,12 @@ impl Core {
                 break;
             };
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
-            let flow =
-                match &packet.ud {
-                    None => flow,
-                    Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
-                        port.open_flow(&flow_key(row.gid.ip(), &dest.av, dest.remote_qpn)).ok()
-                    }),
-                };
+            let flow = match &packet.ud {
+                None => flow,
+                Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
+                    port.datagram_flow(&flow_key(row.gid.ip(), &dest.av, dest.remote_qpn)).ok()
+                }),
+            };
             if let Some(flow) = flow {
                 port.tx_commit(flow, packet.len);
             }
@@ -73,7 +72,7 @@ impl Core {
     /// Sends one MAD from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
     pub(crate) fn send_mad(&mut self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
         let key = FlowKey { src: src.ip(), dst: dst.ip(), dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64 };
-        let Ok(flow) = self.port.open_flow(&key) else { return };
+        let Ok(flow) = self.port.datagram_flow(&key) else { return };
         let bth = Bth {
             opcode: Opcode::UD_SEND_ONLY,
             p_key: PKey::DEFAULT,

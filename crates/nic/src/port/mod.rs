@@ -39,7 +39,7 @@ pub struct FlowKey {
     pub ttl: u8,
 }
 
-/// A flow opened on a port; valid for that port's lifetime.
+/// A flow opened on a port.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowId(pub u32);
 
@@ -111,12 +111,22 @@ impl<'a> RxTrain<'a> {
 
 /// Moves packets, unprivileged or not. Called once per batch, hence used as `Box<dyn Port>`.
 pub trait Port: Send {
-    /// Makes a flow ready for sending; the same key gives the same id.
+    /// Makes a flow ready for sending, until [`close_flow`](Port::close_flow) was called as often as this. The same
+    /// key gives the same id.
     ///
     /// # Errors
     /// What the kernel says about the local address (`EADDRNOTAVAIL`), `EINVAL` for addresses of different
     /// families, `ENOBUFS` if there are too many flows.
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
+
+    /// Gives up a flow; what is queued for it still leaves.
+    fn close_flow(&mut self, flow: FlowId);
+
+    /// A flow for the next [`tx_commit`](Port::tx_commit) only. Any number of destinations can be sent to in this way.
+    ///
+    /// # Errors
+    /// Those of [`open_flow`](Port::open_flow).
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
 
     /// Space for the next packet, at least [`MAX_PACKET`] bytes. Write `BTH .. pad` to its start, then
     /// call [`tx_commit`](Port::tx_commit); without a commit nothing is sent.

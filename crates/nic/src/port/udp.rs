@@ -7,6 +7,7 @@
 //! There is one sending socket per (local address, destination slot), so that the train a receiver sees is
 //! meant for one process of it.
 
+mod flow_table;
 mod receive;
 mod transmit;
 
@@ -53,6 +54,14 @@ impl UdpPort {
 impl Port for UdpPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         self.tx.open_flow(key)
+    }
+
+    fn close_flow(&mut self, flow: FlowId) {
+        self.tx.close_flow(flow);
+    }
+
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        self.tx.datagram_flow(key)
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {

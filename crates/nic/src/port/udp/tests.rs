@@ -256,3 +256,41 @@ fn flows_with_impossible_addresses_are_refused() {
     let foreign = flow_key("203.0.113.1".parse().unwrap());
     assert_eq!(port.open_flow(&foreign).unwrap_err().raw_os_error(), Some(libc::EADDRNOTAVAIL));
 }
+
+#[test]
+fn every_address_of_many_gets_its_answer_and_none_stays() {
+    let mut port = port_to_itself();
+    let held = port.open_flow(&flow_key(V4)).unwrap();
+    // More than there can be flows; each is another address of this host.
+    for n in 0..70_000u32 {
+        let dst = Ipv4Addr::from(0x7f01_0000 + n).into();
+        let flow = port.datagram_flow(&FlowKey { dst, ..flow_key(V4) }).unwrap();
+        commit(&mut port, flow, &packet(n, 40));
+        if n % 100 == 99 {
+            assert_eq!(port.flush(), 100);
+            let mut got = Vec::new();
+            while port.recv(RxQueues::SLOT, &mut |train| got.push((train.dst, train.bytes.len()))) > 0 {}
+            let sent = (n - 99..=n).map(|n| (Ipv4Addr::from(0x7f01_0000 + n).into(), 44));
+            assert_eq!(got, sent.collect::<Vec<_>>());
+        }
+    }
+    assert!(port.tx.flows.len() <= 1025, "{}", port.tx.flows.len());
+    commit(&mut port, held, &packet(1, 40));
+    assert_eq!(port.flush(), 1);
+    assert_eq!(lengths(&receive_all(&mut port, V4)), [vec![40]], "a held flow is still itself");
+}
+
+#[test]
+fn a_closed_flow_gives_way() {
+    let mut port = port_to_itself();
+    let key = |n: u32| FlowKey { dst: Ipv4Addr::from(0x7f01_0000 + n).into(), ..flow_key(V4) };
+    let (a, b) = (port.open_flow(&key(0)).unwrap(), port.open_flow(&key(0)).unwrap());
+    assert_eq!(a, b);
+    let crowd = |port: &mut UdpPort| assert!((1..2000).all(|n| port.datagram_flow(&key(n)).is_ok()));
+    port.close_flow(a);
+    crowd(&mut port);
+    assert_eq!(port.datagram_flow(&key(0)).unwrap(), a, "one of two holders is left");
+    port.close_flow(b);
+    crowd(&mut port);
+    assert_ne!(port.datagram_flow(&key(0)).unwrap(), a);
+}

@@ -3,7 +3,6 @@
 //! Packets are written one behind the other into the staging area, and each joins the open *burst* of its flow
 //! if the kernel can cut the burst apart again: all packets equal, the last may be shorter.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use wire::IcrcHeader;
 
 use super::super::{FlowId, FlowKey, MAX_PACKET, PortCounters, icrc_header};
+use super::flow_table::FlowTable;
 use crate::sys::{self, Control, Opt, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
@@ -19,7 +19,7 @@ pub(super) struct Transmitter {
     udp_port: u16,
     ifindex: u32,
     pub(super) flows: Vec<Flow>,
-    flow_ids: HashMap<FlowKey, FlowId>,
+    table: FlowTable,
     pub(super) sockets: Vec<TxSocket>,
     /// Sockets with something to send.
     dirty: Vec<u32>,
@@ -110,8 +110,7 @@ fn socket_class(slot: u8) -> u8 {
     if slot == u8::MAX { slot } else { slot % SOCKET_CLASSES }
 }
 
-/// Flows and sockets one process can have; far more than slots times hosts of any sane fabric.
-const FLOWS_MAX: usize = 65_536;
+/// Sockets one process can have: those of 450 local addresses.
 const SOCKETS_MAX: usize = 4096;
 /// How long a full send buffer is waited for before packets are dropped. A NIC at 1 Gbit/s empties 125 KB of
 /// it in that time; the shortest retransmission of the transport takes as long.
@@ -128,7 +127,7 @@ impl Transmitter {
             udp_port,
             ifindex,
             flows: Vec::new(),
-            flow_ids: HashMap::new(),
+            table: FlowTable::default(),
             sockets: Vec::new(),
             dirty: Vec::new(),
             staging: vec![0; STAGING_LEN].into_boxed_slice(),
@@ -143,12 +142,21 @@ impl Transmitter {
     }
 
     pub(super) fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        if let Some(&id) = self.flow_ids.get(key) {
-            return Ok(id);
-        }
-        let id = self.add_flow(key)?;
-        self.flow_ids.insert(*key, id);
+        let id = self.datagram_flow(key)?;
+        self.table.hold(id.0);
         Ok(id)
+    }
+
+    pub(super) fn close_flow(&mut self, flow: FlowId) {
+        self.table.release(flow.0);
+    }
+
+    #[inline]
+    pub(super) fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        match self.table.find(key) {
+            Some(index) => Ok(FlowId(index)),
+            None => self.add_flow(key),
+        }
     }
 
     pub(super) fn tx_slot(&mut self) -> &mut [u8] {
@@ -240,11 +248,9 @@ impl Transmitter {
         packets
     }
 
-    fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        if self.flows.len() >= FLOWS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        let key = FlowKey { ttl: if key.ttl == 0 { DEFAULT_TTL } else { key.ttl }, ..*key };
+    #[cold]
+    fn add_flow(&mut self, asked: &FlowKey) -> io::Result<FlowId> {
+        let key = FlowKey { ttl: if asked.ttl == 0 { DEFAULT_TTL } else { asked.ttl }, ..*asked };
         let index = self.socket_for(&key)?;
         let socket = &self.sockets[index];
         let udp_port = self.udp_port;
@@ -253,8 +259,7 @@ impl Transmitter {
         let v6 = key.dst.is_ipv6();
         let tos = (key.tos != socket.tos).then_some(key.tos);
         let ttl = (key.ttl != socket.ttl).then_some(key.ttl);
-        let id = FlowId(self.flows.len() as u32);
-        self.flows.push(Flow {
+        let flow = Flow {
             to: SockAddr::ip(key.dst, udp_port, self.ifindex),
             control: Control::new(v6, tos, ttl),
             icrc,
@@ -262,8 +267,17 @@ impl Transmitter {
             open: NONE,
             burst_bytes_max: if v6 { BURST_BYTES_MAX_V6 } else { BURST_BYTES_MAX_V4 },
             segments_max: self.segments_max,
-        });
-        Ok(id)
+        };
+        let bursts = &self.bursts;
+        let index = self
+            .table
+            .add(*asked, |flow| bursts.iter().any(|burst| burst.flow == flow))
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?;
+        match self.flows.get_mut(index as usize) {
+            Some(place) => *place = flow,
+            None => self.flows.push(flow),
+        }
+        Ok(FlowId(index))
     }
 
     /// The socket for a flow. Its TOS and TTL are those of the first flow of its address; others bring their own.

@@ -1,0 +1,141 @@
+//! Which flow has which key, who holds it, and which one gives way to a new one.
+//!
+//! Queue pairs hold their flows. Single datagrams (management datagrams, UD) do not: whoever answers every address that
+//! asks must not need memory for every address. Flows that nobody holds stay for the next datagram, up to
+//! [`IDLE_MAX`]; then the one idle for longest goes. A new one costs no system call.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::super::FlowKey;
+
+/// Flows held at once: one per queue pair, if every one has a peer of its own.
+const HELD_MAX: usize = 65_536;
+/// Flows that nobody holds. More than the bursts between two flushes, so that one without packets is always found.
+const IDLE_MAX: usize = 1024;
+
+/// Keys and holders of a port's flows, by index.
+#[derive(Debug, Default)]
+pub(super) struct FlowTable {
+    rows: Vec<Row>,
+    by_key: HashMap<FlowKey, u32>,
+    /// Flows that nobody held when they were listed, the oldest first.
+    idle: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+struct Row {
+    key: FlowKey,
+    holders: u32,
+    /// It is in `idle`; it may have found holders since.
+    is_listed: bool,
+}
+
+impl FlowTable {
+    #[inline]
+    pub(super) fn find(&self, key: &FlowKey) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    /// Enters a new flow that nobody holds and returns its index: one behind the last, or that of the flow which gives
+    /// way. Those that are `busy` stay. `None` if there is no room.
+    pub(super) fn add(&mut self, key: FlowKey, busy: impl Fn(u32) -> bool) -> Option<u32> {
+        let index = match self.evict(busy) {
+            Some(index) => index,
+            None if self.rows.len() < HELD_MAX + IDLE_MAX => {
+                self.rows.push(Row { key, holders: 0, is_listed: false });
+                self.rows.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let row = &mut self.rows[index as usize];
+        self.by_key.remove(&row.key);
+        row.key = key;
+        self.by_key.insert(key, index);
+        self.list(index);
+        Some(index)
+    }
+
+    pub(super) fn hold(&mut self, index: u32) {
+        self.rows[index as usize].holders += 1;
+    }
+
+    pub(super) fn release(&mut self, index: u32) {
+        let row = &mut self.rows[index as usize];
+        row.holders -= 1;
+        if row.holders == 0 {
+            self.list(index);
+        }
+    }
+
+    fn list(&mut self, index: u32) {
+        let row = &mut self.rows[index as usize];
+        if !row.is_listed {
+            row.is_listed = true;
+            self.idle.push_back(index);
+        }
+    }
+
+    /// The flow that gives way, once there are enough of them.
+    fn evict(&mut self, busy: impl Fn(u32) -> bool) -> Option<u32> {
+        for _ in 0..self.idle.len() {
+            if self.idle.len() < IDLE_MAX && self.rows.len() < HELD_MAX + IDLE_MAX {
+                return None;
+            }
+            let index = self.idle.pop_front()?;
+            let row = &mut self.rows[index as usize];
+            row.is_listed = false;
+            if row.holders > 0 {
+                continue;
+            }
+            if !busy(index) {
+                return Some(index);
+            }
+            self.list(index);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u32) -> FlowKey {
+        let src = std::net::Ipv4Addr::LOCALHOST.into();
+        FlowKey { src, dst: std::net::Ipv4Addr::from(n).into(), dst_slot: 0, tos: 0, ttl: 64 }
+    }
+
+    #[test]
+    fn the_flow_idle_for_longest_gives_way_unless_it_is_held_or_busy() {
+        let mut table = FlowTable::default();
+        for n in 0..IDLE_MAX as u32 {
+            assert_eq!(table.add(key(n), |_| false), Some(n));
+        }
+        table.hold(0);
+        assert_eq!(table.add(key(4000), |_| false), Some(IDLE_MAX as u32), "a held one is not idle");
+        assert_eq!(table.add(key(5000), |index| index == 1), Some(2));
+        assert_eq!((table.find(&key(2)), table.find(&key(5000))), (None, Some(2)));
+        assert_eq!((table.find(&key(0)), table.find(&key(1))), (Some(0), Some(1)));
+        // Released, it is the youngest.
+        table.release(0);
+        for n in 0..IDLE_MAX as u32 {
+            assert_ne!(table.add(key(6000 + n), |_| false), Some(0));
+        }
+        assert_eq!(table.add(key(9000), |_| false), Some(0));
+        assert_eq!(table.rows.len(), IDLE_MAX + 1);
+    }
+
+    #[test]
+    fn held_flows_are_limited_and_come_back() {
+        let mut table = FlowTable::default();
+        let mut held = Vec::new();
+        while let Some(index) = table.add(key(held.len() as u32), |_| false) {
+            table.hold(index);
+            held.push(index);
+        }
+        assert_eq!(held.len(), HELD_MAX + IDLE_MAX);
+        held.iter().for_each(|index| table.release(*index));
+        assert!(table.add(key(u32::MAX), |_| false).is_some());
+        assert_eq!(table.by_key.len(), HELD_MAX + IDLE_MAX);
+    }
+}
