@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::record::{Record, SHORT_MAX};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxTrain;
-use crate::sys;
+use crate::sys::{self, now_ns};
 
 /// Connections to other members, made when first needed.
 #[derive(Debug)]
@@ -17,24 +18,48 @@ pub(super) struct Links {
     slot: u8,
     /// By abstract name. Only names somebody listens on get in, so the network cannot fill it.
     open: Mutex<HashMap<String, OwnedFd>>,
+    /// Until when a slot counts as empty (nanoseconds).
+    empty_until: [AtomicU64; SLOTS as usize],
+    /// Connections tried.
+    connects: AtomicU64,
 }
+
+/// How long a slot that nobody had counts as empty. Whoever sends what is to be handed to every slot would otherwise
+/// cost a futile connection each; a process that starts in that time misses a message which its peer repeats.
+const EMPTY_NS: u64 = 100_000_000;
 
 impl Links {
     pub(super) fn new(config: DomainConfig, slot: u8) -> Links {
-        Links { config, slot, open: Mutex::new(HashMap::new()) }
+        Links {
+            config,
+            slot,
+            open: Mutex::new(HashMap::new()),
+            empty_until: [const { AtomicU64::new(0) }; SLOTS as usize],
+            connects: AtomicU64::new(0),
+        }
     }
 
     /// Hands a train to the member with `slot`; false if it was not taken.
     pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
-        if slot >= SLOTS || slot == self.slot {
+        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(false) };
+        if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        Ok(self.send(self.config.slot_name(slot), train)? == Outcome::Taken)
+        let outcome = self.send(self.config.slot_name(slot), train)?;
+        if outcome == Outcome::Nobody {
+            empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
+        }
+        Ok(outcome == Outcome::Taken)
     }
 
     /// Hands a train to whoever listens on `name`; false if nobody does.
     pub(super) fn forward_to_name(&self, name: String, train: &RxTrain<'_>) -> io::Result<bool> {
         Ok(self.send(name, train)? != Outcome::Nobody)
+    }
+
+    /// Connections tried so far.
+    pub(super) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
     }
 
     fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Outcome> {
@@ -44,6 +69,7 @@ impl Links {
         // A connection kept from earlier may lead to a process that has died since: then once more.
         for _ in 0..2 {
             if !open.contains_key(&name) {
+                self.connects.fetch_add(1, Ordering::Relaxed);
                 match sys::connect_seqpacket(&name) {
                     Ok(connection) => {
                         if !self.config.admits(sys::peer_credentials(connection.as_fd())?) {

@@ -184,6 +184,12 @@ impl Membership {
         (0..SLOTS).filter(|slot| *slot != self.slot && self.forward(*slot, train).unwrap_or(false)).count()
     }
 
+    /// Connections to other members that were tried, whether somebody was there or not.
+    #[must_use]
+    pub fn connects(&self) -> u64 {
+        self.links.connects()
+    }
+
     /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in
     /// [`poll_listener`](Membership::poll_listener).
     ///

@@ -242,6 +242,21 @@ fn trains_are_forwarded_to_slots_and_services() {
 }
 
 #[test]
+fn what_is_for_everybody_does_not_knock_at_every_empty_slot_each_time() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let (taken, got) = while_serving(&[&all[1]], || {
+        let start = sys::now_ns();
+        let taken = (0..200).map(|_| all[0].forward_to_all(&train(&[1; 8]))).sum::<usize>();
+        // Once per slot and tenth of a second.
+        let rounds = 1 + (sys::now_ns() - start) / 100_000_000;
+        assert!(all[0].connects() <= rounds * u64::from(SLOTS), "{} in {rounds} rounds", all[0].connects());
+        taken
+    });
+    assert_eq!((taken, got.len()), (200, 200), "and still reaches everybody");
+}
+
+#[test]
 fn a_large_train_is_forwarded_whole() {
     let config = new_domain();
     let all = members_of(&config, 2);

@@ -100,7 +100,10 @@ impl Device {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.as_ref().map(|engine| engine.lock().rows()).unwrap_or_default()
+        let Some(engine) = &*engine else { return Vec::new() };
+        let mut rows = engine.lock().rows();
+        rows.push(("member_connects", engine.bag.connects()));
+        rows
     }
 
     /// Sends the acknowledgements that peers are owed; for a process about to exit with queue pairs open.
