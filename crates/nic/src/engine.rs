@@ -4,8 +4,7 @@
 //! background thread (`background.rs`) takes over when nobody has polled for a while. Invariant: completions,
 //! events and datagrams for the connection manager are collected under the lock and delivered by the same call.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +25,7 @@ use crate::gsi::Held;
 use crate::mr::MrTable;
 use crate::port::{FlowId, FlowKey, Port, RxQueue, RxQueues, RxTrain};
 use crate::sys::{self, EventFd, now_ns};
+use crate::timers::Timers;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
 /// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
@@ -54,8 +54,6 @@ pub(crate) struct QpEntry {
     pub(crate) in_flight: usize,
     pub(crate) ready: bool,
     pub(crate) touched: bool,
-    /// The earliest entry of this QP in the timer heap.
-    armed: Option<Instant>,
 }
 
 /// Packets in flight towards one destination and the QPs waiting for room there.
@@ -106,7 +104,7 @@ pub(crate) struct Tables {
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
     pub(crate) touched: Vec<u16>,
-    pub(crate) timers: BinaryHeap<Reverse<(Instant, u16)>>,
+    pub(crate) timers: Timers,
     pub(crate) gids: Arc<GidTable>,
     pub(crate) drops: [u64; DropReason::COUNT],
     pub(crate) mads: Vec<Mad>,
@@ -162,7 +160,7 @@ impl Engine {
             flows: Vec::new(),
             ready: VecDeque::with_capacity(256),
             touched: Vec::with_capacity(256),
-            timers: BinaryHeap::with_capacity(256),
+            timers: Timers::new(),
             gids: Arc::clone(&gids),
             drops: [0; DropReason::COUNT],
             mads: Vec::new(),
@@ -264,7 +262,7 @@ impl Engine {
 
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.lock().tables.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.lock().tables.timers.next();
         [timer, self.cm.poll_timeout(), self.held.next_offer(now())].into_iter().flatten().min()
     }
 
@@ -297,7 +295,7 @@ impl Engine {
         if eager {
             core.transmit(now);
         }
-        let deadline = core.tables.timers.peek().map(|Reverse((at, _))| *at);
+        let deadline = core.tables.timers.next();
         self.wake_before(deadline);
     }
 
@@ -372,7 +370,6 @@ impl QpEntry {
             in_flight: 0,
             ready: false,
             touched: false,
-            armed: None,
         }
     }
 }
@@ -427,6 +424,7 @@ impl Tables {
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
+        self.timers.disarm(index);
         self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);
         flow
@@ -520,11 +518,8 @@ impl Tables {
                 let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
             }
         }
-        if let Some(at) = entry.qp.poll_timeout()
-            && entry.armed.is_none_or(|armed| at < armed)
-        {
-            entry.armed = Some(at);
-            self.timers.push(Reverse((at, index)));
+        if let Some(at) = entry.qp.poll_timeout() {
+            self.timers.arm(index, at);
         }
         let in_flight = entry.qp.packets_in_flight();
         let (was, flow) = (entry.in_flight, entry.flow);
@@ -552,15 +547,8 @@ impl Tables {
 
     /// Runs the timers that are due.
     fn expire(&mut self, now: Instant) {
-        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
-            if at > now {
-                return;
-            }
-            self.timers.pop();
+        while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };
-            if entry.armed == Some(at) {
-                entry.armed = None;
-            }
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry.qp.handle_timeout(now);
             }

@@ -16,6 +16,7 @@ pub mod port;
 mod rx;
 mod stats;
 pub mod sys;
+mod timers;
 mod tx;
 pub mod verbs;
 

@@ -1,0 +1,161 @@
+//! Deadlines of queue pairs: when the engine must look at which one again.
+//!
+//! A binary heap with lazy deletion. A deadline that moves later stays where it is and is looked at in vain; one that
+//! moves earlier, or is gone, leaves a stale entry behind. Invariant: stale entries never outnumber the others by more
+//! than [`STALE_MAX`], because then the heap is built anew; so a far deadline that short ones interrupt for hours (ACK
+//! timeouts up to 2.4 h, acknowledgements every 50 us) costs nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use transport::Instant;
+
+/// Stale entries that are not worth the effort.
+const STALE_MAX: usize = 64;
+
+/// See the module documentation. Queue pairs are known by their index.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Instant, u16)>>,
+    /// The entry of each queue pair that is not stale.
+    armed: Vec<Option<Instant>>,
+    /// How many are.
+    live: usize,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Self {
+        Self { heap: BinaryHeap::with_capacity(256), armed: Vec::new(), live: 0 }
+    }
+
+    /// The queue pair is to be looked at by `at`.
+    #[inline]
+    pub(crate) fn arm(&mut self, index: u16, at: Instant) {
+        match self.armed.get(usize::from(index)).copied().flatten() {
+            Some(armed) if armed <= at => {}
+            armed => self.push(index, at, armed.is_none()),
+        }
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn disarm(&mut self, index: u16) {
+        if let Some(armed) = self.armed.get_mut(usize::from(index))
+            && armed.take().is_some()
+        {
+            self.live -= 1;
+            self.tidy();
+        }
+    }
+
+    /// When [`expire`](Self::expire) has something, at the earliest.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// A queue pair whose time has come. It is no longer armed.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<u16> {
+        while self.next().is_some_and(|at| at <= now) {
+            let Reverse((at, index)) = self.heap.pop()?;
+            let armed = &mut self.armed[usize::from(index)];
+            if *armed == Some(at) {
+                *armed = None;
+                self.live -= 1;
+                self.tidy();
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    fn push(&mut self, index: u16, at: Instant, is_new: bool) {
+        let place = usize::from(index);
+        if self.armed.len() <= place {
+            self.armed.resize(place + 1, None);
+        }
+        self.armed[place] = Some(at);
+        self.live += usize::from(is_new);
+        self.heap.push(Reverse((at, index)));
+        self.tidy();
+    }
+
+    /// Builds the heap anew if most of it is stale: once in as many calls as it has entries.
+    #[inline]
+    fn tidy(&mut self) {
+        if self.heap.len() > 2 * self.live + STALE_MAX {
+            let mut entries = std::mem::take(&mut self.heap).into_vec();
+            entries.retain(|Reverse((at, index))| self.armed[usize::from(*index)] == Some(*at));
+            // A deadline that was interrupted and armed again is there twice.
+            entries.sort_unstable();
+            entries.dedup();
+            self.heap = entries.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::random_u64;
+
+    /// Goal: exactly those expire that a plain table says, in its order, and the heap stays small. Method: random calls,
+    /// most deadlines near, some far, on a few queue pairs.
+    #[test]
+    fn they_expire_as_in_a_plain_table_and_the_heap_stays_small() {
+        let mut timers = Timers::new();
+        let mut table = [None::<Instant>; 8];
+        let mut now = Instant(0);
+        let seed = random_u64() | 1;
+        let mut random = seed;
+        let mut draw = move |below: u64| {
+            // xorshift64
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for step in 0..200_000 {
+            let index = draw(8) as u16;
+            let row = &mut table[usize::from(index)];
+            match draw(8) {
+                0 => {
+                    timers.disarm(index);
+                    *row = None;
+                }
+                1..=2 => now = now.plus_ns(draw(100)),
+                n => {
+                    // Every other one is the retransmission timer of an hour that is armed again and again.
+                    let at = if n % 2 == 0 { Instant(3_600_000_000_000) } else { now.plus_ns(draw(200)) };
+                    timers.arm(index, at);
+                    *row = Some(row.map_or(at, |armed| armed.min(at)));
+                }
+            }
+            let due = table.iter().flatten().filter(|at| **at <= now).count();
+            let expired: Vec<u16> = std::iter::from_fn(|| timers.expire(now)).collect();
+            assert_eq!(expired.len(), due, "step {step}, seed {seed}");
+            for index in expired {
+                let at = table[usize::from(index)].take();
+                assert!(at.is_some_and(|at| at <= now), "step {step}, seed {seed}");
+            }
+            let live = table.iter().flatten().count();
+            assert!(timers.heap.len() <= 2 * live + STALE_MAX, "step {step}, seed {seed}");
+            let first = table.iter().flatten().min();
+            assert!(first.is_none_or(|first| timers.next() <= Some(*first)), "step {step}, seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_far_deadline_interrupted_by_near_ones_is_there_once() {
+        let mut timers = Timers::new();
+        let far = Instant(1 << 40);
+        for n in 0..100_000 {
+            timers.arm(3, far);
+            timers.arm(3, Instant(n));
+            assert_eq!(timers.expire(Instant(n)), Some(3));
+        }
+        timers.arm(3, far);
+        assert!(timers.heap.len() <= 2 + STALE_MAX);
+        assert_eq!((timers.expire(far), timers.expire(far)), (Some(3), None));
+    }
+}
