@@ -43,10 +43,8 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             }));
         }
     }
-    // A survivor that waits with nothing unacknowledged learns of the death only if somebody tells it.
-    let sides = if scale == Scale::Full { vec![Side::Server, Side::Client] } else { Vec::new() };
     for place in of_two_kinds(scale, Spread::Two) {
-        for &side in &sides {
+        for side in [Side::Server, Side::Client] {
             let what = format!("rping whose {}", is_killed(side));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 let ended = rping(lab, &place, name, side)?;
@@ -119,8 +117,13 @@ fn kill(side: Side, server: &mut Running, client: &mut Running) -> Ended {
     other.wait(BOUND)
 }
 
-/// Kills one side of an endless rping; how the other ended.
+/// Kills one side of an endless rping; how the other ended. It may wait with nothing unacknowledged, and then it learns
+/// of the death only from another process on the killed one's host.
 fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, String> {
+    let (bystander_port, bystander_name) = (lab.port(), format!("{name}-bystander"));
+    let words = ["rping", "-s", "-P", "-p", &bystander_port.to_string()];
+    let mut bystander = start(lab, place, killed, &bystander_name, &words)?;
+    wait_ready(&mut bystander, Ready::Cm(bystander_port))?;
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
     let common = ["-a", address, "-p", &port_word];

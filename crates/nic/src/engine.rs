@@ -257,13 +257,17 @@ impl Engine {
             core.transmit(now);
             self.unlock_and_deliver(core);
         });
+        for farewell in self.bag.take_farewells() {
+            self.cm.say_farewell(now(), farewell);
+        }
         records
     }
 
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.lock().tables.timers.next();
-        [timer, self.cm.poll_timeout(), self.held.next_offer(now())].into_iter().flatten().min()
+        let deaths = self.bag.second_look_at().map(Instant);
+        [timer, self.cm.poll_timeout(), self.held.next_offer(now()), deaths].into_iter().flatten().min()
     }
 
     /// Wakes the background thread if it would sleep past `deadline`.

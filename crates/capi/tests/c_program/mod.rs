@@ -1,5 +1,6 @@
 //! C programs against the libraries in the directory this test was built into.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,13 +29,18 @@ pub(crate) fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a program with our libraries; `None` after saying why there are none.
+/// Runs a program with our libraries, in a domain of its own; `None` after saying why there are none.
 pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     let Some(libraries) = run_directory(program) else {
         println!("skipped: needs cargo build of both libraries first");
         return None;
     };
-    Some(Command::new(program).env("LD_LIBRARY_PATH", libraries).output().expect("running the program"))
+    let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
+    let port = probe.local_addr().expect("it is bound").port();
+    drop(probe);
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", libraries).env("ROXIE_DOMAIN", format!("c-program-{port}:{port}"));
+    Some(command.output().expect("running the program"))
 }
 
 /// A directory beside the program with both libraries under the names that programs ask for.

@@ -1,16 +1,19 @@
-//! The socket group and the bag it lives in.
+//! The socket group, and the bag it and the book of wills live in.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::program::STEERING;
+use super::will::Book;
 use super::{JoinError, SLOTS};
 use crate::port::{RECEIVE_BUFFER, receive_socket};
 use crate::sys::{self, DescriptorLimit, Opt, SockAddr};
 
-/// GSI queue and slots. One SCM_RIGHTS message carries 253 descriptors at most.
+/// GSI queue and slots.
 const GROUP_LEN: usize = 1 + SLOTS as usize;
+/// The group, then the book: as many descriptors as one SCM_RIGHTS message carries.
+const BAG_LEN: usize = GROUP_LEN + 1;
 /// Index of the GSI queue.
 const GSI: usize = 0;
 
@@ -42,27 +45,40 @@ pub(super) fn found(port: u16) -> io::Result<OwnedFd> {
         sockets.push(socket);
     }
     let (into, bag) = sys::seqpacket_pair()?;
-    let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    let book = Book::new()?;
+    let mut borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    borrowed.push(book.file().as_fd());
     sys::send_record(into.as_fd(), b"bag", &[], &borrowed)?;
     Ok(bag)
 }
 
-/// Looks into the bag for the GSI socket and the one of `slot`.
+/// What a member takes out of the bag.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) gsi: OwnedFd,
+    /// The socket of one slot.
+    pub(super) queue: OwnedFd,
+    pub(super) book: Book,
+}
+
+/// Looks into the bag for the GSI socket, the one of `slot`, and the book.
 ///
 /// # Errors
 /// [`JoinError::TooFewDescriptors`]; `EPROTO` if this is no bag.
-pub(super) fn peek(bag: BorrowedFd<'_>, slot: u8) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn peek(bag: BorrowedFd<'_>, slot: u8) -> io::Result<Contents> {
     let _limit = DescriptorLimit::raise();
-    let mut sockets = Vec::with_capacity(GROUP_LEN);
-    let received = sys::recv_record(bag, &mut [0; 16], &mut sockets, true)?;
+    let mut contents = Vec::with_capacity(BAG_LEN);
+    let received = sys::recv_record(bag, &mut [0; 16], &mut contents, true)?;
     if received.truncated {
         return Err(JoinError::TooFewDescriptors.into());
     }
-    if sockets.len() != GROUP_LEN {
+    if contents.len() != BAG_LEN {
         return Err(io::Error::from_raw_os_error(libc::EPROTO));
     }
-    let queue = sockets.swap_remove(1 + usize::from(slot));
-    Ok((sockets.swap_remove(0), queue))
+    // From the end on, so that the others keep their places.
+    let book = Book::from(contents.swap_remove(GROUP_LEN));
+    let queue = contents.swap_remove(1 + usize::from(slot));
+    Ok(Contents { gsi: contents.swap_remove(GSI), queue, book })
 }
 
 /// A slot's socket begins to receive for a process that has claimed it; what was meant for others is thrown away.

@@ -4,18 +4,27 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::group::{self, Contents};
 use super::record::{Record, SHORT_MAX};
-use super::{DomainConfig, JoinError, SLOTS, group};
+use super::{DomainConfig, JoinError, SLOTS};
 use crate::sys::{self, Credentials, DescriptorLimit, PollFd, now_ns};
 
 /// What a member has.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) slot: u8,
-    pub(super) gsi: OwnedFd,
-    pub(super) queue: OwnedFd,
+    pub(super) contents: Contents,
     pub(super) listener: OwnedFd,
     pub(super) bag: OwnedFd,
+    /// The member that gave us the bag; `None` if we founded the domain.
+    pub(super) neighbour: Option<Neighbour>,
+}
+
+/// Another member, and a connection to it.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) slot: u8,
+    pub(super) connection: OwnedFd,
 }
 
 /// A process that is a member of a domain.
@@ -30,7 +39,7 @@ pub struct Member {
 /// What a scan of the slots found.
 enum Scan {
     /// A member that gave us the bag.
-    Bag(OwnedFd),
+    Bag(OwnedFd, Neighbour),
     /// Nobody, or nobody who would help, and why.
     Nobody(Option<JoinError>),
 }
@@ -50,7 +59,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     let start = now_ns();
     loop {
         let (error, patience_ns) = match scan(config)? {
-            Scan::Bag(bag) => return claim_slot(config, bag),
+            Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)),
             Scan::Nobody(Some(error)) => (error, SILENT_NS),
             Scan::Nobody(None) => match found(config)? {
                 Ok(claim) => return Ok(claim),
@@ -96,7 +105,7 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
             continue;
         }
         match ask_for_bag(config, &connection, member) {
-            Ok(bag) => return Ok(Scan::Bag(bag)),
+            Ok(bag) => return Ok(Scan::Bag(bag, Neighbour { slot, connection })),
             // One that can be waited for outweighs those that cannot.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
             Err(error) => {
@@ -145,19 +154,19 @@ fn found(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
     };
     // Somebody may have been faster than our first scan.
     match scan(config)? {
-        Scan::Bag(bag) => return claim_slot(config, bag).map(Ok),
+        Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)).map(Ok),
         Scan::Nobody(Some(error)) => return Ok(Err(error)),
         Scan::Nobody(None) => {}
     }
     match group::found(config.udp_port) {
-        Ok(bag) => claim_slot(config, bag).map(Ok),
+        Ok(bag) => claim_slot(config, bag, None).map(Ok),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(Err(busy)),
         Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(JoinError::TooFewDescriptors.into()),
         Err(e) => Err(e),
     }
 }
 
-fn claim_slot(config: &DomainConfig, bag: OwnedFd) -> io::Result<Claim> {
+fn claim_slot(config: &DomainConfig, bag: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
     for slot in slots_at_random() {
         let listener = match sys::bind_seqpacket(&config.slot_name(slot)) {
             Ok(listener) => listener,
@@ -165,14 +174,14 @@ fn claim_slot(config: &DomainConfig, bag: OwnedFd) -> io::Result<Claim> {
             Err(e) => return Err(e),
         };
         sys::listen(listener.as_fd(), BACKLOG)?;
-        let (gsi, queue) = group::peek(bag.as_fd(), slot)?;
-        return Ok(Claim { slot, gsi, queue, listener, bag });
+        let contents = group::peek(bag.as_fd(), slot)?;
+        return Ok(Claim { slot, contents, listener, bag, neighbour });
     }
     Err(JoinError::Full.into())
 }
 
 /// All slots, each once. Any step reaches all of them, because their number is prime.
-fn slots_at_random() -> impl Iterator<Item = u8> {
+pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
     const { assert!(SLOTS == 251, "must be prime") };
     let random = sys::random_u64();
     let slots = u64::from(SLOTS);

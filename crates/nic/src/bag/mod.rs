@@ -11,8 +11,12 @@
 //! when its owner dies, however it dies. Members answer JOIN with the bag, and forward trains that reached the
 //! wrong process as FRAME (`record.rs`).
 //!
+//! What a member leaves to be said to its peers should it die is written in a book that lies in the bag, too (`will.rs`);
+//! the others see it die, because its connection to one of them breaks (`departed.rs`).
+//!
 //! Start with `join.rs`, then `serve.rs` and `forward.rs`.
 
+mod departed;
 mod error;
 mod forward;
 mod group;
@@ -21,6 +25,7 @@ mod program;
 mod record;
 mod serve;
 mod service;
+mod will;
 
 pub use error::JoinError;
 pub use join::{Member, members};
@@ -28,14 +33,19 @@ pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use transport::cm::{Farewell, WillChange};
 use wire::Gid;
 
 use crate::port::{ROCE_PORT, RxTrain};
 use crate::sys::{self, Credentials};
 use forward::Links;
+use group::Contents;
+use join::Claim;
 use serve::Server;
+use will::{Book, Will};
 
 /// Slots of a domain.
 pub const SLOTS: u8 = 251;
@@ -108,6 +118,12 @@ pub struct Membership {
     slot: u8,
     gsi: OwnedFd,
     queue: OwnedFd,
+    book: Book,
+    will: Mutex<Will>,
+    /// What the last owner of the slot left to be said.
+    inherited: Mutex<Vec<Farewell>>,
+    /// Nanoseconds; 0: not wanted.
+    second_look_at: AtomicU64,
     server: Arc<Server>,
     links: Links,
 }
@@ -118,16 +134,23 @@ impl Membership {
     /// # Errors
     /// A [`JoinError`] inside; kind `AddrInUse` if somebody else has the port. What the kernel says otherwise.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
-        let claim = join::join(config)?;
-        group::open(claim.queue.as_fd())?;
-        let server = Arc::new(Server::new(config.clone(), claim.slot, claim.listener, claim.bag)?);
-        Ok(Membership {
-            slot: claim.slot,
-            gsi: claim.gsi,
-            queue: claim.queue,
-            server,
-            links: Links::new(config.clone(), claim.slot),
-        })
+        let Claim { slot, contents: Contents { gsi, queue, book }, listener, bag, neighbour } =
+            join::join(config)?;
+        group::open(queue.as_fd())?;
+        // A book that cannot be read has nothing to say.
+        let inherited = Mutex::new(book.take(slot).unwrap_or_default());
+        let server = Arc::new(Server::new(config.clone(), slot, listener, bag)?);
+        let (will, links) = (Mutex::new(Will::new(slot)), Links::new(config.clone(), slot));
+        let second_look_at = AtomicU64::new(0);
+        let member = Membership { slot, gsi, queue, book, will, inherited, second_look_at, server, links };
+        if let Some(neighbour) = neighbour {
+            let slot = neighbour.slot;
+            // It has died since; then its will may be ours to execute.
+            if member.server.befriend(neighbour).is_err() {
+                member.server.departs(slot);
+            }
+        }
+        Ok(member)
     }
 
     /// This process's slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
@@ -188,6 +211,14 @@ impl Membership {
     #[must_use]
     pub fn connects(&self) -> u64 {
         self.links.connects()
+    }
+
+    /// Writes down what others shall say if this process dies.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn change_will(&self, change: WillChange) -> io::Result<()> {
+        self.will.lock().unwrap_or_else(PoisonError::into_inner).change(&self.book, change)
     }
 
     /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in

@@ -3,7 +3,7 @@
 //! ```text
 //! 0   magic "RXI1"
 //! 4   u16 type            u16 length of all headers (where a FRAME's packets begin)
-//! 8   u32 layout version, 1
+//! 8   u32 layout version, 2
 //! 12  u32 sender's slot (0xffffffff: none yet)
 //! 16  body by type
 //! ```
@@ -23,7 +23,7 @@ pub(super) const RECORD_MAX: usize = FRAME_LEN + 65_536;
 pub(super) const SHORT_MAX: usize = 64;
 
 const MAGIC: [u8; 4] = *b"RXI1";
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const NO_SLOT: u32 = u32::MAX;
 
 const JOIN: u16 = 1;
@@ -50,7 +50,7 @@ pub(super) enum Record<'a> {
     Refuse { errno: u32 },
     /// A train for you.
     Frame(RxTrain<'a>),
-    /// Are you there?
+    /// Are you there? From a member, also: I watch this connection.
     Ping,
     /// Yes.
     Pong,
@@ -88,6 +88,11 @@ impl<'a> Record<'a> {
             _ => None,
         };
         record.ok_or(BadRecord::Malformed)
+    }
+
+    /// The slot of whoever sent a record that [`parse`](Self::parse) has taken; `None` if it has none yet.
+    pub(super) fn sender(bytes: &[u8]) -> Option<u8> {
+        u32_at(bytes, 12).and_then(|slot| u8::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
     }
 
     /// Writes everything but a FRAME's packets, which are to follow; returns the length.
@@ -224,7 +229,7 @@ mod tests {
         let bytes = emitted(&Record::Welcome { udp_port: 4791 });
         let want = [
             &b"RXI1"[..],
-            &[2, 0, 28, 0, 1, 0, 0, 0, 7, 0, 0, 0],
+            &[2, 0, 28, 0, 2, 0, 0, 0, 7, 0, 0, 0],
             &[251, 0, 0, 0, 16, 24, 0xb7, 0x12, 1, 0, 0, 0],
         ];
         assert_eq!(bytes, want.concat());
@@ -247,6 +252,7 @@ mod tests {
             };
             let mut bytes = emitted(&Record::Frame(train));
             assert_eq!((bytes.len(), bytes[19]), (FRAME_LEN, FROM_GSI));
+            assert_eq!(Record::sender(&bytes), Some(7));
             bytes.extend(train.bytes);
             let Ok(Record::Frame(got)) = Record::parse(&bytes, 4791) else { panic!("no frame") };
             assert_eq!((got.src, got.dst, got.src_port), (train.src, train.dst, train.src_port));
@@ -262,7 +268,7 @@ mod tests {
             assert_eq!(Record::parse(&bytes[..len], 1).unwrap_err(), BadRecord::Malformed, "{len}");
         }
         let mut other = bytes.clone();
-        other[8] = 2;
+        other[8] = 1;
         assert_eq!(Record::parse(&other, 1).unwrap_err(), BadRecord::Version);
         let mut bad_length = bytes;
         bad_length[6] = 3;

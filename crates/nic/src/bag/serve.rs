@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::join::send_bag;
+use super::join::{Neighbour, send_bag};
 use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxTrain;
@@ -22,16 +22,30 @@ pub(super) struct Server {
     pub(super) bag: OwnedFd,
     sockets: Mutex<HashMap<u64, Socket>>,
     next_token: AtomicU64,
-    /// The buffer for records; whoever has it serves.
-    buffer: Mutex<Vec<u8>>,
+    /// Whoever has it serves.
+    turn: Mutex<Turn>,
+    /// Slots whose owner has closed its connection to us, and may be dead.
+    departed: Mutex<Vec<u8>>,
     /// The process that made this; a forked child shares `epoll` and must not change it.
     pid: u32,
+}
+
+/// What the serving thread keeps.
+#[derive(Debug)]
+struct Turn {
+    /// For records.
+    buffer: Vec<u8>,
+    /// Listeners that are not watched for now, and until when (nanoseconds).
+    paused: Vec<u64>,
+    paused_until: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Socket {
     fd: Arc<OwnedFd>,
     role: Role,
+    /// The slot at the other end, once it has said that it watches this connection.
+    peer: Option<u8>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,12 +56,17 @@ enum Role {
     Service(String),
     /// A connection accepted at the listener with this token.
     Connection(u64),
+    /// A connection of ours to another member, who sees by it when we die, as we see when it does.
+    Neighbour,
 }
 
 /// Every member has at most one connection to each of our names.
 const CONNECTIONS_MAX: usize = 4 * SLOTS as usize;
 /// Records taken from one connection before the next one's turn.
 const RECORDS_PER_TURN: usize = 32;
+/// How long connections wait when no descriptor is left to accept them. They would keep the listener readable, and who
+/// sleeps until it is readable would spin.
+const PAUSE_NS: u64 = 100_000_000;
 /// Turns before returning to the caller, who has other things to do.
 const TURNS_MAX: usize = 8;
 
@@ -60,20 +79,22 @@ impl Server {
             bag,
             sockets: Mutex::new(HashMap::new()),
             next_token: AtomicU64::new(0),
-            buffer: Mutex::new(vec![0; RECORD_MAX]),
+            turn: Mutex::new(Turn { buffer: vec![0; RECORD_MAX], paused: Vec::new(), paused_until: 0 }),
+            departed: Mutex::default(),
             pid: std::process::id(),
         };
-        server.add(listener, Role::Slot)?;
+        server.add(listener, Role::Slot, None)?;
         Ok(server)
     }
 
     /// Serves whoever has something for us; one thread at a time.
     pub(super) fn poll(&self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let mut buffer = match self.buffer.try_lock() {
-            Ok(buffer) => buffer,
+        let mut turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
+        self.resume(&mut turn);
         let (mut tokens, mut trains) = ([0; 16], 0);
         for _ in 0..TURNS_MAX {
             let ready = self.epoll.ready(&mut tokens);
@@ -84,17 +105,44 @@ impl Server {
                 // It may have been removed since; nothing is locked while it is served, so `f` may do anything.
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
-                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd),
-                    Role::Connection(_) => trains += self.serve(token, &socket.fd, &mut buffer, f),
+                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut turn),
+                    Role::Connection(_) | Role::Neighbour => {
+                        trains += self.serve(token, &socket.fd, &mut turn.buffer, f);
+                    }
                 }
             }
         }
         trains
     }
 
+    /// Connects us to another member for as long as both live.
+    pub(super) fn befriend(&self, neighbour: Neighbour) -> io::Result<()> {
+        let Neighbour { slot, connection } = neighbour;
+        // It says who we are.
+        let mut out = [0; SHORT_MAX];
+        let len = Record::Ping.emit(Some(self.slot), &mut out);
+        sys::send_record(connection.as_fd(), &out[..len], &[], &[])?;
+        self.add(connection, Role::Neighbour, Some(slot)).map(drop)
+    }
+
+    /// True if another member will see our end.
+    pub(super) fn has_neighbour(&self) -> bool {
+        self.lock().values().any(|socket| socket.peer.is_some())
+    }
+
+    /// The owner of a slot may have died.
+    pub(super) fn departs(&self, slot: u8) {
+        self.departed.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    }
+
+    /// The slots whose owners hung up since the last call.
+    pub(super) fn take_departed(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.departed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Starts listening on the name of a service; returns the token to stop with.
     pub(super) fn add_service(&self, name: String, listener: OwnedFd) -> io::Result<u64> {
-        self.add(listener, Role::Service(name))
+        self.add(listener, Role::Service(name), None)
     }
 
     /// Stops listening, and closes the connections that came that way: their peers look the name up again.
@@ -121,12 +169,39 @@ impl Server {
         self.lock().values().any(|s| matches!(&s.role, Role::Service(own) if own == name))
     }
 
-    fn accept(&self, listener: u64, fd: &OwnedFd) {
-        while let Ok(connection) = sys::accept(fd.as_fd()) {
+    fn accept(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+        loop {
+            let connection = match sys::accept(fd.as_fd()) {
+                Ok(connection) => connection,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Interrupted, or a connection that is gone already.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
+                Err(_) => return self.pause(listener, fd, turn),
+            };
             let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| self.config.admits(c));
             if admitted && self.lock().len() < CONNECTIONS_MAX {
                 // Out of memory: the connection is closed, and the peer tries again.
-                let _token = self.add(connection, Role::Connection(listener));
+                let _token = self.add(connection, Role::Connection(listener), None);
+            }
+        }
+    }
+
+    fn pause(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+        // It is there, unless the application closed descriptors that are not its own.
+        let _absent = self.epoll.remove(fd.as_fd());
+        turn.paused.push(listener);
+        turn.paused_until = sys::now_ns() + PAUSE_NS;
+    }
+
+    fn resume(&self, turn: &mut Turn) {
+        if turn.paused.is_empty() || sys::now_ns() < turn.paused_until {
+            return;
+        }
+        for token in turn.paused.drain(..) {
+            // A service may have been released meanwhile.
+            if let Some(socket) = self.lock().get(&token) {
+                // Out of memory for this is out of memory for more.
+                let _deaf = self.epoll.add(socket.fd.as_fd(), token);
             }
         }
     }
@@ -157,7 +232,10 @@ impl Server {
                         self.answer(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
                     }
                 }
-                Ok(Record::Ping) => self.answer(fd, &Record::Pong),
+                Ok(Record::Ping) => {
+                    self.learn(token, Record::sender(&buffer[..received.len]));
+                    self.answer(fd, &Record::Pong);
+                }
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}
                 Err(BadRecord::Version) => {
                     self.answer(fd, &Record::Refuse { errno: libc::EPROTONOSUPPORT as u32 });
@@ -176,16 +254,25 @@ impl Server {
     }
 
     fn hang_up(&self, token: u64, trains: usize) -> usize {
-        if let Some(socket) = self.lock().remove(&token) {
+        let removed = self.lock().remove(&token);
+        if let Some(socket) = removed {
             self.forget(&socket);
+            socket.peer.into_iter().for_each(|slot| self.departs(slot));
         }
         trains
     }
 
-    fn add(&self, fd: OwnedFd, role: Role) -> io::Result<u64> {
+    /// Who is at the other end of a connection, and watches it.
+    fn learn(&self, token: u64, peer: Option<u8>) {
+        if let Some(socket) = self.lock().get_mut(&token) {
+            socket.peer = peer;
+        }
+    }
+
+    fn add(&self, fd: OwnedFd, role: Role, peer: Option<u8>) -> io::Result<u64> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let fd = Arc::new(fd);
-        self.lock().insert(token, Socket { fd: Arc::clone(&fd), role });
+        self.lock().insert(token, Socket { fd: Arc::clone(&fd), role, peer });
         if let Err(e) = self.epoll.add(fd.as_fd(), token) {
             self.lock().remove(&token);
             return Err(e);
@@ -201,4 +288,9 @@ impl Server {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A connection that ended before it was accepted, rather than a lack of anything.
+fn is_connection_error(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPERM))
 }

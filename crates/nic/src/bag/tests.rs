@@ -6,12 +6,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use transport::cm::CmId;
+use wire::Qpn;
+
 use super::*;
 use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use crate::sys::{PollFd, random_u64};
 
 /// A domain nobody else uses. Its port is below those that sockets get by themselves.
-fn new_domain() -> DomainConfig {
+pub(super) fn new_domain() -> DomainConfig {
     let udp_port = loop {
         let port = 20_000 + (random_u64() % 12_000) as u16;
         if UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
@@ -24,7 +27,7 @@ fn new_domain() -> DomainConfig {
 
 /// What a train said, kept.
 #[derive(Debug, Eq, PartialEq)]
-struct Got {
+pub(super) struct Got {
     queue: RxQueue,
     src: IpAddr,
     dst: IpAddr,
@@ -41,7 +44,7 @@ impl Got {
 }
 
 /// Runs `f` while a thread answers for `members`; gives back the trains forwarded to any of them.
-fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -> (T, Vec<Got>) {
+pub(super) fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -> (T, Vec<Got>) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
@@ -66,7 +69,7 @@ fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -> (T, Vec<G
 }
 
 /// Founds a domain and joins it `count - 1` times.
-fn members_of(config: &DomainConfig, count: usize) -> Vec<Membership> {
+pub(super) fn members_of(config: &DomainConfig, count: usize) -> Vec<Membership> {
     let mut all = vec![Membership::join(config).unwrap()];
     while all.len() < count {
         let (new, _) = while_serving(&all.iter().collect::<Vec<_>>(), || Membership::join(config).unwrap());
@@ -352,18 +355,40 @@ fn member_process() {
     let config =
         DomainConfig { name: name.to_owned(), udp_port: port.parse().unwrap(), ..DomainConfig::default() };
     let member = Membership::join(&config).unwrap();
-    let _claim = member.claim_service(1, 2, ServiceAddress::Any4).unwrap();
+    // Only one member gets it.
+    let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
+    member.change_will(WillChange::Add(farewell_of(member.slot()))).unwrap();
+    // Descriptors that leave only as many as said.
+    let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
+    let mut files: Vec<_> = left.map(|_| fill_descriptors()).unwrap_or_default();
+    files.truncate(files.len().saturating_sub(left.unwrap_or(0)));
     println!("\nslot {}", member.slot());
     let start = sys::now_ns();
     while sys::now_ns() - start < 60_000_000_000 {
         let mut fds = [PollFd::readable(member.listener_fd())];
-        sys::poll(&mut fds, Some(1_000_000_000)).unwrap();
+        sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
+        member.take_farewells();
+        if left.is_some() {
+            println!("\nturn");
+        }
     }
 }
 
+/// Opens files until there is no descriptor.
+fn fill_descriptors() -> Vec<std::fs::File> {
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// What the member with a slot leaves to be said in [`member_process`].
+pub(super) fn farewell_of(slot: u8) -> Farewell {
+    let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
+    let id = CmId(u32::from(slot) << 24 | 1);
+    Farewell { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
+}
+
 /// Starts a member in a process of its own; returns its slot, too.
-fn spawn_member(config: &DomainConfig) -> (Child, u8) {
+pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u8) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
         .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
@@ -448,7 +473,7 @@ fn datagrams_for_nobody_pin_no_memory() {
         for _ in 0..200 {
             sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
         }
-        sys::discard_waiting(group::peek(bag.as_fd(), slot).unwrap().1.as_fd())
+        sys::discard_waiting(group::peek(bag.as_fd(), slot).unwrap().queue.as_fd())
     };
     let bag = a.server.bag.try_clone().unwrap();
     let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
@@ -459,6 +484,42 @@ fn datagrams_for_nobody_pin_no_memory() {
     assert!(kept(&bag, slot) > 50);
     drop(b);
     assert!(kept(&bag, slot) <= 2);
+}
+
+#[test]
+fn a_member_without_descriptors_does_not_spin() {
+    let config = new_domain();
+    // The limit holds for the helper only: it founds the domain, then uses its descriptors up but for one.
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
+        .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
+        .env("ROXIE_TEST_DESCRIPTORS", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut lines = lines.filter(|line| !line.is_empty());
+    let slot = lines.find_map(|line| line.strip_prefix("slot ")?.parse().ok()).unwrap();
+    let name = config.slot_name(slot);
+    let waiting: Vec<_> = (0..3).map(|_| sys::connect_seqpacket(&name).unwrap()).collect();
+    // It waits 100 ms for something to do; each accept that fails, and each pause, wakes it once.
+    let start = sys::now_ns();
+    assert!(lines.by_ref().take(30).all(|line| line == "turn"));
+    let took = sys::now_ns() - start;
+    assert!(took > 1_000_000_000, "30 turns in {took} ns");
+    // The one it could accept goes, and those that wait have their turn.
+    let mut waiting = waiting.into_iter();
+    drop(waiting.next());
+    let second = waiting.next().unwrap();
+    let mut ping = [0; record::SHORT_MAX];
+    let len = record::Record::Ping.emit(None, &mut ping);
+    sys::send_record(second.as_fd(), &ping[..len], &[], &[]).unwrap();
+    let mut answer = [PollFd::readable(second.as_raw_fd())];
+    assert_eq!(sys::poll(&mut answer, Some(5_000_000_000)).unwrap(), 1, "no answer");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

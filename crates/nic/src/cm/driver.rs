@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::Instant;
-use transport::cm::{Cm, CmConfig, CmEventKind, CmId, ListenerId, MadBytes, MadOutcome, PeerParams};
+use transport::cm::{
+    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, PeerParams, WillChange,
+};
 use wire::{Gid, Qpn};
 
 use super::event::Happening;
@@ -39,6 +41,13 @@ struct Delivery {
     happening: Happening,
 }
 
+/// What the state machine wants done.
+struct Output {
+    will: Vec<WillChange>,
+    mads: Vec<(Gid, Gid, MadBytes)>,
+    deliveries: Vec<Delivery>,
+}
+
 impl CmDriver {
     /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the
     /// process that had the slot before.
@@ -59,6 +68,11 @@ impl CmDriver {
     /// Answers a request that no process of this host listens for.
     pub(crate) fn reject_no_listener(&self, mad: &MadBytes, src: Gid, dst: Gid) {
         self.lock().cm.reject_no_listener(mad, src, dst);
+    }
+
+    /// Tells the peer of another process of this host, which has died; with the next [`poll`](Self::poll).
+    pub(crate) fn say_farewell(&self, now: Instant, farewell: Farewell) {
+        self.lock().cm.say_farewell(now, farewell);
     }
 
     /// A QP of ours has received its first packet.
@@ -96,7 +110,8 @@ impl CmDriver {
         let _in_order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut carried = 0;
         loop {
-            let (mads, deliveries) = self.lock().drain(now);
+            let Output { will, mads, deliveries } = self.lock().drain(now);
+            will.into_iter().for_each(|change| link.change_will(change));
             if mads.is_empty() && deliveries.is_empty() {
                 return carried;
             }
@@ -116,7 +131,7 @@ impl CmDriver {
 }
 
 impl State {
-    fn drain(&mut self, now: Instant) -> (Vec<(Gid, Gid, MadBytes)>, Vec<Delivery>) {
+    fn drain(&mut self, now: Instant) -> Output {
         let mut deliveries = Vec::new();
         while let Some(event) = self.cm.poll_event() {
             match event.kind {
@@ -163,7 +178,11 @@ impl State {
         while let Some(mad) = self.cm.poll_transmit() {
             mads.push(mad);
         }
-        (mads, deliveries)
+        let mut will = Vec::new();
+        while let Some(change) = self.cm.poll_will() {
+            will.push(change);
+        }
+        Output { will, mads, deliveries }
     }
 
     /// A child of the listener for a request; `None` if the listener is gone, and then the peer is told.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use transport::Instant;
-use transport::cm::MadBytes;
+use transport::cm::{MadBytes, WillChange};
 use wire::Gid;
 
 use super::CmDriver;
@@ -14,9 +14,11 @@ use crate::engine::{self, Engine};
 use crate::gid::GidTable;
 use crate::sys::{Netlink, Route};
 
-/// Sends one MAD from QP1.
+/// Where output goes: one MAD from QP1, or into the book of wills.
 pub(crate) trait GsiLink {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes);
+    /// Others shall say this should the process die.
+    fn change_will(&self, change: WillChange);
 }
 
 /// A claimed service name; dropping it releases the name.
@@ -38,6 +40,11 @@ pub(crate) trait Host: GsiLink + Send + Sync {
 impl GsiLink for Engine {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
         Engine::send_mad(self, src, dst, mad);
+    }
+
+    fn change_will(&self, change: WillChange) {
+        // Without memory for it the peer learns of our death from its timeouts.
+        let _unwritten = self.bag.change_will(change);
     }
 }
 

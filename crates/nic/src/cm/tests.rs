@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use transport::cm::{MadBytes, MadOutcome};
+use transport::cm::{MadBytes, MadOutcome, WillChange};
 use transport::{AsyncEventKind, Instant, QpAttrMask, QpState};
 use wire::{Gid, Qpn};
 
@@ -39,6 +39,7 @@ impl GsiLink for Desk {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
+    fn change_will(&self, _change: WillChange) {}
 }
 
 impl Host for Desk {

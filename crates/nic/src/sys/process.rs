@@ -1,4 +1,4 @@
-//! What the process may: its user and its descriptor limit.
+//! What the process may: its user and its limits.
 
 use std::sync::Mutex;
 
@@ -7,6 +7,15 @@ use std::sync::Mutex;
 pub fn effective_uid() -> u32 {
     // SAFETY: geteuid takes no argument and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+/// Bytes up to which this process may write files; a write beyond brings SIGXFSZ.
+#[must_use]
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit the kernel may write; the call cannot fail with these arguments.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several may

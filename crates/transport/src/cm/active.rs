@@ -47,6 +47,7 @@ impl Cm {
             backlog_of: None,
             unanswered: None,
             answer: None,
+            in_will: false,
             deadline: None,
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
@@ -74,6 +75,7 @@ impl Cm {
         conn.state = ConnState::Established;
         conn.answer = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
+        self.enter_in_will(id);
         self.send(src, dst, mad);
         Ok(())
     }

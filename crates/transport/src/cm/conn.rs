@@ -54,6 +54,8 @@ pub(super) struct Conn {
     pub(super) unanswered: Option<Unanswered>,
     /// RTU or DREP, sent again whenever its cause is repeated.
     pub(super) answer: Option<Box<MadBytes>>,
+    /// It is in this process's will.
+    pub(super) in_will: bool,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must look at it: in the timer set under this
     /// key.
     pub(super) deadline: Option<Instant>,
@@ -99,6 +101,7 @@ impl Conn {
             backlog_of: None,
             unanswered: None,
             answer: None,
+            in_will: false,
             deadline: None,
         }
     }

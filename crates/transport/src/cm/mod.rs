@@ -19,6 +19,7 @@ mod table;
 mod timer;
 pub mod timing;
 mod validate;
+mod will;
 
 #[cfg(test)]
 mod tests;
@@ -41,11 +42,13 @@ pub use params::{
 pub use qp_attr::{QpStep, UDP_QKEY};
 pub use reject::is_for_every_process;
 pub use state::ConnState;
+pub use will::{Farewell, WillChange};
 pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 
 use conn::Conn;
 use sidr::Exchange;
 use table::{Listeners, Peers};
+use will::Pending;
 
 use crate::Instant;
 
@@ -84,8 +87,8 @@ pub struct CmCounters {
 /// All connections of one process.
 ///
 /// Input: [`handle_mad`](Self::handle_mad), [`handle_timeout`](Self::handle_timeout) and the calls. After any
-/// of them drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) to `None`, then
-/// ask [`poll_timeout`](Self::poll_timeout).
+/// of them drain [`poll_will`](Self::poll_will), [`poll_transmit`](Self::poll_transmit) and
+/// [`poll_event`](Self::poll_event) to `None`, then ask [`poll_timeout`](Self::poll_timeout).
 #[derive(Debug)]
 pub struct Cm {
     config: CmConfig,
@@ -96,6 +99,8 @@ pub struct Cm {
     timers: BTreeSet<(Instant, CmId)>,
     transmit: VecDeque<Outgoing>,
     events: VecDeque<CmEvent>,
+    will: VecDeque<WillChange>,
+    farewells: VecDeque<Pending>,
     gids: Vec<Gid>,
     next_id: u32,
     counters: CmCounters,
@@ -115,6 +120,8 @@ impl Cm {
             timers: BTreeSet::new(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
+            will: VecDeque::new(),
+            farewells: VecDeque::new(),
             gids: Vec::new(),
             next_id,
             counters: CmCounters::default(),
@@ -171,10 +178,11 @@ impl Cm {
         Some(event)
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_event`](Self::poll_event) has something.
+    /// Whether [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event) or
+    /// [`poll_will`](Self::poll_will) has something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.transmit.is_empty() || !self.events.is_empty()
+        !self.transmit.is_empty() || !self.events.is_empty() || !self.will.is_empty()
     }
 
     /// State of a connection; `None` if there is no such id.

@@ -104,6 +104,7 @@ impl Cm {
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.peers.insert_local(id, params.qp.qpn);
         self.request_taken(id);
+        self.enter_in_will(id);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(())
     }

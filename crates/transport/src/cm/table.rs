@@ -200,6 +200,7 @@ impl Cm {
     /// Out of the tables and the timer, into `state`.
     pub(super) fn leave(&mut self, id: CmId, state: ConnState) {
         self.disarm(id);
+        self.strike_from_will(id);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = state;
             self.peers.remove(id, conn);

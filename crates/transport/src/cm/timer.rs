@@ -10,11 +10,13 @@ impl Cm {
     /// The earliest moment at which [`handle_timeout`](Self::handle_timeout) has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        let timer = self.timers.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.next_farewell()).min()
     }
 
     /// Repeats what was not answered and gives up what was repeated often enough.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.send_farewells(now);
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;

@@ -10,6 +10,7 @@ mod refuse;
 mod sidr;
 mod stale;
 mod vectors;
+mod will;
 
 use std::collections::VecDeque;
 

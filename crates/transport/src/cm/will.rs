@@ -1,0 +1,119 @@
+//! The last will: what peers are told when a process dies without a word.
+//!
+//! A kernel disconnects for a process that was killed. We have no kernel part, so a process says while it lives what is
+//! to be sent should it die ([`Cm::poll_will`]), its owner keeps that where others of the host find it, and one of them
+//! sends it ([`Cm::say_farewell`]). Invariant: a connection is in the will while its peer may believe in it, from our
+//! REP or RTU until TIMEWAIT.
+
+use core::time::Duration;
+
+use wire::cm::Dreq;
+use wire::{Gid, Qpn};
+
+use super::conn::{Conn, MadBytes};
+use super::{Cm, CmId, message};
+use crate::Instant;
+
+/// Everything a DREQ for somebody else's connection needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Farewell {
+    /// The communication id of the process that died.
+    pub id: CmId,
+    /// Its address.
+    pub src: Gid,
+    /// The peer.
+    pub dst: Gid,
+    /// The peer's communication id.
+    pub remote_id: u32,
+    /// The peer's QP.
+    pub remote_qpn: Qpn,
+}
+
+/// A change of this process's will.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WillChange {
+    /// A connection has come.
+    Add(Farewell),
+    /// A connection has gone.
+    Remove(CmId),
+}
+
+/// A farewell that is not said often enough yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    at: Instant,
+    farewell: Farewell,
+    left: u8,
+}
+
+/// The DREPs go to the process that died, so a lost DREQ is not noticed; three get through almost any network.
+const TIMES: u8 = 3;
+/// Between two of them.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Datagrams that may wait when one is added: farewells to thousands shall not crowd out what is going on.
+const WAITING_MAX: usize = 256;
+
+impl Farewell {
+    fn of(id: CmId, conn: &Conn) -> Self {
+        let Conn { src, dst, remote_id, remote_qpn, .. } = *conn;
+        Self { id, src, dst, remote_id, remote_qpn }
+    }
+
+    fn dreq(&self) -> Box<MadBytes> {
+        let dreq = Dreq {
+            tid: u64::from(self.id.0),
+            local_comm_id: self.id.0,
+            remote_comm_id: self.remote_id,
+            remote_qpn: self.remote_qpn,
+            ..Dreq::default()
+        };
+        message::emit(|mad| dreq.emit(mad))
+    }
+}
+
+impl Cm {
+    /// What changed in this process's will; to be written down before what [`poll_transmit`](Self::poll_transmit) has
+    /// is sent.
+    pub fn poll_will(&mut self) -> Option<WillChange> {
+        self.will.pop_front()
+    }
+
+    /// Tells the peer of a process that died, in its name.
+    pub fn say_farewell(&mut self, now: Instant, farewell: Farewell) {
+        // Before those that wait for their next time.
+        self.farewells.push_front(Pending { at: now, farewell, left: TIMES });
+    }
+
+    /// The peer may believe in the connection from now on.
+    pub(super) fn enter_in_will(&mut self, id: CmId) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && !core::mem::replace(&mut conn.in_will, true)
+        {
+            self.will.push_back(WillChange::Add(Farewell::of(id, conn)));
+        }
+    }
+
+    /// It no longer does.
+    pub(super) fn strike_from_will(&mut self, id: CmId) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && core::mem::replace(&mut conn.in_will, false)
+        {
+            self.will.push_back(WillChange::Remove(id));
+        }
+    }
+
+    pub(super) fn next_farewell(&self) -> Option<Instant> {
+        self.farewells.front().map(|pending| pending.at)
+    }
+
+    /// Sends the farewells that are due, as far as there is room.
+    pub(super) fn send_farewells(&mut self, now: Instant) {
+        while self.next_farewell().is_some_and(|at| at <= now) && self.transmit.len() < WAITING_MAX {
+            let Some(Pending { farewell, left, .. }) = self.farewells.pop_front() else { return };
+            self.send(farewell.src, farewell.dst, farewell.dreq());
+            if left > 1 {
+                self.farewells.push_back(Pending { at: now + INTERVAL, farewell, left: left - 1 });
+            }
+        }
+    }
+}
