@@ -1,8 +1,6 @@
 //! The end of the process. Programs exit without destroying their objects; what the kernel does then for its own is
 //! done here: peers of open connections are told, acknowledgements leave.
 
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -14,18 +12,15 @@ use crate::rdma::id::leave_all;
 /// the farewell cannot be said.
 const FAREWELL_MAX: Duration = Duration::from_millis(200);
 
-/// The process that opened the device; its forked children have nothing to say to the peers.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
 /// Arranges for the farewell, once the device is open.
 pub(crate) fn register() {
-    OWNER.store(process::id(), Ordering::Relaxed);
     // SAFETY: the handler takes nothing and the library is never unloaded (-z nodelete).
     unsafe { libc::atexit(at_exit) };
 }
 
 extern "C" fn at_exit() {
-    if OWNER.load(Ordering::Relaxed) != process::id() {
+    // A forked child that has not used the device itself has nothing to say to its parent's peers.
+    if !known_device().is_some_and(|device| device.tail.device.is_running()) {
         return;
     }
     let (done, finished) = mpsc::channel();

@@ -7,6 +7,7 @@
 pub mod abi;
 mod errno;
 mod exit;
+mod fork;
 mod ibv;
 mod object;
 mod rdma;

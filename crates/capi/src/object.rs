@@ -3,9 +3,12 @@
 //! Invariant: programs read and write the public part whenever they like, so it is never covered by a Rust reference,
 //! only reached through raw pointers. The tail is ours alone and may be shared between threads.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use roxie::sys::lock_until;
 
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
 #[repr(C)]
@@ -60,6 +63,11 @@ impl Living {
 
     fn set(&self) -> MutexGuard<'_, HashSet<usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the set until the value is dropped, or gives up at `until_ns`.
+    pub(crate) fn keep_locked(&'static self, until_ns: u64) -> Box<dyn Any> {
+        Box::new(lock_until(&self.0, until_ns))
     }
 
     /// From now on `ptr` lives.

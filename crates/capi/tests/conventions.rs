@@ -1,5 +1,5 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `will.c`
-//! kills a process.
+//! kills a process, `fork.c` forks.
 
 mod c_program;
 
@@ -19,6 +19,11 @@ fn rdma_cm_programs_get_the_answers_of_the_manual_pages() {
 #[test]
 fn the_peer_of_a_killed_process_is_told_even_if_it_waits_idle() {
     run("will");
+}
+
+#[test]
+fn a_program_forks_while_it_is_connected() {
+    run("fork");
 }
 
 fn run(name: &str) {

@@ -126,8 +126,8 @@ pub(crate) struct Core {
 
 /// See the module documentation.
 pub(crate) struct Engine {
-    core: Mutex<Core>,
-    pub(crate) cm: CmDriver,
+    pub(crate) core: Mutex<Core>,
+    pub(crate) cm: Arc<CmDriver>,
     pub(crate) bag: Membership,
     pub(crate) gids: Arc<GidTable>,
     /// See [`Port::prefers_equal_packets`].
@@ -174,7 +174,7 @@ impl Engine {
         };
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, tables }),
-            cm: CmDriver::new(slot, &gids),
+            cm: Arc::new(CmDriver::new(slot, &gids)),
             bag,
             gids,
             equal_packets,

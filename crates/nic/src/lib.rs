@@ -9,6 +9,7 @@ pub mod cm;
 mod cq;
 mod engine;
 mod events;
+mod fork;
 pub mod gid;
 mod gsi;
 mod mr;

@@ -1,5 +1,6 @@
 //! Devices and contexts (ibv_get_device_list(3), ibv_open_device(3), ibv_fork_init(3)).
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::{File, OpenOptions};
@@ -9,12 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
+use roxie::sys::lock_until;
 use roxie::verbs::{Context, Device, DeviceConfig};
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::errno::{code, minus1, null, of_io};
-use crate::exit;
 use crate::object::Object;
+use crate::{exit, fork};
 
 use super::{cq, cq_ex, post, qp, query, srq};
 
@@ -42,6 +44,11 @@ pub(crate) fn known_device() -> Option<&'static DeviceObject> {
     DEVICE.try_lock().ok().and_then(|slot| *slot)
 }
 
+/// Locks the place of the device until the value is dropped, or gives up at `until_ns`.
+pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&DEVICE, until_ns))
+}
+
 /// The device of this process.
 pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     let mut slot = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,6 +69,7 @@ pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     let object = unsafe { DeviceObject::from_ptr(object) };
     *slot = object;
     exit::register();
+    fork::register();
     object.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 

@@ -6,11 +6,13 @@
 //! object is still registered, and is then counted; a destroy call first unregisters, then waits until every event
 //! handed out is acknowledged.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
+use roxie::sys::lock_until;
 use roxie::verbs::{AsyncElement, AsyncEvent};
 
 use crate::abi::context::ibv_context;
@@ -44,6 +46,11 @@ static ACKNOWLEDGED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 fn objects() -> MutexGuard<'static, HashMap<ObjectId, Entry>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the registry until the value is dropped, or gives up at `until_ns`.
+pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new((lock_until(&ACKNOWLEDGED.0, until_ns), lock_until(&OBJECTS, until_ns)))
 }
 
 impl ObjectId {

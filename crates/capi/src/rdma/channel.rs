@@ -13,7 +13,7 @@ use super::id;
 
 pub(crate) type ChannelObject = Object<rdma_event_channel, EventChannel>;
 
-static LIVING: Living = Living::new();
+pub(crate) static LIVING: Living = Living::new();
 
 /// The channel behind a pointer from C; `None` unless there is one.
 ///

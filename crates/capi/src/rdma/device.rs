@@ -1,11 +1,14 @@
 //! The device as the connection manager sees it (rdma_get_devices(3)): opened once, with one protection domain.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
+use roxie::sys::{generation, lock_until};
+
 use crate::abi::context::ibv_context;
 use crate::abi::objects::ibv_pd;
-use crate::errno::null;
+use crate::errno::{null, set_errno};
 use crate::ibv::device::{device, ibv_open_device};
 use crate::ibv::pd_mr::ibv_alloc_pd;
 
@@ -19,37 +22,53 @@ pub(crate) struct CmDevice {
 // SAFETY: both objects may be used from any thread and are never freed.
 unsafe impl Send for CmDevice {}
 
-static CONTEXT: Mutex<usize> = Mutex::new(0);
-static PD: Mutex<Option<CmDevice>> = Mutex::new(None);
+static CONTEXT: Mutex<Shared<usize>> = Mutex::new(Shared { made: None });
+static PD: Mutex<Shared<CmDevice>> = Mutex::new(Shared { made: None });
+
+/// Something that a process makes once; a forked child does not take over its parent's.
+struct Shared<T> {
+    made: Option<(u32, T)>,
+}
+
+impl<T: Copy> Shared<T> {
+    fn get_or_make(&mut self, make: impl FnOnce() -> Option<T>) -> Option<T> {
+        let generation = generation();
+        if self.made.is_none_or(|(of, _)| of != generation) {
+            self.made = make().map(|made| (generation, made));
+        }
+        self.made.map(|(_, made)| made)
+    }
+}
 
 /// The shared context, or NULL and `errno`.
 fn context() -> *mut ibv_context {
     let mut slot = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    if *slot == 0 {
-        let Ok(device) = device() else { return null(libc::ENODEV) };
+    let context = slot.get_or_make(|| {
+        let device = device().inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
         // SAFETY: a device of ours.
         let opened = unsafe { ibv_open_device(device.public()) };
-        *slot = opened.expose_provenance();
-    }
-    std::ptr::with_exposed_provenance_mut(*slot)
+        (!opened.is_null()).then(|| opened.expose_provenance())
+    });
+    context.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
+}
+
+/// Locks what is static here until the value is dropped, or gives up at `until_ns`.
+pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new((lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
 }
 
 /// The device with its protection domain; `None` with `errno` set if it cannot be opened.
 pub(crate) fn cm_device() -> Option<CmDevice> {
     let mut slot = PD.lock().unwrap_or_else(PoisonError::into_inner);
-    if slot.is_none() {
+    slot.get_or_make(|| {
         let context = context();
         if context.is_null() {
             return None;
         }
         // SAFETY: a context of ours.
         let pd = unsafe { ibv_alloc_pd(context) };
-        if pd.is_null() {
-            return None;
-        }
-        *slot = Some(CmDevice { context, pd });
-    }
-    *slot
+        (!pd.is_null()).then_some(CmDevice { context, pd })
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {

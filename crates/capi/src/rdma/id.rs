@@ -39,7 +39,7 @@ pub(crate) struct IdTail {
     extra: Mutex<Extra>,
 }
 
-static LIVING: Living = Living::new();
+pub(crate) static LIVING: Living = Living::new();
 
 /// The identifier behind a pointer from C; `None` unless there is one.
 ///

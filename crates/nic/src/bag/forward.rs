@@ -16,13 +16,15 @@ use crate::sys::{self, now_ns};
 pub(super) struct Links {
     config: DomainConfig,
     slot: u8,
-    /// By abstract name. Only names somebody listens on get in, so the network cannot fill it.
-    open: Mutex<HashMap<String, OwnedFd>>,
+    pub(super) open: Mutex<OpenLinks>,
     /// Until when a slot counts as empty (nanoseconds).
     empty_until: [AtomicU64; SLOTS as usize],
     /// Connections tried.
     connects: AtomicU64,
 }
+
+/// By abstract name. Only names somebody listens on get in, so the network cannot fill it.
+pub(super) type OpenLinks = HashMap<String, OwnedFd>;
 
 /// How long a slot that nobody had counts as empty. Whoever sends what is to be handed to every slot would otherwise
 /// cost a futile connection each; a process that starts in that time misses a message which its peer repeats.

@@ -40,11 +40,11 @@ use transport::cm::{Farewell, WillChange};
 use wire::Gid;
 
 use crate::port::{ROCE_PORT, RxTrain};
-use crate::sys::{self, Credentials};
-use forward::Links;
+use crate::sys::{self, Credentials, KeptLock};
+use forward::{Links, OpenLinks};
 use group::Contents;
 use join::Claim;
-use serve::Server;
+use serve::{Server, Sockets};
 use will::{Book, Will};
 
 /// Slots of a domain.
@@ -112,7 +112,7 @@ impl DomainConfig {
 }
 
 /// This process's membership in a domain: a slot and its receive queue. All methods may be called by any
-/// thread. After a fork, the child drops its copy; that disturbs nobody.
+/// thread. A forked child's copy is of no use; dropping it disturbs nobody.
 #[derive(Debug)]
 pub struct Membership {
     slot: u8,
@@ -125,7 +125,7 @@ pub struct Membership {
     /// Nanoseconds; 0: not wanted.
     second_look_at: AtomicU64,
     server: Arc<Server>,
-    links: Links,
+    links: Arc<Links>,
 }
 
 impl Membership {
@@ -140,7 +140,7 @@ impl Membership {
         // A book that cannot be read has nothing to say.
         let inherited = Mutex::new(book.take(slot).unwrap_or_default());
         let server = Arc::new(Server::new(config.clone(), slot, listener, bag)?);
-        let (will, links) = (Mutex::new(Will::new(slot)), Links::new(config.clone(), slot));
+        let (will, links) = (Mutex::new(Will::new(slot)), Arc::new(Links::new(config.clone(), slot)));
         let second_look_at = AtomicU64::new(0);
         let member = Membership { slot, gsi, queue, book, will, inherited, second_look_at, server, links };
         if let Some(neighbour) = neighbour {
@@ -151,6 +151,12 @@ impl Membership {
             }
         }
         Ok(member)
+    }
+
+    /// True in a forked child of the process that joined.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.server.is_inherited()
     }
 
     /// This process's slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
@@ -246,9 +252,36 @@ impl Membership {
     }
 }
 
+/// The locks that guard a membership's descriptors, held while the process forks.
+pub(crate) struct BagLocks {
+    sockets: KeptLock<Server, Sockets>,
+    links: KeptLock<Links, OpenLinks>,
+}
+
+impl Membership {
+    /// `None` if it takes until `until_ns`.
+    pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<BagLocks> {
+        Some(BagLocks {
+            sockets: KeptLock::take(&self.server, |server| &server.sockets, until_ns)?,
+            links: KeptLock::take(&self.links, |links| &links.open, until_ns)?,
+        })
+    }
+
+    /// A forked child gives up its copies of everything: names, sockets, connections.
+    pub(crate) fn disinherit(&self, locks: &mut BagLocks) {
+        for fd in [&self.gsi, &self.queue, &self.server.bag] {
+            sys::disconnect(fd);
+        }
+        sys::disconnect(self.book.file());
+        sys::disconnect(&self.server.epoll);
+        locks.sockets.values().for_each(|socket| sys::disconnect(&socket.fd));
+        locks.links.values().for_each(sys::disconnect);
+    }
+}
+
 impl Drop for Membership {
     fn drop(&mut self) {
-        if !self.server.is_inherited() {
+        if !self.is_inherited() {
             // While the slot's name is still ours. Only for a descriptor that is no socket can it fail.
             let _not_ours = group::silence(self.queue.as_fd());
         }

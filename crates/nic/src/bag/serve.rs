@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub(super) epoll: Epoll,
     slot: u8,
     pub(super) bag: OwnedFd,
-    sockets: Mutex<HashMap<u64, Socket>>,
+    pub(super) sockets: Mutex<Sockets>,
     next_token: AtomicU64,
     /// Whoever has it serves.
     turn: Mutex<Turn>,
@@ -40,9 +40,12 @@ struct Turn {
     paused_until: u64,
 }
 
+/// By token.
+pub(super) type Sockets = HashMap<u64, Socket>;
+
 #[derive(Clone, Debug)]
-struct Socket {
-    fd: Arc<OwnedFd>,
+pub(super) struct Socket {
+    pub(super) fd: Arc<OwnedFd>,
     role: Role,
     /// The slot at the other end, once it has said that it watches this connection.
     peer: Option<u8>,
@@ -159,7 +162,7 @@ impl Server {
         }
     }
 
-    /// True in a forked child of the process that is the member.
+    /// True in a forked child of the process that is the member, even one that no handler of ours has run in.
     pub(super) fn is_inherited(&self) -> bool {
         std::process::id() != self.pid
     }
@@ -285,7 +288,7 @@ impl Server {
         let _absent = self.epoll.remove(socket.fd.as_fd());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {
+    fn lock(&self) -> MutexGuard<'_, Sockets> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,7 +19,7 @@ use super::host::GsiLink;
 use super::id::{Birth, IdInner};
 use super::port::Ports;
 use crate::gid::GidTable;
-use crate::sys;
+use crate::sys::{self, KeptLock};
 
 /// Drives the connections of one process.
 pub(crate) struct CmDriver {
@@ -39,6 +39,13 @@ pub(super) struct State {
 struct Delivery {
     target: Arc<IdInner>,
     happening: Happening,
+}
+
+/// The locks of a driver, held while the process forks.
+pub(crate) struct CmLocks {
+    // Unlocked in this order.
+    _state: KeptLock<CmDriver, State>,
+    _order: KeptLock<CmDriver, ()>,
 }
 
 /// What the state machine wants done.
@@ -123,6 +130,13 @@ impl CmDriver {
                 target.happened(happening);
             }
         }
+    }
+
+    /// `None` if it takes until `until_ns`.
+    pub(crate) fn keep_locked(self: &Arc<Self>, until_ns: u64) -> Option<CmLocks> {
+        let order = KeptLock::take(self, |driver| &driver.order, until_ns)?;
+        let state = KeptLock::take(self, |driver| &driver.state, until_ns)?;
+        Some(CmLocks { _state: state, _order: order })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

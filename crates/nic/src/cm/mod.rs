@@ -26,7 +26,7 @@ pub use id::{Id, PathInfo};
 pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;
 
-pub(crate) use driver::CmDriver;
+pub(crate) use driver::{CmDriver, CmLocks};
 pub(crate) use transport::cm::MadOutcome;
 
 use std::io;

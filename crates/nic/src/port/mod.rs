@@ -7,8 +7,10 @@
 //!
 //! Adding a port: one file here, one line below.
 
+mod dead;
 mod udp;
 
+pub(crate) use dead::DeadPort;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 
 use std::io;

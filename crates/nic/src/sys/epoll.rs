@@ -1,7 +1,7 @@
 //! A set of descriptors that is itself a descriptor (epoll(7)), level-triggered.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
@@ -54,6 +54,12 @@ impl Epoll {
             *token = event.u64;
         }
         n
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

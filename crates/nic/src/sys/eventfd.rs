@@ -3,11 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::check;
+use super::{check, fork};
 
-/// A counter that is readable while it is not zero.
+/// A counter that is readable while it is not zero. A forked child shares it with its parent, and leaves it alone.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd {
+    fd: OwnedFd,
+    generation: u32,
+}
 
 impl EventFd {
     /// A counter that [`take`](EventFd::take) empties at once: for wake-ups. Non-blocking.
@@ -29,8 +32,11 @@ impl EventFd {
 
     /// Adds `n` to the counter.
     pub fn signal(&self, n: u64) {
+        if self.is_inherited() {
+            return;
+        }
         // SAFETY: the buffer is 8 bytes long, which is what eventfd reads.
-        let ret = unsafe { libc::write(self.0.as_raw_fd(), (&raw const n).cast(), 8) };
+        let ret = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const n).cast(), 8) };
         // The write fails only when the counter would exceed 2^64 - 2 (it is then readable anyway) or when
         // the application closed our descriptor, and then nobody listens.
         debug_assert!(ret == 8 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL));
@@ -39,11 +45,14 @@ impl EventFd {
     /// Takes one unit (semaphore) or everything; waits if there is nothing and the descriptor is blocking.
     ///
     /// # Errors
-    /// `EAGAIN` if there is nothing and the descriptor is non-blocking; `EINTR`.
+    /// `EAGAIN` if there is nothing and the descriptor is non-blocking; `EINTR`; `EBADF` in a forked child.
     pub fn take(&self) -> io::Result<u64> {
+        if self.is_inherited() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let mut value = 0u64;
         // SAFETY: the buffer is 8 bytes long, which is what eventfd writes.
-        let ret = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut value).cast(), 8) };
+        let ret = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut value).cast(), 8) };
         if ret == 8 { Ok(value) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -60,27 +69,31 @@ impl EventFd {
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: F_GETFL takes no pointer.
-        let flags = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETFL) };
+        let flags = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETFL) };
         flags >= 0 && flags & libc::O_NONBLOCK != 0
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
     }
 
     fn open(flags: libc::c_int) -> io::Result<EventFd> {
         // SAFETY: eventfd takes no pointer.
         let fd = check(unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) })?;
         // SAFETY: `fd` is new and nobody else owns it.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(EventFd { fd: unsafe { OwnedFd::from_raw_fd(fd) }, generation: fork::generation() })
     }
 }
 
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 }
 

@@ -6,6 +6,7 @@ mod address;
 mod clock;
 mod epoll;
 mod eventfd;
+mod fork;
 mod memory;
 mod netlink;
 mod phase;
@@ -21,11 +22,12 @@ pub use address::SockAddr;
 pub use clock::now_ns;
 pub use epoll::Epoll;
 pub use eventfd::EventFd;
+pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use memory::memory_file;
 pub use netlink::{Address, Link, Netlink, Route};
 pub use phase::Phase;
 pub use poll::{PollFd, poll};
-pub use process::{DescriptorLimit, effective_uid, file_size_limit};
+pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
 pub use random::random_u64;
 pub use socket::{
     FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, local_port, set_opt, set_receive_buffer,

@@ -1,6 +1,6 @@
 //! What the process may: its user and its limits.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// The effective user id.
 #[must_use]
@@ -52,15 +52,32 @@ impl DescriptorLimit {
     }
 }
 
+/// Keeps the limit as it is; for a fork.
+pub struct LimitLock(MutexGuard<'static, (usize, Option<libc::rlimit>)>);
+
+impl LimitLock {
+    /// `None` if it takes until `until_ns`.
+    #[must_use]
+    pub fn take(until_ns: u64) -> Option<LimitLock> {
+        super::lock_until(&RAISED, until_ns).map(LimitLock)
+    }
+
+    /// The threads that have raised the limit are not in this process.
+    pub fn restore(&mut self) {
+        self.0.0 = 0;
+        if let Some(limit) = self.0.1.take() {
+            // SAFETY: `limit` is the valid rlimit that getrlimit wrote; lowering a soft limit cannot fail.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        }
+    }
+}
+
 impl Drop for DescriptorLimit {
     fn drop(&mut self) {
         let mut raised = RAISED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         raised.0 -= 1;
-        if raised.0 == 0
-            && let Some(limit) = raised.1.take()
-        {
-            // SAFETY: `limit` is the valid rlimit that getrlimit wrote; lowering a soft limit cannot fail.
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        if raised.0 == 0 {
+            LimitLock(raised).restore();
         }
     }
 }

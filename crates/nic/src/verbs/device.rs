@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use transport::{AsyncEventKind, PathMtu, VerbsError};
 
@@ -12,6 +12,7 @@ use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
 use crate::engine::{Engine, QP_MAX};
 use crate::events::EventQueue;
+use crate::fork::{self, EngineSlot};
 use crate::gid::GidTable;
 use crate::mr::MR_MAX;
 use crate::port::{UdpPort, UdpPortConfig};
@@ -55,7 +56,7 @@ pub struct Device(Arc<DeviceInner>);
 struct DeviceInner {
     name: String,
     gids: Arc<GidTable>,
-    engine: Mutex<Option<Arc<Engine>>>,
+    engine: Arc<EngineSlot>,
 }
 
 impl Device {
@@ -66,7 +67,7 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
         let gids = Arc::new(GidTable::read(config.netdev.as_deref())?);
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
-        Ok(Self(Arc::new(DeviceInner { name, gids, engine: Mutex::new(None) })))
+        Ok(Self(Arc::new(DeviceInner { name, gids, engine: Arc::default() })))
     }
 
     /// Name of the device.
@@ -106,6 +107,14 @@ impl Device {
         rows
     }
 
+    /// Whether this process, and not one that it was forked from, has started the engine. Does not wait: false while
+    /// another thread is about to.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        let engine = self.0.engine.try_lock();
+        engine.is_ok_and(|engine| engine.as_ref().is_some_and(|engine| !engine.bag.is_inherited()))
+    }
+
     /// Sends the acknowledgements that peers are owed; for a process about to exit with queue pairs open.
     pub fn quiesce(&self) {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -131,6 +140,7 @@ impl Device {
         let gids = Arc::clone(&self.0.gids);
         let mtu = gids.active_mtu().bytes();
         let engine = Engine::new(Box::new(port), bag, gids, mtu)?;
+        fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));
         Ok(engine)

@@ -1,0 +1,297 @@
+/*
+ * fork(2) without exec: while connected, with another thread's traffic under way, into a child that uses what it
+ * inherited, into one that opens the device anew, and into one that outlives its parent. Prints what is wrong and exits
+ * 1; exits 77 without a device.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(c)                                                                                                  \
+	do {                                                                                                       \
+		if (!(c)) {                                                                                        \
+			printf("%d: line %d: %s (errno %d)\n", getpid(), __LINE__, #c, errno);                     \
+			exit(1);                                                                                   \
+		}                                                                                                  \
+	} while (0)
+#define FORKS 40
+#define NO_DEVICE 77
+
+static struct sockaddr *loopback(uint16_t port)
+{
+	static _Thread_local struct sockaddr_in in;
+	in = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr *)&in;
+}
+
+static struct rdma_cm_event *expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
+{
+	struct pollfd wait = { .fd = ch->fd, .events = POLLIN };
+	struct rdma_cm_event *event;
+	CHECK(poll(&wait, 1, 10000) == 1 && !rdma_get_cm_event(ch, &event));
+	if (event->event != type)
+		printf("got %s, status %d\n", rdma_event_str(event->event), event->status);
+	CHECK(event->event == type);
+	return event;
+}
+
+static void acknowledge(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
+{
+	rdma_ack_cm_event(expect(ch, type));
+}
+
+static struct ibv_qp_init_attr attributes(void)
+{
+	return (struct ibv_qp_init_attr){ .cap = { 8, 8, 1, 1, 16 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
+}
+
+/* One connection within a process, or the half of one. */
+struct end {
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *id;
+	struct ibv_mr *mr;
+	char buf[64];
+};
+
+static struct rdma_cm_id *listen_at(struct rdma_event_channel *ch, uint16_t port)
+{
+	struct rdma_cm_id *id;
+	if (rdma_create_id(ch, &id, NULL, RDMA_PS_TCP))
+		return NULL;
+	if (rdma_bind_addr(id, loopback(port)) || rdma_listen(id, 8))
+		return NULL;
+	return id;
+}
+
+static void begin(struct end *client, uint16_t port)
+{
+	struct ibv_qp_init_attr init = attributes();
+	CHECK((client->ch = rdma_create_event_channel()));
+	CHECK(!rdma_create_id(client->ch, &client->id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(client->id, NULL, loopback(port), 1000));
+	acknowledge(client->ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(client->id, 1000));
+	acknowledge(client->ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!rdma_create_qp(client->id, NULL, &init));
+	CHECK((client->mr = rdma_reg_msgs(client->id, client->buf, sizeof(client->buf))));
+	CHECK(!rdma_connect(client->id, NULL));
+}
+
+static void accept_one(struct end *server, struct rdma_cm_id *listener)
+{
+	struct ibv_qp_init_attr init = attributes();
+	struct rdma_cm_event *event = expect(listener->channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	server->id = event->id;
+	server->ch = listener->channel;
+	CHECK(!rdma_create_qp(server->id, NULL, &init));
+	CHECK((server->mr = rdma_reg_msgs(server->id, server->buf, sizeof(server->buf))));
+	CHECK(!rdma_post_recv(server->id, NULL, server->buf, sizeof(server->buf), server->mr));
+	CHECK(!rdma_accept(server->id, NULL) && !rdma_ack_cm_event(event));
+}
+
+/* A message from one end to the other, both in this process. */
+static void message(struct end *from, struct end *to, int n)
+{
+	struct ibv_wc wc;
+	snprintf(from->buf, sizeof(from->buf), "message %d", n);
+	memset(to->buf, 0, sizeof(to->buf));
+	CHECK(!rdma_post_send(from->id, NULL, from->buf, sizeof(from->buf), from->mr, 0));
+	CHECK(rdma_get_recv_comp(to->id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!strcmp(from->buf, to->buf));
+	CHECK(!rdma_post_recv(to->id, NULL, to->buf, sizeof(to->buf), to->mr));
+	CHECK(rdma_get_send_comp(from->id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+}
+
+static void nothing_happened(struct rdma_event_channel *ch)
+{
+	struct pollfd wait = { .fd = ch->fd, .events = POLLIN };
+	CHECK(poll(&wait, 1, 20) == 0);
+}
+
+static pid_t forked(void)
+{
+	fflush(stdout);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	return pid;
+}
+
+static void succeeds(pid_t pid)
+{
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid);
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		printf("the child ended with status %#x\n", status);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+static struct end client, server;
+static atomic_int stop, messages;
+
+static void *traffic(void *unused)
+{
+	while (!stop)
+		message(&client, &server, messages++);
+	return unused;
+}
+
+/* What a program's destructors would do in the child. */
+static void use_what_was_inherited(struct rdma_cm_id *listener)
+{
+	struct rdma_cm_event *event;
+	CHECK(rdma_get_cm_event(client.ch, &event) == -1);
+	rdma_post_send(client.id, NULL, client.buf, sizeof(client.buf), client.mr, 0);
+	rdma_disconnect(client.id);
+	rdma_dereg_mr(client.mr);
+	rdma_destroy_qp(client.id);
+	rdma_destroy_id(client.id);
+	rdma_destroy_id(listener);
+	exit(0);
+}
+
+static void open_anew(uint16_t port, int outlive)
+{
+	struct end mine = { 0 };
+	struct ibv_wc wc;
+	begin(&mine, port);
+	acknowledge(mine.ch, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(mine.id->verbs != client.id->verbs);
+	strcpy(mine.buf, "from the child");
+	CHECK(!rdma_post_send(mine.id, NULL, mine.buf, sizeof(mine.buf), mine.mr, 0));
+	CHECK(rdma_get_send_comp(mine.id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	if (outlive)
+		pause();
+	/* Without a word: exit says it. */
+	exit(0);
+}
+
+static void serve_child(struct rdma_cm_id *listener, uint16_t port)
+{
+	struct end end = { 0 };
+	struct ibv_wc wc;
+	pid_t pid = forked();
+	if (!pid)
+		open_anew(port, 0);
+	accept_one(&end, listener);
+	acknowledge(end.ch, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(rdma_get_recv_comp(end.id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(end.buf, "from the child"));
+	struct rdma_cm_event *event = expect(end.ch, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(event->id == end.id && !rdma_ack_cm_event(event) && !rdma_disconnect(end.id));
+	succeeds(pid);
+	CHECK(!rdma_dereg_mr(end.mr));
+	rdma_destroy_qp(end.id);
+	CHECK(!rdma_destroy_id(end.id));
+}
+
+/* Listens, is connected to, forks, and is killed; the grandchild lives on, and neither keeps the port nor the peer. */
+static void doomed(int out)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *listener = ch ? listen_at(ch, 0) : NULL;
+	uint16_t port = listener ? rdma_get_src_port(listener) : 0;
+	struct end end = { 0 };
+
+	CHECK(write(out, &port, sizeof(port)) == sizeof(port));
+	if (!port)
+		exit(0);
+	accept_one(&end, listener);
+	acknowledge(ch, RDMA_CM_EVENT_ESTABLISHED);
+	pid_t heir = forked();
+	if (heir)
+		CHECK(write(out, &heir, sizeof(heir)) == sizeof(heir));
+	for (;;)
+		pause();
+}
+
+static void outlived(void)
+{
+	struct end end = { 0 };
+	int fds[2];
+	uint16_t port;
+	pid_t heir;
+
+	CHECK(!pipe(fds));
+	pid_t pid = forked();
+	if (!pid)
+		doomed(fds[1]);
+	CHECK(read(fds[0], &port, sizeof(port)) == sizeof(port));
+	if (!port)
+		exit(NO_DEVICE);
+	begin(&end, port);
+	acknowledge(end.ch, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(read(fds[0], &heir, sizeof(heir)) == sizeof(heir));
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	acknowledge(end.ch, RDMA_CM_EVENT_DISCONNECTED);
+	struct rdma_cm_id *listener = listen_at(end.ch, port);
+	CHECK(listener);
+	CHECK(!kill(heir, 0) && !kill(heir, SIGKILL));
+	CHECK(!rdma_destroy_id(listener));
+	rdma_destroy_qp(end.id);
+	CHECK(!rdma_destroy_id(end.id));
+	exit(0);
+}
+
+int main(void)
+{
+	int status;
+	pid_t pid = forked();
+	if (!pid)
+		outlived();
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	if (WEXITSTATUS(status))
+		return WEXITSTATUS(status);
+
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	CHECK(ch);
+	struct rdma_cm_id *listener = listen_at(ch, 0);
+	CHECK(listener);
+	uint16_t port = rdma_get_src_port(listener);
+	begin(&client, port);
+	accept_one(&server, listener);
+	acknowledge(client.ch, RDMA_CM_EVENT_ESTABLISHED);
+	acknowledge(ch, RDMA_CM_EVENT_ESTABLISHED);
+	message(&client, &server, messages++);
+
+	pid = forked();
+	if (!pid)
+		exit(0);
+	succeeds(pid);
+	message(&client, &server, messages++);
+	pid = forked();
+	if (!pid)
+		use_what_was_inherited(listener);
+	succeeds(pid);
+	message(&client, &server, messages++);
+	nothing_happened(client.ch);
+	nothing_happened(ch);
+
+	pthread_t thread;
+	CHECK(!pthread_create(&thread, NULL, traffic, NULL));
+	for (int i = 0; i < FORKS; i++) {
+		int before = messages;
+		pid = forked();
+		if (!pid)
+			exit(0);
+		succeeds(pid);
+		while (messages < before + 10)
+			usleep(100);
+	}
+	serve_child(listener, port);
+	stop = 1;
+	CHECK(!pthread_join(thread, NULL));
+	serve_child(listener, port);
+	message(&client, &server, messages++);
+	nothing_happened(client.ch);
+	printf("ok after %d messages\n", messages);
+	return 0;
+}

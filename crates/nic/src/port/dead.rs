@@ -1,0 +1,52 @@
+//! The port of an engine that a fork has left behind in the child: nothing comes in, nothing goes out.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::{FlowId, FlowKey, MAX_PACKET, Port, PortCounters, RxQueues, RxTrain};
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct DeadPort {
+    slot: Box<[u8]>,
+}
+
+impl Default for DeadPort {
+    fn default() -> DeadPort {
+        DeadPort { slot: vec![0; MAX_PACKET].into_boxed_slice() }
+    }
+}
+
+impl Port for DeadPort {
+    fn open_flow(&mut self, _key: &FlowKey) -> io::Result<FlowId> {
+        Err(io::Error::from_raw_os_error(libc::ENETDOWN))
+    }
+
+    fn close_flow(&mut self, _flow: FlowId) {}
+
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        self.open_flow(key)
+    }
+
+    fn tx_slot(&mut self) -> &mut [u8] {
+        &mut self.slot
+    }
+
+    fn tx_commit(&mut self, _flow: FlowId, _len: usize) {}
+
+    fn flush(&mut self) -> usize {
+        0
+    }
+
+    fn recv(&mut self, _queues: RxQueues, _f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        0
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}

@@ -1,0 +1,98 @@
+//! fork(2): handlers around it (pthread_atfork(3)), locks held through it, and descriptors the child gives up.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use super::now_ns;
+
+/// How often this process and its ancestors have forked since they first asked for [`at_fork`].
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the forks that led to this process; what an ancestor made has another one.
+#[must_use]
+#[inline]
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// The child is another process from here on.
+pub fn next_generation() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Has `prepare` run before every fork of this process, `parent` and `child` after it, in the thread that forks.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: the handlers live as long as the library, which is never unloaded, and do not unwind.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Locks a mutex; gives up at `until_ns`. The thread that holds it may be this one, interrupted by a signal whose handler
+/// forks.
+pub fn lock_until<T>(mutex: &Mutex<T>, until_ns: u64) -> Option<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) if now_ns() < until_ns => std::thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => return None,
+        }
+    }
+}
+
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A locked mutex inside a shared object, with no scope that it must be unlocked in: the lock is kept from before a
+/// fork until after it.
+pub struct KeptLock<O, T: 'static> {
+    // Dropped in this order.
+    guard: MutexGuard<'static, T>,
+    _owner: Arc<O>,
+}
+
+impl<O, T> KeptLock<O, T> {
+    /// Locks `mutex` of `owner`; `None` if that takes until `until_ns`.
+    pub fn take(owner: &Arc<O>, mutex: impl Fn(&O) -> &Mutex<T>, until_ns: u64) -> Option<Self> {
+        let guard = lock_until(mutex(owner), until_ns)?;
+        // SAFETY: the mutex lies in the object behind `owner`, because `mutex` gets nothing else to take it from (or it
+        // is static). That object stays at its address as long as the field `_owner` lives, and `guard` is dropped
+        // before it and never given away.
+        let guard = unsafe { mem::transmute::<MutexGuard<'_, T>, MutexGuard<'static, T>>(guard) };
+        Some(Self { guard, _owner: Arc::clone(owner) })
+    }
+}
+
+impl<O, T> Deref for KeptLock<O, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<O, T> DerefMut for KeptLock<O, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// Lets a descriptor that this process has inherited lead to nowhere. Its number stays taken, so that whoever owns it can
+/// go on, in vain, and close it.
+pub fn disconnect(fd: impl AsFd) {
+    // Without a descriptor for a moment there is nothing to be done.
+    let Ok(nowhere) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
+    // SAFETY: both are descriptors of ours; dup3 takes no pointer.
+    unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
+}
