@@ -16,11 +16,10 @@ use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use transport::Instant;
-
 use crate::bag::BagLocks;
 use crate::cm::CmLocks;
-use crate::engine::{Core, Engine, Mad};
+use crate::engine::{Core, Engine};
+use crate::gsi::Early;
 use crate::port::DeadPort;
 use crate::sys::{self, KeptLock, LimitLock, now_ns};
 
@@ -53,7 +52,7 @@ struct DeviceLocks {
 
 struct EngineLocks {
     core: KeptLock<Engine, Core>,
-    held: KeptLock<Engine, VecDeque<(Instant, Mad)>>,
+    held: KeptLock<Engine, VecDeque<Early>>,
     bag: BagLocks,
     _cm: CmLocks,
     engine: Arc<Engine>,
@@ -121,7 +120,7 @@ impl EngineLocks {
     fn take(engine: &Arc<Engine>) -> Option<EngineLocks> {
         Some(EngineLocks {
             _cm: engine.cm.keep_locked(patience())?,
-            held: KeptLock::take(engine, |engine| &engine.held, patience())?,
+            held: KeptLock::take(engine, |engine| &engine.held.0, patience())?,
             core: KeptLock::take(engine, |engine| &engine.core, patience())?,
             bag: engine.bag.keep_locked(patience())?,
             engine: Arc::clone(engine),

@@ -25,9 +25,10 @@ const HELD_MAX: usize = 64;
 
 /// Requests that came too early.
 #[derive(Default)]
-pub(crate) struct Held(Mutex<VecDeque<Early>>);
+pub(crate) struct Held(pub(crate) Mutex<VecDeque<Early>>);
 
-struct Early {
+/// One of them.
+pub(crate) struct Early {
     mad: Mad,
     since: Instant,
 }

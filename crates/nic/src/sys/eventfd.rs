@@ -59,10 +59,13 @@ impl EventFd {
     /// Takes one unit if there is one, without waiting, whatever the application made of the descriptor's flags.
     /// Linux before 5.8 cannot do that and takes nothing.
     pub fn try_take(&self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut value = 0u64;
         let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
         // SAFETY: the one part is 8 bytes long, which is what eventfd writes; -1 is the current offset.
-        let _units = unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        let _units = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
     }
 
     /// True if the descriptor (perhaps changed by the application) does not block.
