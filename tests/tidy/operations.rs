@@ -106,7 +106,8 @@ fn queue_pair(ty: QpType) -> Qp {
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let pd = PdId(0);
     let (sq_sig_all, srq, max_path_mtu) = (false, false, PathMtu::M1024);
-    let config = QpConfig { qpn: Qpn::new(2), ty, pd, cap, sq_sig_all, srq, max_path_mtu };
+    let config =
+        QpConfig { qpn: Qpn::new(2), ty, pd, cap, sq_sig_all, srq, max_path_mtu, equal_writes: false };
     let mut qp = Qp::new(config).expect("within limits");
     let attr = QpAttr {
         access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
