@@ -4,8 +4,8 @@
 //! network stack untouched), run [`Stage`]s that may end the journey (police) or only watch (sample), and finish
 //! with an [`Action`]. [`Recipe::program`] assembles it.
 //!
-//! Between blocks, R6 holds the context and the stack holds what parsing found ([`frame`]); every other register is
-//! free. A block leaves by falling through, or by jumping to one of the exits of [`emit::Emit`].
+//! Between blocks, R6 holds the context and the stack holds what parsing found (`frame`); every other register is
+//! free. A block leaves by falling through, or by jumping to one of the exits of `emit::Emit`.
 
 mod action;
 mod count;

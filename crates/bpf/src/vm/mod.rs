@@ -1,8 +1,8 @@
 //! The user-space machine: XDP programs on packets that never see the kernel.
 //!
 //! There is no verifier. Instead every access is checked when it happens: guest addresses are 32-bit, the context,
-//! the stack, the packet and each map have a [window](space) of them, and what lies in no window ends the program
-//! with [`XdpAction::Aborted`]. A budget bounds its time. So any bytes may be loaded, and the kernel's layout of
+//! the stack, the packet and each map have a window (`space`) of them, and what lies in no window ends the program
+//! with [`Aborted`](crate::XdpAction::Aborted). A budget bounds its time. So any bytes may be loaded, and the kernel's layout of
 //! `struct xdp_md`, with its 32-bit pointers, needs no rewriting.
 //!
 //! An [`Image`] is a checked program with its maps and is shared between threads; a [`Machine`] belongs to one thread.
