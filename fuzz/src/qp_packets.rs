@@ -105,8 +105,16 @@ impl<'a> World<'a> {
             max_recv_sge: MAX_SGE as u32,
             max_inline_data: MAX_INLINE,
         };
-        let config =
-            QpConfig { qpn: QPN, ty, pd: PD, cap, sq_sig_all: sig_all, srq: has_srq, max_path_mtu: mtu };
+        let config = QpConfig {
+            qpn: QPN,
+            ty,
+            pd: PD,
+            cap,
+            sq_sig_all: sig_all,
+            srq: has_srq,
+            max_path_mtu: mtu,
+            equal_writes: sig_all,
+        };
         let qp = Qp::new(config).expect("the sizes are below the limits");
         let srq =
             has_srq.then(|| RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));

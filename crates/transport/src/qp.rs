@@ -12,7 +12,7 @@ use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::RecvQueue;
-use crate::requester::{Requester, Step, WINDOW_BYTES, WINDOW_PKTS};
+use crate::requester::{Requester, Step, window_pkts};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
@@ -255,8 +255,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn window_room(&self) -> usize {
-        let window = WINDOW_PKTS.min(WINDOW_BYTES / self.ep.mtu as u64) as usize;
-        window.saturating_sub(self.packets_in_flight())
+        (window_pkts(self.ep.mtu) as usize).saturating_sub(self.packets_in_flight())
     }
 
     /// Whether nothing is unacknowledged.

@@ -20,9 +20,16 @@ use crate::wr::{SendFlags, SendWr, WrOp};
 
 /// Packets that may be unacknowledged: five bursts of 62. Large enough for a burst in each direction of the path, small
 /// enough that what is sent again after a loss fits a socket buffer.
-pub(crate) const WINDOW_PKTS: u64 = 310;
+const WINDOW_PKTS: u64 = 310;
 /// Bytes that may be unacknowledged, expected READ data included.
-pub(crate) const WINDOW_BYTES: u64 = 320 * 1024;
+const WINDOW_BYTES: u64 = 320 * 1024;
+
+/// Full packets that may be unacknowledged at a path MTU.
+#[inline]
+pub(crate) fn window_pkts(mtu: usize) -> u64 {
+    WINDOW_PKTS.min(WINDOW_BYTES / mtu as u64)
+}
+
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {

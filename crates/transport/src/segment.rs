@@ -3,11 +3,11 @@
 
 use wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, PKey, Reth};
 
-use crate::attr::QpType;
+use crate::attr::{QpState, QpType};
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
-use crate::requester::{Fetch, Requester, WINDOW_PKTS};
+use crate::requester::{Fetch, Requester, window_pkts};
 use crate::wc::WcStatus;
 use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
@@ -16,8 +16,9 @@ use crate::wr::{SendFlags, WrOp};
 const READ_CHUNK: u64 = 64 * 1024;
 /// ... and of at most this many response packets.
 const READ_CHUNK_PKTS: u64 = 64;
-/// An acknowledgement is asked for at least every so many packets.
-const ACK_INTERVAL: u32 = 32;
+/// An acknowledgement is asked for at least every so many packets, or full packets of so many bytes: every second burst.
+const ACK_INTERVAL_PKTS: u64 = 124;
+const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
 
 impl Requester {
     /// One packet of a SEND or WRITE; returns its length and the cursor behind it.
@@ -59,7 +60,7 @@ impl Requester {
             .map_err(|_| WcStatus::LocProtErr)?;
         let rc = rc_opcode(&wqe.op, starts, ends);
         let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
-        let ack_req = ep.ty == QpType::Rc && self.ask(last, budget);
+        let ack_req = ep.ty == QpType::Rc && self.ask(last, budget, ep);
         let bth = Bth {
             opcode,
             solicited: last && wqe.flags.contains(SendFlags::SOLICITED),
@@ -70,17 +71,30 @@ impl Requester {
         Ok((packet.finish(bth), self.cursor + 1))
     }
 
-    /// Whether this packet asks for an acknowledgement: at the end of a message, now and then, and when nothing may
-    /// follow it.
+    /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once. Each costs both
+    /// sides a small packet's way through the kernel, so the end of a message alone is no reason.
     #[inline]
-    fn ask(&mut self, last: bool, budget: usize) -> bool {
+    fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
-        let full = self.cursor + 1 - self.una >= WINDOW_PKTS || budget <= 1;
-        if last || full || self.unasked >= ACK_INTERVAL {
+        let full = budget <= 1 || self.cursor + 1 - self.una >= window_pkts(ep.mtu);
+        let interval = ACK_INTERVAL_PKTS.min(ACK_INTERVAL_BYTES / ep.mtu as u64);
+        if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= interval {
             self.unasked = 0;
             return true;
         }
         false
+    }
+
+    /// Whether the work request behind the one at the cursor is a message that may be sent straight away.
+    #[inline]
+    fn is_followed(&self, ep: &Endpoint) -> bool {
+        let next = self.cursor_index.wrapping_add(1);
+        if next == self.sq.tail || ep.attr.state != QpState::Rts {
+            return false;
+        }
+        let wqe = self.sq.wqe(next);
+        let is_message = !wqe.op.is_fetch() && !matches!(wqe.op, WrOp::LocalInv(_));
+        is_message && wqe.fault.is_none() && !wqe.flags.contains(SendFlags::FENCE)
     }
 
     /// A READ request for the chunk at the cursor, or an atomic.
