@@ -27,7 +27,7 @@ const MAX_INLINE: u32 = 64;
 const STEPS: usize = 200;
 /// More packets than any queue here can make from what is posted and asked for.
 const DRAIN_MAX: usize = 100_000;
-const WINDOW: usize = 256;
+const WINDOW: usize = 310;
 
 /// Runs one input.
 pub fn run(data: &[u8]) {
