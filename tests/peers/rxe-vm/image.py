@@ -1,0 +1,268 @@
+"""Images: a Debian kernel with rdma_rxe and an initramfs with the RDMA programs, fetched with apt-get.
+
+Nothing is installed from what is fetched: apt resolves the packages as for an empty machine, they are unpacked without
+their maintainer scripts into one cpio archive, and of the kernel's modules only those wanted are taken along.
+"""
+
+import gzip
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+import host
+from host import CACHE, die, sh
+
+HOST_PACKAGES = ["qemu-system-x86", "iproute2", "zstd", "lz4"]
+GUEST_PACKAGES = (
+    """busybox-static bash dash kmod iproute2 rdmacm-utils ibverbs-utils ibverbs-providers perftest python3-pyverbs
+    ethtool tcpdump nftables""".split()
+)
+# Dependencies that only matter to a machine that is installed and configured: not unpacked.
+SKIP = re.compile(
+    r"^(perl|libperl|lib(file|number|text)-.*-perl|dpkg|tar|usrmerge|udev|systemd|libsystemd-shared|debconf|libdebconf"
+    r"|adduser|passwd|login|base-passwd|init-system|sysvinit|libpam(?!0g$)|initramfs|dracut|tzdata|gcc-.*-base|libc-gconv"
+    r"|mount$|base-files|debianutils|libdb5|libgdbm|libsemanage|libsepol|media-types|lsb-base|libnsl|sensible"
+    r"|readline-common)"
+)
+# Files that no test reads.
+PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info ./usr/share/lintian ./usr/share/zsh
+    ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids* ./usr/share/python3/dist */python3*/test
+    */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data */turtledemo ./usr/lib/systemd ./lib/systemd
+    ./usr/share/zoneinfo""".split()
+# Modules loaded at boot, and those that nftables and netem load when asked. All come with what they depend on.
+LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
+    crc32_pclmul crc32_generic rdma_rxe""".split()
+MODULES = LOADED + ["sch_netem", "nf_tables", "nft_numgen", "nft_limit"]
+
+
+class Apt:
+    """apt-get with an empty dpkg status, so that it names every package, and private lists for another release."""
+
+    def __init__(self, suite, work):
+        self.work = work
+        for directory in ("archives/partial", "lists/partial"):
+            (work / directory).mkdir(parents=True, exist_ok=True)
+        (work / "status").write_text("")
+        settings = {
+            "Dir::State::status": work / "status",
+            "Dir::Cache": work,
+            "APT::Install-Recommends": "false",
+            "APT::Get::Assume-Yes": "true",
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        }
+        if suite != host.suite():
+            sources = work / "suite.sources"
+            sources.write_text(sources_for(suite))
+            settings["Dir::Etc::sourcelist"] = sources
+            settings["Dir::Etc::sourceparts"] = "-"
+            settings["Dir::State::lists"] = work / "lists"
+        self.options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        if suite != host.suite():
+            self.run("update")
+
+    def run(self, *words, **options):
+        env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+        return sh("apt-get", *self.options, *words, env=env, **options)
+
+    def closure(self, packages):
+        """Name and version of the packages and of everything that they need."""
+        return re.findall(r"^Inst (\S+) \((\S+)", self.run("-s", "install", *packages), re.M)
+
+    def unpack(self, packages, root, prune):
+        exclude = [f"--exclude={pattern}" for pattern in prune]
+        with tempfile.TemporaryDirectory(dir=self.work) as archives:
+            self.run("download", *(f"{name}={version}" for name, version in packages), cwd=archives)
+            for archive in sorted(Path(archives).glob("*.deb")):
+                files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
+                tar = ["tar", "-x", "--keep-directory-symlink", "--wildcards", *exclude, "-C", root]
+                subprocess.run(tar, stdin=files.stdout, check=True)
+                if files.wait():
+                    die(f"cannot unpack {archive.name}")
+
+
+def sources_for(suite):
+    """The host's own Debian sources, with their mirrors and keyring, for another release."""
+    own, found = host.suite(), []
+    for file in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
+        for stanza in re.split(r"\n\s*\n", file.read_text()):
+            suites = re.search(r"^Suites:(.*)$", stanza, re.M)
+            if suites and own in suites[1].split():
+                found.append(re.sub(r"^Suites:.*$", f"Suites: {suite}", stanza, flags=re.M))
+    one_line = Path("/etc/apt/sources.list")
+    if not found and one_line.exists():
+        for line in one_line.read_text().splitlines():
+            source = re.match(rf"deb\s+(\[[^]]*\]\s+)?(\S+)\s+{re.escape(own)}\s", line)
+            if source:
+                options = dict(word.split("=", 1) for word in (source[1] or "").strip(" []").split() if "=" in word)
+                keyring = options.get("signed-by", "/usr/share/keyrings/debian-archive-keyring.gpg")
+                found.append(f"Types: deb\nURIs: {source[2]}\nSuites: {suite}\nComponents: main\nSigned-By: {keyring}")
+    return "\n\n".join(found) + "\n" if found else die("apt has no Debian source to derive the release from")
+
+
+def decompress(data, what):
+    if data[:6] == b"\xfd7zXZ\0":
+        return lzma.LZMADecompressor().decompress(data)
+    if data[:2] == b"\x1f\x8b":
+        return gzip.decompress(data)
+    for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
+        if data[:4] == magic:
+            command = [tool, "-dcq"]
+            return subprocess.run(command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    die(f"{what}: compression {data[:6].hex()} is unknown")
+
+
+def extract_vmlinux(image):
+    """The ELF file inside a bzImage. QEMU starts it through its PVH entry: no emulated decompression, 3 s saved."""
+    data = image.read_bytes()
+    offset, length = struct.unpack_from("<II", data, 0x248)
+    start = (data[0x1F1] + 1) * 512 + offset
+    elf = decompress(data[start : start + length], image.name)
+    return elf if elf[:4] == b"\x7fELF" else die("no ELF file in the kernel image")
+
+
+class Cpio:
+    """Writes a newc archive; several of them in a row form one initramfs."""
+
+    def __init__(self, path):
+        self.file, self.inode = open(path, "wb"), 0
+
+    def add(self, name, mode, data=b""):
+        self.inode += 1
+        name = name.encode() + b"\0"
+        fields = (self.inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name), 0)
+        self.file.write(b"070701" + b"".join(b"%08X" % field for field in fields) + name)
+        self.file.write(b"\0" * (-(110 + len(name)) % 4) + data + b"\0" * (-len(data) % 4))
+
+    def tree(self, top):
+        for directory, below, files in os.walk(top):
+            below.sort()
+            for name in sorted(files) + below + ([] if directory != str(top) else ["."]):
+                path = os.path.join(directory, name)
+                mode, relative = os.lstat(path).st_mode, os.path.relpath(path, top)
+                if stat.S_ISLNK(mode):
+                    self.add(relative, mode, os.readlink(path).encode())
+                elif stat.S_ISDIR(mode):
+                    self.add(relative, mode)
+                elif stat.S_ISREG(mode):
+                    self.add(relative, mode, Path(path).read_bytes())
+
+    def close(self):
+        self.add("TRAILER!!!", 0)
+        self.file.write(b"\0" * (-self.file.tell() % 512))
+        self.file.close()
+
+
+def take_modules(kernel, root, version):
+    """Copies the wanted modules with what they need, decompressed; returns the load order of those for boot."""
+    base = next(p for p in (kernel / "lib/modules" / version, kernel / "usr/lib/modules" / version) if p.is_dir())
+    files = {re.sub(r"\.ko(\.\w+)?$", "", file.name).replace("-", "_"): file for file in base.rglob("*.ko*")}
+    to, order = root / "lib/modules" / version, []
+
+    def take(name):
+        # One that is missing is built in, or this kernel has it under no name that matters.
+        if name in order or name not in files:
+            return
+        file = files[name]
+        data = file.read_bytes() if file.suffix == ".ko" else decompress(file.read_bytes(), file.name)
+        strings = [text.decode("latin1") for text in data.split(b"\0") if text.startswith((b"depends=", b"softdep="))]
+        for text in strings:
+            if text.startswith("depends="):
+                needed = text.removeprefix("depends=").split(",")
+            else:
+                needed = text.removeprefix("softdep=pre:").split() if text.startswith("softdep=pre:") else []
+            for other in needed:
+                take(other.replace("-", "_"))
+        order.append(name)
+        target = to / re.sub(r"\.ko.*$", ".ko", str(file.relative_to(base)))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    for name in LOADED:
+        take(name)
+    at_boot = list(order)
+    for name in MODULES:
+        take(name)
+    for name in ("modules.builtin", "modules.order", "modules.builtin.modinfo"):
+        if (base / name).exists():
+            shutil.copy(base / name, to / name)
+    return at_boot
+
+
+def fill_root(root):
+    """What the packages' scripts would have made, as far as it is needed."""
+    (root / "var/run").symlink_to("/run")
+    (root / "usr/bin/sh").unlink(missing_ok=True)
+    # busybox's own shell would put its applets before the real tools.
+    (root / "usr/bin/sh").symlink_to("dash")
+    for applet in sh("chroot", root, "/usr/bin/busybox", "--list").split():
+        places = [root / directory / applet for directory in ("usr/bin", "usr/sbin")]
+        if not any(place.is_symlink() or place.exists() for place in places):
+            places[0].symlink_to("busybox")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
+    (root / "etc/group").write_text("root:x:0:\ntty:x:5:\nnogroup:x:65534:\ntcpdump:x:100:\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+    (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\nservices: files\n")
+
+
+def prepare(suite, install):
+    """Makes the image of a Debian release; `install` the host's packages first."""
+    if os.geteuid():
+        die("prepare needs root")
+    out = CACHE / suite
+    shutil.rmtree(out, ignore_errors=True)
+    work = out / "work"
+    work.mkdir(parents=True)
+    if install:
+        print("host packages", flush=True)
+        env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+        sh("apt-get", "update", "-q", env=env)
+        sh("apt-get", "install", "-y", "--no-install-recommends", *HOST_PACKAGES, env=env)
+    apt = Apt(suite, work / "apt")
+
+    packages = apt.closure(["linux-image-amd64"])
+    packages = [(name, version) for name, version in packages if re.match(r"linux-(image|binary|modules)-\d", name)]
+    print("kernel: " + " ".join(f"{name}={version}" for name, version in packages), flush=True)
+    kernel = work / "kernel"
+    kernel.mkdir()
+    apt.unpack(packages, kernel, prune=[])
+    versions = [path.name for place in ("lib", "usr/lib") for path in kernel.glob(f"{place}/modules/*")]
+    images = list(kernel.glob("boot/vmlinuz-*")) + list(kernel.glob("usr/lib/modules/*/vmlinuz"))
+    if not versions or not images:
+        die("the kernel package has no kernel")
+
+    tools = [(name, version) for name, version in apt.closure(GUEST_PACKAGES) if not SKIP.match(name)]
+    print(f"user space: {len(tools)} packages of {suite}", flush=True)
+    root = work / "root"
+    for name in "usr/bin usr/sbin usr/lib usr/lib64 proc sys dev run tmp root etc var/log".split():
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    apt.unpack(tools, root, PRUNE)
+    fill_root(root)
+    (root / "etc/rxe-vm.modules").write_text("\n".join(take_modules(kernel, root, versions[0])) + "\n")
+    sh("chroot", root, "/sbin/depmod", versions[0])
+    sh("chroot", root, "/bin/sh", "-c", "python3 -m compileall -q /usr/lib/python3* >/dev/null 2>&1; ldconfig; true")
+
+    archive = Cpio(out / "base.cpio")
+    archive.tree(root)
+    archive.close()
+    (out / "kernel").write_bytes(extract_vmlinux(images[0]))
+    manifest = {"suite": suite, "kernel": versions[0], "packages": dict(packages + tools)}
+    (out / "image.json").write_text(json.dumps(manifest, indent=1))
+    shutil.rmtree(work)
+    size = sum(file.stat().st_size for file in out.iterdir()) >> 20
+    print(f"image '{suite}': kernel {versions[0]}, {size} MiB in {out}")
+
+
+def images():
+    """The images there are, by name."""
+    return {file.parent.name: json.loads(file.read_text()) for file in sorted(CACHE.glob("*/image.json"))}

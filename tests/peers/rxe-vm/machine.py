@@ -1,0 +1,292 @@
+"""Machines: one supervisor process each, which owns QEMU and carries commands over a virtio-serial port.
+
+Control never touches the network under test. A machine ends by itself when its time is up: the guest powers off, and
+should it hang, the supervisor kills QEMU.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import network
+from host import CACHE, HERE, RUN, die
+from image import Cpio, images
+
+# A frame between `exec`, supervisor and the guest's agent: type, session, length. The types are in guest/agent.py.
+HEADER = struct.Struct("!cII")
+# Seconds after its time that a guest gets to power off.
+GRACE = 20
+# Seconds until the agent answers; 6 to 12 are usual.
+BOOT_MAX = 120
+GUEST_FILES = {"init": "init", "agent.py": "usr/lib/rxe-vm/agent.py"}
+OFFLOADS = (
+    "csum gso guest_csum guest_tso4 guest_tso6 guest_ecn guest_ufo host_tso4 host_tso6 host_ecn host_ufo"
+).split()
+KERNEL_OPTIONS = (
+    "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable"
+    " rcupdate.rcu_expedited=1"
+)
+
+
+def directory(name):
+    place = RUN / name
+    return place if (place / "info.json").exists() else die(f"no machine '{name}' (see: rxe-vm status)")
+
+
+def infos():
+    return [json.loads(file.read_text()) for file in sorted(RUN.glob("*/info.json"))]
+
+
+# ---- starting
+
+
+def start(name, image, netns, number, mtu, minutes):
+    """Boots a machine and waits until it takes commands."""
+    if os.geteuid():
+        die("start needs root (network namespace, tap)")
+    if image not in images():
+        die(f"no image '{image}'; make it with: rxe-vm prepare --suite {image}")
+    place = RUN / name
+    if (place / "info.json").exists():
+        die(f"machine '{name}' runs already")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    tap = f"tap{number}"
+    network.make(netns, mtu)
+    network.add_tap(netns, tap, mtu)
+    v4, v6 = network.guest_addresses(number)
+    info = {"name": name, "image": image, "netns": netns, "tap": tap, "mtu": mtu, "ip": v4, "ip6": v6}
+    info["until"] = time.time() + minutes * 60
+    (place / "info.json").write_text(json.dumps(info))
+    write_initrd(place, image, dict(NAME=name, V4=v4, V6=v6, MTU=mtu, SECONDS=int(minutes * 60)))
+
+    since = time.time()
+    sys.stdout.flush()
+    detach(place, lambda: supervise(place, qemu(place, info, number), minutes))
+    while time.time() - since < BOOT_MAX and (place / "info.json").exists():
+        if (place / "ready").exists():
+            hello = json.loads((place / "ready").read_text())
+            (place / "initrd").unlink()
+            devices = hello["rdma"] or "no rdma device"
+            print(
+                f"{name} ready after {time.time() - since:.1f} s: {hello['kernel']}, {devices}, {v4} {v6}, mtu {mtu},"
+                f" netns {netns}, off in {minutes:g} min"
+            )
+            return
+        time.sleep(0.05)
+    logs = [place / log for log in ("console.log", "qemu.log", "supervisor.log")]
+    said = "".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
+    if (place / "info.json").exists():
+        stop(name)
+    shutil.rmtree(place, ignore_errors=True)
+    die(f"'{name}' did not come up in {BOOT_MAX} s\n{said}")
+
+
+def write_initrd(place, image, settings):
+    """The image's archive, and behind it what belongs to this machine."""
+    overlay = Cpio(place / "overlay.cpio")
+    overlay.add("usr/lib/rxe-vm", 0o40755)
+    for file, target in GUEST_FILES.items():
+        overlay.add(target, 0o100755, (HERE / "guest" / file).read_bytes())
+    overlay.add("etc/rxe-vm.conf", 0o100644, "".join(f"{k}={v}\n" for k, v in settings.items()).encode())
+    overlay.close()
+    with open(place / "initrd", "wb") as out:
+        for part in (CACHE / image / "base.cpio", place / "overlay.cpio"):
+            with open(part, "rb") as archive:
+                shutil.copyfileobj(archive, out, 1 << 20)
+
+
+def qemu(place, info, number):
+    card = f"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:{number:02x},romfile=,mrg_rxbuf=on,rx_queue_size=1024"
+    card += "".join(f",{offload}=off" for offload in OFFLOADS)
+    return [
+        *("ip", "netns", "exec", info["netns"], "qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
+        *("-M", "q35,hpet=off", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max", "-smp", "1", "-m", "1536"),
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", f"file:{place}/console.log"),
+        *("-kernel", f"{CACHE / info['image']}/kernel", "-initrd", f"{place}/initrd", "-append", KERNEL_OPTIONS),
+        *("-netdev", f"tap,id=n0,ifname={info['tap']},script=no,downscript=no", "-device", card),
+        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={place}/port.sock,server=on,wait=off"),
+        *("-device", "virtserialport,chardev=c0,name=rxe-vm", "-device", "virtio-rng-pci"),
+    ]
+
+
+def detach(place, work):
+    """Runs `work` in a process that survives this one and holds none of its descriptors."""
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(place / "supervisor.log", os.O_CREAT | os.O_WRONLY, 0o644)
+    for descriptor, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, target)
+    os.closerange(3, 256)
+    try:
+        work()
+    finally:
+        os._exit(1)
+
+
+# ---- the supervisor
+
+
+def supervise(place, command, minutes):
+    log = open(place / "qemu.log", "wb")
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    (place / "qemu.pid").write_text(str(process.pid))
+    signal.signal(signal.SIGTERM, lambda *_: process.kill())
+    killer = threading.Timer(minutes * 60 + GRACE, process.kill)
+    killer.daemon = True
+    killer.start()
+    port = socket.socket(socket.AF_UNIX)
+    while process.poll() is None:
+        try:
+            port.connect(str(place / "port.sock"))
+            break
+        except OSError:
+            time.sleep(0.05)
+    Switchboard(place, port).start()
+    process.wait()
+    forget(place)
+    # Whoever waits for a machine that never came up wants to see its logs.
+    if (place / "ready").exists():
+        shutil.rmtree(place)
+    os._exit(0)
+
+
+def forget(place):
+    """Removes a machine's network, and it from the list."""
+    info = json.loads((place / "info.json").read_text())
+    network.drop(info["netns"], info["tap"], [other for other in infos() if other["name"] != place.name])
+    (place / "info.json").unlink()
+
+
+class Switchboard:
+    """Carries the sessions of any number of clients over the one port."""
+
+    def __init__(self, place, port):
+        self.place, self.port, self.clients, self.last = place, port, {}, 0
+        self.lock = threading.Lock()
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(str(place / "control.sock"))
+        self.server.listen(64)
+
+    def start(self):
+        for work in (self.from_guest, self.accept):
+            threading.Thread(target=work, daemon=True).start()
+
+    def from_guest(self):
+        while frame := receive(self.port):
+            kind, session, data = frame
+            if kind == b"H":
+                (self.place / "ready.new").write_bytes(data)
+                (self.place / "ready.new").rename(self.place / "ready")
+            elif session in self.clients:
+                try:
+                    send(self.clients[session], kind, session, data)
+                except OSError:
+                    pass  # the client left; its own thread notices
+        for client in list(self.clients.values()):
+            try:
+                client.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it left first
+
+    def accept(self):
+        while True:
+            client, _ = self.server.accept()
+            self.last += 1
+            self.clients[self.last] = client
+            threading.Thread(target=self.from_client, args=(client, self.last), daemon=True).start()
+
+    def from_client(self, client, session):
+        try:
+            while frame := receive(client):
+                self.to_guest(frame[0], session, frame[2])
+            self.to_guest(b"K", session)
+        except OSError:
+            pass  # the machine or the client went away
+        self.clients.pop(session, None)
+        client.close()
+
+    def to_guest(self, kind, session, data=b""):
+        with self.lock:
+            send(self.port, kind, session, data)
+
+
+def send(connection, kind, session, data=b""):
+    connection.sendall(HEADER.pack(kind, session, len(data)) + data)
+
+
+def receive(connection):
+    """The next frame, or None at the end."""
+    header = receive_exactly(connection, HEADER.size)
+    if header is None:
+        return None
+    kind, session, length = HEADER.unpack(header)
+    data = receive_exactly(connection, length)
+    return None if data is None else (kind, session, data)
+
+
+def receive_exactly(connection, length):
+    data = bytearray()
+    while len(data) < length:
+        part = connection.recv(min(length - len(data), 1 << 16))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+# ---- running commands, stopping
+
+
+def run_in(name, words, timeout):
+    """Runs a command in the guest, its output on this program's own streams; its exit status."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(directory(name) / "control.sock"))
+    except OSError as error:
+        die(f"machine '{name}' does not answer: {error}")
+    send(connection, b"R", 0, json.dumps(words).encode())
+    # The agent kills the command when the connection goes.
+    alarm = threading.Timer(timeout or threading.TIMEOUT_MAX, lambda: connection.shutdown(socket.SHUT_RDWR))
+    alarm.daemon = True
+    alarm.start()
+    while frame := receive(connection):
+        kind, _, data = frame
+        if kind == b"X":
+            answer = json.loads(data)
+            if "error" in answer:
+                print(f"rxe-vm: {answer['error']}", file=sys.stderr, flush=True)
+            return answer["rc"] if answer["rc"] >= 0 else 128 - answer["rc"]
+        stream = sys.stdout.buffer if kind == b"O" else sys.stderr.buffer
+        stream.write(data)
+        stream.flush()
+    print("rxe-vm: time is up, or the machine went away", file=sys.stderr, flush=True)
+    return 124
+
+
+def stop(name):
+    """Ends a machine; returns when its network is gone."""
+    place = directory(name)
+    for _ in range(100):
+        try:
+            os.kill(int((place / "qemu.pid").read_text()), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass  # not started yet, or gone; the supervisor is about to clean up
+        if not (place / "info.json").exists():
+            return
+        time.sleep(0.05)
+    # The supervisor is gone too.
+    forget(place)
+    shutil.rmtree(place, ignore_errors=True)
