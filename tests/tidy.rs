@@ -50,7 +50,7 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
 fn each_source(mut f: impl FnMut(&str, &str)) {
     let root = root();
     let mut files = Vec::new();
-    for dir in ["crates", "tests"] {
+    for dir in ["crates", "tests", "fuzz"] {
         sources(&root.join(dir), &mut files);
     }
     assert!(files.len() > 50, "the tree was found");

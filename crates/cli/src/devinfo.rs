@@ -1,11 +1,10 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
-use roxie::verbs::{Context, Device, DeviceConfig};
+use roxie::verbs::{Context, Device};
 use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
 use crate::failure::{During, Failure, Outcome};
-use crate::netdev;
 use crate::terminal::{Terminal, Tone};
 
 /// Prints what the device is.
@@ -34,15 +33,8 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
 
 /// The device that `args` and the environment name.
 pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
-    if let Some(name) = &args.netdev {
-        netdev::check(name)?;
-    }
-    let mut config = DeviceConfig::from_env();
-    config.netdev = args.netdev.clone().or(config.netdev);
-    if let Some(name) = &args.name {
-        config.name.clone_from(name);
-    }
-    Device::open(&config).and_then(|device| device.context()).during("opening the device")
+    args.check()?;
+    Device::open(&args.config()).and_then(|device| device.context()).during("opening the device")
 }
 
 fn describe(context: &Context) -> Value {

@@ -4,16 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::args::{DeviceArgs, EnvArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::library::Libraries;
-use crate::netdev;
 
 /// The environment of programs that shall see the device.
 pub(crate) fn variables(device: &DeviceArgs) -> Outcome<Vec<(&'static str, OsString)>> {
-    if let Some(name) = &device.netdev {
-        netdev::check(name)?;
-    }
-    check_device_name(device.name.as_deref())?;
+    device.check()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
     let named = [("ROXIE_NETDEV", &device.netdev), ("ROXIE_NAME", &device.name)];
@@ -52,19 +48,6 @@ fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     path
 }
 
-/// Verbs programs keep a device's name in 64 bytes (`IBV_SYSFS_NAME_MAX`) and put it into paths.
-fn check_device_name(name: Option<&str>) -> Outcome {
-    let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    match name {
-        Some(name) if name.is_empty() || name.len() > 63 || !name.chars().all(good) => {
-            Err(Failure::new(format!("'{name}' cannot name a device"))
-                .hint("use 1 to 63 letters, digits, '_', '-' or '.'")
-                .code(2))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// A word for a POSIX shell.
 fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+=@%".contains(c);
@@ -93,14 +76,5 @@ mod tests {
         assert_eq!(quote("a b"), "'a b'");
         assert_eq!(quote("it's"), "'it'\\''s'");
         assert_eq!(quote(""), "''");
-    }
-
-    #[test]
-    fn device_names_are_checked() {
-        assert!(check_device_name(None).is_ok());
-        assert!(check_device_name(Some("mlx5_0")).is_ok());
-        for bad in ["", "a/b", "a b", &"x".repeat(64)] {
-            assert!(check_device_name(Some(bad)).is_err(), "{bad}");
-        }
     }
 }

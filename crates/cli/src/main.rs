@@ -3,6 +3,7 @@
 
 mod args;
 mod demo;
+mod device;
 mod devinfo;
 mod doctor;
 mod env;

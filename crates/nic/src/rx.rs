@@ -1,7 +1,7 @@
 //! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
 
 use transport::{Instant, PacketSource};
-use wire::{DropReason, Gid, Operation, PKey, Packet, Qpn, Service};
+use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
 use crate::engine::{Core, Mad, OwnedPacket, Tables};
 use crate::port::{RxQueues, RxTrain};
@@ -105,7 +105,7 @@ impl Tables {
         if !packet.bth.p_key.matches(PKey::DEFAULT) {
             return self.count(DropReason::BadPKey);
         }
-        if deth.q_key != wire::mad::GSI_QKEY {
+        if deth.q_key != QKey::GSI {
             return self.count(DropReason::BadQKey);
         }
         let Ok(bytes) = <[u8; wire::mad::MAD_LEN]>::try_from(packet.payload()) else {

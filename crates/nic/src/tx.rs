@@ -1,7 +1,7 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
 use transport::Instant;
-use wire::{Bth, Deth, Gid, Opcode, PKey, Qpn};
+use wire::{Bth, Deth, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{Core, TX_QUOTA, flow_key};
 use crate::port::FlowKey;
@@ -80,7 +80,7 @@ impl Core {
             psn: self.next_gsi_psn(),
             ..Bth::default()
         };
-        let deth = Deth { q_key: wire::mad::GSI_QKEY, src_qp: Qpn::GSI };
+        let deth = Deth { q_key: QKey::GSI, src_qp: Qpn::GSI };
         if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
             self.port.tx_commit(flow, len);
             self.port.flush();

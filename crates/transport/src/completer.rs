@@ -67,7 +67,7 @@ impl Requester {
     }
 
     /// Acknowledges up to `to`, unless an answer before it is missing: then up to that, and goes back for it.
-    /// Returns whether there was news, or `None` when it went back (which may be fatal: the step says so).
+    /// Returns whether there was news; the error is the step to take when it went back, which may be fatal.
     #[inline]
     fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> Result<bool, Step> {
         let unanswered = self.first_unanswered();

@@ -131,7 +131,6 @@ pub(crate) fn status_of_nak(code: NakCode) -> Option<WcStatus> {
 mod tests {
     use super::*;
 
-    /// Facts 3.12, row by row.
     #[test]
     fn every_fault_has_the_row_of_its_name() {
         for (index, row) in ROWS.iter().enumerate() {

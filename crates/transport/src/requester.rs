@@ -1,6 +1,5 @@
 //! The sending half: work requests to packets, in order, within the window; going back and sending again.
-//! Packets are
-//! written in `segment.rs`, what comes back is handled in `completer.rs`, timers in `retry.rs`.
+//! Packets are written in `segment.rs`, what comes back is handled in `completer.rs`, timers in `retry.rs`.
 //!
 //! Invariant: `una <= cursor <= next <= sq.end`, all of them packet numbers (see [`SendWqe`]). Packets before `una`
 //! are acknowledged, those before `cursor` are on their way, those from `cursor` to `next` were sent before and are

@@ -11,8 +11,6 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The origin of the clock.
     pub const ZERO: Self = Self(0);
-    /// Later than every deadline.
-    pub const FAR_FUTURE: Self = Self(u64::MAX);
 
     /// The time from `earlier` to `self`, zero if `earlier` is later.
     #[must_use]
@@ -21,7 +19,7 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` plus a number of nanoseconds; stops at the far future.
+    /// `self` plus a number of nanoseconds; stops at the largest.
     #[must_use]
     #[inline]
     pub const fn plus_ns(self, ns: u64) -> Self {
@@ -79,7 +77,7 @@ mod tests {
 
     #[test]
     fn instants_saturate_instead_of_wrapping() {
-        assert_eq!(Instant::FAR_FUTURE + Duration::from_secs(1), Instant::FAR_FUTURE);
+        assert_eq!(Instant(u64::MAX) + Duration::from_secs(1), Instant(u64::MAX));
         assert_eq!(Instant(5) - Instant(9), Duration::ZERO);
     }
 }

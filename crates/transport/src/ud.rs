@@ -1,8 +1,9 @@
 //! Receiving datagrams: key checks, the 40-byte GRH area, one receive work request each (IBA 9.8.3, Annex A17.4.5).
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
-use wire::{DropReason, Gid, Packet};
+use wire::icrc::ICRC_LEN;
+use wire::{DropReason, Gid, Ipv4, Ipv6, Packet, Udp};
 
 use crate::endpoint::Endpoint;
 use crate::event::AsyncEventKind;
@@ -11,11 +12,10 @@ use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// Bytes in front of the payload of every datagram received.
-pub const GRH_LEN: usize = 40;
+pub const GRH_LEN: usize = Ipv6::LEN;
 
 /// UDP and ICRC around a packet, for the length fields of the IP header.
-const UDP_AND_ICRC: usize = 8 + 4;
-const PROTOCOL_UDP: u8 = 17;
+const UDP_AND_ICRC: usize = Udp::LEN + ICRC_LEN;
 
 /// Where a packet came from: what the outer headers said.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -97,42 +97,27 @@ pub(crate) fn receive(
 /// ICRC. Programs tell the two apart by version, IHL and a correct IPv4 checksum (`ibv_init_ah_from_wc`).
 pub(crate) fn grh(from: &PacketSource, l4_len: usize) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
+    // The sum of the lengths that made one packet: below 64 KiB.
+    let l4_len = l4_len as u16;
     match (from.src.ip(), from.dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            area[20..].copy_from_slice(&ipv4_header(src, dst, from.tos, from.ttl, l4_len));
+            let header = Ipv4 { tos: from.tos, ..Ipv4::udp(src, dst, from.ttl, l4_len) }.with_checksum();
+            if let Some(second_half) = area.last_chunk_mut() {
+                header.emit(second_half);
+            }
         }
         _ => {
-            area[0] = 0x60 | from.tos >> 4;
-            area[1] = from.tos << 4;
-            area[4..6].copy_from_slice(&(l4_len as u16).to_be_bytes());
-            area[6] = PROTOCOL_UDP;
-            area[7] = from.ttl;
-            area[8..24].copy_from_slice(&from.src.0);
-            area[24..].copy_from_slice(&from.dst.0);
+            let (src, dst) = (Ipv6Addr::from(from.src.0), Ipv6Addr::from(from.dst.0));
+            Ipv6 { traffic_class: from.tos, ..Ipv6::udp(src, dst, from.ttl, l4_len) }.emit(&mut area);
         }
     }
     area
 }
 
-fn ipv4_header(src: Ipv4Addr, dst: Ipv4Addr, tos: u8, ttl: u8, l4_len: usize) -> [u8; 20] {
-    let mut header = [0; 20];
-    header[0] = 0x45;
-    header[1] = tos;
-    header[2..4].copy_from_slice(&((20 + l4_len) as u16).to_be_bytes());
-    header[6] = 0x40; // do not fragment
-    header[8] = ttl;
-    header[9] = PROTOCOL_UDP;
-    header[12..16].copy_from_slice(&src.octets());
-    header[16..].copy_from_slice(&dst.octets());
-    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    header[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    header
-}
-
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
 
     /// The IPv4 header of test vector V3 with its checksum, but for the identification, which is 0 there too.

@@ -47,7 +47,7 @@ impl Default for PKey {
 pub struct QKey(pub u32);
 
 impl QKey {
-    /// The well-known Q_Key of QP 1.
+    /// The well-known Q_Key of QP 1 (IBA 10.2.4.2).
     pub const GSI: Self = Self(0x8001_0000);
     /// What librdmacm gives datagram QPs unless told otherwise (`RDMA_UDP_QKEY`).
     pub const RDMA_UDP: Self = Self(0x0123_4567);

@@ -11,13 +11,9 @@
 use core::fmt;
 
 use crate::bytes::{put, u16_at, u32_at, u64_at};
-use crate::keys::QKey;
 
 /// Bytes of every MAD, header included.
 pub const MAD_LEN: usize = 256;
-
-/// The Q_Key of QP 1 (IBA 10.2.4.2).
-pub const GSI_QKEY: QKey = QKey::GSI;
 
 /// Common MAD header (IBA 13.4.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -1,7 +1,7 @@
 //! The table of opcodes (IBA 9.2.1, table 35; Annexes A14 and A17; FLUSH and ATOMIC WRITE from Annex A19).
 //!
-//! One row per opcode, offsets are sums over the row's header list. Parser, builder, capture tool and
-//! documentation read these rows; nothing else in the stack knows which header follows which opcode.
+//! One row per opcode, offsets are sums over the row's header list. Parser, builder and README's support table
+//! read these rows; nothing else in the stack knows which header follows which opcode.
 //! The top three bits of an opcode give the service, the low five the operation.
 
 use core::fmt;

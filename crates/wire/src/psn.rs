@@ -7,41 +7,65 @@ use core::fmt;
 
 const MASK: u32 = 0x00ff_ffff;
 
+/// What every 24-bit number has.
+macro_rules! number {
+    ($ty:ident) => {
+        impl $ty {
+            /// The low 24 bits of `value`.
+            #[must_use]
+            #[inline]
+            pub const fn new(value: u32) -> Self {
+                Self(value & MASK)
+            }
+
+            /// The number, below 2^24.
+            #[must_use]
+            #[inline]
+            pub const fn value(self) -> u32 {
+                self.0
+            }
+        }
+    };
+}
+
+/// What a number on a circle has besides.
+macro_rules! circle {
+    ($ty:ident) => {
+        number!($ty);
+
+        impl $ty {
+            /// The number `n` places further on the circle.
+            #[must_use]
+            #[inline]
+            pub const fn advance(self, n: u32) -> Self {
+                Self::new(self.0.wrapping_add(n))
+            }
+
+            /// The shortest way from `other` to `self`, in -2^23 .. 2^23 (exactly opposite counts as -2^23).
+            #[must_use]
+            #[inline]
+            pub const fn distance_from(self, other: Self) -> i32 {
+                // Shifting the 24-bit difference to the top lets the arithmetic shift back extend its sign.
+                ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
+            }
+        }
+
+        impl fmt::Display for $ty {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
 /// Packet sequence number, 24 bits.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Psn(u32);
 
+circle!(Psn);
+
 impl Psn {
-    /// The low 24 bits of `value`.
-    #[must_use]
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK)
-    }
-
-    /// The number, below 2^24.
-    #[must_use]
-    #[inline]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-
-    /// The number `n` places further on the circle.
-    #[must_use]
-    #[inline]
-    pub const fn advance(self, n: u32) -> Self {
-        Self::new(self.0.wrapping_add(n))
-    }
-
-    /// The shortest way from `other` to `self`, in -2^23 .. 2^23 (exactly opposite counts as -2^23).
-    #[must_use]
-    #[inline]
-    pub const fn distance_from(self, other: Self) -> i32 {
-        // Shifting the 24-bit difference to the top lets the arithmetic shift back extend its sign.
-        ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
-    }
-
     /// Whether `self` lies behind `other` within half a circle.
     #[must_use]
     #[inline]
@@ -50,16 +74,12 @@ impl Psn {
     }
 }
 
-impl fmt::Display for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// Queue pair number, 24 bits.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(transparent)]
 pub struct Qpn(u32);
+
+number!(Qpn);
 
 impl Qpn {
     /// Subnet management interface; never on Ethernet.
@@ -68,20 +88,6 @@ impl Qpn {
     pub const GSI: Self = Self(1);
     /// The destination of multicast packets.
     pub const MULTICAST: Self = Self(MASK);
-
-    /// The low 24 bits of `value`.
-    #[must_use]
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK)
-    }
-
-    /// The number, below 2^24.
-    #[must_use]
-    #[inline]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
 }
 
 impl fmt::Display for Qpn {
@@ -95,41 +101,7 @@ impl fmt::Display for Qpn {
 #[repr(transparent)]
 pub struct Msn(u32);
 
-impl Msn {
-    /// The low 24 bits of `value`.
-    #[must_use]
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK)
-    }
-
-    /// The number, below 2^24.
-    #[must_use]
-    #[inline]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-
-    /// The number `n` places further on the circle.
-    #[must_use]
-    #[inline]
-    pub const fn advance(self, n: u32) -> Self {
-        Self::new(self.0.wrapping_add(n))
-    }
-
-    /// The shortest way from `other` to `self`, in -2^23 .. 2^23.
-    #[must_use]
-    #[inline]
-    pub const fn distance_from(self, other: Self) -> i32 {
-        Psn(self.0).distance_from(Psn(other.0))
-    }
-}
-
-impl fmt::Display for Msn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+circle!(Msn);
 
 #[cfg(test)]
 mod tests {

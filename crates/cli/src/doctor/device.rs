@@ -49,12 +49,7 @@ fn interface(name: &str) -> Check {
 
 fn device(args: &DeviceArgs) -> Check {
     const NAME: &str = "device";
-    let mut config = DeviceConfig::from_env();
-    config.netdev = args.netdev.clone().or(config.netdev);
-    if let Some(name) = &args.name {
-        config.name.clone_from(name);
-    }
-    match Device::open(&config) {
+    match Device::open(&args.config()) {
         Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.gids().netdev)),
         Err(error) => Check::bad(
             NAME,

@@ -5,13 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use nix::unistd::Uid;
+use roxie::bag::DomainConfig;
+use wire::ROCE_PORT;
 
 use super::Check;
-
-/// RoCEv2 (IBA Annex A17).
-const ROCE_PORT: u16 = 4791;
-/// Abstract name of a process's slot, as `/proc/net/unix` shows it; see crate `roxie`, module `bag`.
-const SLOT_NAME: &str = "@roxie/1/slot/";
 
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![port()];
@@ -76,13 +73,14 @@ fn parse(table: &str) -> Vec<Holder> {
     table.lines().skip(1).filter_map(holder).collect()
 }
 
-/// Live roxie processes in this network namespace.
+/// Live roxie processes in this network namespace: each holds the abstract name of its slot.
 fn members() -> usize {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let prefix = format!("@{}/slot/", DomainConfig::default().name);
     let slots: BTreeSet<&str> = table
         .lines()
         .filter_map(|line| line.split_whitespace().nth(7))
-        .filter(|name| name.starts_with(SLOT_NAME))
+        .filter(|name| name.starts_with(&prefix))
         .collect();
     slots.len()
 }

@@ -37,9 +37,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use transport::cm::{Farewell, WillChange};
-use wire::Gid;
+use wire::{Gid, ROCE_PORT};
 
-use crate::port::{ROCE_PORT, RxTrain};
+use crate::port::RxTrain;
 use crate::sys::{self, Credentials, KeptLock};
 use forward::{Links, OpenLinks};
 use group::Contents;

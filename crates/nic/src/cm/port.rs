@@ -1,5 +1,4 @@
-//! RDMA ports: who may have which, and which are free (facts section 5, "Port rules"; Linux cma.c
-//! cma_check_port).
+//! RDMA ports: who may have which, and which are free (Linux cma.c cma_check_port, cma_alloc_any_port).
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3), facts 1.6 and
-//! 3.5).
+//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3);
+//! Linux cma.c rdma_init_qp_attr, cm.c ib_cm_init_qp_attr).
 
 use std::io;
 use std::sync::Arc;

@@ -22,9 +22,6 @@ use wire::IcrcHeader;
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
 
-/// UDP port of RoCEv2 (IBA Annex A17; IANA).
-pub const ROCE_PORT: u16 = 4791;
-
 /// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError};
 
-use transport::{AsyncEventKind, PathMtu, VerbsError};
+use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr};
 use crate::background;
@@ -17,18 +17,10 @@ use crate::gid::GidTable;
 use crate::mr::MR_MAX;
 use crate::port::{UdpPort, UdpPortConfig};
 
-/// Most work requests of one queue.
-pub(super) const WR_MAX: u32 = 1 << 15;
-/// Most SGEs of one work request.
-pub(super) const SGE_MAX: u32 = 32;
 /// Most bytes of inline data.
 pub(super) const INLINE_MAX: u32 = 512;
 /// Most SRQs.
 pub(super) const SRQ_MAX: u32 = 1 << 16;
-/// READs and atomics outstanding per QP.
-const RD_ATOMIC_MAX: u8 = 128;
-/// Largest message: 2^31 bytes (IBA C9-94).
-const MESSAGE_MAX: u32 = 1 << 31;
 
 /// Which netdev to use and what to call the device.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -63,7 +55,7 @@ impl Device {
     /// Finds the netdev and reads its addresses.
     ///
     /// # Errors
-    /// `NotFound` if there is no such interface; errors of netlink.
+    /// `ENODEV` if there is no such interface, `EADDRNOTAVAIL` if it has no address; errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
         let gids = Arc::new(GidTable::read(config.netdev.as_deref())?);
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
@@ -196,17 +188,17 @@ impl Context {
             max_mr_size: u64::MAX,
             page_size_cap: 0xffff_f000,
             max_qp: QP_MAX as u32,
-            max_qp_wr: WR_MAX,
-            max_sge: SGE_MAX,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE as u32,
             max_inline_data: INLINE_MAX,
             max_cq: 1 << 20,
             max_cqe: CQE_MAX,
             max_mr: MR_MAX as u32,
             max_pd: 1 << 20,
-            max_qp_rd_atom: RD_ATOMIC_MAX,
+            max_qp_rd_atom: MAX_RD_ATOMIC,
             max_srq: SRQ_MAX,
-            max_srq_wr: WR_MAX,
-            max_srq_sge: SGE_MAX,
+            max_srq_wr: MAX_QP_WR,
+            max_srq_sge: MAX_SGE as u32,
             max_ah: 1 << 20,
             local_ca_ack_delay: 15,
         }
@@ -220,7 +212,7 @@ impl Context {
             max_mtu: PathMtu::M4096,
             active_mtu: self.0.device.gids().active_mtu(),
             gid_tbl_len: self.0.device.gids().entries.len() as u32,
-            max_msg_sz: MESSAGE_MAX,
+            max_msg_sz: MAX_MSG_SZ as u32,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use transport::{Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType};
+use transport::{
+    MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
+};
 use transport::{RecvWr, SendWr, VerbsError};
 use wire::Qpn;
 
-use super::device::{INLINE_MAX, SGE_MAX, WR_MAX};
+use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq};
 use crate::engine::{Core, Engine, QpEntry, now};
 
@@ -52,10 +54,10 @@ impl Drop for QpInner {
 impl Qp {
     pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
         let mut cap = init.cap;
-        let too_big = cap.max_send_wr > WR_MAX
-            || cap.max_recv_wr > WR_MAX
-            || cap.max_send_sge > SGE_MAX
-            || cap.max_recv_sge > SGE_MAX
+        let too_big = cap.max_send_wr > MAX_QP_WR
+            || cap.max_recv_wr > MAX_QP_WR
+            || cap.max_send_sge as usize > MAX_SGE
+            || cap.max_recv_sge as usize > MAX_SGE
             || cap.max_inline_data > INLINE_MAX;
         if too_big {
             return Err(VerbsError::Invalid);

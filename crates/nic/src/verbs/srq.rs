@@ -5,7 +5,7 @@ use std::sync::Arc;
 use transport::{RecvQueue, RecvWr, VerbsError};
 
 use super::Pd;
-use super::device::{SGE_MAX, SRQ_MAX, WR_MAX};
+use super::device::SRQ_MAX;
 
 /// Sizes of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -49,7 +49,7 @@ impl Drop for SrqInner {
 impl Srq {
     pub(super) fn new(pd: &Pd, init: &SrqInitAttr) -> Result<Self, VerbsError> {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
-        if max_wr == 0 || max_wr > WR_MAX || max_sge > SGE_MAX {
+        if max_wr == 0 {
             return Err(VerbsError::Invalid);
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1))?;

@@ -1,7 +1,7 @@
 //! A live device on loopback and a peer that knows the protocol and means harm.
 //!
 //! Goal: whatever a peer sends, memory that was not granted is neither changed nor told, a fault has exactly the
-//! consequences of its row in the tables (facts 3.12, 2), and everybody else is served as before. Method: a plain UDP
+//! consequences of its row in the tables (`transport/src/fault.rs`), and everybody else is served as before. Method: a plain UDP
 //! socket on 127.0.0.2 is the peer of queue pairs of this process, sends packets with right ICRCs and reads the
 //! answers. Each test runs in a process and a domain of its own.
 //!

@@ -337,7 +337,7 @@ impl Storm {
     /// To QP1: connection messages, right and wrong, and what is no MAD at all.
     fn management(&mut self) {
         let mut fields = Fields::new(Qpn::new(1), psn(self.rng.next()));
-        fields.deth.q_key = if self.rng.one_in(8) { Q_KEY } else { roxie::wire::mad::GSI_QKEY };
+        fields.deth.q_key = if self.rng.one_in(8) { Q_KEY } else { QKey::GSI };
         let slot = (self.marks[0].victim.qp.qpn().value() >> 16) as u8;
         let mad = match self.rng.below(8) {
             0 => {
@@ -496,7 +496,7 @@ fn attributes(rng: &mut Rng) -> QpAttr {
     attr
 }
 
-/// Why it died. There is one reason, told in one place (facts 3.12, IBA C9-222).
+/// Why it died. There is one reason, told in one place (IBA C9-222).
 fn cause(death: &Death, shared: bool) -> String {
     let mut events = death.events.clone();
     // A queue pair on an SRQ says also that it takes no more from it.

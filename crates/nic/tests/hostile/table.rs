@@ -115,7 +115,7 @@ impl Case {
     }
 }
 
-/// Requests against the responder (facts 3.12).
+/// Requests against the responder (IBA 9.9.3).
 pub(crate) fn requests() {
     let mut lab = Lab::new();
     let cases: Vec<Case> =
@@ -452,7 +452,7 @@ fn check(lab: &mut Lab, case: &Case) {
     }
 }
 
-/// Answers to the requester (facts 2): the status of the work request.
+/// Answers to the requester (IBA 9.9.2): the status of the work request.
 pub(crate) fn answers() {
     let mut lab = Lab::new();
     let write = WrOp::Write { remote_addr: 0, r_key: Rkey(0) };

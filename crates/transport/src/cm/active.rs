@@ -1,4 +1,4 @@
-//! The active side: REQ out, REP in, RTU out (facts table 3.1; IBA 12.9.6).
+//! The active side: REQ out, REP in, RTU out (IBA 12.9.6; Linux cm.c cm_rep_handler).
 
 use wire::cm::{Answered, Mra, RejReason, Rep};
 use wire::{Gid, Psn, Qpn};

@@ -1,4 +1,4 @@
-//! The end of a connection: DREQ, DREP, TIMEWAIT, and the owner going away (facts table 3.3; IBA 12.9.8).
+//! The end of a connection: DREQ, DREP, TIMEWAIT, and the owner going away (IBA 12.9.8; Linux cm.c cm_dreq_handler).
 
 use wire::Gid;
 use wire::cm::{Drep, Dreq, RejReason};

@@ -1,4 +1,4 @@
-//! The messages we send, as Linux fills them (facts section 2).
+//! The messages we send, as Linux fills them (cm.c cm_format_req and its relatives, cma.c cma_format_hdr).
 
 use wire::cm::{Answered, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu};
 use wire::cm::{ServiceId, SidrRep, SidrReq};

@@ -124,7 +124,7 @@ pub struct LocalQp {
     pub srq: bool,
 }
 
-/// The addresses of a connection. `src_ip` and `dst_ip` are the ones packets carry.
+/// The addresses of a connection. `src` and `dst` are the ones packets carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// Our GID.

@@ -1,4 +1,4 @@
-//! The passive side: REQ in, REP out, RTU in (facts table 3.2; IBA 12.9.7).
+//! The passive side: REQ in, REP out, RTU in (IBA 12.9.7; Linux cm.c cm_req_handler).
 
 use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu};
 use wire::{Gid, Qpn};

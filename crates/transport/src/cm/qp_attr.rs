@@ -1,4 +1,4 @@
-//! What `rdma_init_qp_attr` hands to `ibv_modify_qp` for each step (facts table 3.5).
+//! What `rdma_init_qp_attr` hands to `ibv_modify_qp` for each step (Linux cm.c ib_cm_init_qp_attr).
 
 use wire::{Gid, QKey};
 

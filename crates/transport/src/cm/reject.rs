@@ -1,4 +1,4 @@
-//! Saying no, hearing no, and giving up (IBA 12.6.7; facts table of REJ reasons).
+//! Saying no, hearing no, and giving up (IBA 12.6.7; Linux cm.c cm_rej_handler).
 
 use wire::cm::{Answered, CmMessage, Rej, RejReason};
 

@@ -1,4 +1,4 @@
-//! UD services: one question (SIDR_REQ), one answer (SIDR_REP), nothing kept (IBA 12.11; facts section 4).
+//! UD services: one question (SIDR_REQ), one answer (SIDR_REP), nothing kept (IBA 12.11; Linux cm.c cm_sidr_req_handler).
 
 use core::time::Duration;
 

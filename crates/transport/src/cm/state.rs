@@ -1,4 +1,4 @@
-//! The states of one connection (Linux ib_cm.h `enum ib_cm_state`, facts tables 3.1 to 3.3).
+//! The states of one connection (IBA 12.9.5; Linux ib_cm.h `enum ib_cm_state`).
 
 /// Where one connection is in the exchange.
 ///

@@ -1,4 +1,4 @@
-//! Whether a REQ may be shown to a listener (facts section 2, IP-CM header; Linux cma.c validate_net_dev).
+//! Whether a REQ may be shown to a listener (Annex A11; Linux cma.c validate_net_dev).
 
 use core::net::IpAddr;
 

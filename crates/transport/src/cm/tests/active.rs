@@ -1,4 +1,4 @@
-//! Facts table 3.1.
+//! The active side, one state and message after the other (IBA 12.9.6).
 
 use super::*;
 use ConnState::*;
@@ -49,7 +49,11 @@ fn a_req_is_repeated_15_times_and_then_the_peer_is_unreachable() {
     let event = net.wait_event(A);
     assert!(matches!(event.kind, CmEventKind::Unreachable));
     assert_eq!(net.log.len(), 16);
-    assert_eq!(net.log[1].0 - net.log[0].0, 4608, "facts 3.4, 6.12");
+    assert_eq!(
+        net.log[1].0 - net.log[0].0,
+        4608,
+        "two packet life times of 2^16 and a response time of 2^20, as Linux 6.12"
+    );
     assert_eq!(net.now_ms(), 16 * 4608, "74 s of patience");
     assert_eq!(net.cm[A].state(a), Some(Idle));
     let first = net.sent[0].2;

@@ -1,4 +1,4 @@
-//! Facts table 3.3.
+//! DREQ, DREP and TIMEWAIT, in every state they can meet (IBA 12.9.8).
 
 use super::*;
 use ConnState::*;
@@ -21,7 +21,7 @@ fn the_drep_waits_for_the_application() {
     for side in [A, B] {
         assert!(matches!(net.event(side).unwrap().kind, CmEventKind::TimewaitExit));
     }
-    assert_eq!(net.now_ms(), 512, "facts 3.3, 6.12");
+    assert_eq!(net.now_ms(), 512, "the ACK timeout of 17, as Linux 6.12");
     assert_eq!(net.states(a, b), (Idle, Idle));
     net.assert_quiet();
 }

@@ -1,5 +1,5 @@
 //! Scripts: two [`Cm`]s on a virtual link that loses what it is told to lose. Time moves only from deadline
-//! to deadline. Each row of the state tables in `facts` 3.1 to 3.4 has a test here.
+//! to deadline. Each state and message that can meet has a test here.
 
 mod active;
 mod disconnect;

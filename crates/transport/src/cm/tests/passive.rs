@@ -1,4 +1,4 @@
-//! Facts table 3.2.
+//! The passive side, one state and message after the other (IBA 12.9.7).
 
 use super::*;
 use ConnState::*;

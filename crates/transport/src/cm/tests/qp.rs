@@ -1,4 +1,4 @@
-//! Facts table 3.5 and the negotiation summary.
+//! What was negotiated, as both ends put it into their queue pairs.
 
 use super::*;
 use crate::{Access, QpAttrMask, QpState};

@@ -1,4 +1,4 @@
-//! Requests that no application gets to see (facts: REJ reasons, IP-CM header checks).
+//! Requests that no application gets to see (IBA 12.6.7.2; Annex A11).
 
 use super::*;
 use wire::PKey;

@@ -1,4 +1,4 @@
-//! Facts section 4.
+//! Service id resolution: asked, answered, repeated and refused (IBA 12.11).
 
 use super::*;
 use wire::QKey;

@@ -1,4 +1,4 @@
-//! Facts 3.4: a peer that has lost its memory.
+//! A peer that has lost its memory: reused QPNs and communication ids.
 
 use super::*;
 use ConnState::*;

@@ -1,4 +1,4 @@
-//! Facts section 6: a REQ that a Linux server accepted byte for byte, and its REP.
+//! A REQ that a Linux server accepted byte for byte, and its REP.
 
 use super::*;
 

@@ -1,0 +1,62 @@
+//! Which device: what the arguments say, and the environment where they say nothing.
+
+use roxie::verbs::DeviceConfig;
+
+use crate::args::DeviceArgs;
+use crate::failure::{Failure, Outcome};
+use crate::netdev;
+
+/// Most bytes of a device's name: verbs programs keep it in 64 with the terminating zero (`IBV_SYSFS_NAME_MAX`).
+const NAME_MAX: usize = 63;
+
+impl DeviceArgs {
+    /// The netdev and name to open.
+    pub(crate) fn config(&self) -> DeviceConfig {
+        let env = DeviceConfig::from_env();
+        DeviceConfig {
+            name: self.name.clone().unwrap_or(env.name),
+            netdev: self.netdev.clone().or(env.netdev),
+        }
+    }
+
+    /// Fails with what would be right if the netdev does not exist or the name cannot be one.
+    pub(crate) fn check(&self) -> Outcome {
+        self.netdev.as_deref().map_or(Ok(()), netdev::check)?;
+        self.name.as_deref().map_or(Ok(()), check_name)
+    }
+}
+
+/// Programs put the name into paths.
+fn check_name(name: &str) -> Outcome {
+    let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(good) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("'{name}' cannot name a device"))
+        .hint(format!("use 1 to {NAME_MAX} letters, digits, '_', '-' or '.'"))
+        .code(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_names_are_checked() {
+        let named = |name: &str| DeviceArgs { name: Some(name.to_owned()), netdev: None };
+        assert!(DeviceArgs::default().check().is_ok());
+        for good in ["mlx5_0", &"x".repeat(NAME_MAX)] {
+            assert!(named(good).check().is_ok(), "{good}");
+        }
+        for bad in ["", "a/b", "a b", &"x".repeat(NAME_MAX + 1)] {
+            assert!(named(bad).check().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_argument_wins_over_the_environment() {
+        let args = DeviceArgs { name: Some("rxe0".to_owned()), netdev: Some("lo".to_owned()) };
+        let config = args.config();
+        assert_eq!((config.name.as_str(), config.netdev.as_deref()), ("rxe0", Some("lo")));
+    }
+}
