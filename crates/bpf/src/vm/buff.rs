@@ -90,14 +90,17 @@ impl<'a> XdpBuff<'a> {
     }
 
     /// What programs may read and write directly: metadata and packet, as offsets in the buffer.
+    #[inline(always)]
     pub(super) fn window(&self) -> Range<usize> {
         self.meta..self.end
     }
 
+    #[inline(always)]
     pub(super) fn buffer(&self) -> &[u8] {
         self.buffer
     }
 
+    #[inline(always)]
     pub(super) fn buffer_mut(&mut self) -> &mut [u8] {
         self.buffer
     }

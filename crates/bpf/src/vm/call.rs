@@ -30,13 +30,21 @@ impl Scratch {
     }
 
     /// Gives up what the program left reserved; the redirect it asked for.
+    #[inline]
     pub(super) fn end(&mut self, image: &Image) -> Option<Redirect> {
+        if !self.reserved.is_empty() {
+            self.discard(image);
+        }
+        self.redirect
+    }
+
+    #[cold]
+    fn discard(&mut self, image: &Image) {
         for (map, offset) in self.reserved.drain(..) {
             if let Some(ring) = image.maps.get(map).and_then(|map| map.ring()) {
                 ring.finish(offset, true);
             }
         }
-        self.redirect
     }
 }
 
@@ -97,7 +105,6 @@ pub(super) fn helper(
     let mut call = Call { args, image, memory, scratch };
     let helper = Helper::from_id(id).ok_or(FaultKind::Argument)?;
     match helper {
-        Helper::MapLookupElem => call.map_lookup(None),
         Helper::MapLookupPercpuElem => call.map_lookup(Some(args[2] as u32)),
         Helper::MapUpdateElem => call.map_update(),
         Helper::MapDeleteElem => call.map_delete(),
@@ -125,7 +132,10 @@ pub(super) fn helper(
         Helper::RingbufDiscard => output::ringbuf_finish(&mut call, true),
         Helper::RingbufQuery => output::ringbuf_query(&mut call),
         Helper::PerfEventOutput => output::perf_event_output(&mut call),
-        Helper::TailCall
+        // An operation of its own.
+        Helper::MapLookupElem
+        // Not available.
+        | Helper::TailCall
         | Helper::MapPushElem
         | Helper::MapPopElem
         | Helper::MapPeekElem
@@ -139,6 +149,16 @@ pub(super) fn helper(
         | Helper::Strncmp
         | Helper::KtimeGetTaiNs => Err(FaultKind::Argument),
     }
+}
+
+/// `bpf_map_lookup_elem` on any map.
+pub(super) fn map_lookup(
+    args: [u64; 5],
+    image: &Image,
+    memory: &mut Memory<'_, '_>,
+    scratch: &mut Scratch,
+) -> Answer {
+    Call { args, image, memory, scratch }.map_lookup(None)
 }
 
 /// An error number as R0 has it.

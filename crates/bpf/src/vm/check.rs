@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::call;
+use super::fuse::fuse;
 use super::image::{LoadError, LoadErrorKind};
 use super::op::{Code, Op};
 use super::space::{self, Space};
@@ -40,6 +41,7 @@ pub(super) fn lower(program: &Program, maps: &[Arc<Map>], space: &Space) -> Resu
         let lowered = code.op(op, *slot, insn, count).map_err(|kind| LoadError { slot: *slot, kind })?;
         ops.push(lowered);
     }
+    fuse(&mut ops);
     Ok((ops.into(), insns.iter().map(|&(slot, _)| slot as u32).collect()))
 }
 

@@ -15,11 +15,12 @@ pub struct Machine {
     cpu: u32,
     budget: u64,
     stack: Box<Stack>,
+    returns: [Return; FRAMES - 1],
     scratch: Scratch,
 }
 
 /// Where a function returns to.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Return {
     op: usize,
     /// R6..R9.
@@ -37,6 +38,7 @@ impl Machine {
             cpu,
             budget: Self::BUDGET,
             stack: Box::new([0; FRAME_LEN * FRAMES]),
+            returns: Default::default(),
             scratch: Scratch::default(),
         }
     }
@@ -47,12 +49,15 @@ impl Machine {
         Machine { budget, ..self }
     }
 
-    /// Runs the program on the packet. It never panics and always ends, whatever the program is.
+    /// Runs the program on the packet. It never panics and always ends, whatever the program is. Stack that it has not
+    /// written holds what earlier runs left, as in the kernel.
     pub fn run(&mut self, image: &Image, buff: &mut XdpBuff<'_>, env: &mut dyn Env) -> Outcome {
+        if let Some(returned) = image.constant {
+            return Outcome { returned, redirect: None, fault: None };
+        }
         self.scratch.begin(self.cpu);
-        self.stack[..FRAME_LEN].fill(0);
         let mut memory = Memory { stack: &mut self.stack, buff, space: &image.space };
-        let ended = execute(image, &mut memory, &mut self.scratch, env, self.budget);
+        let ended = execute(image, &mut memory, &mut self.returns, &mut self.scratch, env, self.budget);
         let redirect = self.scratch.end(image);
         match ended {
             Ok(r0) => Outcome { returned: r0 as u32, redirect, fault: None },
@@ -71,6 +76,7 @@ impl Machine {
 fn execute(
     image: &Image,
     memory: &mut Memory<'_, '_>,
+    returns: &mut [Return; FRAMES - 1],
     scratch: &mut Scratch,
     env: &mut dyn Env,
     mut budget: u64,
@@ -80,17 +86,16 @@ fn execute(
     let mut r = [0_u64; 16];
     r[1] = space::base(space::CTX);
     r[10] = space::base(space::STACK) + FRAME_LEN as u64;
-    let mut returns = [Return::default(); FRAMES - 1];
     let mut depth = 0;
     let mut next = 0;
     loop {
         let at = next;
-        let op = ops[at];
+        let op = &ops[at];
         next += 1;
         let (d, s) = (usize::from(op.dst & 15), usize::from(op.src & 15));
         macro_rules! jump {
-            () => {{
-                let target = op.off as usize;
+            ($op:expr) => {{
+                let target = $op.off as usize;
                 if target <= at {
                     let Some(left) = budget.checked_sub((at - target + 1) as u64) else {
                         return Err((at, FaultKind::Budget));
@@ -107,6 +112,16 @@ fn execute(
                     return Err((at, FaultKind::Access { address }));
                 };
                 r[d] = $extend(value);
+            }};
+        }
+        macro_rules! load_then {
+            ($len:literal, $equal:literal) => {{
+                load!($len, |value| value);
+                let branch = &ops[next];
+                next += 1;
+                if (r[d] == branch.imm as u64) == $equal {
+                    jump!(branch)
+                }
             }};
         }
         macro_rules! store {
@@ -143,10 +158,10 @@ fn execute(
                         Code::$a32i => r[d] = ($f32)(r[d] as u32, op.imm as u32).into(),
                     )*
                     $(
-                        Code::$c64 => if ($p64)(r[d], r[s]) { jump!() },
-                        Code::$c64i => if ($p64)(r[d], op.imm as u64) { jump!() },
-                        Code::$c32 => if ($p32)(r[d] as u32, r[s] as u32) { jump!() },
-                        Code::$c32i => if ($p32)(r[d] as u32, op.imm as u32) { jump!() },
+                        Code::$c64 => if ($p64)(r[d], r[s]) { jump!(op) },
+                        Code::$c64i => if ($p64)(r[d], op.imm as u64) { jump!(op) },
+                        Code::$c32 => if ($p32)(r[d] as u32, r[s] as u32) { jump!(op) },
+                        Code::$c32i => if ($p32)(r[d] as u32, op.imm as u32) { jump!(op) },
                     )*
                     Code::Neg64 => r[d] = r[d].wrapping_neg(),
                     Code::Neg32 => r[d] = (r[d] as u32).wrapping_neg().into(),
@@ -168,6 +183,24 @@ fn execute(
                     Code::LoadSx8 => load!(1, |value| value as i8 as u64),
                     Code::LoadSx16 => load!(2, |value| value as i16 as u64),
                     Code::LoadSx32 => load!(4, |value| value as i32 as u64),
+                    Code::CopyAdd => {
+                        r[d] = r[s].wrapping_add(op.imm as u64);
+                        next += 1;
+                    }
+                    Code::AddThenGt => {
+                        r[d] = r[s].wrapping_add(op.imm as u64);
+                        let branch = &ops[at + 2];
+                        next = at + 3;
+                        if r[d] > r[usize::from(branch.src & 15)] {
+                            jump!(branch)
+                        }
+                    }
+                    Code::Load8ThenEq => load_then!(1, true),
+                    Code::Load16ThenEq => load_then!(2, true),
+                    Code::Load32ThenEq => load_then!(4, true),
+                    Code::Load8ThenNe => load_then!(1, false),
+                    Code::Load16ThenNe => load_then!(2, false),
+                    Code::Load32ThenNe => load_then!(4, false),
                     Code::Store8 => store!(1, r[s]),
                     Code::Store16 => store!(2, r[s]),
                     Code::Store32 => store!(4, r[s]),
@@ -179,7 +212,15 @@ fn execute(
                     Code::Atomic32 => atomic!(4, u32),
                     Code::Atomic64 => atomic!(8, u64),
                     Code::Nop => {}
-                    Code::Jump => jump!(),
+                    Code::Jump => jump!(op),
+                    Code::LookupElem => {
+                        let found = image.arrays.lookup(r[1], scratch.cpu, || memory.load::<4>(r[2]));
+                        r[0] = match found {
+                            Some(address) => address,
+                            None => call::map_lookup([r[1], r[2], r[3], r[4], r[5]], image, memory, scratch)
+                                .map_err(|kind| (at, kind))?,
+                        };
+                    }
                     Code::CallHelper => {
                         let args = [r[1], r[2], r[3], r[4], r[5]];
                         r[0] = call::helper(op.imm as i32, args, image, memory, scratch, env)
@@ -190,7 +231,6 @@ fn execute(
                         let frame = returns.get_mut(depth).ok_or((at, FaultKind::CallDepth))?;
                         *frame = Return { op: next, saved: [r[6], r[7], r[8], r[9]] };
                         depth += 1;
-                        memory.stack[depth * FRAME_LEN..][..FRAME_LEN].fill(0);
                         r[10] += FRAME_LEN as u64;
                         next = op.off as usize;
                     }

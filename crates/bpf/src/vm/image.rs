@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::check;
 use super::op::Op;
-use super::space::Space;
+use super::space::{Arrays, Space};
 use crate::insn::DecodeError;
 use crate::map::{Map, MapRef};
 use crate::program::Program;
@@ -19,6 +19,9 @@ pub struct Image {
     slots: Box<[u32]>,
     pub(super) maps: Box<[Arc<Map>]>,
     pub(super) space: Space,
+    pub(super) arrays: Arrays,
+    /// What the program returns, if that is all it does.
+    pub(super) constant: Option<u32>,
 }
 
 impl Image {
@@ -31,7 +34,15 @@ impl Image {
         }
         let space = Space::new(&maps).ok_or(whole(LoadErrorKind::MapsTooLarge))?;
         let (ops, slots) = check::lower(program, &maps, &space)?;
-        Ok(Image { name: program.name.clone(), ops, slots, maps: maps.into(), space })
+        Ok(Image {
+            name: program.name.clone(),
+            constant: Op::constant(&ops),
+            arrays: Arrays::new(&maps, &space),
+            ops,
+            slots,
+            maps: maps.into(),
+            space,
+        })
     }
 
     /// The program's name.

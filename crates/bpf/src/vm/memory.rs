@@ -20,41 +20,63 @@ pub(super) struct Memory<'r, 'b> {
 
 impl Memory<'_, '_> {
     /// `N` bytes, 1, 2, 4 or 8, zero-extended. `None` if they are not all in one window.
-    #[inline]
+    #[inline(always)]
     pub(super) fn load<const N: usize>(&self, address: u64) -> Option<u64> {
-        let bytes: &[u8; N] = match address >> space::SEGMENT_BITS {
-            space::PACKET => {
-                let (at, window) = (space::offset(address), self.buff.window());
-                if at < window.start || at + N > window.end {
-                    return None;
-                }
-                self.buff.buffer().get(at..)?.first_chunk()?
-            }
-            space::STACK => self.stack.get(space::offset(address)..)?.first_chunk()?,
-            space::CTX if N == 4 => return self.context(space::offset(address)),
-            _ => return self.space.load(address, N),
-        };
-        let mut word = [0; 8];
-        word[..N].copy_from_slice(bytes);
-        Some(u64::from_le_bytes(word))
+        if let Some(bytes) = self.packet_chunk::<N>(address) {
+            return Some(number(bytes));
+        }
+        if let Some(bytes) = self.stack_chunk::<N>(address) {
+            return Some(number(bytes));
+        }
+        self.load_elsewhere(address, N)
+    }
+
+    #[inline(never)]
+    fn load_elsewhere(&self, address: u64, len: usize) -> Option<u64> {
+        match address >> space::SEGMENT_BITS {
+            space::CTX if len == 4 => self.context(space::offset(address)),
+            _ => self.space.load(address, len),
+        }
+    }
+
+    #[inline(always)]
+    fn packet_chunk<const N: usize>(&self, address: u64) -> Option<&[u8; N]> {
+        let at = usize::try_from(address.wrapping_sub(space::base(space::PACKET))).ok()?;
+        let window = self.buff.window();
+        if at < window.start { None } else { self.buff.buffer().get(..window.end)?.get(at..)?.first_chunk() }
+    }
+
+    #[inline(always)]
+    fn stack_chunk<const N: usize>(&self, address: u64) -> Option<&[u8; N]> {
+        let at = usize::try_from(address.wrapping_sub(space::base(space::STACK))).ok()?;
+        self.stack.get(at..)?.first_chunk()
     }
 
     /// The `N` low bytes of `value`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, address: u64, value: u64) -> Option<()> {
-        let to: &mut [u8; N] = match address >> space::SEGMENT_BITS {
-            space::PACKET => {
-                let (at, window) = (space::offset(address), self.buff.window());
-                if at < window.start || at + N > window.end {
-                    return None;
-                }
-                self.buff.buffer_mut().get_mut(at..)?.first_chunk_mut()?
-            }
-            space::STACK => self.stack.get_mut(space::offset(address)..)?.first_chunk_mut()?,
-            _ => return self.space.store(address, N, value),
-        };
-        to.copy_from_slice(&value.to_le_bytes()[..N]);
-        Some(())
+        let bytes = value.to_le_bytes();
+        let Some(bytes) = bytes.first_chunk::<N>() else { return None };
+        let at = address.wrapping_sub(space::base(space::STACK)) as usize;
+        if let Some(to) = self.stack.get_mut(at..).and_then(|stack| stack.first_chunk_mut::<N>()) {
+            *to = *bytes;
+            return Some(());
+        }
+        let at = address.wrapping_sub(space::base(space::PACKET)) as usize;
+        let window = self.buff.window();
+        if at >= window.start
+            && let Some(packet) = self.buff.buffer_mut().get_mut(..window.end)
+            && let Some(to) = packet.get_mut(at..).and_then(|packet| packet.first_chunk_mut::<N>())
+        {
+            *to = *bytes;
+            return Some(());
+        }
+        self.store_elsewhere(address, N, value)
+    }
+
+    #[inline(never)]
+    fn store_elsewhere(&self, address: u64, len: usize, value: u64) -> Option<()> {
+        self.space.store(address, len, value)
     }
 
     /// Atomic read-modify-write of 4 or 8 bytes; the old ones. As in the kernel, packets have none.
@@ -121,15 +143,28 @@ impl Memory<'_, '_> {
     }
 
     fn context(&self, at: usize) -> Option<u64> {
-        let (field, _) = XdpMd::FIELDS.iter().find(|(field, _)| *field as usize == at)?;
+        const DATA: usize = XdpMd::Data as usize;
+        const DATA_END: usize = XdpMd::DataEnd as usize;
+        const DATA_META: usize = XdpMd::DataMeta as usize;
+        const INGRESS_IFINDEX: usize = XdpMd::IngressIfindex as usize;
+        const RX_QUEUE_INDEX: usize = XdpMd::RxQueueIndex as usize;
+        const EGRESS_IFINDEX: usize = XdpMd::EgressIfindex as usize;
         let packet = |at: usize| space::base(space::PACKET) + at as u64;
-        Some(match field {
-            XdpMd::Data => packet(self.buff.range().start),
-            XdpMd::DataEnd => packet(self.buff.range().end),
-            XdpMd::DataMeta => packet(self.buff.meta()),
-            XdpMd::IngressIfindex => self.buff.ingress_ifindex.into(),
-            XdpMd::RxQueueIndex => self.buff.rx_queue_index.into(),
-            XdpMd::EgressIfindex => self.buff.egress_ifindex.into(),
-        })
+        match at {
+            DATA => Some(packet(self.buff.range().start)),
+            DATA_END => Some(packet(self.buff.range().end)),
+            DATA_META => Some(packet(self.buff.meta())),
+            INGRESS_IFINDEX => Some(self.buff.ingress_ifindex.into()),
+            RX_QUEUE_INDEX => Some(self.buff.rx_queue_index.into()),
+            EGRESS_IFINDEX => Some(self.buff.egress_ifindex.into()),
+            _ => None,
+        }
     }
+}
+
+#[inline(always)]
+fn number<const N: usize>(bytes: &[u8; N]) -> u64 {
+    let mut word = [0; 8];
+    word[..N].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
 }

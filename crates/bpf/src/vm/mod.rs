@@ -11,6 +11,7 @@ mod buff;
 mod call;
 mod check;
 mod exec;
+mod fuse;
 mod image;
 mod memory;
 mod op;

@@ -2,6 +2,7 @@
 //!
 //! One table lists arithmetic and comparisons; the operation codes, their choice and their execution are made from it.
 
+use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Swap, Width};
 
 /// Calls `$then!` with two lists: `(AluOp, codes..., 64-bit function, 32-bit function)` and
@@ -105,6 +106,19 @@ macro_rules! codes {
             CallLocal,
             /// `imm` is the helper's number.
             CallHelper,
+            /// The helper that programs call most.
+            LookupElem,
+            /// `dst = src + imm`, and skip one; see `fuse`.
+            CopyAdd,
+            /// As `CopyAdd`, then the comparison in the third operation.
+            AddThenGt,
+            /// Load, then the comparison in the second operation.
+            Load8ThenEq,
+            Load16ThenEq,
+            Load32ThenEq,
+            Load8ThenNe,
+            Load16ThenNe,
+            Load32ThenNe,
             Exit,
         }
 
@@ -230,6 +244,7 @@ impl Op {
                 };
                 Op { off: off.into(), imm: atomic_number(op), ..Op::on(code, base).with(src.into()) }
             }
+            Insn::CallHelper { id } if id == Helper::MapLookupElem.id() => Op::new(Code::LookupElem),
             Insn::CallHelper { id } => Op { imm: id.into(), ..Op::new(Code::CallHelper) },
             Insn::Exit => Op::new(Code::Exit),
             Insn::LoadImm64 { .. }
@@ -240,6 +255,16 @@ impl Op {
             | Insn::CallKfunc { .. } => return None,
         };
         Some(op)
+    }
+
+    /// What the program returns, if it does nothing but return a constant.
+    pub(super) fn constant(ops: &[Op]) -> Option<u32> {
+        match ops {
+            [Op { code: Code::Mov64Imm | Code::Mov32Imm, dst: 0, imm, .. }, Op { code: Code::Exit, .. }] => {
+                Some(*imm as u32)
+            }
+            _ => None,
+        }
     }
 
     /// The comparison of a branch to operation `target`.

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::map::{Map, MapDef};
+use crate::map::{Map, MapDef, MapKind};
 
 pub(super) const SEGMENT_BITS: u32 = 24;
 pub(super) const CTX: u64 = 1;
@@ -154,6 +154,52 @@ impl Space {
 impl Window {
     fn word(&self, at: usize) -> &AtomicU64 {
         &self.words[(at / 8) & self.mask]
+    }
+}
+
+/// Look-ups in arrays without a look at the map: where its values are and how far apart.
+#[derive(Debug)]
+pub(super) struct Arrays(Box<[Array]>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Array {
+    base: u64,
+    /// 0 for maps that are looked up otherwise.
+    entries: u64,
+    stride: u64,
+    /// Distance of the values of one CPU to those of the next, and the last CPU that has its own.
+    cpu_stride: u64,
+    last_cpu: u32,
+}
+
+impl Arrays {
+    pub(super) fn new(maps: &[Arc<Map>], space: &Space) -> Arrays {
+        let array = |(index, map): (usize, &Arc<Map>)| {
+            let plain = matches!(map.def().kind, MapKind::Array | MapKind::PercpuArray);
+            let (Some(values), Some(base), true) = (map.values(), space.base_of(index), plain) else {
+                return Array::default();
+            };
+            Array {
+                base,
+                entries: map.def().max_entries.into(),
+                stride: values.offset(0, 1) as u64,
+                cpu_stride: if values.copies() > 1 { values.offset(1, 0) as u64 } else { 0 },
+                last_cpu: values.copies() - 1,
+            }
+        };
+        Arrays(maps.iter().enumerate().map(array).collect())
+    }
+
+    /// Address of the value, 0 if the index is beyond the end; `None` if the map is no array or the key cannot be read.
+    #[inline(always)]
+    pub(super) fn lookup(&self, handle: u64, cpu: u32, key: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let index = usize::try_from(handle.wrapping_sub(base(HANDLES))).ok()?;
+        let array = self.0.get(index).filter(|array| array.entries > 0)?;
+        let key = key()?;
+        if key >= array.entries {
+            return Some(0);
+        }
+        Some(array.base + u64::from(cpu.min(array.last_cpu)) * array.cpu_stride + key * array.stride)
     }
 }
 
