@@ -56,7 +56,7 @@ impl Memory<'_, '_> {
     #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, address: u64, value: u64) -> Option<()> {
         let bytes = value.to_le_bytes();
-        let Some(bytes) = bytes.first_chunk::<N>() else { return None };
+        let bytes = bytes.first_chunk::<N>()?;
         let at = address.wrapping_sub(space::base(space::STACK)) as usize;
         if let Some(to) = self.stack.get_mut(at..).and_then(|stack| stack.first_chunk_mut::<N>()) {
             *to = *bytes;
