@@ -4,6 +4,7 @@
 //! others the core ones. What cannot run here is named at the end: `skipped: needs X`.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod case;
 mod cli;
 mod cycles;
@@ -78,6 +79,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
     cases.extend(kill::cases(scale));
+    cases.extend(addresses::cases());
     cases
 }
 

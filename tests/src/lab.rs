@@ -127,17 +127,23 @@ impl Lab {
         Running::start(command, line, &log, Path::new("/proc").join(process).join("net"))
     }
 
+    /// Runs `ip` with `words` in the side's namespace.
+    ///
+    /// # Errors
+    /// What `ip` says; `Unsupported` without root.
+    pub fn ip(&self, place: &Place, side: Side, words: &str) -> io::Result<()> {
+        if !self.root {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.net(place)?.holder(side).ip(words)
+    }
+
     /// The process that holds the side's namespace; without root it is our own.
     fn holder(&self, place: &Place, side: Side) -> io::Result<Option<u32>> {
         if !self.root {
             return Ok(None);
         }
-        let net = self.net(place)?;
-        let holder = match side {
-            Side::Client => net.holders.last(),
-            Side::Server => net.holders.first(),
-        };
-        Ok(holder.map(|holder| holder.0.id()))
+        Ok(Some(self.net(place)?.holder(side).0.id()))
     }
 
     /// A command prefix that enters the holder's namespace as the place's user.
@@ -204,6 +210,13 @@ impl Net {
             holder.ip("link set lo up")?;
         }
         Ok(Self { holders })
+    }
+
+    fn holder(&self, side: Side) -> &Holder {
+        match side {
+            Side::Server => &self.holders[0],
+            Side::Client => &self.holders[self.holders.len() - 1],
+        }
     }
 }
 

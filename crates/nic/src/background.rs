@@ -15,7 +15,7 @@ const SPIN_NS: u64 = 50_000;
 /// Longest sleep, so that the engine notices when it is the last to hold itself.
 const SLEEP_MAX_NS: u64 = 500_000_000;
 
-/// Sockets of the port, the members' listener, the kick; unused places are -1, which poll(2) skips.
+/// Sockets of the port, the members' listener, the kick, the netdev's monitor; unused places are -1, which poll(2) skips.
 const WAIT_FDS_MAX: usize = 8;
 
 /// Starts the thread; it ends when nobody else holds the engine.
@@ -37,10 +37,10 @@ fn run(weak: &Weak<Engine>) {
             engine.serve_members();
             engine.offer_held();
             engine.cm.poll(engine::now(), &*engine);
-            let kick = [engine.kick.as_raw_fd()];
+            let kick = [engine.kick.as_raw_fd(), engine.monitor_fd()];
             drop(engine);
-            wait(&kick, WATCH_INTERVAL_NS);
-            awake(weak);
+            let news = wait(&kick, WATCH_INTERVAL_NS);
+            awake(weak, news);
             continue;
         }
         let worked = engine.poll_all() + engine.serve_members();
@@ -58,28 +58,31 @@ fn run(weak: &Weak<Engine>) {
         // A post between `next_deadline` and the store saw the old value; look once more before sleeping.
         let settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
         drop(engine);
-        if settled {
-            wait(&fds, deadline.saturating_sub(now_ns()));
-        }
-        awake(weak);
+        let news = settled && wait(&fds, deadline.saturating_sub(now_ns()));
+        awake(weak, news);
     }
 }
 
-/// Back from sleep: no kick is needed, and those that came are spent.
-fn awake(weak: &Weak<Engine>) {
+/// Back from sleep: no kick is needed, and those that came are spent. There may be `news` of the netdev.
+fn awake(weak: &Weak<Engine>, news: bool) {
     if let Some(engine) = weak.upgrade() {
         engine.watching.store(false, Ordering::Relaxed);
         engine.sleeps_until.store(0, Ordering::Relaxed);
         // Nothing there is fine: the sleep may have ended for another reason.
         let _spent = engine.kick.take();
+        if news {
+            engine.follow_netdev();
+        }
     }
 }
 
-fn wait(fds: &[RawFd], timeout_ns: u64) {
-    let mut fds: [PollFd; WAIT_FDS_MAX] =
+/// Waits for any of `fds`; whether the last of them is ready.
+fn wait(fds: &[RawFd], timeout_ns: u64) -> bool {
+    let mut polled: [PollFd; WAIT_FDS_MAX] =
         std::array::from_fn(|i| PollFd::readable(fds.get(i).copied().unwrap_or(-1)));
-    if sys::poll(&mut fds, Some(timeout_ns)).is_err() {
+    if sys::poll(&mut polled, Some(timeout_ns)).is_err() {
         // Only a descriptor limit below `WAIT_FDS_MAX` can do this; the engine then runs by the clock.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    polled[fds.len() - 1].is_ready()
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -20,11 +20,11 @@ use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
-use crate::gid::GidTable;
+use crate::gid::{GidTable, Gids};
 use crate::gsi::Held;
 use crate::mr::MrTable;
 use crate::port::{FlowId, FlowKey, Port, RxQueue, RxQueues, RxTrain};
-use crate::sys::{self, EventFd, now_ns};
+use crate::sys::{self, AddressMonitor, EventFd, now_ns};
 use crate::timers::Timers;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
@@ -129,7 +129,9 @@ pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
     pub(crate) cm: Arc<CmDriver>,
     pub(crate) bag: Membership,
-    pub(crate) gids: Arc<GidTable>,
+    pub(crate) gids: Arc<Gids>,
+    /// `None` in sandboxes that forbid netlink; the addresses then stay those of the start.
+    pub(crate) monitor: Option<AddressMonitor>,
     /// See [`Port::prefers_equal_packets`].
     pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
@@ -146,13 +148,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        port: Box<dyn Port>,
-        bag: Membership,
-        gids: Arc<GidTable>,
-        mtu_bytes: usize,
-    ) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn new(port: Box<dyn Port>, bag: Membership, gids: Arc<Gids>) -> std::io::Result<Arc<Self>> {
         let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
+        // In this order, so that no change is missed; some time has gone since the device was opened.
+        let monitor = AddressMonitor::new().ok();
+        let table = gids.refresh().unwrap_or_else(|| gids.get());
         let tables = Tables {
             qps: Vec::new(),
             srqs: Vec::new(),
@@ -161,22 +161,23 @@ impl Engine {
             ready: VecDeque::with_capacity(256),
             touched: Vec::with_capacity(256),
             timers: Timers::new(),
-            gids: Arc::clone(&gids),
+            gids: Arc::clone(&table),
             drops: [0; DropReason::COUNT],
             mads: Vec::new(),
             misrouted: Vec::new(),
             established: Vec::new(),
             retired: QpCounters::default(),
             slot,
-            mtu_bytes,
+            mtu_bytes: table.active_mtu().bytes(),
             next_qp: sys::random_u64() as u16,
             gsi_psn: Psn::default(),
         };
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, tables }),
-            cm: Arc::new(CmDriver::new(slot, &gids)),
+            cm: Arc::new(CmDriver::new(slot, &table)),
             bag,
             gids,
+            monitor,
             equal_packets,
             inline_polls: AtomicU64::new(0),
             held: Held::default(),
@@ -237,12 +238,28 @@ impl Engine {
         self.cm.poll(now(), self);
     }
 
-    /// What the background thread sleeps on.
+    /// What the background thread sleeps on; the monitor of the netdev comes last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let mut fds = self.lock().port.poll_fds();
         fds.push(self.bag.listener_fd());
         fds.push(self.kick.as_raw_fd());
+        fds.push(self.monitor_fd());
         fds
+    }
+
+    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be known.
+    pub(crate) fn monitor_fd(&self) -> RawFd {
+        self.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
+    }
+
+    /// Addresses have changed: from now on there are others to send from, and to be asked at.
+    pub(crate) fn follow_netdev(&self) {
+        if self.monitor.as_ref().is_some_and(AddressMonitor::take_news)
+            && let Some(table) = self.gids.refresh()
+        {
+            self.cm.set_gids(&table);
+            self.lock().tables.gids = table;
+        }
     }
 
     /// Answers other processes of this host and takes the packets they hand over; how many records came.
@@ -386,7 +403,7 @@ impl Tables {
 
     /// The local address of a GID index.
     pub(crate) fn source_ip(&self, sgid_index: u8) -> Option<IpAddr> {
-        self.gids.entries.get(usize::from(sgid_index)).map(|row| row.gid.ip())
+        self.gids.address(sgid_index)
     }
 
     /// The QP a number means, if it is ours and exists.

@@ -133,6 +133,7 @@ impl EngineLocks {
         self.core.tables.misrouted.clear();
         self.held.clear();
         self.engine.bag.disinherit(&mut self.bag);
+        self.engine.monitor.iter().for_each(sys::disconnect);
     }
 }
 

@@ -3,9 +3,13 @@
 //! A GID is an IP address. IPv4 addresses come first, because that is what programs without `-x` pick by
 //! index 0; then global IPv6, then link-local, then the loopback addresses, so that processes of one host
 //! reach each other without any network. Every index can be used as a source.
+//!
+//! The table follows its netdev ([`Gids`]). An index once given stays with its address; when the address goes the row is
+//! empty, and the next new one takes it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use transport::PathMtu;
 use wire::Gid;
@@ -21,6 +25,37 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
+impl GidEntry {
+    /// A row whose address is gone.
+    const EMPTY: GidEntry = GidEntry { gid: Gid::ZERO, ifindex: 0 };
+}
+
+/// The table of a device as it is now.
+#[derive(Debug)]
+pub struct Gids(RwLock<Arc<GidTable>>);
+
+impl Gids {
+    /// Begins with `table`.
+    #[must_use]
+    pub fn new(table: GidTable) -> Gids {
+        Gids(RwLock::new(Arc::new(table)))
+    }
+
+    /// The table as it is now.
+    #[must_use]
+    pub fn get(&self) -> Arc<GidTable> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the netdev again; the new table if anything has changed. A netdev that is gone keeps its table.
+    pub(crate) fn refresh(&self) -> Option<Arc<GidTable>> {
+        let old = self.get();
+        let new = Arc::new(old.updated(GidTable::read(Some(&old.netdev)).ok()?)?);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        Some(new)
+    }
+}
+
 /// The netdev behind the device, and its addresses as GIDs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GidTable {
@@ -32,7 +67,7 @@ pub struct GidTable {
     pub mtu: u32,
     /// True if it is administratively up.
     pub up: bool,
-    /// The GIDs, never empty, at most 255.
+    /// The rows, at least one, at most 255. Some may be empty ([`Gid::ZERO`]).
     pub entries: Vec<GidEntry>,
     /// EUI-64 of the netdev, never 0.
     pub node_guid: [u8; 8],
@@ -78,10 +113,23 @@ impl GidTable {
         }
     }
 
+    /// The rows that are not empty, with their indices.
+    pub fn rows(&self) -> impl Iterator<Item = (u8, GidEntry)> {
+        (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidEntry::EMPTY)
+    }
+
+    /// The address at `index`; `None` outside the table and for empty rows.
+    #[must_use]
+    #[inline]
+    pub fn address(&self, index: u8) -> Option<IpAddr> {
+        let row = self.entries.get(usize::from(index)).filter(|row| **row != GidEntry::EMPTY)?;
+        Some(row.gid.ip())
+    }
+
     /// The index of `gid`.
     #[must_use]
     pub fn index_of(&self, gid: &Gid) -> Option<u8> {
-        self.entries.iter().position(|row| row.gid == *gid).and_then(|i| u8::try_from(i).ok())
+        self.rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
     }
 
     /// The index of the source that packets to `dst` should have: what the routing table prefers, else the
@@ -100,9 +148,29 @@ impl GidTable {
                     && ip.is_loopback() == dst.is_loopback()
                     && is_link_local(ip) == is_link_local(dst)
             };
-            let index = self.entries.iter().position(|row| alike(row.gid.ip()))?;
-            u8::try_from(index).ok()
+            self.rows().find(|(_, row)| alike(row.gid.ip())).map(|(index, _)| index)
         })
+    }
+
+    /// This table brought up to date with what was read `now`; `None` if nothing has changed.
+    fn updated(&self, now: GidTable) -> Option<GidTable> {
+        let mut entries = self.entries.clone();
+        for row in entries.iter_mut().filter(|row| !now.entries.contains(row)) {
+            *row = GidEntry::EMPTY;
+        }
+        for new in now.entries {
+            if entries.contains(&new) {
+                continue;
+            }
+            match entries.iter().position(|row| *row == GidEntry::EMPTY) {
+                Some(empty) => entries[empty] = new,
+                None if entries.len() < ENTRIES_MAX => entries.push(new),
+                None => {}
+            }
+        }
+        // Peers know the process by its GUID.
+        let table = GidTable { entries, node_guid: self.node_guid, ..now };
+        (table != *self).then_some(table)
     }
 }
 
@@ -270,6 +338,35 @@ mod tests {
         assert_eq!(node_guid(&eth, &gid), [0x50, 0x54, 0, 0xff, 0xfe, 0x0a, 8, 2]);
         assert_ne!(node_guid(&link(1, "lo"), &gid), [0; 8]);
         assert_eq!(node_guid(&Link { mac: [0; 6], ..eth }, &gid)[4..], [10, 8, 0, 2]);
+    }
+
+    #[test]
+    fn an_index_stays_with_its_address() {
+        let table = |ips: &[&str]| GidTable {
+            netdev: "eth0".to_owned(),
+            ifindex: 2,
+            mtu: 1500,
+            up: true,
+            entries: ips
+                .iter()
+                .map(|ip| GidEntry { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 2 })
+                .collect(),
+            node_guid: [1; 8],
+        };
+        let gid = |ip: &str| Gid::from(ip.parse::<IpAddr>().unwrap());
+        let first = table(&["10.0.0.1", "10.0.0.2", "127.0.0.1"]);
+        assert_eq!(first.updated(table(&["127.0.0.1", "10.0.0.2", "10.0.0.1"])), None, "order is nothing");
+        let second = first.updated(table(&["10.0.0.2", "127.0.0.1"])).unwrap();
+        assert_eq!((second.index_of(&gid("10.0.0.1")), second.address(0)), (None, None));
+        assert_eq!(second.index_of(&Gid::ZERO), None);
+        assert_eq!(second.rows().map(|(index, _)| index).collect::<Vec<_>>(), [1, 2]);
+        let third = second.updated(table(&["10.0.0.8", "10.0.0.9", "10.0.0.2", "127.0.0.1"])).unwrap();
+        let index = |ip| third.index_of(&gid(ip));
+        assert_eq!(["10.0.0.8", "10.0.0.2", "127.0.0.1", "10.0.0.9"].map(index), [0, 1, 2, 3].map(Some));
+        // All gone, and the loopback address back.
+        let none = third.updated(GidTable { up: false, ..table(&[]) }).unwrap();
+        assert_eq!((none.rows().count(), none.up), (0, false));
+        assert_eq!(none.updated(table(&["127.0.0.1"])).unwrap().address(0), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]

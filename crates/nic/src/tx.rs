@@ -51,9 +51,10 @@ impl Core {
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
             let flow = match &packet.ud {
                 None => flow,
-                Some(dest) => tables.gids.entries.get(usize::from(dest.av.sgid_index)).and_then(|row| {
-                    port.datagram_flow(&flow_key(row.gid.ip(), &dest.av, dest.remote_qpn)).ok()
-                }),
+                Some(dest) => tables
+                    .gids
+                    .address(dest.av.sgid_index)
+                    .and_then(|src| port.datagram_flow(&flow_key(src, &dest.av, dest.remote_qpn)).ok()),
             };
             if let Some(flow) = flow {
                 port.tx_commit(flow, packet.len);

@@ -137,8 +137,8 @@ impl IdInner {
         match route.prefsrc {
             Some(src) => Ok(own(src)),
             None if route.oif == gids.ifindex => {
-                let index = gids.source_for(target).map(usize::from);
-                Ok(index.and_then(|i| gids.entries.get(i)).map(|row| row.gid))
+                let index = gids.source_for(target);
+                Ok(index.and_then(|index| gids.address(index)).map(Gid::from))
             }
             None => Ok(None),
         }

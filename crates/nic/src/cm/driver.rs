@@ -61,10 +61,14 @@ impl CmDriver {
     pub(crate) fn new(slot: u8, gids: &GidTable) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
-        let addresses: Vec<Gid> = gids.entries.iter().map(|row| row.gid).collect();
-        cm.set_gids(&addresses);
+        cm.set_gids(&addresses(gids));
         let state = State { cm, ids: HashMap::new(), listeners: HashMap::new(), ports: Ports::new() };
         Self { state: Mutex::new(state), order: Mutex::new(()) }
+    }
+
+    /// The addresses have changed.
+    pub(crate) fn set_gids(&self, gids: &GidTable) {
+        self.lock().cm.set_gids(&addresses(gids));
     }
 
     /// Takes a MAD that arrived on QP1; its consequences leave with the next [`poll`](Self::poll).
@@ -142,6 +146,10 @@ impl CmDriver {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn addresses(gids: &GidTable) -> Vec<Gid> {
+    gids.rows().map(|(_, row)| row.gid).collect()
 }
 
 impl State {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use transport::Instant;
 use transport::cm::{MadBytes, WillChange};
@@ -31,7 +32,7 @@ pub(crate) trait Host: GsiLink + Send + Sync {
     fn now(&self) -> Instant;
     /// Somebody must call [`CmDriver::poll`] by then.
     fn wake_before(&self, deadline: Option<Instant>);
-    fn gids(&self) -> &GidTable;
+    fn gids(&self) -> Arc<GidTable>;
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
     /// How this host would reach `dst`, through interface `oif` if not 0.
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route>;
@@ -65,8 +66,8 @@ impl Host for Engine {
         Engine::wake_before(self, deadline);
     }
 
-    fn gids(&self) -> &GidTable {
-        &self.gids
+    fn gids(&self) -> Arc<GidTable> {
+        self.gids.get()
     }
 
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {

@@ -21,7 +21,7 @@ mod pace;
 
 struct Desk {
     driver: CmDriver,
-    gids: GidTable,
+    gids: Arc<GidTable>,
     now_ms: Arc<AtomicU64>,
     outbox: Mutex<Vec<(Gid, Gid, MadBytes)>>,
     claims: Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>,
@@ -53,8 +53,8 @@ impl Host for Desk {
         Instant(self.now_ms.load(Ordering::Relaxed) * 1_000_000)
     }
     fn wake_before(&self, _deadline: Option<Instant>) {}
-    fn gids(&self) -> &GidTable {
-        &self.gids
+    fn gids(&self) -> Arc<GidTable> {
+        Arc::clone(&self.gids)
     }
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> std::io::Result<Claim> {
         let claim = (port_space, port, address);
@@ -92,7 +92,7 @@ impl World {
     fn new() -> Self {
         let now_ms = Arc::new(AtomicU64::new(0));
         let desks = [1u8, 2].map(|n| {
-            let gids = GidTable {
+            let gids = Arc::new(GidTable {
                 netdev: "eth0".to_owned(),
                 ifindex: 2,
                 mtu: 1500,
@@ -102,7 +102,7 @@ impl World {
                     GidEntry { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 },
                 ],
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
-            };
+            });
             Arc::new(Desk {
                 driver: CmDriver::new(n, &gids),
                 gids,

@@ -24,7 +24,7 @@ pub use epoll::Epoll;
 pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use memory::memory_file;
-pub use netlink::{Address, Link, Netlink, Route};
+pub use netlink::{Address, AddressMonitor, Link, Netlink, Route};
 pub use phase::Phase;
 pub use poll::{PollFd, poll};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};

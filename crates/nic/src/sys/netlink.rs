@@ -6,7 +6,7 @@
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
@@ -215,6 +215,52 @@ impl Netlink {
                 }
             }
         }
+    }
+}
+
+/// Tells that addresses of this network namespace have changed.
+#[derive(Debug)]
+pub struct AddressMonitor(OwnedFd);
+
+impl AddressMonitor {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// As [`Netlink::new`].
+    pub fn new() -> io::Result<AddressMonitor> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket takes no pointer.
+        let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+        // SAFETY: `fd` is new and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
+        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        address.nl_groups = (libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
+        let len = mem::size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is valid for `len` bytes.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        Ok(AddressMonitor(fd))
+    }
+
+    /// Whether anything has changed since the last call. Does not wait.
+    pub fn take_news(&self) -> bool {
+        let mut any = false;
+        loop {
+            // SAFETY: a buffer of length zero is never written; the message is cut to it.
+            let len = unsafe { libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_TRUNC) };
+            // ENOBUFS: there was more than the socket holds.
+            if len < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ENOBUFS) {
+                return any;
+            }
+            any = true;
+        }
+    }
+}
+
+impl AsFd for AddressMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::cq::CQE_MAX;
 use crate::engine::{Engine, QP_MAX};
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
-use crate::gid::GidTable;
+use crate::gid::{GidTable, Gids};
 use crate::mr::MR_MAX;
 use crate::port::{UdpPort, UdpPortConfig};
 
@@ -47,7 +47,7 @@ pub struct Device(Arc<DeviceInner>);
 
 struct DeviceInner {
     name: String,
-    gids: Arc<GidTable>,
+    gids: Arc<Gids>,
     engine: Arc<EngineSlot>,
 }
 
@@ -57,7 +57,7 @@ impl Device {
     /// # Errors
     /// `ENODEV` if there is no such interface, `EADDRNOTAVAIL` if it has no address; errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
-        let gids = Arc::new(GidTable::read(config.netdev.as_deref())?);
+        let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         Ok(Self(Arc::new(DeviceInner { name, gids, engine: Arc::default() })))
     }
@@ -68,16 +68,16 @@ impl Device {
         &self.0.name
     }
 
-    /// The netdev under it and its addresses.
+    /// The netdev under it and its addresses, as they are now.
     #[must_use]
-    pub fn gids(&self) -> &Arc<GidTable> {
-        &self.0.gids
+    pub fn gids(&self) -> Arc<GidTable> {
+        self.0.gids.get()
     }
 
     /// EUI-64 of the MAC, host byte order.
     #[must_use]
     pub fn node_guid(&self) -> u64 {
-        u64::from_be_bytes(self.0.gids.node_guid)
+        u64::from_be_bytes(self.gids().node_guid)
     }
 
     /// A new context: its own asynchronous event queue on the shared engine.
@@ -127,11 +127,9 @@ impl Device {
             gsi: bag.gsi_socket()?,
             slot: bag.slot_socket()?,
             udp_port: domain.udp_port,
-            ifindex: self.0.gids.ifindex,
+            ifindex: self.gids().ifindex,
         })?;
-        let gids = Arc::clone(&self.0.gids);
-        let mtu = gids.active_mtu().bytes();
-        let engine = Engine::new(Box::new(port), bag, gids, mtu)?;
+        let engine = Engine::new(Box::new(port), bag, Arc::clone(&self.0.gids))?;
         fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));
@@ -207,20 +205,21 @@ impl Context {
     /// The only port.
     #[must_use]
     pub fn query_port(&self) -> PortAttr {
+        let gids = self.0.device.gids();
         PortAttr {
-            active: self.0.device.gids().up,
+            active: gids.up,
             max_mtu: PathMtu::M4096,
-            active_mtu: self.0.device.gids().active_mtu(),
-            gid_tbl_len: self.0.device.gids().entries.len() as u32,
+            active_mtu: gids.active_mtu(),
+            gid_tbl_len: gids.entries.len() as u32,
             max_msg_sz: MAX_MSG_SZ as u32,
         }
     }
 
-    /// The GID table; every row is an address that works.
+    /// The GID table as it is now; every row is an address that works. Indices may be missing.
     #[must_use]
     pub fn gids(&self) -> Vec<GidEntry> {
-        let rows = self.0.device.gids().entries.iter().zip(0..);
-        rows.map(|(row, index)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
+        let table = self.0.device.gids();
+        table.rows().map(|(index, row)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
     }
 
     /// A protection domain.

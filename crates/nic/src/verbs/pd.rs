@@ -102,7 +102,7 @@ impl Pd {
     /// `Invalid` if the GID index is outside the table.
     pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, VerbsError> {
         let gids = self.0.context.device().gids();
-        gids.entries.get(usize::from(av.sgid_index)).ok_or(VerbsError::Invalid)?;
+        gids.address(av.sgid_index).ok_or(VerbsError::Invalid)?;
         Ok(Ah { av: *av, pd: self.clone() })
     }
 }
