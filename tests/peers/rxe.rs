@@ -134,7 +134,7 @@ impl Rxe {
         let line = format!("[{end:?}] {}", words.join(" "));
         let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         let log = self.logs.join(format!("{file}.{end:?}.log").to_lowercase());
-        Running::start(command, line.clone(), &log).map_err(|error| format!("{line}: {error}"))
+        Running::start(command, line.clone(), &log, None).map_err(|error| format!("{line}: {error}"))
     }
 
     /// Waits until a server listens.

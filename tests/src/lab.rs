@@ -124,7 +124,7 @@ impl Lab {
         let line = format!("[{place} {side:?}] roxie {}", words.join(" "));
         let log = self.logs.join(format!("{}.{side:?}.log", file_name(name)).to_lowercase());
         let process = holder.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-        Running::start(command, line, &log, Path::new("/proc").join(process).join("net"))
+        Running::start(command, line, &log, Some(Path::new("/proc").join(process).join("net")))
     }
 
     /// Runs `ip` with `words` in the side's namespace.

@@ -41,17 +41,18 @@ pub struct Ended {
 
 impl Running {
     /// Starts `command` with its output in `log`; `line` is what a reader would type, `net` the proc_pid_net(5)
-    /// directory of the network namespace it will run in.
+    /// directory of the network namespace it will run in, if another process already shows it.
     ///
     /// # Errors
     /// If the program or the file cannot be opened.
-    pub fn start(mut command: Command, line: String, log: &Path, net: PathBuf) -> io::Result<Self> {
+    pub fn start(mut command: Command, line: String, log: &Path, net: Option<PathBuf>) -> io::Result<Self> {
         if let Some(dir) = log.parent() {
             fs::create_dir_all(dir)?;
         }
         let out = File::create(log)?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
         let child = command.spawn()?;
+        let net = net.unwrap_or_else(|| PathBuf::from(format!("/proc/{}/net", child.id())));
         Ok(Self { child, line, log: log.to_owned(), net, ended: false })
     }
 
