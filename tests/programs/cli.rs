@@ -83,7 +83,13 @@ fn environment(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let table: [(&[&str], i32, &str); 4] = [
+    let roxie_is = lab.roxie().display().to_string();
+    let full = format!("{roxie_is} doctor --json >/dev/full");
+    let name_of_environment = format!("ROXIE_NAME='a b' {roxie_is} run -- true");
+    let table: [(&[&str], i32, &str); 7] = [
+        (&["run", "--bogus", "--", "true"], 2, "unexpected argument"),
+        (&["run", "--", "sh", "-c", &full], 1, "No space left on device"),
+        (&["run", "--", "sh", "-c", &name_of_environment], 2, "cannot name a device"),
         (&["run", "--", "no-such-program"], 127, "command not found"),
         (&["run", "--", "/etc/passwd"], 126, "not executable"),
         (&["run", "--netdev", "nonesuch", "--", "true"], 1, "there are: lo"),

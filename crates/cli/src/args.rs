@@ -16,7 +16,6 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
                   Linux Soft-RoCE and real RoCE NICs are its peers.",
     after_help = "Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.",
     after_long_help = EXAMPLES,
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 pub(crate) struct Args {
@@ -99,7 +98,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     /// Program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -229,5 +228,9 @@ mod tests {
         assert_eq!(run.device.netdev.as_deref(), Some("lo"));
         assert_eq!(run.device.name, None);
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+        let args = Args::parse_from(["roxie", "run", "rping", "-s", "--name", "x"]);
+        let Command::Run(run) = args.command else { panic!("run") };
+        assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+        assert!(Args::try_parse_from(["roxie", "run", "--bogus", "--", "true"]).is_err());
     }
 }

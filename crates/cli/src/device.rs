@@ -19,10 +19,15 @@ impl DeviceArgs {
         }
     }
 
-    /// Fails with what would be right if the netdev does not exist or the name cannot be one.
+    /// Fails with what would be right if the netdev does not exist or the name cannot be one, wherever they come from.
     pub(crate) fn check(&self) -> Outcome {
-        self.netdev.as_deref().map_or(Ok(()), netdev::check)?;
-        self.name.as_deref().map_or(Ok(()), check_name)
+        let config = self.config();
+        config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
+        match (&self.name, config.name.as_str()) {
+            // The environment's empty name means the default.
+            (None, "") => Ok(()),
+            (_, name) => check_name(name),
+        }
     }
 }
 

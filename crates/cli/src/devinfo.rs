@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
 use crate::failure::{During, Failure, Outcome};
-use crate::terminal::{Terminal, Tone};
+use crate::terminal::{self, Terminal, Tone};
 
 /// Prints what the device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let context = open(&args.device)?;
     let value = describe(&context);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
+        terminal::print(&serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
         return Ok(());
     }
     let terminal = Terminal::stdout();

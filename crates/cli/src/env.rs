@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::args::{DeviceArgs, EnvArgs};
 use crate::failure::Outcome;
 use crate::library::Libraries;
+use crate::terminal;
 
 /// The environment of programs that shall see the device.
 pub(crate) fn variables(device: &DeviceArgs) -> Outcome<Vec<(&'static str, OsString)>> {
@@ -25,10 +26,10 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.to_string_lossy().into_owned().into()))
             .collect();
-        println!("{}", serde_json::Value::Object(map));
+        terminal::print(&serde_json::Value::Object(map).to_string());
     } else {
         for (key, value) in &variables {
-            println!("export {key}={}", quote(&value.to_string_lossy()));
+            terminal::print(&format!("export {key}={}", quote(&value.to_string_lossy())));
         }
     }
     Ok(())

@@ -27,9 +27,9 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Looks at standard output and the environment.
     pub(crate) fn stdout() -> Self {
-        let live = std::io::stdout().is_terminal();
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        let live = std::io::stdout().is_terminal() && !dumb;
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
         Self { colour: live && !plain, live }
     }
 
@@ -61,9 +61,25 @@ impl Terminal {
     pub(crate) fn line(self, text: &str) {
         let clear = if self.live { "\r\x1b[K" } else { "" };
         let mut out = std::io::stdout().lock();
-        if writeln!(out, "{clear}{text}").and_then(|()| out.flush()).is_err() {
-            // The reader closed the pipe: nobody is left to talk to.
-            std::process::exit(141);
+        if let Err(error) = writeln!(out, "{clear}{text}").and_then(|()| out.flush()) {
+            give_up(&error);
         }
     }
+}
+
+/// Prints a line for programs, JSON or shell, as it is.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        give_up(&error);
+    }
+}
+
+/// Ends as other programs do: silently, as if by SIGPIPE, when the reader closed the pipe, since nobody is left to talk to.
+fn give_up(error: &std::io::Error) -> ! {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(141);
+    }
+    eprintln!("roxie: writing output: {error}");
+    std::process::exit(1);
 }

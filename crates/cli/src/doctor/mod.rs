@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{Terminal, Tone};
+use crate::terminal::{self, Terminal, Tone};
 
 /// How one thing stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -71,7 +71,7 @@ pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
     let report = Report { ok: bad == 0, checks };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+        terminal::print(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
     } else {
         show(&report);
     }
