@@ -18,6 +18,8 @@ mod map;
 mod program;
 mod xdp;
 
+#[cfg(feature = "object")]
+pub mod object;
 pub mod recipe;
 pub mod vm;
 

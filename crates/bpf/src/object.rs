@@ -1,0 +1,172 @@
+//! Programs from ELF object files, as `clang -target bpf` makes them.
+//!
+//! `aya-obj` parses, links functions and adapts to the kernel's structures; here its result becomes [`Program`]s. Maps
+//! come from `.maps` (and the older `maps`). A data section becomes an array of one entry that begins with the
+//! section's contents; `.rodata` is constant.
+//!
+//! Not taken over: requests to pin a map, maps of maps, programs of other types than XDP. An object file is trusted as
+//! far as that parser goes: broken ones may make it panic.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use aya_obj::btf::BtfFeatures;
+use aya_obj::programs::XdpAttachType;
+use aya_obj::{EbpfSectionKind, Function, ProgramSection};
+
+use crate::btf::{Btf, FuncInfo};
+use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
+use crate::map::{MapDef, MapKind};
+use crate::program::{Program, ProgramKind};
+
+/// The XDP programs of an object file, sorted by name. Each has all maps of the file, in the same order, so that
+/// programs which share a map agree on its index.
+///
+/// `kernel_types` is the running kernel's type information (`/sys/kernel/btf/vmlinux`), for programs that adapt to the
+/// layout of its structures; without it they are refused.
+pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
+    let mut object = aya_obj::Object::parse(elf).map_err(parse_error)?;
+    if object.has_btf_relocations() {
+        let types = kernel_types.ok_or(ObjectError::NeedsKernelTypes)?;
+        let types = aya_obj::btf::Btf::parse(types, object.endianness).map_err(parse_error)?;
+        object.relocate_btf(&types).map_err(link_error)?;
+    }
+
+    let mut sources: Vec<(String, aya_obj::Map)> =
+        object.maps.iter().map(|(name, map)| (name.clone(), map.clone())).collect();
+    sources.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let maps = sources.iter().map(|(name, map)| map_def(name, map)).collect::<Result<Vec<_>, _>>()?;
+
+    // Indices stand in for descriptors until the instructions are decoded.
+    let text: HashSet<usize> = object.functions.keys().map(|&(section, _)| section).collect();
+    let indices = (0..).zip(&sources).map(|(index, (name, map))| (name.as_str(), index, map));
+    object.relocate_maps(indices, &text).map_err(link_error)?;
+    object.relocate_calls(&text).map_err(link_error)?;
+    let every_feature = BtfFeatures::new(true, true, true, true, true, true, true, true);
+    let types = object.fixup_and_sanitize_btf(&every_feature).map_err(parse_error)?;
+    let types = types.map(|types| types.to_bytes());
+
+    let mut programs = Vec::new();
+    for (name, source) in &object.programs {
+        let ProgramSection::Xdp { frags, attach_type } = source.section else { continue };
+        let function = object.functions.get(&source.function_key());
+        let function = function.ok_or_else(|| ObjectError::Link(format!("{name} has no code")))?;
+        programs.push(Program {
+            name: name.clone(),
+            kind: match attach_type {
+                XdpAttachType::Interface => ProgramKind::Xdp,
+                XdpAttachType::CpuMap => ProgramKind::XdpCpumap,
+                XdpAttachType::DevMap => ProgramKind::XdpDevmap,
+            },
+            slots: slots_of(function).map_err(|error| ObjectError::Code(name.clone(), error))?,
+            maps: maps.clone(),
+            license: source.license.to_string_lossy().into_owned(),
+            frags,
+            btf: types.as_ref().and_then(|types| btf_of(types, function)),
+        });
+    }
+    if programs.is_empty() {
+        return Err(ObjectError::NoPrograms);
+    }
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(programs)
+}
+
+fn map_def(name: &str, map: &aya_obj::Map) -> Result<MapDef, ObjectError> {
+    let unsupported = || ObjectError::Map(name.to_owned());
+    let kind = MapKind::from_number(map.map_type()).ok_or_else(unsupported)?;
+    if map.inner().is_some() {
+        return Err(unsupported());
+    }
+    Ok(MapDef {
+        flags: map.map_flags(),
+        initial: map.data().to_vec(),
+        frozen: map.section_kind() == EbpfSectionKind::Rodata,
+        ..MapDef::new(name, kind, map.key_size(), map.value_size(), map.max_entries())
+    })
+}
+
+/// The linked code, with map indices where relocation has put them as descriptors.
+fn slots_of(function: &Function) -> Result<Vec<Slot>, DecodeError> {
+    let slots: Vec<Slot> = function
+        .instructions
+        .iter()
+        .map(|insn| Slot {
+            opcode: insn.code,
+            dst: insn.dst_reg(),
+            src: insn.src_reg(),
+            off: insn.off,
+            imm: insn.imm,
+        })
+        .collect();
+    let mut out = Vec::with_capacity(slots.len());
+    for (_, insn) in decode_all(&slots)? {
+        let insn = match insn {
+            Insn::LoadImm64 { dst, imm: Imm64::MapFd(map) } => {
+                Insn::LoadImm64 { dst, imm: Imm64::Map(map as u32) }
+            }
+            Insn::LoadImm64 { dst, imm: Imm64::MapFdValue { fd, off } } => {
+                Insn::LoadImm64 { dst, imm: Imm64::MapValue { map: fd as u32, off } }
+            }
+            other => other,
+        };
+        encode(&insn, &mut out);
+    }
+    Ok(out)
+}
+
+/// `None` if the object describes types but not the functions of this program.
+fn btf_of(types: &[u8], function: &Function) -> Option<Btf> {
+    let records = &function.func_info.func_info;
+    let func_info: Vec<FuncInfo> =
+        records.iter().map(|record| FuncInfo { slot: record.insn_off, type_id: record.type_id }).collect();
+    let line_info = function.line_info.line_info_bytes();
+    (!func_info.is_empty()).then(|| Btf { blob: types.to_vec(), func_info, line_info })
+}
+
+/// Why an object file gives no programs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ObjectError {
+    /// The file, or its type information, is malformed.
+    Parse(String),
+    /// Something refers to what is not there.
+    Link(String),
+    /// The map has a type we do not know, or contains maps.
+    Map(String),
+    /// The program has slots that are no instructions.
+    Code(String, DecodeError),
+    /// There is no XDP program in the file.
+    NoPrograms,
+    /// The programs adapt to the kernel's structures, and its type information was not given.
+    NeedsKernelTypes,
+}
+
+fn parse_error(error: impl fmt::Display) -> ObjectError {
+    ObjectError::Parse(error.to_string())
+}
+
+fn link_error(error: impl fmt::Display) -> ObjectError {
+    ObjectError::Link(error.to_string())
+}
+
+impl fmt::Display for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ObjectError::Parse(reason) => write!(f, "the object file cannot be read: {reason}"),
+            ObjectError::Link(reason) => write!(f, "the object file cannot be linked: {reason}"),
+            ObjectError::Map(name) => write!(f, "maps like {name} are not supported"),
+            ObjectError::Code(name, error) => write!(f, "program {name}: {error}"),
+            ObjectError::NoPrograms => f.write_str("the object file has no XDP program"),
+            ObjectError::NeedsKernelTypes => {
+                f.write_str("the programs need the kernel's type information (/sys/kernel/btf/vmlinux)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ObjectError {}
+
+#[cfg(test)]
+mod clang;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+//! Builds the programs in `xdp/` for tests, where clang is installed.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The object file of `xdp/NAME.c` for a version of the instruction set (`v1` to `v4`), or why there is none.
+pub(crate) fn build(name: &str, version: &str) -> Result<Vec<u8>, String> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xdp");
+    let built = Command::new("clang")
+        .args(["-O2", "-g", "-target", "bpf", "-Wno-unused-variable", &format!("-mcpu={version}"), "-c"])
+        .arg(sources.join(format!("{name}.c")))
+        .args(["-o", "-"])
+        .output()
+        .map_err(|_| "skipped: needs clang".to_owned())?;
+    assert!(built.status.success(), "{name}.c: {}", String::from_utf8_lossy(&built.stderr));
+    Ok(built.stdout)
+}
