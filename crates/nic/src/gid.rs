@@ -265,7 +265,16 @@ mod tests {
     fn link(index: u32, name: &str) -> Link {
         let is_loopback = name == "lo";
         let mac = if is_loopback { [0; 6] } else { [0x52, 0x54, 0, 0x0a, 8, index as u8] };
-        Link { index, name: name.to_owned(), mtu: 1500, mac, is_up: true, is_loopback }
+        Link {
+            index,
+            name: name.to_owned(),
+            mtu: 1500,
+            mac,
+            is_up: true,
+            is_loopback,
+            is_ethernet: !is_loopback,
+            xdp: Vec::new(),
+        }
     }
 
     fn address(ifindex: u32, ip: &str) -> Address {

@@ -26,6 +26,10 @@ pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_gener
 pub use memory::memory_file;
 pub use netlink::{Address, AddressMonitor, Link, Netlink, Route};
 pub use phase::Phase;
+pub use netlink::{
+    Address, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures, XdpMode,
+    xdp_features,
+};
 pub use poll::{PollFd, poll};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
 pub use random::random_u64;

@@ -1,0 +1,224 @@
+//! Network interfaces and the XDP programs on them (rtnetlink(7), linux/if_link.h).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::Netlink;
+use super::message::{each_attribute, put_attribute, text_of, u32_at};
+
+/// A network interface.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Link {
+    /// Interface index.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Ethernet address; zeros if it has none.
+    pub mac: [u8; 6],
+    /// Administratively up.
+    pub is_up: bool,
+    /// The loopback interface.
+    pub is_loopback: bool,
+    /// Frames begin with an Ethernet header.
+    pub is_ethernet: bool,
+    /// The XDP programs on it, one per mode at most.
+    pub xdp: Vec<AttachedXdp>,
+}
+
+/// An XDP program on an interface.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AttachedXdp {
+    /// Where it runs.
+    pub mode: XdpMode,
+    /// Id of the program.
+    pub program_id: u32,
+}
+
+/// Where an XDP program runs.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum XdpMode {
+    /// In the driver, before the kernel has built a packet buffer of its own (`xdpdrv`).
+    Native,
+    /// In the network stack, on any interface (`xdpgeneric`, SKB mode).
+    Generic,
+    /// On the NIC itself (`xdpoffload`).
+    Offload,
+}
+
+impl XdpMode {
+    /// `XDP_FLAGS_*_MODE` of linux/if_link.h, which bpf_link takes as well.
+    #[must_use]
+    pub fn flags(self) -> u32 {
+        match self {
+            XdpMode::Generic => 1 << 1,
+            XdpMode::Native => 1 << 2,
+            XdpMode::Offload => 1 << 3,
+        }
+    }
+}
+
+impl std::fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            XdpMode::Native => "native",
+            XdpMode::Generic => "generic",
+            XdpMode::Offload => "offload",
+        })
+    }
+}
+
+/// linux/if_link.h: nested in IFLA_XDP.
+const IFLA_XDP_FD: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_FLAGS: u16 = 3;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_DRV_PROG_ID: u16 = 5;
+const IFLA_XDP_SKB_PROG_ID: u16 = 6;
+const IFLA_XDP_HW_PROG_ID: u16 = 7;
+/// Values of IFLA_XDP_ATTACHED.
+const XDP_ATTACHED_SKB: u8 = 2;
+const XDP_ATTACHED_HW: u8 = 3;
+/// Refuse if there is a program.
+const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+/// linux/netlink.h: the attribute holds attributes.
+const NLA_F_NESTED: u16 = 1 << 15;
+
+impl Netlink {
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn links(&mut self) -> io::Result<Vec<Link>> {
+        // ifinfomsg, all zero: everything.
+        self.dump(libc::RTM_GETLINK, &[0; 16], libc::RTM_NEWLINK, parse)
+    }
+
+    /// One interface.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is none with this index.
+    pub fn link(&mut self, index: u32) -> io::Result<Link> {
+        let mut link = None;
+        self.ask(libc::RTM_GETLINK, 0, &ifinfo(index), &mut |kind, bytes| {
+            if kind == libc::RTM_NEWLINK {
+                link = parse(bytes);
+            }
+        })?;
+        link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
+    /// What the kernel objects to if `program` were attached in `mode`, in its own words. The way to ask is to
+    /// attach over netlink, which answers in words; should that succeed, the program is taken off again at once.
+    pub fn why_not_attach(&mut self, index: u32, program: BorrowedFd<'_>, mode: XdpMode) -> Option<String> {
+        let flags = mode.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
+        match self.set_xdp(index, program.as_raw_fd(), flags) {
+            Err(_) => self.explanation().map(str::to_owned),
+            Ok(()) => {
+                // Its own program, attached just now: taking it off can only fail if the interface is gone.
+                let _gone = self.set_xdp(index, -1, mode.flags());
+                None
+            }
+        }
+    }
+
+    fn set_xdp(&mut self, index: u32, fd: i32, flags: u32) -> io::Result<()> {
+        let mut nested = Vec::new();
+        put_attribute(&mut nested, IFLA_XDP_FD, &fd.to_ne_bytes());
+        put_attribute(&mut nested, IFLA_XDP_FLAGS, &flags.to_ne_bytes());
+        let mut body = ifinfo(index).to_vec();
+        put_attribute(&mut body, libc::IFLA_XDP | NLA_F_NESTED, &nested);
+        self.ask(libc::RTM_SETLINK, libc::NLM_F_ACK as u16, &body, &mut |_, _| {}).map(drop)
+    }
+}
+
+/// ifinfomsg: family, padding, u16 type, i32 index, u32 flags, u32 change.
+fn ifinfo(index: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header
+}
+
+pub(super) fn parse(body: &[u8]) -> Option<Link> {
+    let (header, attributes) = body.split_first_chunk::<16>()?;
+    let flags = u32_at(header, 8)?;
+    let mut link = Link {
+        index: u32_at(header, 4)?,
+        name: String::new(),
+        mtu: 0,
+        mac: [0; 6],
+        is_up: flags & libc::IFF_UP as u32 != 0,
+        is_loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
+        is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
+        xdp: Vec::new(),
+    };
+    each_attribute(attributes, |kind, value| match kind {
+        libc::IFLA_IFNAME => link.name = text_of(value),
+        libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
+        libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+        libc::IFLA_XDP => link.xdp = parse_xdp(value),
+        _ => {}
+    });
+    Some(link)
+}
+
+/// The id by mode is there since 4.20; before, one id and the mode it is attached in.
+fn parse_xdp(nested: &[u8]) -> Vec<AttachedXdp> {
+    let (mut all, mut attached, mut id) = (Vec::new(), 0, 0);
+    each_attribute(nested, |kind, value| {
+        let number = u32_at(value, 0).unwrap_or(0);
+        let mode = match kind {
+            IFLA_XDP_DRV_PROG_ID => XdpMode::Native,
+            IFLA_XDP_SKB_PROG_ID => XdpMode::Generic,
+            IFLA_XDP_HW_PROG_ID => XdpMode::Offload,
+            IFLA_XDP_ATTACHED => return attached = value.first().copied().unwrap_or(0),
+            IFLA_XDP_PROG_ID => return id = number,
+            _ => return,
+        };
+        if number != 0 {
+            all.push(AttachedXdp { mode, program_id: number });
+        }
+    });
+    if all.is_empty() && id != 0 {
+        let mode = match attached {
+            XDP_ATTACHED_SKB => XdpMode::Generic,
+            XDP_ATTACHED_HW => XdpMode::Offload,
+            _ => XdpMode::Native,
+        };
+        all.push(AttachedXdp { mode, program_id: id });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_by_mode_even_by_old_kernels() {
+        let nested = |rows: &[(u16, u32)]| {
+            let mut bytes = Vec::new();
+            rows.iter().for_each(|(kind, value)| put_attribute(&mut bytes, *kind, &value.to_ne_bytes()));
+            parse_xdp(&bytes)
+        };
+        assert_eq!(nested(&[(IFLA_XDP_ATTACHED, 0)]), []);
+        let native = AttachedXdp { mode: XdpMode::Native, program_id: 7 };
+        let generic = AttachedXdp { mode: XdpMode::Generic, program_id: 8 };
+        assert_eq!(
+            nested(&[(IFLA_XDP_ATTACHED, 4), (IFLA_XDP_DRV_PROG_ID, 7), (IFLA_XDP_SKB_PROG_ID, 8)]),
+            [native, generic]
+        );
+        assert_eq!(nested(&[(IFLA_XDP_ATTACHED, 2), (IFLA_XDP_PROG_ID, 8)]), [generic]);
+        assert_eq!(nested(&[(IFLA_XDP_ATTACHED, 1), (IFLA_XDP_PROG_ID, 7)]), [native]);
+        assert!(parse(&[0; 15]).is_none());
+    }
+
+    #[test]
+    fn one_link_is_the_same_as_in_the_list() {
+        let mut netlink = Netlink::new().unwrap();
+        let links = netlink.links().unwrap();
+        assert_eq!(netlink.link(1).unwrap(), *links.iter().find(|l| l.index == 1).unwrap());
+        assert_eq!(netlink.link(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+}
