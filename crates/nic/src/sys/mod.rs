@@ -3,6 +3,7 @@
 //! Nothing here knows RDMA. This is one of the few places that may say `unsafe`.
 
 mod address;
+pub mod bpf;
 mod clock;
 mod epoll;
 mod eventfd;

@@ -1,0 +1,107 @@
+//! Attaching XDP programs by bpf_link: the program is on the interface as long as somebody holds the link.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::object::{self, Info};
+use super::{Attr, Command, Program, call, call_fd};
+use crate::sys::XdpMode;
+
+/// A program on an interface. Dropping the last descriptor takes it off, also when the process dies; a pin keeps it.
+#[derive(Debug)]
+pub struct XdpLink(OwnedFd);
+
+#[repr(C)]
+#[derive(Default)]
+struct CreateAttr {
+    program_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UpdateAttr {
+    link_fd: u32,
+    new_program_fd: u32,
+    flags: u32,
+    old_program_fd: u32,
+}
+
+// SAFETY: no pointers.
+unsafe impl Attr for CreateAttr {}
+// SAFETY: no pointers.
+unsafe impl Attr for UpdateAttr {}
+
+/// Start of `struct bpf_link_info`, for XDP links.
+#[derive(Default)]
+#[repr(C)]
+struct RawInfo {
+    kind: u32,
+    id: u32,
+    program_id: u32,
+    padding: u32,
+    ifindex: u32,
+    more: u32,
+}
+
+// SAFETY: integers only.
+unsafe impl Info for RawInfo {}
+
+/// linux/bpf.h
+const BPF_XDP: u32 = 37;
+const BPF_F_REPLACE: u32 = 4;
+
+impl XdpLink {
+    /// Puts `program` on interface `ifindex`, in this mode and no other.
+    ///
+    /// # Errors
+    /// `EBUSY` if there is a program; `EEXIST` if there is one in another mode; `EOPNOTSUPP` if the driver cannot
+    /// do it; `ERANGE` if the MTU is too large for a program that cannot handle fragments; `ENODEV`.
+    pub fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> io::Result<XdpLink> {
+        let mut attr = CreateAttr {
+            program_fd: program.as_fd().as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: BPF_XDP,
+            flags: mode.flags(),
+        };
+        call_fd(Command::LinkCreate, &mut attr).map(XdpLink)
+    }
+
+    /// A link somebody else made.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> XdpLink {
+        XdpLink(fd)
+    }
+
+    /// Replaces the program atomically: each packet sees the one or the other. With `old`, only if that one is
+    /// there.
+    ///
+    /// # Errors
+    /// `EPERM` if `old` is not there; `EINVAL`; `ENOLINK` if the interface is gone.
+    pub fn replace(&self, program: &Program, old: Option<&Program>) -> io::Result<()> {
+        let mut attr = UpdateAttr {
+            link_fd: self.0.as_raw_fd() as u32,
+            new_program_fd: program.as_fd().as_raw_fd() as u32,
+            flags: if old.is_some() { BPF_F_REPLACE } else { 0 },
+            old_program_fd: old.map_or(0, |old| old.as_fd().as_raw_fd() as u32),
+        };
+        call(Command::LinkUpdate, &mut attr).map(drop)
+    }
+
+    /// Id of the program, and the interface it is on: 0 if that is gone.
+    ///
+    /// # Errors
+    /// `EINVAL` if the descriptor is no link.
+    pub fn info(&self) -> io::Result<(u32, u32)> {
+        let raw: RawInfo = object::info(self.0.as_fd())?;
+        Ok((raw.program_id, raw.ifindex))
+    }
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,219 @@
+//! Maps: tables that programs and processes share.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::object::{MapInfo, info};
+use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut};
+
+/// Types of maps (linux/bpf.h).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum MapKind {
+    /// Any key.
+    Hash = 1,
+    /// Keys are `u32` indices.
+    Array = 2,
+    /// An array with a value per CPU.
+    PerCpuArray = 6,
+    /// Keys are prefixes, the longest match counts.
+    LpmTrie = 11,
+    /// Interfaces to redirect to.
+    DevMap = 14,
+    /// CPUs to redirect to.
+    CpuMap = 16,
+    /// AF_XDP sockets to redirect to.
+    XskMap = 17,
+    /// A queue of records of any length to one reader.
+    RingBuf = 27,
+}
+
+impl MapKind {
+    const ALL: [MapKind; 8] = [
+        MapKind::Hash,
+        MapKind::Array,
+        MapKind::PerCpuArray,
+        MapKind::LpmTrie,
+        MapKind::DevMap,
+        MapKind::CpuMap,
+        MapKind::XskMap,
+        MapKind::RingBuf,
+    ];
+}
+
+/// A map. Dropping it drops this process's hold on it; programs that use it keep it alive.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    kind: MapKind,
+    key_len: usize,
+    value_len: usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CreateAttr {
+    kind: u32,
+    key_len: u32,
+    value_len: u32,
+    max_entries: u32,
+    flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    name: [u8; 16],
+    ifindex: u32,
+}
+
+#[repr(C)]
+struct ElementAttr {
+    fd: u32,
+    reserved: u32,
+    key: u64,
+    /// Value, or next key.
+    value: u64,
+    flags: u64,
+}
+
+// SAFETY: no pointers.
+unsafe impl Attr for CreateAttr {}
+// SAFETY: `Map::element` checks both lengths against the map's.
+unsafe impl Attr for ElementAttr {}
+
+/// BPF_F_NO_PREALLOC, which LPM tries must have.
+const NO_PREALLOC: u32 = 1;
+
+impl Map {
+    /// A new map of `max_entries` entries (bytes for a ring buffer).
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
+    pub fn create(
+        kind: MapKind,
+        label: &str,
+        key_len: u32,
+        value_len: u32,
+        max_entries: u32,
+    ) -> io::Result<Map> {
+        let flags = if kind == MapKind::LpmTrie { NO_PREALLOC } else { 0 };
+        let mut attr = CreateAttr {
+            kind: kind as u32,
+            key_len,
+            value_len,
+            max_entries,
+            flags,
+            name: name(label),
+            ..CreateAttr::default()
+        };
+        let fd = call_fd(Command::MapCreate, &mut attr)?;
+        Ok(Map { fd, kind, key_len: key_len as usize, value_len: value_len as usize })
+    }
+
+    /// A map somebody else made.
+    ///
+    /// # Errors
+    /// `EINVAL` if the descriptor is no map; `EOPNOTSUPP` for a kind not listed in [`MapKind`].
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Map> {
+        let about: MapInfo = info(fd.as_fd())?;
+        let kind = MapKind::ALL.into_iter().find(|kind| *kind as u32 == about.kind);
+        let kind = kind.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        Ok(Map { fd, kind, key_len: about.key_len as usize, value_len: about.value_len as usize })
+    }
+
+    /// What kind of map it is.
+    #[must_use]
+    pub fn kind(&self) -> MapKind {
+        self.kind
+    }
+
+    /// Reads the value of `key` into `value`; false if there is none.
+    ///
+    /// # Errors
+    /// `EINVAL` for wrong lengths; `EOPNOTSUPP` if this kind cannot be read.
+    pub fn lookup(&self, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
+        let value = pointer_mut(self.sized(value)?);
+        match self.element(Command::MapLookup, key, value, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    /// `EINVAL` for wrong lengths, `E2BIG` beyond the last index or if the map is full.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if value.len() != self.value_size() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.element(Command::MapUpdate, key, pointer(value), 0)
+    }
+
+    /// Takes the entry of `key` out; not an error if there is none.
+    ///
+    /// # Errors
+    /// `EINVAL` for a wrong length, or a kind whose entries cannot be taken out (arrays).
+    pub fn delete(&self, key: &[u8]) -> io::Result<()> {
+        match self.element(Command::MapDelete, key, 0, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Puts the key that follows `key` into `next`, the first one without `key`; false at the end.
+    ///
+    /// # Errors
+    /// `EINVAL` for wrong lengths.
+    pub fn next_key(&self, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<bool> {
+        if next.len() != self.key_len {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        match self.element(Command::MapNextKey, key.unwrap_or_default(), pointer_mut(next), 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Bytes of one value as system calls see it: per-CPU maps have one for each possible CPU, padded to eight.
+    #[must_use]
+    pub fn value_size(&self) -> usize {
+        if self.kind == MapKind::PerCpuArray {
+            self.value_len.next_multiple_of(8) * possible_cpus()
+        } else {
+            self.value_len
+        }
+    }
+
+    fn sized<'a>(&self, value: &'a mut [u8]) -> io::Result<&'a mut [u8]> {
+        if value.len() == self.value_size() {
+            Ok(value)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        }
+    }
+
+    /// The caller has checked that `value` is valid for what the command reads or writes there.
+    fn element(&self, command: Command, key: &[u8], value: u64, flags: u64) -> io::Result<()> {
+        let first = matches!(command, Command::MapNextKey) && key.is_empty();
+        if key.len() != self.key_len && !first {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let fd = self.fd.as_raw_fd() as u32;
+        let mut attr = ElementAttr { fd, reserved: 0, key: pointer(key), value, flags };
+        call(command, &mut attr).map(drop)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// CPUs that may ever be there, from `0-N` or `0` (cpuid's upper bound if the file is missing: too much is safe).
+fn possible_cpus() -> usize {
+    /// NR_CPUS_MAXSMP of the kernel.
+    const CPUS_MAX: usize = 8192;
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok());
+    last.map_or(CPUS_MAX, |last| last + 1)
+}

@@ -1,0 +1,113 @@
+//! Objects by name or number: pins in a bpf file system, ids, descriptions.
+
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::{Attr, Command, call, call_fd};
+
+#[repr(C)]
+struct PathAttr {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct IdAttr {
+    id: u32,
+    next_id: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct InfoAttr {
+    fd: u32,
+    len: u32,
+    info: u64,
+}
+
+// SAFETY: `path` is a terminated string that outlives the call.
+unsafe impl Attr for PathAttr {}
+// SAFETY: no pointers.
+unsafe impl Attr for IdAttr {}
+// SAFETY: `info` points to a structure of `len` bytes that outlives the call.
+unsafe impl Attr for InfoAttr {}
+
+/// A structure that BPF_OBJ_GET_INFO_BY_FD fills.
+///
+/// # Safety
+/// Plain data of the kernel's layout, for which any bytes are valid, without pointers the kernel would follow.
+pub(super) unsafe trait Info: Default {}
+
+/// Start of `struct bpf_map_info`.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct MapInfo {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    pub(super) key_len: u32,
+    pub(super) value_len: u32,
+}
+
+// SAFETY: integers only.
+unsafe impl Info for MapInfo {}
+
+/// What the kernel tells about the object behind `fd`; a short structure gets the start.
+pub(super) fn info<I: Info>(fd: BorrowedFd<'_>) -> io::Result<I> {
+    let mut info = I::default();
+    let mut attr = InfoAttr {
+        fd: fd.as_raw_fd() as u32,
+        len: mem::size_of::<I>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    call(Command::ObjInfo, &mut attr)?;
+    Ok(info)
+}
+
+/// Gives an object a name in a bpf file system, which keeps it alive without a process.
+///
+/// # Errors
+/// `EEXIST`; `EPERM` or `EINVAL` if the path is not in a bpf file system; `ENOENT` if its directory is not there.
+pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let mut attr = PathAttr { path: path.as_ptr() as u64, fd: fd.as_raw_fd() as u32, flags: 0 };
+    call(Command::ObjPin, &mut attr).map(drop)
+}
+
+/// The object of that name.
+///
+/// # Errors
+/// `ENOENT`, `EACCES`, `EINVAL` if the file is no pin.
+pub fn get_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    call_fd(Command::ObjGet, &mut PathAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 })
+}
+
+/// Ids of all loaded programs.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN.
+pub fn program_ids() -> io::Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    let mut attr = IdAttr { id: 0, next_id: 0, flags: 0 };
+    loop {
+        match call(Command::ProgNextId, &mut attr) {
+            Ok(_) => ids.push(attr.next_id),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(ids),
+            Err(e) => return Err(e),
+        }
+        attr.id = attr.next_id;
+    }
+}
+
+pub(super) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    call_fd(Command::ProgFdById, &mut IdAttr { id, next_id: 0, flags: 0 })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}

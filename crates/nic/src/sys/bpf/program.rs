@@ -1,0 +1,361 @@
+//! Programs: loading with the verifier's words, test runs, descriptions; BTF.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::object::{self, Info};
+use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut, text};
+
+/// Types of programs (linux/bpf.h).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum ProgramKind {
+    /// TC and TCX.
+    SchedCls = 3,
+    /// XDP.
+    Xdp = 6,
+}
+
+/// What to load.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramSpec<'a> {
+    /// Type of the program.
+    pub kind: ProgramKind,
+    /// Name in the kernel, at most 15 characters.
+    pub name: &'a str,
+    /// Instructions, eight bytes each; descriptors of maps are in them.
+    pub code: &'a [u8],
+    /// BPF_F_* flags, such as [`Program::HAS_FRAGMENTS`].
+    pub flags: u32,
+    /// `BPF_CPUMAP` and the like for programs that are an entry of a map, else 0.
+    pub expected_attach_type: u32,
+    /// Types, and which of them describe the functions: what lets other tools work with the program.
+    pub types: Option<(&'a Btf, &'a [FuncInfo])>,
+}
+
+/// Which BTF type describes the function that begins at an instruction (`struct bpf_func_info`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct FuncInfo {
+    /// Index of the function's first instruction.
+    pub insn_off: u32,
+    /// Id of its BTF type.
+    pub type_id: u32,
+}
+
+/// Types in the kernel.
+#[derive(Debug)]
+pub struct Btf(OwnedFd);
+
+/// A loaded program. Dropping it drops this process's hold on it; what it is attached to keeps it alive.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+/// Why a program was not loaded.
+#[derive(Debug)]
+pub struct LoadError {
+    /// The kernel's error.
+    pub error: io::Error,
+    /// What the verifier said, whole; empty if it was not asked.
+    pub log: String,
+}
+
+/// What the kernel knows about a program.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ProgramInfo {
+    /// Its id.
+    pub id: u32,
+    /// Its name, at most 15 characters.
+    pub name: String,
+    /// Hash of its instructions.
+    pub tag: u64,
+    /// User who loaded it.
+    pub uid: u32,
+    /// Times it ran and nanoseconds it took, while `kernel.bpf_stats_enabled` is set.
+    pub runs: (u64, u64),
+}
+
+/// A test run (BPF_PROG_TEST_RUN).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TestRun<'a> {
+    /// The packet.
+    pub packet: &'a [u8],
+    /// `struct xdp_md`: none, or its first bytes.
+    pub context: &'a [u8],
+    /// How often to run.
+    pub repeat: u32,
+    /// BPF_F_TEST_XDP_LIVE_FRAMES and the like.
+    pub flags: u32,
+    /// Frames per batch for live frames, else 0.
+    pub batch: u32,
+}
+
+/// Result of a test run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TestOutcome {
+    /// What the program returned.
+    pub verdict: u32,
+    /// The packet afterwards; empty for live frames.
+    pub packet: Vec<u8>,
+    /// Average duration of one run.
+    pub duration_ns: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    kind: u32,
+    insn_count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_len: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    expected_attach_type: u32,
+    btf_fd: u32,
+    func_info_len: u32,
+    func_info: u64,
+    func_info_count: u32,
+    line_info_len: u32,
+    line_info: u64,
+    line_info_count: u32,
+    attach_btf_id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct BtfAttr {
+    btf: u64,
+    log: u64,
+    len: u32,
+    log_len: u32,
+    log_level: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestAttr {
+    fd: u32,
+    verdict: u32,
+    len_in: u32,
+    len_out: u32,
+    packet_in: u64,
+    packet_out: u64,
+    repeat: u32,
+    duration_ns: u32,
+    context_len_in: u32,
+    context_len_out: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+// SAFETY: instructions, log, types and licence outlive the call, with their lengths beside them.
+unsafe impl Attr for LoadAttr {}
+// SAFETY: as above.
+unsafe impl Attr for BtfAttr {}
+// SAFETY: as above.
+unsafe impl Attr for TestAttr {}
+
+/// Start of `struct bpf_prog_info`; the pointers in it stay zero, so that nothing is written elsewhere.
+#[derive(Default)]
+#[repr(C)]
+struct RawInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited: u64,
+    xlated: u64,
+    load_time_ns: u64,
+    uid: u32,
+    map_count: u32,
+    map_ids: u64,
+    name: [u8; 16],
+    ifindex: u32,
+    flags: u32,
+    netns_dev: u64,
+    netns_ino: u64,
+    /// Counts and pointers of symbols, lengths, BTF and line information.
+    between: [u64; 11],
+    run_time_ns: u64,
+    run_count: u64,
+}
+
+// SAFETY: plain integers; counts and pointers are zero, so the kernel follows none.
+unsafe impl Info for RawInfo {}
+
+const _: () = assert!(std::mem::offset_of!(RawInfo, run_time_ns) == 192);
+
+/// Dual, so that helpers reserved for GPL programs may be used (the source is MIT or Apache-2.0).
+const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+/// The verifier's log is asked for with a buffer of this size first, and doubled as often as needed.
+const LOG_LEN: usize = 64 * 1024;
+const LOG_LEN_MAX: usize = 64 << 20;
+/// Room for what a program may put in front of a packet.
+const TEST_HEADROOM: usize = 4096;
+
+impl Program {
+    /// Flag: the program can handle packets in several buffers (BPF_F_XDP_HAS_FRAGS).
+    pub const HAS_FRAGMENTS: u32 = 1 << 5;
+    /// Flag for test runs: frames really move (BPF_F_TEST_XDP_LIVE_FRAMES).
+    pub const LIVE_FRAMES: u32 = 1 << 1;
+
+    /// Loads a program.
+    ///
+    /// # Errors
+    /// The kernel's error, and what its verifier said.
+    pub fn load(spec: &ProgramSpec<'_>) -> Result<Program, LoadError> {
+        let error = match load(spec, &mut []) {
+            Ok(program) => return Ok(program),
+            Err(error) => error,
+        };
+        // Refused: once more, with words.
+        let mut log = vec![0; LOG_LEN];
+        while log.len() < LOG_LEN_MAX {
+            match load(spec, &mut log) {
+                Ok(program) => return Ok(program),
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => log = vec![0; log.len() * 2],
+                Err(_) => break,
+            }
+        }
+        Err(LoadError { error, log: text(&log) })
+    }
+
+    /// The program with that id.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EPERM` without CAP_SYS_ADMIN.
+    pub fn by_id(id: u32) -> io::Result<Program> {
+        object::program_by_id(id).map(Program)
+    }
+
+    /// A program somebody else loaded.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Program {
+        Program(fd)
+    }
+
+    /// What the kernel knows about it.
+    ///
+    /// # Errors
+    /// `EINVAL` if the descriptor is no program.
+    pub fn info(&self) -> io::Result<ProgramInfo> {
+        let raw: RawInfo = object::info(self.0.as_fd())?;
+        Ok(ProgramInfo {
+            id: raw.id,
+            name: text(&raw.name),
+            tag: u64::from_be_bytes(raw.tag),
+            uid: raw.uid,
+            runs: (raw.run_count, raw.run_time_ns),
+        })
+    }
+
+    /// Runs it on a packet of ours.
+    ///
+    /// # Errors
+    /// `EINVAL` for a packet shorter than an Ethernet header or a context the kernel does not accept, `EFAULT` for
+    /// one longer than a page.
+    pub fn test_run(&self, run: &TestRun<'_>) -> io::Result<TestOutcome> {
+        let live = run.flags & Self::LIVE_FRAMES != 0;
+        let mut out = vec![0; if live { 0 } else { run.packet.len() + TEST_HEADROOM }];
+        let mut attr = TestAttr {
+            fd: self.0.as_raw_fd() as u32,
+            len_in: run.packet.len() as u32,
+            len_out: out.len() as u32,
+            packet_in: pointer(run.packet),
+            packet_out: pointer_mut(&mut out),
+            repeat: run.repeat,
+            context_len_in: run.context.len() as u32,
+            context_in: pointer(run.context),
+            flags: run.flags,
+            batch: run.batch,
+            ..TestAttr::default()
+        };
+        call(Command::ProgTestRun, &mut attr)?;
+        out.truncate(attr.len_out as usize);
+        Ok(TestOutcome { verdict: attr.verdict, packet: out, duration_ns: attr.duration_ns })
+    }
+}
+
+fn load(spec: &ProgramSpec<'_>, log: &mut [u8]) -> io::Result<Program> {
+    let mut attr = LoadAttr {
+        kind: spec.kind as u32,
+        insn_count: (spec.code.len() / 8) as u32,
+        insns: pointer(spec.code),
+        license: pointer(LICENSE),
+        log_level: u32::from(!log.is_empty()),
+        log_len: log.len() as u32,
+        log: pointer_mut(log),
+        flags: spec.flags,
+        name: name(spec.name),
+        expected_attach_type: spec.expected_attach_type,
+        ..LoadAttr::default()
+    };
+    if let Some((btf, functions)) = spec.types {
+        attr.btf_fd = btf.0.as_raw_fd() as u32;
+        attr.func_info_len = std::mem::size_of::<FuncInfo>() as u32;
+        attr.func_info = pointer(functions);
+        attr.func_info_count = functions.len() as u32;
+    }
+    call_fd(Command::ProgLoad, &mut attr).map(Program)
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Btf {
+    /// Loads types in the format of linux/btf.h.
+    ///
+    /// # Errors
+    /// The kernel's error and its words.
+    pub fn load(bytes: &[u8]) -> Result<Btf, LoadError> {
+        let mut attr = BtfAttr { btf: pointer(bytes), len: bytes.len() as u32, ..BtfAttr::default() };
+        let error = match call_fd(Command::BtfLoad, &mut attr) {
+            Ok(fd) => return Ok(Btf(fd)),
+            Err(error) => error,
+        };
+        let mut log = vec![0; LOG_LEN];
+        attr = BtfAttr {
+            btf: pointer(bytes),
+            len: bytes.len() as u32,
+            log: pointer_mut(&mut log),
+            log_len: LOG_LEN as u32,
+            log_level: 1,
+            padding: 0,
+        };
+        match call_fd(Command::BtfLoad, &mut attr) {
+            Ok(fd) => Ok(Btf(fd)),
+            Err(_) => Err(LoadError { error, log: text(&log) }),
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the kernel refuses the program: {}", self.error)?;
+        if self.error.raw_os_error() == Some(libc::EPERM) && self.log.is_empty() {
+            f.write_str(" (needs CAP_BPF and CAP_NET_ADMIN, or root)")?;
+        }
+        if self.log.is_empty() { Ok(()) } else { write!(f, "\n{}", self.log.trim_end()) }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
