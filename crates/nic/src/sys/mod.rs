@@ -9,15 +9,19 @@ mod epoll;
 mod eventfd;
 mod fork;
 mod memory;
+mod mmap;
 mod netlink;
 mod phase;
 mod poll;
 mod process;
 mod random;
 mod socket;
+#[cfg(test)]
+pub(crate) mod testing;
 mod thread;
 mod udp;
 mod unix;
+pub mod xdp;
 
 pub use address::SockAddr;
 pub use clock::now_ns;
@@ -27,6 +31,7 @@ pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_gener
 pub use memory::memory_file;
 pub use netlink::{Address, AddressMonitor, Link, Netlink, Route};
 pub use phase::Phase;
+pub use mmap::Mmap;
 pub use netlink::{
     Address, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures, XdpMode,
     xdp_features,

@@ -1,0 +1,97 @@
+//! Mappings: anonymous memory, and what a driver shares through a descriptor (mmap(2)).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// A mapping, undone on drop. It is not copied by fork(2): a child would get pages the kernel does not know.
+#[derive(Debug)]
+pub struct Mmap {
+    start: NonNull<u8>,
+    len: usize,
+    huge: bool,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; access to its bytes is the business of those who
+// turn `start` into references.
+unsafe impl Send for Mmap {}
+// SAFETY: as above.
+unsafe impl Sync for Mmap {}
+
+/// Size of a huge page on x86-64 and most arm64 systems.
+const HUGE_PAGE: usize = 2 << 20;
+
+impl Mmap {
+    /// Zeroed memory that is there at once: in huge pages if the system has some free, else in ordinary ones that
+    /// the kernel may join.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn anonymous(len: usize) -> io::Result<Mmap> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let in_huge_pages = len.next_multiple_of(HUGE_PAGE);
+        if let Ok(map) = map(in_huge_pages, flags | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1, 0, true) {
+            return Ok(map);
+        }
+        let map = map(len, flags, -1, 0, false)?;
+        // SAFETY: the range is the mapping's own. A kernel without huge pages refuses, which is fine.
+        unsafe { libc::madvise(map.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        // SAFETY: as above. Without it (before 5.14) the pages come when they are first used.
+        unsafe { libc::madvise(map.start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+        Ok(map)
+    }
+
+    /// `len` bytes at `offset` of what `fd` shares.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        map(len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
+    }
+
+    /// Its first byte; valid for [`len`](Mmap::len) bytes while `self` lives.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has no bytes, which the kernel does not allow.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it is made of huge pages.
+    #[must_use]
+    pub fn is_huge(&self) -> bool {
+        self.huge
+    }
+}
+
+fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t, huge: bool) -> io::Result<Mmap> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    let map = Mmap { start, len, huge };
+    // SAFETY: the range is the mapping's own.
+    unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
+    Ok(map)
+}
+
+impl Drop for Mmap {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever uses `start` does so only while `self` lives.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
