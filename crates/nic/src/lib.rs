@@ -13,6 +13,7 @@ mod fork;
 pub mod gid;
 mod gsi;
 mod mr;
+pub mod page_pool;
 pub mod port;
 mod rx;
 mod stats;

@@ -269,6 +269,12 @@ impl Chunk {
         self.region.start + u64::from(self.unit) * u64::from(self.region.unit_len)
     }
 
+    /// Whether it is a unit of this region.
+    #[must_use]
+    pub fn is_part_of(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
+    }
+
     /// Whether it is part of this memory.
     #[inline]
     pub(super) fn is_of(&self, memory: &Arc<Mmap>) -> bool {
