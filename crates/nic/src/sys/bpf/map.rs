@@ -3,43 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use ::bpf::{MapDef, MapKind};
+
 use super::object::{MapInfo, info};
 use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut};
-
-/// Types of maps (linux/bpf.h).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub enum MapKind {
-    /// Any key.
-    Hash = 1,
-    /// Keys are `u32` indices.
-    Array = 2,
-    /// An array with a value per CPU.
-    PerCpuArray = 6,
-    /// Keys are prefixes, the longest match counts.
-    LpmTrie = 11,
-    /// Interfaces to redirect to.
-    DevMap = 14,
-    /// CPUs to redirect to.
-    CpuMap = 16,
-    /// AF_XDP sockets to redirect to.
-    XskMap = 17,
-    /// A queue of records of any length to one reader.
-    RingBuf = 27,
-}
-
-impl MapKind {
-    const ALL: [MapKind; 8] = [
-        MapKind::Hash,
-        MapKind::Array,
-        MapKind::PerCpuArray,
-        MapKind::LpmTrie,
-        MapKind::DevMap,
-        MapKind::CpuMap,
-        MapKind::XskMap,
-        MapKind::RingBuf,
-    ];
-}
 
 /// A map. Dropping it drops this process's hold on it; programs that use it keep it alive.
 #[derive(Debug)]
@@ -79,33 +46,39 @@ unsafe impl Attr for CreateAttr {}
 // SAFETY: `Map::element` checks both lengths against the map's.
 unsafe impl Attr for ElementAttr {}
 
-/// BPF_F_NO_PREALLOC, which LPM tries must have.
-const NO_PREALLOC: u32 = 1;
+#[repr(C)]
+struct FreezeAttr {
+    fd: u32,
+}
+
+// SAFETY: no pointers.
+unsafe impl Attr for FreezeAttr {}
 
 impl Map {
-    /// A new map of `max_entries` entries (bytes for a ring buffer).
+    /// A new map, with its first value in place.
     ///
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
-    pub fn create(
-        kind: MapKind,
-        label: &str,
-        key_len: u32,
-        value_len: u32,
-        max_entries: u32,
-    ) -> io::Result<Map> {
-        let flags = if kind == MapKind::LpmTrie { NO_PREALLOC } else { 0 };
+    pub fn create(def: &MapDef) -> io::Result<Map> {
         let mut attr = CreateAttr {
-            kind: kind as u32,
-            key_len,
-            value_len,
-            max_entries,
-            flags,
-            name: name(label),
+            kind: def.kind.number(),
+            key_len: def.key_size,
+            value_len: def.value_size,
+            max_entries: def.max_entries,
+            flags: def.flags,
+            name: name(&def.name),
             ..CreateAttr::default()
         };
         let fd = call_fd(Command::MapCreate, &mut attr)?;
-        Ok(Map { fd, kind, key_len: key_len as usize, value_len: value_len as usize })
+        let map =
+            Map { fd, kind: def.kind, key_len: def.key_size as usize, value_len: def.value_size as usize };
+        if !def.initial.is_empty() {
+            map.update(&vec![0; map.key_len], &def.initial)?;
+        }
+        if def.frozen {
+            call(Command::MapFreeze, &mut FreezeAttr { fd: map.fd.as_raw_fd() as u32 })?;
+        }
+        Ok(map)
     }
 
     /// A map somebody else made.
@@ -114,8 +87,8 @@ impl Map {
     /// `EINVAL` if the descriptor is no map; `EOPNOTSUPP` for a kind not listed in [`MapKind`].
     pub fn from_fd(fd: OwnedFd) -> io::Result<Map> {
         let about: MapInfo = info(fd.as_fd())?;
-        let kind = MapKind::ALL.into_iter().find(|kind| *kind as u32 == about.kind);
-        let kind = kind.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        let kind =
+            MapKind::from_number(about.kind).ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         Ok(Map { fd, kind, key_len: about.key_len as usize, value_len: about.value_len as usize })
     }
 
@@ -176,7 +149,7 @@ impl Map {
     /// Bytes of one value as system calls see it: per-CPU maps have one for each possible CPU, padded to eight.
     #[must_use]
     pub fn value_size(&self) -> usize {
-        if self.kind == MapKind::PerCpuArray {
+        if self.kind.is_percpu() {
             self.value_len.next_multiple_of(8) * possible_cpus()
         } else {
             self.value_len

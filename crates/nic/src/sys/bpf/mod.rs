@@ -1,7 +1,7 @@
 //! eBPF in the kernel: maps, programs, BTF, links (bpf(2), linux/bpf.h).
 //!
 //! Loading needs CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN); using a descriptor somebody else made needs nothing.
-//! Programs come as bytes, eight per instruction; the kernel checks them, so that nothing here can be unsound.
+//! The kernel checks programs before it takes them, so that nothing here can be unsound.
 
 mod link;
 mod map;
@@ -9,11 +9,9 @@ mod object;
 mod program;
 
 pub use link::XdpLink;
-pub use map::{Map, MapKind};
+pub use map::Map;
 pub use object::{get_pinned, pin, program_ids};
-pub use program::{
-    Btf, FuncInfo, LoadError, Program, ProgramInfo, ProgramKind, ProgramSpec, TestOutcome, TestRun,
-};
+pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
 
 use std::io;
 use std::mem;
@@ -38,6 +36,7 @@ enum Command {
     ProgFdById = 13,
     ObjInfo = 15,
     BtfLoad = 18,
+    MapFreeze = 22,
     LinkCreate = 28,
     LinkUpdate = 29,
 }

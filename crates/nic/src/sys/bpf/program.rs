@@ -1,52 +1,12 @@
-//! Programs: loading with the verifier's words, test runs, descriptions; BTF.
+//! Programs: loading with the verifier's words, test runs, descriptions.
 
+use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::object::{self, Info};
-use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut, text};
-
-/// Types of programs (linux/bpf.h).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub enum ProgramKind {
-    /// TC and TCX.
-    SchedCls = 3,
-    /// XDP.
-    Xdp = 6,
-}
-
-/// What to load.
-#[derive(Clone, Copy, Debug)]
-pub struct ProgramSpec<'a> {
-    /// Type of the program.
-    pub kind: ProgramKind,
-    /// Name in the kernel, at most 15 characters.
-    pub name: &'a str,
-    /// Instructions, eight bytes each; descriptors of maps are in them.
-    pub code: &'a [u8],
-    /// BPF_F_* flags, such as [`Program::HAS_FRAGMENTS`].
-    pub flags: u32,
-    /// `BPF_CPUMAP` and the like for programs that are an entry of a map, else 0.
-    pub expected_attach_type: u32,
-    /// Types, and which of them describe the functions: what lets other tools work with the program.
-    pub types: Option<(&'a Btf, &'a [FuncInfo])>,
-}
-
-/// Which BTF type describes the function that begins at an instruction (`struct bpf_func_info`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(C)]
-pub struct FuncInfo {
-    /// Index of the function's first instruction.
-    pub insn_off: u32,
-    /// Id of its BTF type.
-    pub type_id: u32,
-}
-
-/// Types in the kernel.
-#[derive(Debug)]
-pub struct Btf(OwnedFd);
+use super::{Attr, Command, Map, call, call_fd, name, pointer, pointer_mut, text};
 
 /// A loaded program. Dropping it drops this process's hold on it; what it is attached to keeps it alive.
 #[derive(Debug)]
@@ -57,7 +17,7 @@ pub struct Program(OwnedFd);
 pub struct LoadError {
     /// The kernel's error.
     pub error: io::Error,
-    /// What the verifier said, whole; empty if it was not asked.
+    /// What the verifier said, whole; empty if it said nothing.
     pub log: String,
 }
 
@@ -197,8 +157,6 @@ unsafe impl Info for RawInfo {}
 
 const _: () = assert!(std::mem::offset_of!(RawInfo, run_time_ns) == 192);
 
-/// Dual, so that helpers reserved for GPL programs may be used (the source is MIT or Apache-2.0).
-const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 /// The verifier's log is asked for with a buffer of this size first, and doubled as often as needed.
 const LOG_LEN: usize = 64 * 1024;
 const LOG_LEN_MAX: usize = 64 << 20;
@@ -206,30 +164,45 @@ const LOG_LEN_MAX: usize = 64 << 20;
 const TEST_HEADROOM: usize = 4096;
 
 impl Program {
-    /// Flag: the program can handle packets in several buffers (BPF_F_XDP_HAS_FRAGS).
-    pub const HAS_FRAGMENTS: u32 = 1 << 5;
     /// Flag for test runs: frames really move (BPF_F_TEST_XDP_LIVE_FRAMES).
     pub const LIVE_FRAMES: u32 = 1 << 1;
 
-    /// Loads a program.
+    /// Loads `program`, whose maps are `maps`, in order.
     ///
     /// # Errors
     /// The kernel's error, and what its verifier said.
-    pub fn load(spec: &ProgramSpec<'_>) -> Result<Program, LoadError> {
-        let error = match load(spec, &mut []) {
+    pub fn load(program: &::bpf::Program, maps: &[Map]) -> Result<Program, LoadError> {
+        let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = program.link(&fds).map_err(|error| LoadError {
+            error: io::ErrorKind::InvalidInput.into(),
+            log: error.to_string(),
+        })?;
+        let btf = program.btf.as_ref().map(|btf| load_btf(&btf.blob)).transpose()?;
+        let job = Job { program, code, btf, functions: functions(program) };
+        let error = match job.load(&mut []) {
             Ok(program) => return Ok(program),
             Err(error) => error,
         };
         // Refused: once more, with words.
         let mut log = vec![0; LOG_LEN];
         while log.len() < LOG_LEN_MAX {
-            match load(spec, &mut log) {
+            match job.load(&mut log) {
                 Ok(program) => return Ok(program),
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => log = vec![0; log.len() * 2],
                 Err(_) => break,
             }
         }
         Err(LoadError { error, log: text(&log) })
+    }
+
+    /// Creates the maps of `program`, then loads it; the maps in order.
+    ///
+    /// # Errors
+    /// As [`Program::load`]; those of [`Map::create`].
+    pub fn load_with_maps(program: &::bpf::Program) -> Result<(Program, Vec<Map>), LoadError> {
+        let maps: io::Result<Vec<Map>> = program.maps.iter().map(Map::create).collect();
+        let maps = maps.map_err(|error| LoadError { error, log: String::new() })?;
+        Ok((Program::load(program, &maps)?, maps))
     }
 
     /// The program with that id.
@@ -288,59 +261,72 @@ impl Program {
     }
 }
 
-fn load(spec: &ProgramSpec<'_>, log: &mut [u8]) -> io::Result<Program> {
-    let mut attr = LoadAttr {
-        kind: spec.kind as u32,
-        insn_count: (spec.code.len() / 8) as u32,
-        insns: pointer(spec.code),
-        license: pointer(LICENSE),
-        log_level: u32::from(!log.is_empty()),
-        log_len: log.len() as u32,
-        log: pointer_mut(log),
-        flags: spec.flags,
-        name: name(spec.name),
-        expected_attach_type: spec.expected_attach_type,
-        ..LoadAttr::default()
-    };
-    if let Some((btf, functions)) = spec.types {
-        attr.btf_fd = btf.0.as_raw_fd() as u32;
-        attr.func_info_len = std::mem::size_of::<FuncInfo>() as u32;
-        attr.func_info = pointer(functions);
-        attr.func_info_count = functions.len() as u32;
+/// Everything one load takes.
+struct Job<'a> {
+    program: &'a ::bpf::Program,
+    code: Vec<u8>,
+    btf: Option<OwnedFd>,
+    functions: Vec<u8>,
+}
+
+impl Job<'_> {
+    fn load(&self, log: &mut [u8]) -> io::Result<Program> {
+        let license = CString::new(self.program.license.as_str()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut attr = LoadAttr {
+            kind: ::bpf::Program::PROG_TYPE,
+            insn_count: (self.code.len() / ::bpf::Slot::LEN) as u32,
+            insns: pointer(&self.code),
+            license: license.as_ptr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_len: log.len() as u32,
+            log: pointer_mut(log),
+            flags: self.program.flags(),
+            name: name(&self.program.name),
+            // For programs on interfaces, kernels before 5.9 want none, and later ones do not ask.
+            expected_attach_type: match self.program.kind {
+                ::bpf::ProgramKind::Xdp => 0,
+                kind => kind.attach_type(),
+            },
+            ..LoadAttr::default()
+        };
+        if let (Some(fd), Some(btf)) = (&self.btf, &self.program.btf) {
+            attr.btf_fd = fd.as_raw_fd() as u32;
+            attr.func_info_len = ::bpf::Btf::FUNC_INFO_LEN;
+            attr.func_info = pointer(&self.functions);
+            attr.func_info_count = btf.func_info.len() as u32;
+            attr.line_info_len = ::bpf::Btf::LINE_INFO_LEN;
+            attr.line_info = pointer(&btf.line_info);
+            attr.line_info_count = btf.line_info.len() as u32 / ::bpf::Btf::LINE_INFO_LEN;
+        }
+        call_fd(Command::ProgLoad, &mut attr).map(Program)
     }
-    call_fd(Command::ProgLoad, &mut attr).map(Program)
+}
+
+fn functions(program: &::bpf::Program) -> Vec<u8> {
+    program.btf.as_ref().map(::bpf::Btf::func_info_bytes).unwrap_or_default()
+}
+
+/// Loads types in the format of linux/btf.h.
+fn load_btf(bytes: &[u8]) -> Result<OwnedFd, LoadError> {
+    let attr = |log: &mut [u8]| BtfAttr {
+        btf: pointer(bytes),
+        log: pointer_mut(log),
+        len: bytes.len() as u32,
+        log_len: log.len() as u32,
+        log_level: u32::from(!log.is_empty()),
+        padding: 0,
+    };
+    let error = match call_fd(Command::BtfLoad, &mut attr(&mut [])) {
+        Ok(fd) => return Ok(fd),
+        Err(error) => error,
+    };
+    let mut log = vec![0; LOG_LEN];
+    call_fd(Command::BtfLoad, &mut attr(&mut log)).map_err(|_| LoadError { error, log: text(&log) })
 }
 
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl Btf {
-    /// Loads types in the format of linux/btf.h.
-    ///
-    /// # Errors
-    /// The kernel's error and its words.
-    pub fn load(bytes: &[u8]) -> Result<Btf, LoadError> {
-        let mut attr = BtfAttr { btf: pointer(bytes), len: bytes.len() as u32, ..BtfAttr::default() };
-        let error = match call_fd(Command::BtfLoad, &mut attr) {
-            Ok(fd) => return Ok(Btf(fd)),
-            Err(error) => error,
-        };
-        let mut log = vec![0; LOG_LEN];
-        attr = BtfAttr {
-            btf: pointer(bytes),
-            len: bytes.len() as u32,
-            log: pointer_mut(&mut log),
-            log_len: LOG_LEN as u32,
-            log_level: 1,
-            padding: 0,
-        };
-        match call_fd(Command::BtfLoad, &mut attr) {
-            Ok(fd) => Ok(Btf(fd)),
-            Err(_) => Err(LoadError { error, log: text(&log) }),
-        }
     }
 }
 

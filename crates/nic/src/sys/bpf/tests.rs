@@ -2,31 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, XdpAction};
+
 use super::*;
-
-/// `r0 = verdict; exit`.
-pub(crate) fn returns(verdict: u8) -> [u8; 16] {
-    let mut code = [0; 16];
-    code[0] = 0xb7;
-    code[4] = verdict;
-    code[8] = 0x95;
-    code
-}
-
-fn spec(code: &[u8]) -> ProgramSpec<'_> {
-    ProgramSpec {
-        kind: ProgramKind::Xdp,
-        name: "roxie_test-1",
-        code,
-        flags: 0,
-        expected_attach_type: 0,
-        types: None,
-    }
-}
 
 /// True, with a word, if this process may not load programs.
 fn skipped() -> bool {
-    let refused = Map::create(MapKind::Array, "probe", 4, 4, 1).is_err();
+    let refused = Map::create(&MapDef::array("probe", 4, 1)).is_err();
     if refused {
         eprintln!("skipped: needs CAP_BPF");
     }
@@ -38,7 +20,7 @@ fn a_map_keeps_what_is_put_and_refuses_wrong_lengths() {
     if skipped() {
         return;
     }
-    let map = Map::create(MapKind::Hash, "numbers", 4, 8, 2).unwrap();
+    let map = Map::create(&MapDef::new("numbers", MapKind::Hash, 4, 8, 2)).unwrap();
     let mut value = [0; 8];
     assert!(!map.lookup(&[1; 4], &mut value).unwrap());
     map.update(&[1; 4], &[7; 8]).unwrap();
@@ -66,7 +48,7 @@ fn a_map_per_cpu_takes_a_value_of_each_cpu() {
     if skipped() {
         return;
     }
-    let map = Map::create(MapKind::PerCpuArray, "counts", 4, 4, 1).unwrap();
+    let map = Map::create(&MapDef::percpu_array("counts", 4, 1)).unwrap();
     let mut value = vec![1; map.value_size()];
     assert!(value.len() >= 8 && value.len().is_multiple_of(8), "{}", value.len());
     assert!(map.lookup(&[0; 4], &mut value).unwrap());
@@ -78,19 +60,38 @@ fn a_program_runs_and_a_wrong_one_is_explained() {
     if skipped() {
         return;
     }
-    let code = returns(2);
-    let program = Program::load(&spec(&code)).unwrap();
+    let pass = Recipe::verdict(XdpAction::Pass).program("roxie_test", ProgramKind::Xdp).unwrap();
+    let (program, _maps) = Program::load_with_maps(&pass).unwrap();
     let info = program.info().unwrap();
-    assert_eq!((info.name.as_str(), info.uid), ("roxie_test_1", 0));
+    assert_eq!((info.name.as_str(), info.uid), ("roxie_test", 0));
     assert!(program_ids().unwrap().contains(&info.id));
     assert_eq!(Program::by_id(info.id).unwrap().info().unwrap(), info);
     let packet = [0xab; 64];
     let outcome = program.test_run(&TestRun { packet: &packet, repeat: 10, ..TestRun::default() }).unwrap();
     assert_eq!((outcome.verdict, outcome.packet.as_slice()), (2, &packet[..]));
-    // Without `r0 = `.
-    let error = Program::load(&spec(&code[8..])).unwrap_err();
+    let mut asm = Asm::new("forgetful");
+    asm.exit();
+    let error = Program::load(&asm.finish().unwrap(), &[]).unwrap_err();
     assert_eq!(error.error.raw_os_error(), Some(libc::EACCES));
     assert!(error.to_string().contains("R0 !read_ok"), "{error}");
+    // A program that refers to a map which is not given.
+    let steer = Recipe::steer(4791, 1).program("steer", ProgramKind::Xdp).unwrap();
+    let error = Program::load(&steer, &[]).unwrap_err();
+    assert_eq!(error.error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(error.log.contains("map 0"), "{error}");
+}
+
+#[test]
+fn the_first_value_is_in_place_and_a_frozen_map_stays_so() {
+    if skipped() {
+        return;
+    }
+    let def = MapDef { initial: vec![1, 2, 3, 4], frozen: true, ..MapDef::array("constants", 4, 1) };
+    let map = Map::create(&def).unwrap();
+    let mut value = [0; 4];
+    assert!(map.lookup(&[0; 4], &mut value).unwrap());
+    assert_eq!(value, [1, 2, 3, 4]);
+    assert_eq!(map.update(&[0; 4], &[9; 4]).unwrap_err().raw_os_error(), Some(libc::EPERM));
 }
 
 #[test]

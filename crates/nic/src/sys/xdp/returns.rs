@@ -78,7 +78,7 @@ mod tests {
 }
 
 /// Every interleaving of two threads that return and one that collects:
-/// `RUSTFLAGS="--cfg loom" cargo test -p roxie --lib --release loom`.
+/// `RUSTFLAGS="--cfg loom" cargo test -p roxie --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

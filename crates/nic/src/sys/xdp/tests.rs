@@ -4,8 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use ::bpf::{ProgramKind, Recipe, Select};
+
 use super::*;
-use crate::sys::bpf::{Map, MapKind, Program, ProgramKind, ProgramSpec, XdpLink};
+use crate::sys::bpf::{Map, Program, XdpLink};
 use crate::sys::testing::{enter_new_netns, ip};
 use crate::sys::{Netlink, PollFd, XdpMode, poll};
 
@@ -25,38 +27,15 @@ struct End {
     _map: Map,
 }
 
-/// `return bpf_redirect_map(&map, ctx->rx_queue_index, XDP_PASS)`
-fn redirect(map: &Map) -> Vec<u8> {
-    let slots: [[u8; 8]; 6] = [
-        [0x61, 0x12, 16, 0, 0, 0, 0, 0],
-        {
-            let [a, b, c, d] = map.as_fd().as_raw_fd().to_le_bytes();
-            [0x18, 0x11, 0, 0, a, b, c, d]
-        },
-        [0; 8],
-        [0xb7, 3, 0, 0, 2, 0, 0, 0],
-        [0x85, 0, 0, 0, 51, 0, 0, 0],
-        [0x95, 0, 0, 0, 0, 0, 0, 0],
-    ];
-    slots.concat()
-}
-
 impl End {
     fn new(netdev: &str, mode: XdpMode, config: UmemConfig, fragments: bool) -> End {
         let links = Netlink::new().unwrap().links().unwrap();
         let ifindex = links.iter().find(|l| l.name == netdev).unwrap().index;
-        let map = Map::create(MapKind::XskMap, "xsks", 4, 4, 4).unwrap();
-        let code = redirect(&map);
-        let flags = if fragments { Program::HAS_FRAGMENTS } else { 0 };
-        let program = Program::load(&ProgramSpec {
-            kind: ProgramKind::Xdp,
-            name: "test_redirect",
-            code: &code,
-            flags,
-            expected_attach_type: 0,
-            types: None,
-        })
-        .unwrap();
+        let recipe =
+            Recipe { select: Select::All, stages: Vec::new(), frags: fragments, ..Recipe::steer(4791, 4) };
+        let redirect = recipe.program("test_redirect", ProgramKind::Xdp).unwrap();
+        let (program, mut maps) = Program::load_with_maps(&redirect).unwrap();
+        let map = maps.swap_remove(redirect.map("xsks").unwrap().index());
         let link = XdpLink::attach(&program, ifindex, mode).unwrap();
         assert_eq!(link.info().unwrap(), (program.info().unwrap().id, ifindex));
         let (umem, mut tokens) = Umem::new(config, &REGIONS).unwrap();
