@@ -1,7 +1,7 @@
 //! What all blocks emit: prologue, map look-ups, and the exits that they share.
 
 use super::frame;
-use super::{Action, Recipe, Select};
+use super::{Action, Recipe, Select, Stage};
 use crate::asm::{Asm, Label};
 use crate::helper::Helper;
 use crate::insn::{Cond, Reg, Size};
@@ -28,17 +28,20 @@ pub(super) struct Emit {
     pass: Option<Label>,
     drop: Option<Label>,
     done: Label,
+    /// A stage wants the destination address.
+    pub(super) wants_destination: bool,
 }
 
 impl Emit {
     pub(super) fn new(name: &str) -> Emit {
         let mut asm = Asm::new(name);
         let done = asm.label();
-        Emit { asm, pass: None, drop: None, done }
+        Emit { asm, pass: None, drop: None, done, wants_destination: false }
     }
 
     /// Saves the context, unless the program is a bare verdict.
     pub(super) fn prologue(&mut self, recipe: &Recipe) {
+        self.wants_destination = recipe.stages.contains(&Stage::Addressed);
         let bare = matches!(recipe.action, Action::Verdict(_))
             && recipe.select == Select::All
             && recipe.stages.is_empty()

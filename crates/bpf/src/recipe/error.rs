@@ -9,7 +9,7 @@ use crate::asm::AsmError;
 pub enum RecipeError {
     /// Not 1 to 15 letters, digits and `_`, the first no digit.
     Name(String),
-    /// The stage needs the source address: select IP or RoCE.
+    /// The stage needs an address: select IP or RoCE.
     NeedsSource(&'static str),
     /// The stage or action needs the destination QPN: select RoCE.
     NeedsDestQp(&'static str),
@@ -25,7 +25,7 @@ impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecipeError::Name(name) => write!(f, "not a program name: '{name}'"),
-            RecipeError::NeedsSource(what) => write!(f, "{what} needs the source address: select IP or RoCE"),
+            RecipeError::NeedsSource(what) => write!(f, "{what} needs the addresses: select IP or RoCE"),
             RecipeError::NeedsDestQp(what) => write!(f, "{what} needs the destination QPN: select RoCE"),
             RecipeError::NoTarget => f.write_str("a redirect needs a target"),
             RecipeError::Range(what) => write!(f, "{what} is out of range"),

@@ -10,5 +10,7 @@ pub(super) const DEST_QP: i16 = -24;
 pub(super) const KEY: i16 = -28;
 /// A 64-bit value, for the block that is running.
 pub(super) const VALUE: i16 = -40;
+/// Destination address of the packet, as [`SOURCE`]. Set if a stage wants it.
+pub(super) const DESTINATION: i16 = -120;
 /// `struct bpf_fib_lookup`, 64 bytes.
 pub(super) const FIB: i16 = -104;

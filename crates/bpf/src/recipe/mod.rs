@@ -23,7 +23,7 @@ pub use error::RecipeError;
 pub use forward::PORTS;
 pub use police::{ACCESS, Access, BUCKETS, Police, source_key};
 pub use sample::{SAMPLE_STATE, SAMPLES, Sample, SampleHeader};
-pub use select::{SLOTS, Select};
+pub use select::{ADDRESSES, SLOTS, Select};
 
 use crate::program::{Program, ProgramKind};
 use crate::xdp::XdpAction;
@@ -47,8 +47,11 @@ pub struct Recipe {
 /// A step between selection and action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stage {
+    /// Packets whose destination address is not in the table [`ADDRESSES`] pass: what a router forwards, and what is for
+    /// another interface. Needs [`Select::Ip`] or [`Select::Roce`].
+    Addressed,
     /// Packets whose destination QPN is not ours pass: bits 23..16 of it index the array [`SLOTS`], where 0 means
-    /// that the slot is not ours. Needs [`Select::Roce`].
+    /// that the slot is not ours. QP 0 and QP 1 always pass. Needs [`Select::Roce`].
     Owned,
     /// A copy of the head of the packet goes to user space.
     Sample(Sample),
@@ -71,13 +74,13 @@ impl Recipe {
         }
     }
 
-    /// RoCE packets on `port` for QPNs of ours go to the AF_XDP socket of their receive queue, everything else to the
+    /// RoCE packets on `port` for addresses and QPNs of ours go to the AF_XDP socket of their receive queue, everything else to the
     /// network stack; also what finds no socket there. `queues` is the size of the map [`Target::Xsk`] names.
     #[must_use]
     pub fn steer(port: u16, queues: u32) -> Recipe {
         Recipe {
             select: Select::Roce { port },
-            stages: vec![Stage::Owned],
+            stages: vec![Stage::Addressed, Stage::Owned],
             action: Action::Redirect {
                 target: Target::Xsk,
                 entries: queues,
@@ -97,6 +100,7 @@ impl Recipe {
         self.select.emit(&mut emit)?;
         for stage in &self.stages {
             match stage {
+                Stage::Addressed => select::addressed(self.select, &mut emit)?,
                 Stage::Owned => select::owned(self.select, &mut emit)?,
                 Stage::Sample(sample) => sample.emit(&mut emit)?,
                 Stage::Access(access) => access.emit(self.select, &mut emit)?,

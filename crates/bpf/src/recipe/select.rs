@@ -3,16 +3,22 @@
 use super::emit::{Emit, eth, net16};
 use super::{RecipeError, frame};
 use crate::insn::{Cond, Reg, Size};
-use crate::map::MapDef;
+use crate::map::{MapDef, MapKind};
 
 /// Name of the array of QPN slots: 256 values of 32 bits, 0 if the slot is not ours.
 pub const SLOTS: &str = "slots";
+/// Name of the table of our addresses: 16 bytes, IPv4 as `::ffff:a.b.c.d`, to a value of 32 bits that does not matter.
+pub const ADDRESSES: &str = "addresses";
 
 /// 802.1Q and 802.1ad tags that are skipped at most (QinQ).
 const TAGS_MAX: usize = 2;
 const VLAN: u16 = 0x8100;
 const SERVICE_VLAN: u16 = 0x88a8;
 const TAG_LEN: i32 = 4;
+/// Addresses of one interface at most.
+const ADDRESSES_MAX: u32 = 1024;
+/// QP 0 and QP 1 belong to the management of the port (IBA 13.5.1).
+const FIRST_ORDINARY_QP: i32 = 2;
 const UDP: i32 = 17;
 const UDP_LEN: i32 = 8;
 const BTH_LEN: i32 = 12;
@@ -65,7 +71,7 @@ impl Select {
 /// R9 walks along the headers, R2 is the end of what a header needs, R1 a field.
 fn ip(emit: &mut Emit, roce_port: Option<u16>) {
     emit.load_packet();
-    let pass = emit.pass();
+    let (pass, wants_destination) = (emit.pass(), emit.wants_destination);
     let asm = &mut emit.asm;
     let (network, ipv4, transport, end) = (asm.label(), asm.label(), asm.label(), asm.label());
     let behind_ip = if roce_port.is_some() { transport } else { end };
@@ -91,6 +97,10 @@ fn ip(emit: &mut Emit, roce_port: Option<u16>) {
     }
     for word in (0..16).step_by(4) {
         asm.load(Size::W, Reg::R1, Reg::R9, 8 + word).store(Size::W, Reg::R10, frame::SOURCE + word, Reg::R1);
+        if wants_destination {
+            asm.load(Size::W, Reg::R1, Reg::R9, 24 + word);
+            asm.store(Size::W, Reg::R10, frame::DESTINATION + word, Reg::R1);
+        }
     }
     asm.add(Reg::R9, 40).jump(behind_ip);
 
@@ -102,10 +112,13 @@ fn ip(emit: &mut Emit, roce_port: Option<u16>) {
         asm.load(Size::B, Reg::R1, Reg::R9, 9).branch(Cond::Ne, Reg::R1, UDP, pass);
         asm.load(Size::H, Reg::R1, Reg::R9, 6).branch(Cond::Set, Reg::R1, net16(0x3fff), pass);
     }
-    asm.load(Size::W, Reg::R1, Reg::R9, 12);
-    asm.store(Size::Dw, Reg::R10, frame::SOURCE, 0);
-    asm.store(Size::W, Reg::R10, frame::SOURCE + 8, 0xffff_0000_u32 as i32);
-    asm.store(Size::W, Reg::R10, frame::SOURCE + 12, Reg::R1);
+    let addresses = [(12, frame::SOURCE), (16, frame::DESTINATION)];
+    for (field, place) in addresses.into_iter().take(if wants_destination { 2 } else { 1 }) {
+        asm.load(Size::W, Reg::R1, Reg::R9, field);
+        asm.store(Size::Dw, Reg::R10, place, 0);
+        asm.store(Size::W, Reg::R10, place + 8, 0xffff_0000_u32 as i32);
+        asm.store(Size::W, Reg::R10, place + 12, Reg::R1);
+    }
 
     if let Some(port) = roce_port {
         asm.and(Reg::R3, 0xf).alu(crate::insn::AluOp::Lsh, Reg::R3, 2).add(Reg::R9, Reg::R3);
@@ -117,12 +130,23 @@ fn ip(emit: &mut Emit, roce_port: Option<u16>) {
     asm.bind(end);
 }
 
-/// Packets of slots that are not ours pass.
+/// Packets to addresses that are not ours pass.
+pub(super) fn addressed(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
+    select.require_source("the destination address")?;
+    let pass = emit.pass();
+    let addresses = emit.asm.map(MapDef::new(ADDRESSES, MapKind::Hash, 16, 4, ADDRESSES_MAX));
+    emit.lookup(addresses, frame::DESTINATION);
+    emit.if_null(pass);
+    Ok(())
+}
+
+/// Packets of slots that are not ours pass, and so do those of QP 0 and QP 1, which all processes share.
 pub(super) fn owned(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
     select.require_dest_qp("ownership of QPNs")?;
     let pass = emit.pass();
     let slots = emit.asm.map(MapDef::array(SLOTS, 4, 256));
-    emit.asm.load(Size::W, Reg::R1, Reg::R10, frame::DEST_QP).rsh(Reg::R1, 16);
+    emit.asm.load(Size::W, Reg::R1, Reg::R10, frame::DEST_QP);
+    emit.asm.branch(Cond::Lt, Reg::R1, FIRST_ORDINARY_QP, pass).rsh(Reg::R1, 16);
     emit.asm.store(Size::W, Reg::R10, frame::KEY, Reg::R1);
     emit.lookup(slots, frame::KEY);
     emit.if_null(pass);

@@ -29,6 +29,8 @@ fn the_steering_program_has_the_maps_its_loader_fills() {
     let xsks = &program.maps[program.map("xsks").unwrap().index()];
     assert_eq!((xsks.kind, xsks.max_entries), (MapKind::Xskmap, 8));
     assert_eq!(program.flags(), Program::HAS_FRAGS);
+    let addresses = &program.maps[program.map(ADDRESSES).unwrap().index()];
+    assert_eq!((addresses.kind, addresses.key_size), (MapKind::Hash, 16));
     assert_eq!(program.map("counters"), None);
 }
 
@@ -36,7 +38,9 @@ fn the_steering_program_has_the_maps_its_loader_fills() {
 fn blocks_that_need_what_was_not_parsed_are_refused() {
     let refused = |recipe: Recipe| recipe.program("x", ProgramKind::Xdp).unwrap_err();
     let all = Recipe { select: Select::All, ..Recipe::steer(4791, 1) };
-    assert_eq!(refused(all), RecipeError::NeedsDestQp("ownership of QPNs"));
+    assert_eq!(refused(all), RecipeError::NeedsSource("the destination address"));
+    let ip = Recipe { stages: vec![Stage::Owned], select: Select::Ip, ..Recipe::verdict(XdpAction::Pass) };
+    assert_eq!(refused(ip), RecipeError::NeedsDestQp("ownership of QPNs"));
     let police = Police { bytes_per_s: 1 << 20, burst_bytes: 1 << 20, entries: 16 };
     let all = Recipe { stages: vec![Stage::Police(police)], ..Recipe::verdict(XdpAction::Pass) };
     assert_eq!(refused(all), RecipeError::NeedsSource("policing"));
