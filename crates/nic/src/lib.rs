@@ -21,6 +21,7 @@ pub mod sys;
 mod timers;
 mod tx;
 pub mod verbs;
+pub mod xdp;
 
 pub use transport;
 pub use wire;

@@ -13,6 +13,15 @@ pub(crate) fn enter_new_netns() -> bool {
     true
 }
 
+/// Gives the calling thread a bpf file system that only it sees. It must be root.
+pub(crate) fn mount_bpf_fs() -> &'static str {
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    run("mount", "--make-rprivate /");
+    run("mount", "-t bpf none /sys/fs/bpf");
+    "/sys/fs/bpf"
+}
+
 /// Runs `ip` in the calling thread's namespace.
 pub(crate) fn ip(words: &str) {
     run("ip", words);

@@ -34,6 +34,14 @@ unsafe impl Attr for CreateAttr {}
 // SAFETY: no pointers.
 unsafe impl Attr for UpdateAttr {}
 
+#[repr(C)]
+struct DetachAttr {
+    link_fd: u32,
+}
+
+// SAFETY: no pointers.
+unsafe impl Attr for DetachAttr {}
+
 /// Start of `struct bpf_link_info`, for XDP links.
 #[derive(Default)]
 #[repr(C)]
@@ -88,6 +96,15 @@ impl XdpLink {
             old_program_fd: old.map_or(0, |old| old.as_fd().as_raw_fd() as u32),
         };
         call(Command::LinkUpdate, &mut attr).map(drop)
+    }
+
+    /// Takes the program off at once, whoever else holds the link.
+    ///
+    /// # Errors
+    /// `EINVAL` on kernels before 5.9.
+    pub fn detach(&self) -> io::Result<()> {
+        let link_fd = self.0.as_raw_fd() as u32;
+        call(Command::LinkDetach, &mut DetachAttr { link_fd }).map(drop)
     }
 
     /// Id of the program, and the interface it is on: 0 if that is gone.

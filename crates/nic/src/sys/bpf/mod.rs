@@ -39,6 +39,7 @@ enum Command {
     MapFreeze = 22,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkDetach = 34,
 }
 
 /// The arguments of one command, laid out as `union bpf_attr` has them.

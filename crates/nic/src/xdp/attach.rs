@@ -1,0 +1,154 @@
+//! A program on an interface, by bpf_link: it is there as long as this value lives, however the process ends.
+//!
+//! A link never replaces what is there, neither another tool's program nor one of ours; and the mode is always named,
+//! because a link without one takes whatever the driver has.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::AttachError;
+use crate::sys::bpf::{Map, Program, XdpLink, pin};
+use crate::sys::{Netlink, XdpMode, xdp_features};
+
+/// Which mode to attach in.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Mode {
+    /// Native if the driver has it and takes the program, else generic.
+    #[default]
+    Auto,
+    /// This one or none.
+    Only(XdpMode),
+}
+
+/// A program on an interface, with its maps. It comes off on drop.
+#[derive(Debug)]
+pub struct Attached {
+    link: XdpLink,
+    program: Program,
+    /// The program's maps, in the order of its definition.
+    maps: Vec<Map>,
+    ifindex: u32,
+    id: u32,
+    mode: XdpMode,
+    /// Why it is not native although that was tried.
+    not_native: Option<String>,
+    pinned: bool,
+}
+
+/// Loads `program` and puts it on interface `ifindex`.
+///
+/// # Errors
+/// [`AttachError::Occupied`] if there is a program already, in whichever mode.
+pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attached, AttachError> {
+    let (program, maps) = Program::load_with_maps(program)?;
+    let id = program.info()?.id;
+    let on = |mode| link(ifindex, &program, mode).map(|link| (link, mode));
+    let ((link, mode), not_native) = match mode {
+        Mode::Only(mode) => (on(mode)?, None),
+        Mode::Auto => match xdp_features(ifindex) {
+            Ok(features) if !features.native() => (on(XdpMode::Generic)?, None),
+            // Kernels that do not tell (before 6.3) are tried as well.
+            _ => match on(XdpMode::Native) {
+                Err(error @ AttachError::Refused { .. }) => (on(XdpMode::Generic)?, Some(error.to_string())),
+                done => (done?, None),
+            },
+        },
+    };
+    Ok(Attached { link, program, maps, ifindex, id, mode, not_native, pinned: false })
+}
+
+fn link(ifindex: u32, program: &Program, mode: XdpMode) -> Result<XdpLink, AttachError> {
+    let error = match XdpLink::attach(program, ifindex, mode) {
+        Ok(link) => return Ok(link),
+        Err(error) => error,
+    };
+    let mut netlink = Netlink::new()?;
+    if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+        && let Some(there) = netlink.link(ifindex)?.xdp.first()
+    {
+        let name = Program::by_id(there.program_id).and_then(|program| program.info());
+        return Err(AttachError::Occupied {
+            id: there.program_id,
+            name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
+            mode: there.mode,
+        });
+    }
+    let why = netlink.why_not_attach(ifindex, program.as_fd(), mode);
+    Err(AttachError::Refused { mode, error, why })
+}
+
+impl Attached {
+    /// Puts another program in its place: every packet sees the one or the other. The maps are those of the new one
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`AttachError::Refused`] if something else is there by now, or the interface is gone.
+    pub fn replace(&mut self, program: &bpf::Program) -> Result<(), AttachError> {
+        let (program, maps) = Program::load_with_maps(program)?;
+        self.link.replace(&program, Some(&self.program)).map_err(|error| AttachError::Refused {
+            mode: self.mode,
+            error,
+            why: None,
+        })?;
+        self.id = program.info()?.id;
+        (self.program, self.maps) = (program, maps);
+        Ok(())
+    }
+
+    /// Keeps the program on the interface beyond this process, under a name in a bpf file system; removing that name
+    /// takes it off.
+    ///
+    /// # Errors
+    /// Those of [`pin`].
+    pub fn pin(&mut self, path: &Path) -> std::io::Result<()> {
+        pin(self.link.as_fd(), path)?;
+        self.pinned = true;
+        Ok(())
+    }
+
+    /// A map by its place in the program's definition.
+    #[must_use]
+    pub fn map(&self, map: bpf::MapRef) -> Option<&Map> {
+        self.maps.get(map.index())
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Id of the program, as `ip link` and `bpftool` show it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where it runs.
+    #[must_use]
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// Why it does not run in the driver, if [`Mode::Auto`] tried that.
+    #[must_use]
+    pub fn not_native(&self) -> Option<&str> {
+        self.not_native.as_deref()
+    }
+
+    /// Whether the interface is there and the program on it.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.link.info().is_ok_and(|(program, ifindex)| program == self.id && ifindex == self.ifindex)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if !self.pinned {
+            // The kernel takes a program off some time after the last descriptor is closed; a successor would find the
+            // interface occupied. If this fails (the interface is gone), closing does the rest.
+            let _later = self.link.detach();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Why a program is not on an interface, in words for people.
+
+use std::fmt;
+use std::io;
+
+use crate::sys::XdpMode;
+use crate::sys::bpf::LoadError;
+
+/// Why a program could not be put on an interface.
+#[derive(Debug)]
+pub enum AttachError {
+    /// The kernel does not take the program, or this process may not load one.
+    Load(LoadError),
+    /// There is a program already.
+    Occupied {
+        /// Id of the one that is there.
+        id: u32,
+        /// Its name, or why that is not known.
+        name: String,
+        /// Where it runs.
+        mode: XdpMode,
+    },
+    /// The kernel refuses.
+    Refused {
+        /// The mode that was tried.
+        mode: XdpMode,
+        /// Its error.
+        error: io::Error,
+        /// What it says about it, if it does.
+        why: Option<String>,
+    },
+    /// Something before that failed: asking about the interface, filling a map.
+    Setup(io::Error),
+}
+
+impl AttachError {
+    /// The error of the kernel behind it.
+    #[must_use]
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            AttachError::Load(LoadError { error, .. })
+            | AttachError::Refused { error, .. }
+            | AttachError::Setup(error) => Some(error),
+            AttachError::Occupied { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Load(error) => error.fmt(f),
+            AttachError::Occupied { id, name, mode } => {
+                write!(f, "XDP program already attached (id {id}, {name}, {mode} mode)")
+            }
+            AttachError::Refused { mode, error, why } => {
+                write!(f, "no XDP in {mode} mode: ")?;
+                match why {
+                    Some(why) => write!(f, "{} ({error})", why.trim_end_matches(['.', '\n'])),
+                    None => error.fmt(f),
+                }
+            }
+            AttachError::Setup(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+impl From<LoadError> for AttachError {
+    fn from(error: LoadError) -> AttachError {
+        AttachError::Load(error)
+    }
+}
+
+impl From<io::Error> for AttachError {
+    fn from(error: io::Error) -> AttachError {
+        AttachError::Setup(error)
+    }
+}
