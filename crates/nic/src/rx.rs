@@ -31,7 +31,7 @@ impl Tables {
             tos: train.tos,
             ttl: train.ttl,
         };
-        let mut expected_id = 0u16;
+        let mut expected_id = train.ip_id.unwrap_or(0);
         for bytes in train.packets() {
             let packet = match Packet::parse(bytes) {
                 Ok(packet) => packet,
@@ -41,7 +41,12 @@ impl Tables {
                 }
             };
             match icrc.verify(expected_id, bytes) {
-                Ok(id) => expected_id = id.wrapping_add(1),
+                Ok(id) if train.ip_id.is_none() || id == expected_id => expected_id = id.wrapping_add(1),
+                Ok(_) => {
+                    self.count(DropReason::BadIcrc);
+                    expected_id = expected_id.wrapping_add(1);
+                    continue;
+                }
                 Err(reason) => {
                     self.count(reason);
                     continue;

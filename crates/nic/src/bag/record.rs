@@ -177,6 +177,7 @@ fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxTr
         tos: body[1],
         ttl: body[2],
         segment,
+        ip_id: None,
         bytes: packets,
         queue: RxQueue::Forwarded,
     })
@@ -247,6 +248,7 @@ mod tests {
                 tos: 0x6a,
                 ttl: 63,
                 segment: 3,
+                ip_id: None,
                 bytes: b"abcabcab",
                 queue: RxQueue::Gsi,
             };

@@ -122,6 +122,7 @@ fn train(bytes: &[u8]) -> RxTrain<'_> {
         tos: 2,
         ttl: 64,
         segment: 8,
+        ip_id: None,
         bytes,
         queue: RxQueue::Gsi,
     }

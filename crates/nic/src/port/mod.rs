@@ -9,9 +9,11 @@
 
 mod dead;
 mod udp;
+mod xsk;
 
 pub(crate) use dead::DeadPort;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
+pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 
 use std::io;
 use std::net::IpAddr;
@@ -88,6 +90,8 @@ pub struct RxTrain<'a> {
     pub ttl: u8,
     /// Length of each packet but the last; never 0.
     pub segment: usize,
+    /// IPv4 identification of the first packet, the others have the following ones; `None` where the port does not see it.
+    pub ip_id: Option<u16>,
     /// The packets, BTH to ICRC, one behind the other.
     pub bytes: &'a [u8],
     /// Where the train was received.
@@ -152,6 +156,14 @@ pub trait Port: Send {
 
     /// What has happened so far.
     fn counters(&self) -> PortCounters;
+
+    /// Counters that only this kind of port has.
+    fn rows(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Kind and mode of the port, for people.
+    fn describe(&self) -> String;
 }
 
 /// Counts of one port since it was opened.
@@ -193,6 +205,34 @@ pub struct PortCounters {
     pub tx_last_errno: i32,
     /// The last error number a receive call returned, 0 if none did.
     pub rx_last_errno: i32,
+}
+
+impl PortCounters {
+    /// The sum of two ports' counts; of the error numbers, those of `self` if it has any.
+    #[must_use]
+    pub fn plus(&self, other: &PortCounters) -> PortCounters {
+        let either = |a, b| if a == 0 { b } else { a };
+        PortCounters {
+            rx_trains: self.rx_trains + other.rx_trains,
+            rx_packets: self.rx_packets + other.rx_packets,
+            rx_bytes: self.rx_bytes + other.rx_bytes,
+            rx_malformed: self.rx_malformed + other.rx_malformed,
+            rx_errors: self.rx_errors + other.rx_errors,
+            tx_bursts: self.tx_bursts + other.tx_bursts,
+            tx_packets: self.tx_packets + other.tx_packets,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+            tx_no_buffer: self.tx_no_buffer + other.tx_no_buffer,
+            tx_waits: self.tx_waits + other.tx_waits,
+            tx_too_long: self.tx_too_long + other.tx_too_long,
+            tx_unreachable: self.tx_unreachable + other.tx_unreachable,
+            tx_forbidden: self.tx_forbidden + other.tx_forbidden,
+            tx_errors: self.tx_errors + other.tx_errors,
+            tx_gso_refused: self.tx_gso_refused + other.tx_gso_refused,
+            tx_full: self.tx_full + other.tx_full,
+            tx_last_errno: either(self.tx_last_errno, other.tx_last_errno),
+            rx_last_errno: either(self.rx_last_errno, other.rx_last_errno),
+        }
+    }
 }
 
 /// The ICRC pseudo header of a flow; `None` for addresses of different families.

@@ -103,6 +103,10 @@ impl Port for UdpPort {
             ..self.tx.counters
         }
     }
+
+    fn describe(&self) -> String {
+        "udp".to_owned()
+    }
 }
 
 #[cfg(test)]

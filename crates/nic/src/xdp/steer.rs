@@ -18,6 +18,7 @@ use crate::sys::bpf::Map;
 pub struct Steering {
     attached: Attached,
     maps: Maps,
+    queues: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,10 +28,10 @@ struct Maps {
     sockets: MapRef,
 }
 
-/// Name of the program in the kernel.
-pub(super) const NAME: &str = "roxie_steer";
-
 impl Steering {
+    /// Name of the program in the kernel.
+    pub const NAME: &str = "roxie_steer";
+
     /// Puts the program on the interface, for RoCE on `udp_port` and at most `queues` receive queues. Everything passes
     /// until a slot, an address and a socket are set.
     ///
@@ -38,22 +39,28 @@ impl Steering {
     /// See [`attach`].
     pub fn attach(ifindex: u32, udp_port: u16, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
         let recipe = Recipe { frags: true, ..Recipe::steer(udp_port, queues) };
-        match Steering::with(&recipe, ifindex, mode) {
+        match Steering::with(&recipe, ifindex, queues, mode) {
             // A kernel before 5.18 does not know programs that take fragments.
             Err(AttachError::Load(error)) if error.error.raw_os_error() == Some(libc::EINVAL) => {
-                Steering::with(&Recipe { frags: false, ..recipe }, ifindex, mode)
+                Steering::with(&Recipe { frags: false, ..recipe }, ifindex, queues, mode)
             }
             done => done,
         }
     }
 
-    fn with(recipe: &Recipe, ifindex: u32, mode: Mode) -> Result<Steering, AttachError> {
+    fn with(recipe: &Recipe, ifindex: u32, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
         let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
-        let program = recipe.program(NAME, ProgramKind::Xdp).map_err(invalid)?;
+        let program = recipe.program(Steering::NAME, ProgramKind::Xdp).map_err(invalid)?;
         let map = |name| program.map(name).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
         let maps =
             Maps { addresses: map(ADDRESSES)?, slots: map(SLOTS)?, sockets: map(Target::Xsk.map_name())? };
-        Ok(Steering { attached: attach(ifindex, &program, mode)?, maps })
+        Ok(Steering { attached: attach(ifindex, &program, mode)?, maps, queues })
+    }
+
+    /// Receive queues it steers to at most.
+    #[must_use]
+    pub fn queues(&self) -> u32 {
+        self.queues
     }
 
     /// The program on the interface.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::message::next_message;
 use super::{BUFFER_LEN, Link, Neighbour, Netlink, link, neighbour};
@@ -52,12 +52,6 @@ impl NetEvents {
         Ok(NetEvents { netlink, buf: vec![0; BUFFER_LEN].into_boxed_slice() })
     }
 
-    /// Readable when there is something to tell.
-    #[must_use]
-    pub fn fd(&self) -> RawFd {
-        self.netlink.fd.as_raw_fd()
-    }
-
     /// Hands over everything that has happened since the last call, without waiting; returns how many messages
     /// that were.
     pub fn drain(&mut self, f: &mut dyn FnMut(NetEvent)) -> usize {
@@ -85,6 +79,13 @@ impl NetEvents {
     }
 }
 
+/// Readable when there is something to tell.
+impl AsFd for NetEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.netlink.fd.as_fd()
+    }
+}
+
 fn event(kind: u16, body: &[u8]) -> Option<NetEvent> {
     Some(match kind {
         libc::RTM_NEWLINK => NetEvent::Link(link::parse(body)?),
@@ -105,7 +106,6 @@ mod tests {
         let mut events = NetEvents::new().unwrap();
         // Other programs of this machine may change things meanwhile; draining ends all the same.
         events.drain(&mut |_| {});
-        assert!(events.fd() >= 0);
         assert_eq!(event(libc::RTM_NEWROUTE, &[]), Some(NetEvent::Routes));
         assert_eq!(event(libc::RTM_NEWLINK, &[0; 3]), None);
     }

@@ -23,6 +23,8 @@ pub struct Link {
     pub is_loopback: bool,
     /// Frames begin with an Ethernet header.
     pub is_ethernet: bool,
+    /// Receive queues it was made with; fewer may be in use.
+    pub rx_queues: u32,
     /// The XDP programs on it, one per mode at most.
     pub xdp: Vec<AttachedXdp>,
 }
@@ -151,12 +153,14 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         is_up: flags & libc::IFF_UP as u32 != 0,
         is_loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
+        rx_queues: 1,
         xdp: Vec::new(),
     };
     each_attribute(attributes, |kind, value| match kind {
         libc::IFLA_IFNAME => link.name = text_of(value),
         libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
         libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+        libc::IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0).unwrap_or(1),
         libc::IFLA_XDP => link.xdp = parse_xdp(value),
         _ => {}
     });

@@ -1,0 +1,337 @@
+//! The AF_XDP port: packets between the driver and memory of ours, past the network stack.
+//!
+//! A program on the interface steers RoCE packets for this process's QPN slot to our sockets, one per receive queue;
+//! everything else goes on to the stack. What is not ours alone stays with a [`UdpPort`] inside: QP 1 and connection
+//! management, other processes on this host, and every neighbour the kernel has not resolved yet. Routes, neighbours and
+//! the interface are the kernel's and are followed as they change (`paths.rs`).
+//!
+//! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
+
+mod error;
+mod headers;
+mod open;
+mod paths;
+mod receive;
+mod segment;
+mod sockets;
+mod transmit;
+
+pub use error::XskError;
+pub use open::XskPortConfig;
+pub use sockets::Teardown;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use wire::IcrcHeader;
+
+use super::{FlowId, FlowKey, Port, PortCounters, RxQueues, RxTrain, UdpPort};
+use crate::page_pool::Audit;
+use crate::sys::xdp::Chunk;
+use crate::sys::{Epoll, now_ns};
+use crate::xdp::Steering;
+use headers::Headers;
+use paths::{HopId, Paths};
+use segment::Segments;
+use sockets::Sockets;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct XskPort {
+    inner: UdpPort,
+    slot: u8,
+    udp_port: u16,
+    steering: Option<Steering>,
+    sockets: Sockets,
+    paths: Paths,
+    flows: Vec<Flow>,
+    flow_ids: HashMap<FlowKey, FlowId>,
+    staging: Staging,
+    /// Packets pushed since the last flush.
+    pushed: usize,
+    segments: Segments,
+    /// A packet in several pieces, joined; longest are the trains of generic mode.
+    joined: Vec<u8>,
+    /// Calls of `recv`, to space out what need not be looked at every time.
+    calls: u32,
+    /// Calls for which the slot's UDP socket is looked at every time, because something came there.
+    inner_watch: u32,
+    routes_changed: bool,
+    /// When routes were looked up anew and stale neighbours confirmed last.
+    refreshed_ns: u64,
+    confirmed_ns: u64,
+    epoll: Epoll,
+    counters: PortCounters,
+    extra: Extra,
+}
+
+/// A destination.
+#[derive(Debug)]
+struct Flow {
+    key: FlowKey,
+    /// The same flow of the UDP port.
+    inner: FlowId,
+    hop: Option<HopId>,
+    headers: Headers,
+    icrc: IcrcHeader,
+    queue: usize,
+    /// Packets go out through the socket of `queue`: the neighbour is known.
+    is_direct: bool,
+    /// A packet was sent since the last look.
+    is_used: bool,
+}
+
+/// Where the packet that [`Port::tx_slot`] hands out is written.
+#[derive(Debug)]
+struct Staging {
+    chunk: Option<Chunk>,
+    /// In case there is no chunk.
+    scratch: Box<[u8]>,
+    place: Place,
+    /// The last packet went through the UDP port, and the next one probably will.
+    prefers_inner: bool,
+    /// There was no chunk, and waiting did not help.
+    is_dry: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Place {
+    Chunk,
+    Inner,
+    Scratch,
+}
+
+/// Counts that the udp port does not have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extra {
+    /// Packets sent through the UDP port instead.
+    tx_inner: u64,
+    /// Packets lost because every chunk was out.
+    tx_no_chunk: u64,
+    /// Packets lost because the transmit ring was full.
+    tx_ring_full: u64,
+    /// Packets received in several pieces.
+    rx_joined: u64,
+    /// Frames that turned out to be trains.
+    rx_unjoined: u64,
+    /// Times flows were directed anew.
+    redirected: u64,
+}
+
+/// Calls of `recv` between two looks at what has changed.
+const LOOK_INTERVAL: u32 = 256;
+/// Calls of `recv` between two looks at the slot's UDP socket while nothing comes there.
+const INNER_INTERVAL: u32 = 32;
+/// Calls of `recv` for which the slot's UDP socket is looked at every time after something came.
+const INNER_WATCH: u32 = 4096;
+/// Routes are looked up anew at most this often, however often they change.
+const REFRESH_NS: u64 = 100_000_000;
+/// Stale neighbours in use are confirmed this often; the kernel itself does so within 30 s.
+const CONFIRM_NS: u64 = 10_000_000_000;
+
+impl Port for XskPort {
+    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        if let Some(&id) = self.flow_ids.get(key) {
+            return Ok(id);
+        }
+        let id = self.add_flow(key)?;
+        self.flow_ids.insert(*key, id);
+        Ok(id)
+    }
+
+    fn tx_slot(&mut self) -> &mut [u8] {
+        self.next_slot()
+    }
+
+    fn tx_commit(&mut self, flow: FlowId, len: usize) {
+        self.commit(flow, len);
+    }
+
+    fn flush(&mut self) -> usize {
+        let inner = self.inner.flush();
+        self.sockets.kick();
+        std::mem::take(&mut self.pushed) + inner
+    }
+
+    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(LOOK_INTERVAL) || queues.gsi {
+            self.follow_changes();
+        }
+        let mut trains = 0;
+        if queues.slot {
+            trains += self.receive(f);
+            if self.sockets.is_stalled() {
+                self.sockets.kick();
+            }
+        }
+        let slot =
+            queues.slot && (queues.gsi || self.inner_watch > 0 || self.calls.is_multiple_of(INNER_INTERVAL));
+        self.inner_watch = self.inner_watch.saturating_sub(1);
+        if slot {
+            let came = self.inner.recv(RxQueues::SLOT, f);
+            if came > 0 {
+                self.inner_watch = INNER_WATCH;
+            }
+            trains += came;
+        }
+        if queues.gsi {
+            trains += self.inner.recv(RxQueues::GSI, f);
+        }
+        trains
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        let mut fds = self.inner.poll_fds();
+        fds.push(self.epoll.as_raw_fd());
+        fds
+    }
+
+    fn counters(&self) -> PortCounters {
+        let (own, inner) = (self.counters, self.inner.counters());
+        own.plus(&inner)
+    }
+
+    fn rows(&self) -> Vec<(&'static str, u64)> {
+        let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
+        vec![
+            ("xsk_rx_packets", self.counters.rx_packets),
+            ("xsk_tx_packets", self.counters.tx_packets),
+            ("xsk_tx_to_udp", self.extra.tx_inner),
+            ("xsk_tx_no_chunk", self.extra.tx_no_chunk),
+            ("xsk_tx_ring_full", self.extra.tx_ring_full),
+            ("xsk_rx_joined", self.extra.rx_joined),
+            ("xsk_rx_unjoined", self.extra.rx_unjoined),
+            ("xsk_flows_redirected", self.extra.redirected),
+            ("xsk_kicks", sockets.kicks),
+            ("xsk_kick_stalls", sockets.stalls),
+            ("xsk_link_down", sockets.down),
+            ("xsk_strays", self.sockets.strays()),
+            ("xsk_rx_dropped", statistics.rx_dropped),
+            ("xsk_rx_invalid_descs", statistics.rx_invalid_descs),
+            ("xsk_tx_invalid_descs", statistics.tx_invalid_descs),
+            ("xsk_rx_ring_full", statistics.rx_ring_full),
+            ("xsk_rx_fill_ring_empty", statistics.rx_fill_ring_empty_descs),
+        ]
+    }
+
+    fn describe(&self) -> String {
+        self.description()
+    }
+}
+
+impl XskPort {
+    fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        let inner = self.inner.open_flow(key)?;
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let spread = spread(key);
+        // The range that RoCEv2 uses for source ports (IBA Annex A17.9.2).
+        let src_port = 0xc000 | spread as u16;
+        let headers = Headers::new(key, src_port, self.udp_port).ok_or_else(invalid)?;
+        let icrc = super::icrc_header(key.src, key.dst, src_port, self.udp_port).ok_or_else(invalid)?;
+        let hop = self.paths.find(key.src, key.dst);
+        let queue = (spread >> 16) as usize % self.sockets.queues.len().max(1);
+        let id = FlowId(self.flows.len() as u32);
+        self.flows.push(Flow {
+            key: *key,
+            inner,
+            hop,
+            headers,
+            icrc,
+            queue,
+            is_direct: false,
+            is_used: false,
+        });
+        self.direct(id.0 as usize);
+        Ok(id)
+    }
+
+    /// Decides whether a flow goes through our socket.
+    fn direct(&mut self, flow: usize) {
+        let gone = self.sockets.gone;
+        let Some(flow) = self.flows.get_mut(flow) else { return };
+        let mac = flow.hop.and_then(|hop| self.paths.mac(hop)).filter(|_| !gone);
+        if let Some(mac) = mac {
+            flow.headers.set_macs(self.paths.link.mac, mac);
+        }
+        if flow.is_direct != mac.is_some() {
+            flow.is_direct = mac.is_some();
+            self.extra.redirected += 1;
+        }
+    }
+
+    /// Takes in what the kernel says has changed.
+    fn follow_changes(&mut self) {
+        let changes = self.paths.poll();
+        self.routes_changed |= changes.routes;
+        let now = now_ns();
+        if self.routes_changed && now - self.refreshed_ns > REFRESH_NS {
+            (self.routes_changed, self.refreshed_ns) = (false, now);
+            for flow in 0..self.flows.len() {
+                let FlowKey { src, dst, .. } = self.flows[flow].key;
+                self.flows[flow].hop = self.paths.find(src, dst);
+                self.direct(flow);
+            }
+        }
+        if changes.hops || self.sockets.gone {
+            (0..self.flows.len()).for_each(|flow| self.direct(flow));
+        }
+        if now - self.confirmed_ns > CONFIRM_NS {
+            self.confirmed_ns = now;
+            for flow in &mut self.flows {
+                if let Some(hop) = flow.hop.filter(|_| std::mem::take(&mut flow.is_used)) {
+                    self.paths.mark_used(hop);
+                }
+            }
+            self.paths.confirm();
+        }
+    }
+
+    /// Mode, queues and program, for people.
+    #[must_use]
+    pub fn description(&self) -> String {
+        let Some(steering) = &self.steering else { return "xsk, closed".to_owned() };
+        let attached = steering.attached();
+        let copying = if self.sockets.zero_copy { "zero-copy" } else { "copy" };
+        let queues = self.sockets.queues.len();
+        let fragments = if self.sockets.fragments { ", multi-buffer" } else { "" };
+        let plural = if queues == 1 { "queue" } else { "queues" };
+        let id = attached.id();
+        format!("xsk, {} mode, {copying}{fragments}, {queues} {plural}, program id {id}", attached.mode())
+    }
+
+    /// Where the chunks are: those to receive into, those to send.
+    pub fn audit(&mut self) -> [Audit; 2] {
+        self.sockets.audit()
+    }
+
+    /// Takes the program off, closes the sockets, and accounts for every chunk.
+    pub fn close(&mut self) -> Teardown {
+        if let Some(steering) = self.steering.take() {
+            // From here on packets go to the UDP port. An error means that the interface is gone with its program.
+            let _gone = steering.set_slot(self.slot, false);
+        }
+        let teardown = self.sockets.close(self.staging.chunk.take());
+        debug_assert_eq!(teardown.lost, 0, "{teardown:?}");
+        teardown
+    }
+}
+
+impl Drop for XskPort {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Spreads flows over source ports and queues: FNV-1a over what distinguishes them.
+fn spread(key: &FlowKey) -> u32 {
+    let address = |ip| bpf::recipe::source_key(ip);
+    let bytes = address(key.src).into_iter().chain(address(key.dst)).chain([key.dst_slot]);
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    // The lower bits of FNV depend on few bits of the last bytes only.
+    hash ^ hash >> 15
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,135 @@
+//! Ethernet, IP and UDP in front of a packet: a template per flow, in which lengths and the IPv4 checksum differ from
+//! packet to packet.
+
+use std::net::IpAddr;
+
+use wire::{EtherType, Ethernet, Ipv4, Ipv6, Mac, Udp};
+
+use super::super::FlowKey;
+
+/// The headers of one flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Headers {
+    bytes: [u8; Headers::LEN_MAX],
+    len: usize,
+    /// Checksum of the IPv4 header with a total length of 0; `None` for IPv6, which has none.
+    checksum: Option<u16>,
+}
+
+impl Headers {
+    /// Bytes of the longest headers, those of IPv6.
+    pub(super) const LEN_MAX: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN;
+
+    /// `None` if the addresses are of different families.
+    pub(super) fn new(key: &FlowKey, src_port: u16, dst_port: u16) -> Option<Headers> {
+        let mut headers = Headers { bytes: [0; _], len: 0, checksum: None };
+        let ttl = if key.ttl == 0 { DEFAULT_TTL } else { key.ttl };
+        let ethernet = |ether_type| Ethernet { ether_type, ..Ethernet::default() };
+        match (key.src, key.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                headers.put(|bytes| ethernet(EtherType::IPV4).emit(bytes));
+                let ip = Ipv4 { tos: key.tos, total_len: 0, ..Ipv4::udp(src, dst, ttl, 0) }.with_checksum();
+                headers.checksum = Some(ip.checksum);
+                headers.put(|bytes| ip.emit(bytes));
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                headers.put(|bytes| ethernet(EtherType::IPV6).emit(bytes));
+                let ip = Ipv6 { traffic_class: key.tos, ..Ipv6::udp(src, dst, ttl, 0) };
+                headers.put(|bytes| ip.emit(bytes));
+            }
+            _ => return None,
+        }
+        // Checksum 0 means none: the ICRC protects more, and Annex A17.4.5.2 allows it over both versions of IP.
+        headers.put(|bytes| Udp { src_port, dst_port, length: 0, checksum: 0 }.emit(bytes));
+        Some(headers)
+    }
+
+    fn put<const N: usize>(&mut self, emit: impl FnOnce(&mut [u8; N])) {
+        if let Some(place) = self.bytes[self.len..].first_chunk_mut() {
+            emit(place);
+        }
+        self.len += N;
+    }
+
+    /// From whom and to whom, on this link.
+    pub(super) fn set_macs(&mut self, src: [u8; 6], dst: [u8; 6]) {
+        let ether_type = if self.checksum.is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let ethernet = Ethernet { src: Mac(src), dst: Mac(dst), ether_type };
+        if let Some(place) = self.bytes.first_chunk_mut() {
+            ethernet.emit(place);
+        }
+    }
+
+    /// Bytes of the headers.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes them to the last [`len`](Headers::len) bytes of `room`, for a UDP payload of `payload_len` bytes.
+    #[inline]
+    pub(super) fn emit(&self, room: &mut [u8], payload_len: usize) {
+        let start = room.len() - self.len;
+        let out = &mut room[start..];
+        out.copy_from_slice(&self.bytes[..self.len]);
+        let udp_len = (Udp::LEN + payload_len) as u16;
+        let udp = self.len - Udp::LEN;
+        out[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+        let ip = Ethernet::LEN;
+        match self.checksum {
+            Some(without_length) => {
+                let total_len = udp_len + Ipv4::LEN as u16;
+                out[ip + 2..ip + 4].copy_from_slice(&total_len.to_be_bytes());
+                // Ones' complement: the sum grows by the length, its complement shrinks (RFC 1624).
+                let sum = u32::from(!without_length) + u32::from(total_len);
+                let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+                out[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            None => out[ip + 4..ip + 6].copy_from_slice(&udp_len.to_be_bytes()),
+        }
+    }
+}
+
+/// What [`FlowKey`] promises for a TTL of 0.
+const DEFAULT_TTL: u8 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Ip;
+
+    fn key(src: &str, dst: &str) -> FlowKey {
+        FlowKey { src: src.parse().unwrap(), dst: dst.parse().unwrap(), dst_slot: 3, tos: 0xb8, ttl: 0 }
+    }
+
+    #[test]
+    fn every_length_has_its_checksum() {
+        let mut headers = Headers::new(&key("10.0.0.1", "10.255.3.2"), 0xc123, 4791).unwrap();
+        headers.set_macs([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        for payload_len in [16, 20, 1040, 4156, 60_000] {
+            let mut frame = vec![0xee; 5 + headers.len() + payload_len];
+            headers.emit(&mut frame[..5 + headers.len()], payload_len);
+            assert_eq!(frame[..5], [0xee; 5], "nothing is written in front");
+            let (ethernet, tag, ether_type, packet) = Ethernet::split(&frame[5..]).unwrap();
+            assert_eq!((ethernet.src.0[5], ethernet.dst.0[5], tag), (1, 2, None));
+            let (ip, datagram) = Ip::split(ether_type, packet).unwrap();
+            let Ip::V4(ip) = ip else { panic!("IPv4") };
+            assert!(ip.checksum_ok(), "{payload_len}: {ip}");
+            assert_eq!((ip.tos, ip.ttl, ip.id, ip.flags), (0xb8, 64, 0, Ipv4::DONT_FRAGMENT));
+            let udp = Udp::parse(datagram.first_chunk().unwrap());
+            assert_eq!((udp.src_port, udp.dst_port, udp.checksum), (0xc123, 4791, 0));
+            assert_eq!(usize::from(udp.length), Udp::LEN + payload_len);
+        }
+    }
+
+    #[test]
+    fn ipv6_has_the_length_in_its_own_place() {
+        let headers = Headers::new(&key("fd00::1", "fd00::2"), 0xc123, 4791).unwrap();
+        let mut frame = vec![0; headers.len() + 100];
+        headers.emit(&mut frame[..headers.len()], 100);
+        let (_, _, ether_type, packet) = Ethernet::split(&frame).unwrap();
+        let (Ip::V6(ip), datagram) = Ip::split(ether_type, packet).unwrap() else { panic!("IPv6") };
+        assert_eq!((ip.traffic_class, ip.hop_limit, datagram.len()), (0xb8, 64, 108));
+        assert!(Headers::new(&key("10.0.0.1", "fd00::2"), 1, 2).is_none());
+    }
+}

@@ -1,0 +1,124 @@
+//! Opening: program, sockets, maps, in the order in which a packet never meets a half-made port.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::paths::Paths;
+use super::segment::Segments;
+use super::sockets::{Plan, QUEUES_MAX, Sockets};
+use super::{Extra, Place, Staging, XskError, XskPort};
+use crate::port::{MAX_PACKET, PortCounters, UdpPort};
+use crate::sys::{Epoll, Netlink, now_ns, xdp_features};
+use crate::xdp::{AttachError, Mode, Steering};
+
+/// What an [`XskPort`] is made of.
+#[derive(Debug)]
+pub struct XskPortConfig {
+    /// For everything that is not this process's alone.
+    pub inner: UdpPort,
+    /// Interface.
+    pub ifindex: u32,
+    /// The addresses of the interface.
+    pub addresses: Vec<IpAddr>,
+    /// This process's slot: bits 23..16 of its QPNs.
+    pub slot: u8,
+    /// Destination port of everything sent and received.
+    pub udp_port: u16,
+    /// Where the program runs.
+    pub mode: Mode,
+}
+
+/// How long a program of ours that is there already is waited for: the kernel takes a dead process's program off some
+/// time after its end.
+const LEAVING_NS: u64 = 500_000_000;
+const LEAVING_PAUSE: Duration = Duration::from_millis(5);
+
+impl XskPort {
+    /// Puts the steering program on the interface and opens a socket on each of its receive queues.
+    ///
+    /// # Errors
+    /// See [`XskError`]; the UDP port comes back with it.
+    pub fn open(config: XskPortConfig) -> Result<XskPort, (XskError, UdpPort)> {
+        match prepare(&config) {
+            Ok(parts) => Ok(XskPort::assemble(config, parts)),
+            Err(error) => Err((error, config.inner)),
+        }
+    }
+
+    fn assemble(config: XskPortConfig, parts: Parts) -> XskPort {
+        let XskPortConfig { inner, slot, udp_port, .. } = config;
+        let Parts { steering, sockets, paths, epoll } = parts;
+        XskPort {
+            inner,
+            slot,
+            udp_port,
+            steering: Some(steering),
+            sockets,
+            paths,
+            flows: Vec::new(),
+            flow_ids: std::collections::HashMap::new(),
+            staging: Staging {
+                chunk: None,
+                scratch: vec![0; MAX_PACKET].into_boxed_slice(),
+                place: Place::Scratch,
+                prefers_inner: false,
+                is_dry: false,
+            },
+            pushed: 0,
+            segments: Segments::new(),
+            joined: Vec::with_capacity(1 << 16),
+            calls: 0,
+            inner_watch: 0,
+            routes_changed: false,
+            refreshed_ns: 0,
+            confirmed_ns: now_ns(),
+            epoll,
+            counters: PortCounters::default(),
+            extra: Extra::default(),
+        }
+    }
+}
+
+struct Parts {
+    steering: Steering,
+    sockets: Sockets,
+    paths: Paths,
+    epoll: Epoll,
+}
+
+fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
+    let during = |step| move |error| XskError::Socket { step, error };
+    let link =
+        Netlink::new().and_then(|mut netlink| netlink.link(config.ifindex)).map_err(during("interface"))?;
+    if !link.is_ethernet {
+        return Err(XskError::NotEthernet);
+    }
+    let queues = link.rx_queues.clamp(1, QUEUES_MAX);
+    let steering = attach(config, queues)?;
+    // Kernels before 6.3 do not tell, and have nothing beyond what is tried anyway.
+    let features = xdp_features(config.ifindex).unwrap_or_default();
+    let sockets = Sockets::open(&Plan { ifindex: config.ifindex, mtu: link.mtu, features }, &steering)?;
+    let paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
+    let epoll = Epoll::new().map_err(during("epoll"))?;
+    sockets.watch(&epoll).map_err(during("epoll"))?;
+    epoll.add(paths.events(), 0).map_err(during("epoll"))?;
+    for address in config.addresses.iter().filter(|address| !address.is_loopback()) {
+        steering.set_address(*address, true).map_err(during("steering"))?;
+    }
+    steering.set_slot(config.slot, true).map_err(during("steering"))?;
+    Ok(Parts { steering, sockets, paths, epoll })
+}
+
+fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> {
+    let start = now_ns();
+    loop {
+        match Steering::attach(config.ifindex, config.udp_port, queues, config.mode) {
+            Err(AttachError::Occupied { name, .. })
+                if name == Steering::NAME && now_ns() - start < LEAVING_NS =>
+            {
+                std::thread::sleep(LEAVING_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}

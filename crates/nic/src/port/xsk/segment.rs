@@ -1,0 +1,137 @@
+//! What the kernel joined and does not say: the packet length inside a frame of several.
+//!
+//! A program in generic mode runs behind the point where a sender's burst (UDP_SEGMENT) would be cut apart, and an AF_XDP
+//! socket is told nothing of it: a train arrives as one frame with the headers of one packet. Its packets are of equal
+//! length, and the first one's ICRC proves a guess right: with the identification known, all 32 bits of it.
+
+use wire::{IcrcHeader, Packet, Position};
+
+use super::super::MAX_PACKET;
+
+/// Finds packet lengths. Remembers what fitted last, and stops searching where searching never helps: corrupt packets
+/// must not cost more than whole ones.
+#[derive(Debug)]
+pub(super) struct Segments {
+    /// The length that fitted last.
+    last: usize,
+    /// Searches that may still fail before there are none until something fits again.
+    patience: u32,
+}
+
+/// Payload of packets that are not the last of their message (IBA 9.2: the path MTU).
+const PATH_MTUS: [usize; 5] = [1024, 4096, 2048, 512, 256];
+const ICRC_LEN: usize = 4;
+/// BTH, no payload, ICRC.
+const PACKET_MIN: usize = 16;
+const PATIENCE: u32 = 32;
+
+impl Segments {
+    pub(super) fn new() -> Segments {
+        Segments { last: PACKET_MIN, patience: PATIENCE }
+    }
+
+    /// The length of each packet but the last in `payload`, whose first packet was sent with identification `id`: that of
+    /// the whole if it is one packet, or nothing fits.
+    pub(super) fn length(&mut self, icrc: &IcrcHeader, id: u16, payload: &[u8]) -> usize {
+        let fits = |len: usize| {
+            let packet = payload.get(..len).and_then(|packet| packet.split_last_chunk::<ICRC_LEN>());
+            packet.is_some_and(|(body, sum)| len >= PACKET_MIN && icrc.icrc(id, body).to_le_bytes() == *sum)
+        };
+        let found = [payload.len(), self.last].into_iter().find(|len| fits(*len)).or_else(|| {
+            let Ok(packet) = Packet::parse(payload) else { return None };
+            let searches = self.patience > 0 && packet.row().position.ends();
+            likely_lengths(&packet).find(|len| fits(*len)).or_else(|| {
+                if !searches {
+                    return None;
+                }
+                let shortest = (packet.row().header_len() + ICRC_LEN).max(PACKET_MIN);
+                (shortest..payload.len().min(MAX_PACKET)).step_by(4).find(|len| fits(*len))
+            })
+        });
+        match found {
+            Some(len) => {
+                (self.last, self.patience) = (len, PATIENCE);
+                len
+            }
+            None => {
+                self.patience = self.patience.saturating_sub(1);
+                payload.len()
+            }
+        }
+    }
+}
+
+/// Likely lengths: of packets with as much payload as the RETH says, with a path MTU of it, or with none.
+fn likely_lengths(packet: &Packet<'_>) -> impl Iterator<Item = usize> {
+    let (row, reth) = (packet.row(), packet.reth());
+    let written =
+        reth.filter(|_| row.position == Position::Only).map(|reth| (reth.dma_len as usize).min(MAX_PACKET));
+    let payloads = written.into_iter().chain([0]).chain(PATH_MTUS);
+    payloads.map(|payload| row.header_len() + payload.next_multiple_of(4) + ICRC_LEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use wire::Bth;
+
+    fn icrc() -> IcrcHeader {
+        IcrcHeader::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 0xc000, 4791)
+    }
+
+    /// Packets of one opcode behind each other, as the kernel leaves them: identifications from `id` on.
+    fn train(opcode: u8, id: u16, lengths: &[usize]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (i, len) in lengths.iter().enumerate() {
+            let mut packet: Vec<u8> = (0..len - 4).map(|b| (b * 3 + i) as u8).collect();
+            packet[..Bth::LEN].copy_from_slice(&[opcode, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, i as u8]);
+            if opcode == 0x0a {
+                // RETH: the length of the WRITE.
+                let dma_len = (len - 12 - 16 - 4) as u32;
+                packet[24..28].copy_from_slice(&dma_len.to_be_bytes());
+            }
+            let sum = icrc().icrc(id + i as u16, &packet);
+            bytes.extend(packet);
+            bytes.extend(sum.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn single_packets_stay_whole_and_trains_are_cut() {
+        for id in [0, 7] {
+            for (opcode, lengths, want) in [
+                // SEND Only, alone and in a train of any length; WRITE Only; WRITE Middle; Acknowledge; READ request.
+                (0x04, &[1040][..], 1040),
+                (0x04, &[24, 24, 24, 20], 24),
+                (0x04, &[304; 40], 304),
+                (0x0a, &[40; 30], 40),
+                (0x07, &[1040; 62], 1040),
+                (0x07, &[2064, 2064, 2064, 100], 2064),
+                (0x11, &[20; 9], 20),
+                (0x0c, &[32; 9], 32),
+            ] {
+                let bytes = train(opcode, id, lengths);
+                assert_eq!(Segments::new().length(&icrc(), id, &bytes), want, "{opcode:#x} {lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_nothing_stays_whole_and_is_not_searched_for_ever() {
+        let mut segments = Segments::new();
+        let good = train(0x04, 0, &[304; 8]);
+        let mut bad = good.clone();
+        bad[20] ^= 1;
+        for _ in 0..PATIENCE {
+            assert_eq!(segments.length(&icrc(), 0, &bad), bad.len());
+        }
+        assert_eq!(segments.length(&icrc(), 0, &good), good.len(), "no patience left");
+        // Something that needs no search restores it.
+        let middle = train(0x07, 0, &[1040; 3]);
+        assert_eq!(segments.length(&icrc(), 0, &middle), 1040);
+        assert_eq!(segments.length(&icrc(), 0, &good), 304);
+        assert_eq!(segments.length(&icrc(), 0, &[]), 0);
+    }
+}

@@ -1,0 +1,376 @@
+//! One AF_XDP socket per receive queue, their shared memory, and the two pools of its chunks.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::XskError;
+use crate::page_pool::{Audit, PagePool};
+use crate::sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
+use crate::sys::{Epoll, XdpFeatures, now_ns};
+use crate::xdp::Steering;
+
+/// The sockets of a port.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    pub(super) queues: Vec<Queue>,
+    umem: Arc<Umem>,
+    pub(super) rx_pool: PagePool,
+    pub(super) tx_pool: PagePool,
+    pub(super) zero_copy: bool,
+    pub(super) fragments: bool,
+    /// The interface is gone, and the sockets are of no use any more.
+    pub(super) gone: bool,
+    pub(super) counters: SocketCounters,
+}
+
+/// A socket and its rings.
+#[derive(Debug)]
+pub(super) struct Queue {
+    // Unmapped before the socket is closed: fields are dropped in order.
+    pub(super) rings: Rings,
+    socket: XskSocket,
+    /// Packets are in the transmit ring that the kernel has not taken.
+    stalled: bool,
+    /// Packets were pushed since the last kick.
+    dirty: bool,
+}
+
+/// Counts of all queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SocketCounters {
+    /// System calls that made the kernel send.
+    pub(super) kicks: u64,
+    /// Times the kernel did not take everything, although asked again and again.
+    pub(super) stalls: u64,
+    /// Kicks that met an interface that is down.
+    pub(super) down: u64,
+}
+
+/// What became of the chunks at the end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Teardown {
+    /// All there were.
+    pub units: u32,
+    /// Those the kernel still had when the sockets were closed.
+    pub reclaimed: u32,
+    /// Those nobody had: 0, or a bug.
+    pub lost: u32,
+}
+
+/// What kind of sockets to open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) ifindex: u32,
+    /// MTU of the interface: whether a packet fits into one chunk.
+    pub(super) mtu: u32,
+    /// What the driver says it can do.
+    pub(super) features: XdpFeatures,
+}
+
+pub(super) const CHUNK_LEN: u32 = 4096;
+/// Descriptors of each ring; as many chunks are in each fill ring. Less if RLIMIT_MEMLOCK does not allow it.
+const RING_LEN: u32 = 2048;
+const RING_LEN_MIN: u32 = 256;
+/// UMEM chunks of a unit to send: the longest packet and its headers need two.
+const TX_SPAN: u32 = 2;
+/// What a received packet can occupy of a chunk: 256 bytes are XDP's (XDP_PACKET_HEADROOM).
+const RX_ROOM: u32 = CHUNK_LEN - 256;
+const ETHERNET_LEN: u32 = 14 + 4;
+/// Most queues that are opened.
+pub(super) const QUEUES_MAX: u32 = 64;
+/// Memory of all receive chunks together stays below this, however many queues there are.
+const RX_UNITS_MAX: u32 = 16 * 1024;
+/// How long a queue that has a socket is tried: the kernel takes tens of milliseconds to let go of a closed one.
+const BUSY_NS: u64 = 1_000_000_000;
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// Kicks without any progress before the rest is left for later.
+const KICKS_MAX: u32 = 64;
+/// For busy polling in zero-copy mode: how long a system call looks, and at how many packets at most.
+const BUSY_POLL_USECS: i32 = 20;
+const BUSY_POLL_BUDGET: i32 = 64;
+
+impl Sockets {
+    /// Opens sockets on all queues and shows them to the steering program.
+    pub(super) fn open(plan: &Plan, steering: &Steering) -> Result<Sockets, XskError> {
+        let mut ring_len = RING_LEN;
+        loop {
+            match Sockets::with_rings(plan, steering, ring_len) {
+                // Too much for RLIMIT_MEMLOCK, without CAP_IPC_LOCK.
+                Err(XskError::Socket { error, .. })
+                    if error.raw_os_error() == Some(libc::ENOBUFS) && ring_len > RING_LEN_MIN =>
+                {
+                    ring_len /= 2;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
+        let single = plan.mtu + ETHERNET_LEN <= RX_ROOM;
+        let native = steering.attached().mode() == crate::sys::XdpMode::Native;
+        // In order of preference; each is tried and the kernel decides.
+        let zero_copy = native
+            && plan.features.zero_copy()
+            && (single || plan.features.zero_copy_segments_max >= TX_SPAN);
+        let modes = [(true, plan.features.zero_copy_segments_max >= TX_SPAN), (false, true), (false, false)];
+        let mut last = None;
+        for (copyless, fragments) in modes {
+            if copyless && !zero_copy || !fragments && !single {
+                continue;
+            }
+            match Sockets::in_mode(plan, steering, ring_len, copyless, fragments) {
+                Err(XskError::Socket { step: "bind", error }) => {
+                    last = Some(XskError::Socket { step: "bind", error });
+                }
+                done => return done,
+            }
+        }
+        Err(last.unwrap_or(XskError::MtuTooLarge(plan.mtu)))
+    }
+
+    fn in_mode(
+        plan: &Plan,
+        steering: &Steering,
+        ring_len: u32,
+        zero_copy: bool,
+        fragments: bool,
+    ) -> Result<Sockets, XskError> {
+        let queues = steering.queues().clamp(1, QUEUES_MAX);
+        let rx_units = ring_len.min(RX_UNITS_MAX / queues).max(RING_LEN_MIN);
+        let regions = [(rx_units * queues, 1), (ring_len, TX_SPAN)];
+        let config = UmemConfig { chunk_len: CHUNK_LEN, ..UmemConfig::default() };
+        let during = |step| move |error| XskError::Socket { step, error };
+        let (umem, mut tokens) = Umem::new(config, &regions).map_err(during("packet memory"))?;
+        let umem = Arc::new(umem);
+        let mut pool = |region: usize| {
+            PagePool::new(
+                &umem.regions()[region],
+                tokens.get_mut(region).map(std::mem::take).unwrap_or_default(),
+            )
+        };
+        let (rx_pool, tx_pool) = (pool(0), pool(1));
+        let mut sockets = Sockets {
+            queues: Vec::with_capacity(queues as usize),
+            umem,
+            rx_pool,
+            tx_pool,
+            zero_copy,
+            fragments,
+            gone: false,
+            counters: SocketCounters::default(),
+        };
+        let sizes = [
+            rx_units.next_power_of_two(),
+            ring_len * TX_SPAN,
+            rx_units.next_power_of_two(),
+            ring_len * TX_SPAN,
+        ];
+        for queue in 0..queues {
+            let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
+            match sockets.add(&bind, sizes, steering) {
+                Ok(()) => {}
+                // The interface has fewer queues in use than it was made with.
+                Err(XskError::Socket { step: "bind", error })
+                    if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        sockets.fill();
+        Ok(sockets)
+    }
+
+    fn add(&mut self, bind: &Bind, sizes: [u32; 4], steering: &Steering) -> Result<(), XskError> {
+        let during = |step| move |error| XskError::Socket { step, error };
+        let first = self.queues.first().map(|queue| &queue.socket);
+        let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during("socket"))?;
+        // One system call for all that is queued instead of one for 32 packets; older kernels do not know it.
+        let _unknown = socket.set_tx_budget(sizes[3]);
+        if bind.zero_copy {
+            // Drivers without it use their interrupts.
+            let _interrupts = socket.set_busy_poll(BUSY_POLL_USECS, BUSY_POLL_BUDGET);
+        }
+        let start = now_ns();
+        loop {
+            match socket.bind(bind, first) {
+                Ok(()) => break,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    if now_ns() - start > BUSY_NS {
+                        return Err(XskError::QueueBusy(bind.queue));
+                    }
+                    std::thread::sleep(BUSY_PAUSE);
+                }
+                Err(error) => return Err(during("bind")(error)),
+            }
+        }
+        if first.is_none() {
+            self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
+        }
+        steering.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
+        self.queues.push(Queue { rings, socket, stalled: false, dirty: false });
+        Ok(())
+    }
+
+    /// Has `epoll` watch all sockets.
+    pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        self.queues.iter().try_for_each(|queue| epoll.add(queue.socket.as_fd(), 0))
+    }
+
+    /// Gives empty chunks to the kernel, evenly to all queues.
+    #[inline]
+    pub(super) fn fill(&mut self) {
+        let Sockets { queues, rx_pool, .. } = self;
+        for queue in queues {
+            let room = queue.rings.fill.room(u32::MAX);
+            for _ in 0..room {
+                let Some(chunk) = rx_pool.take() else { break };
+                if let Err(chunk) = queue.rings.fill.push(chunk) {
+                    rx_pool.put(chunk);
+                    break;
+                }
+            }
+            queue.rings.fill.submit();
+            if queue.rings.fill.needs_wakeup() {
+                // Only busy drivers sleep here; what it says about sending is told by the next kick.
+                let _later = queue.socket.wake_rx();
+            }
+        }
+    }
+
+    /// A chunk for a packet to send; fetches those that were sent if there is none.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<Chunk> {
+        if self.tx_pool.is_empty() {
+            self.reap();
+        }
+        self.tx_pool.take()
+    }
+
+    /// Fetches the chunks of packets that were sent.
+    pub(super) fn reap(&mut self) {
+        let Sockets { queues, tx_pool, .. } = self;
+        for queue in queues {
+            while let Some(chunk) = queue.rings.completion.pop() {
+                tx_pool.put(chunk);
+            }
+        }
+    }
+
+    /// Queues a packet. The chunk is given back if the ring is full.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        queue: usize,
+        chunk: Chunk,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), Chunk> {
+        let Some(queue) = self.queues.get_mut(queue) else { return Err(chunk) };
+        queue.rings.tx.push(chunk, offset, len)?;
+        queue.dirty = true;
+        Ok(())
+    }
+
+    /// Makes the kernel send what is queued.
+    pub(super) fn kick(&mut self) {
+        if self.gone {
+            return;
+        }
+        for queue in &mut self.queues {
+            if queue.dirty || queue.stalled {
+                queue.rings.tx.submit();
+                queue.dirty = false;
+                queue.kick(&mut self.counters, &mut self.gone);
+            }
+        }
+    }
+
+    /// True if the kernel has not taken everything.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.queues.iter().any(|queue| queue.stalled)
+    }
+
+    /// The kernel's counts, summed over the queues.
+    pub(super) fn statistics(&self) -> XskStatistics {
+        let each = self.queues.iter().filter_map(|queue| queue.socket.statistics().ok());
+        each.fold(XskStatistics::default(), |sum, one| XskStatistics {
+            rx_dropped: sum.rx_dropped + one.rx_dropped,
+            rx_invalid_descs: sum.rx_invalid_descs + one.rx_invalid_descs,
+            tx_invalid_descs: sum.tx_invalid_descs + one.tx_invalid_descs,
+            rx_ring_full: sum.rx_ring_full + one.rx_ring_full,
+            rx_fill_ring_empty_descs: sum.rx_fill_ring_empty_descs + one.rx_fill_ring_empty_descs,
+            tx_ring_empty_descs: sum.tx_ring_empty_descs + one.tx_ring_empty_descs,
+        })
+    }
+
+    /// Descriptors that named no chunk the kernel had.
+    pub(super) fn strays(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.rings.rx.strays() + queue.rings.completion.strays()).sum()
+    }
+
+    /// Where the chunks are: those to receive into, those to send.
+    pub(super) fn audit(&mut self) -> [Audit; 2] {
+        [self.rx_pool.audit(), self.tx_pool.audit()]
+    }
+
+    /// Closes the sockets and accounts for every chunk. `held` are those the port had in hand.
+    pub(super) fn close(&mut self, held: impl IntoIterator<Item = Chunk>) -> Teardown {
+        held.into_iter().for_each(drop);
+        self.queues.clear();
+        let mut reclaimed = 0;
+        if let Some(regions) = self.umem.reclaim() {
+            for (pool, chunks) in [&mut self.rx_pool, &mut self.tx_pool].into_iter().zip(regions) {
+                reclaimed += chunks.len() as u32;
+                chunks.into_iter().for_each(|chunk| pool.put(chunk));
+            }
+        }
+        let audits = self.audit();
+        let units = audits.iter().map(|audit| audit.units).sum();
+        Teardown { units, reclaimed, lost: audits.iter().map(|audit| audit.units - audit.pooled).sum() }
+    }
+}
+
+impl Queue {
+    fn kick(&mut self, counters: &mut SocketCounters, gone: &mut bool) {
+        let mut waiting = self.rings.tx.waiting();
+        let mut futile = 0;
+        while waiting > 0 && self.rings.tx.needs_wakeup() {
+            counters.kicks += 1;
+            let woken = self.socket.wake_tx();
+            let left = self.rings.tx.waiting();
+            match woken {
+                Ok(()) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
+                    Some(libc::ENETDOWN) => {
+                        counters.down += 1;
+                        break;
+                    }
+                    // ENXIO: unbound, because the interface is gone.
+                    _ => {
+                        *gone = true;
+                        break;
+                    }
+                },
+            }
+            if left < waiting {
+                futile = 0;
+            } else {
+                futile += 1;
+                if futile == KICKS_MAX {
+                    counters.stalls += 1;
+                    break;
+                }
+                // The receiver may need this CPU to make room.
+                std::thread::yield_now();
+            }
+            waiting = left;
+        }
+        self.stalled = waiting > 0;
+    }
+}

@@ -1,0 +1,439 @@
+//! Ports on the two ends of a veth, each end a host of its own; as root, else skipped.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::super::{UdpPortConfig, receive_socket};
+use super::*;
+use crate::sys::testing::{Host, ip, run};
+use crate::sys::{self, Netlink, SockAddr, XdpMode};
+use crate::xdp::Mode;
+
+const UDP_PORT: u16 = 4791;
+/// The slot of host n is n; so is the last byte of its addresses.
+const V4: &str = "10.79.0.";
+const V6: &str = "fd79::";
+
+/// Two hosts joined by a veth.
+struct Net {
+    hosts: [Host; 2],
+}
+
+impl Net {
+    fn new(mtu: u32, queues: u32) -> Option<Net> {
+        let hosts = [Host::new()?, Host::new()?];
+        let peer = hosts[1].path();
+        hosts[0].visit(|| {
+            let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+            ip(&format!("link add veth0 {queues} type veth peer name veth0 {queues} netns {peer}"));
+        });
+        for (host, n) in hosts.iter().zip(1..) {
+            host.visit(|| {
+                ip(&format!("address add {V4}{n}/24 dev veth0"));
+                ip(&format!("address add {V6}{n}/64 dev veth0 nodad"));
+                ip(&format!("link set veth0 mtu {mtu} addrgenmode none up"));
+            });
+        }
+        Some(Net { hosts })
+    }
+
+    fn xsk(&self, host: usize, mode: XdpMode) -> XskPort {
+        self.try_xsk(host, Mode::Only(mode)).map_err(|(error, _)| error).unwrap()
+    }
+
+    fn try_xsk(&self, host: usize, mode: Mode) -> Result<XskPort, (XskError, UdpPort)> {
+        self.hosts[host].visit(|| {
+            let inner = udp();
+            let addresses = [V4, V6].map(|net| format!("{net}{}", host + 1).parse().unwrap()).to_vec();
+            XskPort::open(XskPortConfig {
+                inner,
+                ifindex: ifindex(),
+                addresses,
+                slot: host as u8 + 1,
+                udp_port: UDP_PORT,
+                mode,
+            })
+        })
+    }
+
+    fn udp(&self, host: usize) -> UdpPort {
+        self.hosts[host].visit(udp)
+    }
+}
+
+fn ifindex() -> u32 {
+    Netlink::new().unwrap().links().unwrap().iter().find(|l| l.name == "veth0").unwrap().index
+}
+
+fn udp() -> UdpPort {
+    let bound = |port: u16| {
+        let (socket, v6) = receive_socket().unwrap();
+        sys::set_receive_buffer(socket.as_fd(), super::super::RECEIVE_BUFFER).unwrap();
+        let any = if v6 { "::" } else { "0.0.0.0" };
+        // The one before this test's may have left its sockets to a namespace that is still there.
+        sys::bind(socket.as_fd(), &SockAddr::ip(any.parse().unwrap(), port, 0)).unwrap();
+        socket
+    };
+    let (gsi, slot) = (bound(UDP_PORT + 1), bound(UDP_PORT));
+    UdpPort::new(UdpPortConfig { gsi, slot, udp_port: UDP_PORT, ifindex: ifindex() }).unwrap()
+}
+
+fn address(net: &str, host: usize) -> IpAddr {
+    format!("{net}{}", host + 1).parse().unwrap()
+}
+
+/// A flow from one host to the other.
+fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
+    let (src, dst) = (address(family, from), address(family, 1 - from));
+    let key = FlowKey { src, dst, dst_slot: 2 - from as u8, tos: 0x28, ttl: 33 };
+    net.hosts[from].visit(|| port.open_flow(&key).unwrap())
+}
+
+/// A packet without ICRC: a BTH for a QP of the other host's slot, a number, a pattern.
+fn packet(to: usize, number: u32, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
+    bytes[..12].copy_from_slice(&[0x04, 0, 0xff, 0xff, 0, to as u8 + 1, 0, 9, 0, 0, 0, 0]);
+    bytes[12..16].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+fn commit(port: &mut dyn Port, flow: FlowId, bytes: &[u8]) {
+    port.tx_slot()[..bytes.len()].copy_from_slice(bytes);
+    port.tx_commit(flow, bytes.len());
+}
+
+/// Packets as they come, checked: ICRC, addresses, TOS, TTL.
+fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let (src, dst) = (address(net, from), address(net, 1 - from));
+    port.recv(RxQueues::ALL, &mut |train| {
+        assert_eq!((train.src, train.dst, train.tos, train.ttl), (src, dst, 0x28, 33));
+        let icrc = train.icrc_header().unwrap();
+        for (i, packet) in train.packets().enumerate() {
+            let id = icrc.verify(train.ip_id.unwrap_or(0).wrapping_add(i as u16), packet).unwrap();
+            assert!(train.ip_id.is_none_or(|first| id == first.wrapping_add(i as u16)));
+            packets.push(packet[..packet.len() - 4].to_vec());
+        }
+    });
+    packets
+}
+
+/// Sends `sent` and receives it all, in order.
+fn transfer(tx: &mut dyn Port, rx: &mut dyn Port, flow: FlowId, net: &str, from: usize, sent: Vec<Vec<u8>>) {
+    let mut expected: VecDeque<_> = sent.into();
+    let mut waiting = expected.clone();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !expected.is_empty() {
+        // No more than a window: the receiver's memory is finite.
+        while waiting.len() + 200 > expected.len() {
+            let Some(packet) = waiting.pop_front() else { break };
+            commit(tx, flow, &packet);
+        }
+        tx.flush();
+        // The sender's side has neighbours to follow.
+        assert_eq!(receive(tx, net, 1 - from), Vec::<Vec<u8>>::new());
+        for packet in receive(rx, net, from) {
+            let want = expected.pop_front().expect("no more than was sent");
+            assert_eq!(packet.len(), want.len());
+            assert!(packet == want, "the bytes of packet {:?}", &want[12..16]);
+        }
+        assert!(Instant::now() < deadline, "{} packets are missing: {:?}", expected.len(), rx.rows());
+    }
+}
+
+fn mixed(to: usize, lengths: &[usize], count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|i| packet(to, i, lengths[i as usize % lengths.len()])).collect()
+}
+
+fn all_lengths(mtu: u32) -> &'static [usize] {
+    // Crossing the end of the first chunk by one byte and more: 4096 - 128 - 4.
+    if mtu > 4200 { &[16, 1036, 4096, 3964, 3968, 60, 2060, 4140] } else { &[16, 1036, 60, 400, 1040] }
+}
+
+fn is_native(mode: XdpMode) -> bool {
+    mode == XdpMode::Native
+}
+
+#[test]
+fn two_ports_exchange_packets_in_every_mode_family_and_size() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        for mtu in [1500, 9000] {
+            let Some(net) = Net::new(mtu, 1) else { return };
+            let (mut a, mut b) = (net.xsk(0, mode), net.xsk(1, mode));
+            assert!(
+                a.describe().starts_with(&format!("xsk, {mode} mode, copy, multi-buffer, 1 queue")),
+                "{}",
+                a.describe()
+            );
+            for family in [V4, V6] {
+                let (there, back) = (flow(&net, &mut a, family, 0), flow(&net, &mut b, family, 1));
+                transfer(&mut a, &mut b, there, family, 0, mixed(1, all_lengths(mtu), 3000));
+                transfer(&mut b, &mut a, back, family, 1, mixed(0, all_lengths(mtu), 3000));
+            }
+            for port in [&mut a, &mut b] {
+                let counters = port.counters();
+                assert_eq!((counters.rx_malformed, counters.tx_no_buffer), (0, 0), "{:?}", port.rows());
+                // Only the first packets, until the neighbour was resolved, went the other way.
+                assert!(port.extra.tx_inner < 1000, "{:?}", port.rows());
+                assert!(port.counters.tx_packets > 5000 && port.counters.rx_packets > 5000);
+                assert_eq!(port.extra.rx_joined > 0, mtu == 9000);
+            }
+            for mut port in [a, b] {
+                let teardown = port.close();
+                assert_eq!(teardown.lost, 0, "{teardown:?}");
+                assert_eq!(port.describe(), "xsk, closed");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        for mtu in [1500, 9000] {
+            let Some(net) = Net::new(mtu, 1) else { return };
+            let (mut a, mut b) = (net.xsk(0, mode), net.udp(1));
+            for family in [V4, V6] {
+                let (there, back) = (flow(&net, &mut a, family, 0), flow(&net, &mut b, family, 1));
+                transfer(&mut a, &mut b, there, family, 0, mixed(1, all_lengths(mtu), 2000));
+                transfer(&mut b, &mut a, back, family, 1, mixed(0, all_lengths(mtu), 2000));
+                // Equal packets leave the other side in bursts.
+                for len in [16, 60, 304, 1036, if mtu > 4200 { 4120 } else { 1000 }] {
+                    transfer(&mut b, &mut a, back, family, 1, mixed(0, &[len], 1000));
+                }
+            }
+            assert_eq!(a.counters().rx_malformed, 0);
+            assert!(b.counters().tx_bursts < b.counters().tx_packets / 2, "{:?}", b.counters());
+            // The kernel cuts bursts apart in front of a native program; in generic mode it is for us to do.
+            assert_eq!(a.extra.rx_unjoined > 0, !is_native(mode), "{:?}", a.rows());
+        }
+    }
+}
+
+#[test]
+fn every_queue_has_its_socket() {
+    let Some(net) = Net::new(1500, 3) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    assert!(a.describe().contains("3 queues"), "{}", a.describe());
+    // Several slots: several flows, spread over the queues.
+    for dst_slot in 0..40 {
+        let key = FlowKey { src: address(V4, 0), dst: address(V4, 1), dst_slot, tos: 0x28, ttl: 33 };
+        let flow = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+        transfer(&mut a, &mut b, flow, V4, 0, mixed(1, &[100], 50));
+    }
+    let queues: Vec<usize> = a.flows.iter().map(|flow| flow.queue).collect();
+    assert!((0..3).all(|queue| queues.iter().filter(|q| **q == queue).count() > 4), "{queues:?}");
+    assert_eq!((a.close().lost, b.close().lost), (0, 0));
+}
+
+#[test]
+fn no_chunk_is_lost_whenever_the_port_is_closed() {
+    for (mode, mtu) in [(XdpMode::Native, 1500), (XdpMode::Generic, 9000)] {
+        let Some(net) = Net::new(mtu, 2) else { return };
+        for round in 0..6 {
+            let (mut a, mut b) = (net.xsk(0, mode), net.xsk(1, mode));
+            let (there, back) = (flow(&net, &mut a, V4, 0), flow(&net, &mut b, V4, 1));
+            let mut seen = 0;
+            let start = Instant::now();
+            // Both ways at once; then closed in the middle of it, with packets queued, under way and unread.
+            while seen < 1000 + round * 137 {
+                assert!(start.elapsed().as_secs() < 20, "{:?}", b.rows());
+                for number in 0..60 {
+                    commit(&mut a, there, &packet(1, number, all_lengths(mtu)[number as usize % 5]));
+                    commit(&mut b, back, &packet(0, number, 64));
+                }
+                a.flush();
+                seen += receive(&mut b, V4, 0).len() + receive(&mut a, V4, 1).len();
+                for port in [&mut a, &mut b] {
+                    let held = u32::from(port.staging.chunk.is_some());
+                    let [rx, tx] = port.audit();
+                    assert_eq!((rx.in_hand(), tx.in_hand()), (0, held), "{rx:?} {tx:?}");
+                }
+            }
+
+            for mut port in [a, b] {
+                let teardown = port.close();
+                assert_eq!(teardown.lost, 0, "{teardown:?}");
+                assert!(teardown.reclaimed >= 256, "{teardown:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_port_is_refused_with_the_name_of_the_first() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let a = net.xsk(0, XdpMode::Native);
+    let id = a.steering.as_ref().unwrap().attached().id();
+    let (config, ifindex) = net.hosts[0].visit(|| (Mode::Auto, ifindex()));
+    let error = net.hosts[0]
+        .visit(|| crate::xdp::Steering::attach(ifindex, UDP_PORT, 1, config).map(drop).unwrap_err());
+    assert_eq!(
+        error.to_string(),
+        format!("XDP program already attached (id {id}, roxie_steer, native mode)")
+    );
+    drop(a);
+    let shown = net.hosts[0].visit(|| run("ip", "-d link show dev veth0"));
+    assert!(!shown.contains("xdp"), "{shown}");
+    // The next one takes over at once.
+    drop(net.xsk(0, XdpMode::Generic));
+}
+
+#[test]
+fn a_port_whose_interface_is_deleted_says_so_and_goes_on() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let there = flow(&net, &mut a, V4, 0);
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    net.hosts[0].visit(|| ip("link del veth0"));
+    for number in 0..2000 {
+        commit(&mut a, there, &packet(1, number, 500));
+        if number % 50 == 0 {
+            a.flush();
+            a.recv(RxQueues::ALL, &mut |_| {});
+            b.recv(RxQueues::ALL, &mut |_| {});
+        }
+    }
+    a.flush();
+    assert!(a.paths.link.gone);
+    assert!(a.flows.iter().all(|flow| !flow.is_direct), "the UDP port knows what to say about it");
+    let counters = a.counters();
+    assert!(counters.tx_unreachable + counters.tx_errors > 0, "{counters:?}");
+    assert_eq!((a.close().lost, b.close().lost), (0, 0));
+}
+
+#[test]
+fn a_link_that_goes_down_and_up_carries_packets_again() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let there = flow(&net, &mut a, V4, 0);
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    net.hosts[0].visit(|| ip("link set veth0 down"));
+    for number in 0..500 {
+        commit(&mut a, there, &packet(1, number, 500));
+        a.flush();
+        a.recv(RxQueues::ALL, &mut |_| {});
+    }
+    net.hosts[0].visit(|| ip("link set veth0 up"));
+    // What was queued meanwhile may still come; then everything does again.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        commit(&mut a, there, &packet(1, 9999, 500));
+        a.flush();
+        a.recv(RxQueues::ALL, &mut |_| {});
+        if receive(&mut b, V4, 0).iter().any(|p| p[12..16] == 9999u32.to_be_bytes()) && a.flows[0].is_direct {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{:?}", a.rows());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while !receive(&mut b, V4, 0).is_empty() {}
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    assert_eq!((a.close().lost, b.close().lost), (0, 0));
+}
+
+#[test]
+fn routes_neighbours_and_mtu_are_followed() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let there = flow(&net, &mut a, V4, 0);
+    assert!(!a.flows[0].is_direct, "nobody has asked for the neighbour yet");
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    assert!(a.flows[0].is_direct);
+    // The neighbour gets another Ethernet address, and says so.
+    net.hosts[1].visit(|| ip("link set veth0 address 02:00:00:00:77:01"));
+    net.hosts[0].visit(|| ip("neigh replace 10.79.0.2 lladdr 02:00:00:00:77:01 dev veth0 nud reachable"));
+    let before = a.counters.tx_packets;
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    assert_eq!(a.counters.tx_packets - before, 500, "none went round by UDP");
+    // Behind a gateway that does not exist: nothing arrives, and the flow waits for a neighbour.
+    net.hosts[0].visit(|| ip("route add 10.79.0.2/32 via 10.79.0.99"));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while a.flows[0].is_direct {
+        a.recv(RxQueues::ALL, &mut |_| {});
+        assert!(Instant::now() < deadline);
+    }
+    net.hosts[0].visit(|| ip("route del 10.79.0.2/32"));
+    while !a.flows[0].is_direct {
+        a.recv(RxQueues::ALL, &mut |_| {});
+        assert!(Instant::now() < deadline);
+    }
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
+    // A packet that has become too long is counted here; the driver would drop it in silence.
+    net.hosts[0].visit(|| ip("link set veth0 mtu 600"));
+    a.recv(RxQueues::ALL, &mut |_| {});
+    commit(&mut a, there, &packet(1, 1, 1000));
+    a.flush();
+    assert_eq!((a.counters.tx_too_long, a.paths.link.mtu), (1, 600));
+    net.hosts[0].visit(|| ip("link set veth0 mtu 9000"));
+    net.hosts[1].visit(|| ip("link set veth0 mtu 9000"));
+    a.recv(RxQueues::ALL, &mut |_| {});
+    transfer(&mut a, &mut b, there, V4, 0, mixed(1, all_lengths(9000), 500));
+}
+
+#[test]
+fn what_is_not_ours_reaches_the_network_stack() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let Some(net) = Net::new(1500, 1) else { return };
+        let (mut a, mut b) = (net.xsk(0, mode), net.udp(1));
+        let there = flow(&net, &mut a, V4, 0);
+        transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 100));
+        // Another slot than ours, QP 1, and everything that is not RoCE.
+        let back = flow(&net, &mut b, V4, 1);
+        for dest_qp in [[0, 0, 1], [9, 0, 9]] {
+            let mut other = packet(0, 1, 60);
+            other[5..8].copy_from_slice(&dest_qp);
+            commit(&mut b, back, &other);
+        }
+        b.flush();
+        let (mut steered, mut seen) = (a.counters.rx_packets, 0);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while seen < 2 {
+            a.recv(RxQueues::ALL, &mut |train| seen += train.packets().count());
+            assert!(Instant::now() < deadline);
+        }
+        steered = a.counters.rx_packets - steered;
+        assert_eq!(steered, 0, "they came by the UDP socket");
+        let listener = net.hosts[0].visit(|| std::net::TcpListener::bind("10.79.0.1:5000").unwrap());
+        let echo = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap()
+        });
+        let copied = net.hosts[1].visit(|| {
+            use std::io::{Read, Write};
+            let mut stream = std::net::TcpStream::connect("10.79.0.1:5000").unwrap();
+            let data: Vec<u8> = (0..1_000_000u32).map(|i| (i >> 3) as u8).collect();
+            let mut writer = stream.try_clone().unwrap();
+            let sent = data.clone();
+            let sender = std::thread::spawn(move || {
+                writer.write_all(&sent).unwrap();
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap();
+            sender.join().unwrap();
+            got == data
+        });
+        assert!(copied && echo.join().unwrap() == 1_000_000);
+    }
+}
+
+#[test]
+fn loopback_is_no_place_for_it() {
+    let Some(host) = Host::new() else { return };
+    let error = host.visit(|| {
+        let bound = |port| {
+            let (socket, _) = receive_socket().unwrap();
+            sys::bind(socket.as_fd(), &SockAddr::ip("::".parse().unwrap(), port, 0)).unwrap();
+            socket
+        };
+        let config = UdpPortConfig { gsi: bound(1), slot: bound(2), udp_port: 2, ifindex: 1 };
+        let inner = UdpPort::new(config).unwrap();
+        let (addresses, mode) = (vec![], Mode::Auto);
+        let config = XskPortConfig { inner, ifindex: 1, addresses, slot: 1, udp_port: 2, mode };
+        XskPort::open(config).map(drop).map_err(|(error, _)| error).unwrap_err()
+    });
+    assert_eq!(error.to_string(), "not an Ethernet interface");
+}
