@@ -36,6 +36,7 @@ pub use netlink::{
     Address, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures, XdpMode,
     xdp_features,
 };
+pub use phase::Phase;
 pub use poll::{PollFd, poll};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
 pub use random::random_u64;

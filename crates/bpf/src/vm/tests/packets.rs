@@ -5,11 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::recipe::{ACCESS, Counter, SAMPLES, SLOTS, SampleHeader, source_key};
+use crate::recipe::{ACCESS, ADDRESSES, Counter, SAMPLES, SLOTS, SampleHeader, source_key};
 use crate::recipe::{Access, Action, Pick, Police, Recipe, Sample, Select, Stage, Target};
 use crate::{ProgramKind, UpdateMode, XdpAction};
 
 const PORT: u16 = 4791;
+/// Where all frames go.
+const TO_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 9);
+const TO_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 
 /// A frame from its parts; what is `None` is left out.
 #[derive(Clone, Debug)]
@@ -56,7 +59,7 @@ impl Frame {
                 frame.extend(self.fragment.to_be_bytes());
                 frame.extend([64, self.protocol, 0, 0]);
                 frame.extend(source.octets());
-                frame.extend([10, 9, 9, 9]);
+                frame.extend(TO_V4.octets());
                 let sum = frame[frame.len() - 20..].as_chunks::<2>().0.iter();
                 let sum: u32 = sum.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
                 let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -69,7 +72,7 @@ impl Frame {
                 frame.extend((udp_len as u16).to_be_bytes());
                 frame.extend([self.protocol, 64]);
                 frame.extend(source.octets());
-                frame.extend(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).octets());
+                frame.extend(TO_V6.octets());
             }
         }
         frame.extend(0xc000_u16.to_be_bytes());
@@ -103,7 +106,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         prop_oneof![4 => Just(0u16), 1 => Just(0x4000), 2 => any::<u16>()],
         prop_oneof![6 => Just(17u8), 1 => any::<u8>()],
         prop_oneof![6 => Just(PORT), 1 => any::<u16>()],
-        prop_oneof![(0u32..4).prop_map(|slot| slot << 16 | 0x77), 0..1u32 << 24],
+        prop_oneof![4 => (0u32..4).prop_map(|slot| slot << 16 | 0x77), 1 => 0u32..3, 4 => 0..1u32 << 24],
         0usize..64,
     )
         .prop_map(|(tags, ip, options, fragment, protocol, port, dest_qp, payload)| Frame {
@@ -129,8 +132,12 @@ fn word(value: u32) -> [u8; 4] {
 proptest! {
     /// Ours are redirected, everything else passes, and no packet is changed; also cut off anywhere.
     #[test]
-    fn steering_takes_what_is_ours(frame in frame(), cut in prop::option::of(0usize..200), ours in any::<[bool; 4]>()) {
+    fn steering_takes_what_is_ours(frame in frame(), cut in prop::option::of(0usize..200), ours in any::<[bool; 4]>(), here in prop::bool::weighted(0.8)) {
         let mut steer = loaded(&Recipe::steer(PORT, 4));
+        let to = if frame.ip.is_ipv4() { IpAddr::V4(TO_V4) } else { IpAddr::V6(TO_V6) };
+        if here {
+            steer.map(ADDRESSES).update(&source_key(to), &word(1), UpdateMode::Any).unwrap();
+        }
         steer.map("xsks").update(&word(3), &word(9), UpdateMode::Any).unwrap();
         for (slot, ours) in (0..).zip(ours) {
             steer.map(SLOTS).update(&word(slot), &word(ours.into()), UpdateMode::Any).unwrap();
@@ -142,7 +149,8 @@ proptest! {
         }
         let (outcome, after) = steer.run(&bytes);
         let slot = frame.dest_qp as usize >> 16;
-        let expected = frame.is_roce() && bytes.len() >= headers && ours.get(slot) == Some(&true);
+        let mine = here && frame.dest_qp > 1 && ours.get(slot) == Some(&true);
+        let expected = frame.is_roce() && bytes.len() >= headers && mine;
         prop_assert_eq!(outcome.fault, None);
         prop_assert_eq!(outcome.action(), if expected { XdpAction::Redirect } else { XdpAction::Pass });
         prop_assert_eq!(after, bytes);
@@ -267,6 +275,7 @@ fn sources_are_policed_apart() {
 fn counters_count_packets_and_bytes_by_verdict() {
     let mut steer = loaded(&Recipe { counters: true, ..Recipe::steer(PORT, 4) });
     steer.map(SLOTS).update(&word(0x11), &word(1), UpdateMode::Any).unwrap();
+    steer.map(ADDRESSES).update(&source_key(TO_V4.into()), &word(1), UpdateMode::Any).unwrap();
     steer.map("xsks").update(&word(3), &word(1), UpdateMode::Any).unwrap();
     let ours = Frame::default().bytes();
     let others = Frame { port: 53, ..Frame::default() }.bytes();

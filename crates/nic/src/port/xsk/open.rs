@@ -38,10 +38,10 @@ impl XskPort {
     ///
     /// # Errors
     /// See [`XskError`]; the UDP port comes back with it.
-    pub fn open(config: XskPortConfig) -> Result<XskPort, (XskError, UdpPort)> {
+    pub fn open(config: XskPortConfig) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         match prepare(&config) {
             Ok(parts) => Ok(XskPort::assemble(config, parts)),
-            Err(error) => Err((error, config.inner)),
+            Err(error) => Err(Box::new((error, config.inner))),
         }
     }
 

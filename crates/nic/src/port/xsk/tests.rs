@@ -40,10 +40,10 @@ impl Net {
     }
 
     fn xsk(&self, host: usize, mode: XdpMode) -> XskPort {
-        self.try_xsk(host, Mode::Only(mode)).map_err(|(error, _)| error).unwrap()
+        self.try_xsk(host, Mode::Only(mode)).map_err(|refusal| refusal.0).unwrap()
     }
 
-    fn try_xsk(&self, host: usize, mode: Mode) -> Result<XskPort, (XskError, UdpPort)> {
+    fn try_xsk(&self, host: usize, mode: Mode) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         self.hosts[host].visit(|| {
             let inner = udp();
             let addresses = [V4, V6].map(|net| format!("{net}{}", host + 1).parse().unwrap()).to_vec();
@@ -433,7 +433,7 @@ fn loopback_is_no_place_for_it() {
         let inner = UdpPort::new(config).unwrap();
         let (addresses, mode) = (vec![], Mode::Auto);
         let config = XskPortConfig { inner, ifindex: 1, addresses, slot: 1, udp_port: 2, mode };
-        XskPort::open(config).map(drop).map_err(|(error, _)| error).unwrap_err()
+        XskPort::open(config).map(drop).map_err(|refusal| refusal.0).unwrap_err()
     });
     assert_eq!(error.to_string(), "not an Ethernet interface");
 }
