@@ -4,14 +4,12 @@ use transport::Instant;
 use wire::{Bth, Deth, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{Core, TX_QUOTA, flow_key};
-use crate::port::FlowKey;
+use crate::port::{FlowKey, GSI_FLOW_SLOT};
 
 /// Payload that fills a burst, which is one datagram to the kernel: 62 packets of 1 KiB with their headers. Less costs
 /// as much. Path MTUs below 1 KiB reach the kernel's limit of packets first.
 const BURST_BYTES: usize = 62 * 1024;
 const PACKET_MIN: usize = 1024;
-/// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
-const GSI_FLOW_SLOT: u8 = 0xff;
 
 impl Core {
     /// Sends everything that may be sent now.

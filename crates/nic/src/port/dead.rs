@@ -49,4 +49,8 @@ impl Port for DeadPort {
     fn counters(&self) -> PortCounters {
         PortCounters::default()
     }
+
+    fn describe(&self) -> String {
+        "none, after a fork".to_owned()
+    }
 }

@@ -8,6 +8,7 @@
 //! Adding a port: one file here, one line below.
 
 mod dead;
+mod flow_table;
 mod udp;
 mod xsk;
 
@@ -23,6 +24,9 @@ use wire::IcrcHeader;
 
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
+
+/// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
+pub(crate) const GSI_FLOW_SLOT: u8 = 0xff;
 
 /// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

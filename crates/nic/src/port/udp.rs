@@ -7,7 +7,6 @@
 //! There is one sending socket per (local address, destination slot), so that the train a receiver sees is
 //! meant for one process of it.
 
-mod flow_table;
 mod receive;
 mod transmit;
 

@@ -20,16 +20,16 @@ pub use error::XskError;
 pub use open::XskPortConfig;
 pub use sockets::Teardown;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use wire::IcrcHeader;
 
-use super::{FlowId, FlowKey, Port, PortCounters, RxQueues, RxTrain, UdpPort};
+use super::flow_table::FlowTable;
+use super::{FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, RxQueues, RxTrain, UdpPort};
 use crate::page_pool::Audit;
 use crate::sys::xdp::Chunk;
-use crate::sys::{Epoll, now_ns};
+use crate::sys::{self, Epoll, now_ns};
 use crate::xdp::Steering;
 use headers::Headers;
 use paths::{HopId, Paths};
@@ -46,7 +46,7 @@ pub struct XskPort {
     sockets: Sockets,
     paths: Paths,
     flows: Vec<Flow>,
-    flow_ids: HashMap<FlowKey, FlowId>,
+    table: FlowTable,
     staging: Staging,
     /// Packets pushed since the last flush.
     pushed: usize,
@@ -64,14 +64,14 @@ pub struct XskPort {
     epoll: Epoll,
     counters: PortCounters,
     extra: Extra,
+    /// The process that opened the port.
+    generation: u32,
 }
 
 /// A destination.
 #[derive(Debug)]
 struct Flow {
     key: FlowKey,
-    /// The same flow of the UDP port.
-    inner: FlowId,
     hop: Option<HopId>,
     headers: Headers,
     icrc: IcrcHeader,
@@ -132,12 +132,27 @@ const CONFIRM_NS: u64 = 10_000_000_000;
 
 impl Port for XskPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        if let Some(&id) = self.flow_ids.get(key) {
-            return Ok(id);
-        }
-        let id = self.add_flow(key)?;
-        self.flow_ids.insert(*key, id);
+        let id = self.datagram_flow(key)?;
+        // Held there as well: it finds out what is wrong with an address, and opens its sockets now.
+        self.inner.open_flow(key)?;
+        self.table.hold(id.0);
         Ok(id)
+    }
+
+    fn close_flow(&mut self, flow: FlowId) {
+        self.table.release(flow.0);
+        if let Some(flow) = self.flows.get(flow.0 as usize)
+            && let Ok(inner) = self.inner.datagram_flow(&flow.key)
+        {
+            self.inner.close_flow(inner);
+        }
+    }
+
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        match self.table.find(key) {
+            Some(index) => Ok(FlowId(index)),
+            None => self.add_flow(key),
+        }
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {
@@ -223,28 +238,30 @@ impl Port for XskPort {
 
 impl XskPort {
     fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        let inner = self.inner.open_flow(key)?;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let spread = spread(key);
         // The range that RoCEv2 uses for source ports (IBA Annex A17.9.2).
         let src_port = 0xc000 | spread as u16;
         let headers = Headers::new(key, src_port, self.udp_port).ok_or_else(invalid)?;
         let icrc = super::icrc_header(key.src, key.dst, src_port, self.udp_port).ok_or_else(invalid)?;
-        let hop = self.paths.find(key.src, key.dst);
+        let hop = self.find_hop(key);
         let queue = (spread >> 16) as usize % self.sockets.queues.len().max(1);
-        let id = FlowId(self.flows.len() as u32);
-        self.flows.push(Flow {
-            key: *key,
-            inner,
-            hop,
-            headers,
-            icrc,
-            queue,
-            is_direct: false,
-            is_used: false,
-        });
-        self.direct(id.0 as usize);
-        Ok(id)
+        let flow = Flow { key: *key, hop, headers, icrc, queue, is_direct: false, is_used: false };
+        // What is in the rings does not need its flow any more, so that none is busy.
+        let index =
+            self.table.add(*key, |_| false).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?;
+        match self.flows.get_mut(index as usize) {
+            Some(place) => *place = flow,
+            None => self.flows.push(flow),
+        }
+        self.direct(index as usize);
+        Ok(FlowId(index))
+    }
+
+    /// Management datagrams take the UDP port: they are few, come from whoever asks, and have the kernel resolve the
+    /// neighbour before there is data to send.
+    fn find_hop(&mut self, key: &FlowKey) -> Option<HopId> {
+        if key.dst_slot == GSI_FLOW_SLOT { None } else { self.paths.find(key.src, key.dst) }
     }
 
     /// Decides whether a flow goes through our socket.
@@ -268,23 +285,31 @@ impl XskPort {
         let now = now_ns();
         if self.routes_changed && now - self.refreshed_ns > REFRESH_NS {
             (self.routes_changed, self.refreshed_ns) = (false, now);
-            for flow in 0..self.flows.len() {
-                let FlowKey { src, dst, .. } = self.flows[flow].key;
-                self.flows[flow].hop = self.paths.find(src, dst);
-                self.direct(flow);
-            }
+            self.find_all_hops();
         }
         if changes.hops || self.sockets.gone {
             (0..self.flows.len()).for_each(|flow| self.direct(flow));
         }
         if now - self.confirmed_ns > CONFIRM_NS {
             self.confirmed_ns = now;
+            if self.paths.is_full() {
+                self.paths.clear();
+                self.find_all_hops();
+            }
             for flow in &mut self.flows {
                 if let Some(hop) = flow.hop.filter(|_| std::mem::take(&mut flow.is_used)) {
                     self.paths.mark_used(hop);
                 }
             }
             self.paths.confirm();
+        }
+    }
+
+    fn find_all_hops(&mut self) {
+        for flow in 0..self.flows.len() {
+            let key = self.flows[flow].key;
+            self.flows[flow].hop = self.find_hop(&key);
+            self.direct(flow);
         }
     }
 
@@ -320,7 +345,10 @@ impl XskPort {
 
 impl Drop for XskPort {
     fn drop(&mut self) {
-        self.close();
+        // A forked child closes its descriptors; program, maps and rings are the parent's.
+        if self.generation == sys::generation() {
+            self.close();
+        }
     }
 }
 

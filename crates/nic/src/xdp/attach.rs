@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::AttachError;
 use crate::sys::bpf::{Map, Program, XdpLink, pin};
-use crate::sys::{Netlink, XdpMode, xdp_features};
+use crate::sys::{Netlink, XdpMode, generation, xdp_features};
 
 /// Which mode to attach in.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -33,6 +33,8 @@ pub struct Attached {
     /// Why it is not native although that was tried.
     not_native: Option<String>,
     pinned: bool,
+    /// The process that attached it.
+    generation: u32,
 }
 
 /// Loads `program` and puts it on interface `ifindex`.
@@ -54,7 +56,17 @@ pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attach
             },
         },
     };
-    Ok(Attached { link, program, maps, ifindex, id, mode, not_native, pinned: false })
+    Ok(Attached {
+        link,
+        program,
+        maps,
+        ifindex,
+        id,
+        mode,
+        not_native,
+        pinned: false,
+        generation: generation(),
+    })
 }
 
 fn link(ifindex: u32, program: &Program, mode: XdpMode) -> Result<XdpLink, AttachError> {
@@ -145,7 +157,8 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if !self.pinned {
+        // A forked child closes its descriptor; the program is the parent's.
+        if !self.pinned && self.generation == generation() {
             // The kernel takes a program off some time after the last descriptor is closed; a successor would find the
             // interface occupied. If this fails (the interface is gone), closing does the rest.
             let _later = self.link.detach();

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use wire::IcrcHeader;
 
+use super::super::flow_table::FlowTable;
 use super::super::{FlowId, FlowKey, MAX_PACKET, PortCounters, icrc_header};
-use super::flow_table::FlowTable;
 use crate::sys::{self, Control, Opt, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.

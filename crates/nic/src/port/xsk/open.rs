@@ -7,8 +7,9 @@ use super::paths::Paths;
 use super::segment::Segments;
 use super::sockets::{Plan, QUEUES_MAX, Sockets};
 use super::{Extra, Place, Staging, XskError, XskPort};
+use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
-use crate::sys::{Epoll, Netlink, now_ns, xdp_features};
+use crate::sys::{self, Epoll, Netlink, now_ns, xdp_features};
 use crate::xdp::{AttachError, Mode, Steering};
 
 /// What an [`XskPort`] is made of.
@@ -56,7 +57,7 @@ impl XskPort {
             sockets,
             paths,
             flows: Vec::new(),
-            flow_ids: std::collections::HashMap::new(),
+            table: FlowTable::default(),
             staging: Staging {
                 chunk: None,
                 scratch: vec![0; MAX_PACKET].into_boxed_slice(),
@@ -75,6 +76,7 @@ impl XskPort {
             epoll,
             counters: PortCounters::default(),
             extra: Extra::default(),
+            generation: sys::generation(),
         }
     }
 }

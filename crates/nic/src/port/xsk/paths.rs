@@ -49,6 +49,9 @@ pub(super) struct Changes {
     pub(super) hops: bool,
 }
 
+/// Neighbours that are followed. Datagrams to more take the UDP port.
+const HOPS_MAX: usize = 4096;
+
 impl Paths {
     /// Paths through interface `ifindex`.
     pub(super) fn new(ifindex: u32) -> io::Result<Paths> {
@@ -81,6 +84,9 @@ impl Paths {
         if let Some(known) = self.hops.iter().position(|hop| hop.ip == ip) {
             return Some(HopId(known as u32));
         }
+        if self.is_full() {
+            return None;
+        }
         let row = self.netlink.neighbour(ifindex, ip).ok().flatten();
         self.hops.push(Hop {
             ip,
@@ -89,6 +95,16 @@ impl Paths {
             is_used: true,
         });
         Some(HopId(self.hops.len() as u32 - 1))
+    }
+
+    /// There is no room for another next hop.
+    pub(super) fn is_full(&self) -> bool {
+        self.hops.len() >= HOPS_MAX
+    }
+
+    /// Forgets all next hops, and with them their ids.
+    pub(super) fn clear(&mut self) {
+        self.hops.clear();
     }
 
     /// The Ethernet address of a next hop, if the kernel knows it.

@@ -137,7 +137,10 @@ impl XskPort {
 
     /// To another process of this host, another interface, or a neighbour not resolved yet.
     fn commit_inner(&mut self, flow: FlowId, len: usize) {
-        let inner = self.flows[flow.0 as usize].inner;
+        let Ok(inner) = self.inner.datagram_flow(&self.flows[flow.0 as usize].key) else {
+            self.counters.tx_errors += 1;
+            return;
+        };
         match (self.staging.place, &self.staging.chunk) {
             (Place::Inner, _) => {}
             (Place::Chunk, Some(chunk)) => {

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::super::FlowKey;
+use super::FlowKey;
 
 /// Flows held at once: one per queue pair, if every one has a peer of its own.
 const HELD_MAX: usize = 65_536;
