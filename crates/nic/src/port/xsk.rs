@@ -21,6 +21,7 @@ pub use open::XskPortConfig;
 pub use sockets::Teardown;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use wire::IcrcHeader;
@@ -45,6 +46,8 @@ pub struct XskPort {
     steering: Option<Steering>,
     sockets: Sockets,
     paths: Paths,
+    /// The addresses whose packets are steered to us.
+    addresses: Vec<IpAddr>,
     flows: Vec<Flow>,
     table: FlowTable,
     staging: Staging,
@@ -278,6 +281,20 @@ impl XskPort {
         }
     }
 
+    /// Steers what is sent to the addresses that the interface has now.
+    fn follow_addresses(&mut self) {
+        let (Some(steering), Ok(now)) = (&self.steering, self.paths.addresses()) else { return };
+        let before = std::mem::replace(&mut self.addresses, now);
+        let changed = |has: &[IpAddr], had: &[IpAddr], ours: bool| {
+            for address in has.iter().filter(|address| !had.contains(address)) {
+                // The map may be full: packets to that address then come by the UDP port.
+                let _full = steering.set_address(*address, ours);
+            }
+        };
+        changed(&self.addresses, &before, true);
+        changed(&before, &self.addresses, false);
+    }
+
     /// Takes in what the kernel says has changed.
     fn follow_changes(&mut self) {
         let changes = self.paths.poll();
@@ -286,6 +303,7 @@ impl XskPort {
         if self.routes_changed && now - self.refreshed_ns > REFRESH_NS {
             (self.routes_changed, self.refreshed_ns) = (false, now);
             self.find_all_hops();
+            self.follow_addresses();
         }
         if changes.hops || self.sockets.gone {
             (0..self.flows.len()).for_each(|flow| self.direct(flow));

@@ -29,12 +29,10 @@ pub use epoll::Epoll;
 pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use memory::memory_file;
-pub use netlink::{Address, AddressMonitor, Link, Netlink, Route};
-pub use phase::Phase;
 pub use mmap::Mmap;
 pub use netlink::{
-    Address, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures, XdpMode,
-    xdp_features,
+    Address, AddressMonitor, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures,
+    XdpMode, xdp_features,
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll};

@@ -19,8 +19,6 @@ pub struct XskPortConfig {
     pub inner: UdpPort,
     /// Interface.
     pub ifindex: u32,
-    /// The addresses of the interface.
-    pub addresses: Vec<IpAddr>,
     /// This process's slot: bits 23..16 of its QPNs.
     pub slot: u8,
     /// Destination port of everything sent and received.
@@ -48,7 +46,7 @@ impl XskPort {
 
     fn assemble(config: XskPortConfig, parts: Parts) -> XskPort {
         let XskPortConfig { inner, slot, udp_port, .. } = config;
-        let Parts { steering, sockets, paths, epoll } = parts;
+        let Parts { steering, sockets, paths, addresses, epoll } = parts;
         XskPort {
             inner,
             slot,
@@ -56,6 +54,7 @@ impl XskPort {
             steering: Some(steering),
             sockets,
             paths,
+            addresses,
             flows: Vec::new(),
             table: FlowTable::default(),
             staging: Staging {
@@ -85,6 +84,7 @@ struct Parts {
     steering: Steering,
     sockets: Sockets,
     paths: Paths,
+    addresses: Vec<IpAddr>,
     epoll: Epoll,
 }
 
@@ -100,15 +100,16 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     // Kernels before 6.3 do not tell, and have nothing beyond what is tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
     let sockets = Sockets::open(&Plan { ifindex: config.ifindex, mtu: link.mtu, features }, &steering)?;
-    let paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
+    let mut paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
     let epoll = Epoll::new().map_err(during("epoll"))?;
     sockets.watch(&epoll).map_err(during("epoll"))?;
     epoll.add(paths.events(), 0).map_err(during("epoll"))?;
-    for address in config.addresses.iter().filter(|address| !address.is_loopback()) {
+    let addresses = paths.addresses().map_err(during("netlink"))?;
+    for address in &addresses {
         steering.set_address(*address, true).map_err(during("steering"))?;
     }
     steering.set_slot(config.slot, true).map_err(during("steering"))?;
-    Ok(Parts { steering, sockets, paths, epoll })
+    Ok(Parts { steering, sockets, paths, addresses, epoll })
 }
 
 fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> {

@@ -68,6 +68,12 @@ impl Paths {
         self.events.as_fd()
     }
 
+    /// The addresses of the interface that packets can be sent to.
+    pub(super) fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        let all = self.netlink.addresses()?.into_iter();
+        Ok(all.filter(|address| address.ifindex == self.link.ifindex).map(|address| address.ip).collect())
+    }
+
     /// The next hop from `src` to `dst`; `None` if packets do not leave through this interface, or to one neighbour.
     pub(super) fn find(&mut self, src: IpAddr, dst: IpAddr) -> Option<HopId> {
         let ifindex = self.link.ifindex;

@@ -46,11 +46,9 @@ impl Net {
     fn try_xsk(&self, host: usize, mode: Mode) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         self.hosts[host].visit(|| {
             let inner = udp();
-            let addresses = [V4, V6].map(|net| format!("{net}{}", host + 1).parse().unwrap()).to_vec();
             XskPort::open(XskPortConfig {
                 inner,
                 ifindex: ifindex(),
-                addresses,
                 slot: host as u8 + 1,
                 udp_port: UDP_PORT,
                 mode,
@@ -374,6 +372,34 @@ fn routes_neighbours_and_mtu_are_followed() {
 }
 
 #[test]
+fn addresses_may_come_and_go() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    net.hosts[1].visit(|| ip("address add 10.79.0.77/24 dev veth0"));
+    let key =
+        FlowKey { src: address(V4, 0), dst: "10.79.0.77".parse().unwrap(), dst_slot: 2, tos: 0, ttl: 0 };
+    let there = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+    let steered = |a: &mut XskPort, b: &mut XskPort| {
+        let before = b.counters.rx_packets;
+        commit(a, there, &packet(1, 1, 100));
+        a.flush();
+        a.recv(RxQueues::ALL, &mut |_| {});
+        b.recv(RxQueues::ALL, &mut |_| {});
+        b.counters.rx_packets > before
+    };
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !steered(&mut a, &mut b) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    net.hosts[1].visit(|| ip("address del 10.79.0.77/24 dev veth0"));
+    while steered(&mut a, &mut b) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
 fn what_is_not_ours_reaches_the_network_stack() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let Some(net) = Net::new(1500, 1) else { return };
@@ -431,8 +457,7 @@ fn loopback_is_no_place_for_it() {
         };
         let config = UdpPortConfig { gsi: bound(1), slot: bound(2), udp_port: 2, ifindex: 1 };
         let inner = UdpPort::new(config).unwrap();
-        let (addresses, mode) = (vec![], Mode::Auto);
-        let config = XskPortConfig { inner, ifindex: 1, addresses, slot: 1, udp_port: 2, mode };
+        let config = XskPortConfig { inner, ifindex: 1, slot: 1, udp_port: 2, mode: Mode::Auto };
         XskPort::open(config).map(drop).map_err(|refusal| refusal.0).unwrap_err()
     });
     assert_eq!(error.to_string(), "not an Ethernet interface");

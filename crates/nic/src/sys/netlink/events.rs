@@ -36,19 +36,14 @@ impl NetEvents {
     /// # Errors
     /// Those of [`Netlink::new`].
     pub fn new() -> io::Result<NetEvents> {
-        let netlink = Netlink::new()?;
-        // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
-        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        address.nl_groups = (libc::RTMGRP_LINK
-            | libc::RTMGRP_NEIGH
-            | libc::RTMGRP_IPV4_ROUTE
-            | libc::RTMGRP_IPV6_ROUTE
-            | libc::RTMGRP_IPV4_IFADDR
-            | libc::RTMGRP_IPV6_IFADDR) as u32;
-        let len = mem::size_of_val(&address) as libc::socklen_t;
-        // SAFETY: the address is valid for its length.
-        check(unsafe { libc::bind(netlink.fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        let netlink = subscribe(
+            libc::RTMGRP_LINK
+                | libc::RTMGRP_NEIGH
+                | libc::RTMGRP_IPV4_ROUTE
+                | libc::RTMGRP_IPV6_ROUTE
+                | libc::RTMGRP_IPV4_IFADDR
+                | libc::RTMGRP_IPV6_IFADDR,
+        )?;
         Ok(NetEvents { netlink, buf: vec![0; BUFFER_LEN].into_boxed_slice() })
     }
 
@@ -84,6 +79,52 @@ impl AsFd for NetEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.netlink.fd.as_fd()
     }
+}
+
+/// Tells that addresses of this network namespace have changed.
+#[derive(Debug)]
+pub struct AddressMonitor(Netlink);
+
+impl AddressMonitor {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// As [`Netlink::new`].
+    pub fn new() -> io::Result<AddressMonitor> {
+        subscribe(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR).map(AddressMonitor)
+    }
+
+    /// Whether anything has changed since the last call. Does not wait.
+    pub fn take_news(&self) -> bool {
+        let mut any = false;
+        loop {
+            match self.0.receive(&mut [], libc::MSG_TRUNC | libc::MSG_DONTWAIT) {
+                Ok(_) => any = true,
+                // There was more than the socket holds.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(_) => return any,
+            }
+        }
+    }
+}
+
+impl AsFd for AddressMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+/// A socket that is told what happens in these groups (RTMGRP_*).
+fn subscribe(groups: libc::c_int) -> io::Result<Netlink> {
+    let netlink = Netlink::new()?;
+    // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
+    let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups as u32;
+    let len = mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is valid for its length.
+    check(unsafe { libc::bind(netlink.fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(netlink)
 }
 
 fn event(kind: u16, body: &[u8]) -> Option<NetEvent> {

@@ -10,7 +10,7 @@ mod neighbour;
 mod netdev;
 mod route;
 
-pub use events::{NetEvent, NetEvents};
+pub use events::{AddressMonitor, NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};
 pub use neighbour::Neighbour;
 pub use netdev::{XdpFeatures, xdp_features};
