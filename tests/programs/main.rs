@@ -1,7 +1,7 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it two places get every variant and the
-//! others the core ones. What cannot run here is named at the end: `skipped: needs X`.
+//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it the core ones run everywhere and the others
+//! at two places or one. A case has one try. What cannot run here is named at the end: `skipped: needs X`.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -22,7 +22,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             SIZES.iter().try_for_each(|size| pair(lab, &place, name, &["-C", "20", "-V", "-S", size]))
         }));
     }
-    for place in places(scale, Spread::Two) {
+    for place in places(scale, Spread::All) {
         cases.push(Case::new(place, "rping -P with 20 clients at once", "rping", move |lab, name| {
             crowd(lab, &place, name)
         }));
