@@ -10,7 +10,8 @@ use transport::Instant;
 use wire::Gid;
 
 use crate::cm::MadOutcome;
-use crate::engine::{Engine, Mad, now};
+use crate::engine::{Engine, now};
+use crate::tables::Mad;
 
 /// How long a request waits for its listener. Programs connect twice in a row (perftest with `-R`) and rely on the other
 /// side's second listen being faster than address resolution in a kernel, which takes us no time.

@@ -18,6 +18,7 @@ pub mod port;
 mod rx;
 mod stats;
 pub mod sys;
+mod tables;
 mod timers;
 mod tx;
 pub mod verbs;

@@ -3,8 +3,9 @@
 use transport::{Instant, PacketSource};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
-use crate::engine::{Core, Mad, OwnedPacket, Tables};
+use crate::engine::Core;
 use crate::port::{RxQueues, RxTrain};
+use crate::tables::{Mad, OwnedPacket, Tables};
 
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
 const MADS_MAX: usize = 1024;

@@ -76,7 +76,7 @@ impl Core {
             opcode: Opcode::UD_SEND_ONLY,
             p_key: PKey::DEFAULT,
             dest_qp: Qpn::GSI,
-            psn: self.next_gsi_psn(),
+            psn: self.tables.next_gsi_psn(),
             ..Bth::default()
         };
         let deth = Deth { q_key: QKey::GSI, src_qp: Qpn::GSI };

@@ -10,12 +10,13 @@ use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr};
 use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
-use crate::engine::{Engine, QP_MAX};
+use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
 use crate::mr::MR_MAX;
 use crate::port::{UdpPort, UdpPortConfig};
+use crate::tables::QP_MAX;
 
 /// Most bytes of inline data.
 pub(super) const INLINE_MAX: u32 = 512;

@@ -10,7 +10,8 @@ use wire::Qpn;
 
 use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq};
-use crate::engine::{Core, Engine, QpEntry, now};
+use crate::engine::{Core, Engine, now};
+use crate::tables::QpEntry;
 
 /// What a new queue pair shall be.
 #[derive(Clone)]

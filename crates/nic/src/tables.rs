@@ -1,0 +1,339 @@
+//! What the engine's lock protects besides the port: queue pairs, flows, timers, and what waits to be handed on.
+//!
+//! Invariant: a QP with something to send is in `ready`, or parked in the flow whose window holds it back.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use transport::{
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, VerbsError,
+};
+use wire::{DropReason, Psn, Qpn};
+
+use crate::cq::CompletionQueue;
+use crate::events::EventQueue;
+use crate::gid::GidTable;
+use crate::mr::MrTable;
+use crate::port::{FlowId, RxQueue, RxTrain};
+use crate::sys;
+use crate::timers::Timers;
+use crate::verbs::{AsyncElement, AsyncEvent};
+
+/// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
+pub(crate) const QP_MAX: usize = 65_000;
+/// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
+/// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
+pub(crate) const FLOW_WINDOW_BYTES: usize = 320 * 1024;
+
+/// A QP with what the engine must know to serve it.
+pub(crate) struct QpEntry {
+    pub(crate) qp: Qp,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
+    /// Index in the table of shared receive queues, and the name its owner gave it.
+    pub(crate) srq: Option<(u32, u64)>,
+    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    pub(crate) cookie: u64,
+    /// Where an RC or UC QP sends; resolved when the address vector is set.
+    pub(crate) flow: Option<FlowId>,
+    pub(crate) in_flight: usize,
+    pub(crate) ready: bool,
+    pub(crate) touched: bool,
+}
+
+/// Packets in flight towards one destination and the QPs waiting for room there.
+#[derive(Default)]
+pub(crate) struct Flow {
+    pub(crate) in_flight: usize,
+    pub(crate) blocked: Vec<u16>,
+}
+
+/// A management datagram that arrived on QP1, with the packet it came in should it have to be handed over.
+pub(crate) struct Mad {
+    pub(crate) bytes: [u8; wire::mad::MAD_LEN],
+    pub(crate) packet: OwnedPacket,
+}
+
+/// A packet kept beyond its train.
+pub(crate) struct OwnedPacket {
+    pub(crate) src: IpAddr,
+    src_port: u16,
+    pub(crate) dst: IpAddr,
+    dst_port: u16,
+    tos: u8,
+    ttl: u8,
+    /// Another process handed it to us: it is not handed on.
+    pub(crate) forwarded: bool,
+    bytes: Vec<u8>,
+}
+
+impl OwnedPacket {
+    pub(crate) fn new(train: &RxTrain<'_>, bytes: &[u8]) -> Self {
+        let RxTrain { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
+        let forwarded = train.queue == RxQueue::Forwarded;
+        Self { src, src_port, dst, dst_port, tos, ttl, forwarded, bytes: bytes.to_vec() }
+    }
+
+    pub(crate) fn train(&self) -> RxTrain<'_> {
+        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
+        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
+        RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, ip_id: None, bytes, queue }
+    }
+}
+
+/// Everything the engine's lock protects, except the port.
+pub(crate) struct Tables {
+    pub(crate) qps: Vec<Option<Box<QpEntry>>>,
+    pub(crate) srqs: Vec<Option<RecvQueue>>,
+    pub(crate) mrs: MrTable,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) ready: VecDeque<u16>,
+    pub(crate) touched: Vec<u16>,
+    pub(crate) timers: Timers,
+    pub(crate) gids: Arc<GidTable>,
+    pub(crate) drops: [u64; DropReason::COUNT],
+    pub(crate) mads: Vec<Mad>,
+    pub(crate) misrouted: Vec<(u8, OwnedPacket)>,
+    pub(crate) established: Vec<Qpn>,
+    /// Counters of QPs that are gone.
+    pub(crate) retired: QpCounters,
+    pub(crate) slot: u8,
+    pub(crate) mtu_bytes: usize,
+    next_qp: u16,
+    gsi_psn: Psn,
+}
+
+impl QpEntry {
+    pub(crate) fn new(
+        qp: Qp,
+        cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
+        srq: Option<(u32, u64)>,
+        events: Arc<EventQueue<AsyncEvent>>,
+        cookie: u64,
+    ) -> Self {
+        let (send_cq, recv_cq) = cqs;
+        Self {
+            qp,
+            send_cq,
+            recv_cq,
+            srq,
+            events,
+            cookie,
+            flow: None,
+            in_flight: 0,
+            ready: false,
+            touched: false,
+        }
+    }
+}
+
+impl Tables {
+    pub(crate) fn new(slot: u8, gids: &Arc<GidTable>) -> Tables {
+        Tables {
+            qps: Vec::new(),
+            srqs: Vec::new(),
+            mrs: MrTable::default(),
+            flows: Vec::new(),
+            ready: VecDeque::with_capacity(256),
+            touched: Vec::with_capacity(256),
+            timers: Timers::new(),
+            gids: Arc::clone(gids),
+            drops: [0; DropReason::COUNT],
+            mads: Vec::new(),
+            misrouted: Vec::new(),
+            established: Vec::new(),
+            retired: QpCounters::default(),
+            slot,
+            mtu_bytes: gids.active_mtu().bytes(),
+            next_qp: sys::random_u64() as u16,
+            gsi_psn: Psn::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn qp_mut(&mut self, index: u16) -> Option<&mut QpEntry> {
+        self.qps.get_mut(usize::from(index))?.as_deref_mut()
+    }
+
+    /// The local address of a GID index.
+    pub(crate) fn source_ip(&self, sgid_index: u8) -> Option<IpAddr> {
+        self.gids.address(sgid_index)
+    }
+
+    /// The QP a number means, if it is ours and exists.
+    #[inline]
+    pub(crate) fn by_qpn(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
+        if (qpn.value() >> 16) as u8 != self.slot {
+            return None;
+        }
+        self.qp_mut(qpn.value() as u16)
+    }
+
+    pub(crate) fn insert_qp(
+        &mut self,
+        build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
+    ) -> Result<Qpn, VerbsError> {
+        let first = if self.slot == 0 { 16 } else { 0 };
+        for _ in 0..QP_MAX {
+            let index = self.next_qp.max(first);
+            self.next_qp = index.wrapping_add(1);
+            let at = usize::from(index);
+            if self.qps.len() <= at {
+                self.qps.resize_with(at + 1, || None);
+            }
+            if self.qps[at].is_none() {
+                let qpn = Qpn::new(u32::from(self.slot) << 16 | u32::from(index));
+                self.qps[at] = Some(Box::new(build(qpn)?));
+                return Ok(qpn);
+            }
+        }
+        Err(VerbsError::NoMem)
+    }
+
+    /// Returns the flow the QP held.
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
+        let index = qpn.value() as u16;
+        let flow = self.move_to_flow(index, None);
+        if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
+            self.retired.absorb(entry.qp.counters());
+            entry.send_cq.purge(qpn.value());
+            entry.recv_cq.purge(qpn.value());
+        }
+        self.timers.disarm(index);
+        self.ready.retain(|i| *i != index);
+        self.touched.retain(|i| *i != index);
+        flow
+    }
+
+    /// The QP sends to `flow` from now on, and what it has in flight counts there. Returns the flow it held.
+    pub(crate) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
+        let entry = self.qp_mut(index)?;
+        let (in_flight, old) = (entry.in_flight, std::mem::replace(&mut entry.flow, flow));
+        if let Some(state) = old.and_then(|f| self.flows.get_mut(f.0 as usize)) {
+            state.in_flight = state.in_flight.saturating_sub(in_flight);
+            // It is looked at again, too: the new flow may have room.
+            self.unblock(old);
+        }
+        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize)) {
+            state.in_flight += in_flight;
+        }
+        old
+    }
+
+    /// Packets that may still be sent towards a flow.
+    #[inline]
+    pub(crate) fn flow_budget(&self, flow: Option<FlowId>) -> usize {
+        let window = FLOW_WINDOW_BYTES / self.mtu_bytes;
+        let used = flow.and_then(|f| self.flows.get(f.0 as usize)).map_or(0, |f| f.in_flight);
+        window.saturating_sub(used)
+    }
+
+    /// Puts the QPs that waited for room in a flow back into the ready list.
+    fn unblock(&mut self, flow: Option<FlowId>) {
+        let Some(flow) = flow else { return };
+        if self.flow_budget(Some(flow)) == 0 {
+            return;
+        }
+        let Some(state) = self.flows.get_mut(flow.0 as usize) else { return };
+        let mut blocked = std::mem::take(&mut state.blocked);
+        for index in blocked.drain(..) {
+            self.make_ready(index);
+        }
+        self.flows[flow.0 as usize].blocked = blocked;
+    }
+
+    pub(crate) fn make_ready(&mut self, index: u16) {
+        if let Some(entry) = self.qp_mut(index)
+            && !entry.ready
+        {
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// After a QP was given input: [`Self::book`], and lists it for transmission.
+    pub(crate) fn settle(&mut self, now: Instant, index: u16) {
+        if self.book(now, index) {
+            self.make_ready(index);
+        }
+    }
+
+    /// Delivers a QP's events, re-arms its timer and books its packets to its flow. True if it wants to transmit.
+    pub(crate) fn book(&mut self, now: Instant, index: u16) -> bool {
+        let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        while let Some(event) = entry.qp.poll_event() {
+            let delivered = match event {
+                QpEvent::SendWc(wc) => {
+                    let failed = wc.status != transport::WcStatus::Success;
+                    entry.send_cq.push(wc, failed).then_some(()).ok_or(&entry.send_cq)
+                }
+                QpEvent::RecvWc { wc, solicited } => {
+                    entry.recv_cq.push(wc, solicited).then_some(()).ok_or(&entry.recv_cq)
+                }
+                QpEvent::Async(kind) => {
+                    if kind == AsyncEventKind::CommEst {
+                        self.established.push(entry.qp.qpn());
+                    } else {
+                        let element = match (kind, entry.srq) {
+                            (AsyncEventKind::SrqLimitReached, Some((_, cookie))) => AsyncElement::Srq(cookie),
+                            _ => AsyncElement::Qp(entry.cookie),
+                        };
+                        entry.events.push(AsyncEvent { kind, element });
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(cq) = delivered {
+                let element = AsyncElement::Cq(cq.cookie());
+                entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
+                let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+                // Any state but RESET may go to ERR, and a QP in RESET completes nothing.
+                let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
+            }
+        }
+        if let Some(at) = entry.qp.poll_timeout() {
+            self.timers.arm(index, at);
+        }
+        let in_flight = entry.qp.packets_in_flight();
+        let (was, flow) = (entry.in_flight, entry.flow);
+        entry.in_flight = in_flight;
+        let more = entry.qp.wants_transmit();
+        if was != in_flight
+            && let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
+        {
+            state.in_flight = (state.in_flight + in_flight).saturating_sub(was);
+            if in_flight < was && !state.blocked.is_empty() {
+                self.unblock(flow);
+            }
+        }
+        more
+    }
+
+    /// Parks a QP until acknowledgements make room in its flow.
+    pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
+        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
+            && !state.blocked.contains(&index)
+        {
+            state.blocked.push(index);
+        }
+    }
+
+    /// Runs the timers that are due.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(index) = self.timers.expire(now) {
+            let Some(entry) = self.qp_mut(index) else { continue };
+            if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
+                entry.qp.handle_timeout(now);
+            }
+            self.settle(now, index);
+        }
+    }
+
+    pub(crate) fn next_gsi_psn(&mut self) -> Psn {
+        self.gsi_psn = self.gsi_psn.advance(1);
+        self.gsi_psn
+    }
+}
