@@ -25,7 +25,7 @@ impl ProgramKind {
         match self {
             ProgramKind::Xdp => 37,
             ProgramKind::XdpCpumap => 35,
-            ProgramKind::XdpDevmap => 36,
+            ProgramKind::XdpDevmap => 33,
         }
     }
 }

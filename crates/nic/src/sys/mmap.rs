@@ -50,6 +50,15 @@ impl Mmap {
         map(len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
     }
 
+    /// As [`shared`](Mmap::shared), for reading only: writing to it ends the process.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn shared_read_only(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        map_with(libc::PROT_READ, len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
+    }
+
     /// Its first byte; valid for [`len`](Mmap::len) bytes while `self` lives.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
@@ -76,7 +85,17 @@ impl Mmap {
 }
 
 fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t, huge: bool) -> io::Result<Mmap> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
+    map_with(libc::PROT_READ | libc::PROT_WRITE, len, flags, fd, offset, huge)
+}
+
+fn map_with(
+    access: libc::c_int,
+    len: usize,
+    flags: libc::c_int,
+    fd: libc::c_int,
+    offset: libc::off_t,
+    huge: bool,
+) -> io::Result<Mmap> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
     if start == libc::MAP_FAILED {

@@ -7,11 +7,13 @@ mod link;
 mod map;
 mod object;
 mod program;
+mod ring;
 
 pub use link::XdpLink;
 pub use map::Map;
 pub use object::{get_pinned, pin, program_ids};
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
+pub use ring::RingReader;
 
 use std::io;
 use std::mem;

@@ -51,6 +51,7 @@ pub(super) struct MapInfo {
     pub(super) id: u32,
     pub(super) key_len: u32,
     pub(super) value_len: u32,
+    pub(super) max_entries: u32,
 }
 
 // SAFETY: integers only.

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, XdpAction};
+use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, Reg, XdpAction, XdpMd};
 
 use super::*;
 
@@ -79,6 +79,22 @@ fn a_program_runs_and_a_wrong_one_is_explained() {
     let error = Program::load(&steer, &[]).unwrap_err();
     assert_eq!(error.error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.log.contains("map 0"), "{error}");
+}
+
+/// Only a program for a DEVMAP entry may ask where the packet goes.
+#[test]
+fn programs_are_loaded_for_where_they_run() {
+    if skipped() {
+        return;
+    }
+    let mut asm = Asm::new("where_to");
+    asm.load_ctx(Reg::R0, Reg::R1, XdpMd::EgressIfindex).exit();
+    let program = asm.finish().unwrap();
+    let load = |kind| Program::load(&::bpf::Program { kind, ..program.clone() }, &[]);
+    load(ProgramKind::XdpDevmap).unwrap();
+    for kind in [ProgramKind::Xdp, ProgramKind::XdpCpumap] {
+        assert!(load(kind).unwrap_err().log.contains("invalid bpf_context access"));
+    }
 }
 
 #[test]
