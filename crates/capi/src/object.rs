@@ -88,6 +88,12 @@ impl Living {
         }
     }
 
+    /// What `f` makes of it while it cannot be destroyed; `None` if it does not live.
+    pub(crate) fn with<P, R>(&self, ptr: *mut P, f: impl FnOnce() -> R) -> Option<R> {
+        let set = self.set();
+        set.contains(&ptr.addr()).then(f)
+    }
+
     pub(crate) fn contains<P>(&self, ptr: *mut P) -> bool {
         self.set().contains(&ptr.addr())
     }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <rdma/rsocket.h>
@@ -218,6 +219,43 @@ static void endpoints(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+static atomic_int started, ended_badly;
+
+static void *waits_for_events(void *channel)
+{
+	struct rdma_cm_event *event;
+
+	atomic_store(&started, 1);
+	/* EINVAL: the channel was gone before the call, which says so after a while. */
+	if (rdma_get_cm_event(channel, &event) && errno != EINVAL)
+		atomic_store(&ended_badly, errno);
+	return NULL;
+}
+
+/* rping destroys its channel under the thread that reads it, and ends well because that thread sleeps on. */
+static void destroyed_under_its_reader(void)
+{
+	for (int round = 0; round < 1500; round++) {
+		struct rdma_event_channel *channel = rdma_create_event_channel();
+		pthread_attr_t attr;
+		pthread_t thread;
+
+		CHECK(channel);
+		atomic_store(&started, 0);
+		pthread_attr_init(&attr);
+		pthread_attr_setstacksize(&attr, 64 << 10);
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		CHECK(!pthread_create(&thread, &attr, waits_for_events, channel));
+		while (!atomic_load(&started))
+			;
+		for (volatile int spin = 0; spin < round % 512; spin++)
+			;
+		rdma_destroy_event_channel(channel);
+	}
+	usleep(100000);
+	CHECK(!atomic_load(&ended_badly));
+}
+
 int main(void)
 {
 	struct rdma_event_channel *ch, *server;
@@ -244,6 +282,7 @@ int main(void)
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(ch);
 	rdma_destroy_event_channel(server);
+	destroyed_under_its_reader();
 	printf("ok\n");
 	return 0;
 }

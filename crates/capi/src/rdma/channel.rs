@@ -1,6 +1,7 @@
 //! Event channels (rdma_create_event_channel(3), rdma_migrate_id(3)).
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use roxie::cm::EventChannel;
 
@@ -11,25 +12,26 @@ use crate::object::{Living, Object};
 use super::event::drop_own_event;
 use super::id;
 
-pub(crate) type ChannelObject = Object<rdma_event_channel, EventChannel>;
+/// A thread that waits for events shares the channel, so that destroying it under the thread leaves the thread waiting, as
+/// the kernel does: rping ends that way.
+pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
 
 pub(crate) static LIVING: Living = Living::new();
 
 /// The channel behind a pointer from C; `None` unless there is one.
-///
-/// # Safety
-/// Nobody destroys it meanwhile.
-pub(crate) unsafe fn find<'a>(channel: *mut rdma_event_channel) -> Option<&'a ChannelObject> {
-    if !LIVING.contains(channel) {
-        return None;
-    }
-    // SAFETY: registered, hence exported and not retired; upheld by the caller.
-    unsafe { ChannelObject::from_ptr(channel) }
+pub(crate) fn find(channel: *mut rdma_event_channel) -> Option<Arc<EventChannel>> {
+    LIVING.with(channel, || {
+        // SAFETY: registered, hence exported; it cannot be retired before `with` returns.
+        let object = unsafe { ChannelObject::from_ptr(channel) }?;
+        Some(Arc::clone(&object.tail))
+    })?
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     match EventChannel::new() {
-        Ok(channel) => LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, channel)),
+        Ok(channel) => {
+            LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, Arc::new(channel)))
+        }
         Err(error) => null(of_io(&error)),
     }
 }
@@ -55,13 +57,12 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     }
     // SAFETY: no precondition.
     let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
-    // SAFETY: just created or the caller's.
-    let Some(to) = (unsafe { find(channel) }) else { return -1 };
+    let Some(to) = find(channel) else { return -1 };
     if was_sync {
         // SAFETY: a synchronous identifier keeps its last event itself.
         unsafe { drop_own_event(id) };
     }
-    if let Err(error) = object.tail.id.migrate(&to.tail) {
+    if let Err(error) = object.tail.id.migrate(&to) {
         if sync {
             // SAFETY: created above.
             unsafe { rdma_destroy_event_channel(channel) };

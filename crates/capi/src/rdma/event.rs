@@ -28,15 +28,14 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { channel::find(channel) }) else {
+    let Some(channel) = channel::find(channel) else {
         std::thread::sleep(GONE_WAIT);
         return minus1(libc::EINVAL);
     };
     if event.is_null() {
         return minus1(libc::EINVAL);
     }
-    match next(&object.tail) {
+    match next(&channel) {
         Ok(next) => {
             // SAFETY: the caller passes room for a pointer.
             unsafe { event.write(next) };
@@ -164,7 +163,7 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
     unsafe {
         drop_own_event(id);
         let Some(channel) = channel_of(id) else { return minus1(libc::EINVAL) };
-        let event = match next(channel) {
+        let event = match next(&channel) {
             Ok(event) => event,
             Err(errno) => return minus1(errno),
         };

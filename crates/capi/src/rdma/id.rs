@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
 use roxie::wire::PKey;
@@ -130,10 +130,9 @@ pub(crate) unsafe fn create(
     let sync = channel.is_null();
     // SAFETY: no precondition.
     let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
-    // SAFETY: just created or the caller's.
-    let queue = unsafe { channel::find(channel) }.ok_or(libc::EMFILE)?;
+    let queue = channel::find(channel).ok_or(libc::EMFILE)?;
     let object_id = ObjectId::new();
-    let id = match Id::new(&device.tail.context, &queue.tail, space, object_id.0) {
+    let id = match Id::new(&device.tail.context, &queue, space, object_id.0) {
         Ok(id) => id,
         Err(error) => {
             if sync {
@@ -269,9 +268,9 @@ pub(crate) fn by_cookie(id: &Id) -> Option<*mut rdma_cm_id> {
 ///
 /// # Safety
 /// `id` is live.
-pub(crate) unsafe fn channel_of<'a>(id: *mut rdma_cm_id) -> Option<&'a EventChannel> {
-    // SAFETY: upheld by the caller; a channel outlives its identifiers.
-    unsafe { channel::find((*id).channel) }.map(|channel| &channel.tail)
+pub(crate) unsafe fn channel_of(id: *mut rdma_cm_id) -> Option<Arc<EventChannel>> {
+    // SAFETY: upheld by the caller.
+    channel::find(unsafe { (*id).channel })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
