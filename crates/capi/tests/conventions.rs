@@ -2,6 +2,7 @@
 //! kills a process, `fork.c` forks.
 
 mod c_program;
+mod libraries;
 
 /// What the programs exit with when there is no usable device.
 const NO_DEVICE: i32 = 77;

@@ -1,11 +1,15 @@
 //! The exported names and versions, against rdma-core's own libraries where they are installed.
 
+mod libraries;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::fs;
+use std::path::Path;
 
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader};
+
+use libraries::built;
 
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
 
@@ -27,13 +31,13 @@ fn librdmacm_exports_everything_rdma_core_does() {
 
 #[test]
 fn no_name_is_exported_without_a_version() {
-    let Some(ours) = built("libibverbs.so") else { return };
+    let Some(ours) = built("libibverbs.so").as_deref().and_then(exports) else { return };
     let bare: Vec<&String> = ours.symbols.iter().filter(|symbol| !symbol.contains('@')).collect();
     assert!(bare.is_empty(), "{bare:?}");
 }
 
 fn superset_of_system(file: &str, soname: &str) {
-    let Some(ours) = built(file) else { return };
+    let Some(ours) = built(file).as_deref().and_then(exports) else { return };
     assert_eq!(ours.soname, soname);
     let Some(theirs) = exports(&Path::new(SYSTEM).join(soname)) else {
         println!("skipped: needs rdma-core's {soname} in {SYSTEM}");
@@ -43,17 +47,6 @@ fn superset_of_system(file: &str, soname: &str) {
     println!("{} of {} symbols present", theirs.symbols.len() - missing.len(), theirs.symbols.len());
     assert!(missing.is_empty(), "{missing:#?}");
     assert!(theirs.symbols.len() > 50);
-}
-
-/// Our library in the directory this test was built into; `None` after saying why there is none.
-fn built(file: &str) -> Option<Exports> {
-    let test = env::current_exe().expect("the path of this test");
-    let profile = test.parent().and_then(Path::parent).map_or_else(PathBuf::new, Path::to_path_buf);
-    let found = exports(&profile.join(file));
-    if found.is_none() {
-        println!("skipped: needs cargo build of {file} first");
-    }
-    found
 }
 
 fn exports(path: &Path) -> Option<Exports> {

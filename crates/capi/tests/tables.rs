@@ -3,6 +3,7 @@
 use std::process::Command;
 
 mod c_program;
+mod libraries;
 
 #[test]
 fn strings_and_rates_are_those_of_rdma_core() {

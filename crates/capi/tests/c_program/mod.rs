@@ -1,10 +1,12 @@
-//! C programs against the libraries in the directory this test was built into.
+//! C programs against our libraries.
 
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::{env, fs};
+
+use crate::libraries::built;
 
 /// Compiles `tests/<name>.c` against the installed headers; `None` after saying why that is impossible.
 pub(crate) fn compile(name: &str) -> Option<PathBuf> {
@@ -31,10 +33,7 @@ pub(crate) fn compile(name: &str) -> Option<PathBuf> {
 
 /// Runs a program with our libraries, in a domain of its own; `None` after saying why there are none.
 pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
-    let Some(libraries) = run_directory(program) else {
-        println!("skipped: needs cargo build of both libraries first");
-        return None;
-    };
+    let libraries = run_directory(program)?;
     let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
     let port = probe.local_addr().expect("it is bound").port();
     drop(probe);
@@ -43,21 +42,17 @@ pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     Some(command.output().expect("running the program"))
 }
 
-/// A directory beside the program with both libraries under the names that programs ask for.
+/// A directory beside the program with both libraries under the names that programs ask for; `None` after saying which
+/// of them is not there.
 fn run_directory(program: &Path) -> Option<PathBuf> {
-    let test = env::current_exe().ok()?;
-    let profile = test.parent()?.parent()?;
     let links = program.with_extension("lib");
-    fs::create_dir_all(&links).ok()?;
+    fs::create_dir_all(&links).expect("a scratch directory");
     for name in ["libibverbs.so", "librdmacm.so"] {
-        let library = profile.join(name);
-        if !library.exists() {
-            return None;
-        }
+        let library = built(name)?;
         let link = links.join(format!("{name}.1"));
         // A link of an earlier run may be there and may be stale.
         drop(fs::remove_file(&link));
-        symlink(&library, &link).ok()?;
+        symlink(&library, &link).expect("a link in the scratch directory");
     }
     Some(links)
 }

@@ -1,0 +1,18 @@
+//! Where the libraries under test are.
+
+use std::env;
+use std::path::PathBuf;
+
+/// One of our libraries: in `ROXIE_BIN_DIR`, as for the programs of `tests/`, or else in the directory this test was
+/// built into; `None` after saying that it is not there.
+pub(crate) fn built(file: &str) -> Option<PathBuf> {
+    let given = env::var_os("ROXIE_BIN_DIR").map(PathBuf::from);
+    let dir = given.clone().or_else(|| Some(env::current_exe().ok()?.parent()?.parent()?.to_owned()))?;
+    let library = dir.join(file);
+    if library.exists() {
+        return Some(library);
+    }
+    assert!(given.is_none(), "ROXIE_BIN_DIR has no {file}");
+    println!("skipped: needs cargo build of {file} first");
+    None
+}
