@@ -41,6 +41,9 @@ fn say_farewell() {
     leave_all();
     device.quiesce();
     if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
+        if let Some(port) = device.port() {
+            eprintln!("roxie: port {port}");
+        }
         for (name, value) in device.counters().into_iter().filter(|row| row.1 != 0) {
             eprintln!("roxie: {name} {value}");
         }

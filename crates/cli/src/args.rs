@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use roxie::port::PortChoice;
 
 /// RDMA without RDMA hardware.
 #[derive(Debug, Parser)]
@@ -71,6 +73,25 @@ pub(crate) struct DeviceArgs {
     pub(crate) name: Option<String>,
 }
 
+/// How the device's packets get to the network.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct PortArgs {
+    /// UDP sockets, AF_XDP sockets, or AF_XDP where it is possible [default: udp]
+    ///
+    /// 'xsk' puts an XDP program on the network interface, which steers the device's packets past the network stack and
+    /// leaves everything else to it; it needs root (CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW), an Ethernet interface, and
+    /// no other XDP program there. If it is not possible the program gets an error. One process at a time has an
+    /// interface; further ones use UDP sockets, and say so. 'auto' uses UDP sockets, and says so, whenever AF_XDP is
+    /// not possible. Also: environment variable ROXIE_PORT.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(PortChoice::KINDS))]
+    pub(crate) port: Option<String>,
+    /// Where the XDP program runs: in the driver, or in the network stack [default: auto, in the driver if it can]
+    ///
+    /// Without effect on UDP sockets. Also: environment variable ROXIE_XDP_MODE.
+    #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PortChoice::MODES))]
+    pub(crate) xdp_mode: Option<String>,
+}
+
 /// Run a program that sees the device
 ///
 /// Starts COMMAND with our libibverbs.so.1 and librdmacm.so.1 found before the system's. roxie replaces itself by
@@ -92,11 +113,15 @@ Examples:
           Bandwidth between two processes
   roxie run --netdev eth0 --name rxe0 -- python3 train.py
           The device on eth0, under a name the program expects
+  roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
+          Over AF_XDP sockets on eth0, as root
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) port: PortArgs,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -116,6 +141,8 @@ Examples:
 pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) port: PortArgs,
     /// One JSON object instead of shell commands
     #[arg(long)]
     pub(crate) json: bool,
@@ -232,5 +259,6 @@ mod tests {
         let Command::Run(run) = args.command else { panic!("run") };
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
         assert!(Args::try_parse_from(["roxie", "run", "--bogus", "--", "true"]).is_err());
+        assert!(Args::try_parse_from(["roxie", "run", "--port", "tcp", "--", "true"]).is_err());
     }
 }

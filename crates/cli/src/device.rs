@@ -1,8 +1,9 @@
 //! Which device: what the arguments say, and the environment where they say nothing.
 
+use roxie::port::PortChoice;
 use roxie::verbs::DeviceConfig;
 
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, PortArgs};
 use crate::failure::{Failure, Outcome};
 use crate::netdev;
 
@@ -16,6 +17,7 @@ impl DeviceArgs {
         DeviceConfig {
             name: self.name.clone().unwrap_or(env.name),
             netdev: self.netdev.clone().or(env.netdev),
+            port: env.port,
         }
     }
 
@@ -28,6 +30,14 @@ impl DeviceArgs {
             (None, "") => Ok(()),
             (_, name) => check_name(name),
         }
+    }
+}
+
+impl PortArgs {
+    /// The port to open.
+    pub(crate) fn choice(&self) -> Outcome<PortChoice> {
+        PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref())
+            .map_err(|bad| Failure::new(bad.to_string()).code(2))
     }
 }
 

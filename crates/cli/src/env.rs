@@ -3,24 +3,30 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{DeviceArgs, EnvArgs};
+use crate::args::{DeviceArgs, EnvArgs, PortArgs};
 use crate::failure::Outcome;
 use crate::library::Libraries;
 use crate::terminal;
 
 /// The environment of programs that shall see the device.
-pub(crate) fn variables(device: &DeviceArgs) -> Outcome<Vec<(&'static str, OsString)>> {
+pub(crate) fn variables(device: &DeviceArgs, port: &PortArgs) -> Outcome<Vec<(&'static str, OsString)>> {
     device.check()?;
+    port.choice()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
-    let named = [("ROXIE_NETDEV", &device.netdev), ("ROXIE_NAME", &device.name)];
+    let named = [
+        ("ROXIE_NETDEV", &device.netdev),
+        ("ROXIE_NAME", &device.name),
+        ("ROXIE_PORT", &port.port),
+        ("ROXIE_XDP_MODE", &port.xdp_mode),
+    ];
     variables.extend(named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?.into()))));
     Ok(variables)
 }
 
 /// Prints them.
 pub(crate) fn print(args: &EnvArgs) -> Outcome {
-    let variables = variables(&args.device)?;
+    let variables = variables(&args.device, &args.port)?;
     if args.json {
         let map: serde_json::Map<String, serde_json::Value> = variables
             .iter()

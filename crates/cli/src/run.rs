@@ -19,7 +19,7 @@ const NOT_FOUND: u8 = 127;
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    let variables = env::variables(&args.device)?;
+    let variables = env::variables(&args.device, &args.port)?;
     let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
     let found = search(Path::new(program));
     if let Some(warning) = found.as_deref().and_then(blind_to_us) {

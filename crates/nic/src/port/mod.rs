@@ -7,11 +7,13 @@
 //!
 //! Adding a port: one file here, one line below.
 
+pub(crate) mod choice;
 mod dead;
 mod flow_table;
 mod udp;
 mod xsk;
 
+pub use choice::{BadVariable, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};

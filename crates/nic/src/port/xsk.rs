@@ -10,6 +10,7 @@
 mod error;
 mod headers;
 mod open;
+mod owner;
 mod paths;
 mod receive;
 mod segment;
@@ -33,6 +34,7 @@ use crate::sys::xdp::Chunk;
 use crate::sys::{self, Epoll, now_ns};
 use crate::xdp::Steering;
 use headers::Headers;
+use owner::Owner;
 use paths::{HopId, Paths};
 use segment::Segments;
 use sockets::Sockets;
@@ -43,6 +45,8 @@ pub struct XskPort {
     inner: UdpPort,
     slot: u8,
     udp_port: u16,
+    /// Its claim to the interface, given up behind the program.
+    owner: Owner,
     steering: Option<Steering>,
     sockets: Sockets,
     paths: Paths,
@@ -310,6 +314,7 @@ impl XskPort {
         }
         if now - self.confirmed_ns > CONFIRM_NS {
             self.confirmed_ns = now;
+            self.owner.greet();
             if self.paths.is_full() {
                 self.paths.clear();
                 self.find_all_hops();
@@ -342,6 +347,12 @@ impl XskPort {
         let plural = if queues == 1 { "queue" } else { "queues" };
         let id = attached.id();
         format!("xsk, {} mode, {copying}{fragments}, {queues} {plural}, program id {id}", attached.mode())
+    }
+
+    /// Why the program does not run in the driver, if that was tried.
+    #[must_use]
+    pub fn not_native(&self) -> Option<&str> {
+        self.steering.as_ref()?.attached().not_native()
     }
 
     /// Where the chunks are: those to receive into, those to send.

@@ -4,6 +4,7 @@
 
 mod address;
 pub mod bpf;
+mod capability;
 mod clock;
 mod epoll;
 mod eventfd;
@@ -24,6 +25,7 @@ mod unix;
 pub mod xdp;
 
 pub use address::SockAddr;
+pub use capability::{Capabilities, Capability};
 pub use clock::now_ns;
 pub use epoll::Epoll;
 pub use eventfd::EventFd;

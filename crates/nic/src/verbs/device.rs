@@ -15,7 +15,7 @@ use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
 use crate::mr::MR_MAX;
-use crate::port::{UdpPort, UdpPortConfig};
+use crate::port::{self, PortChoice};
 use crate::tables::QP_MAX;
 
 /// Most bytes of inline data.
@@ -30,6 +30,8 @@ pub struct DeviceConfig {
     pub name: String,
     /// Network interface; `None` takes the one of the default route, else the first that is up, else `lo`.
     pub netdev: Option<String>,
+    /// How packets get there; `None` takes what `ROXIE_PORT` and `ROXIE_XDP_MODE` say.
+    pub port: Option<PortChoice>,
 }
 
 impl DeviceConfig {
@@ -37,7 +39,7 @@ impl DeviceConfig {
     #[must_use]
     pub fn from_env() -> Self {
         let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
-        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV") }
+        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV"), port: None }
     }
 }
 
@@ -49,6 +51,7 @@ pub struct Device(Arc<DeviceInner>);
 struct DeviceInner {
     name: String,
     gids: Arc<Gids>,
+    port: Option<PortChoice>,
     engine: Arc<EngineSlot>,
 }
 
@@ -60,7 +63,7 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
-        Ok(Self(Arc::new(DeviceInner { name, gids, engine: Arc::default() })))
+        Ok(Self(Arc::new(DeviceInner { name, gids, port: config.port, engine: Arc::default() })))
     }
 
     /// Name of the device.
@@ -100,6 +103,13 @@ impl Device {
         rows
     }
 
+    /// Kind and mode of the port, for people; `None` if the engine has not been started.
+    #[must_use]
+    pub fn port(&self) -> Option<String> {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().map(|engine| engine.lock().port.describe())
+    }
+
     /// Whether this process, and not one that it was forked from, has started the engine. Does not wait: false while
     /// another thread is about to.
     #[must_use]
@@ -122,15 +132,14 @@ impl Device {
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
         }
+        let choice = self.0.port.map_or_else(PortChoice::from_env, Ok).map_err(|bad| {
+            eprintln!("roxie: {bad}");
+            io::Error::from_raw_os_error(libc::EINVAL)
+        })?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
-        let port = UdpPort::new(UdpPortConfig {
-            gsi: bag.gsi_socket()?,
-            slot: bag.slot_socket()?,
-            udp_port: domain.udp_port,
-            ifindex: self.gids().ifindex,
-        })?;
-        let engine = Engine::new(Box::new(port), bag, Arc::clone(&self.0.gids))?;
+        let port = port::choice::open(choice, &bag, &self.gids())?;
+        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids))?;
         fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));

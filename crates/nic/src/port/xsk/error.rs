@@ -1,8 +1,10 @@
-//! Why there is no AF_XDP port here, in words for people.
+//! Why there is no AF_XDP port here, in words for people, and what they can do.
 
 use std::fmt;
 use std::io;
 
+use crate::sys::bpf::LoadError;
+use crate::sys::{Capabilities, Capability, XdpMode};
 use crate::xdp::AttachError;
 
 /// Why an AF_XDP port could not be opened.
@@ -10,6 +12,11 @@ use crate::xdp::AttachError;
 pub enum XskError {
     /// No Ethernet frames pass through it: `lo`, tunnels.
     NotEthernet,
+    /// Another process of ours has the interface.
+    Owned {
+        /// Its id, if it can be seen from here.
+        pid: Option<u32>,
+    },
     /// The program is not on the interface.
     Attach(AttachError),
     /// Somebody else has an AF_XDP socket on this queue.
@@ -25,10 +32,72 @@ pub enum XskError {
     },
 }
 
+impl XskError {
+    /// The number of the error, as system calls have them.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        let io = match self {
+            XskError::Owned { .. }
+            | XskError::QueueBusy(_)
+            | XskError::Attach(AttachError::Occupied { .. }) => return libc::EBUSY,
+            XskError::NotEthernet | XskError::MtuTooLarge(_) => None,
+            XskError::Attach(error) => error.io(),
+            XskError::Socket { error, .. } => Some(error),
+        };
+        io.and_then(io::Error::raw_os_error).unwrap_or(libc::EOPNOTSUPP)
+    }
+
+    /// What can be done about it, besides using UDP sockets; empty if nothing is known.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            XskError::NotEthernet => "choose an Ethernet interface with --netdev".to_owned(),
+            XskError::Owned { .. } => "one process at a time can have it".to_owned(),
+            XskError::Attach(AttachError::Occupied { .. }) => "have its owner take it off".to_owned(),
+            XskError::QueueBusy(_) => "stop the program that has it".to_owned(),
+            XskError::MtuTooLarge(_) => {
+                format!("lower the MTU to {} or less", super::sockets::SINGLE_MTU_MAX)
+            }
+            XskError::Attach(AttachError::Refused { mode: XdpMode::Native, error, .. })
+                if error.raw_os_error() != Some(libc::EPERM) =>
+            {
+                "try --xdp-mode generic".to_owned()
+            }
+            XskError::Attach(_) | XskError::Socket { .. } => match self.errno() {
+                libc::EPERM | libc::EACCES => privileges(Capabilities::effective()),
+                libc::ENOBUFS | libc::ENOMEM => "raise RLIMIT_MEMLOCK, or add CAP_IPC_LOCK".to_owned(),
+                libc::EAFNOSUPPORT => "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".to_owned(),
+                _ => String::new(),
+            },
+        }
+    }
+}
+
+/// Which privileges are missing: CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
+fn privileges(held: Capabilities) -> String {
+    let enough = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
+    let needed = [Capability::Bpf, Capability::NetAdmin, Capability::NetRaw];
+    let missing: Vec<String> =
+        needed.into_iter().filter(|one| !enough(*one)).map(|one| one.to_string()).collect();
+    if missing.is_empty() {
+        // All there, and refused all the same.
+        return "root of a user namespace is not enough; run as root of the machine".to_owned();
+    }
+    format!("run as root, or add {}", missing.join(", "))
+}
+
 impl fmt::Display for XskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             XskError::NotEthernet => f.write_str("not an Ethernet interface"),
+            XskError::Owned { pid: Some(pid) } => write!(f, "process {pid} has it"),
+            XskError::Owned { pid: None } => f.write_str("another process has it"),
+            // The verifier's words do not help whoever may not load programs.
+            XskError::Attach(AttachError::Load(LoadError { error, .. }))
+                if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
+            {
+                write!(f, "loading the steering program: {error}")
+            }
             XskError::Attach(error) => error.fmt(f),
             XskError::QueueBusy(queue) => write!(f, "another AF_XDP socket has queue {queue}"),
             XskError::MtuTooLarge(mtu) => {
@@ -37,14 +106,7 @@ impl fmt::Display for XskError {
                     "packets of MTU {mtu} do not fit into a chunk, and multi-buffer (Linux 6.6) is missing"
                 )
             }
-            XskError::Socket { step, error } => {
-                write!(f, "AF_XDP {step}: {error}")?;
-                match error.raw_os_error() {
-                    Some(libc::EPERM) => f.write_str(" (needs CAP_NET_RAW, or root)"),
-                    Some(libc::ENOBUFS) => f.write_str(" (raise RLIMIT_MEMLOCK, or add CAP_IPC_LOCK)"),
-                    _ => Ok(()),
-                }
-            }
+            XskError::Socket { step, error } => write!(f, "AF_XDP {step}: {error}"),
         }
     }
 }
@@ -54,5 +116,35 @@ impl std::error::Error for XskError {}
 impl From<AttachError> for XskError {
     fn from(error: AttachError) -> XskError {
         XskError::Attach(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(errno: i32) -> XskError {
+        XskError::Socket { step: "socket", error: io::Error::from_raw_os_error(errno) }
+    }
+
+    #[test]
+    fn each_reason_has_its_number() {
+        let owned = XskError::Owned { pid: Some(7) };
+        assert_eq!((owned.errno(), owned.to_string().as_str()), (libc::EBUSY, "process 7 has it"));
+        assert_eq!(XskError::QueueBusy(0).errno(), libc::EBUSY);
+        assert_eq!(XskError::NotEthernet.errno(), libc::EOPNOTSUPP);
+        assert_eq!(socket(libc::EPERM).errno(), libc::EPERM);
+        assert!(socket(libc::ENOBUFS).remedy().contains("RLIMIT_MEMLOCK"));
+        assert_eq!(socket(libc::EINVAL).remedy(), "");
+    }
+
+    #[test]
+    fn the_missing_capabilities_are_named() {
+        let held = |list: &[Capability]| Capabilities::of(list);
+        use Capability::{Bpf, NetAdmin, NetRaw, SysAdmin};
+        assert_eq!(privileges(held(&[])), "run as root, or add CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW");
+        assert_eq!(privileges(held(&[NetAdmin, NetRaw])), "run as root, or add CAP_BPF");
+        assert_eq!(privileges(held(&[SysAdmin])), "run as root, or add CAP_NET_RAW");
+        assert!(privileges(held(&[Bpf, NetAdmin, NetRaw])).contains("user namespace"));
     }
 }

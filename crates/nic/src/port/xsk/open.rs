@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::owner::Owner;
 use super::paths::Paths;
 use super::segment::Segments;
 use super::sockets::{Plan, QUEUES_MAX, Sockets};
@@ -46,11 +47,12 @@ impl XskPort {
 
     fn assemble(config: XskPortConfig, parts: Parts) -> XskPort {
         let XskPortConfig { inner, slot, udp_port, .. } = config;
-        let Parts { steering, sockets, paths, addresses, epoll } = parts;
+        let Parts { owner, steering, sockets, paths, addresses, epoll } = parts;
         XskPort {
             inner,
             slot,
             udp_port,
+            owner,
             steering: Some(steering),
             sockets,
             paths,
@@ -81,6 +83,7 @@ impl XskPort {
 }
 
 struct Parts {
+    owner: Owner,
     steering: Steering,
     sockets: Sockets,
     paths: Paths,
@@ -95,6 +98,7 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     if !link.is_ethernet {
         return Err(XskError::NotEthernet);
     }
+    let owner = Owner::claim(config.ifindex)?;
     let queues = link.rx_queues.clamp(1, QUEUES_MAX);
     let steering = attach(config, queues)?;
     // Kernels before 6.3 do not tell, and have nothing beyond what is tried anyway.
@@ -109,7 +113,7 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
         steering.set_address(*address, true).map_err(during("steering"))?;
     }
     steering.set_slot(config.slot, true).map_err(during("steering"))?;
-    Ok(Parts { steering, sockets, paths, addresses, epoll })
+    Ok(Parts { owner, steering, sockets, paths, addresses, epoll })
 }
 
 fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> {

@@ -78,6 +78,8 @@ const TX_SPAN: u32 = 2;
 /// What a received packet can occupy of a chunk: 256 bytes are XDP's (XDP_PACKET_HEADROOM).
 const RX_ROOM: u32 = CHUNK_LEN - 256;
 const ETHERNET_LEN: u32 = 14 + 4;
+/// Largest MTU whose packets fit into one chunk.
+pub(super) const SINGLE_MTU_MAX: u32 = RX_ROOM - ETHERNET_LEN;
 /// Most queues that are opened.
 pub(super) const QUEUES_MAX: u32 = 64;
 /// Memory of all receive chunks together stays below this, however many queues there are.
@@ -109,7 +111,7 @@ impl Sockets {
     }
 
     fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
-        let single = plan.mtu + ETHERNET_LEN <= RX_ROOM;
+        let single = plan.mtu <= SINGLE_MTU_MAX;
         let native = steering.attached().mode() == crate::sys::XdpMode::Native;
         // In order of preference; each is tried and the kernel decides.
         let zero_copy = native

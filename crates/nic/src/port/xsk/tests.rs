@@ -268,6 +268,17 @@ fn no_chunk_is_lost_whenever_the_port_is_closed() {
 }
 
 #[test]
+fn one_process_at_a_time_has_an_interface_and_everybody_knows_which() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (a, b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let (error, inner) = *net.try_xsk(0, Mode::Auto, 5000).unwrap_err();
+    assert!(matches!(error, XskError::Owned { pid } if pid == Some(std::process::id())), "{error}");
+    assert_eq!(inner.describe(), "udp", "what is left to use comes back");
+    drop((a, inner));
+    drop((net.xsk(0, XdpMode::Generic), b));
+}
+
+#[test]
 fn a_second_port_is_refused_with_the_name_of_the_first() {
     let Some(net) = Net::new(1500, 1) else { return };
     let a = net.xsk(0, XdpMode::Native);

@@ -1,0 +1,158 @@
+//! Which port a device gets, and what is said if it is not the one asked for.
+
+use std::env;
+use std::fmt;
+use std::io;
+
+use super::{Port, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
+use crate::bag::Membership;
+use crate::gid::GidTable;
+use crate::sys::XdpMode;
+use crate::xdp::Mode;
+
+/// What kind of port to open, and how.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortChoice {
+    /// The kind.
+    pub kind: PortKind,
+    /// Where the steering program runs, if there is one.
+    pub mode: Mode,
+}
+
+/// Kinds of ports.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PortKind {
+    /// UDP sockets: everywhere, without privileges.
+    #[default]
+    Udp,
+    /// AF_XDP, or nothing if that is not possible; UDP sockets if another process has the interface already.
+    Xsk,
+    /// AF_XDP if it is possible here, else UDP sockets.
+    Auto,
+}
+
+/// An environment variable that makes no sense.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct BadVariable {
+    name: &'static str,
+    value: String,
+    words: &'static [&'static str],
+}
+
+/// Words that a variable may be, with what they mean.
+type Words<T> = (&'static [&'static str], &'static [T]);
+
+const KIND: Words<PortKind> = (&["udp", "xsk", "auto"], &[PortKind::Udp, PortKind::Xsk, PortKind::Auto]);
+const MODE: Words<Mode> = (
+    &["auto", "native", "generic"],
+    &[Mode::Auto, Mode::Only(XdpMode::Native), Mode::Only(XdpMode::Generic)],
+);
+
+impl PortChoice {
+    /// What `ROXIE_PORT` may say.
+    pub const KINDS: &[&str] = KIND.0;
+    /// What `ROXIE_XDP_MODE` may say.
+    pub const MODES: &[&str] = MODE.0;
+
+    /// From `ROXIE_PORT` and `ROXIE_XDP_MODE`; what is unset or empty is `udp` and `auto`.
+    ///
+    /// # Errors
+    /// The one that is something else.
+    pub fn from_env() -> Result<PortChoice, BadVariable> {
+        PortChoice::from_words(None, None)
+    }
+
+    /// As [`from_env`](PortChoice::from_env), with words that count instead of the variables.
+    ///
+    /// # Errors
+    /// The one that is something else.
+    pub fn from_words(kind: Option<&str>, mode: Option<&str>) -> Result<PortChoice, BadVariable> {
+        let get = |given: Option<&str>, name| match given {
+            Some(word) => word.to_owned(),
+            None => env::var_os(name).unwrap_or_default().to_string_lossy().into_owned(),
+        };
+        Ok(PortChoice {
+            kind: word("ROXIE_PORT", get(kind, "ROXIE_PORT"), KIND)?,
+            mode: word("ROXIE_XDP_MODE", get(mode, "ROXIE_XDP_MODE"), MODE)?,
+        })
+    }
+}
+
+fn word<T: Copy + Default>(name: &'static str, value: String, known: Words<T>) -> Result<T, BadVariable> {
+    let (words, meanings) = known;
+    if value.is_empty() {
+        return Ok(T::default());
+    }
+    let found = words.iter().position(|word| *word == value).and_then(|at| meanings.get(at));
+    found.copied().ok_or(BadVariable { name, value, words })
+}
+
+impl fmt::Display for BadVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={} is none of {}", self.name, self.value, self.words.join(", "))
+    }
+}
+
+impl std::error::Error for BadVariable {}
+
+/// Opens the port of a member of a domain. What is not as asked for is said on standard error, once.
+///
+/// # Errors
+/// With [`PortKind::Xsk`], why it is not possible: `EBUSY` if there is somebody else's program or socket, `EPERM`,
+/// `EOPNOTSUPP`, and what the kernel says.
+pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
+    let (ifindex, udp_port) = (netdev.ifindex, bag.udp_port());
+    let udp =
+        UdpPort::new(UdpPortConfig { gsi: bag.gsi_socket()?, slot: bag.slot_socket()?, udp_port, ifindex })?;
+    if choice.kind == PortKind::Udp {
+        return Ok(Box::new(udp));
+    }
+    let name = &netdev.netdev;
+    let config = XskPortConfig { inner: udp, ifindex, slot: bag.slot(), udp_port, mode: choice.mode };
+    let (error, udp) = match XskPort::open(config) {
+        Ok(port) => {
+            if let Some(why) = port.not_native() {
+                eprintln!("roxie: AF_XDP on {name} in generic mode: {why}");
+            }
+            return Ok(Box::new(port));
+        }
+        Err(refusal) => *refusal,
+    };
+    match (&error, choice.kind) {
+        (XskError::Owned { .. }, _) => {
+            eprintln!("roxie: AF_XDP on {name}: {error}, so this one uses UDP sockets");
+            Ok(Box::new(udp))
+        }
+        (_, PortKind::Auto) => {
+            eprintln!("roxie: no AF_XDP on {name}, using UDP sockets: {error}");
+            Ok(Box::new(udp))
+        }
+        _ => {
+            let remedy = error.remedy();
+            let or = if remedy.is_empty() { "" } else { ", or " };
+            eprintln!("roxie: no AF_XDP on {name}: {error} ({remedy}{or}use --port udp)");
+            Err(io::Error::from_raw_os_error(error.errno()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_mean_what_they_say_and_others_are_named() {
+        let kind = |value: &str| word("ROXIE_PORT", value.to_owned(), KIND);
+        let mode = |value: &str| word("ROXIE_XDP_MODE", value.to_owned(), MODE);
+        assert_eq!(
+            [kind(""), kind("udp"), kind("xsk"), kind("auto")],
+            [Ok(PortKind::Udp), Ok(PortKind::Udp), Ok(PortKind::Xsk), Ok(PortKind::Auto)]
+        );
+        assert_eq!([mode(""), mode("generic")], [Ok(Mode::Auto), Ok(Mode::Only(XdpMode::Generic))]);
+        assert_eq!(kind("Xsk").unwrap_err().to_string(), "ROXIE_PORT=Xsk is none of udp, xsk, auto");
+        assert_eq!(
+            mode("offload").unwrap_err().to_string(),
+            "ROXIE_XDP_MODE=offload is none of auto, native, generic"
+        );
+    }
+}
