@@ -1,5 +1,7 @@
-//! SIGKILL of one side: the other ends with the proper error in bounded time, and the next run starts clean.
+//! SIGKILL of one side: the other ends with the proper error in bounded time, and the next run starts clean. Signals that
+//! ask a program to end: the other is told at once.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -8,7 +10,7 @@ use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place};
 use roxie_tests::process::{Ended, Running, eventually};
 
-use crate::case::{Case, LONG, SHORT, Scale, Spread, places};
+use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
 /// Traffic that shows that a stream, or an rping, is under way.
 const STREAM_BYTES: u64 = 20 << 20;
@@ -16,6 +18,8 @@ const PING_BYTES: u64 = 20 << 10;
 /// Eight transmissions, each with perftest's timeout 14 (67 ms), or with the 17 (537 ms) that rdma_cm agrees on with
 /// `-R`; and as much again for the programs.
 const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
+/// Who is told waits for no retry, the first of which comes after 537 ms at the earliest and the last after 4 s.
+const TOLD_MAX: Duration = Duration::from_millis(1500);
 /// perftest's name for IBV_WC_RETRY_EXC_ERR.
 const RETRY_EXCEEDED: &str = "Failed status 12";
 /// What a server says when the TCP connection of its client ends too early.
@@ -50,6 +54,13 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
                 let ended = rping(lab, &place, name, side)?;
                 if ended.status.is_none() {
                     return Err(ended.describe());
+                }
+                clean(lab, &place, name)
+            }));
+            let what = format!("rping whose {}", is_killed(side).replace("killed", "asked to end"));
+            cases.push(Case::new(place, &what, "rping", move |lab, name| {
+                for signal in [Signal::SIGINT, Signal::SIGTERM] {
+                    asked_to_end(lab, &place, name, side, signal)?;
                 }
                 clean(lab, &place, name)
             }));
@@ -124,6 +135,12 @@ fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, St
     let words = ["rping", "-s", "-P", "-p", &bystander_port.to_string()];
     let mut bystander = start(lab, place, killed, &bystander_name, &words)?;
     wait_ready(&mut bystander, Ready::Cm(bystander_port))?;
+    let (mut server, mut client) = endless_rping(lab, place, name)?;
+    Ok(kill(killed, &mut server, &mut client))
+}
+
+/// An rping of two processes, under way.
+fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
     let common = ["-a", address, "-p", &port_word];
@@ -131,7 +148,25 @@ fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, St
     wait_ready(&mut server, Ready::Cm(port))?;
     let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
     flowing(&mut client, PING_BYTES)?;
-    Ok(kill(killed, &mut server, &mut client))
+    Ok((server, client))
+}
+
+/// Ends one side of an rping by a signal; with nobody else on its host only itself can tell the other.
+fn asked_to_end(lab: &Lab, place: &Place, name: &str, side: Side, signal: Signal) -> Result<(), String> {
+    let (mut server, mut client) = endless_rping(lab, place, name)?;
+    let (asked, other) = match side {
+        Side::Server => (&mut server, &mut client),
+        Side::Client => (&mut client, &mut server),
+    };
+    asked.signal(signal);
+    let (told, ended) = (other.wait(TOLD_MAX), asked.wait(TOLD_MAX));
+    if ended.status.and_then(|status| status.signal()) != Some(signal as i32) {
+        return Err(format!("expected the end by {signal}\n{}", ended.describe()));
+    }
+    if told.status.is_none() {
+        return Err(format!("still waits for its peer, which {signal} has ended\n{}", told.describe()));
+    }
+    says(&told, "DISCONNECT EVENT")
 }
 
 /// Kills one client of a persistent server, then uses the server again.

@@ -5,6 +5,12 @@ use std::{io, ptr};
 
 use roxie::transport::VerbsError;
 
+/// Reads `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the C library returns the address of the calling thread's own errno.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Sets `errno`.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the C library returns the address of the calling thread's own errno.

@@ -1,6 +1,7 @@
 //! The end of the process. Programs exit without destroying their objects; what the kernel does then for its own is
 //! done here: peers of open connections are told, acknowledgements leave.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -19,9 +20,19 @@ pub(crate) fn register() {
 }
 
 extern "C" fn at_exit() {
+    take_leave();
+}
+
+/// Says the farewell, as far as that is possible in [`FAREWELL_MAX`]; the process ends next. Whoever comes second waits
+/// for the first to end it.
+pub(crate) fn take_leave() {
+    static LEAVING: AtomicBool = AtomicBool::new(false);
     // A forked child that has not used the device itself has nothing to say to its parent's peers.
     if !known_device().is_some_and(|device| device.tail.device.is_running()) {
         return;
+    }
+    if LEAVING.swap(true, Ordering::Relaxed) {
+        return thread::sleep(FAREWELL_MAX);
     }
     let (done, finished) = mpsc::channel();
     let farewell = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {

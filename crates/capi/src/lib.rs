@@ -11,6 +11,7 @@ mod fork;
 mod ibv;
 mod object;
 mod rdma;
+mod signal;
 
 /// The exported names, each a jump to the function of that name.
 mod symbols {

@@ -1,5 +1,5 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `will.c`
-//! kills a process, `fork.c` forks.
+//! kills a process, `signal.c` ends some by signals, `fork.c` forks.
 
 mod c_program;
 mod libraries;
@@ -20,6 +20,11 @@ fn rdma_cm_programs_get_the_answers_of_the_manual_pages() {
 #[test]
 fn the_peer_of_a_killed_process_is_told_even_if_it_waits_idle() {
     run("will");
+}
+
+#[test]
+fn signals_end_a_program_as_they_do_without_a_device() {
+    run("signal");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use roxie::verbs::{Context, Device, DeviceConfig};
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
-use crate::{exit, fork};
+use crate::{exit, fork, signal};
 
 use super::{cq, cq_ex, post, qp, query, srq};
 
@@ -196,6 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 
 fn open(device: &DeviceObject) -> io::Result<*mut ibv_context> {
     let context = device.tail.device.context()?;
+    signal::watch();
     let cmd = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let mut verbs = operations();
     verbs.context.device = device.public();
