@@ -1,14 +1,18 @@
 //! rping: connection manager, READ, WRITE, SEND, every byte validated by the program itself.
 
+use std::time::Duration;
+
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, start, wait_ready};
-use roxie_tests::place::Place;
+use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, LONG, SHORT, Scale, Spread, places};
+use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
 /// Sizes tried; rping itself refuses less than 23 and more than 65535.
 const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "1025", "4096", "16385", "65535"];
 const CLIENTS: usize = 20;
+/// rping's time for rdma_resolve_addr.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -27,7 +31,23 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             crowd(lab, &place, name)
         }));
     }
+    for family in [Family::V4, Family::V6] {
+        let place = Place::new(Topology::TwoHosts, family, User::Ordinary);
+        cases.push(Case::new(place, "rping to a host that is not there", "rping", move |lab, name| {
+            nobody_there(lab, &place, name)
+        }));
+    }
     cases
+}
+
+/// rping gives the neighbour 2 s to answer.
+fn nobody_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let address = if place.family == Family::V4 { "10.77.0.99" } else { "fd77::99" };
+    let ended = start(lab, place, Side::Client, name, &["rping", "-c", "-a", address, "-d"])?.wait(SHORT);
+    if ended.took < RESOLVE_MAX || ended.took > 2 * RESOLVE_MAX {
+        return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
+    }
+    says(&ended, "RDMA_CM_EVENT_ADDR_ERROR, error -110")
 }
 
 fn one(place: Place, words: &[&'static str]) -> Case {
@@ -64,7 +84,7 @@ fn crowd(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     for (n, mut client) in clients?.into_iter().enumerate() {
         let ended = client.wait(LONG);
         if !ended.succeeded() {
-            let server = server.wait(std::time::Duration::ZERO);
+            let server = server.wait(Duration::ZERO);
             return Err(format!("client {n} of {CLIENTS}\n{}{}", ended.describe(), server.describe()));
         }
     }

@@ -7,12 +7,15 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
 use roxie::transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Wc, WcOpcode, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Qp, QpInitAttr};
 
 const LEN: usize = 4096;
+/// Time for the neighbour to answer.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome<()> {
@@ -100,7 +103,7 @@ fn client(context: &Context, address: SocketAddr, text: &str) -> Outcome<()> {
     let bytes = text.as_bytes().get(..LEN.min(text.len())).unwrap_or_default();
     let channel = EventChannel::new()?;
     let id = Id::new(context, &channel, PortSpace::Tcp, 0)?;
-    id.resolve_addr(None, address)?;
+    id.resolve_addr(None, address, RESOLVE_MAX)?;
     expect(&channel, CmEventKind::AddrResolved)?;
     id.resolve_route()?;
     expect(&channel, CmEventKind::RouteResolved)?;

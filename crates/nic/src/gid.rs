@@ -273,6 +273,7 @@ mod tests {
             is_up: true,
             is_loopback,
             is_ethernet: !is_loopback,
+            has_neighbours: !is_loopback,
             rx_queues: 1,
             xdp: Vec::new(),
         }

@@ -40,7 +40,7 @@ fn a_burst_of_requests_gets_in_without_repetition() {
 fn connect(context: &Context, address: SocketAddr, n: u32) -> Id {
     let channel = EventChannel::new().expect("a descriptor");
     let id = Id::new(context, &channel, PortSpace::Tcp, 0).expect("the engine runs");
-    id.resolve_addr(None, address).expect("a local address");
+    id.resolve_addr(None, address, BEFORE_ANY_REPETITION).expect("a local address");
     assert_eq!(channel.get_event().expect("an event").kind, CmEventKind::AddrResolved);
     id.resolve_route().expect("the address is resolved");
     assert_eq!(channel.get_event().expect("an event").kind, CmEventKind::RouteResolved);

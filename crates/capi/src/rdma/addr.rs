@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::time::Duration;
 
 use libc::{in_addr, in6_addr, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6};
 
@@ -96,7 +97,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut sockaddr,
     dst: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: the caller's addresses.
     let (from, to) = unsafe { (from_c(src), from_c(dst)) };
@@ -104,8 +105,10 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     if from.is_none() && !src.is_null() {
         return minus1(libc::EINVAL);
     }
+    // The kernel takes a negative time for an endless one.
+    let timeout = u64::try_from(timeout_ms).map_or(Duration::MAX, Duration::from_millis);
     // SAFETY: as the caller's.
-    unsafe { call(id, true, |tail| tail.id.resolve_addr(from, to)) }
+    unsafe { call(id, true, |tail| tail.id.resolve_addr(from, to, timeout)) }
 }
 
 pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {

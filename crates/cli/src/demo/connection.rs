@@ -1,6 +1,7 @@
 //! How the two processes meet: REQ, REP, RTU through the connection manager.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
 use roxie::verbs::Context;
@@ -8,6 +9,9 @@ use roxie::verbs::Context;
 use super::endpoint::{Endpoint, Remote};
 use super::report::{Report, wrong};
 use crate::failure::{During, Outcome};
+
+/// Time for the neighbour to answer, should there be one: both processes are on this machine.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
 /// A connection; ends with the value.
 pub(super) struct Connection {
@@ -49,7 +53,7 @@ pub(super) fn connect(
 ) -> Outcome<(Connection, Remote)> {
     let channel = EventChannel::new().during("creating an event channel")?;
     let id = id(context, &channel)?;
-    id.resolve_addr(None, address).during("resolving the address")?;
+    id.resolve_addr(None, address, RESOLVE_MAX).during("resolving the address")?;
     expect(&channel, CmEventKind::AddrResolved)?;
     id.resolve_route().during("resolving the route")?;
     expect(&channel, CmEventKind::RouteResolved)?;

@@ -1,17 +1,19 @@
 //! Addresses: bind and resolve (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
 //!
-//! A GID is an IP address of our netdev, so resolving is one question to the routing table. The neighbour is
-//! the kernel's business: packets leave through its UDP sockets.
+//! A GID is an IP address of our netdev, so resolving is one question to the routing table, and then one to the neighbour
+//! (`resolve.rs`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wire::Gid;
 
 use super::event::Happening;
 use super::id::{Id, IdInner, IdState, Phase};
 use super::port::{self, Binding};
+use super::resolve::{Path, Query};
 use super::{errno, invalid};
 
 impl Id {
@@ -31,12 +33,19 @@ impl Id {
         self.0.bind(&mut state, addr, true)
     }
 
-    /// Finds the local address for a destination. `AddrResolved` or `AddrError` follows.
+    /// Finds the local address for a destination, and the neighbour it is reached through. `AddrResolved` or `AddrError`
+    /// follows; the latter with `ETIMEDOUT` if the neighbour does not answer within `timeout`, and then another
+    /// destination may be tried.
     ///
     /// # Errors
     /// `EINVAL` in the wrong state or for two families; `ENETUNREACH` without a route; those of
     /// [`bind_addr`](Self::bind_addr) for `src`.
-    pub fn resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr) -> io::Result<()> {
+    pub fn resolve_addr(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<()> {
         let mut state = self.0.lock();
         let dst = canonical(dst);
         match state.phase {
@@ -52,11 +61,7 @@ impl Id {
             _ => return Err(invalid()),
         }
         let target = destination(dst.ip());
-        let local = match state.local {
-            Some(local) => Some(local),
-            None => self.0.source_for(target, dst)?,
-        };
-        let Some(local) = local else {
+        let Some((local, path)) = self.0.path_to(target, dst, state.local)? else {
             drop(state);
             self.0.push(Happening::AddrError(libc::ENODEV));
             return Ok(());
@@ -65,9 +70,17 @@ impl Id {
         state.peer = Some(Gid::from(target));
         state.src = Some(SocketAddr::new(local.ip(), state.src_port()));
         state.dst = Some(dst);
-        state.phase = Phase::AddrResolved;
+        let Some(path) = path.filter(|path| !self.0.host.knows_neighbour(path)) else {
+            state.phase = Phase::AddrResolved;
+            drop(state);
+            self.0.push(Happening::AddrResolved);
+            return Ok(());
+        };
+        state.phase = Phase::AddrQuery;
         drop(state);
-        self.0.push(Happening::AddrResolved);
+        let query = Query::new(&self.0, path, self.0.now(), timeout);
+        self.0.host.driver().with(|driver| driver.queries.add(query));
+        self.0.carry();
         Ok(())
     }
 
@@ -116,12 +129,18 @@ impl IdInner {
         Err(errno(if on_this_host { libc::ENODEV } else { libc::EADDRNOTAVAIL }))
     }
 
-    /// The address packets to `target` have; `None` if it is not one of the device's.
-    fn source_for(&self, target: IpAddr, dst: SocketAddr) -> io::Result<Option<Gid>> {
+    /// The address packets to `target` have, `bound` if it is given, and the way they take if they leave this host;
+    /// `None` if that is not through the device.
+    fn path_to(
+        &self,
+        target: IpAddr,
+        dst: SocketAddr,
+        bound: Option<Gid>,
+    ) -> io::Result<Option<(Gid, Option<Path>)>> {
         let gids = self.host.gids();
         let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
         if let Some(gid) = own(target) {
-            return Ok(Some(gid));
+            return Ok(Some((bound.unwrap_or(gid), None)));
         }
         let oif = match dst {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
@@ -134,14 +153,19 @@ impl IdInner {
         if oif != 0 && oif != gids.ifindex {
             return Ok(None);
         }
-        match route.prefsrc {
-            Some(src) => Ok(own(src)),
-            None if route.oif == gids.ifindex => {
-                let index = gids.source_for(target);
-                Ok(index.and_then(|index| gids.address(index)).map(Gid::from))
+        let local = match (bound, route.prefsrc) {
+            (Some(gid), _) => Some(gid),
+            (None, Some(src)) => own(src),
+            (None, None) if route.oif == gids.ifindex => {
+                gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from)
             }
-            None => Ok(None),
-        }
+            (None, None) => None,
+        };
+        let next_hop = route.gateway.unwrap_or(target);
+        Ok(local.map(|local| {
+            let path = Path { src: local.ip(), dst: target, ifindex: route.oif, next_hop };
+            (local, Some(path).filter(|_| !route.is_local && route.oif == gids.ifindex))
+        }))
     }
 }
 

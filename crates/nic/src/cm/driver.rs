@@ -18,6 +18,7 @@ use super::event::Happening;
 use super::host::GsiLink;
 use super::id::{Birth, IdInner};
 use super::port::Ports;
+use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::sys::{self, KeptLock};
 
@@ -33,6 +34,7 @@ pub(super) struct State {
     pub(super) ids: HashMap<CmId, Weak<IdInner>>,
     pub(super) listeners: HashMap<ListenerId, Weak<IdInner>>,
     pub(super) ports: Ports,
+    pub(super) queries: Queries,
 }
 
 /// One thing that happened, and to whom.
@@ -62,7 +64,13 @@ impl CmDriver {
         let guid = u64::from_be_bytes(gids.node_guid);
         let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
         cm.set_gids(&addresses(gids));
-        let state = State { cm, ids: HashMap::new(), listeners: HashMap::new(), ports: Ports::new() };
+        let state = State {
+            cm,
+            ids: HashMap::new(),
+            listeners: HashMap::new(),
+            ports: Ports::new(),
+            queries: Queries::default(),
+        };
         Self { state: Mutex::new(state), order: Mutex::new(()) }
     }
 
@@ -94,12 +102,16 @@ impl CmDriver {
     /// When [`poll`](Self::poll) must be called even if no MAD arrives: at once if something waits to leave.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let state = self.lock();
-        if state.cm.has_output() { Some(Instant::ZERO) } else { state.cm.poll_timeout() }
+        if state.cm.has_output() {
+            return Some(Instant::ZERO);
+        }
+        [state.cm.poll_timeout(), state.queries.next()].into_iter().flatten().min()
     }
 
     /// Runs the timers, sends what waits to be sent and reports what has happened; how many of these there
     /// were.
     pub(crate) fn poll(&self, now: Instant, link: &dyn GsiLink) -> usize {
+        self.poll_queries(now);
         {
             let mut state = self.lock();
             if state.cm.poll_timeout().is_some_and(|at| at <= now) {
@@ -110,6 +122,16 @@ impl CmDriver {
             }
         }
         self.carry(now, link)
+    }
+
+    /// Looks at the neighbours that identifiers wait for, with nothing locked: an identifier's end needs the lock.
+    fn poll_queries(&self, now: Instant) {
+        let due = self.lock().queries.take_due(now);
+        for query in due {
+            if let Some(unanswered) = query.look(now) {
+                self.lock().queries.add(unanswered);
+            }
+        }
     }
 
     /// Access to the state machine and the tables.

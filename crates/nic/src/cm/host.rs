@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::Arc;
 
 use transport::Instant;
@@ -10,6 +10,7 @@ use transport::cm::{MadBytes, WillChange};
 use wire::Gid;
 
 use super::CmDriver;
+use super::resolve::Path;
 use crate::bag::ServiceAddress;
 use crate::engine::{self, Engine};
 use crate::gid::GidTable;
@@ -36,7 +37,14 @@ pub(crate) trait Host: GsiLink + Send + Sync {
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
     /// How this host would reach `dst`, through interface `oif` if not 0.
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route>;
+    /// Whether packets can take this way now; true as well where there is nobody to ask, or no way to find out.
+    fn knows_neighbour(&self, path: &Path) -> bool;
+    /// Has the kernel ask.
+    fn ask_neighbour(&self, path: &Path);
 }
+
+/// RFC 863.
+const DISCARD_PORT: u16 = 9;
 
 impl GsiLink for Engine {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
@@ -76,5 +84,35 @@ impl Host for Engine {
 
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {
         Netlink::new()?.route(dst, None, oif)
+    }
+
+    fn knows_neighbour(&self, path: &Path) -> bool {
+        let known = || -> io::Result<bool> {
+            let mut netlink = Netlink::new()?;
+            if !netlink.link(path.ifindex)?.has_neighbours || is_to_many(path.next_hop) {
+                return Ok(true);
+            }
+            Ok(netlink.neighbour(path.ifindex, path.next_hop)?.is_some_and(|row| row.mac.is_some()))
+        };
+        // In a sandbox without netlink the connection request finds out.
+        known().unwrap_or(true)
+    }
+
+    fn ask_neighbour(&self, path: &Path) {
+        let at = |ip, port| match ip {
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, path.ifindex).into(),
+            ip => SocketAddr::new(ip, port),
+        };
+        // A kernel that will not send it has no answer either, and the deadline passes.
+        let _unsent =
+            UdpSocket::bind(at(path.src, 0)).and_then(|s| s.send_to(&[], at(path.dst, DISCARD_PORT)));
+    }
+}
+
+/// Nobody has this address alone.
+fn is_to_many(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_multicast(),
     }
 }

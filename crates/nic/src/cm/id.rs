@@ -42,6 +42,7 @@ pub(super) struct IdInner {
 pub(super) enum Phase {
     Idle,
     Bound,
+    AddrQuery,
     AddrResolved,
     RouteResolved,
     Listen,

@@ -16,6 +16,7 @@ mod option;
 mod pace;
 mod port;
 mod qp;
+mod resolve;
 
 #[cfg(test)]
 mod tests;

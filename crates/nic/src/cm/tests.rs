@@ -12,12 +12,14 @@ use transport::{AsyncEventKind, Instant, QpAttrMask, QpState};
 use wire::{Gid, Qpn};
 
 use super::host::{Claim, GsiLink, Host};
+use super::resolve::Path;
 use super::*;
 use crate::bag::ServiceAddress;
 use crate::gid::{GidEntry, GidTable};
 use crate::sys::{PollFd, Route, poll};
 
 mod pace;
+mod resolve;
 
 struct Desk {
     driver: CmDriver,
@@ -25,6 +27,9 @@ struct Desk {
     now_ms: Arc<AtomicU64>,
     outbox: Mutex<Vec<(Gid, Gid, MadBytes)>>,
     claims: Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>,
+    /// Neighbours whose address on the link the kernel does not know, and how often it was made to ask for it.
+    strangers: Mutex<Vec<IpAddr>>,
+    asked: AtomicU64,
 }
 
 struct DeskClaim(Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>, (u16, u16, ServiceAddress));
@@ -76,6 +81,13 @@ impl Host for Desk {
         };
         Ok(Route { oif, prefsrc: Some(prefsrc), gateway: None, is_local })
     }
+    fn knows_neighbour(&self, path: &Path) -> bool {
+        assert_eq!(path.ifindex, 2, "the device's interface");
+        !self.strangers.lock().unwrap().contains(&path.next_hop)
+    }
+    fn ask_neighbour(&self, _path: &Path) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 struct World {
@@ -87,6 +99,7 @@ struct World {
 const A: usize = 0;
 const B: usize = 1;
 const PORT: u16 = 7174;
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
 impl World {
     fn new() -> Self {
@@ -109,6 +122,8 @@ impl World {
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),
                 claims: Arc::default(),
+                strangers: Mutex::default(),
+                asked: AtomicU64::new(0),
             })
         });
         Self { desks, now_ms, channels: [EventChannel::new().unwrap(), EventChannel::new().unwrap()] }
@@ -134,7 +149,7 @@ impl World {
     /// At A, up to connect.
     fn resolved(&self, port_space: PortSpace) -> Id {
         let id = self.id(A, port_space, 7);
-        id.resolve_addr(None, at(2, PORT)).unwrap();
+        id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
         assert_eq!(self.event(A).kind, CmEventKind::AddrResolved);
         id.resolve_route().unwrap();
         assert_eq!(self.event(A).kind, CmEventKind::RouteResolved);
@@ -301,7 +316,7 @@ fn nobody_listens_and_nobody_answers() {
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 8));
     let lost = world.id(A, PortSpace::Tcp, 0);
-    lost.resolve_addr(None, at(9, PORT)).unwrap();
+    lost.resolve_addr(None, at(9, PORT), RESOLVE_MAX).unwrap();
     lost.resolve_route().unwrap();
     drop((world.event(A), world.event(A)));
     lost.connect(None, b"").unwrap();
@@ -364,7 +379,7 @@ fn a_child_is_silent_until_it_is_accepted() {
 fn destroy_waits_for_acknowledgements() {
     let world = World::new();
     let client = world.id(A, PortSpace::Tcp, 0);
-    client.resolve_addr(None, at(2, PORT)).unwrap();
+    client.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     let event = world.event(A);
     let other = client.clone();
     let destroyer = thread::spawn(move || other.destroy());
@@ -379,7 +394,7 @@ fn destroy_waits_for_acknowledgements() {
 fn migrating_takes_unread_events_along() {
     let world = World::new();
     let client = world.id(A, PortSpace::Tcp, 0);
-    client.resolve_addr(None, at(2, PORT)).unwrap();
+    client.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     let channel = EventChannel::new().unwrap();
     client.migrate(&channel).unwrap();
     world.assert_no_event(A);
@@ -442,7 +457,7 @@ fn loopback_connects_processes_of_one_host() {
     listener.bind_addr(any(PORT)).unwrap();
     listener.listen(1).unwrap();
     let client = world.id(A, PortSpace::Tcp, 0);
-    client.resolve_addr(None, SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))).unwrap();
+    client.resolve_addr(None, SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)), RESOLVE_MAX).unwrap();
     client.resolve_route().unwrap();
     drop((world.event(A), world.event(A)));
     client.connect(None, b"").unwrap();
@@ -460,7 +475,7 @@ fn addresses_have_to_be_the_devices() {
     assert_eq!(number(bind([10, 0, 0, 77], 0)), libc::EADDRNOTAVAIL);
     let resolve = |ip: [u8; 4]| {
         let id = world.id(A, PortSpace::Tcp, 0);
-        id.resolve_addr(None, SocketAddr::from((ip, PORT))).map(|()| id)
+        id.resolve_addr(None, SocketAddr::from((ip, PORT)), RESOLVE_MAX).map(|()| id)
     };
     assert_eq!(number(resolve([192, 0, 2, 1])), libc::ENETUNREACH);
     let _id = resolve([10, 1, 0, 9]).unwrap();
@@ -511,7 +526,7 @@ fn options_have_a_length_and_a_time() {
     id.set_option(0, 3, &[14]).unwrap();
     assert_eq!(number(id.set_option(0, 9, &[1])), libc::ENOSYS);
     assert_eq!(number(id.set_option(1, 1, &[0; 72])), libc::EINVAL, "no address yet");
-    id.resolve_addr(None, at(2, PORT)).unwrap();
+    id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     id.set_option(1, 1, &[0; 72]).unwrap();
     drop(world.event(A));
     assert_eq!(world.event(A).kind, CmEventKind::RouteResolved);

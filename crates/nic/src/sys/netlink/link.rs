@@ -23,6 +23,8 @@ pub struct Link {
     pub is_loopback: bool,
     /// Frames begin with an Ethernet header.
     pub is_ethernet: bool,
+    /// Whoever is reached through it has an address on the link that must be asked for (ARP, neighbour discovery).
+    pub has_neighbours: bool,
     /// Receive queues it was made with; fewer may be in use.
     pub rx_queues: u32,
     /// The XDP programs on it, one per mode at most.
@@ -153,6 +155,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         is_up: flags & libc::IFF_UP as u32 != 0,
         is_loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
+        has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,
         rx_queues: 1,
         xdp: Vec::new(),
     };
