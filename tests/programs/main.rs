@@ -12,6 +12,7 @@ mod devices;
 mod kill;
 mod perftest;
 mod pingpong;
+mod reasons;
 mod rping;
 mod ucmatose;
 
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
 fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = devices::cases();
     cases.extend(cli::cases());
+    cases.extend(reasons::cases());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucmatose::cases(scale));

@@ -52,6 +52,8 @@ pub(crate) fn of_io(error: &io::Error) -> c_int {
         io::ErrorKind::AddrInUse => libc::EADDRINUSE,
         io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
         io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::ResourceBusy => libc::EBUSY,
+        io::ErrorKind::PermissionDenied => libc::EPERM,
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         io::ErrorKind::Unsupported => libc::EOPNOTSUPP,

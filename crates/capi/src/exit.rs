@@ -46,17 +46,25 @@ pub(crate) fn take_leave() {
     }
 }
 
+unsafe extern "C" {
+    /// stdout(3).
+    static stdout: *mut libc::FILE;
+}
+
 fn say_farewell() {
     let Some(device) = known_device() else { return };
     let device = &device.tail.device;
     leave_all();
     device.quiesce();
     if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
-        if let Some(port) = device.port() {
-            eprintln!("roxie: port {port}");
-        }
-        for (name, value) in device.counters().into_iter().filter(|row| row.1 != 0) {
-            eprintln!("roxie: {name} {value}");
-        }
+        let port = device.port().map(|port| format!("roxie: port {port}\n"));
+        let rows = device.counters().into_iter().filter(|row| row.1 != 0);
+        let lines: String =
+            port.into_iter().chain(rows.map(|(name, value)| format!("roxie: {name} {value}\n"))).collect();
+        // What the program has printed and stdio still keeps comes first: the part that has left may end inside a line.
+        // SAFETY: the C library's own stream, which lives as long as the process. Its lock may be held by a thread that
+        // this one is to outlive; then the time for the farewell passes.
+        unsafe { libc::fflush(stdout) };
+        eprint!("{lines}");
     }
 }

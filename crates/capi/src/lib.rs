@@ -11,6 +11,7 @@ mod fork;
 mod ibv;
 mod object;
 mod rdma;
+mod refusal;
 mod signal;
 
 /// The exported names, each a jump to the function of that name.

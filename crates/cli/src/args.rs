@@ -104,7 +104,8 @@ pub(crate) struct PortArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device could not be set up.
+  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device could not be set up,
+  2 if the command line, or a variable that stands for it, makes no sense.
 
 Examples:
   roxie run -- ibv_devinfo

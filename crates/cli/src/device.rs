@@ -1,14 +1,11 @@
 //! Which device: what the arguments say, and the environment where they say nothing.
 
 use roxie::port::PortChoice;
-use roxie::verbs::DeviceConfig;
+use roxie::verbs::{DeviceConfig, Refusal};
 
 use crate::args::{DeviceArgs, PortArgs};
 use crate::failure::{Failure, Outcome};
 use crate::netdev;
-
-/// Most bytes of a device's name: verbs programs keep it in 64 with the terminating zero (`IBV_SYSFS_NAME_MAX`).
-const NAME_MAX: usize = 63;
 
 impl DeviceArgs {
     /// The netdev and name to open.
@@ -25,11 +22,13 @@ impl DeviceArgs {
     pub(crate) fn check(&self) -> Outcome {
         let config = self.config();
         config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
-        match (&self.name, config.name.as_str()) {
-            // The environment's empty name means the default.
-            (None, "") => Ok(()),
-            (_, name) => check_name(name),
-        }
+        // In the environment the empty name means the default.
+        let named = if self.name.as_deref() == Some("") {
+            Err(Refusal::BadName(String::new()))
+        } else {
+            config.check_name()
+        };
+        named.map_err(|bad| Failure::new(bad.to_string()).hint(bad.remedy()).code(2))
     }
 }
 
@@ -41,17 +40,6 @@ impl PortArgs {
     }
 }
 
-/// Programs put the name into paths.
-fn check_name(name: &str) -> Outcome {
-    let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(good) {
-        return Ok(());
-    }
-    Err(Failure::new(format!("'{name}' cannot name a device"))
-        .hint(format!("use 1 to {NAME_MAX} letters, digits, '_', '-' or '.'"))
-        .code(2))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,10 +48,10 @@ mod tests {
     fn device_names_are_checked() {
         let named = |name: &str| DeviceArgs { name: Some(name.to_owned()), netdev: None };
         assert!(DeviceArgs::default().check().is_ok());
-        for good in ["mlx5_0", &"x".repeat(NAME_MAX)] {
+        for good in ["mlx5_0", &"x".repeat(DeviceConfig::NAME_MAX)] {
             assert!(named(good).check().is_ok(), "{good}");
         }
-        for bad in ["", "a/b", "a b", &"x".repeat(NAME_MAX + 1)] {
+        for bad in ["", "a/b", "a b", &"x".repeat(DeviceConfig::NAME_MAX + 1)] {
             assert!(named(bad).check().is_err(), "{bad}");
         }
     }

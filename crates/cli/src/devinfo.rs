@@ -4,7 +4,7 @@ use roxie::verbs::{Context, Device};
 use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
 /// Prints what the device is.
@@ -34,7 +34,9 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
 /// The device that `args` and the environment name.
 pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
     args.check()?;
-    Device::open(&args.config()).and_then(|device| device.context()).during("opening the device")
+    Device::open(&args.config())
+        .and_then(|device| device.context())
+        .map_err(|error| Failure::of_device("opening the device", &error))
 }
 
 fn describe(context: &Context) -> Value {

@@ -1,12 +1,15 @@
 //! Why a subcommand ended, in words for people, with what to do about it and the exit code.
 
 use std::fmt;
+use std::io;
+
+use roxie::verbs::remedy;
 
 /// A failed subcommand.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    what: String,
-    hint: Option<String>,
+    pub(crate) what: String,
+    pub(crate) hint: Option<String>,
     /// Exit code of the process.
     pub(crate) code: u8,
 }
@@ -25,6 +28,12 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The device cannot be had: `step: error`, with what can be done about it.
+    pub(crate) fn of_device(step: &str, error: &io::Error) -> Self {
+        let failure = Self::new(format!("{step}: {error}"));
+        failure.hint(remedy(error).unwrap_or_else(|| "'roxie doctor' may know more".to_owned()))
     }
 
     /// Changes the exit code.

@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nix::unistd::Uid;
 
@@ -18,6 +19,11 @@ const NAMES: [(&str, [&str; 2]); 2] = [
     ("libibverbs.so", ["libibverbs.so.1", "libibverbs.so"]),
     ("librdmacm.so", ["librdmacm.so.1", "librdmacm.so"]),
 ];
+
+/// What our directories are called, with a fingerprint behind it.
+const PREFIX: &str = "lib-";
+/// A directory without libraries is left alone for so long: another process may be about to fill it.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// The built libraries.
 #[derive(Debug)]
@@ -34,11 +40,8 @@ impl Libraries {
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
-            Failure::new(format!(
-                "libibverbs.so and librdmacm.so are not built (looked beside {})",
-                exe.display()
-            ))
-            .hint("run: cargo build --release")
+            Failure::new(format!("libibverbs.so and librdmacm.so are not beside {}", exe.display()))
+                .hint("'cargo build --release' makes all three; keep them together, or the libraries in ../lib/roxie")
         })
     }
 
@@ -52,7 +55,10 @@ impl Libraries {
 
     /// A private directory with all four names as links to the libraries, made or brought up to date.
     pub(crate) fn link(&self) -> Outcome<PathBuf> {
-        let dir = private_dir(&format!("lib-{:016x}", fingerprint(&self.dir)))?;
+        let dir = private_dir(&format!("{PREFIX}{:016x}", fingerprint(&self.dir)))?;
+        if let Some(base) = dir.parent() {
+            sweep(base, SystemTime::now());
+        }
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
             let target = file.canonicalize().during(&file.display().to_string())?;
             for name in names {
@@ -125,6 +131,29 @@ fn point(link: &Path, target: &Path) -> Outcome {
     made.and_then(|()| fs::rename(&fresh, link)).during(&format!("linking {}", link.display()))
 }
 
+/// Removes directories of builds that no longer exist. What is in use leads to libraries that exist; what several
+/// processes want to remove, one of them does.
+fn sweep(base: &Path, now: SystemTime) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for dir in entries.flatten().map(|entry| entry.path()) {
+        let ours = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {
+            // In the future: clocks differ, and then it is young.
+            now.duration_since(meta.modified().ok()?).ok()
+        });
+        if !ours || age.is_none_or(|age| age < ABANDONED) {
+            continue;
+        }
+        let Ok(links) = fs::read_dir(&dir) else { continue };
+        let links: Vec<PathBuf> = links.flatten().map(|entry| entry.path()).collect();
+        if links.iter().all(|link| link.is_symlink() && !link.exists()) {
+            // Whatever remains does no harm, and the next call tries again.
+            links.iter().for_each(|link| drop(fs::remove_file(link)));
+            drop(fs::remove_dir(&dir));
+        }
+    }
+}
+
 /// FNV-1a of a path: two builds get two directories, so neither disturbs a program of the other.
 fn fingerprint(path: &Path) -> u64 {
     use std::os::unix::ffi::OsStrExt;
@@ -162,6 +191,35 @@ mod tests {
         assert!(own(&link, Uid::effective()).is_err());
         assert!(own(&open, Uid::effective()).is_err());
         assert!(own(&base, Uid::from_raw(Uid::effective().as_raw() + 1)).is_err());
+        fs::remove_dir_all(base).expect("cleaned");
+    }
+
+    #[test]
+    fn only_directories_of_builds_that_are_gone_are_swept() {
+        let base = scratch("sweep");
+        let library = base.join("libibverbs.so");
+        fs::write(&library, "").expect("a library");
+        let make = |name: &str, target: &Path| {
+            let dir = base.join(name);
+            fs::create_dir(&dir).expect("made");
+            symlink(target, dir.join("libibverbs.so.1")).expect("linked");
+            dir
+        };
+        let (used, gone) = (make("lib-used", &library), make("lib-gone", Path::new("/nonexistent/lib")));
+        let (foreign, full) =
+            (make("other", Path::new("/nonexistent")), make("lib-full", Path::new("/nonexistent")));
+        fs::write(full.join("precious"), "").expect("somebody's file");
+        sweep(&base, SystemTime::now());
+        assert!(gone.exists(), "somebody may be about to fill it");
+        let later = SystemTime::now() + 2 * ABANDONED;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| sweep(&base, later));
+            }
+        });
+        assert!(!gone.exists());
+        assert!(used.join("libibverbs.so.1").exists() && full.join("precious").exists());
+        assert!(foreign.join("libibverbs.so.1").is_symlink());
         fs::remove_dir_all(base).expect("cleaned");
     }
 

@@ -21,6 +21,9 @@ const NOT_FOUND: u8 = 127;
 pub(crate) fn run(args: &RunArgs) -> Outcome {
     let variables = env::variables(&args.device, &args.port)?;
     let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
+    if program.is_empty() {
+        return Err(Failure::new("the command is an empty word").code(NOT_FOUND));
+    }
     let found = search(Path::new(program));
     if let Some(warning) = found.as_deref().and_then(blind_to_us) {
         eprintln!("roxie: warning: {warning}");

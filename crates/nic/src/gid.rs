@@ -15,6 +15,7 @@ use transport::PathMtu;
 use wire::Gid;
 
 use crate::sys::{Address, Link, Netlink};
+use crate::verbs::Refusal;
 
 /// One row of the GID table; the index is its position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -83,14 +84,20 @@ impl GidTable {
     /// up and has an address, or else of `lo`.
     ///
     /// # Errors
-    /// `ENODEV` if there is no such netdev, `EADDRNOTAVAIL` if it has no address.
+    /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no address.
     pub fn read(netdev: Option<&str>) -> io::Result<GidTable> {
         let mut netlink = Netlink::new()?;
         let (links, addresses) = (netlink.links()?, netlink.addresses()?);
         let default = default_interface(&mut netlink);
-        let link = choose(&links, &addresses, netdev, default).ok_or_else(|| errno(libc::ENODEV))?;
+        let link = choose(&links, &addresses, netdev, default).ok_or_else(|| Refusal::NoNetdev {
+            name: netdev.unwrap_or("lo").to_owned(),
+            known: links.iter().map(|link| link.name.clone()).collect(),
+        })?;
         let entries = rows(link, &links, &addresses);
-        let first = entries.first().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+        let first = entries.first().ok_or_else(|| Refusal::NoAddress {
+            netdev: link.name.clone(),
+            is_down_loopback: link.is_loopback && !link.is_up,
+        })?;
         Ok(GidTable {
             netdev: link.name.clone(),
             ifindex: link.index,
@@ -254,10 +261,6 @@ fn node_guid(link: &Link, first: &Gid) -> [u8; 8] {
     [0, 0, 0, 0xff, w, x, y, z]
 }
 
-fn errno(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +399,6 @@ mod tests {
         assert_eq!(lo.entries[0].gid.ip(), Ipv4Addr::LOCALHOST);
         assert_eq!(lo.active_mtu(), PathMtu::M4096);
         let error = GidTable::read(Some("no-such-netdev")).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -13,6 +13,7 @@ mod fork;
 pub mod gid;
 mod gsi;
 mod mr;
+mod notice;
 pub mod page_pool;
 pub mod port;
 mod rx;
@@ -24,5 +25,6 @@ mod tx;
 pub mod verbs;
 pub mod xdp;
 
+pub use notice::notice;
 pub use transport;
 pub use wire;

@@ -16,7 +16,7 @@ use roxie::verbs::{Context, Device, DeviceConfig};
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
-use crate::{exit, fork, signal};
+use crate::{exit, fork, refusal, signal};
 
 use super::{cq, cq_ex, post, qp, query, srq};
 
@@ -82,7 +82,7 @@ fn copy_name(to: &mut [c_char], name: &str) {
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
-    let device = device().ok();
+    let device = device().inspect_err(refusal::explain).ok();
     // SAFETY: plain allocation; freed by ibv_free_device_list.
     let list: *mut *mut ibv_device = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();
     if list.is_null() {
@@ -190,7 +190,10 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     let Some(object) = (unsafe { DeviceObject::from_ptr(device) }) else { return null(libc::EINVAL) };
     match open(object) {
         Ok(context) => context,
-        Err(error) => null(of_io(&error)),
+        Err(error) => {
+            refusal::explain(&error);
+            null(of_io(&error))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_mr, ibv_pd};
 use crate::errno::{code, null, of_io};
 use crate::object::Object;
+use crate::refusal;
 
 use super::device::ContextObject;
 
@@ -27,7 +28,11 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     let Some(object) = (unsafe { ContextObject::from_ptr(context) }) else { return null(libc::EINVAL) };
     match object.tail.context.alloc_pd() {
         Ok(pd) => PdObject::export(ibv_pd { context, handle: 0 }, pd),
-        Err(error) => null(of_io(&error)),
+        // The engine does not start.
+        Err(error) => {
+            refusal::explain(&error);
+            null(of_io(&error))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::abi::objects::ibv_pd;
 use crate::errno::{null, set_errno};
 use crate::ibv::device::{device, ibv_open_device};
 use crate::ibv::pd_mr::ibv_alloc_pd;
+use crate::refusal;
 
 /// The context and protection domain that every identifier shares; open for the life of the process.
 #[derive(Clone, Copy)]
@@ -44,7 +45,7 @@ impl<T: Copy> Shared<T> {
 fn context() -> *mut ibv_context {
     let mut slot = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
     let context = slot.get_or_make(|| {
-        let device = device().inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
+        let device = device().inspect_err(refusal::explain).inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
         // SAFETY: a device of ours.
         let opened = unsafe { ibv_open_device(device.public()) };
         (!opened.is_null()).then(|| opened.expose_provenance())

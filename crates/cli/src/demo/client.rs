@@ -10,7 +10,7 @@ use super::order::{Answer, Order};
 use super::report::{Report, child, wrong};
 use super::{connection, figures, pattern, server};
 use crate::args::DemoRoleArgs;
-use crate::failure::{During, Outcome};
+use crate::failure::{During, Failure, Outcome};
 
 /// Sizes around every boundary: words, header fields, path MTUs, windows.
 const SIZES: [usize; 24] = [
@@ -24,7 +24,7 @@ const ATOMICS: u64 = 1000;
 pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
     child(|| {
         let context = server::open(args)?;
-        let pd = context.alloc_pd().during("starting the engine")?;
+        let pd = context.alloc_pd().map_err(|error| Failure::of_device("starting the engine", &error))?;
         let end = Endpoint::new(&context, &pd)?;
         let start = Instant::now();
         let (_connection, remote) =

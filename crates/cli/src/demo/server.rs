@@ -10,13 +10,13 @@ use super::order::{Answer, Order};
 use super::report::child;
 use super::{connection, pattern};
 use crate::args::DemoRoleArgs;
-use crate::failure::{During, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// The process.
 pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
     child(|| {
         let context = open(args)?;
-        let pd = context.alloc_pd().during("starting the engine")?;
+        let pd = context.alloc_pd().map_err(|error| Failure::of_device("starting the engine", &error))?;
         let end = Endpoint::new(&context, &pd)?;
         let _connection = connection::accept(&context, &end, SocketAddr::new(args.address, args.port))?;
         while obey(&end)? {}
@@ -27,7 +27,9 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
 /// The device of either process.
 pub(super) fn open(args: &DemoRoleArgs) -> Outcome<Context> {
     let config = DeviceConfig { netdev: Some(args.netdev.clone()), ..DeviceConfig::default() };
-    Device::open(&config).and_then(|device| device.context()).during("opening the device")
+    Device::open(&config)
+        .and_then(|device| device.context())
+        .map_err(|error| Failure::of_device("opening the device", &error))
 }
 
 /// Does what the client asks; false after the last order.

@@ -1,6 +1,6 @@
 //! Libraries, network interfaces, and the device itself.
 
-use roxie::verbs::{Device, DeviceConfig};
+use roxie::verbs::{Device, DeviceConfig, remedy};
 
 use super::Check;
 use crate::args::DeviceArgs;
@@ -20,10 +20,10 @@ fn libraries() -> Check {
         Ok(found) => {
             Check::ok(NAME, format!("libibverbs.so.1 and librdmacm.so.1 in {}", found.dir.display()))
         }
-        Err(_) => Check::warn(
+        Err(missing) => Check::warn(
             NAME,
-            "libibverbs.so and librdmacm.so are not beside this program: 'roxie run' cannot work, 'roxie demo' can",
-            "run: cargo build --release",
+            format!("{}: 'roxie run' cannot work, 'roxie demo' can", missing.what),
+            missing.hint.unwrap_or_default(),
         ),
     }
 }
@@ -50,11 +50,15 @@ fn interface(name: &str) -> Check {
 fn device(args: &DeviceArgs) -> Check {
     const NAME: &str = "device";
     match Device::open(&args.config()) {
-        Ok(device) => Check::ok(NAME, format!("{} on {}", device.name(), device.gids().netdev)),
-        Err(error) => Check::bad(
-            NAME,
-            error.to_string(),
-            format!("choose with --netdev: {}", netdev::names().join(", ")),
-        ),
+        Ok(device) => {
+            let gids = device.gids();
+            let text = format!("{} on {}", device.name(), gids.netdev);
+            if gids.up {
+                return Check::ok(NAME, text);
+            }
+            let remedy = format!("as root: ip link set {} up, or choose another with --netdev", gids.netdev);
+            Check::bad(NAME, format!("{text}, which is down"), remedy)
+        }
+        Err(error) => Check::bad(NAME, error.to_string(), remedy(&error).unwrap_or_default()),
     }
 }

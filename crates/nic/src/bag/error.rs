@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use crate::sys::Credentials;
 
@@ -40,6 +41,32 @@ pub enum JoinError {
     TooFewDescriptors,
 }
 
+impl JoinError {
+    /// What can be done about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        const APART: &str = "start in a network namespace of its own: unshare -rn";
+        match self {
+            JoinError::PortBusy { .. } if Path::new("/sys/module/rdma_rxe").exists() => {
+                format!("as root: rdma link delete NAME, or modprobe -r rdma_rxe; or {APART}")
+            }
+            JoinError::PortBusy { .. } => format!("stop the program that has it, or {APART}"),
+            JoinError::Silent { member, .. } => {
+                format!("see what process {} does; a stopped one must go on or end", member.pid)
+            }
+            JoinError::Foreign { member, .. } => format!("run as user {}, or {APART}", member.uid),
+            JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
+                format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
+            }
+            JoinError::Refused { .. } => "'roxie doctor' may know more".to_owned(),
+            JoinError::Full => "end some, or use several network namespaces".to_owned(),
+            JoinError::TooFewDescriptors => {
+                "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
+            }
+        }
+    }
+}
+
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -50,7 +77,7 @@ impl fmt::Display for JoinError {
                 write!(f, "UDP port {port} is served by process {pid} of user {uid}, which does not answer")
             }
             JoinError::Foreign { port, member: Credentials { pid, uid } } => {
-                write!(f, "UDP port {port} belongs to process {pid} of another user ({uid})")
+                write!(f, "UDP port {port} belongs to process {pid} of user {uid}; users do not share it")
             }
             JoinError::Refused { errno, member: Credentials { pid, uid } } => {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))

@@ -122,18 +122,29 @@ fn ask_for_bag(
     member: Credentials,
 ) -> Result<OwnedFd, JoinError> {
     let silent = JoinError::Silent { port: config.udp_port, member };
+    // Root's processes answer root alone; others they hang up on.
+    let hung_up = if member.uid == sys::effective_uid() {
+        silent
+    } else {
+        JoinError::Foreign { port: config.udp_port, member }
+    };
     let refused = |errno| JoinError::Refused { errno, member };
     let mut out = [0; SHORT_MAX];
     let len = Record::Join { pid: std::process::id() }.emit(None, &mut out);
     // A member that dies meanwhile looks silent; the next scan will not find it.
-    sys::send_record(connection.as_fd(), &out[..len], &[], &[]).map_err(|_| silent)?;
+    sys::send_record(connection.as_fd(), &out[..len], &[], &[]).map_err(|_| hung_up)?;
     let mut fds = [PollFd::readable(connection.as_raw_fd())];
     sys::poll(&mut fds, Some(ANSWER_NS)).map_err(|_| silent)?;
     let (mut answer, mut passed) = ([0; SHORT_MAX], Vec::new());
     let received =
-        sys::recv_record(connection.as_fd(), &mut answer, &mut passed, false).map_err(|_| silent)?;
+        sys::recv_record(connection.as_fd(), &mut answer, &mut passed, false).map_err(|e| {
+            match e.kind() {
+                io::ErrorKind::WouldBlock => silent,
+                _ => hung_up,
+            }
+        })?;
     if received.len == 0 {
-        return Err(silent);
+        return Err(hung_up);
     }
     match (Record::parse(&answer[..received.len], config.udp_port), passed.pop()) {
         (Ok(Record::Welcome { udp_port }), Some(bag)) if udp_port == config.udp_port => Ok(bag),

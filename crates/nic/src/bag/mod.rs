@@ -41,6 +41,7 @@ use wire::{Gid, ROCE_PORT};
 
 use crate::port::RxTrain;
 use crate::sys::{self, Credentials, KeptLock};
+use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
 use group::Contents;
 use join::Claim;
@@ -71,14 +72,14 @@ impl DomainConfig {
     /// The default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set.
     ///
     /// # Errors
-    /// `EINVAL` if the variable makes no sense.
+    /// Kind `InvalidInput`, with a [`Refusal`] inside, if the variable makes no sense.
     pub fn from_env() -> io::Result<DomainConfig> {
         match std::env::var_os("ROXIE_DOMAIN") {
             None => Ok(DomainConfig::default()),
             Some(value) => value
                 .to_str()
                 .and_then(DomainConfig::parse)
-                .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)),
+                .ok_or_else(|| Refusal::BadDomain(value.to_string_lossy().into_owned()).into()),
         }
     }
 

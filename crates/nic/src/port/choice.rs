@@ -7,7 +7,9 @@ use std::io;
 use super::{Port, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
 use crate::bag::Membership;
 use crate::gid::GidTable;
+use crate::notice;
 use crate::sys::XdpMode;
+use crate::verbs::Refusal;
 use crate::xdp::Mode;
 
 /// What kind of port to open, and how.
@@ -98,8 +100,8 @@ impl std::error::Error for BadVariable {}
 /// Opens the port of a member of a domain. What is not as asked for is said on standard error, once.
 ///
 /// # Errors
-/// With [`PortKind::Xsk`], why it is not possible: `EBUSY` if there is somebody else's program or socket, `EPERM`,
-/// `EOPNOTSUPP`, and what the kernel says.
+/// With [`PortKind::Xsk`], a [`Refusal`] with why it is not possible: somebody else's program or socket, privileges,
+/// what the kernel says.
 pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
     let (ifindex, udp_port) = (netdev.ifindex, bag.udp_port());
     let udp =
@@ -112,7 +114,7 @@ pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> i
     let (error, udp) = match XskPort::open(config) {
         Ok(port) => {
             if let Some(why) = port.not_native() {
-                eprintln!("roxie: AF_XDP on {name} in generic mode: {why}");
+                notice(format_args!("AF_XDP on {name} in generic mode: {why}"));
             }
             return Ok(Box::new(port));
         }
@@ -120,19 +122,14 @@ pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> i
     };
     match (&error, choice.kind) {
         (XskError::Owned { .. }, _) => {
-            eprintln!("roxie: AF_XDP on {name}: {error}, so this one uses UDP sockets");
+            notice(format_args!("AF_XDP on {name}: {error}, so this one uses UDP sockets"));
             Ok(Box::new(udp))
         }
         (_, PortKind::Auto) => {
-            eprintln!("roxie: no AF_XDP on {name}, using UDP sockets: {error}");
+            notice(format_args!("no AF_XDP on {name}, using UDP sockets: {error}"));
             Ok(Box::new(udp))
         }
-        _ => {
-            let remedy = error.remedy();
-            let or = if remedy.is_empty() { "" } else { ", or " };
-            eprintln!("roxie: no AF_XDP on {name}: {error} ({remedy}{or}use --port udp)");
-            Err(io::Error::from_raw_os_error(error.errno()))
-        }
+        _ => Err(Refusal::NoXsk { netdev: name.clone(), error }.into()),
     }
 }
 

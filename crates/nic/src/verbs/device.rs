@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
-use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr};
+use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr, Refusal};
 use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
@@ -35,11 +35,27 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
+    /// Most bytes of a device's name: verbs programs keep it in 64 with the terminating zero (`IBV_SYSFS_NAME_MAX`).
+    pub const NAME_MAX: usize = 63;
+
     /// From `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
     #[must_use]
     pub fn from_env() -> Self {
         let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
         Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV"), port: None }
+    }
+
+    /// Programs put the name into paths.
+    ///
+    /// # Errors
+    /// [`Refusal::BadName`].
+    pub fn check_name(&self) -> Result<(), Refusal> {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        // The empty name means the default.
+        if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) {
+            return Ok(());
+        }
+        Err(Refusal::BadName(self.name.clone()))
     }
 }
 
@@ -59,8 +75,10 @@ impl Device {
     /// Finds the netdev and reads its addresses.
     ///
     /// # Errors
-    /// `ENODEV` if there is no such interface, `EADDRNOTAVAIL` if it has no address; errors of netlink.
+    /// A [`Refusal`] inside; kind `NotFound` if there is no such interface, `AddrNotAvailable` if it has no address,
+    /// `InvalidInput` for a name that programs could not put into paths. Errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
+        config.check_name()?;
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         Ok(Self(Arc::new(DeviceInner { name, gids, port: config.port, engine: Arc::default() })))
@@ -132,10 +150,7 @@ impl Device {
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
         }
-        let choice = self.0.port.map_or_else(PortChoice::from_env, Ok).map_err(|bad| {
-            eprintln!("roxie: {bad}");
-            io::Error::from_raw_os_error(libc::EINVAL)
-        })?;
+        let choice = self.0.port.map_or_else(PortChoice::from_env, Ok).map_err(Refusal::BadVariable)?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
         let port = port::choice::open(choice, &bag, &self.gids())?;

@@ -9,6 +9,7 @@ mod cq;
 mod device;
 mod pd;
 mod qp;
+mod refusal;
 mod srq;
 
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
@@ -17,4 +18,5 @@ pub use cq::{CompChannel, Cq};
 pub use device::{AsyncElement, AsyncEvent, Context, Device, DeviceConfig};
 pub use pd::{Ah, Mr, Pd};
 pub use qp::{PostGuard, Qp, QpInitAttr};
+pub use refusal::{Refusal, remedy};
 pub use srq::{Srq, SrqAttr, SrqInitAttr};

@@ -1,0 +1,117 @@
+//! Programs that find no device, and people who ask why: the cause and the remedy are said, once.
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::Ended;
+
+use crate::case::{Case, good, roxie, says};
+
+/// What the libraries begin with.
+const REASON: &str = "roxie: no device: ";
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for user in [User::Root, User::Ordinary] {
+        let place = Place::new(Topology::Loopback, Family::V4, user);
+        cases.push(Case::new(place, "a program without a device says why", "rping", move |lab, name| {
+            table().iter().try_for_each(|row| told(lab, &place, name, row))
+        }));
+        cases.push(Case::new(
+            place,
+            "statistics have lines of their own",
+            "ib_write_bw",
+            move |lab, name| statistics(lab, &place, name),
+        ));
+    }
+    let place = Place::new(Topology::Loopback, Family::V4, User::Root);
+    cases.push(Case::new(place, "another user has the address", "rping", move |lab, name| {
+        strangers(lab, &place, name)
+    }));
+    cases.push(Case::new(place, "the doctor and netdevs that are down", "ip", move |lab, name| {
+        down(lab, &place, name)
+    }));
+    cases
+}
+
+/// What a shell does in an environment where there was a device, and what is said then.
+fn table() -> [(&'static str, &'static str); 7] {
+    [
+        ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
+        ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "there are: lo"),
+        ("ROXIE_NAME=a/b ibv_devinfo", "'a/b' cannot name a device"),
+        ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y names no domain"),
+        ("ROXIE_PORT=tcp rping -c -a 127.0.0.1", "ROXIE_PORT=tcp is none of udp"),
+        ("ulimit -n 30; rping -c -a 127.0.0.1", "ulimit -n 1024"),
+        ("ulimit -n 30; ibv_rc_pingpong", "ulimit -n 1024"),
+    ]
+}
+
+fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -> Result<(), String> {
+    let ended = shell(lab, place, name, script)?;
+    says(&ended, reason)?;
+    if ended.output.matches(REASON).count() != 1 {
+        return Err(format!("one line is enough\n{}", ended.describe()));
+    }
+    let quiet = shell(lab, place, name, &format!("export ROXIE_QUIET=1; {script}"))?;
+    if quiet.output.contains("roxie: ") {
+        return Err(format!("ROXIE_QUIET was not heard\n{}", quiet.describe()));
+    }
+    Ok(())
+}
+
+/// `roxie run -- sh -c script`.
+fn shell(lab: &Lab, place: &Place, name: &str, script: &str) -> Result<Ended, String> {
+    roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", script])
+}
+
+fn statistics(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    // Standard output is a file, so its end still waits in the program's buffer.
+    let bandwidth = format!("ib_write_bw -a -n 5 -F -p {}", lab.port());
+    let script = format!("{bandwidth} >/dev/null & sleep 0.3; ROXIE_STATS=1 {bandwidth} 127.0.0.1; wait");
+    let ended = good(shell(lab, place, name, &script)?)?;
+    let torn = ended.output.lines().find(|line| line.find("roxie: ").is_some_and(|at| at > 0));
+    says(&ended, "\nroxie: sent_pkts ")?;
+    torn.map_or(Ok(()), |line| Err(format!("not on its own line: {line}\n{}", ended.describe())))
+}
+
+/// Root's process serves the address; what nobody is told, and the other way round.
+fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let roxie_is = lab.roxie().display().to_string();
+    for (owner, other, uid) in [("", NOBODY, 0), (NOBODY, "", 65534)] {
+        let script = format!(
+            "{owner} {roxie_is} run -- rping -s -a 127.0.0.1 & server=$!; sleep 0.5; cd /
+             {other} {roxie_is} run -- rping -c -a 127.0.0.1 -C 1
+             {other} {roxie_is} demo --no-figures
+             {other} {roxie_is} doctor; kill $server"
+        );
+        let ended = shell(lab, place, name, &script)?;
+        let reasons = [
+            format!("{REASON}UDP port 4791 belongs to process "),
+            format!(
+                "of user {uid}; users do not share it (run as user {uid}, or start in a network namespace"
+            ),
+            "roxie: server: starting the engine: UDP port 4791 belongs to process".to_owned(),
+            format!("       run as user {uid}, or"),
+            format!("belongs to roxie processes of user {uid}"),
+            "1 thing must be mended first".to_owned(),
+        ];
+        reasons.iter().try_for_each(|reason| says(&ended, reason))?;
+    }
+    Ok(())
+}
+
+fn down(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let roxie_is = lab.roxie().display().to_string();
+    let doctor = |script: &str| shell(lab, place, name, &format!("unshare -n sh -c '{script}'"));
+    let ended = doctor(&format!("{roxie_is} doctor"))?;
+    says(&ended, "no network interface is up, not even lo")?;
+    says(&ended, "ip link set lo up")?;
+    let ended = doctor(&format!("{roxie_is} doctor -i nonesuch"))?;
+    says(&ended, "no network interface called")?;
+    let dummy = "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; ip address add 10.9.8.7/24 dev d0";
+    let ended = doctor(&format!("{dummy}; {roxie_is} doctor -i d0"))?;
+    says(&ended, "roxie0 on d0, which is down")?;
+    says(&ended, "ip link set d0 up")?;
+    good(doctor(&format!("{dummy}; ip link set d0 up; {roxie_is} doctor -i d0"))?).map(drop)
+}
