@@ -7,6 +7,7 @@ pub mod bpf;
 mod capability;
 mod clock;
 mod epoll;
+mod ethtool;
 mod eventfd;
 mod fork;
 mod memory;
@@ -28,13 +29,14 @@ pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
 pub use clock::now_ns;
 pub use epoll::Epoll;
+pub use ethtool::driver_counters;
 pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use memory::memory_file;
 pub use mmap::Mmap;
 pub use netlink::{
-    Address, AddressMonitor, AttachedXdp, Link, Neighbour, NetEvent, NetEvents, Netlink, Route, XdpFeatures,
-    XdpMode, xdp_features,
+    Address, AddressMonitor, AttachedXdp, Link, LinkCounters, Neighbour, NetEvent, NetEvents, Netlink, Route,
+    XdpFeatures, XdpMode, xdp_features,
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll};

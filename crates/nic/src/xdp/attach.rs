@@ -3,6 +3,7 @@
 //! A link never replaces what is there, neither another tool's program nor one of ours; and the mode is always named,
 //! because a link without one takes whatever the driver has.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -43,19 +44,22 @@ pub struct Attached {
 /// [`AttachError::Occupied`] if there is a program already, in whichever mode.
 pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attached, AttachError> {
     let (program, maps) = Program::load_with_maps(program)?;
+    attach_loaded(ifindex, program, maps, mode)
+}
+
+/// Puts a loaded program on interface `ifindex`; `maps` are those of its definition, in order.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_loaded(
+    ifindex: u32,
+    program: Program,
+    maps: Vec<Map>,
+    mode: Mode,
+) -> Result<Attached, AttachError> {
     let id = program.info()?.id;
-    let on = |mode| link(ifindex, &program, mode).map(|link| (link, mode));
-    let ((link, mode), not_native) = match mode {
-        Mode::Only(mode) => (on(mode)?, None),
-        Mode::Auto => match xdp_features(ifindex) {
-            Ok(features) if !features.native() => (on(XdpMode::Generic)?, None),
-            // Kernels that do not tell (before 6.3) are tried as well.
-            _ => match on(XdpMode::Native) {
-                Err(error @ AttachError::Refused { .. }) => (on(XdpMode::Generic)?, Some(error.to_string())),
-                done => (done?, None),
-            },
-        },
-    };
+    let Tried { done: link, mode, not_native } =
+        choose_mode(ifindex, mode, |mode| link(ifindex, &program, mode))?;
     Ok(Attached {
         link,
         program,
@@ -69,21 +73,56 @@ pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attach
     })
 }
 
+/// What worked, in which mode, and why not natively if that was tried in vain.
+pub(super) struct Tried<T> {
+    pub(super) done: T,
+    pub(super) mode: XdpMode,
+    pub(super) not_native: Option<String>,
+}
+
+/// Attaches by `on` in the mode that is wanted, which for [`Mode::Auto`] depends on what the driver says it can do and
+/// on what it takes.
+pub(super) fn choose_mode<T>(
+    ifindex: u32,
+    mode: Mode,
+    mut on: impl FnMut(XdpMode) -> Result<T, AttachError>,
+) -> Result<Tried<T>, AttachError> {
+    let mut tried = |mode, not_native| on(mode).map(|done| Tried { done, mode, not_native });
+    match mode {
+        Mode::Only(mode) => tried(mode, None),
+        Mode::Auto => match xdp_features(ifindex) {
+            Ok(features) if !features.native() => tried(XdpMode::Generic, None),
+            // Kernels that do not tell (before 6.3) are tried as well.
+            _ => match tried(XdpMode::Native, None) {
+                Err(error @ AttachError::Refused { .. }) => tried(XdpMode::Generic, Some(error.to_string())),
+                done => done,
+            },
+        },
+    }
+}
+
+/// The program that is there, if that is what the kernel's refusal means.
+pub(super) fn occupied(netlink: &mut Netlink, ifindex: u32, error: &io::Error) -> Option<AttachError> {
+    if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
+        return None;
+    }
+    let there = *netlink.link(ifindex).ok()?.xdp.first()?;
+    let name = Program::by_id(there.program_id).and_then(|program| program.info());
+    Some(AttachError::Occupied {
+        id: there.program_id,
+        name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
+        mode: there.mode,
+    })
+}
+
 fn link(ifindex: u32, program: &Program, mode: XdpMode) -> Result<XdpLink, AttachError> {
     let error = match XdpLink::attach(program, ifindex, mode) {
         Ok(link) => return Ok(link),
         Err(error) => error,
     };
     let mut netlink = Netlink::new()?;
-    if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
-        && let Some(there) = netlink.link(ifindex)?.xdp.first()
-    {
-        let name = Program::by_id(there.program_id).and_then(|program| program.info());
-        return Err(AttachError::Occupied {
-            id: there.program_id,
-            name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
-            mode: there.mode,
-        });
+    if let Some(occupied) = occupied(&mut netlink, ifindex, &error) {
+        return Err(occupied);
     }
     let why = netlink.why_not_attach(ifindex, program.as_fd(), mode);
     Err(AttachError::Refused { mode, error, why })

@@ -2,10 +2,12 @@
 
 mod attach;
 mod error;
+mod install;
 mod steer;
 
-pub use attach::{Attached, Mode, attach};
+pub use attach::{Attached, Mode, attach, attach_loaded};
 pub use error::AttachError;
+pub use install::{Installed, RemoveError, install, remove};
 pub use steer::Steering;
 
 #[cfg(all(test, not(loom)))]

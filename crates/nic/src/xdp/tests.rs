@@ -199,3 +199,58 @@ fn only_packets_for_our_addresses_and_slots_are_steered() {
     let whole = roce(ours, 0x12_3456, 4791);
     assert!(!steered(&whole[..14 + 20 + 8 + 11]), "no room for a BTH");
 }
+
+#[test]
+fn an_installed_program_stays_and_is_replaced_on_request_only() {
+    let Some(veth0) = veth() else { return };
+    let load = |action| Program::load_with_maps(&verdict(action)).unwrap().0;
+    let (pass, drop_all) = (load(XdpAction::Pass), load(XdpAction::Drop));
+    let id = |program: &Program| program.info().unwrap().id;
+    let first = install(veth0, &pass, Mode::Auto, false).unwrap();
+    assert_eq!((first.mode, first.not_native, first.replaced), (XdpMode::Native, None, None));
+    let error = install(veth0, &drop_all, Mode::Auto, false).unwrap_err();
+    assert!(matches!(error, AttachError::Occupied { id: there, .. } if there == id(&pass)), "{error}");
+    let first_id = id(&pass);
+    drop(pass);
+    assert_eq!(on(veth0), [(XdpMode::Native, first_id)]);
+
+    let second = install(veth0, &drop_all, Mode::Auto, true).unwrap();
+    assert_eq!((second.replaced, second.link), (Some(first_id), None));
+    assert_eq!(on(veth0), [(XdpMode::Native, id(&drop_all))]);
+    let error = install(veth0, &load(XdpAction::Pass), Mode::Only(XdpMode::Generic), true).unwrap_err();
+    assert!(error.to_string().contains("generic"), "{error}");
+    remove(veth0, Netlink::new().unwrap().link(veth0).unwrap().xdp[0], false).unwrap();
+    assert_eq!(on(veth0), []);
+}
+
+#[test]
+fn what_a_link_holds_is_replaced_within_it_and_removed_by_force() {
+    let Some(veth0) = veth() else { return };
+    let attached = attach(veth0, &verdict(XdpAction::Pass), Mode::Auto).unwrap();
+    let (program, _maps) = Program::load_with_maps(&verdict(XdpAction::Drop)).unwrap();
+    let installed = install(veth0, &program, Mode::Auto, true).unwrap();
+    assert!(installed.link.is_some() && installed.replaced == Some(attached.id()), "{installed:?}");
+    let there = Netlink::new().unwrap().link(veth0).unwrap().xdp[0];
+    assert_eq!(there.program_id, program.info().unwrap().id);
+    let error = remove(veth0, there, false).unwrap_err();
+    assert!(matches!(error, RemoveError::Held(id) if Some(id) == installed.link), "{error}");
+    remove(veth0, there, true).unwrap();
+    assert_eq!(on(veth0), []);
+}
+
+#[test]
+fn the_maps_of_a_program_are_found_by_it() {
+    if Map::create(&bpf::MapDef::array("probe", 4, 1)).is_err() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let definition = Recipe { counters: true, ..Recipe::steer(4791, 4) };
+    let definition = definition.program("steer", ProgramKind::Xdp).unwrap();
+    let (program, _maps) = Program::load_with_maps(&definition).unwrap();
+    let ids = program.map_ids().unwrap();
+    let mut names: Vec<_> = ids.iter().map(|id| Map::by_id(*id).unwrap().name().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["addresses", "counters", "slots", "xsks"]);
+    let (bare, _maps) = Program::load_with_maps(&verdict(XdpAction::Pass)).unwrap();
+    assert_eq!(bare.map_ids().unwrap(), []);
+}

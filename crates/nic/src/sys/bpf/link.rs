@@ -58,6 +58,7 @@ struct RawInfo {
 unsafe impl Info for RawInfo {}
 
 /// linux/bpf.h
+const BPF_LINK_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_F_REPLACE: u32 = 4;
 
@@ -81,6 +82,22 @@ impl XdpLink {
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> XdpLink {
         XdpLink(fd)
+    }
+
+    /// The link that holds a program on interface `ifindex` of any network namespace, with its id, if one does.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_SYS_ADMIN.
+    pub fn on(ifindex: u32, program_id: u32) -> io::Result<Option<(u32, XdpLink)>> {
+        for id in object::link_ids()? {
+            // It may be gone by now.
+            let Ok(fd) = object::link_by_id(id) else { continue };
+            let raw: RawInfo = object::info(fd.as_fd())?;
+            if (raw.kind, raw.ifindex, raw.program_id) == (BPF_LINK_TYPE_XDP, ifindex, program_id) {
+                return Ok(Some((id, XdpLink(fd))));
+            }
+        }
+        Ok(None)
     }
 
     /// Replaces the program atomically: each packet sees the one or the other. With `old`, only if that one is

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ::bpf::{MapDef, MapKind};
 
-use super::object::{MapInfo, info};
-use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut};
+use super::object::{self, MapInfo, info};
+use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut, text};
 
 /// A map. Dropping it drops this process's hold on it; programs that use it keep it alive.
 #[derive(Debug)]
@@ -90,6 +90,23 @@ impl Map {
         let kind =
             MapKind::from_number(about.kind).ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         Ok(Map { fd, kind, key_len: about.key_len as usize, value_len: about.value_len as usize })
+    }
+
+    /// The map with that id.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EPERM` without CAP_SYS_ADMIN; as [`Map::from_fd`].
+    pub fn by_id(id: u32) -> io::Result<Map> {
+        object::map_by_id(id).and_then(Map::from_fd)
+    }
+
+    /// Its name, at most 15 characters.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn name(&self) -> io::Result<String> {
+        let about: MapInfo = info(self.fd.as_fd())?;
+        Ok(text(&about.name))
     }
 
     /// What kind of map it is.

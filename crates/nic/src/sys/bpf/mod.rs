@@ -36,11 +36,14 @@ enum Command {
     ProgTestRun = 10,
     ProgNextId = 11,
     ProgFdById = 13,
+    MapFdById = 14,
     ObjInfo = 15,
     BtfLoad = 18,
     MapFreeze = 22,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkFdById = 30,
+    LinkNextId = 31,
     LinkDetach = 34,
 }
 

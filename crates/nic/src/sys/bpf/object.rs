@@ -52,21 +52,72 @@ pub(super) struct MapInfo {
     pub(super) key_len: u32,
     pub(super) value_len: u32,
     pub(super) max_entries: u32,
+    pub(super) flags: u32,
+    pub(super) name: [u8; 16],
 }
 
 // SAFETY: integers only.
 unsafe impl Info for MapInfo {}
 
+/// Start of `struct bpf_prog_info`. Zero pointers and counts in it: nothing is written elsewhere.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct ProgramRaw {
+    kind: u32,
+    pub(super) id: u32,
+    pub(super) tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited: u64,
+    xlated: u64,
+    load_time_ns: u64,
+    pub(super) uid: u32,
+    map_count: u32,
+    map_ids: u64,
+    pub(super) name: [u8; 16],
+    ifindex: u32,
+    flags: u32,
+    netns_dev: u64,
+    netns_ino: u64,
+    /// Counts and pointers of symbols, lengths, BTF and line information.
+    between: [u64; 11],
+    pub(super) run_time_ns: u64,
+    pub(super) run_count: u64,
+}
+
+// SAFETY: plain integers; the pointers among them are private and zero but in `map_ids_of`.
+unsafe impl Info for ProgramRaw {}
+
+const _: () = assert!(mem::offset_of!(ProgramRaw, run_time_ns) == 192);
+
+/// Ids of the maps that the program behind `fd` uses.
+pub(super) fn map_ids_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let count: ProgramRaw = info(fd)?;
+    let mut ids = vec![0u32; count.map_count as usize];
+    // A program's maps do not change. The vector outlives the call, and its length is in `map_count`.
+    let mut raw = ProgramRaw {
+        map_count: ids.len() as u32,
+        map_ids: if ids.is_empty() { 0 } else { ids.as_mut_ptr() as u64 },
+        ..ProgramRaw::default()
+    };
+    info_into(fd, &mut raw)?;
+    Ok(ids)
+}
+
 /// What the kernel tells about the object behind `fd`; a short structure gets the start.
 pub(super) fn info<I: Info>(fd: BorrowedFd<'_>) -> io::Result<I> {
     let mut info = I::default();
+    info_into(fd, &mut info)?;
+    Ok(info)
+}
+
+fn info_into<I: Info>(fd: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
     let mut attr = InfoAttr {
         fd: fd.as_raw_fd() as u32,
         len: mem::size_of::<I>() as u32,
-        info: std::ptr::from_mut(&mut info) as u64,
+        info: std::ptr::from_mut(info) as u64,
     };
-    call(Command::ObjInfo, &mut attr)?;
-    Ok(info)
+    call(Command::ObjInfo, &mut attr).map(drop)
 }
 
 /// Gives an object a name in a bpf file system, which keeps it alive without a process.
@@ -93,10 +144,19 @@ pub fn get_pinned(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN.
 pub fn program_ids() -> io::Result<Vec<u32>> {
+    ids(Command::ProgNextId)
+}
+
+/// Ids of all links.
+pub(super) fn link_ids() -> io::Result<Vec<u32>> {
+    ids(Command::LinkNextId)
+}
+
+fn ids(next: Command) -> io::Result<Vec<u32>> {
     let mut ids = Vec::new();
     let mut attr = IdAttr { id: 0, next_id: 0, flags: 0 };
     loop {
-        match call(Command::ProgNextId, &mut attr) {
+        match call(next, &mut attr) {
             Ok(_) => ids.push(attr.next_id),
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(ids),
             Err(e) => return Err(e),
@@ -106,7 +166,19 @@ pub fn program_ids() -> io::Result<Vec<u32>> {
 }
 
 pub(super) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    call_fd(Command::ProgFdById, &mut IdAttr { id, next_id: 0, flags: 0 })
+    by_id(Command::ProgFdById, id)
+}
+
+pub(super) fn map_by_id(id: u32) -> io::Result<OwnedFd> {
+    by_id(Command::MapFdById, id)
+}
+
+pub(super) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
+    by_id(Command::LinkFdById, id)
+}
+
+fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
+    call_fd(command, &mut IdAttr { id, next_id: 0, flags: 0 })
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

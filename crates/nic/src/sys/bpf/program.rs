@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::object::{self, Info};
+use super::object::{self, ProgramRaw};
 use super::{Attr, Command, Map, call, call_fd, name, pointer, pointer_mut, text};
 
 /// A loaded program. Dropping it drops this process's hold on it; what it is attached to keeps it alive.
@@ -126,37 +126,6 @@ unsafe impl Attr for BtfAttr {}
 // SAFETY: as above.
 unsafe impl Attr for TestAttr {}
 
-/// Start of `struct bpf_prog_info`; the pointers in it stay zero, so that nothing is written elsewhere.
-#[derive(Default)]
-#[repr(C)]
-struct RawInfo {
-    kind: u32,
-    id: u32,
-    tag: [u8; 8],
-    jited_len: u32,
-    xlated_len: u32,
-    jited: u64,
-    xlated: u64,
-    load_time_ns: u64,
-    uid: u32,
-    map_count: u32,
-    map_ids: u64,
-    name: [u8; 16],
-    ifindex: u32,
-    flags: u32,
-    netns_dev: u64,
-    netns_ino: u64,
-    /// Counts and pointers of symbols, lengths, BTF and line information.
-    between: [u64; 11],
-    run_time_ns: u64,
-    run_count: u64,
-}
-
-// SAFETY: plain integers; counts and pointers are zero, so the kernel follows none.
-unsafe impl Info for RawInfo {}
-
-const _: () = assert!(std::mem::offset_of!(RawInfo, run_time_ns) == 192);
-
 /// The verifier's log is asked for with a buffer of this size first, and doubled as often as needed.
 const LOG_LEN: usize = 64 * 1024;
 const LOG_LEN_MAX: usize = 64 << 20;
@@ -224,7 +193,7 @@ impl Program {
     /// # Errors
     /// `EINVAL` if the descriptor is no program.
     pub fn info(&self) -> io::Result<ProgramInfo> {
-        let raw: RawInfo = object::info(self.0.as_fd())?;
+        let raw: ProgramRaw = object::info(self.0.as_fd())?;
         Ok(ProgramInfo {
             id: raw.id,
             name: text(&raw.name),
@@ -232,6 +201,14 @@ impl Program {
             uid: raw.uid,
             runs: (raw.run_count, raw.run_time_ns),
         })
+    }
+
+    /// Ids of the maps it uses.
+    ///
+    /// # Errors
+    /// `EINVAL` if the descriptor is no program.
+    pub fn map_ids(&self) -> io::Result<Vec<u32>> {
+        object::map_ids_of(self.0.as_fd())
     }
 
     /// Runs it on a packet of ours.

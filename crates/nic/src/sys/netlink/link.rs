@@ -81,11 +81,14 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
+const IFLA_XDP_EXPECTED_FD: u16 = 8;
 /// Values of IFLA_XDP_ATTACHED.
 const XDP_ATTACHED_SKB: u8 = 2;
 const XDP_ATTACHED_HW: u8 = 3;
 /// Refuse if there is a program.
 const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+/// Refuse if the program is not the expected one.
+const XDP_FLAGS_REPLACE: u32 = 1 << 4;
 /// linux/netlink.h: the attribute holds attributes.
 const NLA_F_NESTED: u16 = 1 << 15;
 
@@ -116,21 +119,56 @@ impl Netlink {
     /// What the kernel objects to if `program` were attached in `mode`, in its own words. The way to ask is to
     /// attach over netlink, which answers in words; should that succeed, the program is taken off again at once.
     pub fn why_not_attach(&mut self, index: u32, program: BorrowedFd<'_>, mode: XdpMode) -> Option<String> {
-        let flags = mode.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
-        match self.set_xdp(index, program.as_raw_fd(), flags) {
+        match self.attach_xdp(index, program, mode) {
             Err(_) => self.explanation().map(str::to_owned),
             Ok(()) => {
                 // Its own program, attached just now: taking it off can only fail if the interface is gone.
-                let _gone = self.set_xdp(index, -1, mode.flags());
+                let _gone = self.detach_xdp(index, mode);
                 None
             }
         }
     }
 
-    fn set_xdp(&mut self, index: u32, fd: i32, flags: u32) -> io::Result<()> {
+    /// Puts `program` on the interface, where it stays until somebody takes it off.
+    ///
+    /// # Errors
+    /// `EBUSY` or `EEXIST` if there is one, `EPERM` without CAP_NET_ADMIN; [`explanation`](Netlink::explanation) has
+    /// the kernel's words.
+    pub fn attach_xdp(&mut self, index: u32, program: BorrowedFd<'_>, mode: XdpMode) -> io::Result<()> {
+        let flags = mode.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
+        self.set_xdp(index, program.as_raw_fd(), flags, None)
+    }
+
+    /// Puts `program` in the place of `old`: every packet sees the one or the other.
+    ///
+    /// # Errors
+    /// `EEXIST` if `old` is not there; `EBUSY` if a bpf_link holds it; `EINVAL` on kernels before 5.7.
+    pub fn replace_xdp(
+        &mut self,
+        index: u32,
+        program: BorrowedFd<'_>,
+        old: BorrowedFd<'_>,
+        mode: XdpMode,
+    ) -> io::Result<()> {
+        let flags = mode.flags() | XDP_FLAGS_REPLACE;
+        self.set_xdp(index, program.as_raw_fd(), flags, Some(old.as_raw_fd()))
+    }
+
+    /// Takes the program of that mode off the interface; not an error if there is none.
+    ///
+    /// # Errors
+    /// `EBUSY` if a bpf_link holds it; `EPERM` without CAP_NET_ADMIN.
+    pub fn detach_xdp(&mut self, index: u32, mode: XdpMode) -> io::Result<()> {
+        self.set_xdp(index, -1, mode.flags(), None)
+    }
+
+    fn set_xdp(&mut self, index: u32, fd: i32, flags: u32, expected: Option<i32>) -> io::Result<()> {
         let mut nested = Vec::new();
         put_attribute(&mut nested, IFLA_XDP_FD, &fd.to_ne_bytes());
         put_attribute(&mut nested, IFLA_XDP_FLAGS, &flags.to_ne_bytes());
+        if let Some(expected) = expected {
+            put_attribute(&mut nested, IFLA_XDP_EXPECTED_FD, &expected.to_ne_bytes());
+        }
         let mut body = ifinfo(index).to_vec();
         put_attribute(&mut body, libc::IFLA_XDP | NLA_F_NESTED, &nested);
         self.ask(libc::RTM_SETLINK, libc::NLM_F_ACK as u16, &body, &mut |_, _| {}).map(drop)
@@ -138,7 +176,7 @@ impl Netlink {
 }
 
 /// ifinfomsg: family, padding, u16 type, i32 index, u32 flags, u32 change.
-fn ifinfo(index: u32) -> [u8; 16] {
+pub(super) fn ifinfo(index: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header

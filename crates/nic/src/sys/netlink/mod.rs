@@ -3,6 +3,7 @@
 //! Half a dozen questions do not justify a netlink crate and its dependencies in a library that is loaded into
 //! every process.
 
+mod counters;
 mod events;
 mod link;
 mod message;
@@ -10,6 +11,7 @@ mod neighbour;
 mod netdev;
 mod route;
 
+pub use counters::LinkCounters;
 pub use events::{AddressMonitor, NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};
 pub use neighbour::Neighbour;
