@@ -7,6 +7,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
 
+use crate::xdp::args::XdpArgs;
+
 /// RDMA without RDMA hardware.
 #[derive(Debug, Parser)]
 #[command(
@@ -48,6 +50,7 @@ pub(crate) enum Command {
     Env(EnvArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
+    Xdp(XdpArgs),
     Demo(DemoArgs),
     /// The passive process of the demo.
     #[command(hide = true, name = "demo-server")]

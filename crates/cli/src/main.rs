@@ -12,6 +12,7 @@ mod library;
 mod netdev;
 mod run;
 mod terminal;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Env(args) => env::print(&args),
         Command::Devinfo(args) => devinfo::print(&args),
         Command::Doctor(args) => doctor::print(&args),
+        Command::Xdp(args) => xdp::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),

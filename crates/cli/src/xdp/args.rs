@@ -1,0 +1,173 @@
+//! The command line of `roxie xdp`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args as ClapArgs, Subcommand, ValueEnum};
+use roxie::sys::XdpMode;
+use roxie::xdp::Mode;
+
+/// XDP programs on network interfaces: attach, detach, list, count
+///
+/// Programs come from clang-built object files, or are composed of blocks at run time, without a C compiler. They are
+/// ordinary XDP programs: ip(8), bpftool and xdp-loader see them, and what those tools attached is seen here.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct XdpArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: XdpCommand,
+}
+
+/// Subcommands of `roxie xdp`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum XdpCommand {
+    Attach(AttachArgs),
+    Detach(DetachArgs),
+    List(ListArgs),
+    Stats(StatsArgs),
+}
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+pub(crate) enum ModeArg {
+    /// In the driver if it can, else in the network stack
+    #[default]
+    Auto,
+    /// In the driver ('xdpdrv')
+    Native,
+    /// In the network stack, on any interface ('xdpgeneric', SKB mode)
+    Generic,
+    /// On the NIC ('xdpoffload')
+    Offload,
+}
+
+impl ModeArg {
+    /// As the library has it.
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            ModeArg::Auto => Mode::Auto,
+            ModeArg::Native => Mode::Only(XdpMode::Native),
+            ModeArg::Generic => Mode::Only(XdpMode::Generic),
+            ModeArg::Offload => Mode::Only(XdpMode::Offload),
+        }
+    }
+}
+
+/// Put an XDP program on an interface, where it stays
+///
+/// As with 'ip link set dev IF xdp', the program stays until it is detached; with --foreground only until this command
+/// ends, however it ends. If there is a program already, it is refused unless --replace is given; replacing is atomic,
+/// every packet sees the one program or the other. If the kernel refuses the program, what its verifier said is shown.
+///
+/// Needs root, or CAP_BPF and CAP_NET_ADMIN.
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "roxie xdp attach [OPTIONS] <IF> <OBJ|--recipe RECIPE>", after_long_help = concat!(recipes!(), "
+Examples:
+  roxie xdp attach eth0 count.o
+          The program of an object file
+  roxie xdp attach eth0 --recipe police:rate=125M,burst=1M --mode native
+          No source sends more than 1 Gbit/s through eth0
+  roxie xdp attach eth0 --recipe forward:to=eth0+eth1 && roxie xdp attach eth1 --recipe forward:to=eth0+eth1
+          A router between eth0 and eth1 that leaves to the stack what it cannot do itself
+  roxie xdp attach eth0 --recipe lb:to=cpu,ways=4 --dump
+          The instructions that would be loaded"))]
+pub(crate) struct AttachArgs {
+    /// Network interface
+    #[arg(value_name = "IF")]
+    pub(crate) netdev: String,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Where the program runs
+    #[arg(long, short, value_enum, default_value_t, value_name = "MODE")]
+    pub(crate) mode: ModeArg,
+    /// Take the place of the program that is there, if one is
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Pin the maps under their names in this directory of a bpf file system (/sys/fs/bpf/...)
+    ///
+    /// Other programs open them there, for example to put AF_XDP sockets into 'xsks'. The directory is made if it is
+    /// missing; remove it to let go of the maps.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pin: Option<PathBuf>,
+    /// Stay, and take the program off at the end, also after Ctrl-C and kill -9 (a bpf_link)
+    #[arg(long, conflicts_with = "replace")]
+    pub(crate) foreground: bool,
+    /// Print the instructions instead of loading them; needs no privilege
+    #[arg(long)]
+    pub(crate) dump: bool,
+}
+
+/// Which program.
+#[derive(Debug, ClapArgs)]
+#[command(group = ArgGroup::new("program").required(true).args(["object", "recipe"]))]
+pub(crate) struct SourceArgs {
+    /// Object file, built by 'clang -O2 -g -target bpf -c'
+    #[arg(value_name = "OBJ")]
+    pub(crate) object: Option<PathBuf>,
+    /// Compose the program instead; see below
+    #[arg(long, short, value_name = "RECIPE")]
+    pub(crate) recipe: Option<String>,
+    /// Section of the object file: xdp, xdp.frags
+    #[arg(long, short, value_name = "NAME", conflicts_with = "recipe")]
+    pub(crate) section: Option<String>,
+    /// Function of the object file, if it has several programs
+    #[arg(long, short, value_name = "NAME", conflicts_with = "recipe")]
+    pub(crate) prog: Option<String>,
+}
+
+/// Take the XDP program off an interface
+///
+/// Whoever attached it. A program that a bpf_link holds belongs to a process, or to a pin, that may rely on it; it is
+/// taken off with --force only.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Exit status:
+  0 if a program was taken off, 1 if there was none or the kernel refused.")]
+pub(crate) struct DetachArgs {
+    /// Network interface
+    #[arg(value_name = "IF")]
+    pub(crate) netdev: String,
+    /// Only a program that runs there [default: whichever there is]
+    #[arg(long, short, value_enum, default_value_t, value_name = "MODE", hide_default_value = true)]
+    pub(crate) mode: ModeArg,
+    /// Also a program that a bpf_link holds
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// List interfaces, what their drivers can do with XDP, and the programs on them
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie xdp list
+          One line for each interface and program
+  roxie xdp list --json | jq -r '.[] | select(.programs != []) | .interface'
+          Interfaces with a program")]
+pub(crate) struct ListArgs {
+    /// One JSON array instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what the XDP program of an interface did: packets and bytes by verdict, and the counters of the driver
+///
+/// Verdicts are counted by programs made with --recipe. Of other programs only the counters of interface and driver
+/// are known, and, while the sysctl kernel.bpf_stats_enabled is 1, how often the program ran and how long that took.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie xdp stats eth0
+          Since the program was attached
+  roxie xdp stats eth0 --watch
+          Every second, what has changed per second")]
+pub(crate) struct StatsArgs {
+    /// Network interface
+    #[arg(value_name = "IF")]
+    pub(crate) netdev: String,
+    /// JSON objects instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Again every SECONDS, as rates, until Ctrl-C
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) watch: Option<u32>,
+}

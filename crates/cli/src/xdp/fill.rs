@@ -1,0 +1,89 @@
+//! What the maps of a composed program begin with.
+
+use std::net::IpAddr;
+
+use bpf::recipe::{ACCESS, ADDRESSES, Access, PORTS, SLOTS, Target, source_key};
+use roxie::sys::bpf::Map;
+use roxie::sys::{Link, Netlink};
+
+use super::interface;
+use crate::failure::{During, Failure, Outcome};
+
+/// Entries for one map.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Fill {
+    /// The addresses of the interface the program is for.
+    OwnAddresses,
+    /// QPN slots that are ours, first and last.
+    Slots(u8, u8),
+    /// Prefixes that are let in (true) or dropped.
+    Access(Vec<(IpAddr, u8, bool)>),
+    /// Interfaces to forward between.
+    Ports(Vec<String>),
+    /// Interfaces to redirect to, in order.
+    Devices(Vec<String>),
+    /// CPU 0 and so on, and how many packets wait for each at most.
+    Cpus { count: u32, queue: u32 },
+}
+
+impl Fill {
+    /// Name of the map.
+    pub(super) fn map(&self) -> &'static str {
+        match self {
+            Fill::OwnAddresses => ADDRESSES,
+            Fill::Slots(..) => SLOTS,
+            Fill::Access(_) => ACCESS,
+            Fill::Ports(_) => PORTS,
+            Fill::Devices(_) => Target::Dev.map_name(),
+            Fill::Cpus { .. } => Target::Cpu.map_name(),
+        }
+    }
+
+    /// Interfaces packets are redirected to.
+    pub(super) fn targets(&self) -> &[String] {
+        match self {
+            Fill::Ports(names) | Fill::Devices(names) => names,
+            Fill::OwnAddresses | Fill::Slots(..) | Fill::Access(_) | Fill::Cpus { .. } => &[],
+        }
+    }
+
+    /// Puts the entries into `map`, whose values have `value_len` bytes, for a program on `link`.
+    pub(super) fn put(&self, link: &Link, map: &Map) -> Outcome {
+        let put = |key: &[u8], word: u32| {
+            let mut value = vec![0; map.value_size()];
+            value[..4].copy_from_slice(&word.to_ne_bytes());
+            map.update(key, &value).during(&format!("filling map {}", self.map()))
+        };
+        match self {
+            Fill::OwnAddresses => {
+                let addresses =
+                    Netlink::new().and_then(|mut netlink| netlink.addresses()).during("netlink")?;
+                let own = addresses.iter().filter(|address| address.ifindex == link.index);
+                own.map(|address| address.ip).try_for_each(|ip| put(&source_key(ip), 1))
+            }
+            Fill::Slots(first, last) => {
+                (*first..=*last).try_for_each(|slot| put(&u32::from(slot).to_ne_bytes(), 1))
+            }
+            Fill::Access(prefixes) => prefixes
+                .iter()
+                .try_for_each(|(address, len, let_in)| put(&Access::key(*address, *len), u32::from(*let_in))),
+            Fill::Ports(names) => names.iter().try_for_each(|name| {
+                let index = interface(name)?.index;
+                put(&index.to_ne_bytes(), index)
+            }),
+            Fill::Devices(names) => {
+                (0u32..).zip(names).try_for_each(|(at, name)| put(&at.to_ne_bytes(), interface(name)?.index))
+            }
+            Fill::Cpus { count, queue } => (0..*count).try_for_each(|cpu| {
+                put(&cpu.to_ne_bytes(), *queue).map_err(|failure| {
+                    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                    if (cpu as usize) < cpus {
+                        failure
+                    } else {
+                        Failure::new(format!("there is no CPU {cpu}")).hint(format!("ways={cpus} at most"))
+                    }
+                })
+            }),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `roxie xdp`: programs on network interfaces.
+
+#[macro_use]
+mod recipe;
+
+pub(crate) mod args;
+mod attach;
+mod detach;
+mod fill;
+mod list;
+mod source;
+mod stats;
+
+use args::{XdpArgs, XdpCommand};
+use roxie::sys::bpf::Program;
+use roxie::sys::{Link, Netlink};
+
+use crate::failure::{During, Failure, Outcome};
+use crate::netdev;
+
+/// Does what was asked.
+pub(crate) fn run(args: &XdpArgs) -> Outcome {
+    match &args.command {
+        XdpCommand::Attach(args) => attach::attach(args),
+        XdpCommand::Detach(args) => detach::detach(args),
+        XdpCommand::List(args) => list::list(args),
+        XdpCommand::Stats(args) => stats::stats(args),
+    }
+}
+
+/// The interface of that name.
+fn interface(name: &str) -> Outcome<Link> {
+    netdev::check(name)?;
+    let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
+    let link = links.into_iter().find(|link| link.name == name);
+    link.ok_or_else(|| Failure::new(format!("{name} has just gone")))
+}
+
+/// Name of a program, for messages.
+fn known_as(program_id: u32) -> String {
+    let info = Program::by_id(program_id).and_then(|program| program.info());
+    info.map_or_else(|_| "a program whose name is for root to know".to_owned(), |info| info.name)
+}

@@ -1,0 +1,130 @@
+//! Which program: from an object file, or composed.
+
+use std::fs;
+use std::path::Path;
+
+use bpf::{Program, ProgramKind};
+
+use super::args::SourceArgs;
+use super::fill::Fill;
+use super::recipe;
+use crate::failure::{During, Failure, Outcome};
+
+/// A program, and what its maps begin with.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) program: Program,
+    pub(super) fill: Vec<Fill>,
+}
+
+/// Type information of the running kernel.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
+/// The program that was asked for.
+pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
+    if let Some(text) = &args.recipe {
+        let cooked = recipe::parse(text)?;
+        let program = cooked.recipe.program(&cooked.name, ProgramKind::Xdp);
+        let program = program.map_err(|error| Failure::new(format!("recipe {text}: {error}")).code(2))?;
+        return Ok(Source { program, fill: cooked.fill });
+    }
+    let Some(path) = &args.object else {
+        return Err(Failure::new("neither an object file nor a recipe").code(2));
+    };
+    let programs = programs_of(path)?;
+    let program = choose(programs, args.section.as_deref(), args.prog.as_deref())
+        .during(&path.display().to_string())?;
+    Ok(Source { program, fill: Vec::new() })
+}
+
+fn programs_of(path: &Path) -> Outcome<Vec<Program>> {
+    let name = path.display().to_string();
+    let object = fs::read(path).during(&name)?;
+    // Only programs that adapt to the kernel need it, and say so.
+    let types = fs::read(KERNEL_TYPES).ok();
+    bpf::object::programs_of(&object, types.as_deref()).during(&name)
+}
+
+/// Section of an object file that such programs are in.
+fn section(program: &Program) -> &'static str {
+    match (program.kind, program.frags) {
+        (ProgramKind::Xdp, false) => "xdp",
+        (ProgramKind::Xdp, true) => "xdp.frags",
+        (ProgramKind::XdpCpumap, false) => "xdp/cpumap",
+        (ProgramKind::XdpCpumap, true) => "xdp.frags/cpumap",
+        (ProgramKind::XdpDevmap, false) => "xdp/devmap",
+        (ProgramKind::XdpDevmap, true) => "xdp.frags/devmap",
+    }
+}
+
+/// The one program of that section and name.
+fn choose(all: Vec<Program>, wanted_section: Option<&str>, wanted: Option<&str>) -> Result<Program, String> {
+    let (all, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|program| program.kind == ProgramKind::Xdp);
+    let list = |programs: &[Program]| {
+        let words = programs.iter().map(|program| format!("{} ({})", program.name, section(program)));
+        words.collect::<Vec<_>>().join(", ")
+    };
+    if let Some(program) = others.iter().find(|program| {
+        wanted_section.is_some_and(|s| s == section(program)) || wanted == Some(&program.name)
+    }) {
+        return Err(format!(
+            "{} is for an entry of a map, not for an interface",
+            list(std::slice::from_ref(program))
+        ));
+    }
+    let mut found: Vec<Program> = all
+        .iter()
+        .filter(|program| wanted_section.is_none_or(|wanted| wanted == section(program)))
+        .filter(|program| wanted.is_none_or(|wanted| wanted == program.name))
+        .cloned()
+        .collect();
+    if found.len() == 1 {
+        return Ok(found.swap_remove(0));
+    }
+    Err(match (found.is_empty(), wanted_section, wanted) {
+        (true, Some(wanted), None) => {
+            format!("no program in a section '{wanted}'; there are: {}", list(&all))
+        }
+        (true, ..) => format!("no such program; there are: {}", list(&all)),
+        (false, ..) => format!("several programs, choose one with --prog: {}", list(&found)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bpf::{Recipe, XdpAction};
+
+    use super::*;
+
+    fn programs() -> Vec<Program> {
+        let program = |name: &str, kind, frags| {
+            let recipe = Recipe { frags, ..Recipe::verdict(XdpAction::Pass) };
+            recipe.program(name, kind).unwrap()
+        };
+        vec![
+            program("first", ProgramKind::Xdp, false),
+            program("second", ProgramKind::Xdp, true),
+            program("third", ProgramKind::Xdp, true),
+            program("inner", ProgramKind::XdpCpumap, false),
+        ]
+    }
+
+    #[test]
+    fn a_program_is_found_by_section_or_name() {
+        let name = |section, prog| choose(programs(), section, prog).map(|program| program.name);
+        assert_eq!(name(Some("xdp"), None), Ok("first".to_owned()));
+        assert_eq!(name(None, Some("third")), Ok("third".to_owned()));
+        assert_eq!(name(Some("xdp.frags"), Some("second")), Ok("second".to_owned()));
+        for (section, prog, want) in [
+            (None, None, "choose one with --prog: first (xdp), second (xdp.frags), third (xdp.frags)"),
+            (Some("xdp.frags"), None, "choose one with --prog: second (xdp.frags), third (xdp.frags)"),
+            (Some("tc"), None, "no program in a section 'tc'; there are: first (xdp)"),
+            (Some("xdp"), Some("second"), "no such program"),
+            (None, Some("inner"), "inner (xdp/cpumap) is for an entry of a map"),
+        ] {
+            let error = name(section, prog).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+}

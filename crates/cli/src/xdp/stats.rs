@@ -1,0 +1,178 @@
+//! `roxie xdp stats`: verdicts of the program, counters of the interface and its driver.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bpf::recipe::{COUNTERS, Counter, SAMPLE_STATE};
+use bpf::{MapKind, XdpAction};
+use roxie::sys::bpf::{Map, Program};
+use roxie::sys::{Link, Netlink, driver_counters};
+use serde_json::{Map as Object, Value, json};
+
+use super::args::StatsArgs;
+use super::{interface, list};
+use crate::failure::{During, Failure, Outcome};
+use crate::terminal::{self, Terminal, Tone};
+
+/// Prints once, or again and again.
+pub(super) fn stats(args: &StatsArgs) -> Outcome {
+    let link = interface(&args.netdev)?;
+    let Some(seconds) = args.watch else { return show(&link, &Snapshot::take(&link)?, None, args.json) };
+    let mut before = (Instant::now(), Snapshot::take(&link)?);
+    loop {
+        thread::sleep(Duration::from_secs(seconds.into()));
+        // The program may change meanwhile.
+        let link = interface(&args.netdev)?;
+        let now = (Instant::now(), Snapshot::take(&link)?);
+        let elapsed = now.0.duration_since(before.0).as_secs_f64();
+        show(&link, &now.1, Some((&before.1, elapsed)), args.json)?;
+        before = now;
+    }
+}
+
+/// Everything that is counted, by group and name, in the order in which it is shown.
+#[derive(Debug, Default)]
+struct Snapshot {
+    program_id: u32,
+    rows: Vec<(&'static str, String, u64)>,
+}
+
+impl Snapshot {
+    fn take(link: &Link) -> Outcome<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        if let Some(there) = link.xdp.first() {
+            snapshot.program_id = there.program_id;
+            // Others may not look at programs; they see the interface's counters.
+            if let Ok(program) = Program::by_id(there.program_id) {
+                snapshot.program(&program)?;
+            }
+        }
+        let counters =
+            Netlink::new().and_then(|mut netlink| netlink.link_counters(link.index)).during("netlink")?;
+        for (name, value) in [
+            ("rx_packets", counters.rx_packets),
+            ("rx_bytes", counters.rx_bytes),
+            ("rx_errors", counters.rx_errors),
+            ("rx_dropped", counters.rx_dropped),
+            ("tx_packets", counters.tx_packets),
+            ("tx_bytes", counters.tx_bytes),
+            ("tx_errors", counters.tx_errors),
+            ("tx_dropped", counters.tx_dropped),
+        ] {
+            snapshot.rows.push(("interface", name.to_owned(), value));
+        }
+        // Some drivers have none.
+        let driver = driver_counters(&link.name).unwrap_or_default();
+        let ours = driver.into_iter().filter(|(name, _)| name.contains("xdp") || name.contains("xsk"));
+        snapshot.rows.extend(ours.map(|(name, value)| ("driver", name, value)));
+        Ok(snapshot)
+    }
+
+    fn program(&mut self, program: &Program) -> Outcome {
+        let info = program.info().during("program")?;
+        if info.runs.0 > 0 {
+            self.rows.push(("program", "runs".to_owned(), info.runs.0));
+            self.rows.push(("program", "run_time_ns".to_owned(), info.runs.1));
+        }
+        for id in program.map_ids().during("program")? {
+            let map = Map::by_id(id).during("map")?;
+            if map.kind() != MapKind::PercpuArray {
+                continue;
+            }
+            match map.name().during("map")?.as_str() {
+                COUNTERS => self.verdicts(&map)?,
+                SAMPLE_STATE => {
+                    let sums = pair(&map, 0)?;
+                    self.rows.push(("samples", "seen".to_owned(), sums.packets));
+                    self.rows.push(("samples", "lost".to_owned(), sums.bytes));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn verdicts(&mut self, map: &Map) -> Outcome {
+        for action in XdpAction::ALL {
+            let counter = pair(map, action.number())?;
+            self.rows.push(("verdicts", format!("{action}.packets"), counter.packets));
+            self.rows.push(("verdicts", format!("{action}.bytes"), counter.bytes));
+        }
+        Ok(())
+    }
+
+    fn of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+        self.rows.iter().filter(move |row| row.0 == group).map(|(_, name, value)| (name.as_str(), *value))
+    }
+}
+
+/// The value of `index`, two numbers, summed over the CPUs.
+pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
+    let mut values = vec![0; map.value_size()];
+    let there = map.lookup(&index.to_ne_bytes(), &mut values).during("map")?;
+    if !there || !values.len().is_multiple_of(Counter::LEN) {
+        return Err(Failure::new("the map of counters is not one of ours"));
+    }
+    let counters = values.as_chunks::<{ Counter::LEN }>().0.iter().map(Counter::parse);
+    Ok(counters.fold(Counter::default(), |sum, one| Counter {
+        packets: sum.packets + one.packets,
+        bytes: sum.bytes + one.bytes,
+    }))
+}
+
+const GROUPS: [&str; 5] = ["verdicts", "samples", "program", "interface", "driver"];
+
+/// Shows numbers, or, given those of some seconds before, rates.
+fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: bool) -> Outcome {
+    // Of another program nothing can be said about the difference.
+    let before = before.filter(|(before, _)| before.program_id == now.program_id);
+    let rate = |group: &str, name: &str, value: u64| {
+        before.map(|(before, seconds)| {
+            let old = before.of(group).find(|(known, _)| *known == name).map_or(0, |(_, value)| value);
+            value.saturating_sub(old) as f64 / seconds
+        })
+    };
+    if is_json {
+        let mut object = Object::new();
+        object.insert("interface".to_owned(), json!(link.name));
+        object.insert(
+            "programs".to_owned(),
+            json!(link.xdp.iter().map(|xdp| list::program(link, *xdp)).collect::<Vec<_>>()),
+        );
+        for group in GROUPS {
+            let value = |(name, value)| {
+                let value = rate(group, name, value).map_or_else(|| json!(value), |rate| json!(rate.round()));
+                (name.to_owned(), value)
+            };
+            let rows: Object<String, Value> = now.of(group).map(value).collect();
+            if !rows.is_empty() {
+                object.insert(group.to_owned(), Value::Object(rows));
+            }
+        }
+        if before.is_some() {
+            object.insert("per_second".to_owned(), json!(true));
+        }
+        terminal::print(&Value::Object(object).to_string());
+        return Ok(());
+    }
+    let terminal = Terminal::stdout();
+    let head = match link.xdp.first() {
+        Some(there) => {
+            let name = super::known_as(there.program_id);
+            format!("{}: {name} (id {}, {} mode)", link.name, there.program_id, there.mode)
+        }
+        None => format!("{}: no XDP program", link.name),
+    };
+    terminal.line(&terminal.paint(Tone::Strong, &head));
+    for group in GROUPS {
+        for (name, value) in now.of(group).filter(|(_, value)| *value > 0) {
+            let line = match rate(group, name, value) {
+                Some(0.0) => continue,
+                Some(rate) => format!("  {name:<32} {rate:>16.0}/s"),
+                None => format!("  {name:<32} {value:>16}"),
+            };
+            terminal.line(&line);
+        }
+    }
+    Ok(())
+}

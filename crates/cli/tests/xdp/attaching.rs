@@ -1,0 +1,185 @@
+//! What works.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::host::*;
+
+#[test]
+fn a_program_stays_until_it_is_detached() {
+    if !enter() {
+        return;
+    }
+    let said = good(&["attach", "veth0", "--recipe", "pass"]);
+    assert!(said.starts_with("veth0: roxie_pass attached (id ") && said.contains(", native mode)"), "{said}");
+    let there = programs("veth0");
+    assert_eq!(
+        (there.len(), &there[0]["name"], &there[0]["mode"]),
+        (1, &"roxie_pass".into(), &"native".into())
+    );
+    assert_eq!(there[0]["link"], Value::Null);
+    let said = good(&["attach", "veth0", "--recipe", "drop", "--replace"]);
+    assert!(said.contains(&format!("in the place of id {}", there[0]["id"])), "{said}");
+    assert_eq!(programs("veth0")[0]["name"], "roxie_drop");
+    let said = good(&["detach", "veth0"]);
+    assert!(said.contains("roxie_drop") && said.contains("detached"), "{said}");
+    assert_eq!(programs("veth0"), Vec::<Value>::new());
+    good(&["attach", "lo", "--recipe", "pass"]);
+    assert_eq!(programs("lo")[0]["mode"], "generic", "loopback has no driver");
+}
+
+#[test]
+fn every_recipe_is_loaded_by_the_kernel() {
+    if !enter() {
+        return;
+    }
+    for recipe in [
+        "aborted",
+        "tx:only=roce",
+        "steer:queues=4,slots=16-31",
+        "police:rate=125M,burst=1M",
+        "access:deny=10.0.0.0/8+fd00::/8,allow=10.1.2.3",
+        "sample:every=10,snap=64",
+        "forward:to=veth0+veth1",
+        "redirect:to=veth1",
+        "lb:to=cpu,ways=1",
+        "lb:to=xsk,queues=2,ways=2",
+        "lb:to=veth0+veth1",
+    ] {
+        good(&["attach", "veth0", "--recipe", recipe, "--replace", "--mode", "native"]);
+    }
+    assert_eq!(programs("veth0")[0]["maps"].as_array().unwrap().len(), 2, "devs and counters");
+}
+
+#[test]
+fn a_foreground_program_goes_with_its_command_even_after_kill_9() {
+    if !enter() {
+        return;
+    }
+    let mut running = command(&["attach", "veth0", "--recipe", "pass", "--foreground"]).spawn().unwrap();
+    eventually("attached", || !programs("veth0").is_empty());
+    let link = programs("veth0")[0]["link"].as_u64().expect("held by a bpf_link");
+    refused(&["detach", "veth0"], 1, &[&format!("held by bpf_link {link}"), "--force"]);
+    // Replaced within the link, so that it still goes with it.
+    let ended = roxie(&["attach", "veth0", "--recipe", "drop", "--replace"]);
+    assert!(ended.code == Some(0) && ended.err.contains("goes when that does"), "{ended:?}");
+    assert_eq!(programs("veth0")[0]["name"], "roxie_drop");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    eventually("gone", || programs("veth0").is_empty());
+
+    let mut running = command(&["attach", "veth0", "--recipe", "pass", "--foreground"]).spawn().unwrap();
+    eventually("attached", || !programs("veth0").is_empty());
+    good(&["detach", "veth0", "--force"]);
+    assert!(programs("veth0").is_empty());
+    running.kill().unwrap();
+    running.wait().unwrap();
+}
+
+#[test]
+fn maps_are_pinned_only_if_the_program_is_attached() {
+    if !enter() {
+        return;
+    }
+    let dir = mount_bpf_fs().join("steering");
+    let path = dir.to_str().unwrap();
+    good(&["attach", "veth1", "--recipe", "pass"]);
+    refused(&["attach", "veth1", "--recipe", "steer", "--pin", path], 1, &["already attached"]);
+    assert!(!dir.exists());
+    good(&["attach", "veth0", "--recipe", "steer", "--pin", path]);
+    let mut names: Vec<_> =
+        dir.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["addresses", "counters", "slots", "xsks"]);
+    refused(&["attach", "veth1", "--recipe", "steer", "--replace", "--pin", path], 1, &["File exists"]);
+    assert_eq!(programs("veth1")[0]["name"], "roxie_pass");
+}
+
+#[test]
+fn verdicts_are_counted_and_shown() {
+    if !enter() {
+        return;
+    }
+    ip(&["address", "add", "10.9.0.2/24", "dev", "veth1"]);
+    ip(&["neigh", "add", "10.9.0.9", "lladdr", "02:00:00:00:00:09", "dev", "veth1", "nud", "permanent"]);
+    good(&["attach", "veth0", "--recipe", "drop:only=roce"]);
+    // RoCE's port and length, to a host that is not there: out of veth1, into veth0.
+    let sender = UdpSocket::bind("10.9.0.2:0").unwrap();
+    for _ in 0..25 {
+        sender.send_to(&[0; 40], "10.9.0.9:4791").unwrap();
+    }
+    let dropped = || {
+        let stats: Value = serde_json::from_str(&good(&["stats", "veth0", "--json"])).unwrap();
+        (stats["verdicts"]["XDP_DROP.packets"].clone(), stats["verdicts"]["XDP_DROP.bytes"].clone())
+    };
+    eventually("counted", || dropped().0 == 25);
+    assert_eq!(dropped().1, 25 * (14 + 20 + 8 + 40));
+    let said = good(&["stats", "veth0"]);
+    assert!(said.contains("roxie_drop") && said.contains("XDP_DROP.packets"), "{said}");
+    assert!(said.contains("rx_queue_0_xdp_drops"), "the driver's own count: {said}");
+}
+
+#[test]
+fn rates_are_shown_again_and_again() {
+    if !enter() {
+        return;
+    }
+    use std::io::{BufRead, BufReader};
+    good(&["attach", "veth0", "--recipe", "pass"]);
+    let mut watching = command(&["stats", "veth0", "--watch", "--json"]);
+    let mut watching = watching.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    for line in lines.take(2) {
+        let stats: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!(
+            (&stats["per_second"], &stats["programs"][0]["name"]),
+            (&true.into(), &"roxie_pass".into())
+        );
+    }
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+}
+
+#[test]
+fn an_object_file_is_attached_by_its_section() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int first(struct xdp_md *ctx) { return XDP_PASS; }
+        SEC("xdp.frags") int second(struct xdp_md *ctx) { return XDP_DROP; }
+        SEC("xdp/cpumap") int inner(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    let Some(file) = object("sections", source) else { return };
+    refused(&["attach", "veth0", &file], 1, &["choose one with --prog: first (xdp), second (xdp.frags)"]);
+    refused(
+        &["attach", "veth0", &file, "--section", "tc"],
+        1,
+        &["no program in a section 'tc'", "first (xdp)"],
+    );
+    refused(&["attach", "veth0", &file, "--prog", "third"], 1, &["no such program", "second (xdp.frags)"]);
+    refused(
+        &["attach", "veth0", &file, "--prog", "inner"],
+        1,
+        &["inner (xdp/cpumap) is for an entry of a map"],
+    );
+    good(&["attach", "veth0", &file, "--section", "xdp.frags"]);
+    assert_eq!(programs("veth0")[0]["name"], "second");
+    let listing = good(&["attach", "veth0", &file, "--prog", "first", "--dump"]);
+    assert!(
+        listing.contains("first:") && listing.contains("r0 = 2") && listing.contains("exit"),
+        "{listing}"
+    );
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

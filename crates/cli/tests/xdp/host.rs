@@ -1,0 +1,119 @@
+//! A network namespace with a veth pair, which only this thread and what it starts are in.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+
+/// Both ends of the pair are here.
+pub(crate) const ENDS: [&str; 2] = ["veth0", "veth1"];
+/// A user without any privilege, nobody.
+const NOBODY: &str = "65534";
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Moves the thread into a new namespace; false, with a word, if it may not.
+pub(crate) fn enter() -> bool {
+    if unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).is_err() {
+        println!("skipped: needs root");
+        return false;
+    }
+    ip(&["link", "set", "lo", "up"]);
+    ip(&["link", "add", ENDS[0], "type", "veth", "peer", "name", ENDS[1]]);
+    for end in ENDS {
+        ip(&["link", "set", end, "up"]);
+    }
+    true
+}
+
+/// A bpf file system that only this thread and what it starts see.
+pub(crate) fn mount_bpf_fs() -> PathBuf {
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    mount(Some("none"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).unwrap();
+    PathBuf::from("/sys/fs/bpf")
+}
+
+pub(crate) fn ip(words: &[&str]) {
+    let output = Command::new("ip").args(words).output().unwrap();
+    assert!(output.status.success(), "ip {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The program under test, here.
+pub(crate) fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
+    command.arg("xdp").args(words).stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn roxie(words: &[&str]) -> Ended {
+    ended(&command(words).output().unwrap())
+}
+
+/// As nobody, from a copy that nobody can read.
+pub(crate) fn roxie_as_nobody(words: &[&str]) -> Ended {
+    let copy = std::env::temp_dir().join(format!("roxie-xdp-test-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_roxie"), &copy).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps=-all", "--"]);
+    let output = command.arg(&copy).arg("xdp").args(words).output();
+    std::fs::remove_file(&copy).unwrap();
+    ended(&output.unwrap())
+}
+
+fn ended(output: &Output) -> Ended {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// It must succeed; what it printed.
+pub(crate) fn good(words: &[&str]) -> String {
+    let ended = roxie(words);
+    assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    ended.out
+}
+
+/// It must fail with this exit code and say these things.
+pub(crate) fn refused(words: &[&str], code: i32, says: &[&str]) {
+    let ended = roxie(words);
+    assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");
+    for text in says {
+        assert!(ended.err.contains(text), "{words:?} does not say '{text}': {ended:?}");
+    }
+}
+
+/// What `list --json` says of the programs on an interface.
+pub(crate) fn programs(netdev: &str) -> Vec<Value> {
+    let list: Value = serde_json::from_str(&good(&["list", "--json"])).unwrap();
+    let row = list.as_array().unwrap().iter().find(|row| row["interface"] == netdev);
+    row.unwrap_or_else(|| panic!("no {netdev} in {list}"))["programs"].as_array().unwrap().clone()
+}
+
+/// An object file made of C source; `None`, with a word, without clang.
+pub(crate) fn object(name: &str, source: &str) -> Option<String> {
+    let dir = std::env::temp_dir().join(format!("roxie-xdp-test-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (input, output) = (dir.join("program.c"), dir.join("program.o"));
+    std::fs::write(&input, source).unwrap();
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../xdp");
+    let built = Command::new("clang")
+        .args(["-O2", "-g", "-target", "bpf", "-Wno-unused-variable", include, "-c"])
+        .arg(&input)
+        .arg("-o")
+        .arg(&output)
+        .output();
+    let Ok(built) = built else {
+        println!("skipped: needs clang");
+        return None;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(output.to_str().unwrap().to_owned())
+}

@@ -1,0 +1,109 @@
+//! What does not work, and what is said about it.
+
+use crate::host::*;
+
+#[test]
+fn a_second_program_is_refused_by_the_name_of_the_first() {
+    if !enter() {
+        return;
+    }
+    good(&["attach", "veth0", "--recipe", "pass"]);
+    let id = programs("veth0")[0]["id"].to_string();
+    let says = format!("XDP program already attached (id {id}, roxie_pass, native mode)");
+    refused(&["attach", "veth0", "--recipe", "drop"], 1, &[&says, "use --replace"]);
+    refused(&["attach", "veth0", "--recipe", "drop", "--foreground"], 1, &[&says]);
+    let other_mode = ["attach", "veth0", "--recipe", "drop", "--mode", "generic", "--replace"];
+    refused(&other_mode, 1, &["no XDP in generic mode", "runs in native mode"]);
+    refused(&["detach", "veth0", "--mode", "generic"], 1, &["there is one in native mode"]);
+    assert_eq!(programs("veth0")[0]["id"].to_string(), id);
+    refused(&["detach", "veth1"], 1, &["no XDP program to detach"]);
+}
+
+#[test]
+fn what_the_verifier_says_is_shown_whole() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int careless(struct xdp_md *ctx) { return *(u8 *)DATA(ctx); }
+        LICENSE;
+    "#;
+    let Some(file) = object("careless", source) else { return };
+    let says = ["careless: the kernel refuses the program", "invalid access to packet", "processed 2 insns"];
+    refused(&["attach", "veth0", &file], 1, &says);
+    assert!(programs("veth0").is_empty());
+    // It can be looked at nevertheless.
+    assert!(good(&["attach", "veth0", &file, "--dump"]).contains("*(u8 *)(r1 +0)"));
+}
+
+#[test]
+fn the_kernels_own_words_are_shown() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int single(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    ip(&["link", "set", "veth1", "mtu", "9000"]);
+    let Some(file) = object("single", source) else { return };
+    refused(&["attach", "veth0", &file, "--mode", "native"], 1, &["MTU is too large"]);
+    let ended = roxie(&["attach", "veth0", &file]);
+    assert!(ended.code == Some(0) && ended.err.contains("not in the driver"), "{ended:?}");
+    assert!(ended.err.contains("MTU is too large") && ended.out.contains("generic mode"), "{ended:?}");
+}
+
+#[test]
+fn the_missing_privilege_is_named() {
+    if !enter() {
+        return;
+    }
+    let ended = roxie_as_nobody(&["attach", "veth0", "--recipe", "pass"]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("lacks CAP_BPF and CAP_NET_ADMIN"), "{ended:?}");
+    good(&["attach", "veth0", "--recipe", "pass"]);
+    let ended = roxie_as_nobody(&["detach", "veth0"]);
+    assert!(ended.code == Some(1) && ended.err.contains("needs CAP_NET_ADMIN"), "{ended:?}");
+    assert_eq!(programs("veth0").len(), 1);
+    // Looking needs none.
+    let ended = roxie_as_nobody(&["list"]);
+    assert!(ended.code == Some(0) && ended.out.contains("native"), "{ended:?}");
+    let ended = roxie_as_nobody(&["attach", "veth0", "--recipe", "drop", "--dump"]);
+    assert!(ended.code == Some(0) && ended.out.contains("exit"), "{ended:?}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let files = std::env::temp_dir();
+    let broken = files.join(format!("roxie-xdp-broken-{}.o", std::process::id()));
+    std::fs::write(&broken, b"\x7fELF and then nothing").unwrap();
+    let broken = broken.to_str().unwrap();
+    refused(
+        &["attach", "nonesuch", "--recipe", "pass"],
+        1,
+        &["no network interface called 'nonesuch'", "lo"],
+    );
+    refused(&["detach", "nonesuch"], 1, &["no network interface"]);
+    refused(&["stats", "nonesuch"], 1, &["no network interface"]);
+    refused(&["attach", "lo", "/nonesuch.o"], 1, &["/nonesuch.o: No such file"]);
+    refused(&["attach", "lo", "/etc/passwd"], 1, &["the object file cannot be read"]);
+    refused(&["attach", "lo", broken], 1, &["the object file cannot be read"]);
+    refused(&["attach", "lo"], 2, &["--recipe"]);
+    refused(&["attach", "lo", "x.o", "--recipe", "pass"], 2, &["cannot be used with"]);
+    refused(&["attach", "lo", "--recipe", "fly"], 2, &["no recipe 'fly'", "--help"]);
+    refused(&["attach", "lo", "--recipe", "police"], 2, &["needs rate="]);
+    refused(&["attach", "lo", "--recipe", "police:rate=5"], 2, &["the rate is out of range"]);
+    refused(
+        &["attach", "lo", "--recipe", "redirect:to=nonesuch"],
+        1,
+        &["no network interface called 'nonesuch'"],
+    );
+    refused(
+        &["attach", "lo", "--recipe", "pass", "--mode", "native"],
+        1,
+        &["no native XDP", "--mode generic"],
+    );
+    std::fs::remove_file(broken).unwrap();
+}
