@@ -2,7 +2,8 @@
 
 use transport::{
     Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId,
-    Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, WrOp,
+    Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge,
+    UdDest, WrOp,
 };
 use wire::{Bth, Gid, Lkey, OPCODES, OpcodeRow, Operation, Packet, Position, Qpn, Rkey, Service};
 
@@ -94,6 +95,7 @@ fn serves(row: &OpcodeRow, ty: QpType) -> bool {
         &PacketSource { src: PEER, ..PacketSource::default() },
         &Anything,
         None,
+        &mut ReorderBuffer::none(),
     )
     .is_ok()
 }

@@ -75,12 +75,12 @@ impl Tables {
             return self.misroute(slot, bytes, train);
         }
         let index = qpn.value() as u16;
-        let Self { qps, srqs, mrs, .. } = self;
+        let Self { qps, srqs, mrs, reorder, .. } = self;
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
         let srq = entry.srq.and_then(|(i, _)| srqs.get_mut(i as usize)).and_then(Option::as_mut);
-        let result = entry.qp.handle_packet(now, packet, from, mrs, srq);
+        let result = entry.qp.handle_packet(now, packet, from, mrs, srq, reorder);
         if !entry.touched {
             entry.touched = true;
             self.touched.push(index);

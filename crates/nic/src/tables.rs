@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, VerbsError,
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, ReorderBuffer,
+    VerbsError,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -87,6 +88,7 @@ pub(crate) struct Tables {
     pub(crate) qps: Vec<Option<Box<QpEntry>>>,
     pub(crate) srqs: Vec<Option<RecvQueue>>,
     pub(crate) mrs: MrTable,
+    pub(crate) reorder: ReorderBuffer,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
     pub(crate) touched: Vec<u16>,
@@ -134,6 +136,7 @@ impl Tables {
             qps: Vec::new(),
             srqs: Vec::new(),
             mrs: MrTable::default(),
+            reorder: ReorderBuffer::new(gids.active_mtu()),
             flows: Vec::new(),
             ready: VecDeque::with_capacity(256),
             touched: Vec::with_capacity(256),

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant as Clock};
 
 use roxie_transport::{
     Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId,
-    Qp, QpAttr, QpAttrMask as M, QpCap, QpConfig, QpState, QpType, SendFlags, SendWr, Sge, WrOp,
+    Qp, QpAttr, QpAttrMask as M, QpCap, QpConfig, QpState, QpType, ReorderBuffer, SendFlags, SendWr, Sge,
+    WrOp,
 };
 use wire::{Gid, Lkey, Packet, Psn, Qpn, Rkey};
 
@@ -115,6 +116,7 @@ fn connected(side: u8, peer: u8) -> Qp {
 fn measure(len: u32, op: WrOp) -> [f64; 4] {
     let region = Region(RefCell::new(vec![0; 1 << 20]));
     let (mut a, mut b) = (connected(1, 2), connected(2, 1));
+    let mut reorder = ReorderBuffer::none();
     let from_a = PacketSource { src: gid(1), dst: gid(2), tos: 0, ttl: 64 };
     let from_b = PacketSource { src: gid(2), dst: gid(1), tos: 0, ttl: 64 };
     let mut buffers = vec![[0; MAX_PACKET]; BATCH * 4 + 1];
@@ -140,14 +142,14 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
         let t2 = Clock::now();
         for (buffer, len) in buffers.iter().zip(&lengths).take(count) {
             let packet = Packet::parse(&buffer[..*len]).expect("a packet");
-            b.handle_packet(now, &packet, &from_a, &region, None).expect("accepted");
+            b.handle_packet(now, &packet, &from_a, &region, None, &mut reorder).expect("accepted");
         }
         b.end_of_batch(now);
         let t3 = Clock::now();
         let mut ack = [0; MAX_PACKET];
         while let Some(transmit) = b.poll_transmit(now, &region, usize::MAX, &mut ack) {
             let packet = Packet::parse(&ack[..transmit.len + 4]).expect("a packet");
-            a.handle_packet(now, &packet, &from_b, &region, None).expect("accepted");
+            a.handle_packet(now, &packet, &from_b, &region, None, &mut reorder).expect("accepted");
         }
         a.end_of_batch(now);
         while a.poll_event().is_some() {}

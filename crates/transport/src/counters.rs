@@ -36,6 +36,8 @@ counters! {
     duplicate_request,
     /// Requests received ahead of the expected one.
     out_of_seq_request,
+    /// ... of these, kept until those before them had arrived.
+    kept_request,
     /// RNR NAKs received.
     rcvd_rnr_err,
     /// RNR NAKs sent.

@@ -12,6 +12,7 @@ use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::RecvQueue;
+use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step, window_pkts};
 use crate::responder::Responder;
 use crate::time::Instant;
@@ -90,7 +91,8 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// One packet, ICRC already verified, addressed to this queue pair. `srq` is its shared receive queue, if it has one.
+    /// One packet, ICRC already verified, addressed to this queue pair. `srq` is its shared receive queue, if it has one;
+    /// `reorder` is always the same buffer, that of the device.
     ///
     /// # Errors
     /// The packet had no effect but what the protocol answers to such a packet; the reason is for counting.
@@ -102,6 +104,7 @@ impl Qp {
         from: &PacketSource,
         mem: &impl Memory,
         srq: Option<&mut RecvQueue>,
+        reorder: &mut ReorderBuffer,
     ) -> Result<(), DropReason> {
         let row = packet.row();
         let ep = &mut self.ep;
@@ -140,7 +143,7 @@ impl Qp {
         }
         let rq = srq.filter(|_| ep.srq).unwrap_or(&mut self.rq);
         match ep.ty {
-            QpType::Rc => match self.responder.handle_request(packet, mem, rq, ep) {
+            QpType::Rc => match self.responder.handle_request(packet, mem, rq, reorder, ep) {
                 Ok(result) => result,
                 Err(fault) => {
                     self.on_fault(fault, self.responder.expected);

@@ -14,6 +14,7 @@ use crate::event::AsyncEventKind;
 use crate::fault::Fault;
 use crate::memory::{Access, AtomicOp, Memory};
 use crate::recv_queue::{RecvQueue, RecvWqe};
+use crate::reorder::{Ahead, ReorderBuffer};
 use crate::replay::{Answer, Entry, Replay};
 use crate::reply::Reply;
 use crate::wc::{Wc, WcOpcode, WcStatus};
@@ -47,6 +48,8 @@ pub(crate) struct Responder {
     dma_len: u32,
     pub(crate) replay: Replay,
     pub(crate) reply: Reply,
+    /// Packets that arrived before the expected one.
+    pub(crate) ahead: Ahead,
     /// UC: the rest of a damaged message is being skipped.
     pub(crate) dropping: bool,
 }
@@ -65,6 +68,7 @@ impl Responder {
             dma_len: 0,
             replay: Replay::new(0),
             reply: Reply::new(),
+            ahead: Ahead::default(),
             dropping: false,
         }
     }
@@ -88,6 +92,7 @@ impl Responder {
         self.message = Message::None;
         self.holds_wqe = false;
         self.received = 0;
+        self.ahead = Ahead::default();
         self.dropping = false;
         self.silence();
     }
@@ -114,28 +119,40 @@ impl Responder {
         packet: &Packet<'_>,
         mem: &impl Memory,
         rq: &mut RecvQueue,
+        reorder: &mut ReorderBuffer,
         ep: &mut Endpoint,
     ) -> Result<Result<(), DropReason>, Fault> {
         let distance = packet.bth.psn.distance_from(psn_of(self.expected));
+        let position = self.expected.wrapping_add_signed(i64::from(distance));
         if distance < 0 {
-            let position = self.expected.wrapping_add_signed(i64::from(distance));
             return Ok(self.handle_duplicate(position, packet, mem, ep));
         }
         if distance > 0 {
-            ep.counters.out_of_seq_request += 1;
-            if !self.reply.is_nak_sent() {
-                ep.counters.send_seq_err += 1;
-                self.reply.nak_sequence(self.expected);
-            }
-            return Ok(Err(DropReason::OutOfSequence));
+            return Ok(self.handle_early(position, packet, reorder, ep));
         }
         self.reply.expected_arrived();
+        self.execute_next(packet, mem, rq, ep)?;
+        if self.ahead.is_beyond(self.expected) {
+            self.execute_kept(reorder, mem, rq, ep)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Executes the packet that is next in order, and acknowledges it if it asks for that.
+    #[inline]
+    pub(crate) fn execute_next(
+        &mut self,
+        packet: &Packet<'_>,
+        mem: &impl Memory,
+        rq: &mut RecvQueue,
+        ep: &mut Endpoint,
+    ) -> Result<(), Fault> {
         let position = self.expected;
         self.execute(packet, mem, rq, ep)?;
         if packet.bth.ack_req && !packet_is_fetch(packet) {
             self.reply.request_ack(position);
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Executes the packet that is next in order, checking it on the way. Nothing changes when it is refused, but a

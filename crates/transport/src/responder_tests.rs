@@ -3,7 +3,10 @@
 use wire::{DropReason, Opcode, Rkey};
 
 use crate::testing::{Bench, LOCAL, PEER_QPN, Pkt, REMOTE, RKEY, attr, config, us};
-use crate::{Access, AsyncEventKind, QpEvent, QpState, QpType, RecvWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
+use crate::{
+    Access, AsyncEventKind, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, Sge, Wc, WcOpcode, WcStatus,
+    WrOp,
+};
 
 fn write(psn: u32, at: u64, value: u8, len: usize) -> Pkt {
     Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE + at, RKEY, len as u32).payload(value, len)
@@ -43,6 +46,7 @@ fn acks_of_a_batch_are_coalesced_into_the_latest() {
 #[test]
 fn a_gap_is_nakked_once_with_the_expected_psn() {
     let mut b = Bench::rc();
+    b.reorder = ReorderBuffer::none();
     assert_eq!(b.recv(&write(102, 0, 1, 8)), Err(DropReason::OutOfSequence));
     assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
     b.batch(&[write(103, 0, 1, 8), write(104, 0, 1, 8)]);
@@ -51,7 +55,7 @@ fn a_gap_is_nakked_once_with_the_expected_psn() {
     b.recv(&write(100, 0, 1, 8)).unwrap();
     b.recv(&write(105, 0, 1, 8)).unwrap_err();
     assert_eq!(b.sent(), ["Acknowledge 101 NAK 0 msn 1"], "another gap, another NAK");
-    assert_eq!(b.qp.counters().out_of_seq_request, 4);
+    assert_eq!((b.qp.counters().out_of_seq_request, b.qp.counters().kept_request), (4, 0));
 }
 
 #[test]
@@ -185,17 +189,22 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
 }
 
 #[test]
-fn a_send_without_a_receive_is_rnr_nakked_and_what_follows_is_dropped_quietly() {
+fn a_send_without_a_receive_is_rnr_nakked_and_what_follows_waits_quietly() {
     let mut b = Bench::rc();
     b.batch(&[send(100, 1, 8), send(101, 2, 8)]);
     assert_eq!(b.sent(), ["Acknowledge 100 RNR 12 msn 0"]);
-    b.recv(&send(102, 3, 8)).unwrap_err();
+    b.recv(&send(102, 3, 8)).unwrap();
     assert_eq!(b.sent(), [""; 0], "a sequence NAK would bring the peer back too early");
     b.post_recv(1, 0, 8);
-    b.recv(&send(100, 1, 8).ack_req()).unwrap();
-    assert_eq!(b.sent(), ["Acknowledge 100 msn 1"]);
+    assert_eq!(b.recv(&send(100, 1, 8).ack_req()), Err(DropReason::NoReceive), "for the next one");
+    assert_eq!(b.sent(), ["Acknowledge 101 RNR 12 msn 1"]);
     assert_eq!(b.recv_wc().wr_id, 1);
-    assert_eq!(b.qp.counters().send_rnr_err, 1);
+    b.post_recv(2, 0, 8);
+    b.post_recv(3, 0, 8);
+    b.recv(&send(101, 2, 8).ack_req()).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 101 msn 3"], "it brought 102 along");
+    assert_eq!(b.events().len(), 2);
+    assert_eq!(b.qp.counters().send_rnr_err, 2);
 }
 
 #[test]
@@ -482,10 +491,10 @@ fn a_blocked_send_queue_does_not_hold_acks_back() {
 #[test]
 fn comm_est_is_raised_by_the_first_packet_in_rtr_only() {
     let mut b = Bench::new(config(QpType::Rc), &attr(), QpState::Rtr);
-    b.recv(&write(101, 0, 1, 8)).unwrap_err();
+    b.recv(&write(101, 0, 1, 8)).unwrap();
     b.recv(&write(100, 0, 1, 8).ack_req()).unwrap();
     assert_eq!(b.events(), [QpEvent::Async(AsyncEventKind::CommEst)]);
-    assert_eq!(b.sent(), ["Acknowledge 100 msn 1"], "RTR answers");
+    assert_eq!(b.sent(), ["Acknowledge 100 msn 2"], "RTR answers");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use wire::{
 use crate::{
     Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource,
     PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr,
-    SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    ReorderBuffer, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
 };
 
 pub(crate) const QPN: u32 = 0x11;
@@ -276,6 +276,7 @@ pub(crate) struct Bench {
     pub(crate) mem: TestMemory,
     pub(crate) now: Instant,
     pub(crate) srq: Option<RecvQueue>,
+    pub(crate) reorder: ReorderBuffer,
     pub(crate) from: PacketSource,
     pub(crate) budget: usize,
 }
@@ -357,7 +358,8 @@ impl Bench {
         let dst = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
         let from = PacketSource { src: attr.av.dgid, dst, tos: 0, ttl: 64 };
         let srq = config.srq.then(|| RecvQueue::new(16, 4).unwrap());
-        Self { qp, mem, now: Instant::ZERO, srq, from, budget: usize::MAX }
+        let reorder = ReorderBuffer::new(attr.path_mtu);
+        Self { qp, mem, now: Instant::ZERO, srq, reorder, from, budget: usize::MAX }
     }
 
     /// Lets time pass up to `now`, firing what is due.
@@ -376,7 +378,14 @@ impl Bench {
             .map(|pkt| {
                 let bytes = pkt.bytes();
                 let packet = Packet::parse(&bytes).unwrap();
-                self.qp.handle_packet(self.now, &packet, &self.from, &self.mem, self.srq.as_mut())
+                self.qp.handle_packet(
+                    self.now,
+                    &packet,
+                    &self.from,
+                    &self.mem,
+                    self.srq.as_mut(),
+                    &mut self.reorder,
+                )
             })
             .collect();
         self.qp.end_of_batch(self.now);

@@ -13,7 +13,8 @@ use std::net::Ipv4Addr;
 use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
 use roxie_transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpEvent, QpState, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, WcStatus, WrOp,
+    QpConfig, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, WcStatus,
+    WrOp,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 use wire::{Gid, Packet, Psn, QKey, Qpn};
@@ -29,6 +30,7 @@ struct End {
     qp: Qp,
     memory: SimMemory,
     from: PacketSource,
+    reorder: ReorderBuffer,
     completions: u64,
 }
 
@@ -113,7 +115,7 @@ fn end(ty: QpType, index: usize) -> End {
     let region = || RefCell::new(vec![0x5a; 4 * MESSAGE as usize]);
     let memory = SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(HashSet::new()) };
     let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
-    End { qp, memory, from, completions: 0 }
+    End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), completions: 0 }
 }
 
 impl Link {
@@ -177,8 +179,14 @@ impl Link {
             if !self.packets.is_multiple_of(self.loss_every) {
                 let packet = Packet::parse(&self.buf[..transmit.len + 4]).expect("well formed");
                 // What a loss makes of a packet is the protocol's business; the completions are counted.
-                let _: Result<_, _> =
-                    receiver.qp.handle_packet(self.now, &packet, &receiver.from, &receiver.memory, None);
+                let _: Result<_, _> = receiver.qp.handle_packet(
+                    self.now,
+                    &packet,
+                    &receiver.from,
+                    &receiver.memory,
+                    None,
+                    &mut receiver.reorder,
+                );
                 receiver.qp.end_of_batch(self.now);
             }
         }

@@ -30,8 +30,8 @@ pub struct Packet<'a> {
     /// The base transport header.
     pub bth: Bth,
     row: &'static OpcodeRow,
-    /// BTH and extension headers.
-    headers: &'a [u8],
+    /// From the BTH to the ICRC.
+    bytes: &'a [u8],
     payload: &'a [u8],
     icrc: u32,
 }
@@ -50,10 +50,10 @@ impl<'a> Packet<'a> {
         if bth.tver != 0 {
             return Err(DropReason::BadTver);
         }
-        let (headers, padded) = rest.split_at_checked(row.header_len()).ok_or(DropReason::TooShort)?;
+        let padded = rest.get(row.header_len()..).ok_or(DropReason::TooShort)?;
         let payload_len = padded.len().checked_sub(usize::from(bth.pad_cnt)).ok_or(DropReason::TooShort)?;
         let payload = padded.get(..payload_len).ok_or(DropReason::TooShort)?;
-        Ok(Self { bth, row, headers, payload, icrc: u32::from_le_bytes(*icrc) })
+        Ok(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
     /// What the opcode means.
@@ -61,6 +61,13 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn row(&self) -> &'static OpcodeRow {
         self.row
+    }
+
+    /// What it was parsed from: BTH to ICRC.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// The message's bytes, without pad.
@@ -149,7 +156,7 @@ impl<'a> Packet<'a> {
 
     #[inline]
     fn header<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
-        self.headers.get(self.row.offset(header)?..)?.first_chunk()
+        self.bytes.get(self.row.offset(header)?..)?.first_chunk()
     }
 }
 

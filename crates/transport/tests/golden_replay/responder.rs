@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use roxie_transport::{
     AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpEvent, QpState, QpType, RecvWr, Sge,
+    QpEvent, QpState, QpType, RecvWr, ReorderBuffer, Sge,
 };
 use wire::{Gid, Lkey, Packet, Psn, Qpn, Rkey, Syndrome};
 
@@ -87,7 +87,14 @@ impl Responder {
             self.recvs = 1;
         }
         // Why a request was refused is what the answer tells.
-        let _: Result<_, _> = self.qp.handle_packet(Instant::ZERO, request, &self.from, &self.region, None);
+        let _: Result<_, _> = self.qp.handle_packet(
+            Instant::ZERO,
+            request,
+            &self.from,
+            &self.region,
+            None,
+            &mut ReorderBuffer::none(),
+        );
         self.qp.end_of_batch(Instant::ZERO);
         let mut answers = Vec::new();
         let mut buf = [0; MAX_PACKET];

@@ -5,8 +5,8 @@ use std::collections::{HashSet, VecDeque};
 
 use roxie_transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpCounters, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, VerbsError,
-    Wc, WcOpcode, WcStatus, WrOp,
+    QpConfig, QpCounters, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge,
+    VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::{Gid, Packet, Psn, Qpn, Rkey};
 
@@ -21,6 +21,7 @@ const TOO_LATE: u64 = 300_000_000_000;
 struct Side {
     qp: Qp,
     srq: Option<RecvQueue>,
+    reorder: ReorderBuffer,
     memory: SimMemory,
     half: Half,
     posted: usize,
@@ -141,6 +142,7 @@ impl World {
             jitter_ns: rng.between(1, 200_000),
         };
         let srq = [rng.chance(250), rng.chance(250)];
+        let goes_back = [rng.chance(250), rng.chance(250)];
         let depth = rng.pick(&[1, 4, 64]);
         let flow_window = rng.pick(&[usize::MAX, usize::MAX, 1, 7, 64]);
         let mut index = 0;
@@ -165,6 +167,8 @@ impl World {
             connect(&mut qp, &attr_for(index, mtu, psn, limits));
             let side = Side {
                 qp,
+                // An end that keeps nothing is a plain go-back-N responder, as hardware and rxe are.
+                reorder: if goes_back[index] { ReorderBuffer::none() } else { ReorderBuffer::new(mtu) },
                 srq: srq[index].then(|| RecvQueue::new(depth, 2).unwrap()),
                 memory: SimMemory {
                     pd: config.pd,
@@ -265,6 +269,7 @@ impl World {
                 &side.from,
                 &side.memory,
                 side.srq.as_mut(),
+                &mut side.reorder,
             );
         }
         for side in &mut self.sides {

@@ -1,0 +1,167 @@
+//! Requests that arrived ahead of a missing one, kept until their turn.
+//!
+//! They are kept whole and executed in order, instead of being placed at once: a WRITE placed early would show its last
+//! byte before its first, could be undone by an older WRITE to the same bytes that is still missing, and would stay if
+//! the missing packet turned out to be an error. The copy costs nothing while nothing is lost.
+//!
+//! Keeping is a favour, not a promise: a packet that is not found when its turn comes is missing like any other. That is
+//! why one buffer of fixed size can serve all queue pairs of a device, without accounts.
+
+use wire::{DropReason, Packet};
+
+use crate::attr::{MAX_PACKET, PathMtu};
+use crate::emit::psn_of;
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::recv_queue::RecvQueue;
+use crate::responder::Responder;
+
+/// Packets ahead of the expected one that may be kept; further ones are dropped. Twice the window of our own requester.
+pub(crate) const REACH: u64 = 1024;
+/// Memory of the buffer: six windows of 320 KiB.
+const BYTES: usize = 2 << 20;
+
+/// Requests that arrived too early, of all queue pairs of a device. Direct-mapped: whoever comes later takes the place.
+#[derive(Debug)]
+pub struct ReorderBuffer {
+    slots: Box<[Slot]>,
+    bytes: Box<[u8]>,
+    packet_max: usize,
+    episodes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    episode: u64,
+    position: u64,
+    len: u32,
+}
+
+impl ReorderBuffer {
+    /// About 2 MiB, touched only as far as it is used, for packets of up to this path MTU.
+    #[must_use]
+    pub fn new(path_mtu: PathMtu) -> Self {
+        // Headers, pad and ICRC take as much as they may in a transmit buffer.
+        let packet_max = MAX_PACKET - PathMtu::M4096.bytes() + path_mtu.bytes();
+        Self::with_slots((BYTES / packet_max).next_power_of_two(), packet_max)
+    }
+
+    /// One that keeps nothing: its queue pairs answer as plain go-back-N responders do.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::with_slots(0, 0)
+    }
+
+    fn with_slots(slots: usize, packet_max: usize) -> Self {
+        Self {
+            slots: vec![Slot::default(); slots].into_boxed_slice(),
+            bytes: vec![0; slots * packet_max].into_boxed_slice(),
+            packet_max,
+            episodes: 0,
+        }
+    }
+
+    /// A number for the packets of one queue pair from its first gap until that is closed.
+    fn begin_episode(&mut self) -> u64 {
+        self.episodes += 1;
+        self.episodes
+    }
+
+    /// Where a packet has its place. Neighbours have neighbouring places; episodes start anywhere (Fibonacci hashing).
+    fn place(&self, episode: u64, position: u64) -> usize {
+        let start = episode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (start.wrapping_add(position)) as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    fn keep(&mut self, episode: u64, position: u64, packet: &[u8]) -> bool {
+        let place = self.place(episode, position);
+        let Some(slot) = self.slots.get_mut(place).filter(|_| packet.len() <= self.packet_max) else {
+            return false;
+        };
+        *slot = Slot { episode, position, len: packet.len() as u32 };
+        self.bytes[place * self.packet_max..][..packet.len()].copy_from_slice(packet);
+        true
+    }
+
+    fn get(&self, episode: u64, position: u64) -> Option<&[u8]> {
+        let place = self.place(episode, position);
+        let slot =
+            self.slots.get(place).filter(|slot| (slot.episode, slot.position) == (episode, position))?;
+        Some(&self.bytes[place * self.packet_max..][..slot.len as usize])
+    }
+
+    fn reach(&self) -> u64 {
+        REACH.min(self.slots.len() as u64)
+    }
+}
+
+/// What a responder has in the buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ahead {
+    episode: u64,
+    /// One past the furthest packet kept; nothing is kept unless this is ahead of the expected packet.
+    end: u64,
+}
+
+impl Ahead {
+    /// Whether packets beyond this one are kept.
+    #[inline]
+    pub(crate) fn is_beyond(&self, expected: u64) -> bool {
+        self.end > expected
+    }
+}
+
+impl Responder {
+    /// A request whose predecessors are missing: kept, and the first gap reported once.
+    pub(crate) fn handle_early(
+        &mut self,
+        position: u64,
+        packet: &Packet<'_>,
+        reorder: &mut ReorderBuffer,
+        ep: &mut Endpoint,
+    ) -> Result<(), DropReason> {
+        ep.counters.out_of_seq_request += 1;
+        if !self.reply.is_nak_sent() {
+            ep.counters.send_seq_err += 1;
+            self.reply.nak_sequence(self.expected);
+        }
+        if position - self.expected >= reorder.reach() {
+            return Err(DropReason::OutOfSequence);
+        }
+        if !self.ahead.is_beyond(self.expected) {
+            self.ahead = Ahead { episode: reorder.begin_episode(), end: 0 };
+        }
+        if !reorder.keep(self.ahead.episode, position, packet.bytes()) {
+            return Err(DropReason::OutOfSequence);
+        }
+        self.ahead.end = self.ahead.end.max(position + 1);
+        ep.counters.kept_request += 1;
+        Ok(())
+    }
+
+    /// The expected packet was executed: now those that waited for it are, up to the next gap, which is reported.
+    pub(crate) fn execute_kept(
+        &mut self,
+        reorder: &ReorderBuffer,
+        mem: &impl Memory,
+        rq: &mut RecvQueue,
+        ep: &mut Endpoint,
+    ) -> Result<(), Fault> {
+        while let Some(bytes) = reorder.get(self.ahead.episode, self.expected) {
+            // It was a packet when it was kept.
+            let Ok(packet) = Packet::parse(bytes) else { break };
+            debug_assert_eq!(packet.bth.psn, psn_of(self.expected));
+            self.execute_next(&packet, mem, rq, ep)?;
+        }
+        if self.ahead.is_beyond(self.expected) {
+            ep.counters.send_seq_err += 1;
+            self.reply.nak_sequence(self.expected);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "reorder_tests.rs"]
+mod tests;

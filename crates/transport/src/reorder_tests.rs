@@ -1,0 +1,141 @@
+//! Requests that arrive early. They start at PSN 100; the path MTU is 1024.
+
+use wire::{DropReason, Opcode};
+
+use super::{REACH, ReorderBuffer};
+use crate::testing::{Bench, Pkt, REMOTE, RKEY};
+use crate::{PathMtu, QpEvent, QpState, WcOpcode};
+
+const NONE: [&str; 0] = [];
+
+fn write(psn: u32, at: u64, value: u8) -> Pkt {
+    Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE + at, RKEY, 8).payload(value, 8)
+}
+
+fn send(psn: u32, value: u8) -> Pkt {
+    Pkt::new(Opcode::RC_SEND_ONLY, psn).payload(value, 8)
+}
+
+/// The NAK names the first gap and nothing is placed; the packet that closes it brings the others along.
+#[test]
+fn early_packets_wait_and_are_executed_in_order() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 8, 3).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
+    assert_eq!(b.mem.remote_at(REMOTE, 16), [0; 16], "an early WRITE could be undone by an older one");
+    b.recv(&write(100, 8, 9)).unwrap();
+    assert_eq!(b.mem.remote_at(REMOTE, 16), [[2; 8], [3; 8]].concat(), "the younger one wins");
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"]);
+    assert_eq!(b.qp.counters().kept_request, 3);
+}
+
+#[test]
+fn each_gap_is_reported_when_it_becomes_the_first() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(103, 0, 1), write(105, 0, 1).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
+    b.recv(&write(100, 0, 1)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 102 NAK 0 msn 2"]);
+    b.recv(&write(104, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "not the one that is missing first");
+    b.recv(&write(102, 0, 1)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 105 msn 6"]);
+}
+
+#[test]
+fn completions_come_in_order_and_once() {
+    let mut b = Bench::rc();
+    for i in 0..4 {
+        b.post_recv(i, 8 * i, 8);
+    }
+    b.batch(&[send(102, 3), send(101, 2), send(101, 2)]);
+    assert_eq!(b.events(), []);
+    b.batch(&[send(100, 1), send(101, 2), send(102, 3)]);
+    let wcs: Vec<_> = b
+        .events()
+        .iter()
+        .map(|event| match event {
+            QpEvent::RecvWc { wc, .. } => (wc.wr_id, wc.opcode),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(wcs, [0, 1, 2].map(|id| (id, WcOpcode::Recv)));
+}
+
+/// A READ that waited is answered in its turn, and takes the PSNs of its answer.
+#[test]
+fn an_early_read_takes_its_psns_when_its_turn_comes() {
+    let mut b = Bench::rc();
+    let read = Pkt::new(Opcode::RC_READ_REQUEST, 101).reth(REMOTE, RKEY, 2048).ack_req();
+    b.batch(&[read, write(103, 0, 5).ack_req()]);
+    b.sent();
+    b.recv(&write(100, 0, 1)).unwrap();
+    assert_eq!(
+        b.sent(),
+        [
+            "READ Response First 101 msn 2 [1024]",
+            "READ Response Last 102 msn 2 [1024]",
+            "Acknowledge 103 msn 3",
+        ]
+    );
+}
+
+/// What follows a packet that ends the connection is never executed.
+#[test]
+fn an_error_in_the_missing_packet_forgets_what_waited() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(102, 0, 2)]);
+    b.sent();
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8)).unwrap_err();
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 2 msn 0"]);
+    assert_eq!(b.qp.state(), QpState::Err);
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [0; 8]);
+}
+
+#[test]
+fn an_error_in_a_packet_that_waited_is_its_own() {
+    let mut b = Bench::rc();
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8)).unwrap();
+    b.sent();
+    assert_eq!(b.recv(&write(100, 0, 4)), Err(DropReason::AccessFault));
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [4; 8]);
+    assert_eq!(b.sent(), ["Acknowledge 101 NAK 2 msn 1"]);
+}
+
+#[test]
+fn too_far_ahead_is_dropped() {
+    let mut b = Bench::rc();
+    let reach = REACH as u32;
+    assert_eq!(b.recv(&write(100 + reach, 0, 1)), Err(DropReason::OutOfSequence));
+    assert_eq!(b.recv(&write(99 + reach, 0, 1)), Ok(()));
+}
+
+/// Two queue pairs of a device may want the same place: the later packet gets it, the earlier one is missing again.
+#[test]
+fn a_packet_that_lost_its_place_is_missing_again() {
+    let mut b = Bench::rc();
+    b.reorder = ReorderBuffer::with_slots(4, 200);
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 0, 3)]);
+    b.sent();
+    let other = b.reorder.begin_episode();
+    for position in 0..4 {
+        b.reorder.keep(other, position, &[0; 20]);
+    }
+    b.recv(&write(100, 8, 9)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 101 NAK 0 msn 1"]);
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 0, 3).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"]);
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [3; 8]);
+}
+
+/// A connection that begins again with the same numbers does not find the packets of its former life.
+#[test]
+fn packets_of_an_earlier_gap_are_never_found() {
+    let mut buffer = ReorderBuffer::new(PathMtu::M1024);
+    let first = buffer.begin_episode();
+    assert!(buffer.keep(first, 7, &[1; 40]));
+    assert_eq!(buffer.get(first, 7), Some(&[1; 40][..]));
+    let second = buffer.begin_episode();
+    assert_eq!((buffer.get(second, 7), buffer.get(first, 8)), (None, None));
+    assert!(!buffer.keep(second, 7, &[0; 2000]), "longer than the path MTU allows");
+}
