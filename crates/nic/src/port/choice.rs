@@ -116,6 +116,9 @@ pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> i
             if let Some(why) = port.not_native() {
                 notice(format_args!("AF_XDP on {name} in generic mode: {why}"));
             }
+            if let Some(why) = port.not_zero_copy() {
+                eprintln!("roxie: AF_XDP on {name} with copying: {why}");
+            }
             return Ok(Box::new(port));
         }
         Err(refusal) => *refusal,

@@ -229,6 +229,7 @@ impl Port for XskPort {
             ("xsk_kicks", sockets.kicks),
             ("xsk_kick_stalls", sockets.stalls),
             ("xsk_link_down", sockets.down),
+            ("xsk_kick_errors", sockets.errors),
             ("xsk_strays", self.sockets.strays()),
             ("xsk_rx_dropped", statistics.rx_dropped),
             ("xsk_rx_invalid_descs", statistics.rx_invalid_descs),
@@ -353,6 +354,12 @@ impl XskPort {
     #[must_use]
     pub fn not_native(&self) -> Option<&str> {
         self.steering.as_ref()?.attached().not_native()
+    }
+
+    /// Why packets are copied, if the driver says that it can do without.
+    #[must_use]
+    pub fn not_zero_copy(&self) -> Option<&XskError> {
+        self.sockets.not_zero_copy.as_ref()
     }
 
     /// Where the chunks are: those to receive into, those to send.

@@ -21,7 +21,7 @@ pub enum XskError {
     Attach(AttachError),
     /// Somebody else has an AF_XDP socket on this queue.
     QueueBusy(u32),
-    /// Packets of this MTU do not fit into a chunk, and the kernel or the driver cannot split them.
+    /// Packets of this MTU do not fit into a chunk, and the kernel (before 6.6) or the driver has no multi-buffer.
     MtuTooLarge(u32),
     /// A step of making the sockets failed.
     Socket {
@@ -101,10 +101,7 @@ impl fmt::Display for XskError {
             XskError::Attach(error) => error.fmt(f),
             XskError::QueueBusy(queue) => write!(f, "another AF_XDP socket has queue {queue}"),
             XskError::MtuTooLarge(mtu) => {
-                write!(
-                    f,
-                    "packets of MTU {mtu} do not fit into a chunk, and multi-buffer (Linux 6.6) is missing"
-                )
+                write!(f, "packets of MTU {mtu} do not fit into one chunk, and several are not possible")
             }
             XskError::Socket { step, error } => write!(f, "AF_XDP {step}: {error}"),
         }

@@ -30,7 +30,7 @@ pub struct XskPortConfig {
 
 /// How long a program of ours that is there already is waited for: the kernel takes a dead process's program off some
 /// time after its end.
-const LEAVING_NS: u64 = 500_000_000;
+const LEAVING_NS: u64 = 2_000_000_000;
 const LEAVING_PAUSE: Duration = Duration::from_millis(5);
 
 impl XskPort {

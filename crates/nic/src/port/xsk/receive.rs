@@ -10,7 +10,7 @@ use super::segment::Segments;
 use crate::sys::XdpMode;
 
 /// Descriptors taken from one queue in one batch: what is in it should stay in the cache until it is consumed.
-const BATCH_MAX: usize = 128;
+const BATCH_MAX: u32 = 128;
 /// Longest frame: what an IP header can say, and Ethernet.
 const FRAME_MAX: usize = (1 << 16) + 18;
 
@@ -62,7 +62,7 @@ impl XskPort {
                 consume(joined, f);
                 trains += 1;
             }
-            queue.rings.rx.release();
+            queue.release(taken);
             descriptors += taken;
         }
         if descriptors > 0 {

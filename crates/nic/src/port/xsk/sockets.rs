@@ -20,6 +20,8 @@ pub(super) struct Sockets {
     pub(super) tx_pool: PagePool,
     pub(super) zero_copy: bool,
     pub(super) fragments: bool,
+    /// Why packets are copied although the driver says it can do without.
+    pub(super) not_zero_copy: Option<XskError>,
     /// The interface is gone, and the sockets are of no use any more.
     pub(super) gone: bool,
     pub(super) counters: SocketCounters,
@@ -35,6 +37,9 @@ pub(super) struct Queue {
     stalled: bool,
     /// Packets were pushed since the last kick.
     dirty: bool,
+    /// Chunks that its fill ring is to be given. What it received comes back to it, so that a busy queue does not take
+    /// the memory of the others.
+    owed: u32,
 }
 
 /// Counts of all queues.
@@ -46,6 +51,8 @@ pub(super) struct SocketCounters {
     pub(super) stalls: u64,
     /// Kicks that met an interface that is down.
     pub(super) down: u64,
+    /// Kicks that failed for any other reason.
+    pub(super) errors: u64,
 }
 
 /// What became of the chunks at the end.
@@ -85,7 +92,7 @@ pub(super) const QUEUES_MAX: u32 = 64;
 /// Memory of all receive chunks together stays below this, however many queues there are.
 const RX_UNITS_MAX: u32 = 16 * 1024;
 /// How long a queue that has a socket is tried: the kernel takes tens of milliseconds to let go of a closed one.
-const BUSY_NS: u64 = 1_000_000_000;
+const BUSY_NS: u64 = 2_000_000_000;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Kicks without any progress before the rest is left for later.
 const KICKS_MAX: u32 = 64;
@@ -113,21 +120,25 @@ impl Sockets {
     fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
         let single = plan.mtu <= SINGLE_MTU_MAX;
         let native = steering.attached().mode() == crate::sys::XdpMode::Native;
+        let can_zero_copy = native && plan.features.zero_copy();
+        let spans = plan.features.zero_copy_segments_max >= TX_SPAN;
         // In order of preference; each is tried and the kernel decides.
-        let zero_copy = native
-            && plan.features.zero_copy()
-            && (single || plan.features.zero_copy_segments_max >= TX_SPAN);
-        let modes = [(true, plan.features.zero_copy_segments_max >= TX_SPAN), (false, true), (false, false)];
-        let mut last = None;
-        for (copyless, fragments) in modes {
-            if copyless && !zero_copy || !fragments && !single {
+        let (mut last, mut not_zero_copy) = (None, None);
+        for (zero_copy, fragments) in [(true, spans), (false, true), (false, false)] {
+            if zero_copy && !can_zero_copy {
                 continue;
             }
-            match Sockets::in_mode(plan, steering, ring_len, copyless, fragments) {
-                Err(XskError::Socket { step: "bind", error }) => {
-                    last = Some(XskError::Socket { step: "bind", error });
+            let attempt = if fragments || single {
+                Sockets::in_mode(plan, steering, ring_len, zero_copy, fragments)
+            } else {
+                Err(XskError::MtuTooLarge(plan.mtu))
+            };
+            match attempt {
+                Err(error @ (XskError::Socket { step: "bind", .. } | XskError::MtuTooLarge(_))) => {
+                    let place = if zero_copy { &mut not_zero_copy } else { &mut last };
+                    *place = Some(error);
                 }
-                done => return done,
+                done => return done.map(|sockets| Sockets { not_zero_copy, ..sockets }),
             }
         }
         Err(last.unwrap_or(XskError::MtuTooLarge(plan.mtu)))
@@ -161,18 +172,13 @@ impl Sockets {
             tx_pool,
             zero_copy,
             fragments,
+            not_zero_copy: None,
             gone: false,
             counters: SocketCounters::default(),
         };
-        let sizes = [
-            rx_units.next_power_of_two(),
-            ring_len * TX_SPAN,
-            rx_units.next_power_of_two(),
-            ring_len * TX_SPAN,
-        ];
         for queue in 0..queues {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
-            match sockets.add(&bind, sizes, steering) {
+            match sockets.add(&bind, [rx_units, ring_len * TX_SPAN], steering) {
                 Ok(()) => {}
                 // The interface has fewer queues in use than it was made with.
                 Err(XskError::Socket { step: "bind", error })
@@ -187,12 +193,15 @@ impl Sockets {
         Ok(sockets)
     }
 
-    fn add(&mut self, bind: &Bind, sizes: [u32; 4], steering: &Steering) -> Result<(), XskError> {
+    fn add(&mut self, bind: &Bind, lens: [u32; 2], steering: &Steering) -> Result<(), XskError> {
+        let [rx_units, descriptors] = lens;
+        let rx_len = rx_units.next_power_of_two();
+        let sizes = [rx_len, descriptors, rx_len, descriptors];
         let during = |step| move |error| XskError::Socket { step, error };
         let first = self.queues.first().map(|queue| &queue.socket);
         let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during("socket"))?;
         // One system call for all that is queued instead of one for 32 packets; older kernels do not know it.
-        let _unknown = socket.set_tx_budget(sizes[3]);
+        let _unknown = socket.set_tx_budget(descriptors);
         if bind.zero_copy {
             // Drivers without it use their interrupts.
             let _interrupts = socket.set_busy_poll(BUSY_POLL_USECS, BUSY_POLL_BUDGET);
@@ -214,7 +223,7 @@ impl Sockets {
             self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
         }
         steering.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
-        self.queues.push(Queue { rings, socket, stalled: false, dirty: false });
+        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, owed: rx_units });
         Ok(())
     }
 
@@ -223,18 +232,21 @@ impl Sockets {
         self.queues.iter().try_for_each(|queue| epoll.add(queue.socket.as_fd(), 0))
     }
 
-    /// Gives empty chunks to the kernel, evenly to all queues.
+    /// Gives empty chunks to the kernel, to each queue what it is owed.
     #[inline]
     pub(super) fn fill(&mut self) {
         let Sockets { queues, rx_pool, .. } = self;
         for queue in queues {
-            let room = queue.rings.fill.room(u32::MAX);
-            for _ in 0..room {
+            if queue.owed == 0 {
+                continue;
+            }
+            for _ in 0..queue.owed {
                 let Some(chunk) = rx_pool.take() else { break };
                 if let Err(chunk) = queue.rings.fill.push(chunk) {
                     rx_pool.put(chunk);
                     break;
                 }
+                queue.owed -= 1;
             }
             queue.rings.fill.submit();
             if queue.rings.fill.needs_wakeup() {
@@ -338,6 +350,13 @@ impl Sockets {
 }
 
 impl Queue {
+    /// The last of `descriptors` taken from the receive ring was consumed: the kernel gets their places back.
+    #[inline]
+    pub(super) fn release(&mut self, descriptors: u32) {
+        self.rings.rx.release();
+        self.owed += descriptors;
+    }
+
     fn kick(&mut self, counters: &mut SocketCounters, gone: &mut bool) {
         let mut waiting = self.rings.tx.waiting();
         let mut futile = 0;
@@ -353,9 +372,14 @@ impl Queue {
                         counters.down += 1;
                         break;
                     }
-                    // ENXIO: unbound, because the interface is gone.
-                    _ => {
+                    // Unbound, because the interface is gone.
+                    Some(libc::ENXIO | libc::ENODEV) => {
                         *gone = true;
+                        break;
+                    }
+                    // ENOMEM and the like: what is queued stays, and is tried again.
+                    _ => {
+                        counters.errors += 1;
                         break;
                     }
                 },

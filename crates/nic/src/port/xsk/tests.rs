@@ -234,6 +234,35 @@ fn every_queue_has_its_socket() {
 }
 
 #[test]
+fn a_flooded_queue_leaves_the_others_their_memory() {
+    let Some(net) = Net::new(1500, 2) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let flow = flow(&net, &mut a, V4, 0);
+    transfer(&mut a, &mut b, flow, V4, 0, mixed(1, &[100], 10));
+    let mut send = |queue: usize, count: u32| {
+        a.flows[flow.0 as usize].queue = queue;
+        for number in 0..count {
+            commit(&mut a, flow, &packet(1, number, 100));
+            if number % 100 == 99 {
+                a.flush();
+            }
+        }
+        a.flush();
+    };
+    // More than is read, and than there is memory for, on one queue; a little on the other.
+    send(0, 6000);
+    for _ in 0..30 {
+        send(1, 100);
+        b.recv(RxQueues::ALL, &mut |_| {});
+        send(0, 200);
+        let waiting = b.sockets.queues[1].rings.fill.waiting();
+        assert!(waiting > 2048 - 200, "{waiting}: {:?}", b.rows());
+    }
+    assert!(b.sockets.statistics().rx_dropped > 1000, "{:?}", b.rows());
+    assert_eq!((a.close().lost, b.close().lost), (0, 0));
+}
+
+#[test]
 fn no_chunk_is_lost_whenever_the_port_is_closed() {
     for (mode, mtu) in [(XdpMode::Native, 1500), (XdpMode::Generic, 9000)] {
         let Some(net) = Net::new(mtu, 2) else { return };
@@ -276,6 +305,23 @@ fn one_process_at_a_time_has_an_interface_and_everybody_knows_which() {
     assert_eq!(inner.describe(), "udp", "what is left to use comes back");
     drop((a, inner));
     drop((net.xsk(0, XdpMode::Generic), b));
+}
+
+#[test]
+fn somebody_elses_program_is_named_and_stays() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let pass = bpf::Recipe::verdict(bpf::XdpAction::Pass);
+    let pass = pass.program("their_own", bpf::ProgramKind::Xdp).unwrap();
+    let theirs = net.hosts[0].visit(|| crate::xdp::attach(ifindex(), &pass, Mode::Auto).unwrap());
+    for mode in [Mode::Auto, Mode::Only(XdpMode::Generic)] {
+        let (error, _udp) = *net.try_xsk(0, mode, UDP_PORT).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("id {}, their_own, native mode", theirs.id())),
+            "{error}"
+        );
+        assert_eq!((error.errno(), error.remedy().as_str()), (libc::EBUSY, "have its owner take it off"));
+    }
+    assert!(net.hosts[0].visit(|| theirs.is_on()));
 }
 
 #[test]
