@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::Ended;
 
 /// Time for a program that does little.
@@ -64,8 +64,12 @@ pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
     let root = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     match spread {
-        _ if scale == Scale::Full => Place::all(),
-        Spread::All => Place::all(),
+        _ if scale == Scale::Full => [Place::all(), Place::all_xsk()].concat(),
+        Spread::All => {
+            let native = Place::xsk(Family::V4, 1500, Port::Native, Port::Native);
+            let mixed = Place::xsk(Family::V6, 9000, Port::Generic, Port::Native);
+            [Place::all(), vec![native, mixed]].concat()
+        }
         Spread::Two => vec![root, ordinary],
         Spread::Root => vec![root],
         Spread::Ordinary => vec![ordinary],

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::binaries::Binaries;
-use crate::place::{Family, Place, Topology, User};
+use crate::place::{Family, Place, Port, Topology, User};
 use crate::process::{Running, eventually};
 
 /// `nobody` and `nogroup`.
@@ -98,7 +98,13 @@ impl Lab {
     /// # Errors
     /// If namespaces cannot be made or the program cannot be started.
     pub fn run(&self, place: &Place, side: Side, name: &str, program: &[&str]) -> io::Result<Running> {
-        let mut words = vec!["run", "--netdev", self.netdev(place), "--"];
+        let mut words = vec!["run", "--netdev", self.netdev(place)];
+        words.extend(match place.ports[side as usize] {
+            Port::Udp => &[][..],
+            Port::Native => &["--port", "xsk", "--xdp-mode", "native"],
+            Port::Generic => &["--port", "xsk", "--xdp-mode", "generic"],
+        });
+        words.push("--");
         if program.first().is_some_and(|program| program.ends_with("_bw")) && cpus() > 1 {
             // Two streams that share a core measure the scheduler.
             words.extend(["taskset", "-c", if side == Side::Server { "0" } else { "1" }]);

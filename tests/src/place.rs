@@ -1,4 +1,4 @@
-//! Where a pair of programs runs: topology, address family, user.
+//! Where a pair of programs runs: topology, address family, user, what moves the packets.
 
 use std::fmt;
 
@@ -31,6 +31,18 @@ pub enum User {
     Ordinary,
 }
 
+/// What moves a side's packets.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Port {
+    /// UDP sockets.
+    #[default]
+    Udp,
+    /// AF_XDP, its program in the driver.
+    Native,
+    /// AF_XDP, its program in the network stack.
+    Generic,
+}
+
 /// A place.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Place {
@@ -42,16 +54,45 @@ pub struct Place {
     pub user: User,
     /// MTU of the veth.
     pub mtu: u32,
+    /// The server's port and the client's.
+    pub ports: [Port; 2],
 }
 
 impl Place {
-    /// A place with a veth of MTU 1500.
+    /// A place with a veth of MTU 1500, and UDP sockets.
     #[must_use]
     pub fn new(topology: Topology, family: Family, user: User) -> Self {
-        Self { topology, family, user, mtu: 1500 }
+        Self { topology, family, user, mtu: 1500, ports: [Port::Udp; 2] }
     }
 
-    /// All twelve.
+    /// Two hosts, of which at least one uses AF_XDP.
+    #[must_use]
+    pub fn xsk(family: Family, mtu: u32, server: Port, client: Port) -> Self {
+        let ports = [server, client];
+        Self { mtu, ports, ..Self::new(Topology::TwoHosts, family, User::Root) }
+    }
+
+    /// Every mode, alone and against the other and against UDP sockets, with packets of one chunk and of two.
+    #[must_use]
+    pub fn all_xsk() -> Vec<Self> {
+        use Port::{Generic, Native, Udp};
+        let mut places = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            for (mtu, server, client) in [
+                (1500, Native, Native),
+                (1500, Generic, Generic),
+                (1500, Native, Udp),
+                (9000, Native, Native),
+                (9000, Generic, Native),
+                (9000, Udp, Generic),
+            ] {
+                places.push(Self::xsk(family, mtu, server, client));
+            }
+        }
+        places
+    }
+
+    /// All twelve on UDP sockets.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut places = Vec::new();
@@ -91,6 +132,16 @@ impl fmt::Display for Place {
         write!(f, "{topology}{family}")?;
         if self.mtu != 1500 {
             write!(f, "-mtu{}", self.mtu)?;
+        }
+        let port = |port| match port {
+            Port::Udp => "udp",
+            Port::Native => "xsk",
+            Port::Generic => "xskgeneric",
+        };
+        match self.ports {
+            [Port::Udp, Port::Udp] => {}
+            [server, client] if server == client => write!(f, "-{}", port(server))?,
+            [server, client] => write!(f, "-{}-{}", port(server), port(client))?,
         }
         write!(f, "/{user}")
     }
