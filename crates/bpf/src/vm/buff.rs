@@ -4,6 +4,8 @@
 //!  buffer: | reserved | headroom | metadata | packet | tailroom |    then further fragments
 //!          0          40         meta       data     end      len
 //! ```
+//!
+//! The end of the packet may be elsewhere until a program asks for it: most look at headers only.
 
 use std::ops::Range;
 
@@ -14,6 +16,9 @@ pub struct XdpBuff<'a> {
     meta: usize,
     data: usize,
     end: usize,
+    /// The bytes up to `end` that are not in the buffer yet.
+    rest: &'a [u8],
+    changed: bool,
     frags: &'a mut [&'a mut [u8]],
     /// Interface the packet came in on.
     pub ingress_ifindex: u32,
@@ -52,11 +57,21 @@ impl<'a> XdpBuff<'a> {
             meta: packet.start,
             data: packet.start,
             end: packet.end,
+            rest: &[],
+            changed: false,
             frags: &mut [],
             ingress_ifindex: 0,
             rx_queue_index: 0,
             egress_ifindex: 0,
         })
+    }
+
+    /// The packet goes on with `rest`, whose bytes are copied into the buffer behind the others once they are asked for.
+    /// `None` if the buffer has no room for them.
+    #[must_use]
+    pub fn with_rest(self, rest: &'a [u8]) -> Option<XdpBuff<'a>> {
+        let end = self.end + rest.len();
+        (end <= self.buffer.len()).then_some(XdpBuff { rest, end, ..self })
     }
 
     /// Adds what follows in further fragments. Programs reach it by helpers only.
@@ -73,8 +88,15 @@ impl<'a> XdpBuff<'a> {
 
     /// The packet, or its linear part.
     #[must_use]
-    pub fn packet(&self) -> &[u8] {
+    pub fn packet(&mut self) -> &[u8] {
+        self.fetch_rest();
         &self.buffer[self.data..self.end]
+    }
+
+    /// Whether a program has written to the packet, or moved its start or end.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        self.changed
     }
 
     /// The metadata in front of the packet.
@@ -89,10 +111,17 @@ impl<'a> XdpBuff<'a> {
         self.end - self.data + self.frags.iter().map(|frag| frag.len()).sum::<usize>()
     }
 
-    /// What programs may read and write directly: metadata and packet, as offsets in the buffer.
+    /// What programs may read and write directly and is in the buffer: metadata and packet, as offsets.
     #[inline(always)]
     pub(super) fn window(&self) -> Range<usize> {
-        self.meta..self.end
+        self.meta..self.end - self.rest.len()
+    }
+
+    /// Copies what is missing into the buffer; whether something was.
+    pub(super) fn fetch_rest(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.rest);
+        self.buffer[self.end - rest.len()..self.end].copy_from_slice(rest);
+        !rest.is_empty()
     }
 
     #[inline(always)]
@@ -103,6 +132,12 @@ impl<'a> XdpBuff<'a> {
     #[inline(always)]
     pub(super) fn buffer_mut(&mut self) -> &mut [u8] {
         self.buffer
+    }
+
+    /// To be called by whoever writes to the packet through [`buffer_mut`](Self::buffer_mut).
+    #[inline(always)]
+    pub(super) fn mark_changed(&mut self) {
+        self.changed = true;
     }
 
     pub(super) fn meta(&self) -> usize {
@@ -116,6 +151,8 @@ impl<'a> XdpBuff<'a> {
         if data < Self::RESERVED + meta_len || data + Self::PACKET_MIN > self.end {
             return EINVAL;
         }
+        self.fetch_rest();
+        self.changed = true;
         self.buffer.copy_within(self.meta..self.data, data - meta_len);
         (self.meta, self.data) = (data - meta_len, data);
         0
@@ -144,6 +181,8 @@ impl<'a> XdpBuff<'a> {
         if end > self.buffer.len() || end < self.data + Self::PACKET_MIN {
             return EINVAL;
         }
+        self.fetch_rest();
+        self.changed = true;
         if end > self.end {
             self.buffer[self.end..end].fill(0);
         }
@@ -156,6 +195,7 @@ impl<'a> XdpBuff<'a> {
         if self.total_len() < len + Self::PACKET_MIN {
             return EINVAL;
         }
+        self.changed = true;
         for frag in self.frags.iter_mut().rev() {
             let cut = len.min(frag.len());
             let kept = frag.len() - cut;
@@ -167,13 +207,14 @@ impl<'a> XdpBuff<'a> {
     }
 
     /// `bpf_xdp_load_bytes`: calls `take` with the pieces of `offset..offset + len`.
-    pub(super) fn pieces(&self, offset: u32, len: u32, mut take: impl FnMut(&[u8])) -> i64 {
+    pub(super) fn pieces(&mut self, offset: u32, len: u32, mut take: impl FnMut(&[u8])) -> i64 {
         if let Err(error) = self.check(offset, len) {
             return error;
         }
+        self.fetch_rest();
         let (mut skip, mut left) = (offset as usize, len as usize);
         let frags = self.frags.iter().map(|frag| &**frag);
-        for part in std::iter::once(self.packet()).chain(frags) {
+        for part in std::iter::once(&self.buffer[self.data..self.end]).chain(frags) {
             let piece = &part[skip.min(part.len())..];
             let piece = &piece[..left.min(piece.len())];
             take(piece);
@@ -188,6 +229,8 @@ impl<'a> XdpBuff<'a> {
         if let Err(error) = self.check(offset, bytes.len() as u32) {
             return error;
         }
+        self.fetch_rest();
+        self.changed = true;
         let (mut skip, mut left) = (offset as usize, bytes);
         let linear = &mut self.buffer[self.data..self.end];
         for part in std::iter::once(linear).chain(self.frags.iter_mut().map(|frag| &mut **frag)) {

@@ -21,7 +21,7 @@ pub(super) struct Memory<'r, 'b> {
 impl Memory<'_, '_> {
     /// `N` bytes, 1, 2, 4 or 8, zero-extended. `None` if they are not all in one window.
     #[inline(always)]
-    pub(super) fn load<const N: usize>(&self, address: u64) -> Option<u64> {
+    pub(super) fn load<const N: usize>(&mut self, address: u64) -> Option<u64> {
         if let Some(bytes) = self.packet_chunk::<N>(address) {
             return Some(number(bytes));
         }
@@ -32,8 +32,18 @@ impl Memory<'_, '_> {
     }
 
     #[inline(never)]
-    fn load_elsewhere(&self, address: u64, len: usize) -> Option<u64> {
+    fn load_elsewhere(&mut self, address: u64, len: usize) -> Option<u64> {
         match address >> space::SEGMENT_BITS {
+            space::PACKET if self.buff.fetch_rest() => {
+                let (at, window) = (space::offset(address), self.buff.window());
+                if at < window.start {
+                    return None;
+                }
+                let bytes = self.buff.buffer().get(..window.end)?.get(at..)?.get(..len)?;
+                let mut word = [0; 8];
+                word[..len].copy_from_slice(bytes);
+                Some(u64::from_le_bytes(word))
+            }
             space::CTX if len == 4 => self.context(space::offset(address)),
             _ => self.space.load(address, len),
         }
@@ -69,13 +79,17 @@ impl Memory<'_, '_> {
             && let Some(to) = packet.get_mut(at..).and_then(|packet| packet.first_chunk_mut::<N>())
         {
             *to = *bytes;
+            self.buff.mark_changed();
             return Some(());
         }
         self.store_elsewhere(address, N, value)
     }
 
     #[inline(never)]
-    fn store_elsewhere(&self, address: u64, len: usize, value: u64) -> Option<()> {
+    fn store_elsewhere(&mut self, address: u64, len: usize, value: u64) -> Option<()> {
+        if address >> space::SEGMENT_BITS == space::PACKET {
+            return self.write(address, value.to_le_bytes().get(..len)?);
+        }
         self.space.store(address, len, value)
     }
 
@@ -93,12 +107,15 @@ impl Memory<'_, '_> {
     }
 
     /// Puts `len` bytes into `out`, in place of what is there.
-    pub(super) fn read(&self, address: u64, len: usize, out: &mut Vec<u8>) -> Option<()> {
+    pub(super) fn read(&mut self, address: u64, len: usize, out: &mut Vec<u8>) -> Option<()> {
         out.clear();
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {
             space::PACKET => {
-                let window = self.buff.window();
+                let mut window = self.buff.window();
+                if at + len > window.end && self.buff.fetch_rest() {
+                    window = self.buff.window();
+                }
                 if at < window.start || at + len > window.end {
                     return None;
                 }
@@ -123,10 +140,14 @@ impl Memory<'_, '_> {
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {
             space::PACKET => {
-                let window = self.buff.window();
+                let mut window = self.buff.window();
+                if at + bytes.len() > window.end && self.buff.fetch_rest() {
+                    window = self.buff.window();
+                }
                 if at < window.start || at + bytes.len() > window.end {
                     return None;
                 }
+                self.buff.mark_changed();
                 self.buff.buffer_mut().get_mut(at..at + bytes.len())?.copy_from_slice(bytes);
             }
             space::STACK => self.stack.get_mut(at..at + bytes.len())?.copy_from_slice(bytes),

@@ -57,7 +57,7 @@ pub(super) fn printk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u
 }
 
 /// The text at the address, up to its zero byte.
-fn string(call: &Call<'_, '_, '_>, address: u64) -> Result<String, FaultKind> {
+fn string(call: &mut Call<'_, '_, '_>, address: u64) -> Result<String, FaultKind> {
     let mut text = Vec::new();
     for at in 0..FORMAT_MAX {
         let address = address.wrapping_add(at);

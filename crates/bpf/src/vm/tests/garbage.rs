@@ -57,6 +57,18 @@ fn repaired(bytes: [u8; 8], len: usize, at: usize) -> Slot {
     candidates.iter().find(fits).copied().unwrap_or(Slot { opcode: 0xb7, ..Slot::default() })
 }
 
+/// Outcome, packet and whether it was changed, of a program that runs for the first time.
+fn once(program: &Program, head: &[u8], rest: &[u8]) -> (Outcome, Vec<u8>, bool) {
+    let maps = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
+    let image = Image::new(program, maps).unwrap();
+    let mut buffer = vec![0; 600];
+    buffer[HEADROOM..HEADROOM + head.len()].copy_from_slice(head);
+    let buff = XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + head.len()).unwrap();
+    let mut buff = buff.with_rest(rest).unwrap();
+    let outcome = Machine::new(1).with_budget(10_000).run(&image, &mut buff, &mut World::default());
+    (outcome, buff.packet().to_vec(), buff.is_changed())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
@@ -66,6 +78,7 @@ proptest! {
         body in prop::collection::vec(slot(), 1..60),
         wide in prop::collection::vec((1u8..6, 0u32..8), 0..4),
         packet in prop::collection::vec(any::<u8>(), 14..200),
+        split in 14usize..200,
     ) {
         let mut slots = Vec::new();
         for (dst, map) in wide {
@@ -97,6 +110,13 @@ proptest! {
             prop_assert!(outcome.fault.is_none() || outcome.returned == 0);
             prop_assert!(buff.range().end <= 600 && buff.range().len() >= 14);
         }
+        let split = split.min(packet.len());
+        let whole = once(&program, &packet, &[]);
+        if !whole.2 {
+            prop_assert_eq!(&whole.1, &packet, "changed in secret");
+        }
+        let halves = once(&program, &packet[..split], &packet[split..]);
+        prop_assert_eq!(whole, halves, "it matters where the end of the packet was");
         // Whatever it wrote into rings, reading them ends.
         for map in &image.maps {
             if let Some(ring) = map.ring() {

@@ -287,3 +287,27 @@ fn the_world_is_asked_for_time_chance_and_cpu() {
     (loaded.world.now_ns, loaded.world.random, loaded.machine) = (5, 6, Machine::new(7));
     assert_eq!(loaded.returns(), 0x0007_0605);
 }
+
+#[test]
+fn the_end_of_a_packet_is_fetched_when_it_is_asked_for() {
+    // Byte R0 of the packet, by a plain load.
+    let at = |offset: i16| {
+        Loaded::asm(|asm| {
+            asm.load(crate::Size::W, Reg::R2, Reg::R1, 0).load(crate::Size::B, Reg::R0, Reg::R2, offset);
+            asm.exit();
+        })
+    };
+    for (offset, expected) in [(15, 1), (16, 2), (39, 2)] {
+        let mut program = at(offset);
+        let mut buffer = vec![1; 600];
+        let rest = [2; 24];
+        let mut buff = XdpBuff::new(&mut buffer, 256..272).unwrap().with_rest(&rest).unwrap();
+        assert_eq!((buff.total_len(), buff.window()), (40, 256..272));
+        let outcome = program.machine.run(&program.image, &mut buff, &mut program.world);
+        assert_eq!((outcome.returned, outcome.fault, buff.is_changed()), (expected, None, false));
+        assert_eq!(buff.window() == (256..296), offset >= 16, "no sooner");
+        assert_eq!(buff.packet(), [&[1; 16][..], &rest].concat());
+    }
+    let mut buffer = vec![0; 300];
+    assert!(XdpBuff::new(&mut buffer, 256..290).unwrap().with_rest(&[0; 11]).is_none(), "no room");
+}
