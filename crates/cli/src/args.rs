@@ -95,6 +95,24 @@ pub(crate) struct PortArgs {
     pub(crate) xdp_mode: Option<String>,
 }
 
+/// What sees every packet of the device.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct HookArgs {
+    /// Hook on the way in: OBJECT[:PROGRAM], count, or impair:loss=1%,...; several joined by '+'
+    ///
+    /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
+    /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
+    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network. Also:
+    /// environment variable ROXIE_INGRESS.
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) ingress: Option<String>,
+    /// Hook on the way out, as --ingress
+    ///
+    /// Sees every packet that the transport has built, before it leaves. Also: environment variable ROXIE_EGRESS.
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) egress: Option<String>,
+}
+
 /// Run a program that sees the device
 ///
 /// Starts COMMAND with our libibverbs.so.1 and librdmacm.so.1 found before the system's. roxie replaces itself by
@@ -119,6 +137,8 @@ Examples:
           The device on eth0, under a name the program expects
   roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
           Over AF_XDP sockets on eth0, as root
+  roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
+          With every hundredth packet lost
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {
@@ -126,6 +146,8 @@ pub(crate) struct RunArgs {
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) port: PortArgs,
+    #[command(flatten)]
+    pub(crate) hooks: HookArgs,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -147,6 +169,8 @@ pub(crate) struct EnvArgs {
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) port: PortArgs,
+    #[command(flatten)]
+    pub(crate) hooks: HookArgs,
     /// One JSON object instead of shell commands
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,6 +15,7 @@ impl DeviceArgs {
             name: self.name.clone().unwrap_or(env.name),
             netdev: self.netdev.clone().or(env.netdev),
             port: env.port,
+            hooks: env.hooks,
         }
     }
 

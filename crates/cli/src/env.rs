@@ -3,15 +3,20 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{DeviceArgs, EnvArgs, PortArgs};
+use crate::args::{DeviceArgs, EnvArgs, HookArgs, PortArgs};
 use crate::failure::Outcome;
 use crate::library::Libraries;
 use crate::terminal;
 
 /// The environment of programs that shall see the device.
-pub(crate) fn variables(device: &DeviceArgs, port: &PortArgs) -> Outcome<Vec<(&'static str, OsString)>> {
+pub(crate) fn variables(
+    device: &DeviceArgs,
+    port: &PortArgs,
+    hooks: &HookArgs,
+) -> Outcome<Vec<(&'static str, OsString)>> {
     device.check()?;
     port.choice()?;
+    let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
     let named = [
@@ -19,6 +24,8 @@ pub(crate) fn variables(device: &DeviceArgs, port: &PortArgs) -> Outcome<Vec<(&'
         ("ROXIE_NAME", &device.name),
         ("ROXIE_PORT", &port.port),
         ("ROXIE_XDP_MODE", &port.xdp_mode),
+        ("ROXIE_INGRESS", &ingress),
+        ("ROXIE_EGRESS", &egress),
     ];
     variables.extend(named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?.into()))));
     Ok(variables)
@@ -26,7 +33,7 @@ pub(crate) fn variables(device: &DeviceArgs, port: &PortArgs) -> Outcome<Vec<(&'
 
 /// Prints them.
 pub(crate) fn print(args: &EnvArgs) -> Outcome {
-    let variables = variables(&args.device, &args.port)?;
+    let variables = variables(&args.device, &args.port, &args.hooks)?;
     if args.json {
         let map: serde_json::Map<String, serde_json::Value> = variables
             .iter()

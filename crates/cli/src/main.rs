@@ -8,6 +8,7 @@ mod devinfo;
 mod doctor;
 mod env;
 mod failure;
+mod hook;
 mod library;
 mod netdev;
 mod run;

@@ -19,7 +19,7 @@ const NOT_FOUND: u8 = 127;
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    let variables = env::variables(&args.device, &args.port)?;
+    let variables = env::variables(&args.device, &args.port, &args.hooks)?;
     let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
     if program.is_empty() {
         return Err(Failure::new("the command is an empty word").code(NOT_FOUND));

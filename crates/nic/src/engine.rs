@@ -16,6 +16,7 @@ use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
+use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
@@ -30,6 +31,7 @@ const DOORBELL_BATCH: usize = 64;
 /// What the lock protects.
 pub(crate) struct Core {
     pub(crate) port: Box<dyn Port>,
+    pub(crate) hooks: Hooks,
     pub(crate) tables: Tables,
 }
 
@@ -57,14 +59,20 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(port: Box<dyn Port>, bag: Membership, gids: Arc<Gids>) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        port: Box<dyn Port>,
+        bag: Membership,
+        gids: Arc<Gids>,
+        mut hooks: Hooks,
+    ) -> std::io::Result<Arc<Self>> {
         let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
         // In this order, so that no change is missed; some time has gone since the device was opened.
         let monitor = AddressMonitor::new().ok();
         let table = gids.refresh().unwrap_or_else(|| gids.get());
+        hooks.set_slot(slot);
         let tables = Tables::new(slot, &table);
         Ok(Arc::new(Self {
-            core: Mutex::new(Core { port, tables }),
+            core: Mutex::new(Core { port, hooks, tables }),
             cm: Arc::new(CmDriver::new(slot, &table)),
             bag,
             gids,
@@ -160,8 +168,7 @@ impl Engine {
             records += 1;
             let mut core = self.lock();
             let now = now();
-            core.tables.receive_train(now, train);
-            core.tables.end_of_batch(now);
+            core.receive_forwarded(now, train);
             core.transmit(now);
             self.unlock_and_deliver(core);
         });
@@ -173,9 +180,11 @@ impl Engine {
 
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.lock().tables.timers.next();
+        let core = self.lock();
+        let (timer, held) = (core.tables.timers.next(), core.hooks.next_due_ns().map(Instant));
+        drop(core);
         let deaths = self.bag.second_look_at().map(Instant);
-        [timer, self.cm.poll_timeout(), self.held.next_offer(now()), deaths].into_iter().flatten().min()
+        [timer, held, self.cm.poll_timeout(), self.held.next_offer(now()), deaths].into_iter().flatten().min()
     }
 
     /// Wakes the background thread if it would sleep past `deadline`.
@@ -207,7 +216,8 @@ impl Engine {
         if eager {
             core.transmit(now);
         }
-        let deadline = core.tables.timers.next();
+        let held = core.hooks.next_due_ns().map(Instant);
+        let deadline = [core.tables.timers.next(), held].into_iter().flatten().min();
         self.wake_before(deadline);
     }
 

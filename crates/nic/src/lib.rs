@@ -12,6 +12,7 @@ mod events;
 mod fork;
 pub mod gid;
 mod gsi;
+pub mod hook;
 mod mr;
 mod notice;
 pub mod page_pool;
@@ -25,6 +26,7 @@ mod tx;
 pub mod verbs;
 pub mod xdp;
 
+pub use bpf;
 pub use notice::notice;
 pub use transport;
 pub use wire;

@@ -15,10 +15,29 @@ const MISROUTED_MAX: usize = 256;
 impl Core {
     /// Takes one batch from the port and gives every packet to its QP; returns the number of trains.
     pub(crate) fn receive(&mut self, now: Instant, queues: RxQueues) -> usize {
-        let Core { port, tables } = self;
-        let trains = port.recv(queues, &mut |train| tables.receive_train(now, train));
+        let Core { port, hooks, tables } = self;
+        let mut deliver = |train: &RxTrain<'_>| tables.receive_train(now, train);
+        let trains = if hooks.has_ingress() {
+            let trains = port.recv(queues, &mut |train| hooks.receive(train, &mut deliver));
+            hooks.send_bounced(&mut **port);
+            trains
+        } else {
+            port.recv(queues, &mut deliver)
+        };
+        if hooks.next_due_ns().is_some() {
+            hooks.release(now.0, &mut **port, &mut deliver);
+        }
+        hooks.take_redirected(&mut tables.misrouted);
         tables.end_of_batch(now);
         trains
+    }
+
+    /// Takes a train that another process of this host has handed over.
+    pub(crate) fn receive_forwarded(&mut self, now: Instant, train: &RxTrain<'_>) {
+        let Core { port, hooks, tables } = self;
+        hooks.receive(train, &mut |train| tables.receive_train(now, train));
+        hooks.send_bounced(&mut **port);
+        tables.end_of_batch(now);
     }
 }
 

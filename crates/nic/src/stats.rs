@@ -13,6 +13,7 @@ impl Core {
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = port_rows(&self.port.counters());
         rows.extend(self.port.rows());
+        rows.extend(self.hooks.rows());
         rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops[*r as usize])));
         let mut sum = self.tables.retired;
         for entry in self.tables.qps.iter().flatten() {

@@ -57,6 +57,7 @@ pub(crate) struct Mad {
 }
 
 /// A packet kept beyond its train.
+#[derive(Debug)]
 pub(crate) struct OwnedPacket {
     pub(crate) src: IpAddr,
     src_port: u16,

@@ -25,7 +25,7 @@ impl Core {
 
     /// One QP's turn: up to `TX_QUOTA` packets.
     fn transmit_qp(&mut self, now: Instant, index: u16) {
-        let Core { port, tables } = self;
+        let Core { port, hooks, tables } = self;
         let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else { return };
         let flow = entry.flow;
         let mut budget = tables.flow_budget(flow);
@@ -41,6 +41,7 @@ impl Core {
             budget = room - room % burst;
         }
         let mut sent = 0;
+        hooks.change_flow();
         while sent < TX_QUOTA {
             let before = entry.qp.packets_in_flight();
             let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else {
@@ -54,8 +55,11 @@ impl Core {
                     .address(dest.av.sgid_index)
                     .and_then(|src| port.datagram_flow(&flow_key(src, &dest.av, dest.remote_qpn)).ok()),
             };
+            if packet.ud.is_some() {
+                hooks.change_flow();
+            }
             if let Some(flow) = flow {
-                port.tx_commit(flow, packet.len);
+                hooks.commit(&mut **port, flow, packet.len);
             }
             sent += 1;
         }
@@ -81,7 +85,8 @@ impl Core {
         };
         let deth = Deth { q_key: QKey::GSI, src_qp: Qpn::GSI };
         if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
-            self.port.tx_commit(flow, len);
+            self.hooks.change_flow();
+            self.hooks.commit(&mut *self.port, flow, len);
             self.port.flush();
         }
     }

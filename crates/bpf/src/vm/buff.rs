@@ -86,11 +86,10 @@ impl<'a> XdpBuff<'a> {
         self.data..self.end
     }
 
-    /// The packet, or its linear part.
+    /// The packet, or its linear part, as far as it is in the buffer.
     #[must_use]
-    pub fn packet(&mut self) -> &[u8] {
-        self.fetch_rest();
-        &self.buffer[self.data..self.end]
+    pub fn packet(&self) -> &[u8] {
+        &self.buffer[self.data..self.end - self.rest.len()]
     }
 
     /// Whether a program has written to the packet, or moved its start or end.
@@ -117,8 +116,9 @@ impl<'a> XdpBuff<'a> {
         self.meta..self.end - self.rest.len()
     }
 
-    /// Copies what is missing into the buffer; whether something was.
-    pub(super) fn fetch_rest(&mut self) -> bool {
+    /// Copies what [`with_rest`](Self::with_rest) has left elsewhere into the buffer, unless a program has asked for it;
+    /// whether something was missing.
+    pub fn fetch_rest(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         self.buffer[self.end - rest.len()..self.end].copy_from_slice(rest);
         !rest.is_empty()

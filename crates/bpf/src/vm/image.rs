@@ -51,6 +51,12 @@ impl Image {
         &self.name
     }
 
+    /// What the program returns, if that is all it does: it need not be run then.
+    #[must_use]
+    pub fn constant(&self) -> Option<u32> {
+        self.constant
+    }
+
     /// The map a redirect or [`Program::map`] names.
     #[must_use]
     pub fn map(&self, map: MapRef) -> Option<&Arc<Map>> {

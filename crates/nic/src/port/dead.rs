@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::{FlowId, FlowKey, MAX_PACKET, Port, PortCounters, RxQueues, RxTrain};
+use super::{FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueues, RxTrain};
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -26,6 +26,10 @@ impl Port for DeadPort {
 
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         self.open_flow(key)
+    }
+
+    fn headers(&mut self, _flow: FlowId) -> Option<Headers> {
+        None
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {

@@ -36,6 +36,11 @@ impl FlowTable {
         self.by_key.get(key).copied()
     }
 
+    /// Key of the flow with this index.
+    pub(super) fn key(&self, index: u32) -> Option<&FlowKey> {
+        self.rows.get(index as usize).map(|row| &row.key)
+    }
+
     /// Enters a new flow that nobody holds and returns its index: one behind the last, or that of the flow which gives
     /// way. Those that are `busy` stay. `None` if there is no room.
     pub(super) fn add(&mut self, key: FlowKey, busy: impl Fn(u32) -> bool) -> Option<u32> {

@@ -10,11 +10,14 @@
 pub(crate) mod choice;
 mod dead;
 mod flow_table;
+mod headers;
 mod udp;
 mod xsk;
 
 pub use choice::{BadVariable, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
+pub use headers::Headers;
+pub(crate) use headers::train_of;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 
@@ -136,6 +139,10 @@ pub trait Port: Send {
     /// # Errors
     /// Those of [`open_flow`](Port::open_flow).
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
+
+    /// What a packet of this flow has in front of it on the network, as far as the port knows; `None` if there is no such
+    /// flow.
+    fn headers(&mut self, flow: FlowId) -> Option<Headers>;
 
     /// Space for the next packet, at least [`MAX_PACKET`] bytes. Write `BTH .. pad` to its start, then
     /// call [`tx_commit`](Port::tx_commit); without a commit nothing is sent.

@@ -15,7 +15,7 @@ pub use receive::{RECEIVE_BUFFER, receive_socket};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::{FlowId, FlowKey, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueue, RxQueues, RxTrain};
 use receive::Receiver;
 use transmit::Transmitter;
 
@@ -61,6 +61,10 @@ impl Port for UdpPort {
 
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         self.tx.datagram_flow(key)
+    }
+
+    fn headers(&mut self, flow: FlowId) -> Option<Headers> {
+        self.tx.headers(flow)
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {

@@ -8,7 +8,6 @@
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
 mod error;
-mod headers;
 mod open;
 mod owner;
 mod paths;
@@ -28,12 +27,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use wire::IcrcHeader;
 
 use super::flow_table::FlowTable;
+use super::headers::Headers;
 use super::{FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, RxQueues, RxTrain, UdpPort};
 use crate::page_pool::Audit;
 use crate::sys::xdp::Chunk;
 use crate::sys::{self, Epoll, now_ns};
 use crate::xdp::Steering;
-use headers::Headers;
 use owner::Owner;
 use paths::{HopId, Paths};
 use segment::Segments;
@@ -160,6 +159,15 @@ impl Port for XskPort {
             Some(index) => Ok(FlowId(index)),
             None => self.add_flow(key),
         }
+    }
+
+    fn headers(&mut self, flow: FlowId) -> Option<Headers> {
+        let flow = self.flows.get(flow.0 as usize)?;
+        if flow.is_direct {
+            return Some(flow.headers);
+        }
+        let inner = self.inner.datagram_flow(&flow.key).ok()?;
+        self.inner.headers(inner)
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {

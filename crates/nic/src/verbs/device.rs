@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
-use super::{CompChannel, Cq, DeviceAttr, GidEntry, Pd, PortAttr, Refusal};
+use super::hooks::EarlyHooks;
+use super::{CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal};
 use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
@@ -32,6 +33,8 @@ pub struct DeviceConfig {
     pub netdev: Option<String>,
     /// How packets get there; `None` takes what `ROXIE_PORT` and `ROXIE_XDP_MODE` say.
     pub port: Option<PortChoice>,
+    /// What is attached from the start; `None` takes what `ROXIE_INGRESS` and `ROXIE_EGRESS` say.
+    pub hooks: Option<HookConfig>,
 }
 
 impl DeviceConfig {
@@ -42,7 +45,12 @@ impl DeviceConfig {
     #[must_use]
     pub fn from_env() -> Self {
         let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
-        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV"), port: None }
+        Self {
+            name: get("ROXIE_NAME").unwrap_or_default(),
+            netdev: get("ROXIE_NETDEV"),
+            port: None,
+            hooks: None,
+        }
     }
 
     /// Programs put the name into paths.
@@ -62,13 +70,14 @@ impl DeviceConfig {
 /// An RDMA device. Opening one only reads the netdev; sockets and the engine's thread come with the first
 /// protection domain or CM identifier.
 #[derive(Clone)]
-pub struct Device(Arc<DeviceInner>);
+pub struct Device(pub(super) Arc<DeviceInner>);
 
-struct DeviceInner {
+pub(super) struct DeviceInner {
     name: String,
     gids: Arc<Gids>,
     port: Option<PortChoice>,
-    engine: Arc<EngineSlot>,
+    pub(super) hooks: EarlyHooks,
+    pub(super) engine: Arc<EngineSlot>,
 }
 
 impl Device {
@@ -81,7 +90,8 @@ impl Device {
         config.check_name()?;
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
-        Ok(Self(Arc::new(DeviceInner { name, gids, port: config.port, engine: Arc::default() })))
+        let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
+        Ok(Self(Arc::new(DeviceInner { name, gids, port: config.port, hooks, engine: Arc::default() })))
     }
 
     /// Name of the device.
@@ -151,10 +161,11 @@ impl Device {
             return Ok(Arc::clone(engine));
         }
         let choice = self.0.port.map_or_else(PortChoice::from_env, Ok).map_err(Refusal::BadVariable)?;
+        let hooks = self.0.hooks.take(self.gids().ifindex)?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
         let port = port::choice::open(choice, &bag, &self.gids())?;
-        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids))?;
+        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks)?;
         fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));

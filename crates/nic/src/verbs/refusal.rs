@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::bag::JoinError;
+use crate::hook::HookError;
 use crate::port::{BadVariable, XskError};
 
 /// What was wrong with what the device was asked to be; found inside the `io::Error` of
@@ -30,6 +31,8 @@ pub enum Refusal {
     BadDomain(String),
     /// Another variable makes no sense.
     BadVariable(BadVariable),
+    /// `ROXIE_INGRESS` or `ROXIE_EGRESS` names no hook.
+    BadHook(HookError),
     /// AF_XDP was asked for, and nothing else.
     NoXsk {
         /// The interface.
@@ -60,6 +63,7 @@ impl Refusal {
             }
             Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
             Refusal::BadVariable(_) => "unset it, or use 'roxie run', which checks".to_owned(),
+            Refusal::BadHook(error) => error.remedy().unwrap_or_else(|| "mend it, or do without".to_owned()),
             Refusal::NoXsk { error, .. } => match error.remedy() {
                 remedy if remedy.is_empty() => "use --port udp".to_owned(),
                 remedy => format!("{remedy}, or use --port udp"),
@@ -93,6 +97,7 @@ impl fmt::Display for Refusal {
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
             Refusal::BadDomain(text) => write!(f, "ROXIE_DOMAIN={text} names no domain"),
             Refusal::BadVariable(bad) => bad.fmt(f),
+            Refusal::BadHook(error) => write!(f, "no hook: {error}"),
             Refusal::NoXsk { netdev, error } => write!(f, "no AF_XDP on {netdev}: {error}"),
         }
     }
@@ -105,7 +110,7 @@ impl From<Refusal> for io::Error {
         let kind = match &refusal {
             Refusal::NoNetdev { .. } => io::ErrorKind::NotFound,
             Refusal::NoAddress { .. } => io::ErrorKind::AddrNotAvailable,
-            Refusal::BadName(_) | Refusal::BadDomain(_) | Refusal::BadVariable(_) => {
+            Refusal::BadName(_) | Refusal::BadDomain(_) | Refusal::BadVariable(_) | Refusal::BadHook(_) => {
                 io::ErrorKind::InvalidInput
             }
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),

@@ -66,6 +66,7 @@ fn once(program: &Program, head: &[u8], rest: &[u8]) -> (Outcome, Vec<u8>, bool)
     let buff = XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + head.len()).unwrap();
     let mut buff = buff.with_rest(rest).unwrap();
     let outcome = Machine::new(1).with_budget(10_000).run(&image, &mut buff, &mut World::default());
+    buff.fetch_rest();
     (outcome, buff.packet().to_vec(), buff.is_changed())
 }
 

@@ -306,6 +306,7 @@ fn the_end_of_a_packet_is_fetched_when_it_is_asked_for() {
         let outcome = program.machine.run(&program.image, &mut buff, &mut program.world);
         assert_eq!((outcome.returned, outcome.fault, buff.is_changed()), (expected, None, false));
         assert_eq!(buff.window() == (256..296), offset >= 16, "no sooner");
+        buff.fetch_rest();
         assert_eq!(buff.packet(), [&[1; 16][..], &rest].concat());
     }
     let mut buffer = vec![0; 300];

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use wire::IcrcHeader;
 
 use super::super::flow_table::FlowTable;
-use super::super::{FlowId, FlowKey, MAX_PACKET, PortCounters, icrc_header};
+use super::super::{FlowId, FlowKey, Headers, MAX_PACKET, PortCounters, icrc_header};
 use crate::sys::{self, Control, Opt, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
@@ -157,6 +157,11 @@ impl Transmitter {
             Some(index) => Ok(FlowId(index)),
             None => self.add_flow(key),
         }
+    }
+
+    pub(super) fn headers(&self, flow: FlowId) -> Option<Headers> {
+        let socket = self.flows.get(flow.0 as usize)?.socket;
+        Headers::new(self.table.key(flow.0)?, self.sockets.get(socket as usize)?.port, self.udp_port)
     }
 
     pub(super) fn tx_slot(&mut self) -> &mut [u8] {

@@ -2,8 +2,8 @@
 
 use std::thread;
 
+use super::super::headers::Headers;
 use super::super::{FlowId, MAX_PACKET};
-use super::headers::Headers;
 use super::{Place, Port, XskPort};
 use crate::sys::now_ns;
 

@@ -1,15 +1,18 @@
 //! Ethernet, IP and UDP in front of a packet: a template per flow, in which lengths and the IPv4 checksum differ from
-//! packet to packet.
+//! packet to packet; and the way back, from a frame to the packets in it.
 
 use std::net::IpAddr;
 
-use wire::{EtherType, Ethernet, Ipv4, Ipv6, Mac, Udp};
+use wire::{EtherType, Ethernet, Ip, Ipv4, Ipv6, Mac, Udp, ip::PROTOCOL_UDP};
 
-use super::super::FlowKey;
+use super::{FlowKey, RxQueue, RxTrain};
 
 /// The headers of one flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Headers {
+pub struct Headers {
+    key: FlowKey,
+    src_port: u16,
+    dst_port: u16,
     bytes: [u8; Headers::LEN_MAX],
     len: usize,
     /// Checksum of the IPv4 header with a total length of 0; `None` for IPv6, which has none.
@@ -18,12 +21,14 @@ pub(super) struct Headers {
 
 impl Headers {
     /// Bytes of the longest headers, those of IPv6.
-    pub(super) const LEN_MAX: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN;
+    pub const LEN_MAX: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN;
 
-    /// `None` if the addresses are of different families.
-    pub(super) fn new(key: &FlowKey, src_port: u16, dst_port: u16) -> Option<Headers> {
-        let mut headers = Headers { bytes: [0; _], len: 0, checksum: None };
+    /// Both Ethernet addresses are zeros, as on the loopback interface. `None` if the IP addresses are of different families.
+    #[must_use]
+    pub fn new(key: &FlowKey, src_port: u16, dst_port: u16) -> Option<Headers> {
         let ttl = if key.ttl == 0 { DEFAULT_TTL } else { key.ttl };
+        let key = FlowKey { ttl, ..*key };
+        let mut headers = Headers { key, src_port, dst_port, bytes: [0; _], len: 0, checksum: None };
         let ethernet = |ether_type| Ethernet { ether_type, ..Ethernet::default() };
         match (key.src, key.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -51,8 +56,20 @@ impl Headers {
         self.len += N;
     }
 
+    /// Addresses, traffic class and hop limit.
+    #[must_use]
+    pub fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    /// UDP ports, source and destination.
+    #[must_use]
+    pub fn ports(&self) -> (u16, u16) {
+        (self.src_port, self.dst_port)
+    }
+
     /// From whom and to whom, on this link.
-    pub(super) fn set_macs(&mut self, src: [u8; 6], dst: [u8; 6]) {
+    pub fn set_macs(&mut self, src: [u8; 6], dst: [u8; 6]) {
         let ether_type = if self.checksum.is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
         let ethernet = Ethernet { src: Mac(src), dst: Mac(dst), ether_type };
         if let Some(place) = self.bytes.first_chunk_mut() {
@@ -62,13 +79,18 @@ impl Headers {
 
     /// Bytes of the headers.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "headers are never empty")]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Writes them to the last [`len`](Headers::len) bytes of `room`, for a UDP payload of `payload_len` bytes.
+    ///
+    /// # Panics
+    /// If `room` is shorter.
     #[inline]
-    pub(super) fn emit(&self, room: &mut [u8], payload_len: usize) {
+    pub fn emit(&self, room: &mut [u8], payload_len: usize) {
         let start = room.len() - self.len;
         let out = &mut room[start..];
         out.copy_from_slice(&self.bytes[..self.len]);
@@ -90,13 +112,43 @@ impl Headers {
     }
 }
 
+/// The UDP payload of a frame to `udp_port`, as a train of one packet; `None` if it is no such frame, or cut off.
+pub(crate) fn train_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxTrain<'_>> {
+    let (_, _, ether_type, packet) = Ethernet::split(frame)?;
+    let (ip, datagram) = Ip::split(ether_type, packet)?;
+    if ip.protocol() != PROTOCOL_UDP {
+        return None;
+    }
+    let (udp, payload) = datagram.split_first_chunk()?;
+    let udp = Udp::parse(udp);
+    let bytes = payload.get(..usize::from(udp.length).checked_sub(Udp::LEN)?).filter(|b| !b.is_empty())?;
+    if udp.dst_port != udp_port {
+        return None;
+    }
+    let (tos, ttl, ip_id) = match ip {
+        Ip::V4(ip) => (ip.tos, ip.ttl, Some(ip.id)),
+        Ip::V6(ip) => (ip.traffic_class, ip.hop_limit, None),
+    };
+    Some(RxTrain {
+        src: ip.src(),
+        src_port: udp.src_port,
+        dst: ip.dst(),
+        dst_port: udp_port,
+        tos,
+        ttl,
+        segment: bytes.len(),
+        ip_id,
+        bytes,
+        queue,
+    })
+}
+
 /// What [`FlowKey`] promises for a TTL of 0.
 const DEFAULT_TTL: u8 = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::Ip;
 
     fn key(src: &str, dst: &str) -> FlowKey {
         FlowKey { src: src.parse().unwrap(), dst: dst.parse().unwrap(), dst_slot: 3, tos: 0xb8, ttl: 0 }
@@ -131,5 +183,40 @@ mod tests {
         let (Ip::V6(ip), datagram) = Ip::split(ether_type, packet).unwrap() else { panic!("IPv6") };
         assert_eq!((ip.traffic_class, ip.hop_limit, datagram.len()), (0xb8, 64, 108));
         assert!(Headers::new(&key("10.0.0.1", "fd00::2"), 1, 2).is_none());
+    }
+    fn frame(src: &str, dst: &str, payload: &[u8]) -> Vec<u8> {
+        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+        let headers = Headers::new(&FlowKey { src, dst, dst_slot: 0, tos: 7, ttl: 9 }, 0xc001, 4791).unwrap();
+        let mut frame = vec![0; headers.len()];
+        headers.emit(&mut frame, payload.len());
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn addresses_and_payload_are_taken_from_the_frame() {
+        for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let mut frame = frame(src, dst, &[0xab; 40]);
+            // Short frames are padded on the wire.
+            frame.extend([0; 6]);
+            let train = train_of(&frame, 4791, RxQueue::Slot).unwrap();
+            assert_eq!((train.src.to_string(), train.dst.to_string()), (src.to_owned(), dst.to_owned()));
+            assert_eq!((train.src_port, train.dst_port, train.tos, train.ttl), (0xc001, 4791, 7, 9));
+            assert_eq!((train.bytes, train.segment), (&[0xab; 40][..], 40));
+            assert_eq!(train.ip_id, dst.parse::<std::net::Ipv4Addr>().is_ok().then_some(0));
+            assert!(train_of(&frame, 4790, RxQueue::Slot).is_none());
+        }
+    }
+
+    #[test]
+    fn cut_and_empty_frames_are_no_trains() {
+        let whole = frame("10.0.0.1", "10.0.0.2", &[1; 40]);
+        for len in 0..whole.len() {
+            assert!(train_of(&whole[..len], 4791, RxQueue::Slot).is_none(), "{len}");
+        }
+        assert!(train_of(&frame("10.0.0.1", "10.0.0.2", &[]), 4791, RxQueue::Slot).is_none());
+        let mut overlong = whole.clone();
+        overlong[14 + 20 + 4..14 + 20 + 6].copy_from_slice(&100u16.to_be_bytes());
+        assert!(train_of(&overlong, 4791, RxQueue::Slot).is_none(), "UDP says more than IP has");
     }
 }

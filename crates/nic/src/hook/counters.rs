@@ -1,0 +1,82 @@
+//! Verdicts counted, under the names that drivers have for them.
+
+use super::Verdict;
+use crate::stats::Row;
+
+macro_rules! hook_counters {
+    ($($(#[doc = $doc:literal])* $field:ident = $rx:literal $tx:literal,)*) => {
+        /// Verdicts of one hook. In the device's counters each has the prefix `rx_xdp_` (ingress) or `tx_xdp_` (egress).
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct HookCounters {
+            $($(#[doc = $doc])* pub $field: u64,)*
+        }
+
+        impl HookCounters {
+            /// Name and value of each.
+            #[must_use]
+            pub fn rows(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field),)*]
+            }
+
+            pub(super) fn rx_rows(&self) -> Vec<Row> {
+                vec![$(($rx, self.$field),)*]
+            }
+
+            pub(super) fn tx_rows(&self) -> Vec<Row> {
+                vec![$(($tx, self.$field),)*]
+            }
+
+            pub(super) fn absorb(&mut self, other: &HookCounters) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+impl HookCounters {
+    /// Counts a verdict; false if that is the end of the packet.
+    pub(super) fn count(&mut self, verdict: Verdict) -> bool {
+        let (counter, goes_on) = match verdict {
+            Verdict::Pass => (&mut self.pass, true),
+            Verdict::Tx => (&mut self.tx, true),
+            Verdict::Redirect(_) => (&mut self.redirect, true),
+            Verdict::Drop => (&mut self.drop, false),
+            Verdict::Aborted => (&mut self.aborted, false),
+            Verdict::Invalid => (&mut self.invalid, false),
+        };
+        *counter += 1;
+        goes_on
+    }
+
+    /// Counts a packet that was to be held back.
+    pub(super) fn hold(&mut self, kept: bool) {
+        *if kept { &mut self.held } else { &mut self.drop } += 1;
+    }
+}
+
+hook_counters! {
+    /// Packets it has seen.
+    packets = "rx_xdp_packets" "tx_xdp_packets",
+    /// Their bytes, Ethernet header to ICRC.
+    bytes = "rx_xdp_bytes" "tx_xdp_bytes",
+    /// PASS.
+    pass = "rx_xdp_pass" "tx_xdp_pass",
+    /// DROP.
+    drop = "rx_xdp_drop" "tx_xdp_drop",
+    /// ABORTED, and programs that did what they may not.
+    aborted = "rx_xdp_aborted" "tx_xdp_aborted",
+    /// Verdicts that are none, or none for this hook; dropped.
+    invalid = "rx_xdp_invalid" "tx_xdp_invalid",
+    /// Passed or sent out again, but what the program has left is no RoCE packet, or not one that can go there; dropped.
+    malformed = "rx_xdp_malformed" "tx_xdp_malformed",
+    /// TX.
+    tx = "rx_xdp_tx" "tx_xdp_tx",
+    /// REDIRECT.
+    redirect = "rx_xdp_redirect" "tx_xdp_redirect",
+    /// Of these, those that led nowhere; dropped.
+    redirect_errors = "rx_xdp_redirect_errors" "tx_xdp_redirect_errors",
+    /// Held back for a while by a native stage.
+    held = "rx_xdp_held" "tx_xdp_held",
+    /// Passed twice by a native stage.
+    doubled = "rx_xdp_doubled" "tx_xdp_doubled",
+}

@@ -1,0 +1,163 @@
+//! The way out: each packet is judged where the transport has written it, and then committed to the port.
+
+use wire::{Bth, Qpn};
+
+use super::chain::Fate;
+use super::held::Late;
+use super::{Hooks, Target, Verdict};
+use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
+use crate::sys::now_ns;
+
+const ICRC_LEN: usize = 4;
+
+/// A packet that leaves later, or does not come from the transport.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    pub(super) key: FlowKey,
+    /// BTH to the last byte before the ICRC.
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Outgoing {
+    /// The packet as one of ours: from its source address to its destination. `None` if it is too short or too long.
+    pub(super) fn back(packet: &RxTrain<'_>) -> Option<Outgoing> {
+        let bytes = packet.bytes.get(..packet.bytes.len().checked_sub(ICRC_LEN)?)?;
+        let bth = Bth::parse(bytes.first_chunk()?);
+        let dst_slot = match bth.dest_qp {
+            Qpn::GSI => GSI_FLOW_SLOT,
+            qpn => (qpn.value() >> 16) as u8,
+        };
+        let RxTrain { src, dst, tos, ttl, .. } = *packet;
+        let fits = packet.bytes.len() <= MAX_PACKET;
+        fits.then(|| Outgoing { key: FlowKey { src, dst, dst_slot, tos, ttl }, bytes: bytes.to_vec() })
+    }
+
+    /// Puts it into the port's slot; `None` if it cannot be sent from there to there.
+    fn stage(&self, port: &mut dyn Port) -> Option<FlowId> {
+        let flow = port.datagram_flow(&self.key).ok()?;
+        port.tx_slot().get_mut(..self.bytes.len())?.copy_from_slice(&self.bytes);
+        Some(flow)
+    }
+}
+
+impl Hooks {
+    /// The packets that follow may be of another flow than the last one, or the flow has changed.
+    #[inline]
+    pub(crate) fn change_flow(&mut self) {
+        self.egress_flow = None;
+    }
+
+    /// Commits the `len` bytes at the start of the port's slot to `flow`, if the egress hook lets them pass.
+    #[inline]
+    pub(crate) fn commit(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
+        if self.egress.hook.is_none() {
+            return port.tx_commit(flow, len);
+        }
+        self.judge_outgoing(port, flow, len);
+    }
+
+    /// Sends what the ingress hook has sent back; like everything that leaves it goes through the egress hook.
+    pub(crate) fn send_bounced(&mut self, port: &mut dyn Port) {
+        if self.bounced.is_empty() {
+            return;
+        }
+        let mut bounced = std::mem::take(&mut self.bounced);
+        for out in bounced.drain(..) {
+            match out.stage(port) {
+                Some(flow) => {
+                    self.xmit += 1;
+                    self.change_flow();
+                    self.commit(port, flow, out.bytes.len());
+                }
+                None => self.xmit_errors += 1,
+            }
+        }
+        self.bounced = bounced;
+        port.flush();
+    }
+
+    /// Sends a packet that has been through the hook.
+    pub(super) fn send_late(&mut self, port: &mut dyn Port, out: &Outgoing) {
+        match out.stage(port) {
+            Some(flow) => port.tx_commit(flow, out.bytes.len()),
+            None => self.egress.counters.malformed += 1,
+        }
+    }
+
+    fn judge_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
+        let Some(hook) = &mut self.egress.hook else { return };
+        if self.egress_flow != Some(flow) {
+            let Some(headers) = port.headers(flow) else {
+                debug_assert!(false, "no such flow");
+                return;
+            };
+            self.scratch.begin(headers);
+            self.egress_flow = Some(flow);
+        }
+        let counters = &mut self.egress.counters;
+        let with_icrc = len + ICRC_LEN;
+        let frame_len = (self.scratch.headers_len() + with_icrc) as u64;
+        counters.packets += 1;
+        counters.bytes += frame_len;
+        let fate = match hook.run_train(1, frame_len) {
+            Some(verdict) => Fate::of(verdict),
+            None => {
+                let slot = port.tx_slot();
+                let Some(packet) = slot.get_mut(..with_icrc) else { return };
+                packet[len..].fill(0);
+                hook.judge(&mut self.scratch, packet)
+            }
+        };
+        if fate.is_plain_pass() {
+            counters.pass += 1;
+            return port.tx_commit(flow, len);
+        }
+        self.settle_outgoing(port, flow, len, fate);
+    }
+
+    /// A packet that does not simply pass.
+    #[cold]
+    fn settle_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, mut len: usize, fate: Fate) {
+        let Hooks { egress, scratch, held, .. } = self;
+        let counters = &mut egress.counters;
+        let verdict = match fate.verdict {
+            // Out of the interface it is on its way to is nothing else than what PASS means.
+            Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => Verdict::Pass,
+            // As behind a devmap of the kernel.
+            Verdict::Tx => Verdict::Invalid,
+            verdict => verdict,
+        };
+        if !counters.count(verdict) {
+            return;
+        }
+        if let Verdict::Redirect(_) = verdict {
+            return counters.redirect_errors += 1;
+        }
+        let Some(key) = scratch.headers().map(|headers| *headers.key()) else { return };
+        let (mut key, mut flow) = (key, flow);
+        if let Some(frame) = &fate.changed {
+            let left = scratch.packet_at(frame, RxQueue::Slot).and_then(|packet| Outgoing::back(&packet));
+            let Some(left) = left else { return counters.malformed += 1 };
+            let to = FlowKey { dst_slot: key.dst_slot, ..left.key };
+            if to != key {
+                let Ok(other) = port.datagram_flow(&to) else { return counters.malformed += 1 };
+                (key, flow) = (to, other);
+            }
+            len = left.bytes.len();
+            port.tx_slot()[..len].copy_from_slice(&left.bytes);
+        }
+        if fate.hold_ns == 0 && !fate.is_doubled {
+            return port.tx_commit(flow, len);
+        }
+        let out = Outgoing { key, bytes: port.tx_slot()[..len].to_vec() };
+        for _ in 0..=u8::from(fate.is_doubled) {
+            if fate.hold_ns == 0 {
+                port.tx_slot()[..len].copy_from_slice(&out.bytes);
+                port.tx_commit(flow, len);
+            } else {
+                counters.hold(held.keep(now_ns() + fate.hold_ns, Late::Out(out.clone())));
+            }
+        }
+        counters.doubled += u64::from(fate.is_doubled);
+    }
+}

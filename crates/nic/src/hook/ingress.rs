@@ -1,0 +1,155 @@
+//! The way in: each packet of a train is judged; those that pass in a row go on as one train.
+
+use std::ops::Range;
+
+use super::chain::Fate;
+use super::egress::Outgoing;
+use super::held::Late;
+use super::{HookCounters, Hooks, Target, Verdict};
+use crate::bag::SLOTS;
+use crate::port::{FlowKey, Headers, Port, RxQueue, RxTrain};
+use crate::sys::now_ns;
+use crate::tables::OwnedPacket;
+
+/// Packets redirected to other processes from one batch; for more there is no room in their sockets either.
+const REDIRECTED_MAX: usize = 1024;
+
+/// Where packets that pass go.
+type Deliver<'f> = &'f mut dyn FnMut(&RxTrain<'_>);
+
+impl Hooks {
+    /// Whether what the port receives must come here first.
+    #[inline]
+    pub(crate) fn has_ingress(&self) -> bool {
+        self.ingress.hook.is_some()
+    }
+
+    /// Judges a train; what passes goes to `deliver`.
+    pub(crate) fn receive(&mut self, train: &RxTrain<'_>, deliver: Deliver<'_>) {
+        let Some(hook) = &mut self.ingress.hook else { return deliver(train) };
+        let key = FlowKey { src: train.src, dst: train.dst, dst_slot: 0, tos: train.tos, ttl: train.ttl };
+        // Addresses of two families: the transport has a counter for that.
+        let Some(headers) = Headers::new(&key, train.src_port, train.dst_port) else { return deliver(train) };
+        let packets = train.bytes.len().div_ceil(train.segment.max(1));
+        let bytes = (train.bytes.len() + packets * headers.len()) as u64;
+        let counters = &mut self.ingress.counters;
+        counters.packets += packets as u64;
+        counters.bytes += bytes;
+        match hook.run_train(packets as u64, bytes) {
+            Some(Verdict::Pass) => {
+                counters.pass += packets as u64;
+                return deliver(train);
+            }
+            Some(Verdict::Drop) => return counters.drop += packets as u64,
+            Some(_) => return counters.aborted += packets as u64,
+            None => {}
+        }
+        self.scratch.begin(headers);
+        // Those from `start` to `at` pass as they are.
+        let (mut start, mut at) = (0, 0);
+        for bytes in train.packets() {
+            let Some(hook) = &mut self.ingress.hook else { break };
+            let fate = hook.judge(&mut self.scratch, bytes);
+            if fate.is_plain_pass() {
+                self.ingress.counters.pass += 1;
+            } else {
+                hand_on(train, start..at, deliver);
+                start = at + bytes.len();
+                self.settle_incoming(&part(train, at..start), fate, deliver);
+            }
+            at += bytes.len();
+        }
+        hand_on(train, start..at, deliver);
+    }
+
+    /// A packet that does not simply pass. `packet` is a train of one.
+    #[cold]
+    fn settle_incoming(&mut self, packet: &RxTrain<'_>, fate: Fate, deliver: Deliver<'_>) {
+        let Hooks { ingress, scratch, held, bounced, redirected, slot, .. } = self;
+        let counters = &mut ingress.counters;
+        if !counters.count(fate.verdict) {
+            return;
+        }
+        let changed = fate.changed.map(|frame| scratch.packet_at(&frame, packet.queue));
+        let packet = match &changed {
+            None => packet,
+            // The identification is found again by the ICRC; the one in the header may be made up.
+            Some(Some(packet)) => &RxTrain { ip_id: None, ..*packet },
+            Some(None) => return counters.malformed += 1,
+        };
+        match fate.verdict {
+            Verdict::Tx => bounce(packet, bounced, counters),
+            Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => {
+                bounce(packet, bounced, counters);
+            }
+            Verdict::Redirect(Target::Slot(to)) if to == u32::from(*slot) => deliver(packet),
+            // What was handed over once is not handed on: two processes could do so for ever.
+            Verdict::Redirect(Target::Slot(to))
+                if to < u32::from(SLOTS)
+                    && packet.queue != RxQueue::Forwarded
+                    && redirected.len() < REDIRECTED_MAX =>
+            {
+                redirected.push((to as u8, OwnedPacket::new(packet, packet.bytes)));
+            }
+            Verdict::Redirect(_) => counters.redirect_errors += 1,
+            Verdict::Pass | Verdict::Drop | Verdict::Aborted | Verdict::Invalid => {
+                for _ in 0..=u8::from(fate.is_doubled) {
+                    if fate.hold_ns == 0 {
+                        deliver(packet);
+                    } else {
+                        let late = Late::In(OwnedPacket::new(packet, packet.bytes));
+                        counters.hold(held.keep(now_ns() + fate.hold_ns, late));
+                    }
+                }
+                counters.doubled += u64::from(fate.is_doubled);
+            }
+        }
+    }
+
+    /// When a packet that is held back is due.
+    #[inline]
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.held.next_ns()
+    }
+
+    /// Lets the packets go that were held back until now.
+    pub(crate) fn release(&mut self, now_ns: u64, port: &mut dyn Port, deliver: Deliver<'_>) {
+        let mut has_sent = false;
+        while let Some(late) = self.held.take(now_ns) {
+            match late {
+                Late::In(packet) => deliver(&packet.train()),
+                Late::Out(out) => {
+                    self.send_late(port, &out);
+                    has_sent = true;
+                }
+            }
+        }
+        if has_sent {
+            port.flush();
+        }
+    }
+}
+
+/// Out again, once the port has handed over its batch.
+fn bounce(packet: &RxTrain<'_>, bounced: &mut Vec<Outgoing>, counters: &mut HookCounters) {
+    match Outgoing::back(packet) {
+        Some(out) => bounced.push(out),
+        None => counters.malformed += 1,
+    }
+}
+
+/// A part of a train, whole packets.
+fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
+    let before = (range.start / train.segment.max(1)) as u16;
+    let ip_id = train.ip_id.map(|id| id.wrapping_add(before));
+    let bytes = &train.bytes[range];
+    RxTrain { ip_id, bytes, segment: train.segment.min(bytes.len().max(1)), ..*train }
+}
+
+fn hand_on(train: &RxTrain<'_>, range: Range<usize>, deliver: Deliver<'_>) {
+    if range.len() == train.bytes.len() {
+        deliver(train);
+    } else if !range.is_empty() {
+        deliver(&part(train, range));
+    }
+}

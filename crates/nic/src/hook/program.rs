@@ -1,0 +1,143 @@
+//! An eBPF program as a stage.
+
+use std::sync::Arc;
+
+use bpf::vm::{Env, Fault, Image, Machine, Redirect};
+use bpf::{Map, MapKind, Program, XdpAction};
+
+use super::{HookError, HookPacket, Stage, Target, Verdict};
+use crate::sys::{now_ns, random_u64};
+
+/// Runs a program in the user-space machine. Maps with a value per CPU have one: the engine's lock lets one thread in.
+#[derive(Debug)]
+pub struct ProgramStage {
+    image: Image,
+    maps: Vec<Arc<Map>>,
+    machine: Machine,
+    world: World,
+    /// The verdict, if the program always returns the same.
+    constant: Option<Verdict>,
+    faults: u64,
+    last_fault: Option<Fault>,
+}
+
+impl ProgramStage {
+    /// Makes the program ready to run, with new maps.
+    ///
+    /// # Errors
+    /// If the machine refuses the program, or a map cannot be had.
+    pub fn new(program: &Program) -> Result<ProgramStage, HookError> {
+        let new_map =
+            |def| Map::new(def, 1).map_err(|error| HookError::Map { name: def.name.clone(), error });
+        let maps: Vec<Arc<Map>> = program.maps.iter().map(new_map).collect::<Result<_, _>>()?;
+        let image = Image::new(program, maps.clone())
+            .map_err(|error| HookError::Load { name: program.name.clone(), error })?;
+        let constant = image.constant().map(|number| verdict(number, Target::Nowhere));
+        let world = World { random: random_u64() | 1 };
+        Ok(ProgramStage {
+            image,
+            maps,
+            machine: Machine::new(0),
+            world,
+            constant,
+            faults: 0,
+            last_fault: None,
+        })
+    }
+
+    /// The program's maps, in its order.
+    #[must_use]
+    pub fn maps(&self) -> &[Arc<Map>] {
+        &self.maps
+    }
+
+    /// What the program was last stopped for.
+    #[must_use]
+    pub fn last_fault(&self) -> Option<Fault> {
+        self.last_fault
+    }
+}
+
+impl ProgramStage {
+    /// An entry of a CPUMAP is a process, by its key; one of a DEVMAP an interface, by its value.
+    fn target(&self, redirect: Option<Redirect>) -> Target {
+        match redirect {
+            Some(Redirect::Interface(ifindex)) => Target::Interface(ifindex),
+            Some(Redirect::Map { map, key, value, flags: 0 }) => {
+                match self.image.map(map).map(|map| map.def().kind) {
+                    Some(MapKind::Cpumap) => Target::Slot(key),
+                    Some(MapKind::Devmap | MapKind::DevmapHash) => Target::Interface(value as u32),
+                    _ => Target::Nowhere,
+                }
+            }
+            // To several devices, of which there are none.
+            Some(Redirect::Map { .. }) | None => Target::Nowhere,
+        }
+    }
+}
+
+impl Stage for ProgramStage {
+    #[inline]
+    fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict {
+        if let Some(verdict) = self.constant {
+            return verdict;
+        }
+        let (machine, image, world) = (&mut self.machine, &self.image, &mut self.world);
+        // Longer than any packet: the transport would not take it either.
+        let Some(outcome) = packet.with_frame(|buff| machine.run(image, buff, world)) else {
+            return Verdict::Aborted;
+        };
+        if outcome.fault.is_some() {
+            self.faults += 1;
+            self.last_fault = outcome.fault;
+        }
+        verdict(outcome.returned, self.target(outcome.redirect))
+    }
+
+    fn is_uniform(&self) -> bool {
+        matches!(self.constant, Some(Verdict::Pass | Verdict::Drop | Verdict::Aborted))
+    }
+
+    fn run_train(&mut self, _packets: u64, _bytes: u64) -> Verdict {
+        self.constant.unwrap_or(Verdict::Aborted)
+    }
+
+    fn rows(&self) -> Vec<(String, u64)> {
+        vec![("faults".to_owned(), self.faults)]
+    }
+
+    fn note(&self) -> Option<String> {
+        self.last_fault.map(|fault| format!("{}: {fault}", self.image.name()))
+    }
+}
+
+fn verdict(returned: u32, target: Target) -> Verdict {
+    match XdpAction::from_number(returned) {
+        Some(XdpAction::Pass) => Verdict::Pass,
+        Some(XdpAction::Drop) => Verdict::Drop,
+        Some(XdpAction::Aborted) => Verdict::Aborted,
+        Some(XdpAction::Tx) => Verdict::Tx,
+        Some(XdpAction::Redirect) => Verdict::Redirect(target),
+        None => Verdict::Invalid,
+    }
+}
+
+/// What programs can ask: the time, and chance.
+#[derive(Debug)]
+struct World {
+    /// State of xorshift64*; never 0.
+    random: u64,
+}
+
+impl Env for World {
+    fn ktime_ns(&mut self) -> u64 {
+        now_ns()
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+}

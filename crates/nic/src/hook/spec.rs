@@ -1,0 +1,147 @@
+//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, several joined by `+`.
+
+use super::{Count, Hook, HookError, Impair, object};
+
+impl Hook {
+    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`) or an object file with, where it has several,
+    /// the name of the program. Reads the file.
+    ///
+    /// # Errors
+    /// What is wrong with the text or the file; [`HookError::remedy`] tells what to do.
+    pub fn parse(text: &str) -> Result<Hook, HookError> {
+        let mut stages = text.split('+').map(one);
+        let first = stages.next().ok_or(HookError::Empty)??;
+        stages.try_fold(first, |hook, next| Ok(hook.then(next?)))
+    }
+}
+
+/// The same hook as `text` names, from wherever it is read: paths are made absolute.
+///
+/// # Errors
+/// If there is no current directory.
+pub fn absolute(text: &str) -> Result<String, HookError> {
+    let stage = |text: &str| {
+        let text = text.trim();
+        if is_native(text) || text.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let path = std::path::absolute(text).map_err(|error| HookError::File { path: text.into(), error })?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    Ok(text.split('+').map(stage).collect::<Result<Vec<_>, _>>()?.join("+"))
+}
+
+fn is_native(text: &str) -> bool {
+    matches!(text.split(':').next(), Some("count" | "impair"))
+}
+
+fn one(text: &str) -> Result<Hook, HookError> {
+    let text = text.trim();
+    let (word, parameters) = text.split_once(':').unwrap_or((text, ""));
+    match word {
+        "" => Err(HookError::Empty),
+        "count" if parameters.is_empty() => Ok(Hook::new(text, vec![Box::new(Count::default())])),
+        "impair" => Ok(Hook::new(text, vec![Impair::parse(parameters)?.stage()])),
+        _ => Hook::program(&object::program(text)?),
+    }
+}
+
+/// The parameters of a native stage: `name=value`, separated by commas.
+pub(super) struct Parameters<'a> {
+    stage: &'static str,
+    rest: &'a str,
+    current: &'a str,
+    usage: &'static str,
+}
+
+impl<'a> Parameters<'a> {
+    pub(super) fn new(stage: &'static str, text: &'a str, usage: &'static str) -> Parameters<'a> {
+        Parameters { stage, rest: text, current: "", usage }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<(&'a str, &'a str)>, HookError> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        (self.current, self.rest) = self.rest.split_once(',').unwrap_or((self.rest, ""));
+        let pair = self.current.split_once('=').ok_or_else(|| self.error())?;
+        Ok(Some((pair.0.trim(), pair.1.trim())))
+    }
+
+    /// That the current parameter makes no sense.
+    pub(super) fn error(&self) -> HookError {
+        HookError::Parameter { stage: self.stage, text: self.current.to_owned(), usage: self.usage }
+    }
+
+    pub(super) fn number(&self, value: &str) -> Result<u64, HookError> {
+        value.parse().map_err(|_| self.error())
+    }
+
+    /// `1%` or `0.01`.
+    pub(super) fn fraction(&self, value: &str) -> Result<f64, HookError> {
+        let (digits, unit) = value.strip_suffix('%').map_or((value, 1.0), |digits| (digits, 100.0));
+        let fraction = digits.parse::<f64>().map_err(|_| self.error())? / unit;
+        if (0.0..=1.0).contains(&fraction) { Ok(fraction) } else { Err(self.error()) }
+    }
+
+    /// `10us`, `2ms`, `1.5s`; at most a minute.
+    pub(super) fn time_ns(&self, value: &str) -> Result<u64, HookError> {
+        const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+        let time =
+            UNITS.iter().find_map(|(unit, ns)| Some(value.strip_suffix(unit)?.parse::<f64>().ok()? * ns));
+        time.filter(|ns| (0.0..=60e9).contains(ns)).map(|ns| ns as u64).ok_or_else(|| self.error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn impair(text: &str) -> Result<Impair, String> {
+        Impair::parse(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn parameters_have_units() {
+        let all = impair("loss=1%,duplicate=0.25,delay=1.5ms,jitter=20us,seed=7").unwrap();
+        let expected =
+            Impair { loss: 0.01, duplicate: 0.25, delay_ns: 1_500_000, jitter_ns: 20_000, seed: 7 };
+        assert_eq!(all, expected);
+        assert_eq!(impair("").unwrap().loss, 0.0);
+        for wrong in [
+            "loss",
+            "loss=",
+            "loss=101%",
+            "loss=-1%",
+            "loss=nan",
+            "delay=5",
+            "delay=61s",
+            "delay=-1s",
+            "x=1",
+            "seed=-1",
+            ",",
+        ] {
+            let error = impair(wrong).unwrap_err();
+            assert!(error.contains("impair:loss=1%"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_hook_is_the_same_elsewhere() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        let text = absolute("count+x.o:prog + impair:loss=1% +/a/b.o+").unwrap();
+        assert_eq!(text, format!("count+{here}/x.o:prog+impair:loss=1%+/a/b.o+"));
+    }
+
+    #[test]
+    fn stages_are_joined_in_order() {
+        let hook = Hook::parse("count + impair:loss=50%+count").unwrap();
+        assert_eq!(hook.name(), "count+impair:loss=50%+count");
+        for wrong in ["", "+", "count+", "count:x", "/no/such/file.o", "impair:loss=2"] {
+            assert!(Hook::parse(wrong).is_err(), "{wrong:?}");
+        }
+        let missing = Hook::parse("/no/such/file.o:prog").unwrap_err();
+        assert!(matches!(missing, HookError::File { .. }) && missing.remedy().is_some(), "{missing}");
+    }
+}

@@ -1,0 +1,543 @@
+//! Hooks between a port that writes down what it is given and a transport that does the same.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
+
+use super::*;
+use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+
+const US: &str = "10.0.0.1";
+const PEER: &str = "10.0.0.2";
+const IFINDEX: u32 = 7;
+/// Bytes of Ethernet, IPv4 and UDP header.
+const HEADERS: i16 = 42;
+
+/// A port on `US`.
+struct Recorder {
+    flows: Vec<FlowKey>,
+    slot: Vec<u8>,
+    sent: Vec<(FlowKey, Vec<u8>)>,
+    flushed: usize,
+}
+
+impl Port for Recorder {
+    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        if key.src != US.parse::<IpAddr>().unwrap() {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let at = self.flows.iter().position(|known| known == key).unwrap_or_else(|| {
+            self.flows.push(*key);
+            self.flows.len() - 1
+        });
+        Ok(FlowId(at as u32))
+    }
+    fn close_flow(&mut self, _flow: FlowId) {}
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        self.open_flow(key)
+    }
+    fn headers(&mut self, flow: FlowId) -> Option<Headers> {
+        Headers::new(self.flows.get(flow.0 as usize)?, 0xc001, 4791)
+    }
+    fn tx_slot(&mut self) -> &mut [u8] {
+        &mut self.slot
+    }
+    fn tx_commit(&mut self, flow: FlowId, len: usize) {
+        self.sent.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
+        self.slot.fill(0xee);
+    }
+    fn flush(&mut self) -> usize {
+        self.flushed = self.sent.len();
+        0
+    }
+    fn recv(&mut self, _queues: RxQueues, _f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        0
+    }
+    fn poll_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+    fn describe(&self) -> String {
+        "a recorder".to_owned()
+    }
+}
+
+struct World {
+    hooks: Hooks,
+    port: Recorder,
+}
+
+/// A packet that reached the transport: source, destination, TOS, bytes.
+type Arrived = (String, String, u8, Vec<u8>);
+
+impl World {
+    fn new() -> World {
+        let port = Recorder { flows: Vec::new(), slot: vec![0xee; MAX_PACKET], sent: Vec::new(), flushed: 0 };
+        World { hooks: Hooks::new(IFINDEX), port }
+    }
+
+    fn with(point: HookPoint, hook: Hook) -> World {
+        let mut world = World::new();
+        world.hooks.attach(point, hook, false).unwrap();
+        world
+    }
+
+    /// What reaches the transport of packets of `segment` bytes from `PEER`; each train is one element.
+    fn receive_trains(&mut self, bytes: &[u8], segment: usize) -> Vec<Vec<Arrived>> {
+        let (src, dst) = (PEER.parse().unwrap(), US.parse().unwrap());
+        let train = RxTrain {
+            src,
+            src_port: 0xc123,
+            dst,
+            dst_port: 4791,
+            tos: 3,
+            ttl: 9,
+            segment,
+            ip_id: Some(100),
+            bytes,
+            queue: RxQueue::Slot,
+        };
+        let mut trains = Vec::new();
+        self.hooks.receive(&train, &mut |train| {
+            let packet =
+                |bytes: &[u8]| (train.src.to_string(), train.dst.to_string(), train.tos, bytes.to_vec());
+            trains.push(train.packets().map(packet).collect());
+        });
+        self.hooks.send_bounced(&mut self.port);
+        trains
+    }
+
+    fn receive(&mut self, packet: &[u8]) -> Vec<Arrived> {
+        self.receive_trains(packet, packet.len()).concat()
+    }
+
+    /// What the port is given of a packet to `PEER`.
+    fn send(&mut self, packet: &[u8]) -> Vec<(FlowKey, Vec<u8>)> {
+        let flow = self.port.open_flow(&key(PEER)).unwrap();
+        self.port.slot[..packet.len()].copy_from_slice(packet);
+        self.hooks.change_flow();
+        self.hooks.commit(&mut self.port, flow, packet.len());
+        std::mem::take(&mut self.port.sent)
+    }
+
+    fn counters(&self, point: HookPoint) -> HookCounters {
+        self.hooks.status().into_iter().find(|status| status.point == point).unwrap().counters
+    }
+
+    fn row(&self, name: &str) -> u64 {
+        self.hooks.rows().into_iter().find(|row| row.0 == name).unwrap().1
+    }
+}
+
+fn key(dst: &str) -> FlowKey {
+    FlowKey { src: US.parse().unwrap(), dst: dst.parse().unwrap(), dst_slot: 0x11, tos: 5, ttl: 64 }
+}
+
+/// A packet for QP 0x110042 with this PSN, `len` bytes of payload, and room for an ICRC.
+fn packet(psn: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![4, 0, 0xff, 0xff, 0, 0x11, 0, 0x42, 0x80, 0, 0, psn];
+    bytes.extend((0..len).map(|at| at as u8 ^ psn));
+    bytes.extend([0; 4]);
+    bytes
+}
+
+fn program(emit: impl FnOnce(&mut Asm)) -> Program {
+    let mut asm = Asm::new("test");
+    emit(&mut asm);
+    asm.finish().unwrap()
+}
+
+/// A hook of one program.
+fn hook(emit: impl FnOnce(&mut Asm)) -> Hook {
+    Hook::program(&program(emit)).unwrap()
+}
+
+/// R2 points to the frame.
+fn at_frame(asm: &mut Asm) -> &mut Asm {
+    asm.load_ctx(Reg::R2, Reg::R1, XdpMd::Data)
+}
+
+/// PASS, but for one PSN.
+fn drops_psn(psn: i32) -> Hook {
+    hook(|asm| {
+        let drop = asm.label();
+        at_frame(asm).load(Size::B, Reg::R3, Reg::R2, HEADERS + 11);
+        asm.branch(Cond::Eq, Reg::R3, psn, drop).ret(XdpAction::Pass).bind(drop).ret(XdpAction::Drop);
+    })
+}
+
+#[test]
+fn what_passes_stays_together_and_in_order() {
+    for (dropped, expected) in [
+        (9, vec![vec![0, 1, 2, 3]]),
+        (0, vec![vec![1, 2, 3]]),
+        (1, vec![vec![0], vec![2, 3]]),
+        (3, vec![vec![0, 1, 2]]),
+    ] {
+        let mut world = World::with(HookPoint::Ingress, drops_psn(dropped));
+        // The last one of a train may be shorter.
+        let packets: Vec<_> = (0..4).map(|psn| packet(psn, if psn == 3 { 100 } else { 1024 })).collect();
+        let trains = world.receive_trains(&packets.concat(), packets[0].len());
+        let whole = |psn: u8| (PEER.to_owned(), US.to_owned(), 3, packets[usize::from(psn)].clone());
+        let expected: Vec<Vec<Arrived>> =
+            expected.into_iter().map(|train| train.into_iter().map(whole).collect()).collect();
+        assert_eq!(trains, expected, "without {dropped}");
+        let counters = world.counters(HookPoint::Ingress);
+        let count = u64::from(dropped != 9);
+        assert_eq!((counters.packets, counters.pass, counters.drop), (4, 4 - count, count));
+        let bytes = packets.iter().map(|packet| packet.len() + HEADERS as usize).sum::<usize>();
+        assert_eq!(counters.bytes, bytes as u64);
+    }
+}
+
+#[test]
+fn programs_see_a_whole_frame_in_both_directions() {
+    // Returns PASS if the last byte before the ICRC, the addresses and the length are what they should be.
+    let sees = |source: &str, icrc: u8| {
+        let source = u32::from_le_bytes(source.parse::<std::net::Ipv4Addr>().unwrap().octets());
+        hook(move |asm| {
+            let no = asm.label();
+            at_frame(asm).load_ctx(Reg::R3, Reg::R1, XdpMd::DataEnd);
+            asm.load(Size::B, Reg::R4, Reg::R3, -5).branch(Cond::Ne, Reg::R4, 199 ^ 8, no);
+            asm.load(Size::B, Reg::R4, Reg::R3, -1).branch(Cond::Ne, Reg::R4, i32::from(icrc), no);
+            asm.load(Size::W, Reg::R4, Reg::R2, 26).branch32(Cond::Ne, Reg::R4, source as i32, no);
+            asm.load(Size::H, Reg::R4, Reg::R2, 12).branch(Cond::Ne, Reg::R4, 8, no);
+            asm.alu(AluOp::Sub, Reg::R3, Reg::R2).branch(Cond::Ne, Reg::R3, 42 + 12 + 200 + 4, no);
+            asm.load_ctx(Reg::R4, Reg::R1, XdpMd::IngressIfindex).branch(
+                Cond::Ne,
+                Reg::R4,
+                IFINDEX as i32,
+                no,
+            );
+            asm.ret(XdpAction::Pass).bind(no).ret(XdpAction::Drop);
+        })
+    };
+    let mut bytes = packet(8, 200);
+    bytes[12 + 200 + 3] = 77;
+    let mut world = World::with(HookPoint::Ingress, sees(PEER, 77));
+    assert_eq!(world.receive(&bytes).len(), 1);
+    // On the way out the ICRC is still to be made.
+    let mut world = World::with(HookPoint::Egress, sees(US, 0));
+    let sent = world.send(&bytes[..212]);
+    assert_eq!(sent, [(key(PEER), bytes[..212].to_vec())]);
+}
+
+#[test]
+fn what_a_program_changes_is_taken_apart_anew() {
+    let changes = |asm: &mut Asm| {
+        at_frame(asm).store(Size::B, Reg::R2, 15, 0xb8).store(Size::B, Reg::R2, HEADERS + 12, 0x55);
+        asm.ret(XdpAction::Pass);
+    };
+    let mut expected = packet(1, 300);
+    expected[12] = 0x55;
+    let mut world = World::with(HookPoint::Ingress, hook(changes));
+    // Twice, because headers stay in the buffer from packet to packet.
+    for _ in 0..2 {
+        let arrived = world.receive(&packet(1, 300));
+        assert_eq!(arrived, [(PEER.to_owned(), US.to_owned(), 0xb8, expected.clone())]);
+    }
+    let mut world = World::with(HookPoint::Egress, hook(changes));
+    let sent = world.send(&packet(1, 300)[..312]);
+    assert_eq!(sent, [(FlowKey { tos: 0xb8, ..key(PEER) }, expected[..312].to_vec())]);
+}
+
+#[test]
+fn what_is_no_packet_any_more_is_dropped() {
+    // Another EtherType; another UDP port; a length that is not there; cut off behind the headers.
+    let spoilers: [fn(&mut Asm); 4] = [
+        |asm| {
+            at_frame(asm).store(Size::B, Reg::R2, 12, 0x99);
+        },
+        |asm| {
+            at_frame(asm).store(Size::B, Reg::R2, 37, 0);
+        },
+        |asm| {
+            at_frame(asm).store(Size::H, Reg::R2, 38, -1);
+        },
+        |asm| {
+            asm.mov(Reg::R2, -(12 + 40 + 4)).call(Helper::XdpAdjustTail);
+        },
+    ];
+    for spoil in spoilers {
+        let spoilt = || {
+            hook(|asm| {
+                spoil(asm);
+                asm.ret(XdpAction::Pass);
+            })
+        };
+        let mut world = World::with(HookPoint::Ingress, spoilt());
+        assert_eq!(world.receive(&packet(1, 40)), []);
+        let mut out = World::with(HookPoint::Egress, spoilt());
+        assert_eq!(out.send(&packet(1, 40)[..52]), []);
+        for counters in [world.counters(HookPoint::Ingress), out.counters(HookPoint::Egress)] {
+            assert_eq!((counters.packets, counters.pass, counters.malformed), (1, 1, 1));
+        }
+    }
+}
+
+/// Swaps the IPv4 addresses.
+fn swaps_addresses(asm: &mut Asm) {
+    at_frame(asm).load(Size::W, Reg::R3, Reg::R2, 26).load(Size::W, Reg::R4, Reg::R2, 30);
+    asm.store(Size::W, Reg::R2, 26, Reg::R4).store(Size::W, Reg::R2, 30, Reg::R3);
+}
+
+#[test]
+fn tx_sends_the_packet_back_through_egress() {
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            swaps_addresses(asm);
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    let count = || Hook::new("count", vec![Box::new(Count::default())]);
+    world.hooks.attach(HookPoint::Egress, count(), false).unwrap();
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    let back = FlowKey { tos: 3, ttl: 9, ..key(PEER) };
+    assert_eq!(world.port.sent, [(back, packet(1, 40)[..52].to_vec())]);
+    assert_eq!(world.port.flushed, 1);
+    assert_eq!((world.row("rx_xdp_tx"), world.row("tx_xdp_xmit"), world.row("tx_xdp_packets")), (1, 1, 1));
+
+    // Without ours as the source it cannot leave.
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    assert_eq!((world.receive(&packet(1, 40)), world.port.sent.len()), (vec![], 0));
+    assert_eq!((world.row("rx_xdp_tx"), world.row("tx_xdp_xmit_errors")), (1, 1));
+}
+
+#[test]
+fn every_other_verdict_ends_the_packet_and_is_counted() {
+    type Counter = fn(&HookCounters) -> u64;
+    let cases: [(&str, Counter, i32); 4] = [
+        ("aborted", |c| c.aborted, 0),
+        ("drop", |c| c.drop, 1),
+        ("redirect", |c| c.redirect_errors, 4),
+        ("invalid", |c| c.invalid, 99),
+    ];
+    for (name, counter, number) in cases {
+        // As a constant, and as something that has to be run.
+        for constant in [true, false] {
+            let returns = || {
+                hook(|asm| {
+                    if !constant {
+                        at_frame(asm).load(Size::B, Reg::R3, Reg::R2, 0);
+                    }
+                    asm.mov(Reg::R0, number).exit();
+                })
+            };
+            let mut world = World::with(HookPoint::Ingress, returns());
+            assert_eq!(
+                world.receive_trains(&[packet(1, 40), packet(2, 40)].concat(), 56),
+                Vec::<Vec<_>>::new()
+            );
+            assert_eq!(counter(&world.counters(HookPoint::Ingress)), 2, "{name}");
+            let mut world = World::with(HookPoint::Egress, returns());
+            assert_eq!(world.send(&packet(1, 40)[..52]), []);
+            assert_eq!(counter(&world.counters(HookPoint::Egress)), 1, "{name}");
+        }
+    }
+    let mut world = World::with(
+        HookPoint::Egress,
+        hook(|asm| {
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    assert_eq!((world.send(&packet(1, 40)[..52]), world.counters(HookPoint::Egress).invalid), (vec![], 1));
+}
+
+#[test]
+fn a_redirect_leads_to_the_entry_of_the_map() {
+    // CPUMAP: a process by its slot. DEVMAP: an interface.
+    let to = |kind: fn(&str, u32) -> bpf::MapDef, entry: u32, value: u32| {
+        let hook = hook(|asm| {
+            let map = asm.map(kind("map", 16));
+            asm.load_map(Reg::R1, map).mov(Reg::R2, entry as i32).mov(Reg::R3, 0);
+            asm.call(Helper::RedirectMap).exit();
+        });
+        let mut bytes = u64::from(value).to_le_bytes().to_vec();
+        bytes.resize(8, 0);
+        hook.map("map").unwrap().update(&entry.to_le_bytes(), &bytes, bpf::UpdateMode::Any).unwrap();
+        let mut world = World::with(HookPoint::Ingress, hook);
+        world.hooks.set_slot(5);
+        world
+    };
+    let mut redirected = Vec::new();
+    let mut world = to(bpf::MapDef::cpumap, 3, 64);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    world.hooks.take_redirected(&mut redirected);
+    assert_eq!(
+        redirected.iter().map(|(slot, packet)| (*slot, packet.train().bytes)).collect::<Vec<_>>(),
+        [(3, &packet(1, 40)[..])]
+    );
+    assert_eq!((world.row("rx_xdp_redirect"), world.row("rx_xdp_redirect_errors")), (1, 0));
+    // Ours: it is where it should be.
+    assert_eq!(to(bpf::MapDef::cpumap, 5, 64).receive(&packet(1, 40)).len(), 1);
+    // The interface it came from, where it cannot go without a source address of ours; and one we do not have.
+    let mut world = to(bpf::MapDef::devmap, 3, IFINDEX);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    assert_eq!((world.row("rx_xdp_redirect"), world.row("tx_xdp_xmit_errors")), (1, 1));
+    let mut world = to(bpf::MapDef::devmap, 3, IFINDEX + 1);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    assert_eq!(world.row("rx_xdp_redirect_errors"), 1);
+}
+
+#[test]
+fn a_hostile_program_costs_its_packets_and_nothing_else() {
+    let hostile: [fn(&mut Asm); 3] = [
+        // For ever.
+        |asm| {
+            let again = asm.label();
+            asm.bind(again).jump(again);
+        },
+        // Behind the packet.
+        |asm| {
+            at_frame(asm).load(Size::Dw, Reg::R0, Reg::R2, 30_000).exit();
+        },
+        // Through a number that is no address.
+        |asm| {
+            asm.load_imm64(Reg::R2, u64::MAX - 3).store(Size::Dw, Reg::R2, 0, Reg::R2).exit();
+        },
+    ];
+    for emit in hostile {
+        let mut world = World::with(HookPoint::Ingress, hook(emit));
+        assert_eq!(world.receive(&packet(1, 40)), []);
+        assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
+        let status = &world.hooks.status()[0];
+        assert_eq!(status.rows, [("faults".to_owned(), 1)]);
+        assert!(status.notes[0].starts_with("test: slot "), "{:?}", status.notes);
+        world.hooks.attach(HookPoint::Ingress, drops_psn(9), true).unwrap();
+        assert_eq!(world.receive(&packet(1, 40)).len(), 1);
+    }
+    // Longer than any packet: no program sees it, nobody gets it.
+    let mut world = World::with(HookPoint::Ingress, drops_psn(9));
+    assert_eq!(world.receive(&packet(1, MAX_PACKET)), []);
+    assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
+}
+
+#[test]
+fn a_second_hook_is_refused_by_name_unless_it_replaces_the_first() {
+    let mut world = World::with(HookPoint::Ingress, drops_psn(1));
+    let refused = world.hooks.attach(HookPoint::Ingress, drops_psn(2), false).unwrap_err();
+    assert_eq!(refused.to_string(), "ingress has a program already: test");
+    assert!(refused.remedy().is_some());
+    assert_eq!((world.receive(&packet(1, 40)).len(), world.receive(&packet(2, 40)).len()), (0, 1));
+
+    world.hooks.attach(HookPoint::Ingress, drops_psn(2), true).unwrap();
+    assert_eq!((world.receive(&packet(1, 40)).len(), world.receive(&packet(2, 40)).len()), (1, 0));
+    assert_eq!(world.counters(HookPoint::Ingress).packets, 2, "its own");
+    assert_eq!((world.row("rx_xdp_packets"), world.row("rx_xdp_drop")), (4, 2), "the device's");
+
+    assert_eq!(world.hooks.detach(HookPoint::Ingress).unwrap().name(), "test");
+    assert!(matches!(world.hooks.detach(HookPoint::Ingress), Err(HookError::NothingThere { .. })));
+    assert_eq!((world.receive(&packet(2, 40)).len(), world.row("rx_xdp_packets")), (1, 4));
+}
+
+/// Verdicts by a list.
+#[derive(Debug)]
+struct Scripted(VecDeque<Verdict>);
+
+impl Stage for Scripted {
+    fn run(&mut self, _packet: &mut HookPacket<'_>) -> Verdict {
+        self.0.pop_front().unwrap_or(Verdict::Pass)
+    }
+}
+
+#[test]
+fn a_chain_ends_with_the_first_stage_that_does_not_pass() {
+    let first = Hook::new("first", vec![Box::new(Scripted([Verdict::Pass, Verdict::Drop].into()))]);
+    let second = Hook::new("second", vec![Box::new(Count::default())]);
+    let mut world = World::with(HookPoint::Ingress, first.then(second));
+    world.receive_trains(&[packet(1, 40), packet(2, 40)].concat(), 56);
+    let status = &world.hooks.status()[0];
+    assert_eq!(status.name, "first+second");
+    assert_eq!(status.rows, [("packets".to_owned(), 1), ("bytes".to_owned(), 98)]);
+}
+
+#[test]
+fn a_bad_network_is_bad_by_as_much_and_the_same_every_time() {
+    let run = |text: &str| {
+        let mut world = World::with(HookPoint::Ingress, Hook::parse(text).unwrap());
+        let arrived: Vec<u8> =
+            (0..10_000).flat_map(|n| world.receive(&packet(n as u8, 8))).map(|packet| packet.3[11]).collect();
+        (arrived, world.counters(HookPoint::Ingress))
+    };
+    let (arrived, counters) = run("impair:loss=10%,seed=7");
+    assert!((900..1100).contains(&counters.drop), "{counters:?}");
+    assert_eq!(arrived.len() as u64, counters.pass);
+    assert_eq!(run("impair:loss=10%,seed=7").0, arrived);
+    assert_ne!(run("impair:loss=10%,seed=8").0, arrived);
+    assert_eq!(run("impair:loss=100%").0, []);
+
+    let (arrived, counters) = run("impair:duplicate=10%,seed=7");
+    assert_eq!(arrived.len() as u64, 10_000 + counters.doubled);
+    assert!((900..1100).contains(&counters.doubled), "{counters:?}");
+}
+
+#[test]
+fn late_packets_come_late_in_both_directions() {
+    let late = || Hook::parse("impair:delay=1s").unwrap();
+    let mut world = World::with(HookPoint::Ingress, late());
+    world.hooks.attach(HookPoint::Egress, late(), false).unwrap();
+    assert_eq!((world.receive(&packet(1, 40)).len(), world.send(&packet(2, 40)[..52]).len()), (0, 0));
+    let due_ns = world.hooks.next_due_ns().unwrap();
+    // Their time comes although the hooks are gone.
+    world.hooks.detach(HookPoint::Ingress).unwrap();
+    world.hooks.detach(HookPoint::Egress).unwrap();
+    let mut arrived = Vec::new();
+    world.hooks.release(due_ns - 1, &mut world.port, &mut |_| panic!("too early"));
+    world
+        .hooks
+        .release(due_ns + 1_000_000_000, &mut world.port, &mut |train| arrived.push(train.bytes.to_vec()));
+    assert_eq!(arrived, [packet(1, 40)]);
+    assert_eq!(world.port.sent, [(key(PEER), packet(2, 40)[..52].to_vec())]);
+    assert_eq!((world.port.flushed, world.hooks.next_due_ns()), (1, None));
+    assert_eq!((world.row("rx_xdp_held"), world.row("tx_xdp_held")), (1, 1));
+}
+
+#[test]
+fn doubled_packets_leave_twice() {
+    let mut world = World::with(HookPoint::Egress, Hook::parse("impair:duplicate=100%").unwrap());
+    let sent = world.send(&packet(1, 40)[..52]);
+    assert_eq!(sent, vec![(key(PEER), packet(1, 40)[..52].to_vec()); 2]);
+}
+
+#[test]
+fn ipv6_frames_are_whole_as_well() {
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            let no = asm.label();
+            at_frame(asm).load(Size::H, Reg::R3, Reg::R2, 12).branch(Cond::Ne, Reg::R3, 0xdd86, no);
+            asm.load(Size::B, Reg::R3, Reg::R2, 62 + 11).branch(Cond::Ne, Reg::R3, 1, no);
+            asm.ret(XdpAction::Pass).bind(no).ret(XdpAction::Drop);
+        }),
+    );
+    let (src, dst) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
+    for (psn, expected) in [(1, 1), (2, 0)] {
+        let bytes = &packet(psn, 40)[..];
+        let train = RxTrain {
+            src,
+            src_port: 0xc123,
+            dst,
+            dst_port: 4791,
+            tos: 0,
+            ttl: 64,
+            segment: bytes.len(),
+            ip_id: None,
+            bytes,
+            queue: RxQueue::Slot,
+        };
+        let mut count = 0;
+        world.hooks.receive(&train, &mut |_| count += 1);
+        assert_eq!(count, expected);
+    }
+}

@@ -1,0 +1,107 @@
+//! Hooks of a device: attached before its engine runs or while it does.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::{Device, Refusal};
+use crate::hook::{Hook, HookError, HookPoint, HookStatus, Hooks};
+
+/// Hooks as text, as [`Hook::parse`] takes it; empty for none.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HookConfig {
+    /// On the way in.
+    pub ingress: String,
+    /// On the way out.
+    pub egress: String,
+}
+
+impl HookConfig {
+    /// From `ROXIE_INGRESS` and `ROXIE_EGRESS`.
+    #[must_use]
+    pub fn from_env() -> HookConfig {
+        let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
+        HookConfig { ingress: get("ROXIE_INGRESS"), egress: get("ROXIE_EGRESS") }
+    }
+
+    /// Both hooks, ready to be attached.
+    ///
+    /// # Errors
+    /// Those of [`Hook::parse`].
+    pub fn load(&self) -> Result<Vec<(HookPoint, Hook)>, HookError> {
+        let named = [(HookPoint::Ingress, &self.ingress), (HookPoint::Egress, &self.egress)];
+        let named = named.into_iter().filter(|(_, text)| !text.is_empty());
+        named.map(|(point, text)| Ok((point, Hook::parse(text)?))).collect()
+    }
+}
+
+/// Hooks of a device whose engine does not run yet.
+#[derive(Debug, Default)]
+pub(super) struct EarlyHooks {
+    config: HookConfig,
+    made: Mutex<Option<Hooks>>,
+}
+
+impl EarlyHooks {
+    pub(super) fn new(config: HookConfig) -> EarlyHooks {
+        EarlyHooks { config, made: Mutex::default() }
+    }
+
+    /// Works on the hooks the engine will begin with.
+    fn with<R>(
+        &self,
+        ifindex: u32,
+        work: impl FnOnce(&mut Hooks) -> Result<R, HookError>,
+    ) -> Result<R, HookError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.is_none() {
+            let mut hooks = Hooks::new(ifindex);
+            for (point, hook) in self.config.load()? {
+                hooks.attach(point, hook, false)?;
+            }
+            *made = Some(hooks);
+        }
+        work(made.get_or_insert_with(|| Hooks::new(ifindex)))
+    }
+
+    /// What the engine begins with. An engine that a forked child starts begins with what the configuration says.
+    pub(super) fn take(&self, ifindex: u32) -> Result<Hooks, Refusal> {
+        let taken = self.with(ifindex, |hooks| Ok(std::mem::replace(hooks, Hooks::new(ifindex))));
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        taken.map_err(Refusal::BadHook)
+    }
+}
+
+impl Device {
+    /// Attaches a hook. What is on its way is not disturbed: each packet is judged by the one hook or the other. With
+    /// `replace` it takes the place of what is there.
+    ///
+    /// # Errors
+    /// [`HookError::Occupied`] if something is there and `replace` is false; before the engine runs, also what is wrong with
+    /// the device's configuration.
+    pub fn attach_hook(&self, point: HookPoint, hook: Hook, replace: bool) -> Result<(), HookError> {
+        self.with_hooks(|hooks| hooks.attach(point, hook, replace))
+    }
+
+    /// Takes a hook off. Packets that it holds back are released at their time.
+    ///
+    /// # Errors
+    /// [`HookError::NothingThere`].
+    pub fn detach_hook(&self, point: HookPoint) -> Result<Hook, HookError> {
+        self.with_hooks(|hooks| hooks.detach(point))
+    }
+
+    /// What is attached, and what came of it.
+    ///
+    /// # Errors
+    /// Before the engine runs, what is wrong with the device's configuration.
+    pub fn hooks(&self) -> Result<Vec<HookStatus>, HookError> {
+        self.with_hooks(|hooks| Ok(hooks.status()))
+    }
+
+    fn with_hooks<R>(&self, work: impl FnOnce(&mut Hooks) -> Result<R, HookError>) -> Result<R, HookError> {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*engine {
+            Some(engine) => work(&mut engine.lock().hooks),
+            None => self.0.hooks.with(self.gids().ifindex, work),
+        }
+    }
+}
