@@ -22,6 +22,12 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
+/// A capture as it is.
+#[allow(dead_code)] // Not every test that includes this file asks for it.
+pub(crate) fn file(name: &str) -> Vec<u8> {
+    fs::read(dir().join(format!("{name}.pcap"))).expect("the capture exists")
+}
+
 /// The Ethernet frames of a capture.
 pub(crate) fn frames(name: &str) -> Vec<Vec<u8>> {
     let file = File::open(dir().join(format!("{name}.pcap"))).expect("the capture exists");
@@ -36,6 +42,7 @@ pub(crate) fn frames(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// The headers of a frame with a UDP datagram for RoCEv2, and its payload; `None` for any other frame.
+#[allow(dead_code)] // As above.
 pub(crate) fn datagram(frame: &[u8]) -> Option<(Ip, Udp, &[u8])> {
     let (_, _, ether_type, rest) = Ethernet::split(frame)?;
     let (ip, rest) = Ip::split(ether_type, rest)?;

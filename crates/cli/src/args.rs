@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
+use roxie_cli::capture::CaptureArgs;
 
 use crate::xdp::args::XdpArgs;
 
@@ -38,6 +39,8 @@ Examples:
           Any verbs program; the device is called roxie0
   roxie run -- rping -s -a 127.0.0.1 & roxie run -- rping -c -a 127.0.0.1 -C 10 -V
           A server and a client on one machine
+  roxie capture read FILE.pcapng
+          RoCEv2 packets of a capture, decoded
   eval \"$(roxie env --netdev eth0)\"
           The device for everything this shell starts
 
@@ -51,6 +54,7 @@ pub(crate) enum Command {
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
     Xdp(XdpArgs),
+    Capture(CaptureArgs),
     Demo(DemoArgs),
     /// The passive process of the demo.
     #[command(hide = true, name = "demo-server")]

@@ -7,38 +7,47 @@ use roxie::verbs::remedy;
 
 /// A failed subcommand.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) what: String,
-    pub(crate) hint: Option<String>,
+pub struct Failure {
+    /// What went wrong.
+    pub what: String,
+    /// What to do about it.
+    pub hint: Option<String>,
     /// Exit code of the process.
-    pub(crate) code: u8,
+    pub code: u8,
 }
 
 /// Result of a subcommand.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     /// A failure with exit code 1.
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), hint: None, code: 1 }
     }
 
     /// Adds what the reader can do.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// The device cannot be had: `step: error`, with what can be done about it.
-    pub(crate) fn of_device(step: &str, error: &io::Error) -> Self {
+    pub fn of_device(step: &str, error: &io::Error) -> Self {
         let failure = Self::new(format!("{step}: {error}"));
         failure.hint(remedy(error).unwrap_or_else(|| "'roxie doctor' may know more".to_owned()))
     }
 
+    /// Says what it is about: `subject: ...`.
+    #[must_use]
+    pub fn of(mut self, subject: &str) -> Self {
+        self.what = format!("{subject}: {}", self.what);
+        self
+    }
+
     /// Changes the exit code.
     #[must_use]
-    pub(crate) fn code(mut self, code: u8) -> Self {
+    pub fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
@@ -55,7 +64,7 @@ impl fmt::Display for Failure {
 }
 
 /// Names the step an error happened in.
-pub(crate) trait During<T> {
+pub trait During<T> {
     /// `step: error`, exit code 1.
     fn during(self, step: &str) -> Outcome<T>;
 }

@@ -1,4 +1,4 @@
-//! The `roxie` program: people in, the device out. One file per subcommand; nothing here touches a packet.
+//! The `roxie` program: people in, the device out. One file per subcommand.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -7,12 +7,10 @@ mod device;
 mod devinfo;
 mod doctor;
 mod env;
-mod failure;
 mod hook;
 mod library;
 mod netdev;
 mod run;
-mod terminal;
 mod xdp;
 
 use std::process::ExitCode;
@@ -20,6 +18,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use roxie_cli::{capture, failure, terminal};
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
@@ -28,6 +27,7 @@ fn main() -> ExitCode {
         Command::Devinfo(args) => devinfo::print(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 /// What a word means; decides its colour.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Tone {
+pub enum Tone {
     /// Works.
     Good,
     /// Works, with a caveat.
@@ -15,27 +15,35 @@ pub(crate) enum Tone {
     Strong,
     /// Of less interest.
     Faint,
+    /// Nothing in particular.
+    Plain,
 }
 
 /// Standard output as a person or a program sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terminal {
+pub struct Terminal {
     colour: bool,
     live: bool,
 }
 
 impl Terminal {
     /// Looks at standard output and the environment.
-    pub(crate) fn stdout() -> Self {
+    pub fn stdout() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
         let live = std::io::stdout().is_terminal() && !dumb;
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
         Self { colour: live && !plain, live }
     }
 
+    /// Neither colours nor progress.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self { colour: false, live: false }
+    }
+
     /// `text`, coloured if colours are wanted.
-    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
-        if !self.colour {
+    pub fn paint(self, tone: Tone, text: &str) -> String {
+        if !self.colour || tone == Tone::Plain {
             return text.to_owned();
         }
         let code = match tone {
@@ -44,12 +52,13 @@ impl Terminal {
             Tone::Bad => "31",
             Tone::Strong => "1",
             Tone::Faint => "2",
+            Tone::Plain => "0",
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
     /// Shows what is being done now; the next line replaces it. Nothing in a pipe.
-    pub(crate) fn progress(self, text: &str) {
+    pub fn progress(self, text: &str) {
         if self.live {
             print!("\r\x1b[K  {text}");
             // A terminal that went away is found out by the next real line.
@@ -58,7 +67,7 @@ impl Terminal {
     }
 
     /// Prints a line, in place of any progress.
-    pub(crate) fn line(self, text: &str) {
+    pub fn line(self, text: &str) {
         let clear = if self.live { "\r\x1b[K" } else { "" };
         let mut out = std::io::stdout().lock();
         if let Err(error) = writeln!(out, "{clear}{text}").and_then(|()| out.flush()) {
@@ -68,7 +77,7 @@ impl Terminal {
 }
 
 /// Prints a line for programs, JSON or shell, as it is.
-pub(crate) fn print(text: &str) {
+pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
         give_up(&error);

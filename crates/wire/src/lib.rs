@@ -38,6 +38,8 @@ pub mod packet;
 pub mod cm;
 pub mod mad;
 
+pub mod capture;
+
 mod bytes;
 
 pub use aeth::{Aeth, NakCode, Syndrome, credits_of_code, rnr_timer_ns};

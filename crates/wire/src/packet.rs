@@ -56,6 +56,29 @@ impl<'a> Packet<'a> {
         Ok(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
+    /// As [`Packet::parse`], for an onlooker who has only the front of a datagram of `len` bytes: headers that are
+    /// not there are absent, of the payload there is what there is, the ICRC may be 0.
+    ///
+    /// # Errors
+    /// As [`Packet::parse`]; [`DropReason::TooShort`] also if the BTH is cut.
+    #[inline]
+    pub fn parse_cut(captured: &'a [u8], len: usize) -> Result<Self, DropReason> {
+        if captured.len() >= len {
+            return Self::parse(captured.get(..len).unwrap_or(captured));
+        }
+        let bth = Bth::parse(captured.first_chunk().ok_or(DropReason::TooShort)?);
+        let row = bth.opcode.row().ok_or(DropReason::UnknownOpcode)?;
+        if bth.tver != 0 {
+            return Err(DropReason::BadTver);
+        }
+        let payload_len = len
+            .checked_sub(row.header_len() + usize::from(bth.pad_cnt) + ICRC_LEN)
+            .ok_or(DropReason::TooShort)?;
+        let rest = captured.get(row.header_len()..).unwrap_or_default();
+        let payload = rest.get(..payload_len).unwrap_or(rest);
+        Ok(Self { bth, row, bytes: captured, payload, icrc: 0 })
+    }
+
     /// What the opcode means.
     #[must_use]
     #[inline]
@@ -63,7 +86,7 @@ impl<'a> Packet<'a> {
         self.row
     }
 
-    /// What it was parsed from: BTH to ICRC.
+    /// What it was parsed from: BTH to ICRC, or to where the capture ends.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {

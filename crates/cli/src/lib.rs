@@ -1,0 +1,6 @@
+//! What the `roxie` program can do with captured packets, as a library: its tests and the fuzz targets use it too.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod failure;
+pub mod terminal;

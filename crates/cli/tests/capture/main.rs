@@ -1,0 +1,10 @@
+//! `roxie capture` on files: every form a capture can have, damaged ones, and what real kernels said to each other.
+
+#[path = "../../../../tests/golden/capture.rs"]
+mod golden;
+
+mod build;
+mod damage;
+mod formats;
+mod links;
+mod styles;

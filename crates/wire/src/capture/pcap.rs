@@ -1,0 +1,133 @@
+//! The pcap file format: one header, then records (draft-ietf-opsawg-pcap).
+//!
+//! ```text
+//! | magic | major, minor | 0 | 0 | snap_len | link_type |     24 bytes
+//! | seconds | fraction | captured | original | data ... |     16 bytes and the data
+//! ```
+
+use super::{LinkType, Order};
+
+/// What stands at the beginning of a pcap file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FileHeader {
+    /// Of every number in the file's headers.
+    pub order: Order,
+    /// Whether fractions of a second are nanoseconds, not microseconds.
+    pub nanoseconds: bool,
+    /// Longest record the writer meant to store; 0 means no limit.
+    pub snap_len: u32,
+    /// What every record begins with.
+    pub link_type: LinkType,
+}
+
+impl FileHeader {
+    /// Bytes in the file.
+    pub const LEN: usize = 24;
+
+    const MICROSECONDS: u32 = 0xa1b2_c3d4;
+    const NANOSECONDS: u32 = 0xa1b2_3c4d;
+
+    /// Decodes; `None` if this is no pcap file.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        [Order::Little, Order::Big].into_iter().find_map(|order| {
+            let nanoseconds = match order.u32(bytes, 0)? {
+                Self::MICROSECONDS => false,
+                Self::NANOSECONDS => true,
+                _ => return None,
+            };
+            // The upper half of the last word speaks of frame check sequences, which nothing here looks at.
+            let link_type = LinkType(order.u32(bytes, 20)? as u16);
+            Some(Self { order, nanoseconds, snap_len: order.u32(bytes, 16)?, link_type })
+        })
+    }
+}
+
+/// What stands in front of each packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RecordHeader {
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Whether the fraction is less than a second, as it must be.
+    pub fraction_ok: bool,
+    /// Bytes that follow.
+    pub captured: u32,
+    /// Bytes the packet had on the wire.
+    pub original: u32,
+}
+
+impl RecordHeader {
+    /// Bytes in the file.
+    pub const LEN: usize = 16;
+
+    /// Decodes.
+    #[must_use]
+    #[inline]
+    pub fn parse(file: &FileHeader, bytes: &[u8; Self::LEN]) -> Self {
+        let word = |at| file.order.u32(bytes, at).unwrap_or(0);
+        let (seconds, fraction) = (u64::from(word(0)), u64::from(word(4)));
+        let (units, ns) = if file.nanoseconds { (1_000_000_000, 1) } else { (1_000_000, 1000) };
+        Self {
+            time_ns: seconds * 1_000_000_000 + fraction * ns,
+            fraction_ok: fraction < units,
+            captured: word(8),
+            original: word(12),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(order: Order, magic: u32) -> [u8; FileHeader::LEN] {
+        let mut bytes = [0; FileHeader::LEN];
+        for (at, value) in [(0, magic), (16, 262_144), (20, 0x1000_0001)] {
+            bytes[at..at + 4].copy_from_slice(&match order {
+                Order::Little => value.to_le_bytes(),
+                Order::Big => value.to_be_bytes(),
+            });
+        }
+        bytes
+    }
+
+    #[test]
+    fn either_byte_order_and_either_unit_is_read() {
+        for order in [Order::Little, Order::Big] {
+            for (magic, nanoseconds, fraction_ns) in [(0xa1b2_c3d4, false, 7000), (0xa1b2_3c4d, true, 7)] {
+                let file = FileHeader::parse(&header(order, magic)).unwrap();
+                let want =
+                    FileHeader { order, nanoseconds, snap_len: 262_144, link_type: LinkType::ETHERNET };
+                assert_eq!(file, want);
+                let mut record = [0; RecordHeader::LEN];
+                for (at, value) in [(0, 3u32), (4, 7), (8, 60), (12, 1500)] {
+                    record[at..at + 4].copy_from_slice(&match order {
+                        Order::Little => value.to_le_bytes(),
+                        Order::Big => value.to_be_bytes(),
+                    });
+                }
+                let want = RecordHeader {
+                    time_ns: 3_000_000_000 + fraction_ns,
+                    fraction_ok: true,
+                    captured: 60,
+                    original: 1500,
+                };
+                assert_eq!(RecordHeader::parse(&file, &record), want);
+            }
+        }
+    }
+
+    #[test]
+    fn another_magic_number_is_another_format() {
+        assert_eq!(FileHeader::parse(&header(Order::Little, 0x0a0d_0d0a)), None);
+        assert_eq!(FileHeader::parse(&[0; FileHeader::LEN]), None);
+    }
+
+    #[test]
+    fn a_million_microseconds_are_no_fraction() {
+        let file = FileHeader::parse(&header(Order::Little, 0xa1b2_c3d4)).unwrap();
+        let mut record = [0; RecordHeader::LEN];
+        record[4..8].copy_from_slice(&1_000_000u32.to_le_bytes());
+        assert!(!RecordHeader::parse(&file, &record).fraction_ok);
+    }
+}
