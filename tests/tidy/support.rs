@@ -31,7 +31,7 @@ const FEATURES: [(&str, &[&str]); 32] = [
     ("asynchronous events", &["ibv_*_async_event"]),
     ("connections", &["rdma_listen", "rdma_connect", "rdma_accept", "rdma_reject", "rdma_disconnect"]),
     ("endpoints", &["rdma_create_ep", "rdma_get_request", "rdma_getaddrinfo"]),
-    ("memory windows", &[".alloc_mw", ".bind_mw", ".dealloc_mw"]),
+    ("memory windows (types 1 and 2B)", &[".alloc_mw", ".bind_mw", ".dealloc_mw"]),
     ("changing a memory region", &["ibv_rereg_mr"]),
     ("on-demand paging", &[".advise_mr", ".alloc_null_mr"]),
     ("XRC domains", &[".*_xrcd", ".get_srq_num", ".open_qp"]),
@@ -130,9 +130,7 @@ fn context_operations() -> Names {
     });
     slots
         .map(|name| {
-            let has = filled.lines().any(|line| {
-                line.contains(&format!(".{name} = Some(")) && !line.contains("no_memory_windows")
-            });
+            let has = filled.lines().any(|line| line.contains(&format!(".{name} = Some(")));
             (format!(".{name}"), has)
         })
         .collect()

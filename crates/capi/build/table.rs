@@ -36,8 +36,6 @@ pub(crate) enum What {
 
 const EOPNOTSUPP: i32 = 95;
 const ENOSYS: i32 = 38;
-/// `IBV_REREG_MR_ERR_CMD` (`verbs.h`).
-const REREG_MR_ERR_CMD: i32 = -4;
 
 /// Parses a table; `ibverbs.txt` explains the form.
 pub(crate) fn parse(text: &str) -> Vec<Node> {
@@ -94,7 +92,6 @@ fn parse_symbol(line: &str) -> Option<(Symbol, bool)> {
         ["->", "errno"] => fails(EOPNOTSUPP, EOPNOTSUPP),
         ["->", "negative"] => fails(EOPNOTSUPP, -EOPNOTSUPP),
         ["->", "minus1"] => fails(EOPNOTSUPP, -1),
-        ["->", "rereg"] => fails(EOPNOTSUPP, REREG_MR_ERR_CMD),
         ["->", "nosys"] => fails(ENOSYS, -1),
         ["->", "byte"] => What::Byte,
         _ => return None,

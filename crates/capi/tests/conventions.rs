@@ -1,5 +1,5 @@
-//! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `will.c`
-//! kills a process, `signal.c` ends some by signals, `fork.c` forks.
+//! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `memory.c`
+//! takes keys back, `will.c` kills a process, `signal.c` ends some by signals, `fork.c` forks.
 
 mod c_program;
 mod libraries;
@@ -15,6 +15,11 @@ fn verbs_programs_get_the_answers_of_the_manual_pages() {
 #[test]
 fn rdma_cm_programs_get_the_answers_of_the_manual_pages() {
     run("cm");
+}
+
+#[test]
+fn regions_and_windows_grant_what_they_say_and_nothing_else() {
+    run("memory");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod fork;
 pub mod gid;
 mod gsi;
 pub mod hook;
+mod keys;
 mod mr;
 mod notice;
 pub mod page_pool;

@@ -1,121 +1,18 @@
-//! Memory regions: keys, bounds, rights, and the only copies between frames and application memory.
+//! The only copies between frames and application memory, behind the table of keys.
 //!
 //! Invariant: application memory is never a Rust reference, because peers and application threads write it while
-//! we look. Every access is one range check followed by a raw copy or a CPU atomic. The table lives under the
-//! engine's lock, so once [`MrTable::deregister`] returns no access through that key can be under way.
+//! we look. Every access is one check of the key followed by a raw copy or a CPU atomic.
 
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-use transport::{Access, AccessFault, AtomicOp, Memory, PdId, VerbsError};
+use transport::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
-use crate::sys;
+use crate::keys::KeyTable;
 
-/// Bits of a key that select the table slot: `max_mr` = 2^17.
-const SLOT_BITS: u32 = 17;
-/// Most regions one process may register.
-pub(crate) const MR_MAX: usize = 1 << SLOT_BITS;
-
-/// What a key stands for.
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    key: u32,
-    pd: PdId,
-    /// Address that peers and work requests use for the first byte.
-    iova: u64,
-    len: u64,
-    /// Where that byte really is.
-    base: u64,
-    access: Access,
-}
-
-/// All memory regions of one engine, indexed by key.
-///
-/// ```text
-///  31        25 24              8 7      0
-/// +------------+-----------------+--------+
-/// | random (7) |    slot (17)    | random |
-/// +------------+-----------------+--------+
-/// ```
-/// Fifteen random bits make a guessed or stale R_Key miss.
-#[derive(Debug, Default)]
-pub(crate) struct MrTable {
-    regions: Vec<Option<Region>>,
-    free: Vec<u32>,
-}
-
-impl MrTable {
-    /// Adds a region and returns its key (L_Key and R_Key are equal, as in rxe).
-    ///
-    /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when the
-    /// table is full.
-    pub(crate) fn register(
-        &mut self,
-        pd: PdId,
-        base: u64,
-        len: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<u32, VerbsError> {
-        let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(VerbsError::Invalid);
-        }
-        if base.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(VerbsError::Invalid);
-        }
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.regions.len() < MR_MAX => {
-                self.regions.push(None);
-                (self.regions.len() - 1) as u32
-            }
-            None => return Err(VerbsError::NoMem),
-        };
-        let random = sys::random_u64() as u32;
-        let key = (random & 0xfe00_00ff) | (slot << 8);
-        self.regions[slot as usize] = Some(Region { key, pd, iova, len, base, access });
-        Ok(key)
-    }
-
-    /// Forgets a key; afterwards no access through it can happen.
-    pub(crate) fn deregister(&mut self, key: u32) {
-        let slot = slot_of(key);
-        if self.regions.get(slot).is_some_and(|r| r.is_some_and(|r| r.key == key)) {
-            self.regions[slot] = None;
-            self.free.push(slot as u32);
-        }
-    }
-
-    /// The address of `[va, va + len)` if key, domain, rights and bounds allow the access.
-    #[inline]
-    fn resolve(&self, pd: PdId, key: u32, va: u64, len: u64, need: Access) -> Result<u64, AccessFault> {
-        let region = match self.regions.get(slot_of(key)) {
-            Some(Some(region)) if region.key == key => region,
-            _ => return Err(AccessFault::BadKey),
-        };
-        if region.pd != pd {
-            return Err(AccessFault::WrongPd);
-        }
-        if !region.access.contains(need) {
-            return Err(AccessFault::Permission);
-        }
-        let offset = va.wrapping_sub(region.iova);
-        if va < region.iova || offset > region.len || len > region.len - offset {
-            return Err(AccessFault::OutOfBounds);
-        }
-        Ok(region.base + offset)
-    }
-}
-
-fn slot_of(key: u32) -> usize {
-    ((key >> 8) as usize) & (MR_MAX - 1)
-}
-
-impl Memory for MrTable {
+impl Memory for KeyTable {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
         // SAFETY: the application posts inline data from memory it can read; `post_send` is the only caller and
         // runs in the posting thread before it returns (ibv_post_send(3), IBV_SEND_INLINE).
@@ -131,20 +28,20 @@ impl Memory for MrTable {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        self.resolve(pd, lkey.0, addr, len, access).map(|_| ())
+        self.local(pd, lkey.0, addr, len, access).map(|_| ())
     }
 
     #[inline]
     fn read_local(&self, pd: PdId, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
-        let at = self.resolve(pd, lkey.0, addr, dst.len() as u64, Access::empty())?;
-        // SAFETY: `resolve` placed the range inside a live registration (see `Pd::reg_mr`).
+        let at = self.local(pd, lkey.0, addr, dst.len() as u64, Access::empty())?;
+        // SAFETY: the table placed the range inside a live registration (see `Pd::reg_mr`).
         unsafe { copy_in(at, dst) };
         Ok(())
     }
 
     #[inline]
     fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
-        let at = self.resolve(pd, lkey.0, addr, src.len() as u64, Access::LOCAL_WRITE)?;
+        let at = self.local(pd, lkey.0, addr, src.len() as u64, Access::LOCAL_WRITE)?;
         // SAFETY: as in `read_local`, and the region is registered writable.
         unsafe { copy_out(src, at) };
         Ok(())
@@ -153,33 +50,33 @@ impl Memory for MrTable {
     fn check_remote(
         &self,
         pd: PdId,
-        _qpn: Qpn,
+        qpn: Qpn,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        self.resolve(pd, rkey.0, va, len, access).map(|_| ())
+        self.remote(pd, qpn, rkey.0, va, len, access).map(|_| ())
     }
 
     #[inline]
     fn read_remote(
         &self,
         pd: PdId,
-        _qpn: Qpn,
+        qpn: Qpn,
         rkey: Rkey,
         va: u64,
         dst: &mut [u8],
     ) -> Result<(), AccessFault> {
-        let at = self.resolve(pd, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
+        let at = self.remote(pd, qpn, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: as in `read_local`.
         unsafe { copy_in(at, dst) };
         Ok(())
     }
 
     #[inline]
-    fn write_remote(&self, pd: PdId, _qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
-        let at = self.resolve(pd, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
+    fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
+        let at = self.remote(pd, qpn, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: as in `write_local`.
         unsafe { copy_out(src, at) };
         Ok(())
@@ -188,12 +85,12 @@ impl Memory for MrTable {
     fn atomic_remote(
         &self,
         pd: PdId,
-        _qpn: Qpn,
+        qpn: Qpn,
         rkey: Rkey,
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessFault> {
-        let at = self.resolve(pd, rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
+        let at = self.remote(pd, qpn, rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
         if !at.is_multiple_of(8) {
             return Err(AccessFault::Misaligned);
         }
@@ -210,9 +107,16 @@ impl Memory for MrTable {
         })
     }
 
-    fn invalidate(&self, _pd: PdId, _qpn: Qpn, _rkey: Rkey) -> Result<(), AccessFault> {
-        // Only type-2 windows and fast-registered regions can be invalidated; this device has neither yet.
-        Err(AccessFault::BadKey)
+    fn invalidate(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), AccessFault> {
+        KeyTable::invalidate(self, pd, qpn, rkey.0)
+    }
+
+    fn bind(&self, pd: PdId, qpn: Qpn, bind: &MwBind) -> Result<(), AccessFault> {
+        KeyTable::bind(self, pd, qpn, bind)
+    }
+
+    fn register_fast(&self, pd: PdId, reg: &FastReg) -> Result<(), AccessFault> {
+        KeyTable::register_fast(self, pd, reg)
     }
 }
 
@@ -310,51 +214,17 @@ impl Drop for DmaMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Range;
 
     const PD: PdId = PdId(1);
-
-    fn table(buf: &mut [u8], access: Access) -> (MrTable, u32) {
-        let mut table = MrTable::default();
-        let base = buf.as_mut_ptr() as u64;
-        let key = table.register(PD, base, buf.len() as u64, 0x1000, access).expect("registers");
-        (table, key)
-    }
-
-    #[test]
-    fn bounds_rights_domain_and_key_are_each_checked() {
-        let mut buf = [0u8; 64];
-        let rw = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let (mut table, key) = table(&mut buf, rw);
-        let qp = Qpn::new(5);
-        let write = |t: &MrTable, pd, k, va, len: usize| t.write_remote(pd, qp, Rkey(k), va, &vec![7; len]);
-        assert_eq!(write(&table, PD, key, 0x1000, 64), Ok(()));
-        assert_eq!(write(&table, PD, key, 0x1001, 64), Err(AccessFault::OutOfBounds));
-        assert_eq!(write(&table, PD, key, 0xfff, 1), Err(AccessFault::OutOfBounds));
-        assert_eq!(write(&table, PD, key, u64::MAX, 2), Err(AccessFault::OutOfBounds));
-        assert_eq!(write(&table, PdId(2), key, 0x1000, 1), Err(AccessFault::WrongPd));
-        assert_eq!(write(&table, PD, key ^ 1, 0x1000, 1), Err(AccessFault::BadKey));
-        let mut out = [0; 1];
-        assert_eq!(table.read_remote(PD, qp, Rkey(key), 0x1000, &mut out), Err(AccessFault::Permission));
-        table.deregister(key);
-        assert_eq!(write(&table, PD, key, 0x1000, 1), Err(AccessFault::BadKey));
-        assert_eq!(buf, [7; 64]);
-    }
-
-    #[test]
-    fn remote_write_without_local_write_is_refused() {
-        let mut table = MrTable::default();
-        let err = table.register(PD, 0x1000, 8, 0, Access::REMOTE_WRITE);
-        assert_eq!(err, Err(VerbsError::Invalid));
-        assert_eq!(table.register(PD, u64::MAX, 8, 0, Access::empty()), Err(VerbsError::Invalid));
-    }
 
     #[test]
     fn atomics_return_the_original_value() {
         let mut word = [5u64];
-        let mut table = MrTable::default();
+        let mut table = KeyTable::default();
         let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-        let base = word.as_mut_ptr() as u64;
-        let key = Rkey(table.register(PD, base, 8, 0, access).expect("registers"));
+        let range = Range { base: word.as_mut_ptr() as u64, len: 8, iova: 0 };
+        let key = Rkey(table.register(PD, range, access).expect("registers"));
         let qp = Qpn::new(1);
         assert_eq!(table.atomic_remote(PD, qp, key, 0, AtomicOp::FetchAdd { add: 3 }), Ok(5));
         let swap = AtomicOp::CompareSwap { compare: 8, swap: 1 };

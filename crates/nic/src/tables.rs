@@ -15,7 +15,7 @@ use wire::{DropReason, Psn, Qpn};
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
-use crate::mr::MrTable;
+use crate::keys::KeyTable;
 use crate::port::{FlowId, RxQueue, RxTrain};
 use crate::sys;
 use crate::timers::Timers;
@@ -88,8 +88,8 @@ impl OwnedPacket {
 pub(crate) struct Tables {
     pub(crate) qps: Vec<Option<Box<QpEntry>>>,
     pub(crate) srqs: Vec<Option<RecvQueue>>,
-    pub(crate) mrs: MrTable,
     pub(crate) reorder: ReorderBuffer,
+    pub(crate) mrs: KeyTable,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
     pub(crate) touched: Vec<u16>,
@@ -136,8 +136,8 @@ impl Tables {
         Tables {
             qps: Vec::new(),
             srqs: Vec::new(),
-            mrs: MrTable::default(),
             reorder: ReorderBuffer::new(gids.active_mtu()),
+            mrs: KeyTable::default(),
             flows: Vec::new(),
             ready: VecDeque::with_capacity(256),
             touched: Vec::with_capacity(256),
@@ -204,6 +204,7 @@ impl Tables {
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
+        self.mrs.forget_qp(qpn);
         self.timers.disarm(index);
         self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);

@@ -46,6 +46,32 @@ pub enum AccessFault {
     Unmapped,
 }
 
+/// What a memory window shall grant (ibv_bind_mw(3)).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MwBind {
+    /// The window's key from now on: its upper 24 bits name the window, the low byte is free.
+    pub r_key: Rkey,
+    /// The region it is bound to; not looked at when `len` is 0.
+    pub mr: Lkey,
+    /// First byte, as the region's users address it.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a type 1 window.
+    pub len: u64,
+    /// What peers may do: remote rights, and `ZERO_BASED`.
+    pub access: Access,
+}
+
+/// How a fast-registered region shall be reached (REG_MR).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FastReg {
+    /// The region's key from now on: its upper 24 bits name the region, the low byte is free.
+    pub key: Rkey,
+    /// Address of the first byte for peers and work requests.
+    pub iova: u64,
+    /// Rights.
+    pub access: Access,
+}
+
 /// An 8-byte remote atomic in host order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AtomicOp {
@@ -143,4 +169,22 @@ pub trait Memory {
     /// # Errors
     /// The key is not one that may be invalidated by this queue pair.
     fn invalidate(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), AccessFault>;
+
+    /// Binds a memory window for the queue pair that asks.
+    ///
+    /// # Errors
+    /// Window or region are not what the bind needs. The default has no windows.
+    fn bind(&self, pd: PdId, qpn: Qpn, bind: &MwBind) -> Result<(), AccessFault> {
+        let _none = (pd, qpn, bind);
+        Err(AccessFault::BadKey)
+    }
+
+    /// Makes a fast-registered region valid.
+    ///
+    /// # Errors
+    /// The region is valid already, or not one of this kind. The default has none.
+    fn register_fast(&self, pd: PdId, reg: &FastReg) -> Result<(), AccessFault> {
+        let _none = (pd, reg);
+        Err(AccessFault::BadKey)
+    }
 }

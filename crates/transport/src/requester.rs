@@ -9,6 +9,7 @@ use crate::attr::{QpConfig, QpState, QpType};
 use crate::emit::{Buffer, Transmit};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
+use crate::local;
 use crate::memory::Memory;
 use crate::ring::Ring;
 use crate::segment::chunk;
@@ -180,7 +181,7 @@ impl Requester {
             return false;
         }
         match wqe.op {
-            WrOp::LocalInv(_) => self.sq.head == self.cursor_index,
+            _ if wqe.op.is_local() => self.sq.head == self.cursor_index,
             _ if !wqe.op.is_fetch() => self.window_has(1, 1),
             _ if self.cursor < self.next => true,
             _ if ep.attr.max_rd_atomic == 0 => true,
@@ -216,9 +217,9 @@ impl Requester {
             if let Some(status) = wqe.fault {
                 return self.fail(status, ep);
             }
-            if let WrOp::LocalInv(key) = wqe.op {
-                if mem.invalidate(ep.pd, ep.qpn, key).is_err() {
-                    return self.fail(WcStatus::LocQpOpErr, ep);
+            if wqe.op.is_local() {
+                if let Err(status) = local::execute(&wqe.op, mem, ep) {
+                    return self.fail(status, ep);
                 }
                 self.cursor_index = index.wrapping_add(1);
                 self.complete_head(WcStatus::Success, ep);

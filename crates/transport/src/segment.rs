@@ -93,7 +93,7 @@ impl Requester {
             return false;
         }
         let wqe = self.sq.wqe(next);
-        let is_message = !wqe.op.is_fetch() && !matches!(wqe.op, WrOp::LocalInv(_));
+        let is_message = !wqe.op.is_fetch() && !wqe.op.is_local();
         is_message && wqe.fault.is_none() && !wqe.flags.contains(SendFlags::FENCE)
     }
 

@@ -8,9 +8,9 @@ use wire::{
 };
 
 use crate::{
-    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource,
-    PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr,
-    ReorderBuffer, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, FastReg, Instant, MAX_PACKET, Memory,
+    MwBind, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType,
+    RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
 };
 
 pub(crate) const QPN: u32 = 0x11;
@@ -41,6 +41,8 @@ pub(crate) struct TestMemory {
     pub(crate) revoked: Cell<bool>,
     pub(crate) read_only: Cell<bool>,
     pub(crate) invalidated: RefCell<Vec<u32>>,
+    /// Keys that were bound or registered.
+    pub(crate) changed: RefCell<Vec<u32>>,
 }
 
 impl TestMemory {
@@ -151,6 +153,19 @@ impl Memory for TestMemory {
             return Err(AccessFault::Permission);
         }
         self.invalidated.borrow_mut().push(rkey.0);
+        Ok(())
+    }
+
+    fn bind(&self, _: PdId, _: Qpn, bind: &MwBind) -> Result<(), AccessFault> {
+        if self.read_only.get() {
+            return Err(AccessFault::Permission);
+        }
+        self.changed.borrow_mut().push(bind.r_key.0);
+        Ok(())
+    }
+
+    fn register_fast(&self, _: PdId, reg: &FastReg) -> Result<(), AccessFault> {
+        self.changed.borrow_mut().push(reg.key.0);
         Ok(())
     }
 }
@@ -354,6 +369,7 @@ impl Bench {
             revoked: Cell::new(false),
             read_only: Cell::new(false),
             invalidated: RefCell::new(vec![]),
+            changed: RefCell::default(),
         };
         let dst = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
         let from = PacketSource { src: attr.av.dgid, dst, tos: 0, ttl: 64 };

@@ -91,6 +91,8 @@ pub enum WcOpcode {
     Tso = 7,
     Flush = 8,
     AtomicWrite = 9,
+    /// As `IB_WC_REG_MR` in the kernel; libibverbs has no name for it.
+    RegMr = 10,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }

@@ -39,6 +39,8 @@ impl WrOp {
             Self::CompareSwap { .. } => WcOpcode::CompSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
             Self::LocalInv(_) => WcOpcode::LocalInv,
+            Self::BindMw(_) => WcOpcode::BindMw,
+            Self::RegMr(_) => WcOpcode::RegMr,
         }
     }
 
@@ -53,15 +55,25 @@ impl WrOp {
         matches!(self, Self::Read { .. }) || self.is_atomic()
     }
 
+    /// Whether it sends nothing: it changes keys of this side.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::RegMr(_))
+    }
+
     fn may_be_inline(&self) -> bool {
-        !self.is_fetch() && !matches!(self, Self::LocalInv(_))
+        !self.is_fetch() && !self.is_local()
     }
 
     fn exists_on(&self, ty: QpType) -> bool {
         match ty {
             QpType::Rc => true,
             QpType::Uc => {
-                matches!(self, Self::Send | Self::SendImm(_) | Self::Write { .. } | Self::WriteImm { .. })
+                self.is_local()
+                    || matches!(
+                        self,
+                        Self::Send | Self::SendImm(_) | Self::Write { .. } | Self::WriteImm { .. }
+                    )
             }
             QpType::Ud | QpType::Gsi => matches!(self, Self::Send | Self::SendImm(_)),
         }
@@ -167,7 +179,7 @@ impl SendQueue {
         let fault = (length > MAX_MSG_SZ).then_some(WcStatus::LocLenErr);
         let length = if wr.op.is_atomic() { 8 } else { length.min(MAX_MSG_SZ) };
         let packets = match wr.op {
-            WrOp::LocalInv(_) => 0,
+            _ if wr.op.is_local() => 0,
             WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } => 1,
             _ if length <= mtu as u64 || self.ty.is_datagram() => 1,
             _ => length.div_ceil(mtu as u64),

@@ -3,6 +3,8 @@
 use bitflags::bitflags;
 use wire::{Gid, Lkey, QKey, Qpn, Rkey};
 
+use crate::memory::{FastReg, MwBind};
+
 /// One piece of local memory; laid out as `ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -76,6 +78,10 @@ pub enum WrOp {
     FetchAdd { remote_addr: u64, r_key: Rkey, add: u64 },
     /// Invalidate a key of this side, in queue order.
     LocalInv(Rkey),
+    /// Bind a memory window of this side, in queue order.
+    BindMw(MwBind),
+    /// Make a fast-registered region of this side valid, in queue order.
+    RegMr(FastReg),
 }
 
 /// The path to a peer: the RoCE part of `ibv_ah_attr`.

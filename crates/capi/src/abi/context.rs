@@ -8,8 +8,8 @@ use roxie::transport::Wc;
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::layouts;
 use super::objects::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
-    ibv_srq_init_attr_ex,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
@@ -33,9 +33,9 @@ pub struct ibv_context_ops {
     pub _compat_query_device: Empty,
     pub _compat_query_port: Empty,
     pub _compat: [Empty; 5],
-    pub alloc_mw: Empty,
-    pub bind_mw: Option<unsafe extern "C" fn() -> c_int>,
-    pub dealloc_mw: Option<unsafe extern "C" fn() -> c_int>,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: Empty,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut Wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,

@@ -8,7 +8,7 @@ use roxie::transport::{Sge, Wc};
 use super::context::ibv_context;
 use super::device::ibv_gid;
 use super::layouts;
-use super::objects::{ibv_cq, ibv_pd, ibv_qp, ibv_srq};
+use super::objects::{ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp, ibv_srq};
 
 #[repr(C)]
 pub struct ibv_ah {
@@ -68,6 +68,14 @@ pub union SendWrArguments {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
+pub struct BindMw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
     pub next: *mut ibv_send_wr,
@@ -79,7 +87,7 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: SendWrArguments,
     pub qp_type: [u32; 2],
-    pub bind_mw: [u64; 6],
+    pub bind_mw: BindMw,
 }
 
 #[repr(C)]
@@ -117,7 +125,7 @@ layouts! {
         wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24, opcode @ 28, send_flags @ 32, imm_data @ 36, wr @ 40,
         wr.rdma.remote_addr @ 40, wr.rdma.rkey @ 48, wr.atomic.remote_addr @ 40, wr.atomic.compare_add @ 48,
         wr.atomic.swap @ 56, wr.atomic.rkey @ 64, wr.ud.ah @ 40, wr.ud.remote_qpn @ 48, wr.ud.remote_qkey @ 52,
-        qp_type @ 72, bind_mw @ 80,
+        qp_type @ 72, bind_mw @ 80, bind_mw.mw @ 80, bind_mw.rkey @ 88, bind_mw.bind_info @ 96,
     }
     ibv_recv_wr: 32 { wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24 }
     ibv_wc: 48 {

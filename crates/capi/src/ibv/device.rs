@@ -18,7 +18,7 @@ use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
 use crate::{exit, fork, refusal, signal};
 
-use super::{cq, cq_ex, post, qp, query, srq};
+use super::{cq, cq_ex, mw, post, qp, query, srq};
 
 /// IBV_NODE_CA.
 const NODE_CA: c_int = 1;
@@ -170,19 +170,15 @@ fn operations() -> Box<verbs_context> {
     let ops = &mut context.ops;
     ops._compat_query_device = query::ibv_query_device as *const c_void;
     ops._compat_query_port = query::ibv_query_port as *const c_void;
-    ops.bind_mw = Some(no_memory_windows);
-    ops.dealloc_mw = Some(no_memory_windows);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(srq::post_srq_recv);
     verbs
-}
-
-/// Called without a check whether the slot is empty.
-unsafe extern "C" fn no_memory_windows() -> c_int {
-    code(libc::EOPNOTSUPP)
 }
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {

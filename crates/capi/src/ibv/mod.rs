@@ -6,6 +6,7 @@ pub(crate) mod cq_ex;
 pub(crate) mod device;
 pub(crate) mod events;
 pub(crate) mod gid;
+pub(crate) mod mw;
 pub(crate) mod pd_mr;
 pub(crate) mod post;
 pub(crate) mod qp;
@@ -34,6 +35,7 @@ pub(crate) mod exported {
     };
     pub(crate) use super::pd_mr::{
         ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,
+        ibv_rereg_mr,
     };
     pub(crate) use super::qp::{
         ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp,

@@ -1,22 +1,32 @@
 //! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
 
 use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
 use roxie::transport::Access;
-use roxie::verbs::{Mr, Pd};
+use roxie::verbs::{Mr, MrChange, Pd};
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::errno::{code, null, of_io};
+use crate::errno::{code, null, of_io, set_errno};
 use crate::object::Object;
 use crate::refusal;
 
 use super::device::ContextObject;
 
 pub(crate) type PdObject = Object<ibv_pd, Pd>;
-pub(crate) type MrObject = Object<ibv_mr, Mr>;
+pub(crate) type MrObject = Object<ibv_mr, MrTail>;
+
+/// The region, which ibv_rereg_mr changes.
+pub(crate) struct MrTail(Mutex<Mr>);
+
+impl MrTail {
+    fn lock(&self) -> MutexGuard<'_, Mr> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// IBV_ACCESS_HUGETLB: huge pages make no difference here.
 const ACCESS_HUGETLB: u32 = 1 << 7;
@@ -77,18 +87,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: a domain of ours or NULL.
     let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return null(libc::EINVAL) };
-    let Some(access) = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)) else {
-        return null(libc::EOPNOTSUPP);
+    let checked = rights(access).and_then(|access| {
+        check_memory(addr, length, access)?;
+        Ok(access)
+    });
+    let access = match checked {
+        Ok(access) => access,
+        Err(errno) => return null(errno),
     };
-    if access.contains(Access::ON_DEMAND) {
-        return null(libc::EOPNOTSUPP);
-    }
-    if addr.is_null() && length != 0 {
-        return null(libc::EINVAL);
-    }
-    if let Err(errno) = populate(addr, length, access.contains(Access::LOCAL_WRITE)) {
-        return null(errno);
-    }
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
     // SAFETY: the program keeps the range mapped until it deregisters it (ibv_reg_mr(3)).
     match unsafe { object.tail.reg_mr(addr.cast(), length, iova, access) } {
@@ -96,10 +102,25 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             // SAFETY: `pd` is one of ours.
             let context = unsafe { (*pd).context };
             let (lkey, rkey) = (mr.lkey().0, mr.rkey().0);
-            MrObject::export(ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey }, mr)
+            let public = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
+            MrObject::export(public, MrTail(Mutex::new(mr)))
         }
         Err(error) => null(error.errno()),
     }
+}
+
+/// The rights that a program asked for, without the hints that make no difference here.
+fn rights(access: u32) -> Result<Access, c_int> {
+    let access = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)?;
+    if access.contains(Access::ON_DEMAND) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
+}
+
+/// Whether there is memory to register with these rights.
+fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), c_int> {
+    if addr.is_null() && length != 0 {
+        return Err(libc::EINVAL);
+    }
+    populate(addr, length, access.contains(Access::LOCAL_WRITE))
 }
 
 /// Faults the pages in, as pinning would: memory that is not there, or not writable although it must be, is refused
@@ -129,11 +150,100 @@ fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int>
     }
 }
 
-pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    if mr.is_null() {
-        return code(libc::EINVAL);
+/// What of a region `ibv_rereg_mr` changes; members that are not named by a flag are not looked at.
+struct Wanted {
+    pd: Option<*mut ibv_pd>,
+    range: Option<(*mut c_void, size_t)>,
+    access: Option<Access>,
+}
+
+impl Wanted {
+    fn new(
+        flags: c_int,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: size_t,
+        access: c_int,
+    ) -> Result<Self, c_int> {
+        /// IBV_REREG_MR_CHANGE_TRANSLATION, PD, ACCESS.
+        const TRANSLATION: c_int = 1;
+        const PD: c_int = 1 << 1;
+        const ACCESS: c_int = 1 << 2;
+        if flags == 0 || flags & !(TRANSLATION | PD | ACCESS) != 0 {
+            return Err(libc::EINVAL);
+        }
+        let range = (flags & TRANSLATION != 0).then_some((addr, length));
+        let pd = (flags & PD != 0).then_some(pd);
+        if range.is_some_and(|(addr, length)| addr.is_null() || length == 0)
+            || pd.is_some_and(<*mut ibv_pd>::is_null)
+        {
+            return Err(libc::EINVAL);
+        }
+        let access = if flags & ACCESS != 0 { Some(rights(access as u32)?) } else { None };
+        Ok(Self { pd, range, access })
     }
-    // SAFETY: a region of ours that the caller gives up; dropping the handle ends all access to the memory.
+}
+
+/// Changes a region all or nothing; its keys stay. Returns 0 or an IBV_REREG_MR_ERR_*.
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> c_int {
+    /// The call was wrong; the region is as it was.
+    const ERR_INPUT: c_int = -1;
+    /// It could not be done; the region is as it was, unlike after rdma-core's error of this name.
+    const ERR_CMD: c_int = -4;
+    let failed = |code, errno| {
+        set_errno(errno);
+        code
+    };
+    // SAFETY: a region of ours or NULL.
+    let Some(object) = (unsafe { MrObject::from_ptr(mr) }) else { return failed(ERR_INPUT, libc::EINVAL) };
+    let wanted = match Wanted::new(flags, pd, addr, length, access) {
+        Ok(wanted) => wanted,
+        Err(errno) => return failed(ERR_INPUT, errno),
+    };
+    // SAFETY: members of a live object, which the program does not use during this call.
+    let (was_addr, was_length) = unsafe { ((*mr).addr, (*mr).length) };
+    // SAFETY: NULL or a domain of ours.
+    let domain = wanted.pd.and_then(|pd| unsafe { PdObject::from_ptr(pd) });
+    let mut region = object.tail.lock();
+    let mut access = wanted.access.unwrap_or(region.access());
+    let (addr, length) = wanted.range.unwrap_or((was_addr, was_length));
+    if let Err(errno) = check_memory(addr, length, access) {
+        return failed(ERR_CMD, errno);
+    }
+    let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
+    let range = wanted.range.map(|_| (addr.cast(), length, iova));
+    if range.is_none() {
+        // Where addresses start is part of the translation.
+        access.set(Access::ZERO_BASED, region.access().contains(Access::ZERO_BASED));
+    }
+    let change = MrChange { pd: domain.map(|d| &d.tail), range, access: Some(access) };
+    // SAFETY: the program keeps the range mapped until it deregisters it or changes it again.
+    if let Err(error) = unsafe { region.change(&change) } {
+        return failed(ERR_CMD, error.errno());
+    }
+    // SAFETY: as above.
+    unsafe {
+        (*mr).pd = wanted.pd.unwrap_or((*mr).pd);
+        (*mr).addr = addr;
+        (*mr).length = length;
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: a region of ours or NULL.
+    let Some(object) = (unsafe { MrObject::from_ptr(mr) }) else { return code(libc::EINVAL) };
+    if object.tail.lock().has_windows() {
+        return code(libc::EBUSY);
+    }
+    // SAFETY: the caller gives it up; dropping the handle ends all access to the memory.
     drop(unsafe { MrObject::retire(mr) });
     0
 }

@@ -12,6 +12,7 @@ use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
 use crate::errno::code;
 
 use super::ah::AhObject;
+use super::mw::wr_bind;
 use super::qp::QpObject;
 
 /// The operation behind `ibv_post_send`: one lock and one doorbell for the whole list.
@@ -87,8 +88,11 @@ unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<SendWr<'a>, VerbsE
             r_key: Rkey(atomic.rkey),
             add: atomic.compare_add,
         },
+        7 => WrOp::LocalInv(Rkey(wr.imm_data)),
+        // SAFETY: as the caller's.
+        8 => WrOp::BindMw(unsafe { wr_bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?),
         9 => WrOp::SendInv(Rkey(wr.imm_data)),
-        7 | 8 | 10..=15 => return Err(VerbsError::NotSupported),
+        10..=15 => return Err(VerbsError::NotSupported),
         _ => return Err(VerbsError::Invalid),
     };
     let ud = if qp.ty() == QpType::Ud {

@@ -18,8 +18,8 @@ pub(crate) const PORT: u8 = 1;
 
 /// IBV_ATOMIC_GLOB: atomics are CPU instructions, so they are atomic for everything in the machine.
 const ATOMIC_GLOB: c_int = 2;
-/// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN.
-const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12;
+/// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, MEM_WINDOW, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B.
+const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 
 /// IBV_PORT_DOWN, IBV_PORT_ACTIVE.
 const PORT_DOWN: c_int = 1;
@@ -59,6 +59,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.max_cq = from.max_cq as c_int;
     attr.max_cqe = from.max_cqe as c_int;
     attr.max_mr = from.max_mr as c_int;
+    attr.max_mw = from.max_mw as c_int;
     attr.max_pd = from.max_pd as c_int;
     attr.max_qp_rd_atom = c_int::from(from.max_qp_rd_atom);
     attr.max_qp_init_rd_atom = c_int::from(from.max_qp_rd_atom);

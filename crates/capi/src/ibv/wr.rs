@@ -12,10 +12,11 @@ use roxie::transport::{QpCap, QpType, SendFlags, SendWr, Sge, UdDest, VerbsError
 use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
 
-use crate::abi::objects::ibv_qp_ex;
+use crate::abi::objects::{ibv_mw, ibv_mw_bind_info, ibv_qp_ex};
 use crate::abi::work::{ibv_ah, ibv_data_buf};
 use crate::errno::code;
 
+use super::mw::wr_bind;
 use super::post::ud_dest;
 use super::qp::QpObject;
 
@@ -26,13 +27,15 @@ const SEND: u64 = 1 << 2;
 const SEND_IMM: u64 = 1 << 3;
 const READ: u64 = 1 << 4;
 const ATOMICS: u64 = 1 << 5 | 1 << 6;
+const LOCAL_INV: u64 = 1 << 7;
+const BIND_MW: u64 = 1 << 8;
 const SEND_INV: u64 = 1 << 9;
 
 /// Whether a QP of this type can do all these operations.
 pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
     let can = match ty {
-        QpType::Rc => WRITE | WRITE_IMM | SEND | SEND_IMM | READ | ATOMICS | SEND_INV,
-        QpType::Uc => WRITE | WRITE_IMM | SEND | SEND_IMM,
+        QpType::Rc => WRITE | WRITE_IMM | SEND | SEND_IMM | READ | ATOMICS | LOCAL_INV | BIND_MW | SEND_INV,
+        QpType::Uc => WRITE | WRITE_IMM | SEND | SEND_IMM | LOCAL_INV | BIND_MW,
         QpType::Ud | QpType::Gsi => SEND | SEND_IMM,
     };
     ops & !can == 0
@@ -371,12 +374,25 @@ fn fail(qp: *mut ibv_qp_ex, error: VerbsError) {
     unsafe { with(qp, |batch, _| batch.fail(error)) };
 }
 
-unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _mw: *mut c_void, _rkey: u32, _info: *const c_void) {
-    fail(qp, VerbsError::NotSupported);
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: NULL or the program's structure.
+    let info = unsafe { info.as_ref() }.ok_or(VerbsError::Invalid);
+    // SAFETY: the window and the region are the program's.
+    match info.and_then(|info| unsafe { wr_bind(mw, rkey, info) }) {
+        // SAFETY: between wr_start and wr_complete.
+        Ok(bind) => unsafe { begin(qp, WrOp::BindMw(bind)) },
+        Err(error) => fail(qp, error),
+    }
 }
 
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _rkey: u32) {
-    fail(qp, VerbsError::NotSupported);
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: between wr_start and wr_complete.
+    unsafe { begin(qp, WrOp::LocalInv(Rkey(rkey))) };
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _length: u16, _mss: u16) {

@@ -43,6 +43,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Most memory regions.
     pub max_mr: u32,
+    /// Most memory windows.
+    pub max_mw: u32,
     /// Most protection domains.
     pub max_pd: u32,
     /// READs and atomics a QP may have outstanding as responder, and as initiator.

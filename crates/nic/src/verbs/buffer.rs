@@ -1,5 +1,7 @@
 //! Registered memory that the device owns: verbs without `unsafe` in the program.
 
+use std::sync::Arc;
+
 use transport::{Access, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
@@ -10,7 +12,7 @@ use crate::mr::DmaMemory;
 pub struct Buffer {
     // Declared before the memory: dropping a buffer deregisters before it frees.
     mr: Mr,
-    memory: DmaMemory,
+    memory: Arc<DmaMemory>,
 }
 
 impl Pd {
@@ -21,7 +23,7 @@ impl Pd {
     pub fn alloc_buffer(&self, len: usize, access: Access) -> Result<Buffer, VerbsError> {
         let memory = DmaMemory::zeroed(len).ok_or(VerbsError::NoMem)?;
         let mr = self.register_owned(&memory, access)?;
-        Ok(Buffer { mr, memory })
+        Ok(Buffer { mr, memory: Arc::new(memory) })
     }
 }
 
@@ -32,10 +34,14 @@ impl Buffer {
         &self.mr
     }
 
-    /// Address of the first byte, for work requests and peers.
+    /// Address of the first byte, for work requests and peers; 0 if it was registered zero-based.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.mr.addr()
+        self.mr.iova()
+    }
+
+    pub(super) fn memory(&self) -> &Arc<DmaMemory> {
+        &self.memory
     }
 
     /// Key for local work requests.

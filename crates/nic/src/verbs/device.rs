@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
-use crate::mr::MR_MAX;
+use crate::keys::MR_MAX;
 use crate::port::{self, PortChoice};
 use crate::tables::QP_MAX;
 
@@ -228,6 +228,7 @@ impl Context {
             max_cq: 1 << 20,
             max_cqe: CQE_MAX,
             max_mr: MR_MAX as u32,
+            max_mw: MR_MAX as u32,
             max_pd: 1 << 20,
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_srq: SRQ_MAX,

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use transport::{Access, AddressVector, PdId, VerbsError};
 use wire::{Lkey, Rkey};
 
-use super::{AsyncEvent, Context, Qp, QpInitAttr, Srq, SrqInitAttr};
+use super::{AsyncEvent, Context, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr};
 use crate::engine::Engine;
 use crate::events::EventQueue;
+use crate::keys::Range;
 use crate::mr::DmaMemory;
 
 /// A protection domain: keys work only with queue pairs of the same domain.
@@ -67,17 +68,34 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Mr, VerbsError> {
-        self.register(addr as u64, len as u64, iova, access)
+        self.register(Range { base: addr as u64, len: len as u64, iova }, access)
     }
 
     /// Registers memory of the device's own; the caller keeps it until the region is dropped.
     pub(super) fn register_owned(&self, memory: &DmaMemory, access: Access) -> Result<Mr, VerbsError> {
-        self.register(memory.addr(), memory.len() as u64, memory.addr(), access)
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { memory.addr() };
+        self.register(Range { base: memory.addr(), len: memory.len() as u64, iova }, access)
     }
 
-    fn register(&self, base: u64, len: u64, iova: u64, access: Access) -> Result<Mr, VerbsError> {
-        let key = self.0.engine.lock().tables.mrs.register(self.0.id, base, len, iova, access)?;
-        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, base, len })))
+    fn register(&self, range: Range, access: Access) -> Result<Mr, VerbsError> {
+        let key = self.0.engine.lock().tables.mrs.register(self.0.id, range, access)?;
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
+    }
+
+    /// A memory window that is not bound.
+    ///
+    /// # Errors
+    /// `NoMem` when the table of keys is full.
+    pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
+        Mw::new(self, ty)
+    }
+
+    /// A region that REG_MR work requests make valid.
+    ///
+    /// # Errors
+    /// `NoMem` when the table of keys is full.
+    pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
+        FastMr::new(self)
     }
 
     /// A queue pair in state RESET.
@@ -107,20 +125,31 @@ impl Pd {
     }
 }
 
-/// A memory region. Dropping the last clone deregisters it: afterwards nothing touches the memory.
+/// A memory region. Dropping the last clone deregisters it and unbinds its windows: afterwards nothing touches the memory.
 #[derive(Clone)]
 pub struct Mr(Arc<MrInner>);
 
 struct MrInner {
     pd: Pd,
     key: u32,
-    base: u64,
-    len: u64,
+    range: Range,
+    access: Access,
+}
+
+/// What [`Mr::change`] changes; `None` leaves it as it is.
+#[derive(Clone, Copy, Default)]
+pub struct MrChange<'a> {
+    /// Another protection domain.
+    pub pd: Option<&'a Pd>,
+    /// Another range: first byte, length, and the address that peers and work requests use for the first byte.
+    pub range: Option<(*mut u8, usize, u64)>,
+    /// Other rights.
+    pub access: Option<Access>,
 }
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        self.pd.engine().lock().tables.mrs.deregister(self.key);
+        self.pd.engine().lock().tables.mrs.remove(self.key);
     }
 }
 
@@ -140,19 +169,55 @@ impl Mr {
     /// First byte.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.0.base
+        self.0.range.base
+    }
+
+    /// Address that peers and work requests use for the first byte: its own, or 0 in a zero-based region.
+    #[must_use]
+    pub fn iova(&self) -> u64 {
+        self.0.range.iova
+    }
+
+    /// What it permits.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// Whether windows are bound to it.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.0.pd.engine().lock().tables.mrs.has_windows(self.0.key)
+    }
+
+    /// Changes the region at once, all or nothing; its keys stay (ibv_rereg_mr(3)).
+    ///
+    /// # Errors
+    /// `Busy` while windows are bound to it or another clone exists; `Invalid` as for [`Pd::reg_mr`].
+    ///
+    /// # Safety
+    /// As [`Pd::reg_mr`], for what the region is afterwards.
+    pub unsafe fn change(&mut self, to: &MrChange<'_>) -> Result<(), VerbsError> {
+        let inner = Arc::get_mut(&mut self.0).ok_or(VerbsError::Busy)?;
+        let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
+        let pd = to.pd.map(Pd::id);
+        inner.pd.engine().lock().tables.mrs.change(inner.key, pd, range, to.access)?;
+        inner.pd = to.pd.unwrap_or(&inner.pd).clone();
+        inner.range = range.unwrap_or(inner.range);
+        inner.access = to.access.unwrap_or(inner.access);
+        Ok(())
     }
 
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.0.len
+        self.0.range.len
     }
 
     /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.0.range.len == 0
     }
 }
 

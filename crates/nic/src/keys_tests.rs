@@ -1,0 +1,206 @@
+//! Who may reach what, by kind of key.
+
+use wire::{Lkey, Rkey};
+
+use super::*;
+
+const PD: PdId = PdId(1);
+const OTHER_PD: PdId = PdId(2);
+const QP: Qpn = Qpn::new(5);
+const OTHER_QP: Qpn = Qpn::new(6);
+const WRITE: Access = Access::REMOTE_WRITE;
+const READ: Access = Access::REMOTE_READ;
+/// The region: 64 bytes that are used as 0x1000 and lie at 0x7000.
+const REGION: Range = Range { base: 0x7000, len: 64, iova: 0x1000 };
+
+fn bindable(table: &mut KeyTable) -> u32 {
+    table.register(PD, REGION, Access::LOCAL_WRITE | Access::MW_BIND).expect("registers")
+}
+
+fn bind(window: u32, region: u32) -> MwBind {
+    let r_key = Rkey(window ^ 1);
+    MwBind { r_key, mr: Lkey(region), addr: 0x1010, len: 16, access: WRITE | READ }
+}
+
+#[test]
+fn bounds_rights_domain_and_key_are_each_checked() {
+    let mut table = KeyTable::default();
+    let key = table.register(PD, REGION, Access::LOCAL_WRITE | WRITE).expect("registers");
+    let write = |t: &KeyTable, pd, k, va, len| t.remote(pd, QP, k, va, len, WRITE);
+    assert_eq!(write(&table, PD, key, 0x1000, 64), Ok(0x7000));
+    assert_eq!(write(&table, PD, key, 0x103f, 1), Ok(0x703f));
+    assert_eq!(write(&table, PD, key, 0x1001, 64), Err(AccessFault::OutOfBounds));
+    assert_eq!(write(&table, PD, key, 0xfff, 1), Err(AccessFault::OutOfBounds));
+    assert_eq!(write(&table, PD, key, u64::MAX, 2), Err(AccessFault::OutOfBounds));
+    assert_eq!(write(&table, OTHER_PD, key, 0x1000, 1), Err(AccessFault::WrongPd));
+    assert_eq!(write(&table, PD, key ^ 1, 0x1000, 1), Err(AccessFault::BadKey));
+    assert_eq!(table.remote(PD, QP, key, 0x1000, 1, READ), Err(AccessFault::Permission));
+    table.remove(key);
+    assert_eq!(write(&table, PD, key, 0x1000, 1), Err(AccessFault::BadKey));
+}
+
+#[test]
+fn remote_write_without_local_write_is_refused() {
+    let mut table = KeyTable::default();
+    assert_eq!(table.register(PD, REGION, WRITE), Err(VerbsError::Invalid));
+    let wraps = Range { base: u64::MAX, len: 8, iova: 0 };
+    assert_eq!(table.register(PD, wraps, Access::empty()), Err(VerbsError::Invalid));
+}
+
+/// rxe checks the region's bounds only, so that a window's key opens all of it.
+#[test]
+fn a_window_has_bounds_and_rights_of_its_own() {
+    for ty in [MwType::Type1, MwType::Type2] {
+        let mut table = KeyTable::default();
+        let region = bindable(&mut table);
+        let window = table.alloc_window(PD, ty).expect("room");
+        assert_eq!(table.remote(PD, QP, window, 0x1010, 1, READ), Err(AccessFault::BadKey), "not bound yet");
+        let wanted = MwBind { access: READ, ..bind(window, region) };
+        assert_eq!(table.bind(PD, QP, &wanted), Ok(()));
+        let key = wanted.r_key.0;
+        assert_eq!(table.remote(PD, QP, key, 0x1010, 16, READ), Ok(0x7010));
+        for (va, len) in [(0x100f, 1), (0x1010, 17), (0x1020, 1), (0x1000, 64)] {
+            assert_eq!(table.remote(PD, QP, key, va, len, READ), Err(AccessFault::OutOfBounds));
+        }
+        assert_eq!(table.remote(PD, QP, key, 0x1010, 16, WRITE), Err(AccessFault::Permission));
+        assert_eq!(table.remote(OTHER_PD, QP, key, 0x1010, 16, READ), Err(AccessFault::WrongPd));
+        assert_eq!(table.remote(PD, QP, window, 0x1010, 16, READ), Err(AccessFault::BadKey), "the old key");
+        assert_eq!(table.local(PD, key, 0x1010, 16, Access::empty()), Err(AccessFault::BadKey));
+        assert_eq!(table.remote(PD, QP, region, 0x1010, 16, READ), Err(AccessFault::Permission));
+    }
+}
+
+#[test]
+fn a_bind_is_refused_for_each_reason() {
+    let mut table = KeyTable::default();
+    let region = bindable(&mut table);
+    let window = table.alloc_window(PD, MwType::Type2).expect("room");
+    let good = bind(window, region);
+    let read_only = table.register(PD, REGION, Access::MW_BIND).expect("registers");
+    let unbindable = table.register(PD, REGION, Access::LOCAL_WRITE).expect("registers");
+    let foreign = table.register(OTHER_PD, REGION, Access::MW_BIND | Access::LOCAL_WRITE).expect("registers");
+    let zero_based = Access::MW_BIND | Access::LOCAL_WRITE | Access::ZERO_BASED;
+    let zero_based = table.register(PD, Range { iova: 0, ..REGION }, zero_based).expect("registers");
+    let mr = |key| MwBind { mr: Lkey(key), ..good };
+    for (bad, fault) in [
+        (mr(read_only), AccessFault::Permission),
+        (mr(unbindable), AccessFault::Permission),
+        (mr(foreign), AccessFault::WrongPd),
+        (MwBind { addr: 0, ..mr(zero_based) }, AccessFault::Permission),
+        (mr(region ^ 1), AccessFault::BadKey),
+        (mr(window), AccessFault::BadKey),
+        (MwBind { addr: 0x1031, ..good }, AccessFault::OutOfBounds),
+        (MwBind { addr: 0xfff, ..good }, AccessFault::OutOfBounds),
+        (MwBind { len: u64::MAX, ..good }, AccessFault::OutOfBounds),
+        (MwBind { len: 0, ..good }, AccessFault::Permission),
+        (MwBind { access: Access::LOCAL_WRITE, ..good }, AccessFault::Permission),
+        (MwBind { r_key: Rkey(window ^ 0x0200_0000), ..good }, AccessFault::BadKey),
+        (MwBind { r_key: Rkey(region), ..good }, AccessFault::BadKey),
+    ] {
+        assert_eq!(table.bind(PD, QP, &bad), Err(fault), "{bad:?}");
+        assert!(!table.has_windows(region));
+    }
+    assert_eq!(table.bind(OTHER_PD, QP, &good), Err(AccessFault::WrongPd));
+    assert_eq!(table.bind(PD, QP, &good), Ok(()));
+    assert_eq!(table.bind(PD, QP, &good), Err(AccessFault::Permission), "type 2 is bound once");
+}
+
+#[test]
+fn a_type_2_window_belongs_to_its_queue_pair_until_it_is_invalidated() {
+    let mut table = KeyTable::default();
+    let region = bindable(&mut table);
+    let window = table.alloc_window(PD, MwType::Type2).expect("room");
+    let zero_based = MwBind { access: WRITE | Access::ZERO_BASED, ..bind(window, region) };
+    let key = zero_based.r_key.0;
+    assert_eq!(table.bind(PD, QP, &zero_based), Ok(()));
+    assert_eq!(table.remote(PD, QP, key, 0, 16, WRITE), Ok(0x7010));
+    assert_eq!(table.remote(PD, OTHER_QP, key, 0, 16, WRITE), Err(AccessFault::WrongPd));
+    assert_eq!(table.invalidate(PD, OTHER_QP, key), Err(AccessFault::Permission));
+    assert_eq!(table.invalidate(OTHER_PD, QP, key), Err(AccessFault::WrongPd));
+    assert_eq!(table.change(region, Some(OTHER_PD), None, None), Err(VerbsError::Busy));
+    assert_eq!(table.invalidate(PD, QP, key), Ok(()));
+    assert_eq!(table.invalidate(PD, QP, key), Err(AccessFault::Permission));
+    assert_eq!(table.remote(PD, QP, key, 0, 1, WRITE), Err(AccessFault::BadKey));
+    assert!(!table.has_windows(region));
+
+    // What its queue pair's end takes back, too.
+    assert_eq!(table.bind(PD, QP, &MwBind { r_key: Rkey(key ^ 3), ..zero_based }), Ok(()));
+    table.forget_qp(OTHER_QP);
+    assert_eq!(table.remote(PD, QP, key ^ 3, 0, 16, WRITE), Ok(0x7010));
+    table.forget_qp(QP);
+    assert_eq!(table.remote(PD, QP, key ^ 3, 0, 16, WRITE), Err(AccessFault::BadKey));
+    assert!(!table.has_windows(region));
+}
+
+#[test]
+fn a_type_1_window_is_rebound_and_unbound_and_not_invalidated() {
+    let mut table = KeyTable::default();
+    let region = bindable(&mut table);
+    let window = table.alloc_window(PD, MwType::Type1).expect("room");
+    let first = bind(window, region);
+    assert_eq!(table.bind(PD, QP, &first), Ok(()));
+    assert_eq!(table.remote(PD, OTHER_QP, first.r_key.0, 0x1010, 16, WRITE), Ok(0x7010), "any queue pair");
+    assert_eq!(table.invalidate(PD, QP, first.r_key.0), Err(AccessFault::Permission));
+    let moved = MwBind { r_key: Rkey(window ^ 2), addr: 0x1000, ..first };
+    assert_eq!(table.bind(PD, QP, &moved), Ok(()));
+    assert_eq!(table.remote(PD, QP, first.r_key.0, 0x1010, 1, WRITE), Err(AccessFault::BadKey));
+    assert_eq!(table.remote(PD, QP, moved.r_key.0, 0x1000, 16, WRITE), Ok(0x7000));
+    let zero_based = MwBind { access: Access::ZERO_BASED, ..moved };
+    assert_eq!(table.bind(PD, QP, &zero_based), Err(AccessFault::Permission));
+    assert!(table.has_windows(region));
+    let nothing = MwBind { r_key: Rkey(window ^ 3), mr: Lkey(0), len: 0, ..moved };
+    assert_eq!(table.bind(PD, QP, &nothing), Ok(()));
+    assert_eq!(table.remote(PD, QP, window ^ 3, 0x1000, 1, WRITE), Err(AccessFault::BadKey));
+    assert!(!table.has_windows(region));
+}
+
+#[test]
+fn a_region_takes_its_windows_along() {
+    let mut table = KeyTable::default();
+    let region = bindable(&mut table);
+    let window = table.alloc_window(PD, MwType::Type1).expect("room");
+    let bound = bind(window, region);
+    assert_eq!(table.bind(PD, QP, &bound), Ok(()));
+    table.remove(region);
+    let reuse = bindable(&mut table);
+    assert_eq!(slot_of(reuse), slot_of(region));
+    assert_eq!(table.remote(PD, QP, bound.r_key.0, 0x1010, 1, WRITE), Err(AccessFault::BadKey));
+    table.remove(window);
+    assert!(!table.has_windows(reuse));
+}
+
+#[test]
+fn a_region_changes_as_a_whole_or_not_at_all() {
+    let mut table = KeyTable::default();
+    let key = table.register(PD, REGION, Access::empty()).expect("registers");
+    let elsewhere = Range { base: 0x9000, len: 8, iova: 0x2000 };
+    let bad = table.change(key, Some(OTHER_PD), Some(elsewhere), Some(WRITE));
+    assert_eq!(bad, Err(VerbsError::Invalid));
+    assert_eq!(table.local(PD, key, 0x1000, 64, Access::empty()), Ok(0x7000));
+    let access = Access::LOCAL_WRITE | WRITE;
+    assert_eq!(table.change(key, Some(OTHER_PD), Some(elsewhere), Some(access)), Ok(()));
+    assert_eq!(table.remote(OTHER_PD, QP, key, 0x2000, 8, WRITE), Ok(0x9000));
+    assert_eq!(table.remote(OTHER_PD, QP, key, 0x1000, 8, WRITE), Err(AccessFault::OutOfBounds));
+    assert_eq!(table.remote(PD, QP, key, 0x2000, 8, WRITE), Err(AccessFault::WrongPd));
+}
+
+#[test]
+fn a_fast_registered_region_is_valid_between_reg_mr_and_invalidate() {
+    let mut table = KeyTable::default();
+    let key = table.alloc_fast(PD).expect("room");
+    let access = Access::LOCAL_WRITE | WRITE;
+    let reg = FastReg { key: Rkey(key ^ 7), iova: 0x5000, access };
+    assert_eq!(table.map_fast(key, 0x7000, 64), Ok(()));
+    assert_eq!(table.remote(PD, QP, key, 0x5000, 1, WRITE), Err(AccessFault::BadKey));
+    assert_eq!(table.register_fast(OTHER_PD, &reg), Err(AccessFault::WrongPd));
+    assert_eq!(table.register_fast(PD, &FastReg { access: WRITE, ..reg }), Err(AccessFault::Permission));
+    assert_eq!(table.register_fast(PD, &reg), Ok(()));
+    assert_eq!(table.register_fast(PD, &reg), Err(AccessFault::BadKey), "valid already");
+    assert_eq!(table.map_fast(key, 0x9000, 64), Err(VerbsError::Busy));
+    assert_eq!(table.remote(PD, QP, key ^ 7, 0x5000, 64, WRITE), Ok(0x7000));
+    assert_eq!(table.local(PD, key ^ 7, 0x5000, 64, Access::LOCAL_WRITE), Ok(0x7000));
+    assert_eq!(table.invalidate(PD, OTHER_QP, key ^ 7), Ok(()), "any queue pair of the domain");
+    assert_eq!(table.remote(PD, QP, key ^ 7, 0x5000, 1, WRITE), Err(AccessFault::BadKey));
+    let plain = table.register(PD, REGION, access).expect("registers");
+    assert_eq!(table.invalidate(PD, QP, plain), Err(AccessFault::Permission), "ordinary regions stay");
+}

@@ -1,0 +1,54 @@
+//! Fast registration: memory regions that work requests make valid and invalid (IBA 10.6.3.4). Only the Rust interface
+//! has it; libibverbs does not.
+
+use std::sync::Arc;
+
+use transport::{Access, FastReg, VerbsError};
+use wire::Rkey;
+
+use super::{Buffer, Pd};
+use crate::mr::DmaMemory;
+
+/// A region that is valid from a REG_MR work request ([`transport::WrOp::RegMr`]) to a LOCAL_INV or a SEND with
+/// Invalidate of the peer. Each REG_MR chooses the low byte of its key anew, so that an old key of a peer misses.
+pub struct FastMr {
+    pd: Pd,
+    key: u32,
+    /// What it was mapped to; kept while peers may reach it.
+    memory: Option<Arc<DmaMemory>>,
+}
+
+impl Drop for FastMr {
+    fn drop(&mut self) {
+        self.pd.engine().lock().tables.mrs.remove(self.key);
+    }
+}
+
+impl FastMr {
+    pub(super) fn new(pd: &Pd) -> Result<Self, VerbsError> {
+        let key = pd.engine().lock().tables.mrs.alloc_fast(pd.id())?;
+        Ok(Self { pd: pd.clone(), key, memory: None })
+    }
+
+    /// Chooses `len` bytes of a buffer, `offset` from its start, for the next REG_MR.
+    ///
+    /// # Errors
+    /// `Busy` while the region is valid, `Invalid` if the range is not inside the buffer.
+    pub fn map(&mut self, buffer: &Buffer, offset: usize, len: usize) -> Result<(), VerbsError> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= buffer.len());
+        if !inside {
+            return Err(VerbsError::Invalid);
+        }
+        let memory = buffer.memory();
+        let base = memory.addr() + offset as u64;
+        self.pd.engine().lock().tables.mrs.map_fast(self.key, base, len as u64)?;
+        self.memory = Some(Arc::clone(memory));
+        Ok(())
+    }
+
+    /// The registration to post, with this low byte of the key. Its L_Key is the same number.
+    #[must_use]
+    pub fn registration(&self, variant: u8, iova: u64, access: Access) -> FastReg {
+        FastReg { key: Rkey((self.key & !0xff) | u32::from(variant)), iova, access }
+    }
+}

@@ -1,0 +1,73 @@
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)): keys for a part of a region, with rights of their own.
+
+use std::sync::{Mutex, PoisonError};
+
+use transport::{MwBind, SendFlags, SendWr, VerbsError, WrOp};
+use wire::Rkey;
+
+use super::{Pd, Qp};
+pub use crate::keys::MwType;
+
+/// A memory window. Dropping it unbinds it.
+pub struct Mw {
+    pd: Pd,
+    ty: MwType,
+    /// As allocated, or as the latest [`Qp::bind_mw`] made it.
+    key: Mutex<Rkey>,
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let key = self.rkey();
+        self.pd.engine().lock().tables.mrs.remove(key.0);
+    }
+}
+
+impl Mw {
+    pub(super) fn new(pd: &Pd, ty: MwType) -> Result<Self, VerbsError> {
+        let key = pd.engine().lock().tables.mrs.alloc_window(pd.id(), ty)?;
+        Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)) })
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn ty(&self) -> MwType {
+        self.ty
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Key to give to peers once it is bound. A type 2 window keeps the key that it was allocated with here; the work
+    /// request that binds it chooses the low byte.
+    #[must_use]
+    pub fn rkey(&self) -> Rkey {
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next key of the same object: the low byte counts (`ibv_inc_rkey`).
+fn inc_rkey(key: Rkey) -> Rkey {
+    Rkey((key.0 & !0xff) | (key.0.wrapping_add(1) & 0xff))
+}
+
+impl Qp {
+    /// Posts the bind of a type 1 window and returns its key from then on; `bind.r_key` is not looked at.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`]; `Invalid` for a type 2 window. What the bind itself may lack is the completion's status.
+    pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
+        if mw.ty != MwType::Type1 {
+            return Err(VerbsError::Invalid);
+        }
+        let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let r_key = inc_rkey(*key);
+        let op = WrOp::BindMw(MwBind { r_key, ..*bind });
+        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, ud: None })?;
+        *key = r_key;
+        Ok(r_key)
+    }
+}

@@ -1,0 +1,140 @@
+//! A region made valid by REG_MR is the peer's until it is invalidated, by this side or by the peer's answer.
+
+#[expect(dead_code, reason = "nobody asks for the port")]
+#[path = "hostile/domain.rs"]
+mod domain;
+
+use std::time::{Duration, Instant};
+
+use roxie::transport::{
+    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, VerbsError,
+    Wc, WcOpcode, WcStatus, WrOp,
+};
+use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, FastMr, Pd, Qp, QpInitAttr};
+use roxie::wire::{Psn, Rkey};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const IOVA: u64 = 0x5000_0000;
+const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+/// Two connected queue pairs of this process, which complete on one queue.
+struct Pair {
+    cq: Cq,
+    ours: Qp,
+    theirs: Qp,
+    buffer: Buffer,
+}
+
+impl Pair {
+    fn new(context: &Context, pd: &Pd) -> Self {
+        let buffer = pd.alloc_buffer(4096, Access::LOCAL_WRITE).expect("memory");
+        let cq = context.create_cq(64, None, 0).expect("within limits");
+        let cap =
+            QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let ty = QpType::Rc;
+        let init = QpInitAttr { ty, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
+        let [ours, theirs] = [(); 2].map(|()| pd.create_qp(&init).expect("within limits"));
+        connect(context, &ours, &theirs);
+        connect(context, &theirs, &ours);
+        Self { cq, ours, theirs, buffer }
+    }
+
+    fn post(&self, qp: &Qp, op: WrOp, len: usize) -> Wc {
+        let sge = [self.buffer.sge(0, len)];
+        let sg_list = if len == 0 { &[] } else { &sge[..] };
+        qp.post_send(&SendWr { wr_id: 1, op, sg_list, flags: SendFlags::empty(), ud: None }).expect("room");
+        self.next()
+    }
+
+    fn next(&self) -> Wc {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(wc) = self.cq.poll_one() {
+                return wc;
+            }
+            assert!(Instant::now() < until, "no completion");
+        }
+    }
+
+    fn write(&self, r_key: Rkey, remote_addr: u64) -> WcStatus {
+        self.post(&self.theirs, WrOp::Write { remote_addr, r_key }, 4).status
+    }
+}
+
+#[test]
+fn a_region_is_reachable_between_reg_mr_and_invalidate() {
+    domain::alone("a_region_is_reachable_between_reg_mr_and_invalidate", || {
+        let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
+        let pd = context.alloc_pd().expect("the engine starts");
+        let pair = Pair::new(&context, &pd);
+        let target = pd.alloc_buffer(4096, Access::LOCAL_WRITE).expect("memory");
+        let mut fast = pd.alloc_fast_mr().expect("room");
+        assert_eq!(fast.map(&target, 4000, 97), Err(VerbsError::Invalid));
+        fast.map(&target, 100, 16).expect("not valid yet");
+        pair.buffer.write(0, b"fast");
+
+        let first = fast.registration(1, IOVA, RIGHTS);
+        assert_eq!(pair.post(&pair.ours, WrOp::RegMr(first), 0).opcode, WcOpcode::RegMr);
+        assert_eq!(pair.write(first.key, IOVA + 12), WcStatus::Success);
+        let mut bytes = [0; 5];
+        target.read(112, &mut bytes);
+        assert_eq!(&bytes, b"fast\0");
+        assert_eq!(fast.map(&target, 0, 16), Err(VerbsError::Busy));
+        let done = pair.post(&pair.ours, WrOp::LocalInv(first.key), 0);
+        assert_eq!((done.opcode, done.status), (WcOpcode::LocalInv, WcStatus::Success));
+
+        // The same memory, under another key: the peer takes it back itself.
+        let second = fast.registration(2, IOVA, RIGHTS);
+        assert_eq!(pair.post(&pair.ours, WrOp::RegMr(second), 0).status, WcStatus::Success);
+        pair.ours.post_recv(&RecvWr { wr_id: 2, sg_list: &[] }).expect("room");
+        let ends = [pair.post(&pair.theirs, WrOp::SendInv(second.key), 0), pair.next()];
+        let received = ends.iter().find(|wc| wc.opcode == WcOpcode::Recv).expect("one of them");
+        assert_eq!(received.wc_flags, Wc::WITH_INV);
+        assert_eq!(received.imm_data, second.key.0.to_ne_bytes());
+        fast.map(&target, 0, 16).expect("it is invalid again");
+        assert_eq!(pair.write(second.key, IOVA), WcStatus::RemAccessErr);
+
+        // The memory outlives its buffer while peers may reach it, and not the region.
+        let again = Pair::new(&context, &pd);
+        let third = fast.registration(3, IOVA, RIGHTS);
+        assert_eq!(again.post(&again.ours, WrOp::RegMr(third), 0).status, WcStatus::Success);
+        drop(target);
+        assert_eq!(again.write(third.key, IOVA), WcStatus::Success);
+        drop::<FastMr>(fast);
+        assert_eq!(again.write(third.key, IOVA), WcStatus::RemAccessErr);
+    });
+}
+
+/// RESET to RTS.
+fn connect(context: &Context, qp: &Qp, peer: &Qp) {
+    use QpAttrMask as M;
+    let dgid = context.gids().first().expect("lo has addresses").gid;
+    let attr = QpAttr {
+        port_num: 1,
+        access: Access::REMOTE_WRITE,
+        path_mtu: context.query_port().active_mtu,
+        dest_qp: peer.qpn(),
+        rq_psn: Psn::new(0),
+        sq_psn: Psn::new(0),
+        max_rd_atomic: 1,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    let steps = [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            QpState::Rtr,
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+        ),
+        (QpState::Rts, M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
+    ];
+    for (state, mask) in steps {
+        qp.modify(&QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    }
+}
