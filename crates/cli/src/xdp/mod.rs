@@ -10,6 +10,7 @@ mod fill;
 mod list;
 mod source;
 mod stats;
+mod test;
 
 use args::{XdpArgs, XdpCommand};
 use roxie::sys::bpf::Program;
@@ -25,6 +26,8 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Detach(args) => detach::detach(args),
         XdpCommand::List(args) => list::list(args),
         XdpCommand::Stats(args) => stats::stats(args),
+        XdpCommand::Test(args) => test::test(args),
+        XdpCommand::Send(args) => test::send(args),
     }
 }
 

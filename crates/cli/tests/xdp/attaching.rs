@@ -1,7 +1,6 @@
 //! What works.
 
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -174,12 +173,4 @@ fn an_object_file_is_attached_by_its_section() {
         listing.contains("first:") && listing.contains("r0 = 2") && listing.contains("exit"),
         "{listing}"
     );
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

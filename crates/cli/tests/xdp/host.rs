@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -116,4 +117,13 @@ pub(crate) fn object(name: &str, source: &str) -> Option<String> {
     };
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     Some(output.to_str().unwrap().to_owned())
+}
+
+/// Waits for what takes a moment.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1,0 +1,199 @@
+//! `roxie xdp test`: can this interface do what XDP asks of a driver, and is every packet accounted for?
+
+mod bench;
+mod cpu;
+mod frame;
+mod generate;
+mod place;
+mod report;
+mod send;
+mod sockets;
+mod verdicts;
+mod xsk;
+
+use bpf::{Action, XdpAction};
+use roxie::sys::xdp_features;
+use serde_json::json;
+
+use super::args::TestArgs;
+use crate::failure::{Failure, Outcome};
+use crate::terminal::{self, Terminal};
+use bench::{Bench, Flow};
+use generate::Generator;
+use place::Place;
+use report::{Row, Verdict};
+
+pub(super) use send::send;
+
+/// MTU for packets of several buffers.
+const JUMBO: u32 = 9000;
+/// Packets of several buffers are this many times fewer: each costs as much as many short ones.
+const LONG_SHARE: u64 = 10;
+
+/// Makes all tests; fails if one failed.
+pub(super) fn test(args: &TestArgs) -> Outcome {
+    let place = match &args.netdev {
+        Some(netdev) => Place::given(netdev, args.peer.as_deref())?,
+        None => Place::own()?,
+    };
+    let [sender, receiver_cpu] = cpu::pair();
+    cpu::stay_on(sender);
+    let mut bench = Bench { place, mode: args.mode.mode(), count: args.count, receiver_cpu };
+    let mut sink = Sink { terminal: (!args.json).then(Terminal::stdout), rows: Vec::new() };
+
+    let (mode, generator) = prepare(&bench)?;
+    let source = generator.as_ref().map_or_else(
+        || {
+            format!(
+                "nobody sends to {}: name the interface at the other end with --peer",
+                bench.place.dut.name
+            )
+        },
+        Generator::describe,
+    );
+    sink.begin(&bench, &mode, &source);
+    match (generator, &bench.place.peer) {
+        (Some(mut generator), Some(peer)) => {
+            let mut paced = match &generator {
+                Generator::Live { .. } => Some(Generator::socket(peer, &bench.place.ends(), frame::SHORT)?),
+                Generator::Socket { .. } => None,
+            };
+            receiving(&bench, &mut generator, paced.as_mut(), &mut sink);
+        }
+        _ => SENT_TO.iter().for_each(|name| sink.add(Ok(Row::skipped(name, "nobody sends")), name)),
+    }
+    sink.add(verdicts::ndo_xdp_xmit(&bench), "ndo_xdp_xmit");
+    sink.add(sockets::send(&bench), "AF_XDP tx only");
+    several_buffers(&mut bench, &mut sink);
+
+    let failed = sink.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+    if args.json {
+        let rows: Vec<_> = sink.rows.iter().map(Row::json).collect();
+        let report = json!({
+            "netdev": bench.place.dut.name,
+            "peer": bench.place.peer.as_ref().map(|peer| &peer.name),
+            "own_namespace": bench.place.own,
+            "mode": mode,
+            "generator": source,
+            "ok": failed == 0,
+            "tests": rows,
+        });
+        terminal::print(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+    }
+    match failed {
+        0 => Ok(()),
+        1 => Err(Failure::new("1 test failed")),
+        n => Err(Failure::new(format!("{n} tests failed"))),
+    }
+}
+
+/// Tests that need somebody who sends.
+const SENT_TO: [&str; 7] = [
+    "XDP_PASS",
+    "XDP_DROP",
+    "XDP_TX",
+    "XDP_REDIRECT to a device",
+    "XDP_REDIRECT to a CPU",
+    "AF_XDP rx drop",
+    "AF_XDP l2 forward",
+];
+
+fn receiving(bench: &Bench, generator: &mut Generator, mut paced: Option<&mut Generator>, sink: &mut Sink) {
+    for name in SENT_TO {
+        // The queue to another CPU counts nothing that it drops.
+        let generator = match &mut paced {
+            Some(paced) if name == "XDP_REDIRECT to a CPU" => &mut **paced,
+            _ => &mut *generator,
+        };
+        let flow = Flow { name, count: bench.count, generator };
+        let row = match (name, &bench.place.peer) {
+            ("XDP_PASS", _) => verdicts::pass(bench, flow),
+            ("XDP_DROP", _) => verdicts::drop(bench, flow),
+            ("XDP_TX", Some(peer)) => verdicts::tx(bench, peer, flow),
+            ("XDP_REDIRECT to a device", _) => verdicts::to_device(bench, flow),
+            ("XDP_REDIRECT to a CPU", _) => verdicts::to_cpu(bench, flow),
+            ("AF_XDP rx drop", _) => sockets::receive(bench, flow, frame::SHORT),
+            _ => sockets::forward(bench, flow),
+        };
+        sink.add(row, name);
+    }
+}
+
+fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
+    const NAMES: [&str; 3] = ["multi-buffer XDP_PASS", "multi-buffer XDP_TX", "multi-buffer AF_XDP"];
+    let skip = |sink: &mut Sink, why: &str| {
+        NAMES.iter().for_each(|name| sink.add(Ok(Row::skipped(name, why)), name));
+    };
+    if bench.place.own
+        && let Err(failure) = bench.place.set_mtu(JUMBO)
+    {
+        return skip(sink, &failure.to_string());
+    }
+    let Some(peer) = bench.place.peer.clone() else { return skip(sink, "nobody sends") };
+    if bench.place.dut.mtu.min(peer.mtu) < frame::LONG as u32 {
+        return skip(sink, &format!("the MTU is below {}", frame::LONG));
+    }
+    let mut generator = match Generator::socket(&peer, &bench.place.ends(), frame::LONG) {
+        Ok(generator) => generator,
+        Err(failure) => return skip(sink, &failure.to_string()),
+    };
+    for name in NAMES {
+        let flow = Flow { name, count: (bench.count / LONG_SHARE).max(1), generator: &mut generator };
+        let row = match name {
+            "multi-buffer XDP_PASS" => verdicts::pass(bench, flow),
+            "multi-buffer XDP_TX" => verdicts::tx(bench, &peer, flow),
+            _ => sockets::receive(bench, flow, frame::LONG),
+        };
+        sink.add(row, name);
+    }
+}
+
+/// Where programs and sockets run, and who sends.
+fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
+    let program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
+    let mode = program.attached.mode();
+    if let Some(why) = program.attached.not_native() {
+        eprintln!("roxie: warning: not in the driver: {why}");
+    }
+    let Some(peer) = &bench.place.peer else { return Ok((mode.to_string(), None)) };
+    // A veth takes redirected packets while its peer has a program in the driver.
+    let live =
+        mode == roxie::sys::XdpMode::Native && xdp_features(peer.index).is_ok_and(|features| features.xmit());
+    let ends = bench.place.ends();
+    let generator = match live {
+        true => Generator::live(peer, &ends),
+        false => Generator::socket(peer, &ends, frame::SHORT),
+    };
+    std::mem::drop(program);
+    let sockets = sockets::mode(bench)?;
+    Ok((format!("{mode} mode, AF_XDP {sockets}"), Some(generator?)))
+}
+
+/// Where results go, as soon as they are there.
+struct Sink {
+    /// None while JSON is gathered.
+    terminal: Option<Terminal>,
+    rows: Vec<Row>,
+}
+
+impl Sink {
+    fn begin(&self, bench: &Bench, mode: &str, source: &str) {
+        let Some(terminal) = self.terminal else { return };
+        let place = &bench.place;
+        let whose = if place.own { ", a veth pair in a namespace of its own" } else { "" };
+        terminal.line(&format!("{}{whose}: {mode}", place.dut.name));
+        terminal.line(&format!("packets from: {source}"));
+        Row::heading(terminal);
+    }
+
+    fn add(&mut self, row: Outcome<Row>, name: &'static str) {
+        let row = row.unwrap_or_else(|failure| Row {
+            verdict: Verdict::Wrong(failure.to_string()),
+            ..Row::skipped(name, "")
+        });
+        if let Some(terminal) = self.terminal {
+            row.show(terminal);
+        }
+        self.rows.push(row);
+    }
+}

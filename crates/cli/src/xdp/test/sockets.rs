@@ -1,0 +1,92 @@
+//! The tests with AF_XDP: the three programs of xdpsock, on the rings of our own port.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use bpf::recipe::Target;
+use bpf::{Action, Pick, Recipe, Select, XdpAction};
+
+use super::bench::{Arrivals, Bench, Flow, On, nothing, of};
+use super::cpu::stay_on;
+use super::frame;
+use super::generate::Generator;
+use super::report::Row;
+use super::xsk::{Progress, Xsk};
+use crate::failure::{During, Failure, Outcome};
+
+/// Packets of several buffers under way at most: a quarter of the chunks, three of which each takes.
+const LONG_WINDOW: u64 = 170;
+
+/// Packets redirected to a socket are received, with all their pieces: `rxdrop`.
+pub(super) fn receive(bench: &Bench, flow: Flow<'_>, len: usize) -> Outcome<Row> {
+    let program = to_socket(bench)?;
+    let mut xsk = Xsk::open(&bench.place.dut, len > frame::SHORT)?;
+    xsk.enter(program.targets(Target::Xsk)?)?;
+    let (progress, dropped) = (Progress::default(), xsk.dropped());
+    let window = if len > frame::SHORT { LONG_WINDOW } else { 0 };
+    let row = thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(bench.receiver_cpu);
+            xsk.receive(len, &progress);
+        });
+        let arrivals = Arrivals { count: &of(&progress.packets), dropped: &dropped, window };
+        let row = bench.run(flow, &arrivals);
+        progress.stop.store(true, Ordering::Relaxed);
+        row
+    })?;
+    let wrong = progress.wrong.load(Ordering::Relaxed);
+    Ok(row.require(wrong == 0, format!("{wrong} packets are not {len} bytes long")))
+}
+
+/// Packets of a socket leave through the interface: `txonly`.
+pub(super) fn send(bench: &Bench) -> Outcome<Row> {
+    const NAME: &str = "AF_XDP tx only";
+    let place = &bench.place;
+    let counting = place.peer.as_ref().map(|peer| bench.count_at(peer)).transpose()?;
+    let mut generator = Generator::socket(&place.dut, &place.ends(), frame::SHORT)?;
+    let count = || match &counting {
+        Some(counting) => counting.count(XdpAction::Drop),
+        None => super::verdicts::sent_by(&place.dut).during("counters"),
+    };
+    let flow = Flow { name: NAME, count: bench.count, generator: &mut generator };
+    bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
+}
+
+/// Packets go through a socket and back: `l2fwd`.
+pub(super) fn forward(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
+    let Some(peer) = &bench.place.peer else { return Ok(Row::skipped(flow.name, "no peer")) };
+    let counting = bench.count_at(peer)?;
+    let program = to_socket(bench)?;
+    let mut xsk = Xsk::open(&bench.place.dut, false)?;
+    xsk.enter(program.targets(Target::Xsk)?)?;
+    let (progress, dropped) = (Progress::default(), xsk.dropped());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(bench.receiver_cpu);
+            xsk.forward(&progress);
+        });
+        let count = || counting.count(XdpAction::Drop);
+        let row = bench.run(flow, &Arrivals { count: &count, dropped: &dropped, window: 0 });
+        progress.stop.store(true, Ordering::Relaxed);
+        row
+    })
+}
+
+/// In a namespace of our own there are test packets only, and the program need not look at them, as xdpsock's does not.
+fn to_socket(bench: &Bench) -> Outcome<On> {
+    let action =
+        Action::Redirect { target: Target::Xsk, entries: 1, pick: Pick::RxQueue, miss: XdpAction::Aborted };
+    let recipe = Bench::recipe(action);
+    bench.on_dut(&if bench.place.own {
+        Recipe { select: Select::All, counters: false, ..recipe }
+    } else {
+        recipe
+    })
+}
+
+/// How sockets on the interface under test get their packets.
+pub(super) fn mode(bench: &Bench) -> Outcome<&'static str> {
+    let _program = to_socket(bench)?;
+    let xsk = Xsk::open(&bench.place.dut, false);
+    xsk.map(|xsk| xsk.mode()).map_err(|error: Failure| error)
+}
