@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let change = |verb: &str| {
             later.iter().try_for_each(|(side, ip)| {
                 let words = format!("address {verb} {ip} dev {}", lab.netdev(&place));
-                lab.ip(&place, *side, &words).map_err(|error| error.to_string())
+                lab.ip(&place, *side, &words).map(drop).map_err(|error| error.to_string())
             })
         };
         let pinged = ping(lab, &place, name, &change);

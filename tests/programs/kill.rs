@@ -13,15 +13,15 @@ use roxie_tests::process::{Ended, Running, eventually};
 use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
 /// Traffic that shows that a stream, or an rping, is under way.
-const STREAM_BYTES: u64 = 20 << 20;
-const PING_BYTES: u64 = 20 << 10;
+pub(crate) const STREAM_BYTES: u64 = 20 << 20;
+pub(crate) const PING_BYTES: u64 = 20 << 10;
 /// Eight transmissions, each with perftest's timeout 14 (67 ms), or with the 17 (537 ms) that rdma_cm agrees on with
 /// `-R`; and as much again for the programs.
 const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
 /// Who is told waits for no retry, the first of which comes after 537 ms at the earliest and the last after 4 s.
 const TOLD_MAX: Duration = Duration::from_millis(1500);
 /// perftest's name for IBV_WC_RETRY_EXC_ERR.
-const RETRY_EXCEEDED: &str = "Failed status 12";
+pub(crate) const RETRY_EXCEEDED: &str = "Failed status 12";
 /// What a server says when the TCP connection of its client ends too early.
 const NO_EXCHANGE: &str = "Failed to exchange data between server and clients";
 
@@ -189,7 +189,7 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 /// Waits until that much more has gone through the interfaces of the program's network namespace.
-fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
+pub(crate) fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
     let before = carried(program);
     let mut ended = false;
     let flows = eventually(LONG, || {

@@ -15,6 +15,7 @@ mod pingpong;
 mod reasons;
 mod rping;
 mod ucmatose;
+mod xsk;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -82,6 +83,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(cycles::cases(scale));
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
+    cases.extend(xsk::cases());
     cases
 }
 

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
 
 use crate::binaries::Binaries;
 use crate::place::{Family, Place, Port, Topology, User};
@@ -133,15 +136,35 @@ impl Lab {
         Running::start(command, line, &log, Some(Path::new("/proc").join(process).join("net")))
     }
 
-    /// Runs `ip` with `words` in the side's namespace.
+    /// Runs `ip` with `words` in the side's namespace; what it prints.
     ///
     /// # Errors
     /// What `ip` says; `Unsupported` without root.
-    pub fn ip(&self, place: &Place, side: Side, words: &str) -> io::Result<()> {
+    pub fn ip(&self, place: &Place, side: Side, words: &str) -> io::Result<String> {
         if !self.root {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.net(place)?.holder(side).ip(words)
+    }
+
+    /// Runs `f` in a thread of ours in the side's namespace, in which its sockets stay.
+    ///
+    /// # Errors
+    /// Those of `f`; `Unsupported` without root.
+    pub fn visit<T: Send>(
+        &self,
+        place: &Place,
+        side: Side,
+        f: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        let pid = self.holder(place, side)?.ok_or(io::ErrorKind::Unsupported)?;
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
+        let visitor = move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            f()
+        };
+        let visited = thread::scope(|scope| scope.spawn(visitor).join());
+        visited.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// The process that holds the side's namespace; without root it is our own.
@@ -240,25 +263,25 @@ impl Holder {
         Err(io::Error::other("unshare --net did not make a network namespace"))
     }
 
-    fn ip(&self, words: &str) -> io::Result<()> {
+    fn ip(&self, words: &str) -> io::Result<String> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).args(["--", "ip"]);
         let output = command.args(words.split(' ')).output()?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(io::Error::other(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr))))
     }
 
     fn up(&self, netdev: &str, mtu: u32) -> io::Result<()> {
-        self.ip(&format!("link set {netdev} mtu {mtu} up"))
+        self.ip(&format!("link set {netdev} mtu {mtu} up")).map(drop)
     }
 
     /// Addresses of host `n`. The links are up by then: an IPv6 address that was there before its link had a carrier
     /// does not answer the first neighbour solicitation, and the second comes a second later.
     fn dress(&self, n: u32) -> io::Result<()> {
         self.ip(&format!("address add 10.77.0.{n}/24 dev veth0"))?;
-        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad"))
+        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad")).map(drop)
     }
 }
 

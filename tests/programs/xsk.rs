@@ -1,0 +1,295 @@
+//! AF_XDP ports beside everything else: other processes, other programs, the network stack, and an interface that changes
+//! or goes. Whatever happens, the interface is afterwards as it was before.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place, Port, Topology, User};
+use roxie_tests::process::{Ended, Running, eventually};
+
+use crate::case::{Case, LONG, SHORT, good, says};
+use crate::kill::{PING_BYTES, RETRY_EXCEEDED, STREAM_BYTES, flowing};
+
+/// Bytes that TCP carries each way beside the device, and datagrams that are sent back one by one.
+const TCP_BYTES: usize = 16 << 20;
+const ECHOES: u32 = 2000;
+/// What has not come by then is lost.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+/// How long the stream beside them takes, in seconds.
+const BESIDE: &str = "5";
+
+pub(crate) fn cases() -> Vec<Case> {
+    let native = Place::xsk(Family::V4, 1500, Port::Native, Port::Native);
+    let generic = Place::xsk(Family::V6, 9000, Port::Generic, Port::Generic);
+    // An interface that is deleted is one that no other case uses.
+    let doomed = Place { mtu: 1480, ..native };
+    let case = |place: Place, what: &str, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
+        Case::new(place, what, program, move |lab, name| run(lab, &place, name))
+    };
+    let mut cases = vec![
+        case(doomed, "the interface is deleted under load", "ib_write_bw", deleted),
+        case(native, "the link goes down and up under rping", "rping", down_and_up),
+        case(native, "further processes use UDP sockets beside the first", "rping", several),
+    ];
+    for place in [native, generic] {
+        cases.push(case(place, "packets take the AF_XDP sockets", "rping", is_taken));
+        cases.push(case(place, "TCP and UDP go on beside a stream", "ib_write_bw", stack_goes_on));
+        cases.push(case(place, "the interface is afterwards as before", "rping", as_before));
+    }
+    let ordinary = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
+    cases.push(case(ordinary, "AF_XDP without privileges says what is missing", "ibv_rc_pingpong", refusals));
+    cases
+}
+
+/// An endless rping of two processes.
+fn endless(lab: &Lab, place: &Place, name: &str) -> Result<[Running; 2], String> {
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let ready = Ready::Cm(port.parse().unwrap_or_default());
+    let common = ["-a", address, "-p", &port];
+    let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s"], &common[..]].concat())?;
+    wait_ready(&mut server, ready)?;
+    let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
+    flowing(&mut client, PING_BYTES)?;
+    Ok([server, client])
+}
+
+/// A stream that lasts `seconds`, or until it is stopped.
+fn stream(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<[Running; 2], String> {
+    let port = lab.port();
+    let port_word = port.to_string();
+    let mut common = [&["ib_write_bw", "-d", "roxie0", "-F", "-p", &port_word], words].concat();
+    if place.family == Family::V6 {
+        common.push("--ipv6");
+    }
+    let mut server = start(lab, place, Side::Server, name, &common)?;
+    wait_ready(&mut server, Ready::Tcp(port))?;
+    // perftest's own exchange is IPv4 only.
+    common.push(lab.address(&Place { family: Family::V4, ..*place }));
+    let mut client = start(lab, place, Side::Client, name, &common)?;
+    flowing(&mut client, STREAM_BYTES)?;
+    Ok([server, client])
+}
+
+fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["-V", "-C", "100", "-a", address, "-p", &port_word];
+    let both = Pair {
+        name,
+        server: [&["env", "ROXIE_STATS=1", "rping", "-s"], &common[..]].concat(),
+        client: [&["env", "ROXIE_STATS=1", "rping", "-c"], &common[..]].concat(),
+        ready: Ready::Cm(port),
+        limit: LONG,
+    }
+    .run(lab, place)?;
+    let mode = if place.ports[0] == Port::Native { "native" } else { "generic" };
+    for side in [&both.server, &both.client] {
+        says(side, &format!("roxie: port xsk, {mode} mode, copy"))?;
+        // Three messages each way per ping, of which the first may have waited for the neighbour.
+        for row in ["xsk_tx_packets", "xsk_rx_packets"] {
+            if counter(side, row) < 290 {
+                return Err(format!("{row} is less than 290\n{}", side.describe()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn counter(ended: &Ended, row: &str) -> u64 {
+    let value = ended.output.lines().find_map(|line| line.strip_prefix("roxie: ")?.strip_prefix(row));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Two servers and two clients, each side on one interface: all talk to all, and who has the interface is known.
+fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let address = lab.address(place);
+    let ports = [lab.port(), lab.port()];
+    let words = ports.map(|port| port.to_string());
+    let mut servers = Vec::new();
+    for (port, word) in ports.iter().zip(&words) {
+        let server = ["rping", "-s", "-P", "-a", address, "-p", word];
+        let mut server = start(lab, place, Side::Server, &format!("{name}-{port}"), &server)?;
+        wait_ready(&mut server, Ready::Cm(*port))?;
+        servers.push(server);
+    }
+    let beside = format!("process {} has it, so this one uses UDP sockets", servers[0].pid());
+    let told = servers[1].output();
+    if !told.contains(&beside) {
+        return Err(format!("'{beside}' is not in\n{told}"));
+    }
+    for side in [Side::Client, Side::Server] {
+        for word in &words {
+            let mut clients = Vec::new();
+            for n in 0..2 {
+                let client = ["rping", "-c", "-V", "-C", "200", "-a", address, "-p", word];
+                clients.push(start(lab, place, side, &format!("{name}-{n}"), &client)?);
+            }
+            clients.iter_mut().try_for_each(|client| good(client.wait(SHORT)).map(drop))?;
+        }
+    }
+    // The next one on the interface is the first again.
+    servers[0].signal(Signal::SIGKILL);
+    servers[0].wait(SHORT);
+    let next = ["env", "ROXIE_STATS=1", "rping", "-c", "-V", "-C", "20", "-a", address, "-p", &words[1]];
+    let ended = good(start(lab, place, Side::Server, name, &next)?.wait(SHORT))?;
+    says(&ended, "roxie: port xsk")
+}
+
+/// What the kernel tells about the interfaces of both sides.
+fn links(lab: &Lab, place: &Place) -> Result<[String; 2], String> {
+    let link = |side| lab.ip(place, side, "-j -d link show dev veth0").map_err(|error| error.to_string());
+    Ok([link(Side::Server)?, link(Side::Client)?])
+}
+
+fn as_before(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let before = links(lab, place)?;
+    if before.iter().any(|link| link.contains("xdp")) {
+        return Err(format!("a program was there already: {before:?}"));
+    }
+    for signal in [None, Some(Signal::SIGINT), Some(Signal::SIGKILL)] {
+        let [mut server, mut client] = endless(lab, place, name)?;
+        let during = links(lab, place)?;
+        if !during.iter().all(|link| link.contains("\"name\":\"roxie_steer\"")) {
+            return Err(format!("no program while it runs: {during:?}"));
+        }
+        // The server ends by itself when its client goes; killed, the client cannot say so.
+        client.signal(signal.unwrap_or(Signal::SIGTERM));
+        client.wait(SHORT);
+        if let Some(signal) = signal {
+            server.signal(signal);
+        }
+        let ended = server.wait(SHORT);
+        if ended.status.is_none() {
+            return Err(ended.describe());
+        }
+        let mut after = before.clone();
+        let back = eventually(SHORT, || {
+            links(lab, place).is_ok_and(|now| {
+                after = now;
+                after == before
+            })
+        });
+        if !back {
+            return Err(format!("{signal:?}\nbefore: {before:?}\nafter: {after:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// While the device sends and receives on the same interface, nothing of TCP is lost, and no datagram.
+fn stack_goes_on(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ports = [lab.port(), lab.port()];
+    let address = lab.address(place);
+    let [mut server, mut client] = stream(lab, place, name, &["-D", BESIDE])?;
+    let there = lab.visit(place, Side::Server, || {
+        Ok((TcpListener::bind((address, ports[0]))?, udp(address, ports[1])?))
+    });
+    let (listener, datagrams) = there.map_err(|error| error.to_string())?;
+    let echo = std::thread::spawn(move || echo(&listener, &datagrams));
+    let asked = lab.visit(place, Side::Client, || ask(address, ports));
+    let was_beside = !client.has_ended();
+    asked.map_err(|error| format!("beside the stream: {error}"))?;
+    echo.join().map_err(|_| "the echo server panicked")?.map_err(|error| error.to_string())?;
+    if !was_beside {
+        return Err(format!("the stream was over before\n{}", client.wait(SHORT).describe()));
+    }
+    good(client.wait(LONG))?;
+    good(server.wait(SHORT)).map(drop)
+}
+
+fn udp(address: &str, port: u16) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, port))?;
+    socket.set_read_timeout(Some(LOST_AFTER))?;
+    Ok(socket)
+}
+
+/// Sends everything back: first what comes over one TCP connection, then datagrams.
+fn echo(listener: &TcpListener, datagrams: &UdpSocket) -> io::Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(LOST_AFTER))?;
+    io::copy(&mut stream.try_clone()?, &mut stream)?;
+    drop(stream);
+    let mut buf = [0; 64];
+    for _ in 0..ECHOES {
+        let (len, from) = datagrams.recv_from(&mut buf)?;
+        datagrams.send_to(&buf[..len], from)?;
+    }
+    Ok(())
+}
+
+fn ask(address: &str, ports: [u16; 2]) -> io::Result<()> {
+    let sent: Vec<u8> = (0..TCP_BYTES as u32).map(|i| (i >> 2) as u8).collect();
+    let mut stream = TcpStream::connect((address, ports[0]))?;
+    stream.set_read_timeout(Some(LOST_AFTER))?;
+    let mut back = Vec::with_capacity(TCP_BYTES);
+    std::thread::scope(|scope| {
+        let (mut writer, sent) = (stream.try_clone()?, &sent);
+        let writer =
+            scope.spawn(move || writer.write_all(sent).and_then(|()| writer.shutdown(Shutdown::Write)));
+        stream.read_to_end(&mut back)?;
+        writer.join().map_err(|_| io::Error::other("the sender panicked"))??;
+        if back == *sent { Ok(()) } else { Err(io::Error::other("TCP brought other bytes back")) }
+    })?;
+    let datagrams = udp(if address.contains(':') { "::" } else { "0.0.0.0" }, 0)?;
+    datagrams.connect((address, ports[1]))?;
+    let mut buf = [0; 64];
+    for number in 0..ECHOES {
+        datagrams.send(&number.to_be_bytes())?;
+        let len = datagrams.recv(&mut buf)?;
+        if buf[..len] != number.to_be_bytes() {
+            return Err(io::Error::other(format!("datagram {number} came back as another")));
+        }
+    }
+    Ok(())
+}
+
+fn down_and_up(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let [mut server, mut client] = endless(lab, place, name)?;
+    let set = |state: &str| lab.ip(place, Side::Server, &format!("link set veth0 {state}"));
+    for _ in 0..3 {
+        set("down").and_then(|_| set("up")).map_err(|error| error.to_string())?;
+        flowing(&mut client, PING_BYTES)?;
+    }
+    client.signal(Signal::SIGTERM);
+    says(&server.wait(SHORT), "DISCONNECT EVENT")
+}
+
+fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let [_server, mut client] = stream(lab, place, name, &["-n", "1000000"])?;
+    lab.ip(place, Side::Client, "link del veth0").map_err(|error| error.to_string())?;
+    // Its peer learns nothing, on any device: the TCP connection it waits on is as dead as the link.
+    let ended = client.wait(SHORT);
+    if ended.status.is_none() || ended.succeeded() {
+        return Err(ended.describe());
+    }
+    says(&ended, RETRY_EXCEEDED)
+}
+
+fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let port = lab.port().to_string();
+    let pingpong = ["ibv_rc_pingpong", "-g", "0", "-p", &port];
+    for (netdev, kind, code, words) in [
+        ("veth0", "xsk", false, "run as root, or add CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, or use --port udp"),
+        ("lo", "xsk", false, "no AF_XDP on lo: not an Ethernet interface"),
+        ("lo", "auto", true, "no AF_XDP on lo, using UDP sockets: not an Ethernet interface"),
+    ] {
+        let run = ["run", "--netdev", netdev, "--port", kind, "--"];
+        let mut running = lab
+            .roxie_command(place, Side::Server, name, &[&run[..], &pingpong].concat())
+            .map_err(|error| error.to_string())?;
+        if code {
+            // It listens for its client, so the device is there.
+            wait_ready(&mut running, Ready::Tcp(port.parse().unwrap_or_default()))?;
+        }
+        let ended = running.wait(if code { Duration::ZERO } else { SHORT });
+        if code != ended.status.is_none() {
+            return Err(ended.describe());
+        }
+        says(&ended, words)?;
+    }
+    Ok(())
+}
