@@ -143,6 +143,7 @@ impl Rxe {
             (End::Roxie, _) => return wait_ready(server, ready),
             (End::Rxe, Ready::Tcp(port)) => format!("ss -Hltn 'sport = :{port}' | grep -q ."),
             (End::Rxe, Ready::Cm(port)) => format!("rdma resource show cm_id | grep -q 'LISTEN.*:{port} '"),
+            (End::Rxe, Ready::Group(group)) => format!("ip maddress show | grep -q ' {group}$'"),
         };
         let command = format!("for i in $(seq 60); do {looking} && exit; sleep 0.1; done; exit 1");
         self.command(&command).map_err(|error| {

@@ -78,11 +78,7 @@ pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
 
 /// The index of the GID that stands for this side's address.
 pub(crate) fn gid_index(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
-    let own = match (place.topology, side, place.family) {
-        (Topology::TwoHosts, Side::Client, Family::V4) => "10.77.0.2",
-        (Topology::TwoHosts, Side::Client, Family::V6) => "fd77::2",
-        _ => lab.address(place),
-    };
+    let own = lab.own_address(place, side);
     let value = devinfo(lab, place, side)?;
     let rows = value["gids"].as_array().ok_or("devinfo --json has no gids")?;
     let row = rows.iter().find(|row| row["ip"] == own).ok_or_else(|| format!("no GID for {own}: {value}"))?;

@@ -10,6 +10,7 @@ mod cli;
 mod cycles;
 mod devices;
 mod kill;
+mod mckey;
 mod perftest;
 mod pingpong;
 mod reasons;
@@ -79,6 +80,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucmatose::cases(scale));
+    cases.extend(mckey::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
     cases.extend(kill::cases(scale));

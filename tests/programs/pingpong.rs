@@ -21,6 +21,8 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::All, "ibv_rc_pingpong", &["-c", "-e"]);
     add(Spread::All, "ibv_rc_pingpong", &["-c", "-N"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-e", "-N", "-s", "65536", "-n", "200"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-o", "-P"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-O"]);
     add(Spread::Two, "ibv_srq_pingpong", &["-c", "-q", "4"]);
     add(Spread::Two, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
     cases.extend(mtu_cases(scale));

@@ -90,6 +90,16 @@ impl Lab {
         }
     }
 
+    /// The address of one side itself.
+    #[must_use]
+    pub fn own_address(&self, place: &Place, side: Side) -> &'static str {
+        match (place.topology, side, place.family) {
+            (Topology::TwoHosts, Side::Client, Family::V4) => "10.77.0.2",
+            (Topology::TwoHosts, Side::Client, Family::V6) => "fd77::2",
+            _ => self.address(place),
+        }
+    }
+
     /// The interface under the device.
     #[must_use]
     pub fn netdev(&self, place: &Place) -> &'static str {

@@ -1,5 +1,6 @@
 //! A server, then a client, both to a good end.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::lab::{Lab, Side};
@@ -18,6 +19,8 @@ pub enum Ready {
     Tcp(u16),
     /// The connection manager's name for this port exists in the namespace (crate `roxie`, module `bag`).
     Cm(u16),
+    /// The host is a member of this multicast group.
+    Group(IpAddr),
 }
 
 /// What both sides printed.
@@ -102,6 +105,13 @@ fn listens(server: &Running, ready: Ready) -> bool {
         Ready::Cm(port) => {
             let part = format!("/{port:04x}/");
             server.net("unix").lines().any(|line| line.contains("/svc/") && line.contains(&part))
+        }
+        // The kernel prints an IPv4 group as a number in host byte order.
+        Ready::Group(IpAddr::V4(group)) => {
+            server.net("igmp").contains(&format!("{:08X}", u32::from_ne_bytes(group.octets())))
+        }
+        Ready::Group(IpAddr::V6(group)) => {
+            server.net("igmp6").contains(&format!("{:032x}", u128::from(group)))
         }
     }
 }

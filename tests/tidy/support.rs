@@ -14,7 +14,7 @@ use table::What;
 
 /// What programs can ask for, in words, and names that stand for it: exported functions, or, after a dot, operations of the
 /// context, which inline functions call. `*` stands for any letters. The names of a feature must agree.
-const FEATURES: [(&str, &[&str]); 32] = [
+const FEATURES: [(&str, &[&str]); 33] = [
     ("protection domains", &["ibv_alloc_pd"]),
     ("memory regions", &["ibv_reg_mr", "ibv_reg_mr_iova*"]),
     (
@@ -33,9 +33,10 @@ const FEATURES: [(&str, &[&str]); 32] = [
     ("endpoints", &["rdma_create_ep", "rdma_get_request", "rdma_getaddrinfo"]),
     ("memory windows (types 1 and 2B)", &[".alloc_mw", ".bind_mw", ".dealloc_mw"]),
     ("changing a memory region", &["ibv_rereg_mr"]),
-    ("on-demand paging", &[".advise_mr", ".alloc_null_mr"]),
+    ("on-demand paging", &[".advise_mr"]),
+    ("null memory regions", &[".alloc_null_mr"]),
     ("XRC domains", &[".*_xrcd", ".get_srq_num", ".open_qp"]),
-    ("multicast", &["ibv_*tach_mcast", "rdma_*_multicast*"]),
+    ("multicast (IPv4 and IPv6 groups)", &["ibv_*tach_mcast", "rdma_*_multicast*"]),
     ("rsockets", &["ra*", "rb*", "rc*", "re*", "rf*", "rg*", "ri*", "rl*", "rp*", "rr*", "rs*", "rw*"]),
     ("flow steering and raw packets", &[".ibv_*_flow", ".*_flow_action*", ".*_wq", ".*_rwq_ind_table"]),
     ("flow counters", &[".*_counters*"]),

@@ -1,5 +1,5 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `memory.c`
-//! takes keys back, `will.c` kills a process, `signal.c` ends some by signals, `fork.c` forks.
+//! takes keys back, `unmapped.c` memory, `will.c` kills a process, `signal.c` ends some by signals, `fork.c` forks.
 
 mod c_program;
 mod libraries;
@@ -20,6 +20,11 @@ fn rdma_cm_programs_get_the_answers_of_the_manual_pages() {
 #[test]
 fn regions_and_windows_grant_what_they_say_and_nothing_else() {
     run("memory");
+}
+
+#[test]
+fn unmapped_memory_fails_the_transfer_and_not_the_program() {
+    run("unmapped");
 }
 
 #[test]

@@ -244,6 +244,7 @@ impl Engine {
         if let Some(flow) = core.tables.remove_qp(qpn) {
             core.port.close_flow(flow);
         }
+        core.mind_groups();
     }
 
     /// The process is about to exit: peers get the acknowledgements they are owed.

@@ -15,6 +15,7 @@ mod gsi;
 pub mod hook;
 mod keys;
 mod mr;
+mod multicast;
 mod notice;
 pub mod page_pool;
 pub mod port;

@@ -1,23 +1,23 @@
 //! The only copies between frames and application memory, behind the table of keys.
 //!
 //! Invariant: application memory is never a Rust reference, because peers and application threads write it while
-//! we look. Every access is one check of the key followed by a raw copy or a CPU atomic.
+//! we look. Every access is one check of the key followed by a raw copy or a CPU atomic, which may find the memory gone.
 
 use std::alloc::{self, Layout};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use transport::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
 use crate::keys::KeyTable;
+use crate::sys::guarded;
 
 impl Memory for KeyTable {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
         // SAFETY: the application posts inline data from memory it can read; `post_send` is the only caller and
         // runs in the posting thread before it returns (ibv_post_send(3), IBV_SEND_INLINE).
-        unsafe { copy_in(addr, dst) };
-        Ok(())
+        unsafe { copy_in(addr, dst) }
     }
 
     fn check_local(
@@ -35,16 +35,14 @@ impl Memory for KeyTable {
     fn read_local(&self, pd: PdId, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
         let at = self.local(pd, lkey.0, addr, dst.len() as u64, Access::empty())?;
         // SAFETY: the table placed the range inside a live registration (see `Pd::reg_mr`).
-        unsafe { copy_in(at, dst) };
-        Ok(())
+        unsafe { copy_in(at, dst) }
     }
 
     #[inline]
     fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
         let at = self.local(pd, lkey.0, addr, src.len() as u64, Access::LOCAL_WRITE)?;
         // SAFETY: as in `read_local`, and the region is registered writable.
-        unsafe { copy_out(src, at) };
-        Ok(())
+        unsafe { copy_out(src, at) }
     }
 
     fn check_remote(
@@ -70,16 +68,14 @@ impl Memory for KeyTable {
     ) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: as in `read_local`.
-        unsafe { copy_in(at, dst) };
-        Ok(())
+        unsafe { copy_in(at, dst) }
     }
 
     #[inline]
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: as in `write_local`.
-        unsafe { copy_out(src, at) };
-        Ok(())
+        unsafe { copy_out(src, at) }
     }
 
     fn atomic_remote(
@@ -96,15 +92,13 @@ impl Memory for KeyTable {
         }
         // SAFETY: `at` is 8-byte aligned and inside a live registration with write access; concurrent accesses by
         // the application are outside Rust's view of this memory.
-        let cell = unsafe { AtomicU64::from_ptr(at as *mut u64) };
-        Ok(match op {
-            AtomicOp::CompareSwap { compare, swap } => {
-                match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(original) | Err(original) => original,
-                }
+        let original = unsafe {
+            match op {
+                AtomicOp::CompareSwap { compare, swap } => guarded::compare_swap(at, compare, swap),
+                AtomicOp::FetchAdd { add } => guarded::fetch_add(at, add),
             }
-            AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
-        })
+        };
+        original.map_err(|guarded::Unmapped| AccessFault::Unmapped)
     }
 
     fn invalidate(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), AccessFault> {
@@ -123,34 +117,30 @@ impl Memory for KeyTable {
 /// Copies application memory into `dst`.
 ///
 /// # Safety
-/// `[from, from + dst.len())` must be readable memory of this process.
+/// The application lets `[from, from + dst.len())` be read; it may be gone.
 #[inline]
-unsafe fn copy_in(from: u64, dst: &mut [u8]) {
+unsafe fn copy_in(from: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
     // SAFETY: upheld by the caller; `dst` is ours alone, so the ranges cannot overlap.
-    unsafe { ptr::copy_nonoverlapping(from as *const u8, dst.as_mut_ptr(), dst.len()) };
+    unsafe { guarded::read(from, dst) }.map_err(|guarded::Unmapped| AccessFault::Unmapped)
 }
 
 /// Copies `src` into application memory, the last byte last and with release order: programs poll it
 /// (`ib_write_lat`, MPI).
 ///
 /// # Safety
-/// `[to, to + src.len())` must be writable memory of this process.
+/// The application lets `[to, to + src.len())` be written; it may be gone.
 #[inline]
-unsafe fn copy_out(src: &[u8], to: u64) {
-    let Some((last, head)) = src.split_last() else { return };
-    if src.len() == 8 && to.is_multiple_of(8) {
-        let mut word = [0; 8];
-        word.copy_from_slice(src);
-        // SAFETY: upheld by the caller; aligned.
-        let cell = unsafe { AtomicU64::from_ptr(to as *mut u64) };
-        cell.store(u64::from_ne_bytes(word), Ordering::Release);
-        return;
-    }
+unsafe fn copy_out(src: &[u8], to: u64) -> Result<(), AccessFault> {
+    let at_once = src.len() == 8 && to.is_multiple_of(8);
+    let (head, last) = if at_once { (&[][..], src) } else { src.split_at(src.len().saturating_sub(1)) };
     // SAFETY: upheld by the caller; `src` is frame memory, so the ranges cannot overlap.
-    unsafe { ptr::copy_nonoverlapping(head.as_ptr(), to as *mut u8, head.len()) };
-    fence(Ordering::Release);
-    // SAFETY: the last byte of the same range.
-    unsafe { ptr::write_volatile((to + head.len() as u64) as *mut u8, *last) };
+    let copied = unsafe {
+        guarded::write(head, to).and_then(|()| {
+            fence(Ordering::Release);
+            guarded::write(last, to + head.len() as u64)
+        })
+    };
+    copied.map_err(|guarded::Unmapped| AccessFault::Unmapped)
 }
 
 /// Heap memory that is only copied from and to, never borrowed: the device and its peers change it.
@@ -189,12 +179,14 @@ impl DmaMemory {
 
     pub(crate) fn write(&self, offset: usize, src: &[u8]) {
         // SAFETY: `at` checked the range, which we own.
-        unsafe { copy_out(src, self.at(offset, src.len())) };
+        let copied = unsafe { copy_out(src, self.at(offset, src.len())) };
+        debug_assert_eq!(copied, Ok(()));
     }
 
     pub(crate) fn read(&self, offset: usize, dst: &mut [u8]) {
         // SAFETY: `at` checked the range, which we own.
-        unsafe { copy_in(self.at(offset, dst.len()), dst) };
+        let copied = unsafe { copy_in(self.at(offset, dst.len()), dst) };
+        debug_assert_eq!(copied, Ok(()));
     }
 
     pub(crate) fn load(&self, offset: usize) -> u8 {

@@ -89,11 +89,19 @@ impl Tables {
         if qpn == Qpn::GSI {
             return self.receive_mad(packet, bytes, train);
         }
+        if qpn == Qpn::MULTICAST {
+            return self.receive_multicast(now, packet, from);
+        }
         let slot = (qpn.value() >> 16) as u8;
         if slot != self.slot {
             return self.misroute(slot, bytes, train);
         }
-        let index = qpn.value() as u16;
+        self.deliver(now, qpn.value() as u16, packet, from);
+    }
+
+    /// Gives a packet to a queue pair of this process.
+    #[inline]
+    pub(crate) fn deliver(&mut self, now: Instant, index: u16, packet: &Packet<'_>, from: &PacketSource) {
         let Self { qps, srqs, mrs, reorder, .. } = self;
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);

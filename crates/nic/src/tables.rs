@@ -16,6 +16,7 @@ use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
+use crate::multicast::Groups;
 use crate::port::{FlowId, RxQueue, RxTrain};
 use crate::sys;
 use crate::timers::Timers;
@@ -90,6 +91,7 @@ pub(crate) struct Tables {
     pub(crate) srqs: Vec<Option<RecvQueue>>,
     pub(crate) reorder: ReorderBuffer,
     pub(crate) mrs: KeyTable,
+    pub(crate) groups: Groups,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
     pub(crate) touched: Vec<u16>,
@@ -138,6 +140,7 @@ impl Tables {
             srqs: Vec::new(),
             reorder: ReorderBuffer::new(gids.active_mtu()),
             mrs: KeyTable::default(),
+            groups: Groups::default(),
             flows: Vec::new(),
             ready: VecDeque::with_capacity(256),
             touched: Vec::with_capacity(256),
@@ -205,6 +208,7 @@ impl Tables {
             entry.recv_cq.purge(qpn.value());
         }
         self.mrs.forget_qp(qpn);
+        self.groups.forget(index);
         self.timers.disarm(index);
         self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{pthread_mutex_t, size_t};
-use roxie::transport::Wc;
+use roxie::transport::{Sge, Wc};
 
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::layouts;
@@ -72,7 +72,7 @@ pub struct verbs_context {
     pub dealloc_dmah: Empty,
     pub alloc_dmah: Empty,
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, size_t) -> c_int>,
-    pub advise_mr: Empty,
+    pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_int, u32, *mut Sge, u32) -> c_int>,
     pub alloc_null_mr: Empty,
     pub read_counters: Empty,
     pub attach_counters_point_flow: Empty,

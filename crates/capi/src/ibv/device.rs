@@ -18,7 +18,7 @@ use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
 use crate::{exit, fork, refusal, signal};
 
-use super::{cq, cq_ex, mw, post, qp, query, srq};
+use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq};
 
 /// IBV_NODE_CA.
 const NODE_CA: c_int = 1;
@@ -158,6 +158,7 @@ impl ContextObject {
 fn operations() -> Box<verbs_context> {
     // SAFETY: zero bytes are a valid `verbs_context`: empty slots, and an initialised mutex.
     let mut verbs: Box<verbs_context> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+    verbs.advise_mr = Some(pd_mr::advise_mr);
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);

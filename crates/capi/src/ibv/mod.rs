@@ -38,8 +38,8 @@ pub(crate) mod exported {
         ibv_rereg_mr,
     };
     pub(crate) use super::qp::{
-        ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp,
-        ibv_query_qp_data_in_order, ibv_set_ece,
+        ibv_attach_mcast, ibv_create_qp, ibv_destroy_qp, ibv_detach_mcast, ibv_modify_qp, ibv_qp_to_qp_ex,
+        ibv_query_ece, ibv_query_qp, ibv_query_qp_data_in_order, ibv_set_ece,
     };
     pub(crate) use super::query::{ibv_query_device, ibv_query_port};
     pub(crate) use super::srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
-use roxie::transport::Access;
+use roxie::transport::{Access, Sge};
 use roxie::verbs::{Mr, MrChange, Pd};
 
 use crate::abi::context::ibv_context;
@@ -15,6 +15,7 @@ use crate::object::Object;
 use crate::refusal;
 
 use super::device::ContextObject;
+use super::post::sg_list;
 
 pub(crate) type PdObject = Object<ibv_pd, Pd>;
 pub(crate) type MrObject = Object<ibv_mr, MrTail>;
@@ -111,14 +112,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 
 /// The rights that a program asked for, without the hints that make no difference here.
 fn rights(access: u32) -> Result<Access, c_int> {
-    let access = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)?;
-    if access.contains(Access::ON_DEMAND) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
+    Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)
 }
 
-/// Whether there is memory to register with these rights.
+/// Whether there is memory to register with these rights. On demand anything may be registered: what is there when a
+/// transfer comes decides. From NULL to the end is the whole address space (an implicit region).
 fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), c_int> {
-    if addr.is_null() && length != 0 {
+    let on_demand = access.contains(Access::ON_DEMAND);
+    if addr.is_null() && length != 0 && !(on_demand && length == size_t::MAX) {
         return Err(libc::EINVAL);
+    }
+    if on_demand {
+        return Ok(());
     }
     populate(addr, length, access.contains(Access::LOCAL_WRITE))
 }
@@ -148,6 +153,44 @@ fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int>
             _ => return Err(libc::EFAULT),
         }
     }
+}
+
+/// The operation behind `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_int,
+    flags: u32,
+    list: *mut Sge,
+    count: u32,
+) -> c_int {
+    /// IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, PREFETCH_NO_FAULT (the largest).
+    const WRITE: c_int = 1;
+    const NO_FAULT: c_int = 2;
+    /// IB_UVERBS_ADVISE_MR_FLAG_FLUSH: return when it is done, as is always the case here.
+    const FLUSH: u32 = 1;
+    // SAFETY: a domain of ours or NULL.
+    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return code(libc::EINVAL) };
+    if flags & !FLUSH != 0 || count == 0 {
+        return code(libc::EINVAL);
+    }
+    if !(0..=NO_FAULT).contains(&advice) {
+        return code(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the program's list.
+    let list = match unsafe { sg_list(list, count as c_int) } {
+        Ok(list) => list,
+        Err(error) => return code(error.errno()),
+    };
+    let access = if advice == WRITE { Access::LOCAL_WRITE } else { Access::empty() };
+    for sge in list {
+        let Ok(at) = object.tail.locate(sge, access) else { return code(libc::EFAULT) };
+        if advice != NO_FAULT
+            && let Err(errno) = populate(at as *mut c_void, sge.length as size_t, advice == WRITE)
+        {
+            return code(errno);
+        }
+    }
+    0
 }
 
 /// What of a region `ibv_rereg_mr` changes; members that are not named by a flag are not looked at.

@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use roxie::cm::Id;
 use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, Sge, VerbsError};
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
-use roxie::wire::{Psn, QKey, Qpn};
+use roxie::wire::{Gid, Psn, QKey, Qpn};
 
 use crate::abi::context::ibv_context;
+use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
     ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
-use crate::errno::{code, null};
+use crate::errno::{code, null, status};
 use crate::object::Object;
 
 use super::ah;
@@ -349,6 +350,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: one of ours or NULL.
     let Some(object) = (unsafe { QpObject::from_qp(qp) }) else { return code(libc::EINVAL) };
     let id = object.tail.id;
+    if object.tail.qp.in_group() {
+        return code(libc::EBUSY);
+    }
     object.tail.leave_cm();
     let delivered = id.unregister();
     // SAFETY: a live object whose context outlives it.
@@ -361,6 +365,22 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         drop(QpObject::retire(qp.cast()));
     }
     0
+}
+
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: one of ours or NULL; NULL or the program's.
+    let (Some(object), Some(gid)) = (unsafe { (QpObject::from_qp(qp), gid.as_ref()) }) else {
+        return code(libc::EINVAL);
+    };
+    status(object.tail.qp.attach_mcast(Gid(gid.raw)))
+}
+
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: one of ours or NULL; NULL or the program's.
+    let (Some(object), Some(gid)) = (unsafe { (QpObject::from_qp(qp), gid.as_ref()) }) else {
+        return code(libc::EINVAL);
+    };
+    status(object.tail.qp.detach_mcast(Gid(gid.raw)))
 }
 
 /// There are no enhanced connection options.

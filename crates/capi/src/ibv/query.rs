@@ -8,7 +8,9 @@ use libc::size_t;
 use roxie::verbs::Context;
 
 use crate::abi::context::ibv_context;
-use crate::abi::device::{ibv_device_attr, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input};
+use crate::abi::device::{
+    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
+};
 use crate::errno::code;
 
 use super::device::ContextObject;
@@ -20,6 +22,11 @@ pub(crate) const PORT: u8 = 1;
 const ATOMIC_GLOB: c_int = 2;
 /// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, MEM_WINDOW, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B.
 const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+
+/// IBV_ODP_SUPPORT, SUPPORT_IMPLICIT; per transport IBV_ODP_SUPPORT_SEND, RECV, WRITE, READ, ATOMIC, SRQ_RECV as far as
+/// it has them.
+const ODP_CAPS: ibv_odp_caps =
+    ibv_odp_caps { general_caps: 1 | 1 << 1, per_transport_caps: [0x3f, 0x07, 0x23] };
 
 /// IBV_PORT_DOWN, IBV_PORT_ACTIVE.
 const PORT_DOWN: c_int = 1;
@@ -59,6 +66,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.max_cq = from.max_cq as c_int;
     attr.max_cqe = from.max_cqe as c_int;
     attr.max_mr = from.max_mr as c_int;
+    attr.max_mcast_grp = from.max_mcast as c_int;
+    attr.max_mcast_qp_attach = from.max_mcast as c_int;
+    attr.max_total_mcast_qp_attach = from.max_mcast as c_int;
     attr.max_mw = from.max_mw as c_int;
     attr.max_pd = from.max_pd as c_int;
     attr.max_qp_rd_atom = c_int::from(from.max_qp_rd_atom);
@@ -107,6 +117,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     let mut full: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     full.orig_attr = device_attr(&context.tail.context);
     full.device_cap_flags_ex = u64::from(DEVICE_CAPS);
+    if context.tail.context.query_device().on_demand_paging {
+        full.odp_caps = ODP_CAPS;
+    }
     full.phys_port_cnt_ex = u32::from(PORT);
     // SAFETY: the caller passes room for `attr_size` bytes.
     unsafe { fill(attr, &full, attr_size) };

@@ -115,7 +115,8 @@ fn param(event: &CmEvent) -> EventParam {
         }
         Param::Ud(ud) => {
             to.ud = rdma_ud_param {
-                private_data,
+                // Of a group: what the program gave with the join.
+                private_data: event.join.map_or(private_data, |join| join as *const _),
                 private_data_len,
                 ah_attr: ah_attr(&ud.av),
                 qp_num: ud.qp_num.value(),

@@ -11,6 +11,7 @@ pub(crate) mod device;
 pub(crate) mod ep;
 pub(crate) mod event;
 pub(crate) mod id;
+pub(crate) mod multicast;
 pub(crate) mod option;
 pub(crate) mod qp;
 
@@ -27,6 +28,7 @@ pub(crate) mod exported {
     pub(crate) use super::ep::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
     pub(crate) use super::event::{rdma_ack_cm_event, rdma_event_str, rdma_get_cm_event};
     pub(crate) use super::id::{rdma_create_id, rdma_destroy_id};
+    pub(crate) use super::multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
     pub(crate) use super::option::{rdma_get_remote_ece, rdma_set_local_ece, rdma_set_option};
     pub(crate) use super::qp::{
         rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp,

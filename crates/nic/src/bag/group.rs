@@ -83,6 +83,8 @@ pub(super) fn peek(bag: BorrowedFd<'_>, slot: u8) -> io::Result<Contents> {
 
 /// A slot's socket begins to receive for a process that has claimed it; what was meant for others is thrown away.
 pub(super) fn open(queue: BorrowedFd<'_>) -> io::Result<()> {
+    // The process before us may have listened to groups.
+    sys::hear_all_groups(queue, false)?;
     sys::discard_waiting(queue);
     sys::set_receive_buffer(queue, RECEIVE_BUFFER)
 }

@@ -142,6 +142,11 @@ impl IdInner {
         if let Some(gid) = own(target) {
             return Ok(Some((bound.unwrap_or(gid), None)));
         }
+        if target.is_multicast() {
+            // The device sends to groups itself; no route has to say so, and nobody has to answer.
+            let ours = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
+            return Ok(bound.or_else(ours).map(|gid| (gid, None)));
+        }
         let oif = match dst {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
                 0 => gids.ifindex,

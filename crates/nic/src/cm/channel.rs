@@ -105,6 +105,7 @@ fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
         status: 0,
         private_data: Vec::new(),
         param: Param::Conn(ConnParam::NONE),
+        join: None,
         _receipt: target.report(),
     };
     match happening {
@@ -122,6 +123,7 @@ fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
             event.listen_id = Some(Id(target));
             event.id = Id(child);
         }
+        Happening::Joined(join) => target.joined(join, &mut event),
         Happening::Cm(protocol) => read_protocol(&target, protocol, &mut event)?,
     }
     Some(event)

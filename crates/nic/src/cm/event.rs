@@ -7,6 +7,7 @@ use transport::cm::{CmEventKind as Protocol, PeerParams};
 use wire::{QKey, Qpn};
 
 use super::id::{Id, IdInner};
+use super::multicast::Join;
 
 /// As a depth in [`ConnParam`]: as much as the device can (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
 pub const DEPTH_MAX: u8 = 0xff;
@@ -141,8 +142,10 @@ pub struct CmEvent {
     pub status: i32,
     /// As long as the message has room, padded with zeros; empty in events without a message.
     pub private_data: Vec<u8>,
-    /// Parameters of the peer.
+    /// Parameters of the peer, or of the group.
     pub param: Param,
+    /// In events of a multicast group, the caller's name for the join.
+    pub join: Option<u64>,
     pub(super) _receipt: Receipt,
 }
 
@@ -162,6 +165,8 @@ pub(super) enum Happening {
     AddrResolved,
     AddrError(i32),
     RouteResolved,
+    /// A group may be talked to.
+    Joined(Join),
     /// The protocol says.
     Cm(Protocol),
     /// To a listener.

@@ -14,6 +14,7 @@ use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::event::{ConnParam, Happening, Param, Receipt, UdParam};
 use super::host::Host;
 use super::invalid;
+use super::multicast::Join;
 use super::port::{Bound, PortSpace};
 use crate::sys;
 use crate::verbs::{Context, Qp};
@@ -63,6 +64,7 @@ pub(super) struct IdState {
     pub(super) local: Option<Gid>,
     pub(super) peer: Option<Gid>,
     pub(super) qp: Option<Qp>,
+    pub(super) groups: Vec<Join>,
     /// The PSN our peer shall start with.
     pub(super) starting_psn: Psn,
     /// A child hears nothing until it is accepted.
@@ -356,7 +358,10 @@ impl IdInner {
             Happening::Request { .. } => state.phase == Phase::Listen,
             Happening::Cm(Protocol::TimewaitExit) => state.phase == Phase::Disconnect,
             Happening::Cm(_) => state.phase == Phase::Connect,
-            Happening::AddrResolved | Happening::AddrError(_) | Happening::RouteResolved => true,
+            Happening::AddrResolved
+            | Happening::AddrError(_)
+            | Happening::RouteResolved
+            | Happening::Joined(_) => true,
         };
         if !wanted || state.silent {
             return;
@@ -414,6 +419,7 @@ impl IdInner {
 
     /// Leaves the tables; the second time there is nothing left to do.
     fn end(&self) {
+        self.leave_all();
         let mut state = self.lock();
         if state.phase == Phase::Destroyed {
             return;
@@ -454,6 +460,7 @@ impl IdState {
             local: None,
             peer: None,
             qp: None,
+            groups: Vec::new(),
             starting_psn: Psn::new(sys::random_u64() as u32),
             silent: false,
             failed: false,

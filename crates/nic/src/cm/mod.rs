@@ -12,6 +12,7 @@ mod driver;
 mod event;
 mod host;
 mod id;
+mod multicast;
 mod option;
 mod pace;
 mod port;

@@ -46,6 +46,10 @@ impl Port for DeadPort {
         0
     }
 
+    fn hear_groups(&mut self, _hear: bool) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::ENETDOWN))
+    }
+
     fn poll_fds(&self) -> Vec<RawFd> {
         Vec::new()
     }

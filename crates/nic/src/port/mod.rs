@@ -159,6 +159,16 @@ pub trait Port: Send {
     /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
 
+    /// Whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a member of. Nothing to do for
+    /// a port that does so in any case.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
+        let _always = hear;
+        Ok(())
+    }
+
     /// Whether equal packets in a row are cheaper than others, because they leave as one burst.
     fn prefers_equal_packets(&self) -> bool {
         false

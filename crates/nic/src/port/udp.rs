@@ -13,9 +13,10 @@ mod transmit;
 pub use receive::{RECEIVE_BUFFER, receive_socket};
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use crate::sys;
 use receive::Receiver;
 use transmit::Transmitter;
 
@@ -83,6 +84,10 @@ impl Port for UdpPort {
         let slot = if queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
         let gsi = if queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi
+    }
+
+    fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
+        sys::hear_all_groups(self.rx.slot.as_fd(), hear)
     }
 
     fn prefers_equal_packets(&self) -> bool {

@@ -212,6 +212,10 @@ impl Port for XskPort {
         trains
     }
 
+    fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
+        self.inner.hear_groups(hear)
+    }
+
     fn poll_fds(&self) -> Vec<RawFd> {
         let mut fds = self.inner.poll_fds();
         fds.push(self.epoll.as_raw_fd());

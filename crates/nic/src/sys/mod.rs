@@ -10,6 +10,7 @@ mod epoll;
 mod ethtool;
 mod eventfd;
 mod fork;
+pub(crate) mod guarded;
 mod memory;
 mod mmap;
 mod netlink;
@@ -43,8 +44,8 @@ pub use poll::{PollFd, poll};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
 pub use random::random_u64;
 pub use socket::{
-    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, local_port, set_opt, set_receive_buffer,
-    set_send_buffer, udp_socket,
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,
+    set_opt, set_receive_buffer, set_send_buffer, udp_socket,
 };
 pub use thread::spawn_without_signals;
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{SockAddr, address, check};
@@ -43,6 +44,8 @@ impl Opt {
     pub const MTU_DISCOVER: Opt = Opt(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
     /// The same for IPv6.
     pub const MTU_DISCOVER6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
+    /// The interface that IPv6 multicast leaves through; for IPv4 the source address decides.
+    pub const MULTICAST_IF6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
     /// Receive buffer size.
     pub const RECEIVE_BUFFER: Opt = Opt(libc::SOL_SOCKET, libc::SO_RCVBUF);
 
@@ -116,6 +119,46 @@ pub fn local_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
         None => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
     }
 }
+
+/// Makes the host a member of a multicast group on an interface, as long as the socket lives.
+///
+/// # Errors
+/// `ENODEV` without such an interface, `EINVAL` for an address that is no group, `ENOBUFS`.
+pub fn join_group(fd: BorrowedFd<'_>, group: IpAddr, ifindex: u32) -> io::Result<()> {
+    match group {
+        IpAddr::V4(group) => {
+            let request = libc::ip_mreqn {
+                imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
+                imr_address: libc::in_addr { s_addr: 0 },
+                imr_ifindex: ifindex as libc::c_int,
+            };
+            set_bytes(fd, Opt(libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP), &request)
+        }
+        IpAddr::V6(group) => {
+            let request = libc::ipv6_mreq {
+                ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
+                ipv6mr_interface: ifindex,
+            };
+            set_bytes(fd, Opt(libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP), &request)
+        }
+    }
+}
+
+/// Whether a socket without memberships of its own hears every group the host is a member of, as sockets do by default.
+///
+/// # Errors
+/// Only for a descriptor that is no socket.
+pub fn hear_all_groups(fd: BorrowedFd<'_>, hear: bool) -> io::Result<()> {
+    set_opt(fd, Opt(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL), i32::from(hear))?;
+    match set_opt(fd, Opt(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL), i32::from(hear)) {
+        // An IPv4 socket.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        done => done,
+    }
+}
+
+/// linux/in6.h, since 4.20; libc has no name for it on all targets.
+const IPV6_MULTICAST_ALL: libc::c_int = 29;
 
 /// One instruction of classic BPF (linux/filter.h).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

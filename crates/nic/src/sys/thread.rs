@@ -3,7 +3,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Starts a named thread that takes no signals: the application's handlers run in its own threads.
+/// Starts a named thread that takes no signals but those of its own faults: the application's handlers run in its own
+/// threads.
 ///
 /// # Errors
 /// `EAGAIN` when no thread can be had.
@@ -14,6 +15,8 @@ pub fn spawn_without_signals(name: &str, f: impl FnOnce() + Send + 'static) -> i
     // inherits the mask, so no signal can reach it between its start and a mask of its own.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
     }
     let spawned = std::thread::Builder::new().name(name.to_owned()).stack_size(512 * 1024).spawn(f);

@@ -43,6 +43,10 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Most memory regions.
     pub max_mr: u32,
+    /// Regions need not be mapped, neither when they are registered nor later: a transfer that meets a hole fails alone.
+    pub on_demand_paging: bool,
+    /// Queue pairs attached to multicast groups.
+    pub max_mcast: u32,
     /// Most memory windows.
     pub max_mw: u32,
     /// Most protection domains.

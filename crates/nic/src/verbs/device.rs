@@ -16,7 +16,9 @@ use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
 use crate::keys::MR_MAX;
+use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, PortChoice};
+use crate::sys::guarded;
 use crate::tables::QP_MAX;
 
 /// Most bytes of inline data.
@@ -228,6 +230,8 @@ impl Context {
             max_cq: 1 << 20,
             max_cqe: CQE_MAX,
             max_mr: MR_MAX as u32,
+            on_demand_paging: guarded::AVAILABLE,
+            max_mcast: MEMBERS_MAX as u32,
             max_mw: MR_MAX as u32,
             max_pd: 1 << 20,
             max_qp_rd_atom: MAX_RD_ATOMIC,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use transport::{Access, AddressVector, PdId, VerbsError};
+use transport::{Access, AddressVector, PdId, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
 use super::{AsyncEvent, Context, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr};
@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::keys::Range;
 use crate::mr::DmaMemory;
+use crate::sys::guarded;
 
 /// A protection domain: keys work only with queue pairs of the same domain.
 #[derive(Clone)]
@@ -59,8 +60,9 @@ impl Pd {
     /// table is full.
     ///
     /// # Safety
-    /// Until the [`Mr`] is dropped the range must stay mapped, readable, and writable if `access` asks for it, and
-    /// no Rust reference may rely on its bytes staying put while transfers run: peers and the engine change them.
+    /// Until the [`Mr`] is dropped the range is the device's to read, and to write if `access` asks for it: whatever is
+    /// mapped there, no Rust reference may rely on its bytes staying put, because peers and the engine change them.
+    /// Memory that is not mapped is an error of the transfer that meets it.
     pub unsafe fn reg_mr(
         &self,
         addr: *mut u8,
@@ -78,8 +80,19 @@ impl Pd {
     }
 
     fn register(&self, range: Range, access: Access) -> Result<Mr, VerbsError> {
+        guarded::watch();
         let key = self.0.engine.lock().tables.mrs.register(self.0.id, range, access)?;
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
+    }
+
+    /// Where in this process the memory of a scatter/gather element lies.
+    ///
+    /// # Errors
+    /// `Fault` if its key does not let work requests of this domain use it so.
+    pub fn locate(&self, sge: &Sge, access: Access) -> Result<u64, VerbsError> {
+        let core = self.0.engine.lock();
+        let at = core.tables.mrs.local(self.0.id, sge.lkey.0, sge.addr, u64::from(sge.length), access);
+        at.map_err(|_| VerbsError::Fault)
     }
 
     /// A memory window that is not bound.

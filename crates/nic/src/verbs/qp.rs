@@ -6,7 +6,7 @@ use transport::{
     MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
 };
 use transport::{RecvWr, SendWr, VerbsError};
-use wire::Qpn;
+use wire::{Gid, Qpn};
 
 use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq};
@@ -199,6 +199,28 @@ impl Qp {
             core.tables.settle(now(), self.0.qpn.value() as u16);
         }
         Ok(())
+    }
+
+    /// Delivers what is sent to a multicast group to this queue pair, too (ibv_attach_mcast(3)).
+    ///
+    /// # Errors
+    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's limit.
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        self.engine().lock().attach_group(self.0.qpn, group)
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// `Invalid` if it was not attached.
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        self.engine().lock().detach_group(self.0.qpn, group)
+    }
+
+    /// Whether it is attached to a multicast group.
+    #[must_use]
+    pub fn in_group(&self) -> bool {
+        self.engine().lock().tables.groups.has(self.0.qpn.value() as u16)
     }
 
     fn engine(&self) -> &Arc<Engine> {

@@ -34,6 +34,8 @@ pub fn receive_socket() -> io::Result<(OwnedFd, bool)> {
     for opt in [Opt::RECV_TOS, Opt::RECV_TTL, Opt::GRO] {
         sys::set_opt(fd.as_fd(), opt, 1)?;
     }
+    // Every socket of the group would get a copy of every multicast packet.
+    sys::hear_all_groups(fd.as_fd(), false)?;
     sys::set_receive_buffer(fd.as_fd(), RECEIVE_BUFFER)?;
     Ok((fd, v6))
 }

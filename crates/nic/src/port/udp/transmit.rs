@@ -263,7 +263,8 @@ impl Transmitter {
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let v6 = key.dst.is_ipv6();
         let tos = (key.tos != socket.tos).then_some(key.tos);
-        let ttl = (key.ttl != socket.ttl).then_some(key.ttl);
+        // To a group the socket's own does not count.
+        let ttl = (key.ttl != socket.ttl || key.dst.is_multicast()).then_some(key.ttl);
         let flow = Flow {
             to: SockAddr::ip(key.dst, udp_port, self.ifindex),
             control: Control::new(v6, tos, ttl),
@@ -307,6 +308,7 @@ impl Transmitter {
         let (tos, ttl) = (i32::from(key.tos), i32::from(key.ttl));
         let (discover, tos_opt, ttl_opt) = if v6 {
             sys::set_opt(fd.as_fd(), Opt::V6_ONLY, 1)?;
+            sys::set_opt(fd.as_fd(), Opt::MULTICAST_IF6, self.ifindex as i32)?;
             (Opt::MTU_DISCOVER6, Opt::TCLASS, Opt::HOP_LIMIT)
         } else {
             (Opt::MTU_DISCOVER, Opt::TOS, Opt::TTL)

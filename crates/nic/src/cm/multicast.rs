@@ -1,0 +1,90 @@
+//! Joining multicast groups (rdma_join_multicast(3)). On RoCE the group's address is its name, so there is nobody to ask:
+//! the event follows at once, and the queue pair is attached when it is read, as librdmacm does.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use transport::AddressVector;
+use wire::{Gid, QKey, Qpn};
+
+use super::event::{CmEvent, CmEventKind, Happening, Param, UdParam};
+use super::id::{Id, IdInner, Phase};
+use super::{errno, invalid};
+
+/// A group that an identifier has joined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Join {
+    group: Gid,
+    cookie: u64,
+    /// The queue pair only sends to it.
+    send_only: bool,
+}
+
+impl Id {
+    /// Joins a group; `MulticastJoin` or `MulticastError` follows, with `cookie`. The identifier's queue pair receives what
+    /// is sent to the group from then on, unless it is to be `send_only`.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that is no group, an identifier that is not for datagrams, or one without an address;
+    /// `EADDRINUSE` if it has joined already.
+    pub fn join_multicast(&self, group: IpAddr, send_only: bool, cookie: u64) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let ready = matches!(state.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
+        if !group.is_multicast() || !ready || state.local.is_none() || !self.0.port_space.is_datagram() {
+            return Err(invalid());
+        }
+        let join = Join { group: Gid::from(group), cookie, send_only };
+        if state.groups.iter().any(|other| other.group == join.group) {
+            return Err(errno(libc::EADDRINUSE));
+        }
+        state.groups.push(join);
+        drop(state);
+        self.0.push(Happening::Joined(join));
+        Ok(())
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if it has not joined.
+    pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
+        let group = Gid::from(group);
+        let mut state = self.0.lock();
+        let at = state.groups.iter().position(|join| join.group == group);
+        state.groups.swap_remove(at.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?);
+        if let Some(qp) = &state.qp {
+            // It was not attached if the event was not read, or if the caller has detached it.
+            let _done = qp.detach_mcast(group);
+        }
+        Ok(())
+    }
+}
+
+impl IdInner {
+    /// The event of a join is read.
+    pub(super) fn joined(self: &Arc<Self>, join: Join, event: &mut CmEvent) {
+        let qp = self.lock().qp.clone().filter(|_| !join.send_only);
+        let attached = qp.map_or(Ok(()), |qp| qp.attach_mcast(join.group));
+        event.kind = CmEventKind::MulticastJoin;
+        if let Err(error) = attached {
+            event.kind = CmEventKind::MulticastError;
+            event.status = -error.errno();
+        }
+        let av = AddressVector { dgid: join.group, ..self.address_vector() };
+        event.param = Param::Ud(UdParam { av, qp_num: Qpn::MULTICAST, q_key: QKey::RDMA_UDP });
+        event.join = Some(join.cookie);
+    }
+
+    /// The identifier ends: its queue pair is in none of its groups any more.
+    pub(super) fn leave_all(&self) {
+        let mut state = self.lock();
+        let groups = std::mem::take(&mut state.groups);
+        if let Some(qp) = &state.qp {
+            for join in groups {
+                // As in `leave_multicast`.
+                let _done = qp.detach_mcast(join.group);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Multicast groups: which queue pairs of this process listen to which (ibv_attach_mcast(3), Annex A17.9.2).
+//!
+//! The host is made a member of a group by an ordinary join on a socket of this process, so the kernel speaks IGMP and MLD
+//! and hands a copy of each packet to every process that listens, those of the sending host included. A join ends with
+//! its socket, whatever the process dies of. Within the process a packet goes to each queue pair of its group.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use transport::{Instant, PacketSource, QpType, VerbsError};
+use wire::{DropReason, Gid, Packet, Qpn};
+
+use crate::engine::Core;
+use crate::sys;
+use crate::tables::Tables;
+
+/// Most queue pairs attached to groups, over all groups of one process; one in several groups counts as often.
+pub(crate) const MEMBERS_MAX: usize = 4096;
+/// The loopback interface: packets from a loopback address stay on it.
+const LOOPBACK: u32 = 1;
+
+/// The groups of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: Vec<(Gid, u16)>,
+    joined: Vec<Joined>,
+}
+
+/// A group the host is a member of, as long as the socket lives.
+#[derive(Debug)]
+struct Joined {
+    group: Gid,
+    _socket: OwnedFd,
+}
+
+impl Groups {
+    /// Whether nobody listens to anything.
+    fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether a queue pair is in any group.
+    pub(crate) fn has(&self, index: u16) -> bool {
+        self.members.iter().any(|(_, member)| *member == index)
+    }
+
+    fn attach(
+        &mut self,
+        group: Gid,
+        index: u16,
+        join: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> Result<(), VerbsError> {
+        if self.members.contains(&(group, index)) {
+            return Ok(());
+        }
+        if self.members.len() >= MEMBERS_MAX {
+            return Err(VerbsError::NoMem);
+        }
+        if !self.joined.iter().any(|joined| joined.group == group) {
+            let socket = join().map_err(|_| VerbsError::Invalid)?;
+            self.joined.push(Joined { group, _socket: socket });
+        }
+        self.members.push((group, index));
+        Ok(())
+    }
+
+    fn detach(&mut self, group: Gid, index: u16) -> Result<(), VerbsError> {
+        let at = self.members.iter().position(|member| *member == (group, index));
+        self.members.swap_remove(at.ok_or(VerbsError::Invalid)?);
+        self.leave_unused();
+        Ok(())
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn forget(&mut self, index: u16) {
+        self.members.retain(|(_, member)| *member != index);
+        self.leave_unused();
+    }
+
+    fn leave_unused(&mut self) {
+        let members = &self.members;
+        self.joined.retain(|joined| members.iter().any(|(group, _)| *group == joined.group));
+    }
+}
+
+/// Makes the host a member of a group on the netdev, and on the loopback interface for processes that talk there.
+fn join(group: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
+    let socket = sys::udp_socket(group.is_ipv6())?;
+    sys::join_group(socket.as_fd(), group, ifindex)?;
+    if ifindex != LOOPBACK {
+        // Where there is no loopback interface nobody talks on it.
+        let _absent = sys::join_group(socket.as_fd(), group, LOOPBACK);
+    }
+    Ok(socket)
+}
+
+impl Core {
+    /// Delivers what is sent to `group` to this queue pair, too. Does nothing if that is so already.
+    ///
+    /// # Errors
+    /// `Invalid` unless it is a UD queue pair and `group` a multicast address that the netdev can join; `NoMem`.
+    pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        let index = qpn.value() as u16;
+        let entry = self.tables.by_qpn(qpn).ok_or(VerbsError::Invalid)?;
+        let ip = group.ip();
+        if entry.qp.ty() != QpType::Ud || !ip.is_multicast() {
+            return Err(VerbsError::Invalid);
+        }
+        let ifindex = self.tables.gids.ifindex;
+        self.tables.groups.attach(group, index, || join(ip, ifindex))?;
+        if let Err(error) = self.port.hear_groups(true) {
+            self.tables.groups.detach(group, index)?;
+            return Err(if error.kind() == io::ErrorKind::OutOfMemory {
+                VerbsError::NoMem
+            } else {
+                VerbsError::NoDev
+            });
+        }
+        Ok(())
+    }
+
+    /// The opposite.
+    ///
+    /// # Errors
+    /// `Invalid` if it was not attached.
+    pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        self.tables.groups.detach(group, qpn.value() as u16)?;
+        self.mind_groups();
+        Ok(())
+    }
+
+    /// When nobody listens any more, the port need not either.
+    pub(crate) fn mind_groups(&mut self) {
+        if self.tables.groups.is_empty() {
+            // What still comes in finds nobody and is dropped.
+            let _still_heard = self.port.hear_groups(false);
+        }
+    }
+}
+
+impl Tables {
+    /// A packet for a group goes to each of its queue pairs here.
+    pub(crate) fn receive_multicast(&mut self, now: Instant, packet: &Packet<'_>, from: &PacketSource) {
+        let mut heard = false;
+        for at in 0..self.groups.members.len() {
+            let (group, index) = self.groups.members[at];
+            if group == from.dst {
+                heard = true;
+                self.deliver(now, index, packet, from);
+            }
+        }
+        if !heard {
+            self.count(DropReason::NotForUs);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(last: u8) -> Gid {
+        Gid::from(IpAddr::from([239, 1, 2, last]))
+    }
+
+    fn socket() -> io::Result<OwnedFd> {
+        sys::udp_socket(false)
+    }
+
+    #[test]
+    fn a_group_is_joined_once_and_left_with_its_last_member() {
+        let mut groups = Groups::default();
+        let not_again = || -> io::Result<OwnedFd> { panic!("joined already") };
+        assert_eq!(groups.attach(group(1), 5, socket), Ok(()));
+        assert_eq!(groups.attach(group(1), 5, not_again), Ok(()), "twice is once");
+        assert_eq!(groups.attach(group(1), 6, not_again), Ok(()));
+        assert_eq!(groups.attach(group(2), 5, socket), Ok(()));
+        assert_eq!(groups.joined.len(), 2);
+        assert_eq!(groups.detach(group(1), 5), Ok(()));
+        assert_eq!(groups.detach(group(1), 5), Err(VerbsError::Invalid));
+        assert_eq!(groups.joined.len(), 2);
+        groups.forget(6);
+        assert_eq!(groups.joined.iter().map(|j| j.group).collect::<Vec<_>>(), [group(2)]);
+        assert!(groups.has(5) && !groups.has(6));
+        groups.forget(5);
+        assert!(groups.is_empty() && groups.joined.is_empty());
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_joined_has_no_member() {
+        let mut groups = Groups::default();
+        let refuse = || Err(io::ErrorKind::NotFound.into());
+        assert_eq!(groups.attach(group(1), 5, refuse), Err(VerbsError::Invalid));
+        assert!(groups.is_empty());
+    }
+}

@@ -1,0 +1,54 @@
+//! mckey: datagrams to multicast groups, between hosts and between processes of one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready};
+use roxie_tests::place::{Family, Place, Topology, User};
+
+use crate::case::{Case, SHORT, Scale, Spread, places, says};
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+    // mckey sleeps for seconds, so at quick scale it runs where it is not like elsewhere.
+    let mut wanted = places(scale, Spread::Two);
+    if scale == Scale::Quick {
+        wanted.push(Place::new(Topology::TwoHosts, Family::V6, User::Root));
+        wanted.push(Place::new(Topology::SameHost, Family::V6, User::Ordinary));
+    }
+    // The kernel sends nothing from ::1 to a group.
+    wanted.retain(|place| (place.topology, place.family) != (Topology::Loopback, Family::V6));
+    let mut cases: Vec<_> = wanted.into_iter().map(|place| case(place, "mckey", &[])).collect();
+    let mut senders = places(scale, Spread::Ordinary);
+    senders.retain(|place| place.family == Family::V4);
+    cases.extend(senders.into_iter().map(|place| case(place, "mckey -o", &["-o"])));
+    cases
+}
+
+fn case(place: Place, what: &str, sender: &'static [&'static str]) -> Case {
+    Case::new(place, what, "mckey", move |lab, name| run(lab, &place, name, sender))
+}
+
+/// The receiver hears what the sender, a member or one that only sends, says to the group.
+fn run(lab: &Lab, place: &Place, name: &str, sender: &[&str]) -> Result<(), String> {
+    // Each case has a group of its own, or the next receiver would be taken for ready.
+    let number = lab.port();
+    let [high, low] = number.to_be_bytes();
+    let group: IpAddr = match place.family {
+        Family::V4 => Ipv4Addr::new(239, 77, high, low).into(),
+        Family::V6 => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0x77, number).into(),
+    };
+    let group_word = group.to_string();
+    let receiver_address = lab.address(place);
+    let sender_address = lab.own_address(place, Side::Client);
+    let common = ["mckey", "-m", &group_word, "-C", "50", "-S", "1000"];
+    let pair = Pair {
+        name,
+        server: [&common[..], &["-b", receiver_address]].concat(),
+        client: [&common[..], &["-s", "-b", sender_address], sender].concat(),
+        ready: Ready::Group(group),
+        limit: SHORT,
+    };
+    let both = pair.run(lab, place)?;
+    says(&both.client, "return status 0")?;
+    says(&both.server, "data transfers complete")
+}
