@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
 use roxie_cli::capture::CaptureArgs;
 
+use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::xdp::args::XdpArgs;
 
 /// RDMA without RDMA hardware.
@@ -54,6 +55,7 @@ pub(crate) enum Command {
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
     Xdp(XdpArgs),
+    Hook(HookToolArgs),
     Capture(CaptureArgs),
     Demo(DemoArgs),
     /// The passive process of the demo.
@@ -97,24 +99,6 @@ pub(crate) struct PortArgs {
     /// Without effect on UDP sockets. Also: environment variable ROXIE_XDP_MODE.
     #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PortChoice::MODES))]
     pub(crate) xdp_mode: Option<String>,
-}
-
-/// What sees every packet of the device.
-#[derive(Clone, Debug, Default, ClapArgs)]
-pub(crate) struct HookArgs {
-    /// Hook on the way in: OBJECT[:PROGRAM], count, or impair:loss=1%,...; several joined by '+'
-    ///
-    /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
-    /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
-    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network. Also:
-    /// environment variable ROXIE_INGRESS.
-    #[arg(long, value_name = "HOOK")]
-    pub(crate) ingress: Option<String>,
-    /// Hook on the way out, as --ingress
-    ///
-    /// Sees every packet that the transport has built, before it leaves. Also: environment variable ROXIE_EGRESS.
-    #[arg(long, value_name = "HOOK")]
-    pub(crate) egress: Option<String>,
 }
 
 /// Run a program that sees the device

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{DeviceArgs, EnvArgs, HookArgs, PortArgs};
+use crate::args::{DeviceArgs, EnvArgs, PortArgs};
 use crate::failure::Outcome;
+use crate::hook::args::HookArgs;
 use crate::library::Libraries;
 use crate::terminal;
 

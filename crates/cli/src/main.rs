@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Devinfo(args) => devinfo::print(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),
+        Command::Hook(args) => hook::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),

@@ -15,7 +15,7 @@ const SPIN_NS: u64 = 50_000;
 /// Longest sleep, so that the engine notices when it is the last to hold itself.
 const SLEEP_MAX_NS: u64 = 500_000_000;
 
-/// Sockets of the port, the members' listener, the kick, the netdev's monitor; unused places are -1, which poll(2) skips.
+/// Sockets of the port, the members' listener, the kick, the hooks' control, the netdev's monitor; unused places are -1, which poll(2) skips.
 const WAIT_FDS_MAX: usize = 8;
 
 /// Starts the thread; it ends when nobody else holds the engine.
@@ -37,13 +37,15 @@ fn run(weak: &Weak<Engine>) {
             engine.serve_members();
             engine.offer_held();
             engine.cm.poll(engine::now(), &*engine);
-            let kick = [engine.kick.as_raw_fd(), engine.monitor_fd()];
+            engine.serve_control();
+            let kick = [engine.kick.as_raw_fd(), engine.control_fd(), engine.monitor_fd()];
             drop(engine);
             let news = wait(&kick, WATCH_INTERVAL_NS);
             awake(weak, news);
             continue;
         }
         let worked = engine.poll_all() + engine.serve_members();
+        engine.serve_control();
         let now = now_ns();
         if worked > 0 {
             spin_until = now + SPIN_NS;

@@ -17,6 +17,7 @@ use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
 use crate::hook::Hooks;
+use crate::hook::control::{Control, Reply, Request};
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
@@ -40,6 +41,8 @@ pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
     pub(crate) cm: Arc<CmDriver>,
     pub(crate) bag: Membership,
+    /// `None` if there was no descriptor for it; hooks are then attached from within only.
+    pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
     /// `None` in sandboxes that forbid netlink; the addresses then stay those of the start.
     pub(crate) monitor: Option<AddressMonitor>,
@@ -64,6 +67,7 @@ impl Engine {
         bag: Membership,
         gids: Arc<Gids>,
         mut hooks: Hooks,
+        control: Option<Control>,
     ) -> std::io::Result<Arc<Self>> {
         let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
         // In this order, so that no change is missed; some time has gone since the device was opened.
@@ -75,6 +79,7 @@ impl Engine {
             core: Mutex::new(Core { port, hooks, tables }),
             cm: Arc::new(CmDriver::new(slot, &table)),
             bag,
+            control,
             gids,
             monitor,
             equal_packets,
@@ -142,6 +147,7 @@ impl Engine {
         let mut fds = self.lock().port.poll_fds();
         fds.push(self.bag.listener_fd());
         fds.push(self.kick.as_raw_fd());
+        fds.push(self.control_fd());
         fds.push(self.monitor_fd());
         fds
     }
@@ -159,6 +165,31 @@ impl Engine {
             self.cm.set_gids(&table);
             self.lock().tables.gids = table;
         }
+    }
+
+    /// Readable when [`serve_control`](Self::serve_control) has something to do; -1 if nobody can ask.
+    pub(crate) fn control_fd(&self) -> RawFd {
+        self.control.as_ref().map_or(-1, Control::fd)
+    }
+
+    /// Does what is asked about hooks from outside.
+    pub(crate) fn serve_control(&self) {
+        if let Some(control) = &self.control {
+            control.serve(&mut |request| self.answer(request));
+        }
+    }
+
+    fn answer(&self, request: Request) -> Reply {
+        let done = match request {
+            // Made before anything is locked: maps may be large.
+            Request::Attach { point, plan, replace } => plan
+                .build()
+                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
+                .map(|_before| Reply::Done),
+            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
+            Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
+        };
+        done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })
     }
 
     /// Answers other processes of this host and takes the packets they hand over; how many records came.

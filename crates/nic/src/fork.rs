@@ -20,6 +20,7 @@ use crate::bag::BagLocks;
 use crate::cm::CmLocks;
 use crate::engine::{Core, Engine};
 use crate::gsi::Early;
+use crate::hook::control::Control;
 use crate::port::DeadPort;
 use crate::sys::{self, KeptLock, LimitLock, now_ns};
 
@@ -134,6 +135,7 @@ impl EngineLocks {
         self.held.clear();
         self.engine.bag.disinherit(&mut self.bag);
         self.engine.monitor.iter().for_each(sys::disconnect);
+        self.engine.control.iter().for_each(Control::disinherit);
     }
 }
 

@@ -18,6 +18,16 @@ macro_rules! hook_counters {
                 vec![$((stringify!($field), self.$field),)*]
             }
 
+            /// The values alone.
+            pub(super) fn values(&self) -> Vec<u64> {
+                vec![$(self.$field,)*]
+            }
+
+            /// The inverse; `None` if `next` has too few.
+            pub(super) fn from_values(mut next: impl FnMut() -> Option<u64>) -> Option<HookCounters> {
+                Some(HookCounters { $($field: next()?,)* })
+            }
+
             pub(super) fn rx_rows(&self) -> Vec<Row> {
                 vec![$(($rx, self.$field),)*]
             }

@@ -1,6 +1,6 @@
 //! A bad network, from a seed: packets are lost, come twice, or late.
 
-use super::spec::Parameters;
+use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
 use crate::sys::random_u64;
 

@@ -21,6 +21,7 @@
 //! Start with `ingress.rs` and `egress.rs`.
 
 mod chain;
+pub mod control;
 mod counters;
 mod egress;
 mod error;
@@ -29,8 +30,9 @@ mod impair;
 mod ingress;
 mod object;
 mod packet;
+mod parameters;
+mod plan;
 mod program;
-mod spec;
 mod stage;
 
 pub use chain::Hook;
@@ -38,8 +40,8 @@ pub use counters::HookCounters;
 pub use error::HookError;
 pub use impair::Impair;
 pub use packet::HookPacket;
+pub use plan::{HookPlan, absolute};
 pub use program::ProgramStage;
-pub use spec::absolute;
 pub use stage::{Count, Stage, Target, Verdict};
 
 use std::fmt;
@@ -157,15 +159,19 @@ impl Hooks {
         to.append(&mut self.redirected);
     }
 
-    /// Attaches a hook; with `replace` in place of what is there.
-    pub(crate) fn attach(&mut self, at: HookPoint, hook: Hook, replace: bool) -> Result<(), HookError> {
+    /// Attaches a hook; with `replace` in place of what is there, which is returned.
+    pub(crate) fn attach(
+        &mut self,
+        at: HookPoint,
+        hook: Hook,
+        replace: bool,
+    ) -> Result<Option<Hook>, HookError> {
         let point = self.point(at);
         if let Some(there) = point.hook.as_ref().filter(|_| !replace) {
             return Err(HookError::Occupied { point: at, name: there.name().to_owned() });
         }
         point.retired.absorb(&std::mem::take(&mut point.counters));
-        point.hook = Some(hook);
-        Ok(())
+        Ok(point.hook.replace(hook))
     }
 
     /// Takes the hook off. What it holds back is still released.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::HookPacket;
+use super::parameters::Parameters;
+use super::{HookError, HookPacket};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -65,6 +66,20 @@ pub trait Stage: Send + fmt::Debug {
 pub struct Count {
     packets: u64,
     bytes: u64,
+}
+
+impl Count {
+    /// From the text behind `count:`, which takes none.
+    pub(super) fn parse(text: &str) -> Result<Count, HookError> {
+        match Parameters::new("count", text, "count, without parameters") {
+            _ if text.is_empty() => Ok(Count::default()),
+            parameters => Err(parameters.error()),
+        }
+    }
+
+    pub(super) fn stage(self) -> Box<dyn Stage> {
+        Box::new(self)
+    }
 }
 
 impl Stage for Count {

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
+use crate::hook::control::Control;
 use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, PortChoice};
@@ -166,8 +167,9 @@ impl Device {
         let hooks = self.0.hooks.take(self.gids().ifindex)?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
+        let control = Control::open(&domain, bag.slot()).ok();
         let port = port::choice::open(choice, &bag, &self.gids())?;
-        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks)?;
+        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks, control)?;
         fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));

@@ -72,12 +72,17 @@ impl EarlyHooks {
 
 impl Device {
     /// Attaches a hook. What is on its way is not disturbed: each packet is judged by the one hook or the other. With
-    /// `replace` it takes the place of what is there.
+    /// `replace` it takes the place of what is there, which is returned.
     ///
     /// # Errors
     /// [`HookError::Occupied`] if something is there and `replace` is false; before the engine runs, also what is wrong with
     /// the device's configuration.
-    pub fn attach_hook(&self, point: HookPoint, hook: Hook, replace: bool) -> Result<(), HookError> {
+    pub fn attach_hook(
+        &self,
+        point: HookPoint,
+        hook: Hook,
+        replace: bool,
+    ) -> Result<Option<Hook>, HookError> {
         self.with_hooks(|hooks| hooks.attach(point, hook, replace))
     }
 

@@ -1,50 +1,6 @@
-//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, several joined by `+`.
+//! Parameters of native stages: `name=value`, separated by commas.
 
-use super::{Count, Hook, HookError, Impair, object};
-
-impl Hook {
-    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`) or an object file with, where it has several,
-    /// the name of the program. Reads the file.
-    ///
-    /// # Errors
-    /// What is wrong with the text or the file; [`HookError::remedy`] tells what to do.
-    pub fn parse(text: &str) -> Result<Hook, HookError> {
-        let mut stages = text.split('+').map(one);
-        let first = stages.next().ok_or(HookError::Empty)??;
-        stages.try_fold(first, |hook, next| Ok(hook.then(next?)))
-    }
-}
-
-/// The same hook as `text` names, from wherever it is read: paths are made absolute.
-///
-/// # Errors
-/// If there is no current directory.
-pub fn absolute(text: &str) -> Result<String, HookError> {
-    let stage = |text: &str| {
-        let text = text.trim();
-        if is_native(text) || text.is_empty() {
-            return Ok(text.to_owned());
-        }
-        let path = std::path::absolute(text).map_err(|error| HookError::File { path: text.into(), error })?;
-        Ok(path.to_string_lossy().into_owned())
-    };
-    Ok(text.split('+').map(stage).collect::<Result<Vec<_>, _>>()?.join("+"))
-}
-
-fn is_native(text: &str) -> bool {
-    matches!(text.split(':').next(), Some("count" | "impair"))
-}
-
-fn one(text: &str) -> Result<Hook, HookError> {
-    let text = text.trim();
-    let (word, parameters) = text.split_once(':').unwrap_or((text, ""));
-    match word {
-        "" => Err(HookError::Empty),
-        "count" if parameters.is_empty() => Ok(Hook::new(text, vec![Box::new(Count::default())])),
-        "impair" => Ok(Hook::new(text, vec![Impair::parse(parameters)?.stage()])),
-        _ => Hook::program(&object::program(text)?),
-    }
-}
+use super::HookError;
 
 /// The parameters of a native stage: `name=value`, separated by commas.
 pub(super) struct Parameters<'a> {
@@ -95,7 +51,7 @@ impl<'a> Parameters<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::Impair;
 
     fn impair(text: &str) -> Result<Impair, String> {
         Impair::parse(text).map_err(|error| error.to_string())
@@ -124,24 +80,5 @@ mod tests {
             let error = impair(wrong).unwrap_err();
             assert!(error.contains("impair:loss=1%"), "{wrong}: {error}");
         }
-    }
-
-    #[test]
-    fn an_absolute_hook_is_the_same_elsewhere() {
-        let here = std::env::current_dir().unwrap();
-        let here = here.to_str().unwrap();
-        let text = absolute("count+x.o:prog + impair:loss=1% +/a/b.o+").unwrap();
-        assert_eq!(text, format!("count+{here}/x.o:prog+impair:loss=1%+/a/b.o+"));
-    }
-
-    #[test]
-    fn stages_are_joined_in_order() {
-        let hook = Hook::parse("count + impair:loss=50%+count").unwrap();
-        assert_eq!(hook.name(), "count+impair:loss=50%+count");
-        for wrong in ["", "+", "count+", "count:x", "/no/such/file.o", "impair:loss=2"] {
-            assert!(Hook::parse(wrong).is_err(), "{wrong:?}");
-        }
-        let missing = Hook::parse("/no/such/file.o:prog").unwrap_err();
-        assert!(matches!(missing, HookError::File { .. }) && missing.remedy().is_some(), "{missing}");
     }
 }

@@ -1,0 +1,108 @@
+//! The command line of hooks: options of `roxie run`, and `roxie hook`.
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+
+/// What sees every packet of the device.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct HookArgs {
+    /// Hook on the way in: OBJECT[:PROGRAM], count, or impair:loss=1%,...; several joined by '+'
+    ///
+    /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
+    /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
+    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network. Also:
+    /// environment variable ROXIE_INGRESS.
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) ingress: Option<String>,
+    /// Hook on the way out, as --ingress
+    ///
+    /// Sees every packet that the transport has built, before it leaves. Also: environment variable ROXIE_EGRESS.
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) egress: Option<String>,
+}
+
+/// Programs in roxie's own receive and transmit path: attach, detach, list, count
+///
+/// For processes that run; 'roxie run --ingress' and '--egress' are for those that start. Programs see every packet of
+/// the process in user space: no privileges are needed, but to be the same user, or root.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie hook list
+          Processes with a device, and their hooks
+  roxie hook attach 4711 ingress drop.o
+          From now on drop.o sees every packet that process 4711 receives
+  roxie hook attach 4711 egress impair:loss=1% --replace
+          Instead of what is there
+  roxie hook stats 4711 --json | jq '.[].hooks[].counters.drop'
+          Packets dropped")]
+pub(crate) struct HookToolArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: HookCommand,
+}
+
+/// Subcommands of `roxie hook`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HookCommand {
+    Attach(HookAttachArgs),
+    Detach(HookDetachArgs),
+    List(HookListArgs),
+    Stats(HookStatsArgs),
+}
+
+/// Where a hook is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum PointArg {
+    /// Before the transport
+    Ingress,
+    /// After the transport has built the packet
+    Egress,
+}
+
+/// Attach a hook to a running process
+///
+/// No packet is lost or disturbed by it: each is judged by what was there before or by what is there now. If there is
+/// a hook already, it is refused unless --replace is given.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct HookAttachArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// Where
+    pub(crate) point: PointArg,
+    /// What: OBJECT[:PROGRAM], count, impair:...; several joined by '+'
+    pub(crate) hook: String,
+    /// In place of what is there
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+/// Detach a hook from a running process
+#[derive(Debug, ClapArgs)]
+pub(crate) struct HookDetachArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// Where
+    pub(crate) point: PointArg,
+}
+
+/// List processes with a device, and their hooks
+#[derive(Debug, ClapArgs)]
+pub(crate) struct HookListArgs {
+    /// Process id [default: all of this network namespace that are ours]
+    pub(crate) pid: Option<u32>,
+    /// JSON instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what the hooks of a process have counted
+///
+/// Verdicts since the hook was attached, and what its stages count themselves.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct HookStatsArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// JSON instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,92 @@
+//! Hooks on the command line: those a program starts with, and `roxie hook` for one that runs.
+
+pub(crate) mod args;
+mod report;
+
+use roxie::bag::DomainConfig;
+use roxie::hook::control::{ControlError, Remote};
+use roxie::hook::{self, Hook, HookError, HookPlan, HookPoint};
+use roxie::verbs::HookConfig;
+
+use crate::failure::{During, Failure, Outcome};
+use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
+
+/// Does what was asked.
+pub(crate) fn run(args: &HookToolArgs) -> Outcome {
+    match &args.command {
+        HookCommand::Attach(args) => {
+            let plan = HookPlan::read(&args.hook).map_err(refused)?;
+            // What is wrong with it shows here, with all its names, and not in the other process.
+            plan.build().map_err(refused)?;
+            each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
+        }
+        HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
+        HookCommand::List(args) => report::list(args),
+        HookCommand::Stats(args) => report::stats(args),
+    }
+}
+
+/// Asks all engines of a process.
+fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
+    engines(Some(pid))?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
+}
+
+/// The engines of a process, or of all that we may ask.
+fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
+    let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
+    let found = Remote::find(&domain, pid);
+    match pid {
+        Some(pid) if found.is_empty() => {
+            Err(Failure::new(format!("process {pid} has no device of roxie, or not in this network namespace"))
+                .hint("'roxie hook list' shows those that have; one that is yet to start takes roxie run --ingress, --egress"))
+        }
+        Some(pid) => found
+            .into_iter()
+            .map(|(_, slot)| {
+                Remote::connect(&domain, pid, slot).map_err(|error| unanswered(pid, &error.into()))
+            })
+            .collect(),
+        // Other users' are not for us to see, and some may be gone by now.
+        None => Ok(found.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok()).collect()),
+    }
+}
+
+fn unanswered(pid: u32, error: &ControlError) -> Failure {
+    let failure = Failure::new(format!("process {pid}: {error}"));
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
+}
+
+impl PointArg {
+    fn point(self) -> HookPoint {
+        match self {
+            PointArg::Ingress => HookPoint::Ingress,
+            PointArg::Egress => HookPoint::Egress,
+        }
+    }
+}
+
+impl HookArgs {
+    /// Both hooks as the environment names them, with paths that mean the same wherever the program goes.
+    pub(crate) fn texts(&self) -> Outcome<(Option<String>, Option<String>)> {
+        let env = HookConfig::from_env();
+        let text = |given: &Option<String>, env: &str| {
+            let text = given.as_deref().unwrap_or(env);
+            if !text.is_empty() {
+                Hook::parse(text).map_err(refused)?;
+            }
+            given.as_deref().map(|text| hook::absolute(text).map_err(refused)).transpose()
+        };
+        Ok((text(&self.ingress, &env.ingress)?, text(&self.egress, &env.egress)?))
+    }
+}
+
+fn refused(error: HookError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
+}

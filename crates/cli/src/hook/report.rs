@@ -1,0 +1,96 @@
+//! `roxie hook list` and `stats`: what is attached where, and what came of it.
+
+use roxie::hook::HookStatus;
+use roxie::hook::control::Remote;
+use serde_json::{Map, Value, json};
+
+use super::args::{HookListArgs, HookStatsArgs};
+use super::{engines, unanswered};
+use crate::failure::{Failure, Outcome};
+use crate::terminal::{self, Terminal, Tone};
+
+/// An engine and its hooks.
+type Engine = (Remote, Vec<HookStatus>);
+
+/// Prints processes and the names of their hooks.
+pub(super) fn list(args: &HookListArgs) -> Outcome {
+    let engines = ask(args.pid)?;
+    if args.json {
+        return print_json(&engines);
+    }
+    let terminal = Terminal::stdout();
+    terminal
+        .line(&terminal.paint(Tone::Strong, &format!("{:>8} {:>4} {:<8} HOOK", "PROCESS", "SLOT", "WHERE")));
+    for (remote, hooks) in &engines {
+        let (pid, slot) = (remote.pid(), remote.slot());
+        if hooks.is_empty() {
+            terminal.line(&format!("{pid:>8} {slot:>4} -"));
+        }
+        for HookStatus { point, name, .. } in hooks {
+            terminal.line(&format!("{pid:>8} {slot:>4} {:<8} {name}", point.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Prints counters.
+pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
+    let engines = ask(Some(args.pid))?;
+    if args.json {
+        return print_json(&engines);
+    }
+    let terminal = Terminal::stdout();
+    for hook in engines.iter().flat_map(|(_, hooks)| hooks) {
+        terminal.line(&terminal.paint(Tone::Strong, &format!("{}: {}", hook.point, hook.name)));
+        for (name, value) in hook.counters.rows().into_iter().filter(|(_, value)| *value != 0) {
+            terminal.line(&format!("  {name:<20} {value:>16}"));
+        }
+        for (name, value) in &hook.rows {
+            terminal.line(&format!("  {:<20} {value:>16}", format!("stage: {name}")));
+        }
+        for note in &hook.notes {
+            terminal.line(&format!("  {note}"));
+        }
+    }
+    Ok(())
+}
+
+fn ask(pid: Option<u32>) -> Outcome<Vec<Engine>> {
+    let mut answers = Vec::new();
+    for remote in engines(pid)? {
+        match remote.hooks() {
+            Ok(hooks) => answers.push((remote, hooks)),
+            // Of all processes one may just have ended.
+            Err(_) if pid.is_none() => {}
+            Err(error) => return Err(unanswered(remote.pid(), &error)),
+        }
+    }
+    Ok(answers)
+}
+
+fn print_json(engines: &[Engine]) -> Outcome {
+    let rows: Vec<Value> = engines
+        .iter()
+        .map(|(remote, hooks)| {
+            let hooks: Vec<Value> = hooks.iter().map(hook).collect();
+            json!({ "pid": remote.pid(), "slot": remote.slot(), "hooks": hooks })
+        })
+        .collect();
+    let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(e.to_string()))?;
+    terminal::print(&text);
+    Ok(())
+}
+
+fn hook(status: &HookStatus) -> Value {
+    let counters: Map<String, Value> =
+        status.counters.rows().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let stages: Vec<Value> =
+        status.rows.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    json!({
+        "point": status.point.to_string(),
+        "name": status.name,
+        "counters": counters,
+        "stages": stages,
+        "notes": status.notes,
+    })
+}

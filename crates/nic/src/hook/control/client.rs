@@ -1,0 +1,182 @@
+//! The end that asks.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::{RECORD_MAX, Reply, Request};
+use crate::bag::DomainConfig;
+use crate::hook::{HookPlan, HookPoint, HookStatus};
+use crate::sys::{self, PollFd};
+
+/// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
+/// somebody has stopped the process.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The engine of another process.
+#[derive(Debug)]
+pub struct Remote {
+    pid: u32,
+    slot: u8,
+    connection: Mutex<OwnedFd>,
+}
+
+impl Remote {
+    /// The engines of a domain, in this network namespace, by process id; of one process if `pid` says which.
+    #[must_use]
+    pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u8)> {
+        let prefix = domain.hook_prefix();
+        let parse = |name: &String| {
+            let (pid, slot) = name.strip_prefix(&prefix)?.split_once('/')?;
+            Some((pid.parse().ok()?, slot.parse().ok()?))
+        };
+        let mut found: Vec<(u32, u8)> = sys::abstract_names(&prefix).iter().filter_map(parse).collect();
+        found.retain(|(there, _)| pid.is_none_or(|pid| pid == *there));
+        found.sort_unstable();
+        // A name is listed once for the listener and once for each connection.
+        found.dedup();
+        found
+    }
+
+    /// Connects to an engine that [`find`](Remote::find) has found.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` if it has gone; `EPERM` if it is another user's.
+    pub fn connect(domain: &DomainConfig, pid: u32, slot: u8) -> io::Result<Remote> {
+        let connection = sys::connect_seqpacket(&domain.hook_name(pid, slot))?;
+        let peer = sys::peer_credentials(connection.as_fd())?;
+        let own = sys::effective_uid();
+        if own != 0 && peer.uid != own {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        Ok(Remote { pid, slot, connection: Mutex::new(connection) })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its slot: bits 23..16 of its QPNs.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// As [`Device::attach_hook`](crate::verbs::Device::attach_hook), in the other process.
+    ///
+    /// # Errors
+    /// What it says, or that it says nothing.
+    pub fn attach(&self, point: HookPoint, plan: &HookPlan, replace: bool) -> Result<(), ControlError> {
+        self.order(&Request::Attach { point, plan: plan.clone(), replace })
+    }
+
+    /// As [`Device::detach_hook`](crate::verbs::Device::detach_hook).
+    ///
+    /// # Errors
+    /// What it says, or that it says nothing.
+    pub fn detach(&self, point: HookPoint) -> Result<(), ControlError> {
+        self.order(&Request::Detach { point })
+    }
+
+    /// As [`Device::hooks`](crate::verbs::Device::hooks).
+    ///
+    /// # Errors
+    /// That it says nothing.
+    pub fn hooks(&self) -> Result<Vec<HookStatus>, ControlError> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(hooks) => Ok(hooks),
+            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    fn order(&self, request: &Request) -> Result<(), ControlError> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
+            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
+        let bytes = request.to_bytes();
+        if bytes.len() > RECORD_MAX {
+            return Err(ControlError::TooLarge { bytes: bytes.len() });
+        }
+        let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        sys::send_record(connection.as_fd(), &bytes, &[], &[])?;
+        let mut fds = [PollFd::readable(connection.as_raw_fd())];
+        if sys::poll(&mut fds, Some(PATIENCE.as_nanos() as u64))? == 0 {
+            return Err(ControlError::Silent);
+        }
+        let mut buffer = vec![0; RECORD_MAX];
+        let received = sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false)?;
+        if received.len == 0 {
+            return Err(ControlError::Io(io::ErrorKind::ConnectionReset.into()));
+        }
+        match Reply::parse(&buffer[..received.len]) {
+            Some(Reply::Refused { why, remedy }) => Err(ControlError::Refused { why, remedy }),
+            Some(reply) => Ok(reply),
+            None => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+}
+
+/// Why nothing came of a request.
+#[derive(Debug)]
+pub enum ControlError {
+    /// The process has refused.
+    Refused {
+        /// Why.
+        why: String,
+        /// What can be done about it.
+        remedy: Option<String>,
+    },
+    /// It does not answer.
+    Silent,
+    /// The program does not fit into a request.
+    TooLarge {
+        /// What it takes.
+        bytes: usize,
+    },
+    /// What the kernel says.
+    Io(io::Error),
+}
+
+impl ControlError {
+    /// What can be done about it, if there is anything to say.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            ControlError::Refused { remedy, .. } => remedy.clone(),
+            ControlError::Silent => Some("see whether it is stopped (SIGSTOP, a debugger)".to_owned()),
+            ControlError::TooLarge { .. } => {
+                Some("name it when the process is started: roxie run --ingress".to_owned())
+            }
+            ControlError::Io(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::Refused { why, .. } => f.write_str(why),
+            ControlError::Silent => f.write_str("the process does not answer"),
+            ControlError::TooLarge { bytes } => {
+                write!(f, "the program takes {bytes} bytes, and a request has room for {RECORD_MAX}")
+            }
+            ControlError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+impl From<io::Error> for ControlError {
+    fn from(error: io::Error) -> ControlError {
+        ControlError::Io(error)
+    }
+}

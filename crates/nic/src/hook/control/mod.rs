@@ -1,0 +1,53 @@
+//! Hooks of a running process, from outside: what is said over the Unix socket that every engine listens on.
+//!
+//! The socket's abstract name is `<domain>/hook/<pid>/<slot>`. Whoever connects must have the process's own user id, or be root.
+//! One record is one request, and one the reply. Programs come as instructions and map definitions: the process that
+//! runs them parses no object file.
+
+mod client;
+mod record;
+mod server;
+
+pub use client::{ControlError, Remote};
+pub(crate) use server::Control;
+
+use super::plan::HookPlan;
+use super::{HookPoint, HookStatus};
+use crate::bag::DomainConfig;
+
+/// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).
+const RECORD_MAX: usize = 192 * 1024;
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Request {
+    Attach { point: HookPoint, plan: HookPlan, replace: bool },
+    Detach { point: HookPoint },
+    Status,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Reply {
+    Done,
+    /// Why not, and what can be done about it.
+    Refused {
+        why: String,
+        remedy: Option<String>,
+    },
+    Status(Vec<HookStatus>),
+}
+
+impl DomainConfig {
+    /// What the names of all hook sockets begin with.
+    fn hook_prefix(&self) -> String {
+        format!("{}/hook/", self.name)
+    }
+
+    fn hook_name(&self, pid: u32, slot: u8) -> String {
+        format!("{}{pid}/{slot}", self.hook_prefix())
+    }
+}
+
+#[cfg(test)]
+mod tests;

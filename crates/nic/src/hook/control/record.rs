@@ -1,0 +1,233 @@
+//! Requests and replies as bytes: a version, a kind, then fields one behind the other, little-endian, texts and lists with
+//! their length in front. What is longer than its fields is none.
+
+use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
+
+use super::super::plan::{HookPlan, PlannedStage};
+use super::super::{HookCounters, HookPoint, HookStatus};
+use super::{Reply, Request};
+
+/// Changes with every layout.
+const VERSION: u32 = 0x524f_5801;
+
+impl Request {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        match self {
+            Request::Attach { point, plan, replace } => {
+                out.u8(1);
+                out.point(*point);
+                out.u8(u8::from(*replace));
+                out.list(&plan.stages, |out, stage| match stage {
+                    PlannedStage::Native(text) => {
+                        out.u8(0);
+                        out.text(text);
+                    }
+                    PlannedStage::Program(program) => {
+                        out.u8(1);
+                        out.program(program);
+                    }
+                });
+            }
+            Request::Detach { point } => {
+                out.u8(2);
+                out.point(*point);
+            }
+            Request::Status => out.u8(3),
+        }
+        out.0
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Request> {
+        let mut fields = Reader::new(bytes)?;
+        let request = match fields.u8()? {
+            1 => {
+                let (point, replace) = (fields.point()?, fields.u8()? != 0);
+                let stages = fields.list(|fields| match fields.u8()? {
+                    0 => Some(PlannedStage::Native(fields.text()?)),
+                    1 => Some(PlannedStage::Program(fields.program()?)),
+                    _ => None,
+                });
+                Request::Attach { point, plan: HookPlan { stages: stages? }, replace }
+            }
+            2 => Request::Detach { point: fields.point()? },
+            3 => Request::Status,
+            _ => return None,
+        };
+        fields.0.is_empty().then_some(request)
+    }
+}
+
+impl Reply {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        match self {
+            Reply::Done => out.u8(1),
+            Reply::Refused { why, remedy } => {
+                out.u8(2);
+                out.text(why);
+                out.text(remedy.as_deref().unwrap_or_default());
+            }
+            Reply::Status(hooks) => {
+                out.u8(3);
+                out.list(hooks, |out, hook| {
+                    out.point(hook.point);
+                    out.text(&hook.name);
+                    hook.counters.values().into_iter().for_each(|value| out.u64(value));
+                    out.list(&hook.rows, |out, (name, value)| {
+                        out.text(name);
+                        out.u64(*value);
+                    });
+                    out.list(&hook.notes, |out, note| out.text(note));
+                });
+            }
+        }
+        out.0
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Reply> {
+        let mut fields = Reader::new(bytes)?;
+        let reply = match fields.u8()? {
+            1 => Reply::Done,
+            2 => Reply::Refused {
+                why: fields.text()?,
+                remedy: Some(fields.text()?).filter(|text| !text.is_empty()),
+            },
+            3 => Reply::Status(fields.list(|fields| {
+                Some(HookStatus {
+                    point: fields.point()?,
+                    name: fields.text()?,
+                    counters: HookCounters::from_values(|| fields.u64())?,
+                    rows: fields.list(|fields| Some((fields.text()?, fields.u64()?)))?,
+                    notes: fields.list(Reader::text)?,
+                })
+            })?),
+            _ => return None,
+        };
+        fields.0.is_empty().then_some(reply)
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new() -> Writer {
+        Writer(VERSION.to_le_bytes().to_vec())
+    }
+
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.0.extend(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    fn list<T>(&mut self, items: &[T], mut put: impl FnMut(&mut Writer, &T)) {
+        self.u32(items.len() as u32);
+        items.iter().for_each(|item| put(self, item));
+    }
+
+    fn point(&mut self, point: HookPoint) {
+        self.u8(u8::from(point == HookPoint::Egress));
+    }
+
+    fn program(&mut self, program: &Program) {
+        self.text(&program.name);
+        self.text(&program.license);
+        self.u8(u8::from(program.frags));
+        self.list(&program.slots, |out, slot| out.0.extend(slot.to_bytes()));
+        self.list(&program.maps, |out, map| {
+            out.text(&map.name);
+            for field in [map.kind.number(), map.key_size, map.value_size, map.max_entries, map.flags] {
+                out.u32(field);
+            }
+            out.bytes(&map.initial);
+            out.u8(u8::from(map.frozen));
+        });
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Option<Reader<'a>> {
+        let mut reader = Reader(bytes);
+        (reader.u32()? == VERSION).then_some(reader)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(array)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| *byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    /// Ends with the bytes, whatever length is announced: every item takes at least one.
+    fn list<T>(&mut self, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
+        for _ in 0..self.u32()? {
+            items.push(get(self)?);
+        }
+        Some(items)
+    }
+
+    fn point(&mut self) -> Option<HookPoint> {
+        HookPoint::ALL.get(usize::from(self.u8()?)).copied()
+    }
+
+    fn program(&mut self) -> Option<Program> {
+        Some(Program {
+            name: self.text()?,
+            license: self.text()?,
+            frags: self.u8()? != 0,
+            slots: self.list(|fields| fields.array().map(Slot::parse))?,
+            maps: self.list(|fields| {
+                let name = fields.text()?;
+                let kind = MapKind::from_number(fields.u32()?)?;
+                let (key_size, value_size) = (fields.u32()?, fields.u32()?);
+                let (max_entries, flags) = (fields.u32()?, fields.u32()?);
+                let (initial, frozen) = (fields.bytes()?.to_vec(), fields.u8()? != 0);
+                Some(MapDef { name, kind, key_size, value_size, max_entries, flags, initial, frozen })
+            })?,
+            kind: ProgramKind::Xdp,
+            // The machine has no use for it.
+            btf: None,
+        })
+    }
+}

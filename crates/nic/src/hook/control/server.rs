@@ -1,0 +1,120 @@
+//! The end that listens, in the engine's own thread.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+use super::{RECORD_MAX, Reply, Request};
+use crate::bag::DomainConfig;
+use crate::sys::{self, Epoll};
+
+/// Connections at once. Another one takes the place of the oldest: nobody can keep others out by doing nothing.
+const CONNECTIONS_MAX: usize = 8;
+/// Connections and requests served in one turn; the caller has other things to do.
+const TURN_MAX: usize = 32;
+const LISTENER: u64 = 0;
+
+/// Listens for as long as the engine lives.
+#[derive(Debug)]
+pub(crate) struct Control {
+    epoll: Epoll,
+    listener: OwnedFd,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    /// By token, the oldest first.
+    open: VecDeque<(u64, OwnedFd)>,
+    last_token: u64,
+}
+
+impl Control {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// `EMFILE`; `EADDRINUSE` if somebody has our name.
+    pub(crate) fn open(domain: &DomainConfig, slot: u8) -> io::Result<Control> {
+        let listener = sys::bind_seqpacket(&domain.hook_name(std::process::id(), slot))?;
+        sys::listen(listener.as_fd(), CONNECTIONS_MAX as i32)?;
+        let epoll = Epoll::new()?;
+        epoll.add(listener.as_fd(), LISTENER)?;
+        Ok(Control { epoll, listener, connections: Mutex::default() })
+    }
+
+    /// Readable when [`serve`](Control::serve) has something to do.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Lets `answer` answer what was asked, without waiting.
+    pub(crate) fn serve(&self, answer: &mut dyn FnMut(Request) -> Reply) {
+        // Whoever has it serves.
+        let Ok(mut connections) = self.connections.try_lock() else { return };
+        let mut tokens = [0; 16];
+        for _ in 0..TURN_MAX / tokens.len() {
+            let ready = self.epoll.ready(&mut tokens);
+            for &token in &tokens[..ready] {
+                match token {
+                    LISTENER => connections.accept(&self.epoll, &self.listener),
+                    token => connections.serve(token, answer),
+                }
+            }
+            if ready == 0 {
+                break;
+            }
+        }
+    }
+
+    /// A forked child gives up its copies.
+    pub(crate) fn disinherit(&self) {
+        sys::disconnect(&self.listener);
+        sys::disconnect(&self.epoll);
+        // If the parent was serving, the child keeps the connection until it ends; it answers nobody.
+        if let Ok(connections) = self.connections.try_lock() {
+            connections.open.iter().for_each(|(_, connection)| sys::disconnect(connection));
+        }
+    }
+}
+
+impl Connections {
+    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd) {
+        // Whoever has gone already is not missed.
+        let Ok(connection) = sys::accept(listener.as_fd()) else { return };
+        let is_ours = |uid| uid == 0 || uid == sys::effective_uid();
+        if !sys::peer_credentials(connection.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
+            return;
+        }
+        if self.open.len() == CONNECTIONS_MAX {
+            self.open.pop_front();
+        }
+        self.last_token += 1;
+        // Out of memory: the connection is closed, and its owner sees that.
+        if epoll.add(connection.as_fd(), self.last_token).is_ok() {
+            self.open.push_back((self.last_token, connection));
+        }
+    }
+
+    fn serve(&mut self, token: u64, answer: &mut dyn FnMut(Request) -> Reply) {
+        let Some(at) = self.open.iter().position(|(known, _)| *known == token) else { return };
+        let connection = &self.open[at].1;
+        let mut buffer = vec![0; RECORD_MAX];
+        // Nobody passes us descriptors; any that come are closed.
+        let received = match sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false) {
+            Ok(received) if received.len > 0 => received,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
+            _ => return drop(self.open.remove(at)),
+        };
+        let request = Request::parse(&buffer[..received.len]).filter(|_| !received.truncated);
+        let reply = match request {
+            Some(request) => answer(request),
+            None => Reply::Refused {
+                why: "the process does not understand the request".to_owned(),
+                remedy: Some("it may run another version of roxie: restart it".to_owned()),
+            },
+        };
+        // Whoever does not wait for the reply does not want it.
+        let _gone = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &[]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, several joined by `+`.
+
+use bpf::Program;
+
+use super::{Count, Hook, HookError, Impair, object};
+
+/// A hook before it is made: files are read, and nothing else has happened. Can be handed to another process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HookPlan {
+    pub(super) stages: Vec<PlannedStage>,
+}
+
+/// One stage of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PlannedStage {
+    /// A native one, by name and parameters.
+    Native(String),
+    /// A program.
+    Program(Program),
+}
+
+impl HookPlan {
+    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`) or an object file with, where it has
+    /// several, the name of the program. Reads the files.
+    ///
+    /// # Errors
+    /// What is wrong with the text or a file; [`HookError::remedy`] tells what to do.
+    pub fn read(text: &str) -> Result<HookPlan, HookError> {
+        let stage = |text: &str| match text.trim() {
+            "" => Err(HookError::Empty),
+            text if is_native(text) => Ok(PlannedStage::Native(text.to_owned())),
+            text => Ok(PlannedStage::Program(object::program(text)?)),
+        };
+        Ok(HookPlan { stages: text.split('+').map(stage).collect::<Result<_, _>>()? })
+    }
+
+    /// Makes the hook.
+    ///
+    /// # Errors
+    /// If parameters make no sense, a program is none, or its maps cannot be had.
+    pub fn build(&self) -> Result<Hook, HookError> {
+        let mut hooks = self.stages.iter().map(|stage| match stage {
+            PlannedStage::Native(text) => native(text),
+            PlannedStage::Program(program) => Hook::program(program),
+        });
+        let first = hooks.next().ok_or(HookError::Empty)??;
+        hooks.try_fold(first, |hook, next| Ok(hook.then(next?)))
+    }
+}
+
+impl Hook {
+    /// From text, as [`HookPlan::read`] takes it.
+    ///
+    /// # Errors
+    /// Those of [`HookPlan::read`] and [`HookPlan::build`].
+    pub fn parse(text: &str) -> Result<Hook, HookError> {
+        HookPlan::read(text)?.build()
+    }
+}
+
+/// The same hook as `text` names, from wherever it is read: paths are made absolute.
+///
+/// # Errors
+/// If there is no current directory.
+pub fn absolute(text: &str) -> Result<String, HookError> {
+    let stage = |text: &str| {
+        let text = text.trim();
+        if is_native(text) || text.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let path = std::path::absolute(text).map_err(|error| HookError::File { path: text.into(), error })?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    Ok(text.split('+').map(stage).collect::<Result<Vec<_>, _>>()?.join("+"))
+}
+
+fn is_native(text: &str) -> bool {
+    matches!(text.split(':').next(), Some("count" | "impair"))
+}
+
+fn native(text: &str) -> Result<Hook, HookError> {
+    let (word, parameters) = text.split_once(':').unwrap_or((text, ""));
+    let stage = match word {
+        "count" => Count::parse(parameters)?.stage(),
+        "impair" => Impair::parse(parameters)?.stage(),
+        _ => return Err(HookError::Empty),
+    };
+    Ok(Hook::new(text, vec![stage]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absolute_hook_is_the_same_elsewhere() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        let text = absolute("count+x.o:prog + impair:loss=1% +/a/b.o+").unwrap();
+        assert_eq!(text, format!("count+{here}/x.o:prog+impair:loss=1%+/a/b.o+"));
+    }
+
+    #[test]
+    fn stages_are_joined_in_order() {
+        let hook = Hook::parse("count + impair:loss=50%+count").unwrap();
+        assert_eq!(hook.name(), "count+impair:loss=50%+count");
+        for wrong in ["", "+", "count+", "count:x", "/no/such/file.o", "impair:loss=2"] {
+            assert!(Hook::parse(wrong).is_err(), "{wrong:?}");
+        }
+        let missing = Hook::parse("/no/such/file.o:prog").unwrap_err();
+        assert!(matches!(missing, HookError::File { .. }) && missing.remedy().is_some(), "{missing}");
+    }
+}
