@@ -16,8 +16,8 @@ use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
-use crate::hook::Hooks;
 use crate::hook::control::{Control, Reply, Request};
+use crate::hook::{Hooks, RedirectOutcome};
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
@@ -51,6 +51,7 @@ pub(crate) struct Engine {
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
     pub(crate) held: Held,
+    redirects: Arc<RedirectOutcome>,
     /// Armed CQs; see `cq.rs`.
     pub(crate) armed_cqs: Arc<AtomicUsize>,
     /// The background thread leaves the sockets to inline pollers.
@@ -74,6 +75,7 @@ impl Engine {
         let monitor = AddressMonitor::new().ok();
         let table = gids.refresh().unwrap_or_else(|| gids.get());
         hooks.set_slot(slot);
+        let redirects = Arc::clone(hooks.redirects());
         let tables = Tables::new(slot, &table);
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, hooks, tables }),
@@ -85,6 +87,7 @@ impl Engine {
             equal_packets,
             inline_polls: AtomicU64::new(0),
             held: Held::default(),
+            redirects,
             armed_cqs: Arc::default(),
             watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
@@ -121,13 +124,16 @@ impl Engine {
 
     /// Releases the lock, then hands on what must not be handled under it.
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
-        let tables = &mut core.tables;
-        if tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty() {
+        let tables = &core.tables;
+        let nothing = tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty();
+        if nothing && !core.hooks.has_redirected() {
             return;
         }
+        let tables = &mut core.tables;
         let mads = std::mem::take(&mut tables.mads);
         let misrouted = std::mem::take(&mut tables.misrouted);
         let established = std::mem::take(&mut tables.established);
+        let redirected = core.hooks.take_redirected();
         drop(core);
         for mad in mads {
             self.deliver_mad(mad);
@@ -135,6 +141,9 @@ impl Engine {
         for (slot, packet) in &misrouted {
             // A member that is gone or does not keep up loses the packet; the transport recovers.
             let _lost = self.bag.forward(*slot, &packet.train());
+        }
+        for (slot, packet) in &redirected {
+            self.redirects.count(self.bag.hand_over(*slot, &packet.train()), now_ns());
         }
         for qpn in established {
             self.cm.qp_established(qpn);

@@ -17,7 +17,9 @@ impl Core {
     pub(crate) fn receive(&mut self, now: Instant, queues: RxQueues) -> usize {
         let Core { port, hooks, tables } = self;
         let mut deliver = |train: &RxTrain<'_>| tables.receive_train(now, train);
-        let trains = if hooks.has_ingress() {
+        let trains = if hooks.is_paused(now) {
+            0
+        } else if hooks.has_ingress() {
             let trains = port.recv(queues, &mut |train| hooks.receive(train, &mut deliver));
             hooks.send_bounced(&mut **port);
             trains
@@ -27,7 +29,6 @@ impl Core {
         if hooks.next_due_ns().is_some() {
             hooks.release(now.0, &mut **port, &mut deliver);
         }
-        hooks.take_redirected(&mut tables.misrouted);
         tables.end_of_batch(now);
         trains
     }

@@ -41,22 +41,22 @@ impl Links {
         }
     }
 
-    /// Hands a train to the member with `slot`; false if it was not taken.
-    pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
-        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(false) };
+    /// Hands a train to the member with `slot`.
+    pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<Handed> {
+        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(Handed::Nobody) };
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(Handed::Nobody);
         }
         let outcome = self.send(self.config.slot_name(slot), train)?;
-        if outcome == Outcome::Nobody {
+        if outcome == Handed::Nobody {
             empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
         }
-        Ok(outcome == Outcome::Taken)
+        Ok(outcome)
     }
 
     /// Hands a train to whoever listens on `name`; false if nobody does.
     pub(super) fn forward_to_name(&self, name: String, train: &RxTrain<'_>) -> io::Result<bool> {
-        Ok(self.send(name, train)? != Outcome::Nobody)
+        Ok(self.send(name, train)? != Handed::Nobody)
     }
 
     /// Connections tried so far.
@@ -64,7 +64,7 @@ impl Links {
         self.connects.load(Ordering::Relaxed)
     }
 
-    fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Outcome> {
+    fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Handed> {
         let mut head = [0; SHORT_MAX];
         let len = Record::Frame(*train).emit(Some(self.slot), &mut head);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,8 +81,8 @@ impl Links {
                     }
                     Err(e) => {
                         return match e.raw_os_error() {
-                            Some(libc::ECONNREFUSED) => Ok(Outcome::Nobody),
-                            Some(libc::EAGAIN) => Ok(Outcome::Lost),
+                            Some(libc::ECONNREFUSED) => Ok(Handed::Nobody),
+                            Some(libc::EAGAIN) => Ok(Handed::Full),
                             _ => Err(e),
                         };
                     }
@@ -90,22 +90,25 @@ impl Links {
             }
             let Some(connection) = open.get(&name) else { break };
             match sys::send_record(connection.as_fd(), &head[..len], train.bytes, &[]) {
-                Ok(()) => return Ok(Outcome::Taken),
+                Ok(()) => return Ok(Handed::Taken),
                 Err(e) => match e.raw_os_error() {
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(Outcome::Lost),
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(Handed::Full),
                     Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => drop(open.remove(&name)),
                     _ => return Err(e),
                 },
             }
         }
-        Ok(Outcome::Nobody)
+        Ok(Handed::Nobody)
     }
 }
 
+/// What came of handing over a train.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Outcome {
+pub enum Handed {
+    /// It was taken.
     Taken,
-    /// There is somebody, but too slow.
-    Lost,
+    /// There is somebody, but too slow: it is lost.
+    Full,
+    /// Nobody is there.
     Nobody,
 }

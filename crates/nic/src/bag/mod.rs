@@ -28,6 +28,7 @@ mod service;
 mod will;
 
 pub use error::JoinError;
+pub use forward::Handed;
 pub use join::{Member, members};
 pub use service::{ServiceAddress, ServiceClaim};
 
@@ -205,6 +206,14 @@ impl Membership {
     /// # Errors
     /// `EPERM` if a stranger has the slot's name, `EMFILE`.
     pub fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
+        Ok(self.hand_over(slot, train)? == Handed::Taken)
+    }
+
+    /// As [`forward`](Membership::forward), with what came of it.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Membership::forward).
+    pub fn hand_over(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<Handed> {
         self.links.forward(slot, train)
     }
 

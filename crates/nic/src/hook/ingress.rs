@@ -82,12 +82,14 @@ impl Hooks {
             Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => {
                 bounce(packet, bounced, counters);
             }
-            Verdict::Redirect(Target::Slot(to)) if to == u32::from(*slot) => deliver(packet),
             // What was handed over once is not handed on: two processes could do so for ever.
             Verdict::Redirect(Target::Slot(to))
-                if to < u32::from(SLOTS)
-                    && packet.queue != RxQueue::Forwarded
-                    && redirected.len() < REDIRECTED_MAX =>
+                if to == u32::from(*slot) || packet.queue == RxQueue::Forwarded =>
+            {
+                deliver(packet);
+            }
+            Verdict::Redirect(Target::Slot(to))
+                if to < u32::from(SLOTS) && redirected.len() < REDIRECTED_MAX =>
             {
                 redirected.push((to as u8, OwnedPacket::new(packet, packet.bytes)));
             }

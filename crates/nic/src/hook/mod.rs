@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | PASS | to the transport | to the port |
 //! | DROP, ABORTED, any other number | dropped | dropped |
-//! | REDIRECT | to another process of this host: a CPUMAP's entry is the process with that slot (bits 23..16 of its QPNs); or as TX, to the device's own interface | as PASS to the device's own interface, else dropped |
+//! | REDIRECT | to another process of this host: a CPUMAP's entry is the process with that slot (bits 23..16 of its QPNs), and what came from one goes to the transport instead; to the device's own interface: as TX | as PASS to the device's own interface, else dropped |
 //! | TX | out again, to the destination that is now in its IP header, through `egress` | as any other number, as behind a devmap of the kernel |
 //!
 //! What a program changes counts, but what it leaves is taken apart anew: an Ethernet, IPv4 or IPv6 and UDP header for
@@ -33,6 +33,7 @@ mod packet;
 mod parameters;
 mod plan;
 mod program;
+mod redirect;
 mod stage;
 
 pub use chain::Hook;
@@ -46,10 +47,16 @@ pub use stage::{Count, Stage, Target, Verdict};
 
 use std::fmt;
 
+use transport::Instant;
+
 use crate::bag::SLOTS;
 use crate::port::FlowId;
 use crate::stats::Row;
 use crate::tables::OwnedPacket;
+pub(crate) use redirect::RedirectOutcome;
+
+use std::sync::Arc;
+
 use egress::Outgoing;
 use held::Held;
 use packet::Scratch;
@@ -109,6 +116,7 @@ pub(crate) struct Hooks {
     bounced: Vec<Outgoing>,
     /// Packets for other processes, by slot; they wait for the same.
     redirected: Vec<(u8, OwnedPacket)>,
+    redirects: Arc<RedirectOutcome>,
     slot: u8,
     /// The flow whose headers `scratch` has, while packets leave.
     egress_flow: Option<FlowId>,
@@ -135,6 +143,7 @@ impl Hooks {
             held: Held::default(),
             bounced: Vec::new(),
             redirected: Vec::new(),
+            redirects: Arc::default(),
             slot: SLOTS,
             egress_flow: None,
             xmit: 0,
@@ -154,9 +163,25 @@ impl Hooks {
         self.slot = slot;
     }
 
-    /// Packets for other processes, by slot.
-    pub(crate) fn take_redirected(&mut self, to: &mut Vec<(u8, OwnedPacket)>) {
-        to.append(&mut self.redirected);
+    /// Whether there are packets for other processes.
+    #[inline]
+    pub(crate) fn has_redirected(&self) -> bool {
+        !self.redirected.is_empty()
+    }
+
+    /// Packets for other processes, by slot. Whoever hands them over says what came of it to [`redirects`](Self::redirects).
+    pub(crate) fn take_redirected(&mut self) -> Vec<(u8, OwnedPacket)> {
+        std::mem::take(&mut self.redirected)
+    }
+
+    pub(crate) fn redirects(&self) -> &Arc<RedirectOutcome> {
+        &self.redirects
+    }
+
+    /// Whether nothing is to be received now, because what was redirected found no room.
+    #[inline]
+    pub(crate) fn is_paused(&self, now: Instant) -> bool {
+        self.ingress.hook.is_some() && self.redirects.is_paused(now.0)
     }
 
     /// Attaches a hook; with `replace` in place of what is there, which is returned.
@@ -202,6 +227,7 @@ impl Hooks {
         };
         let mut rows = sum(&self.ingress).rx_rows();
         rows.extend(sum(&self.egress).tx_rows());
+        rows.extend(self.redirects.rows());
         rows.extend([("tx_xdp_xmit", self.xmit), ("tx_xdp_xmit_errors", self.xmit_errors)]);
         rows
     }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use bpf::vm::{Env, Fault, Image, Machine, Redirect};
-use bpf::{Map, MapKind, Program, XdpAction};
+use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
 use super::{HookError, HookPacket, Stage, Target, Verdict};
+use crate::bag::SLOTS;
 use crate::sys::{now_ns, random_u64};
 
-/// Runs a program in the user-space machine. Maps with a value per CPU have one: the engine's lock lets one thread in.
+/// Runs a program in the user-space machine. Maps with a value per CPU have one, because the engine's
+/// lock lets one thread in; a CPUMAP has an entry for every process of the host.
 #[derive(Debug)]
 pub struct ProgramStage {
     image: Image,
@@ -30,6 +32,9 @@ impl ProgramStage {
         let new_map =
             |def| Map::new(def, 1).map_err(|error| HookError::Map { name: def.name.clone(), error });
         let maps: Vec<Arc<Map>> = program.maps.iter().map(new_map).collect::<Result<_, _>>()?;
+        for map in maps.iter().filter(|map| map.def().kind == MapKind::Cpumap) {
+            fill_cpumap(map).map_err(|error| HookError::Map { name: map.def().name.clone(), error })?;
+        }
         let image = Image::new(program, maps.clone())
             .map_err(|error| HookError::Load { name: program.name.clone(), error })?;
         let constant = image.constant().map(|number| verdict(number, Target::Nowhere));
@@ -109,6 +114,16 @@ impl Stage for ProgramStage {
     fn note(&self) -> Option<String> {
         self.last_fault.map(|fault| format!("{}: {fault}", self.image.name()))
     }
+}
+
+/// Every process is a CPU: entry n is the one with slot n. Whether it is there shows when a packet is redirected to it.
+fn fill_cpumap(map: &Map) -> Result<(), MapError> {
+    let mut value = vec![0; map.def().value_size as usize];
+    if let Some(queue_size) = value.first_mut() {
+        *queue_size = 1;
+    }
+    let slots = map.def().max_entries.min(SLOTS.into());
+    (0..slots).try_for_each(|slot| map.update(&slot.to_le_bytes(), &value, UpdateMode::Any))
 }
 
 fn verdict(returned: u32, target: Target) -> Verdict {

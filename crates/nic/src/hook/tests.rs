@@ -370,10 +370,9 @@ fn a_redirect_leads_to_the_entry_of_the_map() {
         world.hooks.set_slot(5);
         world
     };
-    let mut redirected = Vec::new();
     let mut world = to(bpf::MapDef::cpumap, 3, 64);
     assert_eq!(world.receive(&packet(1, 40)), []);
-    world.hooks.take_redirected(&mut redirected);
+    let redirected = world.hooks.take_redirected();
     assert_eq!(
         redirected.iter().map(|(slot, packet)| (*slot, packet.train().bytes)).collect::<Vec<_>>(),
         [(3, &packet(1, 40)[..])]

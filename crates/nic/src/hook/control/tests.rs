@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bpf::{Action, MapDef, Program, ProgramKind, Recipe, Select};
+use bpf::{MapDef, Program, ProgramKind, Recipe};
 
 use super::*;
 use crate::hook::plan::PlannedStage;
@@ -121,5 +121,4 @@ fn a_request_is_answered() {
     drop(control);
     assert_eq!(Remote::find(&domain, None), []);
     assert!(Remote::connect(&domain, pid, 3).is_err());
-    let _unused = (Action::Verdict(bpf::XdpAction::Pass), Select::All);
 }

@@ -1,0 +1,64 @@
+//! What came of redirects to other processes, which are handed over without the engine's lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bag::Handed;
+use crate::stats::Row;
+
+/// How long nothing is received after a process had no room for what was redirected to it: what one needs to take in the
+/// 200 KB of its socket's buffer. Meanwhile packets wait in ours, where they cost their sender time and not the packet.
+const PAUSE_NS: u64 = 100_000;
+
+/// Shared by the hooks and whoever hands over.
+#[derive(Debug, Default)]
+pub(crate) struct RedirectOutcome {
+    full: AtomicU64,
+    nobody: AtomicU64,
+    paused_until_ns: AtomicU64,
+}
+
+impl RedirectOutcome {
+    /// A packet was handed over, or was not.
+    pub(crate) fn count(&self, handed: std::io::Result<Handed>, now_ns: u64) {
+        match handed {
+            Ok(Handed::Taken) => {}
+            Ok(Handed::Full) => {
+                self.full.fetch_add(1, Ordering::Relaxed);
+                self.paused_until_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
+            }
+            Ok(Handed::Nobody) | Err(_) => {
+                self.nobody.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether the source of redirects is to be slowed down.
+    #[inline]
+    pub(super) fn is_paused(&self, now_ns: u64) -> bool {
+        now_ns < self.paused_until_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn rows(&self) -> [Row; 2] {
+        [
+            ("rx_xdp_redirect_full", self.full.load(Ordering::Relaxed)),
+            ("rx_xdp_redirect_nobody", self.nobody.load(Ordering::Relaxed)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_process_slows_the_source_and_not_for_ever() {
+        let outcome = RedirectOutcome::default();
+        outcome.count(Ok(Handed::Taken), 1);
+        outcome.count(Ok(Handed::Nobody), 1);
+        outcome.count(Err(std::io::ErrorKind::PermissionDenied.into()), 1);
+        assert!(!outcome.is_paused(1));
+        outcome.count(Ok(Handed::Full), 1);
+        assert!(outcome.is_paused(PAUSE_NS) && !outcome.is_paused(1 + PAUSE_NS));
+        assert_eq!(outcome.rows().map(|row| row.1), [1, 2]);
+    }
+}

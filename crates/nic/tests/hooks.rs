@@ -1,0 +1,325 @@
+//! Hooks of devices that run: two of them talk over loopback, in a process and a domain of their own per test.
+
+#[expect(dead_code, reason = "nobody asks for the port")]
+#[path = "hostile/domain.rs"]
+mod domain;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use roxie::bag::DomainConfig;
+use roxie::bpf::{Asm, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
+use roxie::hook::control::Remote;
+use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
+use roxie::transport::{
+    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendWr, WcStatus, WrOp,
+};
+use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
+use roxie::wire::Psn;
+
+const DEPTH: u32 = 16;
+const MESSAGE: usize = 100_000;
+/// ACK timeouts: 67 ms, which a busy machine keeps to; 4 ms, for packets that are not meant to arrive (IBA 9.7.6.1.3).
+const PATIENT: u8 = 14;
+const HASTY: u8 = 10;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One device with one RC queue pair.
+struct End {
+    device: Device,
+    qp: Qp,
+    cq: Cq,
+    buffer: Buffer,
+    av: AddressVector,
+}
+
+impl End {
+    fn new(device: Device) -> Self {
+        let context = device.context().expect("a descriptor");
+        let dgid = context.gids().first().expect("lo has addresses").gid;
+        let pd = context.alloc_pd().expect("the engine starts");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let buffer = pd.alloc_buffer(MESSAGE, access).expect("memory");
+        let cq = context.create_cq(2 * DEPTH, None, 0).expect("within limits");
+        let cap = QpCap { max_send_wr: DEPTH, max_send_sge: 1, ..QpCap::default() };
+        let (send_cq, recv_cq, ty) = (cq.clone(), cq.clone(), QpType::Rc);
+        let init = QpInitAttr { ty, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
+        let qp = pd.create_qp(&init).expect("within limits");
+        Self { device, qp, cq, buffer, av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() } }
+    }
+
+    /// RESET to RTS.
+    fn connect(&self, peer: &Self, timeout: u8) {
+        use QpAttrMask as M;
+        let attr = QpAttr {
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            path_mtu: self.qp.pd().context().query_port().active_mtu,
+            dest_qp: peer.qp.qpn(),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 12,
+            timeout,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            av: peer.av,
+            ..QpAttr::default()
+        };
+        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC | M::SQ_PSN;
+        let steps = [
+            (QpState::Init, M::ACCESS_FLAGS | M::PKEY_INDEX | M::PORT),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ];
+        for (state, mask) in steps {
+            self.qp.modify(&QpAttr { state, ..attr.clone() }, M::STATE | mask).expect("permitted");
+        }
+    }
+
+    /// Writes a message to the peer, and reads it back; how that ended.
+    fn write_and_read(&self, peer: &Self, length: usize) -> WcStatus {
+        let (remote_addr, r_key) = (peer.buffer.addr(), peer.buffer.rkey());
+        for op in [WrOp::Write { remote_addr, r_key }, WrOp::Read { remote_addr, r_key }] {
+            let sg_list = [self.buffer.sge(0, length)];
+            let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::empty(), ud: None };
+            self.qp.post_send(&wr).expect("room");
+            let start = Instant::now();
+            let status = loop {
+                // The peer's engine is driven as well: a thread that waits for its own would be a third.
+                assert!(peer.cq.poll_one().is_none(), "nothing was asked of the peer");
+                if let Some(wc) = self.cq.poll_one() {
+                    break wc.status;
+                }
+                assert!(start.elapsed() < PATIENCE, "no completion");
+            };
+            if status != WcStatus::Success {
+                return status;
+            }
+        }
+        WcStatus::Success
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let rows = self.device.counters();
+        rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+}
+
+fn device() -> Device {
+    Device::open(&DeviceConfig::from_env()).expect("lo exists")
+}
+
+fn pair(timeout: u8) -> [End; 2] {
+    let ends = [End::new(device()), End::new(device())];
+    ends[0].connect(&ends[1], timeout);
+    ends[1].connect(&ends[0], timeout);
+    ends
+}
+
+fn program(name: &str, emit: impl FnOnce(&mut Asm)) -> Program {
+    let mut asm = Asm::new(name);
+    emit(&mut asm);
+    asm.finish().expect("it is whole")
+}
+
+/// Looks at the packet and returns the verdict.
+fn verdict(name: &str, action: XdpAction) -> Program {
+    program(name, |asm| {
+        asm.load_ctx(Reg::R2, Reg::R1, XdpMd::Data).load(Size::B, Reg::R3, Reg::R2, 60).ret(action);
+    })
+}
+
+fn hook(program: &Program) -> Hook {
+    Hook::program(program).expect("it can be run")
+}
+
+#[test]
+fn replacing_hooks_under_traffic_loses_nothing() {
+    domain::alone("replacing_hooks_under_traffic_loses_nothing", || {
+        let ends = pair(PATIENT);
+        let (stop, passes) = (AtomicBool::new(false), verdict("passes", XdpAction::Pass));
+        let rounds = std::thread::scope(|scope| {
+            let changing = scope.spawn(|| {
+                let mut changes = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    for (end, point) in ends.iter().flat_map(|end| HookPoint::ALL.map(|point| (end, point))) {
+                        let next = match changes % 3 {
+                            0 => hook(&passes),
+                            1 => Hook::parse("count").expect("it is native"),
+                            _ => {
+                                end.device.detach_hook(point).expect("it is there");
+                                continue;
+                            }
+                        };
+                        end.device.attach_hook(point, next, true).expect("replacing is allowed");
+                    }
+                    changes += 1;
+                }
+                changes
+            });
+            let start = Instant::now();
+            let mut rounds = 0;
+            while start.elapsed() < Duration::from_secs(1) {
+                assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
+                rounds += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(changing.join().expect("no panic") > 10);
+            rounds
+        });
+        assert!(rounds > 10, "{rounds}");
+        for end in &ends {
+            for name in
+                ["rx_xdp_drop", "rx_xdp_aborted", "rx_xdp_malformed", "tx_xdp_drop", "tx_xdp_malformed"]
+            {
+                assert_eq!(end.counter(name), 0, "{name}");
+            }
+            assert!(end.counter("rx_xdp_pass") > 100 && end.counter("tx_xdp_pass") > 100);
+            assert_eq!((end.counter("rx_bad_icrc"), end.counter("rx_unknown_qp")), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn what_is_always_dropped_ends_in_retry_exceeded() {
+    domain::alone("what_is_always_dropped_ends_in_retry_exceeded", || {
+        let cases = [
+            (0, HookPoint::Egress, XdpAction::Drop, "tx_xdp_drop"),
+            (1, HookPoint::Ingress, XdpAction::Drop, "rx_xdp_drop"),
+            (1, HookPoint::Ingress, XdpAction::Aborted, "rx_xdp_aborted"),
+            (1, HookPoint::Egress, XdpAction::Drop, "tx_xdp_drop"),
+        ];
+        for (at, point, action, counter) in cases {
+            let ends = pair(HASTY);
+            assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::Success);
+            ends[at].device.attach_hook(point, hook(&verdict("drops", action)), false).expect("it is free");
+            assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::RetryExcErr, "{point} {action}");
+            assert!(ends[at].counter(counter) >= 8, "{counter}: {}", ends[at].counter(counter));
+        }
+    });
+}
+
+#[test]
+fn a_bad_network_in_both_directions_is_endured() {
+    domain::alone("a_bad_network_in_both_directions_is_endured", || {
+        let ends = pair(PATIENT);
+        let bad = "impair:loss=1%,duplicate=1%,seed=7+impair:delay=10us,jitter=50us,seed=8";
+        for (end, point) in ends.iter().flat_map(|end| HookPoint::ALL.map(|point| (end, point))) {
+            end.device.attach_hook(point, Hook::parse(bad).expect("it is right"), false).expect("it is free");
+        }
+        for round in 0..20_u8 {
+            let bytes: Vec<u8> = (0..MESSAGE).map(|at| at as u8 ^ round).collect();
+            ends[0].buffer.write(0, &bytes);
+            assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
+            let mut arrived = vec![0; MESSAGE];
+            ends[1].buffer.read(0, &mut arrived);
+            assert!(arrived == bytes, "round {round}");
+        }
+        let sum = |name: &str| ends[0].counter(name) + ends[1].counter(name);
+        assert!(sum("rx_xdp_drop") > 0 && sum("tx_xdp_drop") > 0);
+        assert!(sum("rx_xdp_held") > 1000 && sum("tx_xdp_doubled") > 0);
+    });
+}
+
+#[test]
+fn a_hook_may_be_there_before_the_engine() {
+    domain::alone("a_hook_may_be_there_before_the_engine", || {
+        let early = device();
+        early
+            .attach_hook(HookPoint::Ingress, hook(&verdict("first", XdpAction::Pass)), false)
+            .expect("it is free");
+        let refused = early.attach_hook(HookPoint::Ingress, hook(&verdict("second", XdpAction::Pass)), false);
+        assert!(matches!(refused, Err(HookError::Occupied { name, .. }) if name == "first"));
+        let ends = [End::new(early), End::new(device())];
+        ends[0].connect(&ends[1], PATIENT);
+        ends[1].connect(&ends[0], PATIENT);
+        assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::Success);
+        let status = ends[0].device.hooks().expect("it runs");
+        assert_eq!((status.len(), status[0].name.as_str()), (1, "first"));
+        assert_eq!(status[0].counters.packets, ends[0].counter("rx_xdp_packets"));
+        assert!(status[0].counters.packets >= 2);
+    });
+}
+
+#[test]
+fn packets_that_are_bounced_come_back() {
+    domain::alone("packets_that_are_bounced_come_back", || {
+        let ends = pair(HASTY);
+        // Both addresses are the same, so that nothing must be swapped.
+        let bounce = hook(&verdict("bounces", XdpAction::Tx));
+        ends[1].device.attach_hook(HookPoint::Ingress, bounce, false).expect("it is free");
+        assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::RetryExcErr);
+        // Until here: they are addressed to the QP that bounces them, and go round and round.
+        ends[1].device.detach_hook(HookPoint::Ingress).expect("it is there");
+        let bounced = ends[1].counter("tx_xdp_xmit");
+        assert!(bounced > 0 && ends[1].counter("tx_xdp_xmit_errors") == 0);
+        assert_eq!(ends[1].counter("rx_xdp_tx"), bounced);
+    });
+}
+
+#[test]
+fn a_detour_over_another_process_ends_where_it_should() {
+    domain::alone("a_detour_over_another_process_ends_where_it_should", || {
+        let ends = pair(PATIENT);
+        let slots = ends.each_ref().map(|end| end.qp.qpn().value() >> 16);
+        assert_ne!(slots[0], slots[1]);
+        let detour = program("detour", |asm| {
+            let slots_map = asm.map(MapDef::cpumap("slots", 64));
+            asm.load_map(Reg::R1, slots_map).mov(Reg::R2, slots[0] as i32).mov(Reg::R3, 0);
+            asm.call(Helper::RedirectMap).exit();
+        });
+        ends[1].device.attach_hook(HookPoint::Ingress, hook(&detour), false).expect("it is free");
+        assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::Success);
+        assert!(ends[1].counter("rx_xdp_redirect") >= 2);
+        assert_eq!(ends[1].counter("rx_xdp_redirect_errors") + ends[1].counter("rx_xdp_redirect_nobody"), 0);
+    });
+}
+
+#[test]
+fn a_running_process_takes_hooks_from_outside() {
+    domain::alone("a_running_process_takes_hooks_from_outside", || {
+        let ends = pair(PATIENT);
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        let pid = std::process::id();
+        let found = Remote::find(&domain, Some(pid));
+        assert_eq!(found.len(), 2, "two engines in one process");
+        let slot = (ends[1].qp.qpn().value() >> 16) as u8;
+        let remote = Remote::connect(&domain, pid, slot).expect("it listens");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
+                }
+            });
+            let plan = HookPlan::read("count+impair:seed=1").expect("native stages");
+            remote.attach(HookPoint::Ingress, &plan, false).expect("it is free");
+            let refused = remote.attach(HookPoint::Ingress, &plan, false).expect_err("it is taken");
+            assert_eq!(refused.to_string(), "ingress has a program already: count+impair:seed=1");
+            assert!(refused.remedy().expect("there is one").contains("--replace"));
+            remote.attach(HookPoint::Ingress, &plan, true).expect("replacing is allowed");
+            let start = Instant::now();
+            while remote.hooks().expect("it answers")[0].counters.pass < 1000 {
+                assert!(start.elapsed() < PATIENCE, "no traffic is seen");
+            }
+            remote.detach(HookPoint::Ingress).expect("it is there");
+            assert_eq!(remote.hooks().expect("it answers"), []);
+            assert_eq!(
+                remote.detach(HookPoint::Ingress).expect_err("it is gone").to_string(),
+                "ingress has no program"
+            );
+            stop.store(true, Ordering::Relaxed);
+        });
+        let remains = ends[1].counter("rx_xdp_drop");
+        drop(ends);
+        assert_eq!(remains, 0);
+        // The names go with the engines.
+        let start = Instant::now();
+        while !Remote::find(&domain, Some(pid)).is_empty() {
+            assert!(start.elapsed() < PATIENCE, "a name remains");
+        }
+    });
+}
