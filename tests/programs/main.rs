@@ -9,6 +9,7 @@ mod case;
 mod cli;
 mod cycles;
 mod devices;
+mod hooks;
 mod kill;
 mod mckey;
 mod perftest;
@@ -86,6 +87,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(xsk::cases());
+    cases.extend(hooks::cases(scale));
     cases
 }
 

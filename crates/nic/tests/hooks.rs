@@ -267,7 +267,7 @@ fn a_detour_over_another_process_ends_where_it_should() {
         let slots = ends.each_ref().map(|end| end.qp.qpn().value() >> 16);
         assert_ne!(slots[0], slots[1]);
         let detour = program("detour", |asm| {
-            let slots_map = asm.map(MapDef::cpumap("slots", 64));
+            let slots_map = asm.map(MapDef::cpumap("slots", 256));
             asm.load_map(Reg::R1, slots_map).mov(Reg::R2, slots[0] as i32).mov(Reg::R3, 0);
             asm.call(Helper::RedirectMap).exit();
         });

@@ -1,0 +1,119 @@
+//! Hooks of unmodified programs: a bad network that they endure, and one that is attached while they run.
+
+use std::time::Duration;
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::{Ended, eventually};
+use serde_json::Value;
+
+use crate::case::{Case, LONG, SHORT, Scale, Spread, good, places, roxie, says};
+
+/// Time for the first packets of a program that measures.
+const TRAFFIC_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for place in places(scale, Spread::Two) {
+        cases.push(Case::new(place, "rping with 1 % loss in each direction", "rping", move |lab, name| {
+            lossy(lab, &place, name)
+        }));
+    }
+    let place = Place::new(Topology::TwoHosts, Family::V4, User::Ordinary);
+    cases.push(Case::new(
+        place,
+        "hooks attached to a running ib_write_bw",
+        "ib_write_bw",
+        move |lab, name| running(lab, &place, name),
+    ));
+    cases.push(Case::new(place, "a hook that does not exist", "rping", move |lab, name| {
+        let words = ["env", "ROXIE_INGRESS=/no/such/file.o", "rping", "-s", "-C", "1"];
+        let ended = start(lab, &place, Side::Server, name, &words)?.wait(SHORT);
+        if ended.succeeded() {
+            return Err(format!("it started\n{}", ended.describe()));
+        }
+        says(&ended, "/no/such/file.o: No such file or directory")
+    }));
+    cases
+}
+
+/// Every 100th packet is lost on its way in, and every 100th on its way out, of both sides.
+fn lossy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let hooks =
+        ["env", "ROXIE_STATS=1", "ROXIE_INGRESS=impair:loss=1%,seed=1", "ROXIE_EGRESS=impair:loss=1%,seed=2"];
+    let common = ["-a", address, "-p", &port, "-C", "300", "-V"];
+    let both = Pair {
+        name,
+        server: [&hooks[..], &["rping", "-s"], &common].concat(),
+        client: [&hooks[..], &["rping", "-c"], &common].concat(),
+        ready: Ready::Cm(port.parse().map_err(|_| "a port")?),
+        limit: LONG,
+    }
+    .run(lab, place)?;
+    says(&both.client, "roxie: rx_xdp_drop ")?;
+    says(&both.client, "roxie: tx_xdp_drop ")
+}
+
+/// Counts first, refuses a second hook, and loses everything in the end.
+fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "30"];
+    let mut server = start(lab, place, Side::Server, name, &common)?;
+    wait_ready(&mut server, Ready::Tcp(port))?;
+    let mut client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
+    let hook = |words: &[&str]| roxie(lab, place, Side::Client, "hook", &[&["hook"], words].concat());
+
+    let mut found = None;
+    eventually(TRAFFIC_MAX, || {
+        found = hook(&["list", "--json"]).and_then(good).ok().and_then(|ended| only_process(&ended));
+        found.is_some()
+    });
+    let pid = found
+        .ok_or_else(|| format!("no process to be hooked\n{}", client.wait(Duration::ZERO).describe()))?;
+    for point in ["ingress", "egress"] {
+        good(hook(&["attach", &pid, point, "count"])?)?;
+        let refused = hook(&["attach", &pid, point, "impair:loss=1%"])?;
+        if refused.succeeded() {
+            return Err(format!("a second hook was attached\n{}", refused.describe()));
+        }
+        says(&refused, &format!("{point} has a program already: count"))?;
+    }
+    let mut last = None;
+    let counted = eventually(TRAFFIC_MAX, || {
+        let stats = hook(&["stats", &pid, "--json"]).and_then(good);
+        let seen = stats.as_ref().is_ok_and(|ended| packets(ended).is_some_and(|packets| packets > 1000));
+        last = Some(stats);
+        seen
+    });
+    if !counted {
+        return Err(format!("the hooks count nothing: {last:?}"));
+    }
+    good(hook(&["detach", &pid, "ingress"])?)?;
+    good(hook(&["attach", &pid, "egress", "impair:loss=100%", "--replace"])?)?;
+    let ended = client.wait(LONG);
+    server.wait(Duration::ZERO);
+    if ended.succeeded() {
+        return Err(format!("it ended well without a single packet\n{}", ended.describe()));
+    }
+    // IBV_WC_RETRY_EXC_ERR
+    says(&ended, "Failed status 12")
+}
+
+/// The one process that `roxie hook list --json` shows.
+fn only_process(ended: &Ended) -> Option<String> {
+    let rows: Value = serde_json::from_str(&ended.output).ok()?;
+    match rows.as_array()?.as_slice() {
+        [row] => Some(row["pid"].as_u64()?.to_string()),
+        _ => None,
+    }
+}
+
+/// Fewest packets that a hook has seen.
+fn packets(ended: &Ended) -> Option<u64> {
+    let rows: Value = serde_json::from_str(&ended.output).ok()?;
+    let hooks = rows.get(0)?["hooks"].as_array()?;
+    hooks.iter().map(|hook| hook["counters"]["packets"].as_u64()).min().flatten()
+}
