@@ -11,6 +11,7 @@ mod cycles;
 mod devices;
 mod hooks;
 mod kill;
+mod lab;
 mod mckey;
 mod perftest;
 mod pingpong;
@@ -78,6 +79,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = devices::cases();
     cases.extend(cli::cases());
     cases.extend(reasons::cases());
+    cases.extend(lab::cases());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucmatose::cases(scale));

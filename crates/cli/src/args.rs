@@ -9,6 +9,7 @@ use roxie::port::PortChoice;
 use roxie_cli::capture::CaptureArgs;
 
 use crate::hook::args::{HookArgs, HookToolArgs};
+use crate::lab::args::{HoldArgs, LabArgs};
 use crate::xdp::args::XdpArgs;
 
 /// RDMA without RDMA hardware.
@@ -57,7 +58,11 @@ pub(crate) enum Command {
     Xdp(XdpArgs),
     Hook(HookToolArgs),
     Capture(CaptureArgs),
+    Lab(LabArgs),
     Demo(DemoArgs),
+    /// The process that holds a lab.
+    #[command(hide = true, name = "lab-hold")]
+    LabHold(HoldArgs),
     /// The passive process of the demo.
     #[command(hide = true, name = "demo-server")]
     DemoServer(DemoRoleArgs),

@@ -70,7 +70,7 @@ impl Libraries {
 }
 
 /// A directory of this user's own, mode 0700, under `XDG_RUNTIME_DIR` or `/tmp/roxie-<uid>`.
-fn private_dir(name: &str) -> Outcome<PathBuf> {
+pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     let uid = Uid::effective();
     let base = match runtime_dir(uid) {
         Some(runtime) => runtime.join("roxie"),
@@ -80,6 +80,11 @@ fn private_dir(name: &str) -> Outcome<PathBuf> {
     let dir = base.join(name);
     own(&dir, uid)?;
     Ok(dir)
+}
+
+/// Whether `XDG_RUNTIME_DIR` is there and this user's.
+pub(crate) fn has_runtime_dir() -> bool {
+    runtime_dir(Uid::effective()).is_some()
 }
 
 /// `XDG_RUNTIME_DIR` if it is this user's: `su` leaves somebody else's in the environment.

@@ -8,6 +8,7 @@ mod devinfo;
 mod doctor;
 mod env;
 mod hook;
+mod lab;
 mod library;
 mod netdev;
 mod run;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         Command::Xdp(args) => xdp::run(&args),
         Command::Hook(args) => hook::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Lab(args) => lab::lab(&args),
+        Command::LabHold(args) => lab::hold(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),

@@ -1,5 +1,6 @@
 //! `roxie run`: replaces itself by a program that finds our verbs libraries first.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -19,13 +20,20 @@ const NOT_FOUND: u8 = 127;
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    let variables = env::variables(&args.device, &args.port, &args.hooks)?;
-    let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
+    become_command(&args.command, env::variables(&args.device, &args.port, &args.hooks)?)
+}
+
+/// Becomes a command with `variables` in its environment; returns only if that failed.
+pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str, OsString)>) -> Outcome {
+    let (program, arguments) = command.split_first().ok_or_else(|| Failure::new("no command given"))?;
     if program.is_empty() {
         return Err(Failure::new("the command is an empty word").code(NOT_FOUND));
     }
     let found = search(Path::new(program));
-    if let Some(warning) = found.as_deref().and_then(blind_to_us) {
+    // Without variables of ours it is not to see the device.
+    let shall_see = variables.iter().any(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let warning = found.as_deref().filter(|_| shall_see).and_then(blind_to_us);
+    if let Some(warning) = warning {
         eprintln!("roxie: warning: {warning}");
     }
     let error = Command::new(program).args(arguments).envs(variables).exec();

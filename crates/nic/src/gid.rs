@@ -274,6 +274,7 @@ mod tests {
             mtu: 1500,
             mac,
             is_up: true,
+            is_running: true,
             is_loopback,
             is_ethernet: !is_loopback,
             has_neighbours: !is_loopback,

@@ -13,6 +13,7 @@ mod emit;
 mod error;
 mod forward;
 mod frame;
+mod lose;
 mod police;
 mod sample;
 mod select;
@@ -21,6 +22,7 @@ pub use action::{Action, Pick, Target};
 pub use count::{COUNTERS, Counter};
 pub use error::RecipeError;
 pub use forward::PORTS;
+pub use lose::Lose;
 pub use police::{ACCESS, Access, BUCKETS, Police, source_key};
 pub use sample::{SAMPLE_STATE, SAMPLES, Sample, SampleHeader};
 pub use select::{ADDRESSES, SLOTS, Select};
@@ -57,6 +59,8 @@ pub enum Stage {
     Sample(Sample),
     /// Sources are let in or dropped by prefix. Needs [`Select::Ip`] or [`Select::Roce`].
     Access(Access),
+    /// Packets are lost at random.
+    Lose(Lose),
     /// A source that sends faster than it may is dropped. Needs [`Select::Ip`] or [`Select::Roce`].
     Police(Police),
 }
@@ -104,6 +108,7 @@ impl Recipe {
                 Stage::Owned => select::owned(self.select, &mut emit)?,
                 Stage::Sample(sample) => sample.emit(&mut emit)?,
                 Stage::Access(access) => access.emit(self.select, &mut emit)?,
+                Stage::Lose(lose) => lose.emit(&mut emit)?,
                 Stage::Police(police) => police.emit(self.select, &mut emit)?,
             }
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::recipe::{ACCESS, ADDRESSES, Counter, SAMPLES, SLOTS, SampleHeader, source_key};
-use crate::recipe::{Access, Action, Pick, Police, Recipe, Sample, Select, Stage, Target};
+use crate::recipe::{Access, Action, Lose, Pick, Police, Recipe, Sample, Select, Stage, Target};
 use crate::{ProgramKind, UpdateMode, XdpAction};
 
 const PORT: u16 = 4791;
@@ -411,4 +411,25 @@ fn what_cannot_be_forwarded_passes_unchanged() {
     let not_a_port = forward();
     not_a_port.map("ports").delete(&word(12)).unwrap();
     passes(&mut { not_a_port }, &Frame::default().bytes());
+}
+
+/// Of the 2^32 values of the random number, the share that is asked for is unlucky.
+#[test]
+fn losing_takes_its_share_of_the_random_numbers() {
+    for (per_million, last_unlucky) in [(1, 4293), (10_000, 42_949_671), (999_999, u32::MAX - 4295)] {
+        let stages = vec![Stage::Lose(Lose { per_million })];
+        let mut lose = loaded(&Recipe { stages, ..Recipe::verdict(XdpAction::Pass) });
+        for (random, expected) in
+            [(0, XdpAction::Drop), (last_unlucky, XdpAction::Drop), (last_unlucky + 1, XdpAction::Pass)]
+        {
+            lose.world.random = random;
+            let (outcome, _) = lose.run(&Frame::default().bytes());
+            assert_eq!(outcome.action(), expected, "{per_million} {random}");
+        }
+    }
+    for per_million in [0, 1_000_000] {
+        let stages = vec![Stage::Lose(Lose { per_million })];
+        let recipe = Recipe { stages, ..Recipe::verdict(XdpAction::Pass) };
+        assert!(recipe.program("lose", ProgramKind::Xdp).is_err(), "{per_million}");
+    }
 }

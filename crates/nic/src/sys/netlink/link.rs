@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Netlink;
-use super::message::{each_attribute, put_attribute, text_of, u32_at};
+use super::message::{NLA_F_NESTED, each_attribute, put_attribute, text_of, u32_at};
 
 /// A network interface.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Administratively up.
     pub is_up: bool,
+    /// Up, and there is a carrier: packets leave.
+    pub is_running: bool,
     /// The loopback interface.
     pub is_loopback: bool,
     /// Frames begin with an Ethernet header.
@@ -89,8 +91,6 @@ const XDP_ATTACHED_HW: u8 = 3;
 const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
 /// Refuse if the program is not the expected one.
 const XDP_FLAGS_REPLACE: u32 = 1 << 4;
-/// linux/netlink.h: the attribute holds attributes.
-const NLA_F_NESTED: u16 = 1 << 15;
 
 impl Netlink {
     /// All interfaces.
@@ -191,6 +191,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         mtu: 0,
         mac: [0; 6],
         is_up: flags & libc::IFF_UP as u32 != 0,
+        is_running: flags & libc::IFF_RUNNING as u32 != 0,
         is_loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
         has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,

@@ -3,6 +3,8 @@
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// linux/netlink.h: the attribute holds attributes.
+pub(super) const NLA_F_NESTED: u16 = 1 << 15;
 pub(super) const HEADER_LEN: usize = mem::size_of::<libc::nlmsghdr>();
 
 /// A request ready to be sent.

@@ -6,6 +6,7 @@
 mod counters;
 mod events;
 mod link;
+mod make;
 mod message;
 mod neighbour;
 mod netdev;
@@ -14,6 +15,7 @@ mod route;
 pub use counters::LinkCounters;
 pub use events::{AddressMonitor, NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};
+pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;
 pub use netdev::{XdpFeatures, xdp_features};
 pub use route::{Address, Route};

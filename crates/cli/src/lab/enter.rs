@@ -1,0 +1,68 @@
+//! `roxie lab exec`: becoming a program on a host.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::args::ExecArgs;
+use super::spec::NETDEV;
+use super::state::{Host, State, directory, hosts_file};
+use crate::args::{DeviceArgs, PortArgs};
+use crate::failure::{During, Failure, Outcome};
+use crate::hook::args::HookArgs;
+use crate::library::has_runtime_dir;
+use crate::{env, run};
+
+/// Becomes the command; returns only if that failed.
+pub(super) fn exec(args: &ExecArgs) -> Outcome {
+    let Some(state) = State::load(&args.lab)? else { return Err(super::no_lab(&args.lab)) };
+    let Some(host) = state.hosts_up.iter().find(|host| host.name == args.host) else {
+        let names: Vec<&str> = state.hosts_up.iter().map(|host| host.name.as_str()).collect();
+        return Err(Failure::new(format!("lab '{}' has no host '{}'", args.lab, args.host))
+            .hint(format!("there are: {}", names.join(", "))));
+    };
+    // As the user we are outside: the libraries' directory belongs to that one.
+    let mut variables = if args.run { device_variables()? } else { Vec::new() };
+    if state.user_namespace && !has_runtime_dir() {
+        // In there we are user 0, whose default directory is not ours.
+        let own = directory()?.parent().map(OsString::from);
+        variables.extend(own.map(|own| ("XDG_RUNTIME_DIR", own)));
+    }
+    enter(&state, host)?;
+    run::become_command(&args.command, variables)
+}
+
+fn device_variables() -> Outcome<Vec<(&'static str, OsString)>> {
+    let mut variables = env::variables(&DeviceArgs::default(), &PortArgs::default(), &HookArgs::default())?;
+    variables.push(("ROXIE_NETDEV", NETDEV.into()));
+    Ok(variables)
+}
+
+fn enter(state: &State, host: &Host) -> Outcome {
+    let gone = || format!("entering {}", host.name);
+    let net = File::open(state.namespace(host)).during(&gone())?;
+    let hosts = hosts_file(&state.spec.name)?;
+    if state.user_namespace {
+        let user = File::open(format!("/proc/{}/ns/user", state.pid)).during(&gone())?;
+        setns(user, CloneFlags::CLONE_NEWUSER).during(&gone())?;
+    }
+    setns(net, CloneFlags::CLONE_NEWNET).during(&gone())?;
+    unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace")?;
+    const NOTHING: Option<&Path> = None;
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(NOTHING, "/", NOTHING, slave, NOTHING).during("making mounts private")?;
+    // What /sys shows of the network belongs to whoever mounts it. Where that is not allowed (a container with parts of
+    // /sys hidden), it stays the outer one, which few programs look at.
+    if mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NOTHING).is_err() {
+        let _busy = umount2("/sys", MntFlags::MNT_DETACH);
+        let _hidden = mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NOTHING);
+    }
+    if Path::new("/etc/hosts").exists() {
+        mount(Some(&hosts), "/etc/hosts", NOTHING, MsFlags::MS_BIND, NOTHING)
+            .during("putting the hosts' names into /etc/hosts")?;
+    }
+    Ok(())
+}

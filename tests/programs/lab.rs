@@ -1,0 +1,138 @@
+//! `roxie lab`: hosts that programs run on, as root and without any privilege, and nothing left of them.
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::Ended;
+use serde_json::Value;
+
+use crate::case::{Case, good, roxie, says};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let case = |user, what, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
+        let place = Place::new(Topology::Loopback, Family::V4, user);
+        Case::new(place, what, program, move |lab, name| run(lab, &place, name))
+    };
+    for user in [User::Root, User::Ordinary] {
+        cases.extend([
+            case(user, "roxie lab joins programs", "rping", joins),
+            case(user, "roxie lab up and down as often as one likes", "flock", idempotent),
+            case(user, "roxie lab interrupted", "timeout", interrupted),
+        ]);
+    }
+    cases.extend([
+        case(User::Root, "roxie lab loses packets", "ib_write_bw", loses),
+        case(User::Ordinary, "roxie lab without privileges says what it cannot", "sh", cannot),
+    ]);
+    cases
+}
+
+/// Runs a script in which `$roxie` is the program and `$lab` a name nobody else uses; the lab is removed at the end.
+fn script(lab: &Lab, place: &Place, name: &str, text: &str) -> Result<Ended, String> {
+    let roxie_is = lab.roxie().display().to_string();
+    let text = format!(
+        "set -e; roxie={roxie_is}; lab=t{}; trap '$roxie lab down $lab >/dev/null' EXIT\n{text}",
+        lab.port()
+    );
+    roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", &text])
+}
+
+fn joins(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(script(
+        lab,
+        place,
+        name,
+        "$roxie lab up $lab --hosts 3 --mtu 9000 --ipv6
+         $roxie lab exec --lab $lab h2 -- ls /sys/class/net | tr '\\n' ' '
+         $roxie lab exec --lab $lab h1 --run -- rping -s -a h1 -C 10 -V & server=$!
+         sleep 0.5; $roxie lab exec --lab $lab h3 --run -- rping -c -a h1 -C 10 -V; wait $server
+         $roxie lab exec --lab $lab h1 -- $roxie run -- rping -s -a fd77::1 -C 10 -V & server=$!
+         sleep 0.5; $roxie lab exec --lab $lab h2 -- $roxie run -- rping -c -a fd77::1 -C 10 -V; wait $server
+         $roxie lab exec --lab $lab h1 --run -- ibv_devinfo
+         $roxie lab exec --lab $lab h1 -- sh -c 'exit 7' || echo code $?",
+    )?)?;
+    ["3 hosts, MTU 9000", "h3    10.77.0.3 fd77::3", "eth0 lo", "active_mtu:\t\t4096", "code 7"]
+        .iter()
+        .try_for_each(|fact| says(&ended, fact))
+}
+
+fn idempotent(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(script(
+        lab,
+        place,
+        name,
+        "$roxie lab down $lab
+         $roxie lab up $lab >/dev/null; first=$($roxie lab list --json); $roxie lab up $lab
+         [ \"$first\" = \"$($roxie lab list --json)\" ] && echo the same
+         $roxie lab up $lab --hosts 4 2>&1 || echo code $?
+         $roxie lab exec --lab $lab h7 -- true 2>&1 || true
+         $roxie lab exec --lab $lab h1 -- sleep 60 & guest=$!
+         $roxie lab exec --lab $lab h1 -- sh -c \"$roxie lab down $lab\" 2>&1 || true
+         sleep 0.1; $roxie lab down $lab; wait $guest || echo guest $?
+         $roxie lab exec --lab $lab h1 -- true 2>&1 || true
+         $roxie lab down $lab
+         exec 9>${TMPDIR:-/tmp}/$lab.flock; flock 9; $roxie lab up $lab >/dev/null; exec 9>&-
+         flock -n ${TMPDIR:-/tmp}/$lab.flock echo nothing inherited; rm ${TMPDIR:-/tmp}/$lab.flock",
+    )?)?;
+    let facts = [
+        "the same",
+        "a lab is up that is not what is wanted",
+        "code 1",
+        "has no host 'h7'\n       there are: h1, h2",
+        "guest 143",
+        "' is up\n       roxie lab up ",
+        "nothing inherited",
+    ];
+    facts.iter().try_for_each(|fact| says(&ended, fact))?;
+    // Root of a user namespace is another user, who has no labs.
+    if place.user == User::Root { says(&ended, "this shell is on one of its hosts") } else { Ok(()) }
+}
+
+/// Whenever the command that makes a lab is killed, the lab is there or nothing of it is.
+fn interrupted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    good(script(
+        lab,
+        place,
+        name,
+        "holders() { grep -lz \"[{]\\\"name\\\":\\\"$lab\\\"\" /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
+         for delay in 0.001 0.004 0.008 0.012 0.016 0.02 0.03 0.05; do
+             timeout -s KILL $delay $roxie lab up $lab --hosts 8 >/dev/null 2>&1 || true
+             sleep 0.1
+             up=$($roxie lab list | grep -c \"^$lab:\") || true
+             [ $(holders) = $up ] || { echo \"killed after $delay s: $up labs, $(holders) holders\"; exit 1; }
+             $roxie lab down $lab >/dev/null
+             [ $(holders) = 0 ] || { echo something is left; exit 1; }
+         done",
+    )?)
+    .map(drop)
+}
+
+fn loses(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(script(
+        lab,
+        place,
+        name,
+        "$roxie lab up $lab --loss 1/1000
+         $roxie lab exec --lab $lab h1 --run -- ib_write_bw -n 500 >/dev/null & server=$!
+         sleep 0.5; export ROXIE_STATS=1
+         $roxie lab exec --lab $lab h2 --run -- ib_write_bw -n 500 10.77.0.1; wait $server
+         $roxie lab exec --lab $lab h2 -- $roxie devinfo --json",
+    )?)?;
+    says(&ended, "loss 0.1% (by XDP)")?;
+    // 500 messages of 64 packets: 32 lost on average, none once in 10^13 runs.
+    says(&ended, "retransmitted_pkts")
+}
+
+fn cannot(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = script(lab, place, name, "$roxie lab up $lab --loss 1% || $roxie lab list --json")?;
+    if ended.output.contains("by netem") {
+        return Ok(());
+    }
+    says(&ended, "no loss: XDP programs cannot be loaded here, and the kernel has no netem")?;
+    let nothing =
+        ended.output.lines().last().and_then(|line| serde_json::from_str::<Value>(line.trim()).ok());
+    if nothing == Some(Value::Array(Vec::new())) {
+        return Ok(());
+    }
+    Err(format!("something is left\n{}", ended.describe()))
+}
