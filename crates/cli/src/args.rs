@@ -195,8 +195,8 @@ pub(crate) struct DevinfoArgs {
 /// Say what works on this machine and what does not
 ///
 /// Looks at the kernel, UDP segmentation offload, port 4791 and who has it, limits of this process, socket
-/// buffers, network interfaces and the path MTU each gives, the libraries, kernel Soft-RoCE, and user
-/// namespaces. Changes nothing. Every line that is not 'ok' says what to do.
+/// buffers, network interfaces, the path MTU each gives and its XDP modes, the privileges for AF_XDP, the libraries,
+/// kernel Soft-RoCE, and user namespaces. Changes nothing. Every line that is not 'ok' says what to do.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:

@@ -3,6 +3,7 @@
 mod device;
 mod port;
 mod system;
+mod xdp;
 
 use serde::Serialize;
 
@@ -67,6 +68,7 @@ struct Report {
 pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     let mut checks = system::checks();
     checks.extend(port::checks());
+    checks.extend(xdp::checks());
     checks.extend(device::checks(&args.device));
     let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
     let report = Report { ok: bad == 0, checks };

@@ -103,7 +103,10 @@ fn memlock() -> Check {
         Ok((soft, _)) => format!("{} KiB", soft >> 10),
         Err(error) => error.to_string(),
     };
-    Check::note("RLIMIT_MEMLOCK", format!("{text}; does not matter, memory regions are not pinned"))
+    Check::note(
+        "RLIMIT_MEMLOCK",
+        format!("{text}; does not matter for UDP sockets, memory regions are not pinned"),
+    )
 }
 
 fn user_namespaces() -> Check {

@@ -1,0 +1,118 @@
+//! What AF_XDP could do here: the privileges of this process, and of each interface the modes and who is there.
+
+use std::fs;
+use std::io;
+
+use roxie::port::XskError;
+use roxie::sys::bpf::Program;
+use roxie::sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, xdp_features};
+
+use super::Check;
+
+pub(super) fn checks() -> Vec<Check> {
+    let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let mut checks = vec![privileges(Capabilities::effective(), is_initial_user_namespace())];
+    checks.extend(links.iter().filter(|link| link.is_ethernet).map(interface));
+    checks
+}
+
+/// What AF_XDP sockets and their program need (capabilities(7); programs since 5.8, before that CAP_SYS_ADMIN).
+fn privileges(held: Capabilities, initial: bool) -> Check {
+    const NAME: &str = "AF_XDP";
+    let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
+    let missing: Vec<String> = [Capability::Bpf, Capability::NetAdmin, Capability::NetRaw]
+        .into_iter()
+        .filter(|one| !has(*one))
+        .map(|one| one.to_string())
+        .collect();
+    if missing.is_empty() && initial {
+        return Check::ok(NAME, "this process may use it: roxie run --port xsk");
+    }
+    let text = if missing.is_empty() {
+        "not for root of a user namespace, who may not load programs".to_owned()
+    } else {
+        format!("not for this process, which lacks {}", missing.join(", "))
+    };
+    // The words of the port itself, should it be tried.
+    let refused = io::Error::from_raw_os_error(nix::libc::EPERM);
+    let remedy = XskError::Socket { step: "socket", error: refused }.remedy();
+    Check { remedy: Some(format!("only for --port xsk: {remedy}")), ..Check::note(NAME, text) }
+}
+
+/// user_namespaces(7): the first one maps every id to itself.
+fn is_initial_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+fn interface(link: &Link) -> Check {
+    const NAME: &str = "XDP";
+    let modes = match xdp_features(link.index) {
+        Ok(features) => modes(features),
+        Err(_) => "generic mode; the kernel does not tell about others (before 6.3)".to_owned(),
+    };
+    let text = format!("{}: {modes}", link.name);
+    let Some(there) = link.xdp.first() else { return Check::ok(NAME, text) };
+    let name = Program::by_id(there.program_id).and_then(|program| program.info()).map(|info| info.name);
+    occupied(&text, there, name.ok().as_deref())
+}
+
+fn modes(features: XdpFeatures) -> String {
+    let zero_copy = if features.zero_copy() { "zero-copy" } else { "with copying" };
+    let mut modes = vec!["generic"];
+    if features.native() {
+        modes.push("native");
+    }
+    if features.offload() {
+        modes.push("offload");
+    }
+    let jumbo = if features.rx_fragments() { ", packets in several buffers" } else { "" };
+    format!("{} mode; AF_XDP {zero_copy}{jumbo}", modes.join(", "))
+}
+
+/// There is a program. Ours come and go with their processes.
+fn occupied(text: &str, there: &AttachedXdp, name: Option<&str>) -> Check {
+    const NAME: &str = "XDP";
+    let AttachedXdp { mode, program_id: id } = there;
+    let whose = name.map_or_else(|| format!("program {id}"), |name| format!("program {id} ({name})"));
+    let text = format!("{text}; {whose} is on it in {mode} mode");
+    if name.is_some_and(|name| name.starts_with("roxie_")) {
+        return Check::ok(NAME, text);
+    }
+    Check::warn(
+        NAME,
+        text,
+        "--port xsk cannot have this interface meanwhile; 'roxie xdp list' and 'detach' help",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use roxie::sys::XdpMode;
+
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_strangers_program_is_pointed_out() {
+        let there = AttachedXdp { mode: XdpMode::Native, program_id: 7 };
+        let check = occupied("eth0: generic mode", &there, Some("xdp_filter"));
+        assert_eq!(check.status, Status::Warn);
+        assert_eq!(check.text, "eth0: generic mode; program 7 (xdp_filter) is on it in native mode");
+        assert_eq!(occupied("eth0", &there, Some("roxie_steer")).status, Status::Ok);
+        // An ordinary user does not learn the name.
+        assert_eq!(occupied("eth0", &there, None).status, Status::Warn);
+    }
+
+    #[test]
+    fn missing_privileges_are_no_fault() {
+        let own = privileges(Capabilities::effective(), false);
+        assert!(own.status == Status::Note && own.remedy.is_some(), "{own:?}");
+        assert!(own.text.starts_with("not for"), "{own:?}");
+    }
+
+    #[test]
+    fn an_interface_without_abilities_has_generic_mode() {
+        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP with copying");
+    }
+}
