@@ -11,7 +11,7 @@ use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Ended, Running, eventually};
 
-use crate::case::{Case, LONG, SHORT, good, says};
+use crate::case::{Case, LONG, SHORT, good, roxie, says};
 use crate::kill::{PING_BYTES, RETRY_EXCEEDED, STREAM_BYTES, flowing};
 
 /// Bytes that TCP carries each way beside the device, and datagrams that are sent back one by one.
@@ -87,6 +87,8 @@ fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     .run(lab, place)?;
     let mode = if place.ports[0] == Port::Native { "native" } else { "generic" };
+    let words = ["devinfo", "--netdev", lab.netdev(place), "--port", "xsk", "--xdp-mode", mode];
+    says(&good(roxie(lab, place, Side::Server, name, &words)?)?, &format!("xsk, {mode} mode, copy"))?;
     for side in [&both.server, &both.client] {
         says(side, &format!("roxie: port xsk, {mode} mode, copy"))?;
         // Three messages each way per ping, of which the first may have waited for the neighbour.
@@ -121,6 +123,9 @@ fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if !told.contains(&beside) {
         return Err(format!("'{beside}' is not in\n{told}"));
     }
+    let devinfo = ["devinfo", "--netdev", lab.netdev(place), "--port", "xsk"];
+    let foreseen = format!("udp (no AF_XDP: process {} has it)", servers[0].pid());
+    says(&good(roxie(lab, place, Side::Server, name, &devinfo)?)?, &foreseen)?;
     for side in [Side::Client, Side::Server] {
         for word in &words {
             let mut clients = Vec::new();
@@ -291,5 +296,9 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         }
         says(&ended, words)?;
     }
-    Ok(())
+    let words = ["devinfo", "--netdev", "veth0", "--port", "xsk"];
+    says(
+        &good(roxie(lab, place, Side::Server, name, &words)?)?,
+        "none: AF_XDP privileges: Operation not permitted (os error 1) (run as root, or add CAP_BPF",
+    )
 }

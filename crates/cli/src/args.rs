@@ -171,7 +171,7 @@ pub(crate) struct EnvArgs {
 
 /// Show the device, its port, GIDs and limits
 ///
-/// What ibv_devinfo would show, without needing it. Opens no socket.
+/// What ibv_devinfo would show, without needing it, and what would move the packets. Opens no port.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:
@@ -179,11 +179,15 @@ Examples:
           Device, port and GIDs
   roxie devinfo -v --netdev lo
           The limits too, of the device on the loopback interface
+  roxie devinfo --netdev eth0 --port auto
+          Whether AF_XDP would work on eth0, and if not, why
   roxie devinfo --json | jq -r '.gids[].ip'
           The addresses peers can use")]
 pub(crate) struct DevinfoArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) port: PortArgs,
     /// Also the limits
     #[arg(long, short)]
     pub(crate) verbose: bool,

@@ -1,16 +1,18 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
+use roxie::port::Outlook;
 use roxie::verbs::{Context, Device};
 use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
 /// Prints what the device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let context = open(&args.device)?;
-    let value = describe(&context);
+    let outlook = Outlook::new(args.port.choice()?, &context.device().gids()).during("the interface")?;
+    let value = describe(&context, &outlook);
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
         return Ok(());
@@ -39,7 +41,7 @@ pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
         .map_err(|error| Failure::of_device("opening the device", &error))
 }
 
-fn describe(context: &Context) -> Value {
+fn describe(context: &Context, outlook: &Outlook) -> Value {
     let (device, port) = (context.query_device(), context.query_port());
     let netdev = context.device().gids();
     let gids: Vec<Value> = context
@@ -60,6 +62,7 @@ fn describe(context: &Context) -> Value {
         },
         "port": {
             "state": if port.active { "active" } else { "down" },
+            "packets_by": outlook.to_string(),
             "netdev_mtu": netdev.mtu,
             "max_mtu": port.max_mtu.bytes(),
             "active_mtu": port.active_mtu.bytes(),

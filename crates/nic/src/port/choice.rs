@@ -117,7 +117,7 @@ pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> i
                 notice(format_args!("AF_XDP on {name} in generic mode: {why}"));
             }
             if let Some(why) = port.not_zero_copy() {
-                eprintln!("roxie: AF_XDP on {name} with copying: {why}");
+                notice(format_args!("AF_XDP on {name} with copying: {why}"));
             }
             return Ok(Box::new(port));
         }

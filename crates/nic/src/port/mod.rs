@@ -11,6 +11,7 @@ pub(crate) mod choice;
 mod dead;
 mod flow_table;
 mod headers;
+mod outlook;
 mod udp;
 mod xsk;
 
@@ -18,6 +19,7 @@ pub use choice::{BadVariable, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
 pub use headers::Headers;
 pub(crate) use headers::train_of;
+pub use outlook::Outlook;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 

@@ -106,13 +106,7 @@ pub(super) fn occupied(netlink: &mut Netlink, ifindex: u32, error: &io::Error) -
     if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
         return None;
     }
-    let there = *netlink.link(ifindex).ok()?.xdp.first()?;
-    let name = Program::by_id(there.program_id).and_then(|program| program.info());
-    Some(AttachError::Occupied {
-        id: there.program_id,
-        name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
-        mode: there.mode,
-    })
+    netlink.link(ifindex).ok()?.xdp.first().map(|there| AttachError::occupied(*there))
 }
 
 fn link(ifindex: u32, program: &Program, mode: XdpMode) -> Result<XdpLink, AttachError> {

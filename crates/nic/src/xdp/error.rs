@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-use crate::sys::XdpMode;
-use crate::sys::bpf::LoadError;
+use crate::sys::bpf::{LoadError, Program};
+use crate::sys::{AttachedXdp, XdpMode};
 
 /// Why a program could not be put on an interface.
 #[derive(Debug)]
@@ -34,6 +34,16 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// This program is there.
+    pub(crate) fn occupied(there: AttachedXdp) -> AttachError {
+        let name = Program::by_id(there.program_id).and_then(|program| program.info());
+        AttachError::Occupied {
+            id: there.program_id,
+            name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
+            mode: there.mode,
+        }
+    }
+
     /// The error of the kernel behind it.
     #[must_use]
     pub fn io(&self) -> Option<&io::Error> {

@@ -33,6 +33,18 @@ pub enum XskError {
 }
 
 impl XskError {
+    /// Another process of ours has the interface, if that is so.
+    pub(crate) fn owned(ifindex: u32) -> Option<XskError> {
+        super::owner::is_claimed(ifindex).then(|| XskError::Owned { pid: super::owner::of(ifindex) })
+    }
+
+    /// This process lacks a privilege, if it does.
+    pub(crate) fn unprivileged() -> Option<XskError> {
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let lacks = !missing(Capabilities::effective()).is_empty();
+        lacks.then_some(XskError::Socket { step: "privileges", error })
+    }
+
     /// The number of the error, as system calls have them.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -73,12 +85,15 @@ impl XskError {
     }
 }
 
-/// Which privileges are missing: CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
-fn privileges(held: Capabilities) -> String {
+/// What is missing of CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
+fn missing(held: Capabilities) -> Vec<String> {
     let enough = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
     let needed = [Capability::Bpf, Capability::NetAdmin, Capability::NetRaw];
-    let missing: Vec<String> =
-        needed.into_iter().filter(|one| !enough(*one)).map(|one| one.to_string()).collect();
+    needed.into_iter().filter(|one| !enough(*one)).map(|one| one.to_string()).collect()
+}
+
+fn privileges(held: Capabilities) -> String {
+    let missing = missing(held);
     if missing.is_empty() {
         // All there, and refused all the same.
         return "root of a user namespace is not enough; run as root of the machine".to_owned();

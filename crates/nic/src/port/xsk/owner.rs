@@ -40,6 +40,12 @@ impl Owner {
     }
 }
 
+/// Whether some process has an interface.
+pub(super) fn is_claimed(ifindex: u32) -> bool {
+    let name = name(ifindex);
+    sys::abstract_names(&name).contains(&name)
+}
+
 /// The process that has an interface; `None` if none does, or it lives where it cannot be seen from here.
 pub(super) fn of(ifindex: u32) -> Option<u32> {
     let asked: io::Result<_> =
@@ -64,11 +70,11 @@ mod tests {
         for _ in 0..3 {
             assert!(matches!(Owner::claim(ifindex), Err(XskError::Owned { pid }) if pid == me));
         }
-        assert_eq!(of(ifindex), me);
+        assert_eq!((of(ifindex), is_claimed(ifindex)), (me, true));
         first.greet();
         assert_eq!(sys::accept(first.0.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(first);
-        assert_eq!(of(ifindex), None);
+        assert_eq!((of(ifindex), is_claimed(ifindex)), (None, false));
         Owner::claim(ifindex).map(drop).unwrap();
     }
 }
