@@ -24,6 +24,7 @@ pub(crate) enum XdpCommand {
     Detach(DetachArgs),
     List(ListArgs),
     Stats(StatsArgs),
+    Samples(SamplesArgs),
     Test(TestArgs),
     Send(SendArgs),
 }
@@ -197,6 +198,8 @@ Examples:
   roxie xdp test --netdev eth0
           What can be tested while nobody sends: transmission. The packets are addressed to eth0 itself, so that no
           switch delivers them
+  roxie xdp test --only af_xdp
+          The AF_XDP tests
   roxie xdp test --json --count 100000 | jq '.tests[] | select(.result != \"ok\")'
           What failed or could not be made")]
 pub(crate) struct TestArgs {
@@ -206,6 +209,9 @@ pub(crate) struct TestArgs {
     /// Interface of this host at the other end of its wire, which sends and counts
     #[arg(long, value_name = "IF", requires = "netdev")]
     pub(crate) peer: Option<String>,
+    /// Only tests whose name contains this, in any case
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
     /// Packets of a test; a tenth of it for those of several buffers
     #[arg(long, short, default_value_t = 1_500_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: u64,
@@ -239,4 +245,26 @@ pub(crate) struct SendArgs {
     /// By an AF_XDP socket in any case
     #[arg(long)]
     pub(crate) socket: bool,
+}
+
+/// Show the packets that the recipe 'sample' copies, or write them to a capture file
+///
+/// Until Ctrl-C. Whoever reads a sample takes it: there should be one reader of an interface only.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie xdp attach eth0 --recipe sample:every=100 && roxie xdp samples eth0 --write eth0.pcap
+          Every hundredth packet of eth0
+  roxie xdp samples eth0 --write - | roxie capture read -
+          RoCE packets among them, decoded")]
+pub(crate) struct SamplesArgs {
+    /// Network interface
+    #[arg(value_name = "IF")]
+    pub(crate) netdev: String,
+    /// A capture file (pcap with nanoseconds) instead of lines; - for standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// End after so many samples
+    #[arg(long, short, value_name = "N")]
+    pub(crate) count: Option<u64>,
 }

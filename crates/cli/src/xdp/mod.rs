@@ -8,6 +8,7 @@ mod attach;
 mod detach;
 mod fill;
 mod list;
+mod samples;
 mod source;
 mod stats;
 mod test;
@@ -26,6 +27,7 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Detach(args) => detach::detach(args),
         XdpCommand::List(args) => list::list(args),
         XdpCommand::Stats(args) => stats::stats(args),
+        XdpCommand::Samples(args) => samples::samples(args),
         XdpCommand::Test(args) => test::test(args),
         XdpCommand::Send(args) => test::send(args),
     }

@@ -121,6 +121,36 @@ fn verdicts_are_counted_and_shown() {
 }
 
 #[test]
+fn samples_become_a_capture_file() {
+    if !enter() {
+        return;
+    }
+    good(&["attach", "veth0", "--recipe", "sample:only=roce,port=9,every=4,snap=50"]);
+    good(&["send", "veth1", "--count", "40"]);
+    let file = std::env::temp_dir().join(format!("roxie-xdp-samples-{}.pcap", std::process::id()));
+    good(&["samples", "veth0", "--count", "4", "--write", file.to_str().unwrap()]);
+    let lines = good(&["samples", "veth0", "--count", "6"]);
+    assert!(
+        lines.lines().count() == 6 && lines.contains("60 bytes, queue 0, packet 36 of its CPU"),
+        "{lines}"
+    );
+    let capture = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let mut reader = pcap_file::pcap::PcapReader::new(&capture[..]).unwrap();
+    let mut packets = 0;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        assert_eq!((packet.orig_len, packet.data.len()), (60, 50));
+        assert_eq!(packet.data[12..14], [8, 0], "IPv4");
+        let age = std::time::UNIX_EPOCH.elapsed().unwrap().saturating_sub(packet.timestamp);
+        assert!(age.as_secs() < 60, "{age:?}");
+        packets += 1;
+    }
+    assert_eq!(packets, 4);
+    refused(&["samples", "veth1"], 1, &["no program that samples", "--recipe sample"]);
+}
+
+#[test]
 fn rates_are_shown_again_and_again() {
     if !enter() {
         return;

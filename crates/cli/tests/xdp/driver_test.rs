@@ -70,6 +70,11 @@ fn on_given_interfaces_other_traffic_and_programs_are_left_alone() {
         &["XDP program already attached"],
     );
     assert_eq!(programs("veth0")[0]["name"], "roxie_pass");
+    refused(
+        &["test", "--only", "flying", "--count", "1"],
+        2,
+        &["no such test", "XDP_PASS", "multi-buffer AF_XDP"],
+    );
     refused(&["test", "--netdev", "nonesuch"], 1, &["no network interface called 'nonesuch'"]);
     refused(&["test", "--netdev", "lo"], 1, &["lo: is not an Ethernet interface that is up"]);
     let ended = roxie_as_nobody(&["test"]);

@@ -39,7 +39,9 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     let [sender, receiver_cpu] = cpu::pair();
     cpu::stay_on(sender);
     let mut bench = Bench { place, mode: args.mode.mode(), count: args.count, receiver_cpu };
-    let mut sink = Sink { terminal: (!args.json).then(Terminal::stdout), rows: Vec::new() };
+    let terminal = (!args.json).then(Terminal::stdout);
+    let only = args.only.as_deref().map(str::to_lowercase);
+    let mut sink = Sink { terminal, only, rows: Vec::new() };
 
     let (mode, generator) = prepare(&bench)?;
     let source = generator.as_ref().map_or_else(
@@ -60,12 +62,17 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             };
             receiving(&bench, &mut generator, paced.as_mut(), &mut sink);
         }
-        _ => SENT_TO.iter().for_each(|name| sink.add(Ok(Row::skipped(name, "nobody sends")), name)),
+        _ => SENT_TO.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, "nobody sends")))),
     }
-    sink.add(verdicts::ndo_xdp_xmit(&bench), "ndo_xdp_xmit");
-    sink.add(sockets::send(&bench), "AF_XDP tx only");
+    sink.make("ndo_xdp_xmit", || verdicts::ndo_xdp_xmit(&bench));
+    sink.make("AF_XDP tx only", || sockets::send(&bench));
     several_buffers(&mut bench, &mut sink);
 
+    if sink.rows.is_empty() {
+        let names: Vec<_> =
+            SENT_TO.iter().chain(&["ndo_xdp_xmit", "AF_XDP tx only"]).chain(&LONG_TESTS).copied().collect();
+        return Err(Failure::new("no such test").hint(format!("there are: {}", names.join(", "))).code(2));
+    }
     let failed = sink.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
     if args.json {
         let rows: Vec<_> = sink.rows.iter().map(Row::json).collect();
@@ -87,6 +94,8 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     }
 }
 
+/// Tests with packets of several buffers.
+const LONG_TESTS: [&str; 3] = ["multi-buffer XDP_PASS", "multi-buffer XDP_TX", "multi-buffer AF_XDP"];
 /// Tests that need somebody who sends.
 const SENT_TO: [&str; 7] = [
     "XDP_PASS",
@@ -106,7 +115,7 @@ fn receiving(bench: &Bench, generator: &mut Generator, mut paced: Option<&mut Ge
             _ => &mut *generator,
         };
         let flow = Flow { name, count: bench.count, generator };
-        let row = match (name, &bench.place.peer) {
+        sink.make(name, || match (name, &bench.place.peer) {
             ("XDP_PASS", _) => verdicts::pass(bench, flow),
             ("XDP_DROP", _) => verdicts::drop(bench, flow),
             ("XDP_TX", Some(peer)) => verdicts::tx(bench, peer, flow),
@@ -114,15 +123,13 @@ fn receiving(bench: &Bench, generator: &mut Generator, mut paced: Option<&mut Ge
             ("XDP_REDIRECT to a CPU", _) => verdicts::to_cpu(bench, flow),
             ("AF_XDP rx drop", _) => sockets::receive(bench, flow, frame::SHORT),
             _ => sockets::forward(bench, flow),
-        };
-        sink.add(row, name);
+        });
     }
 }
 
 fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
-    const NAMES: [&str; 3] = ["multi-buffer XDP_PASS", "multi-buffer XDP_TX", "multi-buffer AF_XDP"];
     let skip = |sink: &mut Sink, why: &str| {
-        NAMES.iter().for_each(|name| sink.add(Ok(Row::skipped(name, why)), name));
+        LONG_TESTS.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, why))));
     };
     if bench.place.own
         && let Err(failure) = bench.place.set_mtu(JUMBO)
@@ -137,14 +144,13 @@ fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
         Ok(generator) => generator,
         Err(failure) => return skip(sink, &failure.to_string()),
     };
-    for name in NAMES {
+    for name in LONG_TESTS {
         let flow = Flow { name, count: (bench.count / LONG_SHARE).max(1), generator: &mut generator };
-        let row = match name {
+        sink.make(name, || match name {
             "multi-buffer XDP_PASS" => verdicts::pass(bench, flow),
             "multi-buffer XDP_TX" => verdicts::tx(bench, &peer, flow),
             _ => sockets::receive(bench, flow, frame::LONG),
-        };
-        sink.add(row, name);
+        });
     }
 }
 
@@ -173,6 +179,8 @@ fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
 struct Sink {
     /// None while JSON is gathered.
     terminal: Option<Terminal>,
+    /// What names must contain, in lower case.
+    only: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -186,8 +194,12 @@ impl Sink {
         Row::heading(terminal);
     }
 
-    fn add(&mut self, row: Outcome<Row>, name: &'static str) {
-        let row = row.unwrap_or_else(|failure| Row {
+    /// Makes a test, if it is wanted.
+    fn make(&mut self, name: &'static str, test: impl FnOnce() -> Outcome<Row>) {
+        if self.only.as_ref().is_some_and(|only| !name.to_lowercase().contains(only)) {
+            return;
+        }
+        let row = test().unwrap_or_else(|failure| Row {
             verdict: Verdict::Wrong(failure.to_string()),
             ..Row::skipped(name, "")
         });
