@@ -37,9 +37,9 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     while left > 0 {
         let offset = realtime_offset();
         let mut failed = Ok(());
-        let read = reader.read(|record| {
-            if left > 0 && failed.is_ok() {
-                left -= 1;
+        let read = reader.read(usize::try_from(left).unwrap_or(usize::MAX), |record| {
+            left -= 1;
+            if failed.is_ok() {
                 failed = SampleHeader::parse(record)
                     .map_or(Ok(()), |(header, bytes)| out.put(&header, bytes, offset));
             }

@@ -214,6 +214,6 @@ fn words(def: &MapDef, value: &[u8]) -> Vec<u64> {
 
 fn ring_records(map: &kernel::Map) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
-    kernel::RingReader::new(map).unwrap().read(|record| records.push(record.to_vec()));
+    kernel::RingReader::new(map).unwrap().read(usize::MAX, |record| records.push(record.to_vec()));
     records
 }

@@ -48,8 +48,9 @@ impl RingReader<'_> {
         Ok(RingReader { map, position, records, len, page })
     }
 
-    /// Hands every finished record to `take`, oldest first, until one is unfinished or none is left. Returns how many.
-    pub fn read(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+    /// Hands finished records to `take`, oldest first and `limit` at most, until one is unfinished or none is left.
+    /// Returns how many.
+    pub fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
         // SAFETY: the page begins with the position; only we write it, and the kernel reads it atomically.
         let consumer = unsafe { self.position.start().cast::<AtomicU64>().as_ref() };
         // SAFETY: the kernel writes it atomically; we only read.
@@ -57,7 +58,7 @@ impl RingReader<'_> {
         let mut records = 0;
         let mut at = consumer.load(Ordering::Relaxed);
         // Acquire: the headers of records below the position are written.
-        while at < producer.load(Ordering::Acquire) {
+        while records < limit && at < producer.load(Ordering::Acquire) {
             let offset = self.page + (at & (self.len - 1)) as usize;
             // SAFETY: within the first of the two images of the storage, which is eight-byte aligned; the kernel writes
             // headers atomically.
@@ -115,18 +116,21 @@ mod tests {
         let (program, maps) = Program::load_with_maps(&definition).unwrap();
         let map = &maps[definition.map(SAMPLES).unwrap().index()];
         let mut reader = RingReader::new(map).unwrap();
-        assert_eq!(reader.read(|_| panic!("nothing was written")), 0);
+        assert_eq!(reader.read(usize::MAX, |_| panic!("nothing was written")), 0);
         let mut seen = 0;
         for packet in 0..150_u8 {
             let packet = [packet; 60];
             program.test_run(&TestRun { packet: &packet, repeat: 1, ..TestRun::default() }).unwrap();
             // Leaves up to six records in the ring.
             if packet[0] % 7 == 6 {
-                reader.read(|record| {
-                    let (header, bytes) = SampleHeader::parse(record).unwrap();
-                    assert_eq!((header.len, bytes), (60, &[seen; 60][..]));
-                    seen += 1;
-                });
+                for (limit, want) in [(2, 2), (usize::MAX, 5)] {
+                    let read = reader.read(limit, |record| {
+                        let (header, bytes) = SampleHeader::parse(record).unwrap();
+                        assert_eq!((header.len, bytes), (60, &[seen; 60][..]));
+                        seen += 1;
+                    });
+                    assert_eq!(read, want);
+                }
             }
         }
         assert_eq!(seen, 147);
