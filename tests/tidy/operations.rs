@@ -5,7 +5,10 @@ use transport::{
     Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge,
     UdDest, WrOp,
 };
-use wire::{Bth, Gid, Lkey, OPCODES, OpcodeRow, Operation, Packet, Position, Qpn, Rkey, Service};
+use wire::{
+    Bth, ExtHeader, Feth, Gid, Lkey, OPCODES, OpcodeRow, Operation, Packet, Position, Qpn, Reth, Rkey,
+    Service,
+};
 
 /// The columns of the table; no queue pair speaks XRC or RD.
 const SERVICES: [(&str, Service, Option<QpType>); 5] = [
@@ -63,14 +66,17 @@ fn request(operation: Operation) -> Option<WrOp> {
         Operation::ReadRequest => Some(WrOp::Read { remote_addr, r_key }),
         Operation::CompareSwap => Some(WrOp::CompareSwap { remote_addr, r_key, compare: 0, swap: 0 }),
         Operation::FetchAdd => Some(WrOp::FetchAdd { remote_addr, r_key, add: 0 }),
-        Operation::Flush | Operation::AtomicWrite | Operation::Resync => None,
+        Operation::AtomicWrite => Some(WrOp::AtomicWrite { remote_addr, r_key }),
+        Operation::Flush => Some(WrOp::Flush { remote_addr, r_key, length: 0, placement: 1, selectivity: 0 }),
+        Operation::Resync => None,
         Operation::ReadResponse | Operation::Ack | Operation::AtomicAck | Operation::Cnp => None,
     }
 }
 
 fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
     let mut qp = queue_pair(ty);
-    let length = if matches!(op, WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. }) { 8 } else { 0 };
+    let words = matches!(op, WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } | WrOp::AtomicWrite { .. });
+    let length = if words { 8 } else { 0 };
     let sg_list = [Sge { addr: 0, length, lkey: Lkey(0) }];
     let ud = (ty == QpType::Ud).then(UdDest::default);
     let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::SIGNALED, ud };
@@ -85,9 +91,18 @@ fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
 fn serves(row: &OpcodeRow, ty: QpType) -> bool {
     let mut qp = queue_pair(ty);
     qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[Sge { addr: 0, length: 64, lkey: Lkey(0) }] }).expect("room");
-    let mut bytes = vec![0; row.header_len() + 4];
+    let payload = if row.operation == Operation::AtomicWrite { 8 } else { 0 };
+    let mut bytes = vec![0; row.header_len() + payload + 4];
     let header = bytes.first_chunk_mut().expect("a packet begins with a BTH");
     Bth { opcode: row.opcode, ..Bth::default() }.emit(header);
+    if let Some(at) = row.offset(ExtHeader::Feth) {
+        Feth { placement: Feth::GLOBAL_VISIBILITY, ..Feth::default() }.emit(place(&mut bytes, at));
+    }
+    if row.operation == Operation::AtomicWrite
+        && let Some(at) = row.offset(ExtHeader::Reth)
+    {
+        Reth { dma_len: 8, ..Reth::default() }.emit(place(&mut bytes, at));
+    }
     let packet = Packet::parse(&bytes).expect("the headers of its row");
     qp.handle_packet(
         Instant::ZERO,
@@ -98,6 +113,10 @@ fn serves(row: &OpcodeRow, ty: QpType) -> bool {
         &mut ReorderBuffer::none(),
     )
     .is_ok()
+}
+
+fn place<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
+    bytes[at..].first_chunk_mut().expect("the headers of its row")
 }
 
 const PEER: Gid = Gid([1; 16]);
@@ -112,7 +131,7 @@ fn queue_pair(ty: QpType) -> Qp {
         QpConfig { qpn: Qpn::new(2), ty, pd, cap, sq_sig_all, srq, max_path_mtu, equal_writes: false };
     let mut qp = Qp::new(config).expect("within limits");
     let attr = QpAttr {
-        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL,
         av: AddressVector { dgid: PEER, ..AddressVector::default() },
         port_num: 1,
         max_rd_atomic: 1,

@@ -2,6 +2,7 @@
  * Memory regions that change and memory windows, as a program sees them: two queue pairs of this process, every access
  * that must be refused ends with the status and on the side that the manual pages say. Exits 77 without a device.
  */
+#define PAIR_OPS (IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_ATOMIC_WRITE)
 #include "pair.h"
 
 static char area[16384] __attribute__((aligned(4096)));
@@ -148,6 +149,38 @@ static void changed_regions(struct pair *p)
 	CHECK(write_to(p, rkey, (uintptr_t)area + 4096) == IBV_WC_REM_ACCESS_ERR);
 }
 
+/* Eight bytes at once, by either way of posting, and not at an address between two words. */
+static void atomic_writes(struct pair *p)
+{
+	uint64_t *word = (uint64_t *)(area + 64), value = 0x0102030405060708;
+	struct ibv_mr *m = ibv_reg_mr(pd, area, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_sge sge = { (uintptr_t)buf, 8, buf_mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_WRITE, .sg_list = &sge, .num_sge = 1,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)word, m->rkey } }, *bad;
+	struct ibv_wc wc;
+
+	memcpy(buf, &value, 8);
+	CHECK(m && !posted(p, p->a, &wr) && *word == value);
+	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->a);
+	value = ~value;
+	ibv_wr_start(q);
+	q->wr_id = 4;
+	q->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_atomic_write(q, m->rkey, (uintptr_t)(word + 1), &value);
+	value = 0;
+	CHECK(!ibv_wr_complete(q));
+	next(p, &wc);
+	CHECK(!wc.status && wc.opcode == IBV_WC_ATOMIC_WRITE && wc.wr_id == 4 && word[1] == ~word[0]);
+	wr.wr.rdma.remote_addr++;
+	CHECK(ibv_post_send(p->a, &wr, &bad) == EINVAL && bad == &wr);
+	wr.wr.rdma.remote_addr--;
+	sge.length = 4;
+	CHECK(ibv_post_send(p->a, &wr, &bad) == EINVAL);
+	sge.length = 8;
+	wr.wr.rdma.rkey++;
+	CHECK(posted(p, p->a, &wr) == IBV_WC_REM_ACCESS_ERR && !ibv_dereg_mr(m));
+}
+
 int main(void)
 {
 	struct pair p;
@@ -159,6 +192,7 @@ int main(void)
 	windows_type_1(&p);
 	windows_type_2(&p);
 	changed_regions(&p);
+	atomic_writes(&p);
 	CHECK(!ibv_dereg_mr(mr));
 	unmake(&p);
 	close_device();

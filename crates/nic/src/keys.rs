@@ -355,6 +355,12 @@ impl KeyTable {
         granted(&entry, pd, va, len, need)
     }
 
+    /// Whether a peer of this queue pair may use all of what a key stands for in this way.
+    pub(crate) fn remote_key(&self, pd: PdId, qpn: Qpn, key: u32, need: Access) -> Result<(), AccessFault> {
+        let start = self.valid(key).ok_or(AccessFault::BadKey)?.iova;
+        self.remote(pd, qpn, key, start, 0, need).map(drop)
+    }
+
     /// What has exactly this key.
     #[inline]
     fn valid(&self, key: u32) -> Option<Entry> {

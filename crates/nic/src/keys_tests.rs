@@ -35,8 +35,12 @@ fn bounds_rights_domain_and_key_are_each_checked() {
     assert_eq!(write(&table, OTHER_PD, key, 0x1000, 1), Err(AccessFault::WrongPd));
     assert_eq!(write(&table, PD, key ^ 1, 0x1000, 1), Err(AccessFault::BadKey));
     assert_eq!(table.remote(PD, QP, key, 0x1000, 1, READ), Err(AccessFault::Permission));
+    assert_eq!(table.remote_key(PD, QP, key, WRITE), Ok(()));
+    assert_eq!(table.remote_key(PD, QP, key, READ), Err(AccessFault::Permission));
+    assert_eq!(table.remote_key(OTHER_PD, QP, key, WRITE), Err(AccessFault::WrongPd));
     table.remove(key);
     assert_eq!(write(&table, PD, key, 0x1000, 1), Err(AccessFault::BadKey));
+    assert_eq!(table.remote_key(PD, QP, key, WRITE), Err(AccessFault::BadKey));
 }
 
 #[test]

@@ -57,6 +57,10 @@ impl Memory for KeyTable {
         self.remote(pd, qpn, rkey.0, va, len, access).map(|_| ())
     }
 
+    fn check_remote_key(&self, pd: PdId, qpn: Qpn, rkey: Rkey, access: Access) -> Result<(), AccessFault> {
+        self.remote_key(pd, qpn, rkey.0, access)
+    }
+
     #[inline]
     fn read_remote(
         &self,

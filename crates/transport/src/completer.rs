@@ -3,7 +3,7 @@
 //! A response never acknowledges past a READ or atomic that was not answered; one that tries is taken as the news that
 //! the answer was lost ("implied NAK").
 
-use wire::{DropReason, NakCode, Operation, Packet, Syndrome, rnr_timer_ns};
+use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer_ns};
 
 use crate::endpoint::Endpoint;
 use crate::fault::status_of_nak;
@@ -200,6 +200,12 @@ impl Requester {
                 .map_err(|_| WcStatus::LocProtErr);
         }
         let row = packet.row();
+        if !wqe.op.scatters() {
+            let done = row.operation == Operation::ReadResponse
+                && row.position == Position::Only
+                && packet.payload().is_empty();
+            return if done { Ok(()) } else { Err(WcStatus::BadRespErr) };
+        }
         let ends = position + 1 == fetch_end;
         if !matches!(wqe.op, WrOp::Read { .. })
             || row.operation != Operation::ReadResponse

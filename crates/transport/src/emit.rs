@@ -91,6 +91,8 @@ pub(crate) fn rc_opcode(op: &WrOp, starts: bool, ends: bool) -> Opcode {
         (WrOp::Read { .. }, _, _) => Opcode::RC_READ_REQUEST,
         (WrOp::CompareSwap { .. }, _, _) => Opcode::RC_COMPARE_SWAP,
         (WrOp::FetchAdd { .. }, _, _) => Opcode::RC_FETCH_ADD,
+        (WrOp::AtomicWrite { .. }, _, _) => Opcode::RC_ATOMIC_WRITE,
+        (WrOp::Flush { .. }, _, _) => Opcode::RC_FLUSH,
         (WrOp::SendImm(_), false, true) => Opcode::RC_SEND_LAST_IMM,
         (WrOp::SendImm(_), true, true) => Opcode::RC_SEND_ONLY_IMM,
         (WrOp::SendInv(_), false, true) => Opcode::RC_SEND_LAST_INV,

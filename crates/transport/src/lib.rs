@@ -18,6 +18,7 @@ mod endpoint;
 mod error;
 mod event;
 mod fault;
+mod flush;
 mod local;
 mod memory;
 mod modify;

@@ -26,6 +26,10 @@ bitflags! {
         const ZERO_BASED = 32;
         /// Pages may be faulted in.
         const ON_DEMAND = 64;
+        /// The peer may FLUSH to where everybody sees it.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// The peer may FLUSH to where a power failure leaves it.
+        const FLUSH_PERSISTENT = 1 << 9;
     }
 }
 
@@ -137,6 +141,15 @@ pub trait Memory {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault>;
+
+    /// Checks a key that the peer named, whatever its range.
+    ///
+    /// # Errors
+    /// Key, domain or rights. The default permits nothing.
+    fn check_remote_key(&self, pd: PdId, qpn: Qpn, rkey: Rkey, access: Access) -> Result<(), AccessFault> {
+        let _nothing = (pd, qpn, rkey, access);
+        Err(AccessFault::Permission)
+    }
 
     /// Copies memory that the peer named to `dst`; needs `REMOTE_READ`.
     ///

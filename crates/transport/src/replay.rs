@@ -12,6 +12,8 @@ pub(crate) enum Answer {
     Read { va: u64, r_key: Rkey, dma_len: u32 },
     /// Atomic: the stored value; it is never executed twice.
     Atomic { original: u64 },
+    /// FLUSH and ATOMIC WRITE: that it was done.
+    Done,
 }
 
 /// A READ or atomic that was received.
@@ -136,7 +138,7 @@ impl Replay {
     /// A duplicate atomic: gives its result again, if it is in the queue.
     pub(crate) fn repeat_atomic(&mut self, at: u64) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
-        if !matches!(entry.answer, Answer::Atomic { .. }) {
+        if matches!(entry.answer, Answer::Read { .. }) {
             return false;
         }
         if !self.is_ahead_of(index) {
@@ -171,7 +173,7 @@ impl Replay {
         if let Some(entry) = self.ring.get(index) {
             let end_byte = match entry.answer {
                 Answer::Read { dma_len, .. } => dma_len,
-                Answer::Atomic { .. } => 0,
+                Answer::Atomic { .. } | Answer::Done => 0,
             };
             self.cursor = Cursor { at: entry.first, start: entry.first, end: entry.end, end_byte };
         }

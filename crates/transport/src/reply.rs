@@ -240,6 +240,10 @@ impl Responder {
                 AtomicAckEth { original }.emit(packet.header());
                 wire::Opcode::RC_ATOMIC_ACKNOWLEDGE
             }
+            Answer::Done => {
+                aeth.emit(packet.header());
+                wire::Opcode::RC_READ_RESPONSE_ONLY
+            }
             Answer::Read { va, r_key, .. } => {
                 let (starts, ends) = (cursor.at == cursor.start, cursor.at + 1 == cursor.end);
                 if starts || ends {

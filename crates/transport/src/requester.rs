@@ -341,7 +341,7 @@ impl Requester {
             ep.counters.rdma_sends += 1;
         }
         if ep.sq_sig_all || wqe.flags.contains(SendFlags::SIGNALED) || status != WcStatus::Success {
-            let byte_len = if wqe.op.is_fetch() { wqe.length } else { 0 };
+            let byte_len = if wqe.op.scatters() { wqe.length } else { 0 };
             push_completion(ep, wqe.wr_id, &wqe.op, byte_len, status);
         }
         self.sq.head = self.sq.head.wrapping_add(1);

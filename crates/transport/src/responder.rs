@@ -183,6 +183,14 @@ impl Responder {
                 self.check_order(row.position, Message::None)?;
                 self.atomic(packet, mem, ep)
             }
+            Operation::AtomicWrite => {
+                self.check_order(row.position, Message::None)?;
+                self.atomic_write(packet, mem, ep)
+            }
+            Operation::Flush => {
+                self.check_order(row.position, Message::None)?;
+                self.flush(packet, mem, ep)
+            }
             _ => Err(Fault::Opcode),
         }
     }
@@ -336,7 +344,7 @@ impl Responder {
         Ok(())
     }
 
-    fn push_answer(&mut self, packets: u64, answer: Answer) {
+    pub(crate) fn push_answer(&mut self, packets: u64, answer: Answer) {
         let first = self.expected;
         self.expected += packets;
         self.msn = self.msn.advance(1);
@@ -362,7 +370,9 @@ impl Responder {
                         .is_ok();
                 valid && self.replay.repeat_read(position, ep.mtu, reth.va, reth.r_key, reth.dma_len)
             }),
-            Operation::CompareSwap | Operation::FetchAdd => self.replay.repeat_atomic(position),
+            Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite | Operation::Flush => {
+                self.replay.repeat_atomic(position)
+            }
             _ => {
                 self.reply.repeat_ack(self.expected.wrapping_sub(1));
                 true
@@ -421,7 +431,14 @@ impl Responder {
 
 #[inline]
 fn packet_is_fetch(packet: &Packet<'_>) -> bool {
-    matches!(packet.row().operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
+    matches!(
+        packet.row().operation,
+        Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+            | Operation::Flush
+    )
 }
 
 /// The length rules of SEND and WRITE packets: First and Middle are full, Last is not empty, pad is minimal.

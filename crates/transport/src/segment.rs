@@ -1,7 +1,7 @@
 //! Segmentation: one packet of a work request, from the headers that belong to its place in the message to the payload
 //! (IBA 9.4, 9.7.3). The requester decides which packet, this file writes it.
 
-use wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, PKey, Reth};
+use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth};
 
 use crate::attr::{QpState, QpType};
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
@@ -97,7 +97,7 @@ impl Requester {
         is_message && wqe.fault.is_none() && !wqe.flags.contains(SendFlags::FENCE)
     }
 
-    /// A READ request for the chunk at the cursor, or an atomic.
+    /// A READ request for the chunk at the cursor, an atomic, or a FLUSH.
     pub(crate) fn write_fetch(
         &mut self,
         index: u32,
@@ -109,7 +109,7 @@ impl Requester {
         if ep.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocQpOpErr);
         }
-        if self.cursor == wqe.first {
+        if self.cursor == wqe.first && wqe.op.scatters() {
             for sge in self.sq.sges(index).iter().filter(|sge| sge.length > 0) {
                 mem.check_local(ep.pd, sge.lkey, sge.addr, u64::from(sge.length), Access::LOCAL_WRITE)
                     .map_err(|_| WcStatus::LocProtErr)?;
@@ -128,6 +128,16 @@ impl Requester {
             }
             WrOp::FetchAdd { remote_addr, r_key, add } => {
                 AtomicEth { va: remote_addr, r_key, swap_or_add: add, compare: 0 }.emit(packet.header());
+            }
+            WrOp::Flush { remote_addr, r_key, length, placement, selectivity } => {
+                Feth { placement, selectivity }.emit(packet.header());
+                Reth { va: remote_addr, r_key, dma_len: length }.emit(packet.header());
+            }
+            WrOp::AtomicWrite { remote_addr, r_key } => {
+                Reth { va: remote_addr, r_key, dma_len: 8 }.emit(packet.header());
+                self.sq
+                    .read_payload(index, mem, ep.pd, 0, packet.payload(8))
+                    .map_err(|_| WcStatus::LocProtErr)?;
             }
             _ => return Err(WcStatus::LocQpOpErr),
         }

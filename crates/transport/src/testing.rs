@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 
 use wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Gid, Ieth, ImmDt, Lkey, Msn, NakCode,
-    Opcode, PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Feth, Gid, Ieth, ImmDt, Lkey, Msn,
+    NakCode, Opcode, PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
 };
 
 use crate::{
@@ -123,6 +123,10 @@ impl Memory for TestMemory {
         self.remote(rkey, va, len as usize, access.contains(Access::REMOTE_WRITE)).map(|_| ())
     }
 
+    fn check_remote_key(&self, _: PdId, _: Qpn, rkey: Rkey, _: Access) -> Result<(), AccessFault> {
+        if rkey == RKEY { Ok(()) } else { Err(AccessFault::BadKey) }
+    }
+
     fn read_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
         let range = self.remote(rkey, va, dst.len(), false)?;
         dst.copy_from_slice(&self.remote.borrow()[range]);
@@ -181,6 +185,7 @@ pub(crate) struct Pkt {
     imm: [u8; 4],
     ieth: Rkey,
     deth: Deth,
+    feth: Feth,
     payload: Vec<u8>,
 }
 
@@ -195,6 +200,7 @@ impl Pkt {
             imm: [1, 2, 3, 4],
             ieth: Rkey(0x77),
             deth: Deth::default(),
+            feth: Feth::default(),
             payload: Vec::new(),
         }
     }
@@ -251,6 +257,11 @@ impl Pkt {
         self
     }
 
+    pub(crate) fn feth(mut self, placement: u8, selectivity: u8) -> Self {
+        self.feth = Feth { placement, selectivity };
+        self
+    }
+
     /// `len` bytes of this value.
     pub(crate) fn payload(mut self, value: u8, len: usize) -> Self {
         self.payload = vec![value; len];
@@ -275,6 +286,7 @@ impl Pkt {
                 }
                 ExtHeader::ImmDt => ImmDt(self.imm).emit(to.try_into().unwrap()),
                 ExtHeader::Ieth => Ieth { r_key: self.ieth }.emit(to.try_into().unwrap()),
+                ExtHeader::Feth => self.feth.emit(to.try_into().unwrap()),
                 ExtHeader::Deth => self.deth.emit(to.try_into().unwrap()),
                 _ => {}
             }

@@ -39,6 +39,8 @@ impl WrOp {
             Self::CompareSwap { .. } => WcOpcode::CompSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
             Self::LocalInv(_) => WcOpcode::LocalInv,
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
             Self::BindMw(_) => WcOpcode::BindMw,
             Self::RegMr(_) => WcOpcode::RegMr,
         }
@@ -49,10 +51,16 @@ impl WrOp {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it is answered with data: READ and atomics.
+    /// Whether it brings data back: READ and atomics.
+    #[inline]
+    pub(crate) fn scatters(&self) -> bool {
+        matches!(self, Self::Read { .. }) || self.is_atomic()
+    }
+
+    /// Whether it has an answer of its own, for which an acknowledgement will not do: READ, atomics, FLUSH.
     #[inline]
     pub(crate) fn is_fetch(&self) -> bool {
-        matches!(self, Self::Read { .. }) || self.is_atomic()
+        self.scatters() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
     /// Whether it sends nothing: it changes keys of this side.
@@ -62,7 +70,16 @@ impl WrOp {
     }
 
     fn may_be_inline(&self) -> bool {
-        !self.is_fetch() && !self.is_local()
+        !self.scatters() && !self.is_local() && !matches!(self, Self::Flush { .. })
+    }
+
+    /// Whether the length of its memory is one that it can have.
+    fn takes(&self, length: u64) -> bool {
+        match self {
+            Self::AtomicWrite { remote_addr, .. } => length == 8 && remote_addr.is_multiple_of(8),
+            Self::Flush { .. } => length == 0,
+            _ => !self.is_atomic() || length >= 8,
+        }
     }
 
     fn exists_on(&self, ty: QpType) -> bool {
@@ -148,7 +165,7 @@ impl SendQueue {
             || (self.ty.is_datagram() && wr.ud.is_none())
             || (inline && (length > self.max_inline as u64 || !wr.op.may_be_inline()))
             || (!inline && wr.sg_list.len() > self.max_sge)
-            || (wr.op.is_atomic() && length < 8)
+            || !wr.op.takes(length)
         {
             return Err(VerbsError::Invalid);
         }

@@ -76,6 +76,10 @@ pub enum WrOp {
     CompareSwap { remote_addr: u64, r_key: Rkey, compare: u64, swap: u64 },
     /// Atomic fetch and add of 8 bytes.
     FetchAdd { remote_addr: u64, r_key: Rkey, add: u64 },
+    /// Store 8 bytes at once; the address is a multiple of 8.
+    AtomicWrite { remote_addr: u64, r_key: Rkey },
+    /// Wait until earlier WRITEs have arrived: see [`wire::Feth`] for how far, and for how much of the region.
+    Flush { remote_addr: u64, r_key: Rkey, length: u32, placement: u8, selectivity: u8 },
     /// Invalidate a key of this side, in queue order.
     LocalInv(Rkey),
     /// Bind a memory window of this side, in queue order.

@@ -15,6 +15,7 @@ use crate::bth::Bth;
 use crate::bytes::put;
 use crate::drop::DropReason;
 use crate::ip::{Ipv4, PROTOCOL_UDP};
+use crate::opcode::Opcode;
 use crate::udp::{ROCE_PORT, Udp};
 
 /// Bytes of the ICRC on the wire.
@@ -81,6 +82,12 @@ impl IcrcHeader {
     #[must_use]
     #[inline]
     pub fn icrc(&self, ip_id: u16, packet: &[u8]) -> u32 {
+        self.crc(ip_id, packet, &[])
+    }
+
+    /// As [`Self::icrc`], going on over `tail`.
+    #[inline]
+    fn crc(&self, ip_id: u16, packet: &[u8], tail: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else {
             debug_assert!(false, "a packet begins with a BTH");
             return 0;
@@ -98,6 +105,7 @@ impl IcrcHeader {
         let register = self.register ^ headers ^ bth_part(bth);
         let mut hasher = Hasher::new_with_initial(!register);
         hasher.update(rest);
+        hasher.update(tail);
         hasher.finalize()
     }
 
@@ -115,10 +123,25 @@ impl IcrcHeader {
         if packet.len() < Bth::LEN {
             return Err(DropReason::TooShort);
         }
-        let difference = self.icrc(expected_id, packet) ^ u32::from_le_bytes(*received);
+        match self.check(expected_id, packet, &[], *received) {
+            // Linux rxe (6.12, 7.2) takes the headers of a FLUSH for its payload as well and covers them twice.
+            Err(_) if packet[0] == Opcode::RC_FLUSH.0 => self.check(expected_id, packet, packet, *received),
+            checked => checked,
+        }
+    }
+
+    #[inline]
+    fn check(
+        &self,
+        expected_id: u16,
+        packet: &[u8],
+        tail: &[u8],
+        received: [u8; ICRC_LEN],
+    ) -> Result<u16, DropReason> {
+        let difference = self.crc(expected_id, packet, tail) ^ u32::from_le_bytes(received);
         match self.version {
             Version::V4 if difference == 0 => Ok(expected_id),
-            Version::V4 => recover_id(difference, packet.len()).map(|id| id ^ expected_id),
+            Version::V4 => recover_id(difference, packet.len() + tail.len()).map(|id| id ^ expected_id),
             Version::V6 if difference == 0 => Ok(0),
             Version::V6 => Err(DropReason::BadIcrc),
         }

@@ -112,7 +112,9 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 
 /// The rights that a program asked for, without the hints that make no difference here.
 fn rights(access: u32) -> Result<Access, c_int> {
-    Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)
+    let access = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)?;
+    // What a power failure leaves is not known of any memory here.
+    if access.contains(Access::FLUSH_PERSISTENT) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
 }
 
 /// Whether there is memory to register with these rights. On demand anything may be registered: what is there when a

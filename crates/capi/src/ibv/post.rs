@@ -92,7 +92,9 @@ unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<SendWr<'a>, VerbsE
         // SAFETY: as the caller's.
         8 => WrOp::BindMw(unsafe { wr_bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?),
         9 => WrOp::SendInv(Rkey(wr.imm_data)),
-        10..=15 => return Err(VerbsError::NotSupported),
+        15 => WrOp::AtomicWrite { remote_addr, r_key },
+        // There is no member of the structure that says what to flush; programs use the builder.
+        10..=14 => return Err(VerbsError::NotSupported),
         _ => return Err(VerbsError::Invalid),
     };
     let ud = if qp.ty() == QpType::Ud {

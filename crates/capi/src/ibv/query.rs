@@ -28,6 +28,9 @@ const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 2
 const ODP_CAPS: ibv_odp_caps =
     ibv_odp_caps { general_caps: 1 | 1 << 1, per_transport_caps: [0x3f, 0x07, 0x23] };
 
+/// IB_UVERBS_DEVICE_FLUSH_GLOBAL, ATOMIC_WRITE.
+const DEVICE_CAPS_EX: u64 = 1 << 38 | 1 << 40;
+
 /// IBV_PORT_DOWN, IBV_PORT_ACTIVE.
 const PORT_DOWN: c_int = 1;
 const PORT_ACTIVE: c_int = 4;
@@ -116,7 +119,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     // SAFETY: zero bytes are a valid `ibv_device_attr_ex`.
     let mut full: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     full.orig_attr = device_attr(&context.tail.context);
-    full.device_cap_flags_ex = u64::from(DEVICE_CAPS);
+    full.device_cap_flags_ex = u64::from(DEVICE_CAPS) | DEVICE_CAPS_EX;
     if context.tail.context.query_device().on_demand_paging {
         full.odp_caps = ODP_CAPS;
     }

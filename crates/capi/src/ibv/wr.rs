@@ -30,11 +30,25 @@ const ATOMICS: u64 = 1 << 5 | 1 << 6;
 const LOCAL_INV: u64 = 1 << 7;
 const BIND_MW: u64 = 1 << 8;
 const SEND_INV: u64 = 1 << 9;
+const FLUSH: u64 = 1 << 11;
+const ATOMIC_WRITE: u64 = 1 << 12;
 
 /// Whether a QP of this type can do all these operations.
 pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
     let can = match ty {
-        QpType::Rc => WRITE | WRITE_IMM | SEND | SEND_IMM | READ | ATOMICS | LOCAL_INV | BIND_MW | SEND_INV,
+        QpType::Rc => {
+            WRITE
+                | WRITE_IMM
+                | SEND
+                | SEND_IMM
+                | READ
+                | ATOMICS
+                | LOCAL_INV
+                | BIND_MW
+                | SEND_INV
+                | FLUSH
+                | ATOMIC_WRITE
+        }
         QpType::Uc => WRITE | WRITE_IMM | SEND | SEND_IMM | LOCAL_INV | BIND_MW,
         QpType::Ud | QpType::Gsi => SEND | SEND_IMM,
     };
@@ -403,17 +417,27 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
     fail(qp, VerbsError::NotSupported);
 }
 
-unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _rkey: u32, _addr: u64, _data: *const c_void) {
-    fail(qp, VerbsError::NotSupported);
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {
+    if data.is_null() {
+        return fail(qp, VerbsError::Invalid);
+    }
+    // SAFETY: between wr_start and wr_complete; the caller passes eight bytes, which are taken over here.
+    unsafe {
+        begin(qp, WrOp::AtomicWrite { remote_addr, r_key: Rkey(rkey) });
+        with(qp, |batch, _| batch.set_inline([piece(data, size_of::<u64>())].into_iter()));
+    }
 }
 
 unsafe extern "C" fn wr_flush(
     qp: *mut ibv_qp_ex,
-    _rkey: u32,
-    _addr: u64,
-    _length: size_t,
-    _ty: u8,
-    _level: u8,
+    rkey: u32,
+    remote_addr: u64,
+    length: size_t,
+    placement: u8,
+    selectivity: u8,
 ) {
-    fail(qp, VerbsError::NotSupported);
+    let Ok(length) = u32::try_from(length) else { return fail(qp, VerbsError::Invalid) };
+    let r_key = Rkey(rkey);
+    // SAFETY: between wr_start and wr_complete.
+    unsafe { begin(qp, WrOp::Flush { remote_addr, r_key, length, placement, selectivity }) };
 }

@@ -1,0 +1,104 @@
+//! FLUSH over the network: granted by region and queue pair, refused otherwise.
+
+#[expect(dead_code, reason = "nobody asks for the port")]
+#[path = "hostile/domain.rs"]
+mod domain;
+
+use std::time::{Duration, Instant};
+
+use roxie::transport::{
+    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendWr, WcOpcode, WcStatus,
+    WrOp,
+};
+use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, Qp, QpInitAttr};
+use roxie::wire::{Feth, Psn};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_flush_needs_the_right_to() {
+    domain::alone("a_flush_needs_the_right_to", || {
+        let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
+        let pd = context.alloc_pd().expect("the engine starts");
+        let flushable = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");
+        let plain = pd.alloc_buffer(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("memory");
+        let both = Access::REMOTE_WRITE | Access::FLUSH_GLOBAL;
+        for (target, rights, length, selectivity, status) in [
+            (&flushable, both, 4096, Feth::RANGE, WcStatus::Success),
+            (&flushable, both, 4097, Feth::RANGE, WcStatus::RemAccessErr),
+            (&flushable, both, 4097, Feth::WHOLE_MR, WcStatus::Success),
+            (&plain, both, 64, Feth::RANGE, WcStatus::RemAccessErr),
+            (&plain, both, 64, Feth::WHOLE_MR, WcStatus::RemAccessErr),
+            (&flushable, Access::REMOTE_WRITE, 64, Feth::RANGE, WcStatus::RemInvReqErr),
+        ] {
+            let case = format!("{length} bytes, {selectivity}, {rights:?}");
+            assert_eq!(flush(&context, &pd, target, rights, length, selectivity), status, "{case}");
+        }
+    });
+}
+
+fn flush(
+    context: &Context,
+    pd: &Pd,
+    target: &Buffer,
+    rights: Access,
+    length: u32,
+    selectivity: u8,
+) -> WcStatus {
+    let cq = context.create_cq(16, None, 0).expect("within limits");
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+    let init = QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
+    let [ours, theirs] = [(); 2].map(|()| pd.create_qp(&init).expect("within limits"));
+    connect(context, &ours, &theirs, rights);
+    connect(context, &theirs, &ours, rights);
+    let (remote_addr, r_key, placement) = (target.addr(), target.rkey(), Feth::GLOBAL_VISIBILITY);
+    let op = WrOp::Flush { remote_addr, r_key, length, placement, selectivity };
+    ours.post_send(&SendWr { wr_id: 1, op, sg_list: &[], flags: SendFlags::empty(), ud: None })
+        .expect("room");
+    next(&cq)
+}
+
+fn next(cq: &Cq) -> WcStatus {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(wc) = cq.poll_one() {
+            assert!(wc.status != WcStatus::Success || wc.opcode == WcOpcode::Flush);
+            return wc.status;
+        }
+        assert!(Instant::now() < until, "no completion");
+    }
+}
+
+/// RESET to RTS.
+fn connect(context: &Context, qp: &Qp, peer: &Qp, access: Access) {
+    use QpAttrMask as M;
+    let dgid = context.gids().first().expect("lo has addresses").gid;
+    let attr = QpAttr {
+        port_num: 1,
+        access,
+        path_mtu: context.query_port().active_mtu,
+        dest_qp: peer.qpn(),
+        rq_psn: Psn::new(0),
+        sq_psn: Psn::new(0),
+        max_rd_atomic: 1,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    let steps = [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            QpState::Rtr,
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+        ),
+        (QpState::Rts, M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
+    ];
+    for (state, mask) in steps {
+        qp.modify(&QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    }
+}
