@@ -1,5 +1,6 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `memory.c`
-//! takes keys back, `unmapped.c` memory, `will.c` kills a process, `signal.c` ends some by signals, `fork.c` forks.
+//! takes keys back, `unmapped.c` memory, `events.c` waits for events, `will.c` kills a process, `signal.c` ends some by
+//! signals, `fork.c` forks.
 
 mod c_program;
 mod libraries;
@@ -25,6 +26,11 @@ fn regions_and_windows_grant_what_they_say_and_nothing_else() {
 #[test]
 fn unmapped_memory_fails_the_transfer_and_not_the_program() {
     run("unmapped");
+}
+
+#[test]
+fn events_come_when_the_manual_pages_say() {
+    run("events");
 }
 
 #[test]

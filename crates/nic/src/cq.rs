@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use transport::{VerbsError, Wc};
+use transport::{Instant, VerbsError, Wc};
 
 use crate::events::EventQueue;
+use crate::moderation::{Moderation, Moderator, Verdict};
 
 /// Most entries one CQ may have.
 pub(crate) const CQE_MAX: u32 = 1 << 20;
@@ -25,6 +26,7 @@ struct Ring {
     entries: VecDeque<Wc>,
     capacity: usize,
     armed: Armed,
+    moderation: Moderation,
 }
 
 /// A completion queue, shared by the engine (producer) and the application's threads.
@@ -38,6 +40,8 @@ pub(crate) struct CompletionQueue {
     cookie: u64,
     /// Armed CQs of the engine: while there are any its background thread stays on the sockets.
     armed_cqs: Arc<AtomicUsize>,
+    moderator: Arc<Moderator>,
+    own: Weak<Self>,
 }
 
 impl CompletionQueue {
@@ -46,11 +50,23 @@ impl CompletionQueue {
         channel: Option<Arc<EventQueue<u64>>>,
         cookie: u64,
         armed_cqs: Arc<AtomicUsize>,
-    ) -> Self {
+        moderator: &Arc<Moderator>,
+    ) -> Arc<Self> {
         let capacity = cqe as usize;
-        let ring = Ring { entries: VecDeque::with_capacity(capacity), capacity, armed: Armed::No };
+        let entries = VecDeque::with_capacity(capacity);
+        let ring = Ring { entries, capacity, armed: Armed::No, moderation: Moderation::default() };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
-        Self { ring, len, overflowed: AtomicBool::new(false), channel, cookie, armed_cqs }
+        let (overflowed, moderator) = (AtomicBool::new(false), Arc::clone(moderator));
+        Arc::new_cyclic(|own| Self {
+            ring,
+            len,
+            overflowed,
+            channel,
+            cookie,
+            armed_cqs,
+            moderator,
+            own: Weak::clone(own),
+        })
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -80,12 +96,37 @@ impl CompletionQueue {
             Armed::Next => true,
         };
         if fires {
-            self.disarm(&mut ring);
-            if let Some(channel) = &self.channel {
-                channel.push(self.cookie);
+            match ring.moderation.completed() {
+                Verdict::Now => self.fire(&mut ring),
+                Verdict::By(deadline) => self.moderator.watch(deadline, Weak::clone(&self.own)),
+                Verdict::Later => {}
             }
         }
         true
+    }
+
+    /// The channel event.
+    fn fire(&self, ring: &mut Ring) {
+        self.disarm(ring);
+        if let Some(channel) = &self.channel {
+            channel.push(self.cookie);
+        }
+    }
+
+    /// See [`Moderation`]; what waits already fires.
+    pub(crate) fn moderate(&self, count: u16, period_us: u16) {
+        let mut ring = self.ring();
+        if ring.moderation.set(count, period_us) {
+            self.fire(&mut ring);
+        }
+    }
+
+    /// The time that an event may be held back is over.
+    pub(crate) fn moderation_is_over(&self, deadline: Instant) {
+        let mut ring = self.ring();
+        if ring.moderation.is_over(deadline) && ring.armed != Armed::No {
+            self.fire(&mut ring);
+        }
     }
 
     #[inline]
@@ -134,6 +175,7 @@ impl CompletionQueue {
     fn disarm(&self, ring: &mut Ring) {
         if ring.armed != Armed::No {
             ring.armed = Armed::No;
+            ring.moderation.restart();
             self.armed_cqs.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -18,6 +18,7 @@ use crate::gid::Gids;
 use crate::gsi::Held;
 use crate::hook::control::{Control, Reply, Request};
 use crate::hook::{Hooks, RedirectOutcome};
+use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
@@ -54,6 +55,7 @@ pub(crate) struct Engine {
     redirects: Arc<RedirectOutcome>,
     /// Armed CQs; see `cq.rs`.
     pub(crate) armed_cqs: Arc<AtomicUsize>,
+    pub(crate) moderator: Arc<Moderator>,
     /// The background thread leaves the sockets to inline pollers.
     pub(crate) watching: AtomicBool,
     /// When the sleeping background thread wakes by itself (nanoseconds).
@@ -89,6 +91,7 @@ impl Engine {
             held: Held::default(),
             redirects,
             armed_cqs: Arc::default(),
+            moderator: Arc::default(),
             watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             kick: EventFd::new()?,
@@ -124,6 +127,8 @@ impl Engine {
 
     /// Releases the lock, then hands on what must not be handled under it.
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
+        self.moderator.expire(now);
+        self.wake_before(self.moderator.next());
         let tables = &core.tables;
         let nothing = tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty();
         if nothing && !core.hooks.has_redirected() {
@@ -224,7 +229,11 @@ impl Engine {
         let (timer, held) = (core.tables.timers.next(), core.hooks.next_due_ns().map(Instant));
         drop(core);
         let deaths = self.bag.second_look_at().map(Instant);
-        [timer, held, self.cm.poll_timeout(), self.held.next_offer(now()), deaths].into_iter().flatten().min()
+        let events = self.moderator.next();
+        [timer, events, held, self.cm.poll_timeout(), self.held.next_offer(now()), deaths]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Wakes the background thread if it would sleep past `deadline`.
@@ -259,6 +268,7 @@ impl Engine {
         let held = core.hooks.next_due_ns().map(Instant);
         let deadline = [core.tables.timers.next(), held].into_iter().flatten().min();
         self.wake_before(deadline);
+        self.wake_before(self.moderator.next());
     }
 
     /// Sends one MAD from QP1.

@@ -14,6 +14,7 @@ pub mod gid;
 mod gsi;
 pub mod hook;
 mod keys;
+mod moderation;
 mod mr;
 mod multicast;
 mod notice;

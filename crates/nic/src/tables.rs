@@ -285,13 +285,12 @@ impl Tables {
                 QpEvent::Async(kind) => {
                     if kind == AsyncEventKind::CommEst {
                         self.established.push(entry.qp.qpn());
-                    } else {
-                        let element = match (kind, entry.srq) {
-                            (AsyncEventKind::SrqLimitReached, Some((_, cookie))) => AsyncElement::Srq(cookie),
-                            _ => AsyncElement::Qp(entry.cookie),
-                        };
-                        entry.events.push(AsyncEvent { kind, element });
                     }
+                    let element = match (kind, entry.srq) {
+                        (AsyncEventKind::SrqLimitReached, Some((_, cookie))) => AsyncElement::Srq(cookie),
+                        _ => AsyncElement::Qp(entry.cookie),
+                    };
+                    entry.events.push(AsyncEvent { kind, element });
                     Ok(())
                 }
             };

@@ -8,8 +8,9 @@ use roxie::transport::{Sge, Wc};
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::layouts;
 use super::objects::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mw, ibv_mw_bind,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_td,
+    ibv_td_init_attr,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
@@ -85,9 +86,10 @@ pub struct verbs_context {
     pub destroy_flow_action: Empty,
     pub create_flow_action_esp: Empty,
     pub modify_qp_rate_limit: Empty,
-    pub alloc_parent_domain: Empty,
-    pub dealloc_td: Empty,
-    pub alloc_td: Empty,
+    pub alloc_parent_domain:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
     pub post_srq_ops: Empty,
     pub destroy_rwq_ind_table: Empty,

@@ -9,7 +9,7 @@ use roxie::transport::Wc;
 use roxie::verbs::{AsyncElement, CompChannel, Cq};
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
+use crate::abi::objects::{ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
 
@@ -36,6 +36,24 @@ impl CqObject {
         // SAFETY: upheld by the caller.
         unsafe { Self::from_ptr(cq.cast()) }
     }
+}
+
+/// The operation behind `ibv_modify_cq`: moderation.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    /// IBV_CQ_ATTR_MODERATE.
+    const MODERATE: u32 = 1;
+    // SAFETY: one of ours or NULL; NULL or the program's attributes.
+    let (Some(object), Some(attr)) = (unsafe { (CqObject::from_cq(cq), attr.as_ref()) }) else {
+        return code(libc::EINVAL);
+    };
+    if attr.attr_mask & !MODERATE != 0 {
+        return code(libc::EOPNOTSUPP);
+    }
+    if attr.attr_mask & MODERATE != 0 {
+        let [count, period_us] = attr.moderate;
+        object.tail.cq.moderate(count, period_us);
+    }
+    0
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {

@@ -18,7 +18,7 @@ use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
 use crate::{exit, fork, refusal, signal};
 
-use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq};
+use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq, td};
 
 /// IBV_NODE_CA.
 const NODE_CA: c_int = 1;
@@ -158,6 +158,10 @@ impl ContextObject {
 fn operations() -> Box<verbs_context> {
     // SAFETY: zero bytes are a valid `verbs_context`: empty slots, and an initialised mutex.
     let mut verbs: Box<verbs_context> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+    verbs.alloc_td = Some(td::alloc_td);
+    verbs.dealloc_td = Some(td::dealloc_td);
+    verbs.alloc_parent_domain = Some(td::alloc_parent_domain);
+    verbs.modify_cq = Some(cq::modify_cq);
     verbs.advise_mr = Some(pd_mr::advise_mr);
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);

@@ -14,6 +14,7 @@ pub(crate) mod query;
 pub(crate) mod srq;
 pub(crate) mod strings;
 pub(crate) mod sysfs;
+pub(crate) mod td;
 pub(crate) mod wr;
 
 /// What `symbols/ibverbs.txt` names.

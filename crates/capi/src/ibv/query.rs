@@ -123,6 +123,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if context.tail.context.query_device().on_demand_paging {
         full.odp_caps = ODP_CAPS;
     }
+    full.cq_mod_caps = [u16::MAX; 2];
     full.phys_port_cnt_ex = u32::from(PORT);
     // SAFETY: the caller passes room for `attr_size` bytes.
     unsafe { fill(attr, &full, attr_size) };

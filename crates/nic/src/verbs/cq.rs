@@ -67,7 +67,8 @@ impl Drop for CqInner {
 impl Cq {
     pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
         let channel = channel.map(|c| Arc::clone(&c.events));
-        let queue = Arc::new(CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs)));
+        let queue =
+            CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs), &engine.moderator);
         Self(Arc::new(CqInner { queue, engine }))
     }
 
@@ -100,6 +101,12 @@ impl Cq {
         self.0.queue.arm(solicited_only);
         self.0.engine.poll_inline();
         self.0.engine.hand_over();
+    }
+
+    /// Lets a channel event wait until `count` completions are there or `period_us` microseconds have passed since the
+    /// first of them; 0 or 1 completions, or 0 microseconds, and it waits for nothing (ibv_modify_cq(3)).
+    pub fn moderate(&self, count: u16, period_us: u16) {
+        self.0.queue.moderate(count, period_us);
     }
 
     /// Changes the number of entries.

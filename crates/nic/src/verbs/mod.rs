@@ -22,7 +22,7 @@ pub use device::{AsyncElement, AsyncEvent, Context, Device, DeviceConfig};
 pub use fast_mr::FastMr;
 pub use hooks::HookConfig;
 pub use mw::{Mw, MwType};
-pub use pd::{Ah, Mr, MrChange, Pd};
+pub use pd::{Ah, Mr, MrChange, Pd, Td};
 pub use qp::{PostGuard, Qp, QpInitAttr};
 pub use refusal::{Refusal, remedy};
 pub use srq::{Srq, SrqAttr, SrqInitAttr};

@@ -21,12 +21,26 @@ struct PdInner {
     context: Context,
     engine: Arc<Engine>,
     id: PdId,
+    /// What a parent domain stands for.
+    _parent_of: Option<(Pd, Option<Td>)>,
+}
+
+/// A thread domain: a promise that one thread at a time uses what belongs to it. Nothing here locks less for it.
+#[derive(Clone, Default)]
+pub struct Td(Arc<()>);
+
+impl Td {
+    /// Whether a parent domain has it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl Pd {
     pub(super) fn new(context: Context, engine: Arc<Engine>) -> Self {
         let id = PdId(engine.pd_ids.fetch_add(1, Ordering::Relaxed));
-        Self(Arc::new(PdInner { context, engine, id }))
+        Self(Arc::new(PdInner { context, engine, id, _parent_of: None }))
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -39,6 +53,14 @@ impl Pd {
 
     pub(super) fn id(&self) -> PdId {
         self.0.id
+    }
+
+    /// A domain that is this one with a thread domain (ibv_alloc_parent_domain(3)): keys of either work with the other, and
+    /// this one is in use as long as the parent is there.
+    #[must_use]
+    pub fn parent(&self, td: Option<&Td>) -> Self {
+        let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
+        Self(Arc::new(PdInner { context, engine, id, _parent_of: Some((self.clone(), td.cloned())) }))
     }
 
     /// The context it belongs to.
