@@ -14,6 +14,7 @@
 //! qp_packets -set_cover_merge=1 -use_counters=0 -max_len=1500 smaller /tmp/corpus
 //! ```
 
+pub mod capture;
 pub mod cm;
 mod craft;
 mod draw;

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc,
-    WcOpcode, WcStatus, WrOp,
+    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest,
+    VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::opcode::{OpcodeRow, Operation, Position, Service};
 use wire::{Aeth, Gid, Lkey, Msn, PKey, Packet, Psn, Qpn, Rkey, Syndrome};
@@ -384,12 +384,26 @@ impl<'a> World<'a> {
         let state = self.qp.state();
         if stranger && self.service != Service::Ud {
             // Memory is out of bounds for it.
-            let result = self.qp.handle_packet(self.now, &packet, &from, &self.memory, self.srq.as_mut(), &mut ReorderBuffer::none());
+            let result = self.qp.handle_packet(
+                self.now,
+                &packet,
+                &from,
+                &self.memory,
+                self.srq.as_mut(),
+                &mut ReorderBuffer::none(),
+            );
             assert!(result.is_err() && self.qp.state() == state);
             return;
         }
         self.memory.packet(&packet);
-        let result = self.qp.handle_packet(self.now, &packet, &from, &self.memory, self.srq.as_mut(), &mut ReorderBuffer::none());
+        let result = self.qp.handle_packet(
+            self.now,
+            &packet,
+            &from,
+            &self.memory,
+            self.srq.as_mut(),
+            &mut ReorderBuffer::none(),
+        );
         self.memory.doing.set(Doing::Nothing);
         if matches!(state, QpState::Err | QpState::Reset) {
             assert!(result.is_err(), "accepted in {state:?}");

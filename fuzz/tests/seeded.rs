@@ -110,3 +110,8 @@ fn a_queue_pair_survives_a_hostile_peer() {
 fn the_connection_manager_survives_a_hostile_peer() {
     check("cm", roxie_fuzz::cm::run);
 }
+
+#[test]
+fn any_capture_file_is_read_decoded_and_analysed() {
+    check("capture", roxie_fuzz::capture::run);
+}

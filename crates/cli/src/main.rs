@@ -23,24 +23,25 @@ use roxie_cli::{capture, failure, terminal};
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
+        Command::Capture(args) => return exit(capture::run(&args)),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
         Command::Devinfo(args) => devinfo::print(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),
         Command::Hook(args) => hook::run(&args),
-        Command::Capture(args) => capture::run(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::LabHold(args) => lab::hold(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("roxie: {failure}");
-            ExitCode::from(failure.code)
-        }
-    }
+    exit(result.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(result: failure::Outcome<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|failure| {
+        eprintln!("roxie: {failure}");
+        ExitCode::from(failure.code)
+    })
 }

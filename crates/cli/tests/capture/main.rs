@@ -7,4 +7,7 @@ mod build;
 mod damage;
 mod formats;
 mod links;
+mod outputs;
 mod styles;
+mod verdicts;
+mod wireshark;

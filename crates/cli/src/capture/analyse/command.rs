@@ -1,0 +1,163 @@
+//! `roxie capture analyse`: a file in, connections, findings and a verdict out.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use wire::capture::Seen;
+
+use super::{Analysis, Verdict, summary};
+use crate::capture::clock;
+use crate::capture::pager::Output;
+use crate::capture::source::{self, Source};
+use crate::failure::{During, Outcome};
+use crate::terminal::{self, Terminal};
+
+/// Packets between two looks at the clock.
+const PROGRESS_PACKETS: u64 = 1 << 16;
+/// Time between two updates of the progress line.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Say what happened on every connection of a capture, and what went wrong first
+///
+/// Follows each queue pair from whichever packet on the capture begins: messages, latencies, packets sent again with the cause (a lost
+/// request, a lost acknowledgement, a NAK, a receiver that was not ready), duplicates, reordering, refused keys, path MTU,
+/// congestion, handshakes and rejects. Memory does not grow with the length of the file.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+What an onlooker cannot know: packets lost behind the point of capture show only if somebody reacts to it. On UC and UD nobody does.
+
+Exit status:
+  0 if nothing went wrong; 3 if something did; 1 if the file could not be read.
+
+Examples:
+  roxie capture analyse trace.pcapng
+          Connections, findings, verdict
+  roxie capture analyse trace.pcapng --messages
+          A line for each message as well
+  roxie capture analyse trace.pcapng --json | jq -r .verdict
+          For programs")]
+pub(crate) struct AnalyseArgs {
+    /// The file, or - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// A line for each message: verb, size, packets, latency
+    #[arg(long, conflicts_with = "json")]
+    messages: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write straight to the terminal
+    #[arg(long)]
+    no_pager: bool,
+}
+
+pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
+    let terminal = Terminal::stdout();
+    let mut source = source::open(&args.file)?;
+    let mut lines = String::new();
+    let verdict = if args.messages {
+        // Lines can be many: they go out as they come.
+        let mut output = Output::new(!args.no_pager);
+        let verdict = read(&mut source, Analysis::with_messages(), |analysis, _| {
+            lines.clear();
+            messages(&mut lines, analysis);
+            output.write(&lines).during("writing")
+        })?;
+        output.write(&summary::text(&verdict, terminal)).during("writing")?;
+        output.finish().during("writing")?;
+        verdict
+    } else {
+        let verdict = read(&mut source, Analysis::new(), |_, progress| {
+            if let Some(progress) = progress {
+                terminal.progress(&progress);
+            }
+            Ok(true)
+        })?;
+        terminal.progress_done();
+        if args.json {
+            terminal::print(&summary::json(&verdict).to_string());
+        } else {
+            let mut output = Output::new(!args.no_pager);
+            output.write(&summary::text(&verdict, terminal)).during("writing")?;
+            output.finish().during("writing")?;
+        }
+        verdict
+    };
+    for note in source.notes() {
+        eprintln!("roxie: {}: {note}", args.file.display());
+    }
+    Ok(if verdict.findings.is_empty() { 0 } else { 3 })
+}
+
+/// Feeds a whole file to an analysis. `each` is called after every packet, now and then with words about the progress; it says
+/// whether to go on.
+pub(crate) fn read<R: Read>(
+    source: &mut Source<R>,
+    mut analysis: Analysis,
+    mut each: impl FnMut(&mut Analysis, Option<String>) -> Outcome<bool>,
+) -> Outcome<Verdict> {
+    let start = Instant::now();
+    let mut shown = start;
+    while let Some(record) = source.next_record().during("reading")? {
+        let number = record.number;
+        analysis.feed(&record, &Seen::parse(record.link_type, record.data));
+        let mut progress = None;
+        if number % PROGRESS_PACKETS == 0 && shown.elapsed() > PROGRESS_EVERY {
+            shown = Instant::now();
+            progress = Some(words(source.offset(), source.total_len(), number, start));
+        }
+        if !each(&mut analysis, progress)? {
+            break;
+        }
+    }
+    Ok(analysis.finish(source.drops()))
+}
+
+/// `[=====     ] 47 %, 1.2 GB/s, 12345678 packets`.
+fn words(offset: u64, total: Option<u64>, packets: u64, start: Instant) -> String {
+    let rate = offset as f64 / start.elapsed().as_secs_f64().max(1e-9) / 1e9;
+    let bar = match total {
+        Some(total) if total > 0 => {
+            let percent = (offset * 100 / total).min(100) as usize;
+            format!("[{:<20}] {percent} %, ", "=".repeat(percent / 5))
+        }
+        _ => String::new(),
+    };
+    format!("{bar}{rate:.2} GB/s, {packets} packets")
+}
+
+fn messages(out: &mut String, analysis: &mut Analysis) {
+    use std::fmt::Write;
+    for (half, message, at) in analysis.take_messages() {
+        let half = &analysis.halves()[half];
+        let again = if message.resent > 0 {
+            format!(", {} packets sent again", message.resent)
+        } else {
+            String::new()
+        };
+        let packets = match (message.first.number, message.last.number) {
+            (first, last) if first == last => format!("packet {first}"),
+            (first, last) => format!("packets {first} to {last}"),
+        };
+        let answered = match at.number {
+            number if number == message.last.number => String::new(),
+            number => {
+                let took = clock::span(at.ns.saturating_sub(message.last.ns));
+                format!(", answered after {took} in packet {number}")
+            }
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{:>6} {} {} {} (PSN {} to {}), {packets}{answered}{again}",
+            message.first.number,
+            clock::time_of_day(message.first.ns),
+            half.name(),
+            message.words(),
+            message.first_psn,
+            message.last_psn
+        );
+    }
+}

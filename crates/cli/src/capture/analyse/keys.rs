@@ -1,0 +1,157 @@
+//! Remote keys that worked: what an access fault is compared with.
+
+use std::collections::HashMap;
+
+use wire::{Operation, Packet, Rkey};
+
+use super::finding::At;
+
+/// Keys remembered of one direction.
+const KEYS_MAX: usize = 4096;
+
+/// What a request asks for in the responder's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Access {
+    /// What it wants to do.
+    pub what: Right,
+    /// With this key.
+    pub key: Rkey,
+    /// From here.
+    pub va: u64,
+    /// So many bytes.
+    pub len: u64,
+}
+
+/// The access right a request needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Right {
+    /// `IBV_ACCESS_REMOTE_WRITE`.
+    Write,
+    /// `IBV_ACCESS_REMOTE_READ`.
+    Read,
+    /// `IBV_ACCESS_REMOTE_ATOMIC`.
+    Atomic,
+    /// `IBV_ACCESS_FLUSH_GLOBAL` or `IBV_ACCESS_FLUSH_PERSISTENT`.
+    Flush,
+}
+
+impl Right {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "REMOTE_WRITE",
+            Self::Read => "REMOTE_READ",
+            Self::Atomic => "REMOTE_ATOMIC",
+            Self::Flush => "FLUSH",
+        }
+    }
+}
+
+impl Access {
+    /// What a request packet asks for, if it names memory.
+    #[must_use]
+    pub(super) fn of(packet: &Packet<'_>) -> Option<Self> {
+        let what = match packet.row().operation {
+            Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Right::Write,
+            Operation::ReadRequest => Right::Read,
+            Operation::CompareSwap | Operation::FetchAdd => Right::Atomic,
+            Operation::Flush => Right::Flush,
+            _ => return None,
+        };
+        match (packet.reth(), packet.atomic_eth()) {
+            (Some(reth), _) => Some(Self { what, key: reth.r_key, va: reth.va, len: reth.dma_len.into() }),
+            (None, Some(atomic)) => Some(Self { what, key: atomic.r_key, va: atomic.va, len: 8 }),
+            (None, None) => None,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.va.saturating_add(self.len)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    rights: [bool; 4],
+    low: u64,
+    high: u64,
+    invalidated: u64,
+}
+
+/// The keys of one direction that worked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys(HashMap<u32, Known>);
+
+impl Keys {
+    /// An access succeeded. Zero bytes prove nothing: the key is not looked at (IBA C9-88).
+    pub(super) fn worked(&mut self, access: &Access) {
+        if access.len == 0 || self.0.len() >= KEYS_MAX && !self.0.contains_key(&access.key.0) {
+            return;
+        }
+        let nothing = Known { rights: [false; 4], low: access.va, high: access.end(), invalidated: 0 };
+        let known = self.0.entry(access.key.0).or_insert(nothing);
+        known.rights[access.what as usize] = true;
+        known.low = known.low.min(access.va);
+        known.high = known.high.max(access.end());
+    }
+
+    /// A SEND told the receiver to invalidate a key.
+    pub(super) fn invalidated(&mut self, key: Rkey, at: At) {
+        if let Some(known) = self.0.get_mut(&key.0) {
+            known.invalidated = at.number;
+        }
+    }
+
+    /// Why an access may have been refused.
+    #[must_use]
+    pub(super) fn explain(&self, access: &Access) -> String {
+        let key = format!("R_Key {}", access.key);
+        let Some(known) = self.0.get(&access.key.0) else {
+            return format!(
+                "{key} never worked in this capture: it does not exist, belongs to another protection domain, lacks \
+                 {}, or the range lies outside",
+                access.what.name()
+            );
+        };
+        if known.invalidated != 0 {
+            return format!("{key} was invalidated by packet {}", known.invalidated);
+        }
+        if !known.rights[access.what as usize] {
+            return format!("{key} worked for other operations: it lacks {}", access.what.name());
+        }
+        let (low, high) = (known.low, known.high);
+        if access.va < low || access.end() > high {
+            return format!(
+                "{key} worked for {low:#x}..{high:#x}; {:#x}..{:#x} reaches beyond, probably beyond its memory region",
+                access.va,
+                access.end()
+            );
+        }
+        format!("{key} worked for this range before: it was deregistered or invalidated meanwhile")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_explanation_compares_with_what_worked() {
+        let mut keys = Keys::default();
+        let write = Access { what: Right::Write, key: Rkey(7), va: 0x1000, len: 0x100 };
+        assert!(keys.explain(&write).contains("never worked"));
+        keys.worked(&write);
+        assert!(keys.explain(&Access { what: Right::Read, ..write }).contains("lacks REMOTE_READ"));
+        assert!(keys.explain(&Access { len: 0x101, ..write }).contains("0x1000..0x1101 reaches beyond"));
+        assert!(keys.explain(&write).contains("deregistered"));
+        keys.invalidated(Rkey(7), At { number: 12, ns: 0 });
+        assert!(keys.explain(&write).contains("by packet 12"));
+    }
+
+    #[test]
+    fn zero_bytes_prove_nothing() {
+        let mut keys = Keys::default();
+        let access = Access { what: Right::Write, key: Rkey(7), va: 0, len: 0 };
+        keys.worked(&access);
+        assert!(keys.explain(&access).contains("never worked"));
+    }
+}

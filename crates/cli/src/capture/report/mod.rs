@@ -1,0 +1,151 @@
+//! `roxie capture report`: the outcome of an analysis as one HTML page with plots, which needs nothing else to be looked at.
+
+mod page;
+mod series;
+mod svg;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wire::Psn;
+use wire::capture::Seen;
+
+use super::analyse::{Analysis, At, Verdict};
+use super::source;
+use crate::failure::{During, Failure, Outcome};
+use crate::terminal::Terminal;
+use series::{Points, Series};
+
+/// Directions that are plotted; further ones are in the table only.
+const PLOTTED_MAX: usize = 256;
+
+/// Make an HTML page of a capture: verdict, connections, and plots of throughput, latency and packet sequence numbers
+///
+/// The page stands alone: no scripts, nothing loaded from anywhere. Packets sent again are marked in the plots.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  roxie capture report trace.pcapng -o trace.html
+          A page to look at and to send around")]
+pub(super) struct ReportArgs {
+    /// The file, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The page to write
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// What is plotted of one direction.
+#[derive(Default)]
+struct Trace {
+    throughput: Series,
+    /// Requests, by how many numbers they are behind the first.
+    psn: Points,
+    /// Requests that are no further than those before: sent again or overtaken.
+    again: Points,
+    acks: Points,
+    first: Option<Psn>,
+    highest: i64,
+}
+
+/// What is plotted of a capture.
+#[derive(Default)]
+struct Traces {
+    directions: Vec<Trace>,
+    latency: Points,
+}
+
+pub(super) fn run(args: &ReportArgs) -> Outcome {
+    let terminal = Terminal::stdout();
+    let mut source = source::open(&args.file)?;
+    let mut analysis = Analysis::with_messages();
+    let mut traces = Traces::default();
+    while let Some(record) = source.next_record().during("reading")? {
+        let at = At { number: record.number, ns: record.time_ns };
+        let seen = Seen::parse(record.link_type, record.data);
+        analysis.feed(&record, &seen);
+        if let (Ok(seen), Some(direction)) = (&seen, analysis.current()) {
+            traces.packet(&analysis, direction, at, seen);
+        }
+        for (_, message, done) in analysis.take_messages() {
+            if done.number != message.last.number {
+                traces.latency.add(done.ns, done.ns.saturating_sub(message.last.ns) as f64);
+            }
+        }
+    }
+    let verdict = analysis.finish(source.drops());
+    if verdict.totals.roce == 0 {
+        return Err(Failure::new(format!("{}: {}", args.file.display(), verdict.text())));
+    }
+    let name = args.file.file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
+    let page = page::html(&name, &verdict, &traces, source.notes());
+    std::fs::write(&args.output, page).during(&format!("writing {}", args.output.display()))?;
+    terminal.line(&format!("{}: {}", args.output.display(), verdict.text()));
+    Ok(())
+}
+
+impl Traces {
+    fn packet(&mut self, analysis: &Analysis, direction: usize, at: At, seen: &Seen<'_>) {
+        if direction >= PLOTTED_MAX {
+            return;
+        }
+        while self.directions.len() <= direction {
+            self.directions.push(Trace::default());
+        }
+        let Ok(packet) = &seen.packet else { return };
+        self.directions[direction].throughput.add(at.ns, seen.payload_len() as u64);
+        if packet.row().is_request() {
+            self.directions[direction].request(packet.bth.psn, at);
+        } else if let Some(peer) = analysis.halves()[direction].peer
+            && let Some(trace) = self.directions.get_mut(peer)
+            && let Some(first) = trace.first
+        {
+            let behind = trace.unwrapped(packet.bth.psn, first);
+            trace.acks.add(at.ns, behind as f64);
+        }
+    }
+}
+
+impl Trace {
+    fn request(&mut self, psn: Psn, at: At) {
+        let new = self.first.is_none();
+        let first = *self.first.get_or_insert(psn);
+        let behind = self.unwrapped(psn, first);
+        if new || behind > self.highest {
+            self.highest = behind;
+            self.psn.add(at.ns, behind as f64);
+        } else {
+            self.again.add(at.ns, behind as f64);
+        }
+    }
+
+    /// How far `psn` is from the first, however often the circle closed in between.
+    fn unwrapped(&self, psn: Psn, first: Psn) -> i64 {
+        let highest = Psn::new((i64::from(first.value()) + self.highest) as u32);
+        self.highest + i64::from(psn.distance_from(highest))
+    }
+}
+
+/// The directions worth a plot, busiest first.
+fn busiest(verdict: &Verdict, most: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..verdict.halves.len().min(PLOTTED_MAX)).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(verdict.halves[*index].counts.bytes));
+    order.truncate(most);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_when_the_circle_closes() {
+        let mut trace = Trace::default();
+        for (n, psn) in (0u64..).zip([0xff_fffe, 0xff_ffff, 0, 1, 0, 5]) {
+            trace.request(Psn::new(psn), At { number: n + 1, ns: n });
+        }
+        assert_eq!(trace.highest, 7);
+        assert_eq!(trace.again.list(), [(4, 2.0)]);
+    }
+}

@@ -1,0 +1,179 @@
+//! The page: what happened first, then plots, then tables.
+
+use std::fmt::Write;
+
+use super::svg::{Layer, Mark, Unit, escape, plot};
+use super::{Traces, busiest};
+use crate::capture::analyse::{Finding, Half, Verdict};
+use crate::capture::clock;
+
+/// Directions in one throughput plot: as many as there are colours.
+const LINES_MAX: usize = 6;
+/// Directions with a plot of their packet sequence numbers.
+const SEQUENCES_MAX: usize = 4;
+/// Rows of a table.
+const ROWS_MAX: usize = 500;
+/// Findings marked in plots.
+const EVENTS_MAX: usize = 100;
+
+const COLOURS: [&str; LINES_MAX] = ["c0", "c1", "c2", "c3", "c4", "c5"];
+
+const STYLE: &str = "\
+:root{--bg:#fff;--fg:#1b1f24;--faint:#6a737d;--grid:#e3e6ea;--card:#f6f8fa;--bad:#c62828;--warn:#a15c00;--good:#1a7f37}\n\
+@media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#dde3ea;--faint:#8b949e;--grid:#2a3038;--card:#171c23;--bad:#ff6b6b;\
+--warn:#e0a030;--good:#4cc26a}}\n\
+body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1040px;padding:24px}\n\
+h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:32px 0 8px}p.faint,td.faint{color:var(--faint)}\n\
+.verdict{background:var(--card);border-left:5px solid var(--good);padding:12px 16px;margin:16px 0;border-radius:4px}\n\
+.verdict.bad{border-color:var(--bad)}svg{width:100%;height:auto;background:var(--card);border-radius:4px}\n\
+table{border-collapse:collapse;width:100%;font-size:14px}th,td{text-align:left;padding:4px 10px 4px 0;vertical-align:top;\
+border-bottom:1px solid var(--grid)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\n\
+svg text{font:12px system-ui,sans-serif;fill:var(--faint)}text.y{text-anchor:end}text.x{text-anchor:middle}\n\
+.grid{stroke:var(--grid)}.event{stroke:var(--bad);stroke-dasharray:4 4;opacity:.55}polyline{fill:none;stroke:currentColor;\
+stroke-width:1.6}\n\
+.dots{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}.cross{stroke:currentColor;stroke-width:1.8;fill:none}\n\
+.legend{margin:4px 0 0;font-size:13px}.legend span{margin-right:18px}.legend span:before{content:'\\25cf  '}\n\
+.c0{color:#2f6fde}.c1{color:#d9822b}.c2{color:#2aa198}.c3{color:#a05bd6}.c4{color:#7a9a01}.c5{color:#d6547f}.bad{color:var(--bad)}\n\
+.warn{color:var(--warn)}.ack{color:#2aa198;opacity:.75}";
+
+pub(super) fn html(
+    name: &str,
+    verdict: &Verdict,
+    traces: &Traces,
+    notes: impl Iterator<Item = String>,
+) -> String {
+    let totals = &verdict.totals;
+    let lasted = clock::span(totals.last.ns.saturating_sub(totals.first.ns));
+    let name = escape(name);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}\n</style></head><body>\n<h1>{name}</h1>\n"
+    );
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        out,
+        "<p class=\"faint\">From {} on, {lasted}: {} packets, {} of them RoCEv2 ({} bytes).</p>",
+        clock::date(totals.first.ns),
+        totals.packets,
+        totals.roce,
+        totals.roce_bytes
+    );
+    let bad = if verdict.findings.is_empty() { "" } else { " bad" };
+    let _ = writeln!(out, "<div class=\"verdict{bad}\">{}</div>", escape(&verdict.text()));
+    for note in notes {
+        let _ = writeln!(out, "<p class=\"warn\">{}</p>", escape(&note));
+    }
+    plots(&mut out, verdict, traces);
+    findings(&mut out, &verdict.findings, verdict.left_out);
+    directions(&mut out, verdict);
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn plots(out: &mut String, verdict: &Verdict, traces: &Traces) {
+    let span = (verdict.totals.first.ns, verdict.totals.last.ns);
+    let events: Vec<(u64, String)> = verdict
+        .findings
+        .iter()
+        .take(EVENTS_MAX)
+        .map(|finding| (finding.at.ns, format!("{} at packet {}", finding.kind.name(), finding.at.number)))
+        .collect();
+    let traced = |index: &usize| *index < traces.directions.len();
+    let order: Vec<usize> = busiest(verdict, LINES_MAX).into_iter().filter(traced).collect();
+    let rates: Vec<_> = order.iter().map(|index| traces.directions[*index].throughput.rates()).collect();
+    let lines: Vec<Layer<'_>> = order
+        .iter()
+        .zip(&rates)
+        .zip(COLOURS)
+        .map(|((index, values), class)| Layer {
+            name: verdict.halves[*index].name(),
+            mark: Mark::Line,
+            class,
+            values,
+        })
+        .collect();
+    section(out, "Throughput (payload)", &plot(span, Unit::Rate, &lines, &events));
+    let latency = [Layer {
+        name: "time from a message's last packet to its answer, at the point of capture".into(),
+        mark: Mark::Dots,
+        class: "c0",
+        values: traces.latency.list(),
+    }];
+    section(out, "Latency", &plot(span, Unit::Time, &latency, &events));
+    for index in order.into_iter().filter(|index| verdict.halves[*index].has_requests()).take(SEQUENCES_MAX) {
+        let trace = &traces.directions[index];
+        let layers = [
+            Layer { name: "requests".into(), mark: Mark::Dots, class: "c0", values: trace.psn.list() },
+            Layer { name: "answers".into(), mark: Mark::Dots, class: "ack", values: trace.acks.list() },
+            Layer {
+                name: "sent again, doubled or overtaken".into(),
+                mark: Mark::Crosses,
+                class: "bad",
+                values: trace.again.list(),
+            },
+        ];
+        let first = trace.first.map_or(0, |psn| psn.value());
+        let title = format!("Packet sequence numbers after {first}, {}", verdict.halves[index].name());
+        section(out, &title, &plot(span, Unit::Count, &layers, &events));
+    }
+}
+
+fn section(out: &mut String, title: &str, content: &str) {
+    if !content.is_empty() {
+        let _ = writeln!(out, "<h2>{}</h2>\n{content}", escape(title));
+    }
+}
+
+fn findings(out: &mut String, list: &[Finding], left_out: u64) {
+    if list.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>Findings</h2>\n<table><tr><th class=\"n\">packet</th><th>what</th><th>where and why</th></tr>\n",
+    );
+    for finding in list.iter().take(ROWS_MAX) {
+        let class = if finding.kind.is_fatal() { "bad" } else { "warn" };
+        let times = if finding.count > 1 { format!(" ({} times)", finding.count) } else { String::new() };
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"n\">{}</td><td class=\"{class}\">{}</td><td>{}{times}<br><span class=\"faint\">{}</span></td></tr>",
+            finding.at.number,
+            finding.kind.name(),
+            escape(&finding.text),
+            escape(&finding.whose)
+        );
+    }
+    out.push_str("</table>\n");
+    let more = left_out + list.len().saturating_sub(ROWS_MAX) as u64;
+    if more > 0 {
+        let _ = writeln!(out, "<p class=\"faint\">and {more} more</p>");
+    }
+}
+
+fn directions(out: &mut String, verdict: &Verdict) {
+    out.push_str(
+        "<h2>Directions</h2>\n<table><tr><th>from, to</th><th>messages</th><th class=\"n\">packets</th><th class=\"n\">bytes</th>\
+         <th class=\"n\">median answer</th><th class=\"n\">99 of 100</th><th class=\"n\">sent again</th><th class=\"n\">NAK, RNR</th></tr>\n",
+    );
+    let mut order: Vec<&Half> = verdict.halves.iter().collect();
+    order.sort_by_key(|half| std::cmp::Reverse(half.counts.packets));
+    for half in order.iter().take(ROWS_MAX) {
+        let counts = &half.counts;
+        let time = |percent| counts.latency.percentile(percent).map_or_else(String::new, clock::span);
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}, {}</td></tr>",
+            escape(&half.name()),
+            escape(&half.verbs().join(", ")),
+            counts.packets,
+            counts.bytes,
+            time(50),
+            time(99),
+            counts.resent,
+            counts.naks,
+            counts.rnr_naks
+        );
+    }
+    out.push_str("</table>\n");
+}

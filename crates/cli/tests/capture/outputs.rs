@@ -1,0 +1,167 @@
+//! The program itself: filters, exit codes, the annotated file and the page.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use roxie_cli::capture::source::Source;
+
+use crate::build::pcapng;
+use crate::golden;
+use pcap_file::Endianness;
+
+fn roxie(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roxie")).arg("capture").args(words).output().expect("roxie runs")
+}
+
+fn capture(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format!("{name}.pcap"));
+    path.to_string_lossy().into_owned()
+}
+
+fn lines(words: &[&str]) -> Vec<String> {
+    let output = roxie(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+}
+
+/// A file of this test that nobody else writes.
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("roxie-capture-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn filters_leave_what_was_asked_for() {
+    let rping = capture("cm-rping-v4");
+    let count = |words: &[&str]| lines(&[&["read", rping.as_str()], words].concat()).len();
+    assert_eq!(count(&[]), 41);
+    assert_eq!(count(&["--opcode", "write"]), 3);
+    assert_eq!(count(&["--opcode", "0x0c", "--opcode", "read response"]), 6);
+    assert_eq!(count(&["--psn", "8358207..8358208"]), 4);
+    assert_eq!(count(&["--host", "10.99.0.9"]), 0);
+    assert_eq!(count(&["-c", "5"]), 5);
+    // Both QPs have the same number here; REQ, REP and DREQ name it as well.
+    assert_eq!(count(&["--qp", "0x4d"]), 36 + 3);
+    let refused = capture("nak-read-bounds-v4");
+    for filter in ["--nak", "--only-errors"] {
+        let lines = lines(&["read", &refused, filter]);
+        assert!(lines.len() == 1 && lines[0].contains("NAK Remote access error"), "{lines:?}");
+    }
+    assert_eq!(lines(&["read", &refused, "--cnp"]), [] as [&str; 0]);
+    let snapped = lines(&["read", &rping, "--snap", "60", "-c", "20"]);
+    assert!(snapped[11].contains("64 bytes (0 captured)"), "{}", snapped[11]);
+}
+
+/// A connection whose two ends have different numbers: both directions are found by either, thanks to the handshake.
+#[test]
+fn a_queue_pair_has_two_directions() {
+    let file = capture("cm-ucmatose-v4");
+    let all = lines(&["read", &file, "--json"]);
+    let qps: std::collections::BTreeSet<String> = all
+        .iter()
+        .filter_map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect("JSON")["infiniband.bth.destqp"]
+                .as_str()
+                .map(str::to_owned)
+        })
+        .filter(|qp| qp != "0x000001")
+        .collect();
+    for qp in &qps {
+        let lines = lines(&["read", &file, "--qp", qp, "--opcode", "send only"]);
+        let of = |host: &str| {
+            lines
+                .iter()
+                .filter(|line| line.contains(&format!("{host} > ")) && line.contains("RC SEND"))
+                .count()
+        };
+        assert!(of("10.99.0.2") >= 2 && of("10.99.0.3") >= 2, "{qp}: {lines:#?}");
+    }
+    assert!(!qps.is_empty());
+}
+
+#[test]
+fn the_exit_code_says_whether_something_went_wrong() {
+    assert_eq!(roxie(&["analyse", &capture("rc-read-v4")]).status.code(), Some(0));
+    assert_eq!(roxie(&["analyse", &capture("loss-ack-v4")]).status.code(), Some(3));
+    assert_eq!(roxie(&["analyse", "/nonexistent"]).status.code(), Some(1));
+    let output = roxie(&["analyse", &capture("loss-all-v4"), "--json"]);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(outcome["first"]["kind"], "no-answer");
+    assert_eq!(outcome["directions"][0]["resent"], 3);
+}
+
+#[test]
+fn each_message_has_a_line_with_its_verb_and_latency() {
+    let output = roxie(&["analyse", &capture("cm-rping-4096-v4"), "--messages"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let count = |what: &str| {
+        text.lines().filter(|line| line.contains(what) && line.contains("answered after")).count()
+    };
+    assert_eq!(
+        (count("READ of 6000 bytes"), count("WRITE of 6000 bytes"), count("SEND of 16 bytes")),
+        (2, 2, 8),
+        "{text}"
+    );
+    assert!(text.ends_with("Verdict: Nothing went wrong in this capture.\n"), "{text}");
+}
+
+#[test]
+fn an_annotated_capture_has_the_same_packets_and_says_what_happened() {
+    let frames = golden::frames("loss-send-middle-v4");
+    let (input, output) = (temporary("in.pcapng"), temporary("out.pcapng"));
+    std::fs::write(&input, pcapng(&frames, 1, &frames[..1], Endianness::Little)).expect("writable");
+    let words = ["annotate", &*input.to_string_lossy(), "-o", &*output.to_string_lossy()];
+    let done = roxie(&words);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+
+    let read = |path: &Path| {
+        let file = std::fs::read(path).expect("written");
+        let mut source = Source::new(&file[..]).expect("a capture");
+        let mut packets = Vec::new();
+        while let Some(record) = source.next_record().expect("reads") {
+            let comment = record.comment.map(|text| String::from_utf8_lossy(text).into_owned());
+            packets.push((record.time_ns, record.interface, record.data.to_vec(), comment));
+        }
+        let names: Vec<_> = source.interfaces().iter().map(|interface| interface.name.clone()).collect();
+        (packets, names)
+    };
+    let ((before, names), (after, same_names)) = (read(&input), read(&output));
+    assert_eq!(names, same_names);
+    assert!(before.iter().map(|p| (p.0, p.1, &p.2)).eq(after.iter().map(|p| (p.0, p.1, &p.2))));
+    let comment = after[2].3.as_deref().expect("the lost packet has a comment");
+    assert!(comment.contains("lost-request") && comment.contains("was lost"), "{comment}");
+
+    if let Ok(tshark) = Command::new("tshark")
+        .args([
+            "-n",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+            "-e",
+            "frame.comment",
+            "-Y",
+            "frame.comment",
+            "-r",
+        ])
+        .arg(&output)
+        .output()
+    {
+        let text = String::from_utf8_lossy(&tshark.stdout).into_owned();
+        assert!(text.starts_with("3\troxie: lost-request: Packet 3 (PSN"), "{text}");
+    }
+    std::fs::remove_file(&input).and_then(|()| std::fs::remove_file(&output)).expect("they were written");
+}
+
+#[test]
+fn the_page_has_plots_of_what_happened_and_loads_nothing() {
+    let output = temporary("page.html");
+    let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", &output.to_string_lossy()]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let page = std::fs::read_to_string(&output).expect("written");
+    assert_eq!(page.matches("<svg").count(), 3, "throughput, latency, packet sequence numbers");
+    assert!(
+        page.contains("lost-request") && page.contains("class=\"cross\"") && page.contains("class=\"event\"")
+    );
+    assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"));
+    std::fs::remove_file(&output).expect("it was written");
+}

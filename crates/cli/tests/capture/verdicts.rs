@@ -1,0 +1,108 @@
+//! The analyser on what real kernels said to each other while somebody dropped, doubled, delayed and refused.
+
+use roxie_cli::capture::analyse::{Analysis, Verdict};
+use roxie_cli::capture::source::Source;
+use wire::capture::Seen;
+
+use crate::golden;
+
+pub(crate) fn analyse(file: &[u8]) -> Verdict {
+    let mut source = Source::new(file).expect("a capture");
+    let mut analysis = Analysis::new();
+    while let Some(record) = source.next_record().expect("reads") {
+        analysis.feed(&record, &Seen::parse(record.link_type, record.data));
+    }
+    analysis.finish(source.drops())
+}
+
+/// What the name of a capture promises: the kind of the first finding, and a word of its text; nothing of a healthy one.
+const PLANTED: [(&str, &str, &str); 20] = [
+    ("cm-loss-req", "lost-cm", "The ConnectRequest in packet 1 was not answered"),
+    ("cm-loss-rep", "lost-cm", "The ConnectReply in packet 2 did not arrive"),
+    ("cm-loss-rtu", "lost-cm", "The ReadyToUse in packet 3 did not arrive"),
+    ("cm-loss-dreq", "lost-cm", "The DisconnectRequest in packet"),
+    ("cm-loss-drep", "lost-cm", "The DisconnectReply in packet"),
+    ("cm-rej-consumer", "rejected", "the program said no"),
+    ("cm-rej", "rejected", "nobody listens on that port"),
+    ("cm-sidr-rej", "rejected", "nobody listens there"),
+    ("duplicate", "duplicated", "packet 2 is the same as packet 1"),
+    ("loss-all", "no-answer", "never answers: a request was sent 4 times"),
+    ("nak-qp", "request-refused", "does not allow this operation"),
+    ("nak-send-too-long", "responder-failed", "receive posted for it is too small"),
+    ("nak-mr-no-read", "access-refused", "lacks REMOTE_READ"),
+    ("nak-mr-no-atomic", "access-refused", "lacks REMOTE_ATOMIC"),
+    ("nak-write-bounds", "access-refused", "beyond its memory region"),
+    ("rnr-exhausted", "receiver-never-ready", "4 times"),
+    ("rnr-then-ok", "receiver-not-ready", "pause of 10.2 ms"),
+    ("rnr-timers", "receiver-never-ready", "gave up"),
+    ("reorder", "reordered", "overtake each other"),
+    ("ud-bad-qkey", "wrong-key", "different Q_Keys"),
+];
+/// The same, for the lost packet itself, which `captures.txt` names.
+const LOST: [(&str, &str); 12] = [
+    ("loss-ack", "lost-ack"),
+    ("loss-write-ack", "lost-ack"),
+    ("loss-atomic-ack", "lost-response"),
+    ("loss-atomic-request", "lost-request"),
+    ("loss-read-request", "lost-request"),
+    ("loss-read", "lost-response"),
+    ("loss-send", "lost-request"),
+    ("loss-write", "lost-request"),
+    ("nak-atomic-bad-rkey", "access-refused"),
+    ("nak-", "access-refused"),
+    // Its last WRITE uses a key that a SEND invalidated.
+    ("rc-send-inv", "access-refused"),
+    // Everything that is not named above is healthy, or shows nothing to an onlooker.
+    ("", ""),
+];
+
+#[test]
+fn the_verdict_names_the_planted_fault_and_healthy_captures_have_none() {
+    let mut wrong = Vec::new();
+    for name in golden::names() {
+        let verdict = analyse(&golden::file(&name));
+        let planted = PLANTED.iter().find(|(prefix, ..)| name.starts_with(prefix));
+        let lost = LOST.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or("", |(_, kind)| kind);
+        let (kind, words) = planted.map_or((lost, ""), |(_, kind, words)| (*kind, *words));
+        let got = verdict.first().map_or("", |finding| finding.kind.name());
+        if got != kind || !verdict.text().contains(words) {
+            wrong.push(format!("{name}: want {kind} ({words})\n    {got}: {}", verdict.text()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The packet that a filter dropped, by the onlooker's reckoning.
+#[test]
+fn the_verdict_points_at_the_packet() {
+    for (name, number) in [
+        ("loss-send-first-v4", 1),
+        ("loss-send-middle-v4", 3),
+        ("loss-send-last-v4", 8),
+        ("loss-write-middle-v4", 4),
+        ("loss-read-request-v4", 1),
+        ("loss-read-first-v4", 2),
+        ("loss-ack-v4", 2),
+    ] {
+        let verdict = analyse(&golden::file(name));
+        let first = verdict.first().expect("a finding");
+        assert_eq!(first.at.number, number, "{name}: {}", first.text);
+    }
+}
+
+#[test]
+fn both_directions_of_a_connection_find_each_other_without_a_handshake() {
+    let verdict = analyse(&golden::file("rc-both-ways-v4"));
+    assert_eq!(verdict.halves.len(), 2);
+    assert_eq!((verdict.halves[0].peer, verdict.halves[1].peer), (Some(1), Some(0)));
+    for half in &verdict.halves {
+        assert!(half.counts.latency.count() >= 8, "{}", half.name());
+    }
+}
+
+#[test]
+fn what_an_empty_capture_says_is_no_all_clear() {
+    let mut file = golden::file("rc-read-v4");
+    file.truncate(24);
+    assert_eq!(analyse(&file).text(), "There is no RoCEv2 traffic in this capture.");
+}
