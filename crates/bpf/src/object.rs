@@ -4,8 +4,10 @@
 //! come from `.maps` (and the older `maps`). A data section becomes an array of one entry that begins with the
 //! section's contents; `.rodata` is constant.
 //!
-//! Not taken over: requests to pin a map, maps of maps, programs of other types than XDP. An object file is trusted as
+//! Not taken over: requests to pin a map, maps of maps, programs of other types than XDP (they may be there). An object file is trusted as
 //! far as that parser goes: broken ones may make it panic.
+
+mod sections;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,7 +27,8 @@ use crate::program::{Program, ProgramKind};
 /// `kernel_types` is the running kernel's type information (`/sys/kernel/btf/vmlinux`), for programs that adapt to the
 /// layout of its structures; without it they are refused.
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
-    let mut object = aya_obj::Object::parse(elf).map_err(parse_error)?;
+    let elf = sections::without_other_programs(elf).map_err(parse_error)?;
+    let mut object = aya_obj::Object::parse(&elf).map_err(parse_error)?;
     if object.has_btf_relocations() {
         let types = kernel_types.ok_or(ObjectError::NeedsKernelTypes)?;
         let types = aya_obj::btf::Btf::parse(types, object.endianness).map_err(parse_error)?;

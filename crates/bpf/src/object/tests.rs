@@ -78,6 +78,17 @@ fn every_program_in_the_file_is_found_with_its_kind() {
 }
 
 #[test]
+fn programs_of_other_types_are_left_out() {
+    let Some(programs) = programs("mixed") else { return };
+    let [program] = &programs[..] else { panic!("{} programs", programs.len()) };
+    assert_eq!(program.name, "received");
+    let image = image(program);
+    assert_eq!(run(&image, 0x0800), XdpAction::Pass.number());
+    let seen = image.map(program.map("seen").unwrap()).unwrap();
+    assert_eq!(seen.lookup(&[0; 4]).unwrap()[0], 1);
+}
+
+#[test]
 fn map_references_and_calls_are_linked() {
     let Some(programs) = programs("hash") else { return };
     let digest = &programs[0];
@@ -134,6 +145,9 @@ fn every_example_loads_into_the_machine() {
 fn what_is_no_object_is_refused() {
     assert!(matches!(programs_of(b"\x7fELF", None), Err(ObjectError::Parse(_))));
     assert!(matches!(programs_of(&[], None), Err(ObjectError::Parse(_))));
+    let program = std::fs::read("/proc/self/exe").unwrap();
+    let refusal = programs_of(&program, None).unwrap_err().to_string();
+    assert!(refusal.contains("not for BPF"), "{refusal}");
 }
 
 #[test]

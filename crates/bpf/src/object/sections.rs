@@ -1,0 +1,38 @@
+//! Which sections of an object file hold programs for us.
+
+use object::elf;
+use object::read::elf::{FileHeader, SectionHeader};
+use object::{Endianness, U64, pod};
+
+/// The object file without programs of other types than XDP. `aya-obj` refuses a whole file for the name of one section
+/// that it does not know, and it does not know all that there are (`tc`, `tcx/ingress`, ...). What is not marked as code it
+/// leaves alone.
+pub(super) fn without_other_programs(file: &[u8]) -> Result<Vec<u8>, String> {
+    let mut out = file.to_vec();
+    let wrong = |error: object::read::Error| error.to_string();
+    let header = elf::FileHeader64::<Endianness>::parse(file).map_err(wrong)?;
+    let endian = header.endian().map_err(wrong)?;
+    let machine = header.e_machine(endian);
+    if machine != elf::EM_BPF {
+        return Err(format!("it is not for BPF but for machine {machine}"));
+    }
+    let sections = header.sections(endian, file).map_err(wrong)?;
+    let headers = header.e_shoff(endian) as usize;
+    for (index, section) in sections.iter().enumerate() {
+        let name = sections.section_name(endian, section).map_err(wrong)?;
+        let flags = section.sh_flags(endian);
+        if flags & u64::from(elf::SHF_EXECINSTR) == 0 || is_ours(name) {
+            continue;
+        }
+        let mut header = *section;
+        header.sh_flags = U64::new(endian, flags & !u64::from(elf::SHF_EXECINSTR));
+        let at = headers + index * size_of_val(section);
+        out[at..][..size_of_val(section)].copy_from_slice(pod::bytes_of(&header));
+    }
+    Ok(out)
+}
+
+/// XDP programs, also those that turn out to be misnamed, and the functions they call.
+fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(b"xdp") || name.starts_with(b".text")
+}
