@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     cases.extend([
         case(User::Root, "roxie lab loses packets", "ib_write_bw", loses),
+        case(User::Ordinary, "netdevs deleted under programs", "rping", deleted),
         case(User::Ordinary, "roxie lab without privileges says what it cannot", "sh", cannot),
     ]);
     cases
@@ -121,6 +122,31 @@ fn loses(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "loss 0.1% (by XDP)")?;
     // 500 messages of 64 packets: 32 lost on average, none once in 10^13 runs.
     says(&ended, "retransmitted_pkts")
+}
+
+/// Both ends of a veth pair go; programs that would wait for ever are told, and nothing panics.
+fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(script(
+        lab,
+        place,
+        name,
+        "for programs in 'rping -s -a h1:rping -c -a h1' 'ib_send_bw -n 1000000:ib_send_bw -n 1000000 h1'; do
+             $roxie lab up $lab >/dev/null; cd ${TMPDIR:-/tmp}
+             timeout 9 $roxie lab exec --lab $lab h1 --run -- ${programs%:*} >$lab.1 2>&1 & server=$!; sleep 0.5
+             timeout 9 $roxie lab exec --lab $lab h2 --run -- ${programs#*:} >$lab.2 2>&1 & client=$!; sleep 2
+             $roxie lab exec --lab $lab h1 -- ip link delete eth0
+             wait $server && echo server ended well || echo server code $?
+             wait $client && echo client ended well || echo client code $?
+             cat $lab.1 $lab.2; rm $lab.1 $lab.2; $roxie lab down $lab
+         done",
+    )?)?;
+    for waits_or_panics in ["code 124", "ended well", "panicked"] {
+        if ended.output.contains(waits_or_panics) {
+            return Err(format!("{waits_or_panics}\n{}", ended.describe()));
+        }
+    }
+    says(&ended, "cma detected device removal!!!!")?;
+    says(&ended, "Failed status 5")
 }
 
 fn cannot(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

@@ -47,6 +47,8 @@ pub(crate) struct Engine {
     pub(crate) gids: Arc<Gids>,
     /// `None` in sandboxes that forbid netlink; the addresses then stay those of the start.
     pub(crate) monitor: Option<AddressMonitor>,
+    /// It was told that the netdev is gone.
+    netdev_lost: AtomicBool,
     /// See [`Port::prefers_equal_packets`].
     pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
@@ -86,6 +88,7 @@ impl Engine {
             control,
             gids,
             monitor,
+            netdev_lost: AtomicBool::new(false),
             equal_packets,
             inline_polls: AtomicU64::new(0),
             held: Held::default(),
@@ -173,12 +176,28 @@ impl Engine {
 
     /// Addresses have changed: from now on there are others to send from, and to be asked at.
     pub(crate) fn follow_netdev(&self) {
-        if self.monitor.as_ref().is_some_and(AddressMonitor::take_news)
-            && let Some(table) = self.gids.refresh()
-        {
+        if !self.monitor.as_ref().is_some_and(AddressMonitor::take_news) {
+            return;
+        }
+        if let Some(table) = self.gids.refresh() {
             self.cm.set_gids(&table);
             self.lock().tables.gids = table;
+            self.netdev_lost.store(false, Ordering::Relaxed);
+        } else if self.gids.netdev_is_gone() && !self.netdev_lost.swap(true, Ordering::Relaxed) {
+            self.lose_netdev();
         }
+    }
+
+    /// The netdev is gone: nobody shall wait for what comes through it. QPs on it fail, programs are told by
+    /// DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL, as with a NIC that is pulled out. Loopback goes on.
+    fn lose_netdev(&self) {
+        let now = now();
+        let table = self.gids.get();
+        let mut core = self.lock();
+        core.tables.lose_addresses(now, |index| table.own_rows().any(|(own, _)| own == index));
+        core.transmit(now);
+        self.unlock_and_deliver(core);
+        self.cm.lose_device(&table.own_rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
     }
 
     /// Readable when [`serve_control`](Self::serve_control) has something to do; -1 if nobody can ask.

@@ -19,16 +19,16 @@ use crate::verbs::Refusal;
 
 /// One row of the GID table; the index is its position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct GidEntry {
+pub struct GidRow {
     /// The address as a GID.
     pub gid: Gid,
     /// Interface that owns the address: the scope id for link-local ones.
     pub ifindex: u32,
 }
 
-impl GidEntry {
+impl GidRow {
     /// A row whose address is gone.
-    const EMPTY: GidEntry = GidEntry { gid: Gid::ZERO, ifindex: 0 };
+    const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
 }
 
 /// The table of a device as it is now.
@@ -55,6 +55,12 @@ impl Gids {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         Some(new)
     }
+
+    /// Whether the netdev is deleted, or in another network namespace. A name may change; the index does not.
+    pub(crate) fn netdev_is_gone(&self) -> bool {
+        let found = Netlink::new().and_then(|mut netlink| netlink.link(self.get().ifindex));
+        found.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+    }
 }
 
 /// The netdev behind the device, and its addresses as GIDs.
@@ -69,7 +75,7 @@ pub struct GidTable {
     /// True if it is administratively up.
     pub up: bool,
     /// The rows, at least one, at most 255. Some may be empty ([`Gid::ZERO`]).
-    pub entries: Vec<GidEntry>,
+    pub entries: Vec<GidRow>,
     /// EUI-64 of the netdev, never 0.
     pub node_guid: [u8; 8],
 }
@@ -121,15 +127,20 @@ impl GidTable {
     }
 
     /// The rows that are not empty, with their indices.
-    pub fn rows(&self) -> impl Iterator<Item = (u8, GidEntry)> {
-        (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidEntry::EMPTY)
+    pub fn rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
+        (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidRow::EMPTY)
+    }
+
+    /// The rows that are the netdev's own addresses, not loopback.
+    pub(crate) fn own_rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
+        self.rows().filter(|(_, row)| row.ifindex == self.ifindex)
     }
 
     /// The address at `index`; `None` outside the table and for empty rows.
     #[must_use]
     #[inline]
     pub fn address(&self, index: u8) -> Option<IpAddr> {
-        let row = self.entries.get(usize::from(index)).filter(|row| **row != GidEntry::EMPTY)?;
+        let row = self.entries.get(usize::from(index)).filter(|row| **row != GidRow::EMPTY)?;
         Some(row.gid.ip())
     }
 
@@ -163,13 +174,13 @@ impl GidTable {
     fn updated(&self, now: GidTable) -> Option<GidTable> {
         let mut entries = self.entries.clone();
         for row in entries.iter_mut().filter(|row| !now.entries.contains(row)) {
-            *row = GidEntry::EMPTY;
+            *row = GidRow::EMPTY;
         }
         for new in now.entries {
             if entries.contains(&new) {
                 continue;
             }
-            match entries.iter().position(|row| *row == GidEntry::EMPTY) {
+            match entries.iter().position(|row| *row == GidRow::EMPTY) {
                 Some(empty) => entries[empty] = new,
                 None if entries.len() < ENTRIES_MAX => entries.push(new),
                 None => {}
@@ -211,7 +222,7 @@ fn choose<'a>(
 }
 
 /// The GIDs of `link`, then those of loopback.
-fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidEntry> {
+fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidRow> {
     let loopback = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
     let rank = |a: &Address| {
         if a.ifindex != link.index {
@@ -229,11 +240,11 @@ fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidEntry> {
         addresses.iter().filter(|a| is_valid(a)).filter_map(|a| Some((rank(a)?, a))).collect();
     // Stable: within a rank, the kernel's order, which has primary addresses first.
     ranked.sort_by_key(|(rank, _)| *rank);
-    let mut entries: Vec<GidEntry> = Vec::new();
+    let mut entries: Vec<GidRow> = Vec::new();
     for (_, address) in ranked {
         let gid = Gid::from(address.ip);
         if entries.len() < ENTRIES_MAX && entries.iter().all(|row| row.gid != gid) {
-            entries.push(GidEntry { gid, ifindex: address.ifindex });
+            entries.push(GidRow { gid, ifindex: address.ifindex });
         }
     }
     entries
@@ -287,7 +298,7 @@ mod tests {
         Address { ifindex, ip: ip.parse().unwrap(), is_tentative: false, is_temporary: false }
     }
 
-    fn shown(entries: &[GidEntry]) -> Vec<(String, u32)> {
+    fn shown(entries: &[GidRow]) -> Vec<(String, u32)> {
         entries.iter().map(|row| (row.gid.ip().to_string(), row.ifindex)).collect()
     }
 
@@ -364,7 +375,7 @@ mod tests {
             up: true,
             entries: ips
                 .iter()
-                .map(|ip| GidEntry { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 2 })
+                .map(|ip| GidRow { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 2 })
                 .collect(),
             node_guid: [1; 8],
         };

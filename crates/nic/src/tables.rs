@@ -268,6 +268,28 @@ impl Tables {
         }
     }
 
+    /// Connected QPs whose own address is at an index that is `lost` complete what they have with errors; their owners
+    /// learn that the device is gone.
+    pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
+        let mut told: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
+        for index in 0..self.qps.len() {
+            let Some(entry) = self.qp_mut(index as u16) else { continue };
+            if entry.flow.is_none() || !lost(entry.qp.attr().av.sgid_index) {
+                continue;
+            }
+            let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            // Any state but RESET may go to ERR, and in RESET a QP has no flow.
+            let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
+            if !told.iter().any(|queue| Arc::ptr_eq(queue, &entry.events)) {
+                told.push(Arc::clone(&entry.events));
+            }
+            self.settle(now, index as u16);
+        }
+        for queue in told {
+            queue.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, element: AsyncElement::Port(1) });
+        }
+    }
+
     /// Delivers a QP's events, re-arms its timer and books its packets to its flow. True if it wants to transmit.
     pub(crate) fn book(&mut self, now: Instant, index: u16) -> bool {
         let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {

@@ -115,6 +115,7 @@ fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
             event.status = -number;
         }
         Happening::RouteResolved => event.kind = CmEventKind::RouteResolved,
+        Happening::DeviceRemoval => event.kind = CmEventKind::DeviceRemoval,
         Happening::Request { child, params, private_data } => {
             child.request_taken();
             event.kind = CmEventKind::ConnectRequest;

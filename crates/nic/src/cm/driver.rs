@@ -124,6 +124,20 @@ impl CmDriver {
         self.carry(now, link)
     }
 
+    /// Tells identifiers with one of these addresses that the device is gone.
+    pub(crate) fn lose_device(&self, addresses: &[Gid]) {
+        // All are held before any is looked at: their locks come before ours, and so may their ends.
+        let targets: Vec<Arc<IdInner>> = {
+            let state = self.lock();
+            state.ids.values().chain(state.listeners.values()).filter_map(Weak::upgrade).collect()
+        };
+        for target in targets {
+            if target.local().is_some_and(|local| addresses.contains(&local)) {
+                target.happened(Happening::DeviceRemoval);
+            }
+        }
+    }
+
     /// Looks at the neighbours that identifiers wait for, with nothing locked: an identifier's end needs the lock.
     fn poll_queries(&self, now: Instant) {
         let due = self.lock().queries.take_due(now);

@@ -165,6 +165,7 @@ pub(super) enum Happening {
     AddrResolved,
     AddrError(i32),
     RouteResolved,
+    DeviceRemoval,
     /// A group may be talked to.
     Joined(Join),
     /// The protocol says.

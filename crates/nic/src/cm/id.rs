@@ -361,7 +361,8 @@ impl IdInner {
             Happening::AddrResolved
             | Happening::AddrError(_)
             | Happening::RouteResolved
-            | Happening::Joined(_) => true,
+            | Happening::Joined(_)
+            | Happening::DeviceRemoval => true,
         };
         if !wanted || state.silent {
             return;
@@ -371,6 +372,11 @@ impl IdInner {
         }
         drop(state);
         self.push(happening);
+    }
+
+    /// Our address, once it is known.
+    pub(super) fn local(&self) -> Option<Gid> {
+        self.lock().local
     }
 
     /// Whether this is a connection request that has neither a QP nor an answer yet.

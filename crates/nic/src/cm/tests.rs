@@ -15,7 +15,7 @@ use super::host::{Claim, GsiLink, Host};
 use super::resolve::Path;
 use super::*;
 use crate::bag::ServiceAddress;
-use crate::gid::{GidEntry, GidTable};
+use crate::gid::{GidRow, GidTable};
 use crate::sys::{PollFd, Route, poll};
 
 mod pace;
@@ -111,8 +111,8 @@ impl World {
                 mtu: 1500,
                 up: true,
                 entries: vec![
-                    GidEntry { gid: Ipv4Addr::new(10, 0, 0, n).into(), ifindex: 2 },
-                    GidEntry { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 },
+                    GidRow { gid: Ipv4Addr::new(10, 0, 0, n).into(), ifindex: 2 },
+                    GidRow { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 },
                 ],
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
             });
