@@ -27,15 +27,6 @@ pub(super) struct Neighbour {
     pub(super) connection: OwnedFd,
 }
 
-/// A process that is a member of a domain.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Member {
-    /// Its slot.
-    pub slot: u8,
-    /// Who it is.
-    pub process: Credentials,
-}
-
 /// What a scan of the slots found.
 enum Scan {
     /// A member that gave us the bag.
@@ -72,16 +63,6 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         }
         std::thread::sleep(PAUSE);
     }
-}
-
-/// The members of a domain, whether they answer or not.
-#[must_use]
-pub fn members(config: &DomainConfig) -> Vec<Member> {
-    let process = |slot| {
-        let connection = sys::connect_seqpacket(&config.slot_name(slot)).ok()?;
-        sys::peer_credentials(connection.as_fd()).ok()
-    };
-    (0..SLOTS).filter_map(|slot| Some(Member { slot, process: process(slot)? })).collect()
 }
 
 /// Asks the members, in random order, until one gives us the bag.

@@ -29,7 +29,6 @@ mod will;
 
 pub use error::JoinError;
 pub use forward::Handed;
-pub use join::{Member, members};
 pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;

@@ -105,7 +105,7 @@ impl std::error::Error for BadVariable {}
 pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
     let (ifindex, udp_port) = (netdev.ifindex, bag.udp_port());
     let udp =
-        UdpPort::new(UdpPortConfig { gsi: bag.gsi_socket()?, slot: bag.slot_socket()?, udp_port, ifindex })?;
+        UdpPort::new(UdpPortConfig { gsi: bag.gsi_socket()?, slot: bag.slot_socket()?, udp_port, ifindex });
     if choice.kind == PortKind::Udp {
         return Ok(Box::new(udp));
     }

@@ -41,13 +41,11 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// A port on two receive sockets.
-    ///
-    /// # Errors
-    /// None at present; sockets for sending are opened as flows need them.
-    pub fn new(config: UdpPortConfig) -> io::Result<UdpPort> {
+    /// A port on two receive sockets; those for sending are opened as flows need them.
+    #[must_use]
+    pub fn new(config: UdpPortConfig) -> UdpPort {
         let UdpPortConfig { gsi, slot, udp_port, ifindex } = config;
-        Ok(UdpPort { tx: Transmitter::new(udp_port, ifindex), rx: Receiver::new(gsi, slot, udp_port) })
+        UdpPort { tx: Transmitter::new(udp_port, ifindex), rx: Receiver::new(gsi, slot, udp_port) }
     }
 }
 

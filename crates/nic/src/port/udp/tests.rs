@@ -18,7 +18,7 @@ fn port_to_itself() -> UdpPort {
     sys::bind(slot.as_fd(), &SockAddr::ip(any, 0, 0)).unwrap();
     let udp_port = sys::local_port(slot.as_fd()).unwrap();
     let gsi = UdpSocket::bind("127.0.0.1:0").unwrap().into();
-    UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: 0 }).unwrap()
+    UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: 0 })
 }
 
 fn flow_key(ip: IpAddr) -> FlowKey {

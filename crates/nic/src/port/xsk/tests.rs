@@ -73,7 +73,7 @@ fn udp(udp_port: u16) -> UdpPort {
         socket
     };
     let (gsi, slot) = (bound(udp_port + 1), bound(udp_port));
-    UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: ifindex() }).unwrap()
+    UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: ifindex() })
 }
 
 fn address(net: &str, host: usize) -> IpAddr {
@@ -520,7 +520,7 @@ fn loopback_is_no_place_for_it() {
             socket
         };
         let config = UdpPortConfig { gsi: bound(1), slot: bound(2), udp_port: 2, ifindex: 1 };
-        let inner = UdpPort::new(config).unwrap();
+        let inner = UdpPort::new(config);
         let config = XskPortConfig { inner, ifindex: 1, slot: 1, udp_port: 2, mode: Mode::Auto };
         XskPort::open(config).map(drop).map_err(|refusal| refusal.0).unwrap_err()
     });
