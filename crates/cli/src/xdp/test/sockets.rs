@@ -12,7 +12,7 @@ use super::frame;
 use super::generate::Generator;
 use super::report::Row;
 use super::xsk::{Progress, Xsk};
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 
 /// Packets of several buffers under way at most: a quarter of the chunks, three of which each takes.
 const LONG_WINDOW: u64 = 170;
@@ -87,6 +87,5 @@ fn to_socket(bench: &Bench) -> Outcome<On> {
 /// How sockets on the interface under test get their packets.
 pub(super) fn mode(bench: &Bench) -> Outcome<&'static str> {
     let _program = to_socket(bench)?;
-    let xsk = Xsk::open(&bench.place.dut, false);
-    xsk.map(|xsk| xsk.mode()).map_err(|error: Failure| error)
+    Ok(Xsk::open(&bench.place.dut, false)?.mode())
 }
