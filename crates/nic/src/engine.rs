@@ -246,10 +246,11 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let core = self.lock();
         let (timer, held) = (core.tables.timers.next(), core.hooks.next_due_ns().map(Instant));
+        let room = core.tables.retry_at(now());
         drop(core);
         let deaths = self.bag.second_look_at().map(Instant);
         let events = self.moderator.next();
-        [timer, events, held, self.cm.poll_timeout(), self.held.next_offer(now()), deaths]
+        [timer, events, held, room, self.cm.poll_timeout(), self.held.next_offer(now()), deaths]
             .into_iter()
             .flatten()
             .min()
@@ -285,7 +286,8 @@ impl Engine {
             core.transmit(now);
         }
         let held = core.hooks.next_due_ns().map(Instant);
-        let deadline = [core.tables.timers.next(), held].into_iter().flatten().min();
+        let room = core.tables.retry_at(now);
+        let deadline = [core.tables.timers.next(), held, room].into_iter().flatten().min();
         self.wake_before(deadline);
         self.wake_before(self.moderator.next());
     }

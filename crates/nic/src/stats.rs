@@ -14,6 +14,7 @@ impl Core {
         let mut rows = port_rows(&self.port.counters());
         rows.extend(self.port.rows());
         rows.extend(self.hooks.rows());
+        rows.push(("tx_pushed_back", self.tables.push_backs));
         rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops[*r as usize])));
         let mut sum = self.tables.retired;
         for entry in self.tables.qps.iter().flatten() {

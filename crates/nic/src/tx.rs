@@ -14,10 +14,18 @@ const PACKET_MIN: usize = 1024;
 impl Core {
     /// Sends everything that may be sent now.
     pub(crate) fn transmit(&mut self, now: Instant) {
+        let was_pushed_back = std::mem::take(&mut self.tables.pushed_back);
         if self.tables.ready.is_empty() {
             return;
         }
         while let Some(index) = self.tables.ready.pop_front() {
+            if !self.port.has_room() {
+                // First in line when there is; see `Tables::retry_at`.
+                self.tables.ready.push_front(index);
+                self.tables.pushed_back = true;
+                self.tables.push_backs += u64::from(!was_pushed_back);
+                break;
+            }
             self.transmit_qp(now, index);
         }
         self.port.flush();

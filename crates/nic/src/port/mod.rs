@@ -154,6 +154,12 @@ pub trait Port: Send {
     /// Sends by itself when out of space, else at [`flush`](Port::flush).
     fn tx_commit(&mut self, flow: FlowId, len: usize);
 
+    /// Whether more should be committed now. False while as many bytes as the port's limit allows have left us and are not
+    /// on the wire yet, as a NIC's byte queue limit would have it: what is committed all the same may be lost here.
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
     /// Sends everything queued; returns the packets the kernel took. The others are lost and counted, as
     /// packets lost on the network are.
     fn flush(&mut self) -> usize;

@@ -74,6 +74,10 @@ impl Port for UdpPort {
         self.tx.tx_commit(flow, len);
     }
 
+    fn has_room(&mut self) -> bool {
+        self.tx.has_room()
+    }
+
     fn flush(&mut self) -> usize {
         self.tx.flush()
     }

@@ -178,6 +178,11 @@ impl Port for XskPort {
         self.commit(flow, len);
     }
 
+    /// Of the sockets' side: what goes through the rings is limited by its chunks, which are waited for.
+    fn has_room(&mut self) -> bool {
+        self.inner.has_room()
+    }
+
     fn flush(&mut self) -> usize {
         let inner = self.inner.flush();
         self.sockets.kick();

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use super::super::MAX_PACKET;
 use super::*;
+use crate::sys::testing::run;
 use crate::sys::{self, PollFd, SockAddr};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -293,4 +294,37 @@ fn a_closed_flow_gives_way() {
     port.close_flow(b);
     crowd(&mut port);
     assert_ne!(port.datagram_flow(&key(0)).unwrap(), a);
+}
+
+#[test]
+fn a_full_send_buffer_pushes_back_until_the_wire_has_taken_half_of_it() {
+    if !crate::sys::testing::enter_new_netns() {
+        return;
+    }
+    // 10 MB/s, behind a queue that takes everything.
+    run("tc", "qdisc add dev lo root tbf rate 80mbit burst 70kb limit 40mb");
+    let mut port = port_to_itself();
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let mut pushed_back_after = 0;
+    for number in 0..100_000 {
+        if !port.has_room() {
+            pushed_back_after = number;
+            break;
+        }
+        commit(&mut port, flow, &packet(number, 1040));
+        if number % 60 == 59 {
+            port.flush();
+        }
+    }
+    assert!(pushed_back_after > 0, "the buffer has a limit");
+    port.flush();
+    assert_eq!(port.counters().tx_no_buffer, 0, "and it is kept: nothing is lost");
+    assert!(!port.has_room());
+    let begun = std::time::Instant::now();
+    while !port.has_room() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "there is room again");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    commit(&mut port, flow, &packet(0, 1040));
+    assert_eq!(port.flush(), 1);
 }
