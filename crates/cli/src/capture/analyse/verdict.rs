@@ -49,8 +49,8 @@ impl Verdict {
         let times = if first.count > 1 { format!(" ({} times)", first.count) } else { String::new() };
         let others = match self.findings.len() - 1 {
             0 => String::new(),
-            1 => " One more finding above.".to_owned(),
-            n => format!(" {n} more findings above."),
+            1 => " There is one more finding.".to_owned(),
+            n => format!(" There are {n} more findings."),
         };
         format!("First, at packet {}: {}{times}{others}", first.at.number, first.text)
     }

@@ -7,7 +7,7 @@ use wire::Psn;
 use super::finding::At;
 
 /// Numbers kept behind the acknowledged ones, to know a late copy again.
-const HISTORY: usize = 4096;
+const HISTORY: usize = 1024;
 /// Numbers kept altogether; a longer window loses its beginning.
 const WINDOW_MAX: usize = 1 << 17;
 /// Packets that the first one seen may have overtaken.

@@ -23,9 +23,9 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#dde3ea;--faint:#8b949e;--grid:#2a3038;--card:#171c23;--bad:#ff6b6b;\
 --warn:#e0a030;--good:#4cc26a}}\n\
 body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1040px;padding:24px}\n\
-h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:32px 0 8px}p.faint,td.faint{color:var(--faint)}\n\
+h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:32px 0 8px}.faint{color:var(--faint)}\n\
 .verdict{background:var(--card);border-left:5px solid var(--good);padding:12px 16px;margin:16px 0;border-radius:4px}\n\
-.verdict.bad{border-color:var(--bad)}svg{width:100%;height:auto;background:var(--card);border-radius:4px}\n\
+.verdict.bad{border-color:var(--bad);color:inherit}svg{width:100%;height:auto;background:var(--card);border-radius:4px}\n\
 table{border-collapse:collapse;width:100%;font-size:14px}th,td{text-align:left;padding:4px 10px 4px 0;vertical-align:top;\
 border-bottom:1px solid var(--grid)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\n\
 svg text{font:12px system-ui,sans-serif;fill:var(--faint)}text.y{text-anchor:end}text.x{text-anchor:middle}\n\
@@ -136,7 +136,7 @@ fn findings(out: &mut String, list: &[Finding], left_out: u64) {
         let times = if finding.count > 1 { format!(" ({} times)", finding.count) } else { String::new() };
         let _ = writeln!(
             out,
-            "<tr><td class=\"n\">{}</td><td class=\"{class}\">{}</td><td>{}{times}<br><span class=\"faint\">{}</span></td></tr>",
+            "<tr><td class=\"n\">{}</td><td class=\"{class}\" style=\"white-space:nowrap\">{}</td><td>{}{times}<br><span class=\"faint\">{}</span></td></tr>",
             finding.at.number,
             finding.kind.name(),
             escape(&finding.text),
