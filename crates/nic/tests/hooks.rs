@@ -79,10 +79,21 @@ impl End {
         }
     }
 
+    /// Writes a message to the peer; how that ended.
+    fn write(&self, peer: &Self, length: usize) -> WcStatus {
+        let (remote_addr, r_key) = (peer.buffer.addr(), peer.buffer.rkey());
+        self.perform(&[WrOp::Write { remote_addr, r_key }], peer, length)
+    }
+
     /// Writes a message to the peer, and reads it back; how that ended.
     fn write_and_read(&self, peer: &Self, length: usize) -> WcStatus {
         let (remote_addr, r_key) = (peer.buffer.addr(), peer.buffer.rkey());
-        for op in [WrOp::Write { remote_addr, r_key }, WrOp::Read { remote_addr, r_key }] {
+        self.perform(&[WrOp::Write { remote_addr, r_key }, WrOp::Read { remote_addr, r_key }], peer, length)
+    }
+
+    /// One after the other, until one fails.
+    fn perform(&self, ops: &[WrOp], peer: &Self, length: usize) -> WcStatus {
+        for &op in ops {
             let sg_list = [self.buffer.sge(0, length)];
             let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::empty(), ud: None };
             self.qp.post_send(&wr).expect("room");
@@ -222,6 +233,27 @@ fn a_bad_network_in_both_directions_is_endured() {
         let sum = |name: &str| ends[0].counter(name) + ends[1].counter(name);
         assert!(sum("rx_xdp_drop") > 0 && sum("tx_xdp_drop") > 0);
         assert!(sum("rx_xdp_held") > 1000 && sum("tx_xdp_doubled") > 0);
+    });
+}
+
+#[test]
+fn what_is_held_back_leaves_before_the_device_rests() {
+    domain::alone("what_is_held_back_leaves_before_the_device_rests", || {
+        let ends = pair(PATIENT);
+        let slow = Hook::parse("impair:delay=60s").expect("it is right");
+        ends[0].device.attach_hook(HookPoint::Egress, slow, false).expect("it is free");
+        ends[0].buffer.write(0, b"farewell");
+        std::thread::scope(|scope| {
+            let written = scope.spawn(|| ends[0].write(&ends[1], 8));
+            while ends[0].counter("tx_xdp_held") == 0 {
+                std::thread::yield_now();
+            }
+            ends[0].device.quiesce();
+            assert_eq!(written.join().expect("no panic"), WcStatus::Success);
+        });
+        let mut arrived = [0; 8];
+        ends[1].buffer.read(0, &mut arrived);
+        assert_eq!(&arrived, b"farewell");
     });
 }
 
