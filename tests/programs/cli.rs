@@ -86,7 +86,7 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let roxie_is = lab.roxie().display().to_string();
     let full = format!("{roxie_is} doctor --json >/dev/full");
     let name_of_environment = format!("ROXIE_NAME='a b' {roxie_is} run -- true");
-    let table: [(&[&str], i32, &str); 9] = [
+    let table: [(&[&str], i32, &str); 11] = [
         (&["run", "--bogus", "--", "true"], 2, "unexpected argument"),
         (&["run", "--", "sh", "-c", &full], 1, "No space left on device"),
         (&["run", "--", "sh", "-c", &name_of_environment], 2, "cannot name a device"),
@@ -94,6 +94,8 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         (&["run", "--", "/etc/passwd"], 126, "not executable"),
         (&["run", "--", ""], 127, "the command is an empty word"),
         (&["run", "--name", "", "--", "true"], 2, "cannot name a device"),
+        (&["run", "--ingress", "", "--", "true"], 2, "no stage is named"),
+        (&["run", "--egress", "impair:loss=200%", "--", "true"], 2, "0%..100%"),
         (&["run", "--netdev", "nonesuch", "--", "true"], 1, "there are: lo"),
         (&["run"], 2, "COMMAND"),
     ];

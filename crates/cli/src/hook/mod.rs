@@ -69,13 +69,15 @@ impl PointArg {
 }
 
 impl HookArgs {
-    /// Both hooks as the environment names them, with paths that mean the same wherever the program goes.
+    /// Both hooks as the environment names them, with paths that mean the same wherever the program goes. What makes no
+    /// sense is an error of the command line.
     pub(crate) fn texts(&self) -> Outcome<(Option<String>, Option<String>)> {
         let env = HookConfig::from_env();
         let text = |given: &Option<String>, env: &str| {
             let text = given.as_deref().unwrap_or(env);
-            if !text.is_empty() {
-                Hook::parse(text).map_err(refused)?;
+            // An empty variable is none; an empty option is a mistake in a script.
+            if given.is_some() || !text.is_empty() {
+                Hook::parse(text).map_err(|error| refused(error).code(2))?;
             }
             given.as_deref().map(|text| hook::absolute(text).map_err(refused)).transpose()
         };

@@ -20,13 +20,19 @@ pub struct Impair {
 }
 
 impl Impair {
-    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7, each of them optional";
+    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7, each of them optional and given once; \
+                         shares are 0%..100% or 0..1, times at most 60s";
 
     /// From the text behind `impair:`.
     pub(super) fn parse(text: &str) -> Result<Impair, HookError> {
         let mut impair = Impair { loss: 0.0, duplicate: 0.0, delay_ns: 0, jitter_ns: 0, seed: random_u64() };
         let mut parameters = Parameters::new("impair", text, Self::USAGE);
+        let mut seen = Vec::new();
         while let Some((name, value)) = parameters.next()? {
+            if seen.contains(&name) {
+                return Err(parameters.error());
+            }
+            seen.push(name);
             match name {
                 "loss" => impair.loss = parameters.fraction(value)?,
                 "duplicate" => impair.duplicate = parameters.fraction(value)?,

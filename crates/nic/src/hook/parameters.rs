@@ -75,6 +75,7 @@ mod tests {
             "delay=-1s",
             "x=1",
             "seed=-1",
+            "loss=1%,loss=2%",
             ",",
         ] {
             let error = impair(wrong).unwrap_err();
