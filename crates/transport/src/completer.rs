@@ -1,15 +1,18 @@
 //! What the requester does with responses: ACK, NAK, READ data, atomic results (IBA 9.7.5, 9.9.2).
 //!
 //! A response never acknowledges past a READ or atomic that was not answered; one that tries is taken as the news that
-//! the answer was lost ("implied NAK").
+//! the answer was lost ("implied NAK"). Answers behind a missing one are placed where they belong, because that memory is
+//! ours until the work request completes; only the missing ones are asked for again.
 
 use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer_ns};
 
 use crate::endpoint::Endpoint;
 use crate::fault::status_of_nak;
 use crate::memory::Memory;
+use crate::peer::Remedy;
 use crate::recv_queue::scatter;
-use crate::requester::{Requester, Step};
+use crate::requester::{Requester, Step, window_pkts};
+use crate::resend::gap_of;
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wr::WrOp;
@@ -29,12 +32,22 @@ impl Requester {
     ) -> Result<Step, DropReason> {
         let distance = packet.bth.psn.distance_from(crate::emit::psn_of(self.una));
         let position = self.una.wrapping_add_signed(i64::from(distance));
+        let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+        if distance < 0
+            && self.peer.keeps()
+            && matches!(syndrome, Some(Syndrome::Ack(_)))
+            && let Some((first, packets)) = gap_of(self.una, u64::from(distance.unsigned_abs()))
+        {
+            ep.counters.rcvd_gap_report += 1;
+            self.on_gap(now, first, first + packets);
+            return Ok(Step::Idle);
+        }
         if distance < 0 || position >= self.next {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         }
         match packet.row().operation {
-            Operation::Ack => match packet.aeth().map(|aeth| aeth.syndrome) {
+            Operation::Ack => match syndrome {
                 Some(Syndrome::Ack(_)) => Ok(self.on_ack(now, position, ep)),
                 Some(Syndrome::Nak(code)) => Ok(self.on_nak(now, position, code, ep)),
                 Some(Syndrome::RnrNak(code)) => Ok(self.on_rnr_nak(now, position, code, ep)),
@@ -57,62 +70,89 @@ impl Requester {
     /// Acknowledges, reloads the retry counters and the timer. Returns whether it was news.
     #[inline]
     fn acknowledge(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
+        let (before, sent) = (self.una, self.cursor);
         let news = self.progress(to, ep);
         if news {
+            self.peer.on_ack(to, to - before, sent);
+            self.rtt.acknowledged(to, now);
             self.reload_retries(ep);
             self.timer_base = now;
-            self.restarted = false;
+            self.probes = 0;
         }
         news
     }
 
-    /// Acknowledges up to `to`, unless an answer before it is missing: then up to that, and goes back for it.
-    /// Returns whether there was news; the error is the step to take when it went back, which may be fatal.
+    /// The peer executed everything before `to`: acknowledges that, up to the first answer that is missing. Returns whether
+    /// there was news.
     #[inline]
-    fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> Result<bool, Step> {
+    fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         let unanswered = self.first_unanswered();
         if unanswered < to {
-            Err(self.implied_nak(now, unanswered, ep))
-        } else {
-            Ok(self.acknowledge(now, to, ep))
+            return self.implied_nak(now, to, ep);
         }
+        self.acknowledge(now, to, ep)
     }
 
     #[inline]
     fn on_ack(&mut self, now: Instant, position: u64, ep: &mut Endpoint) -> Step {
-        match self.acknowledge_up_to(now, position + 1, ep) {
-            Ok(_) => self.report_failure(ep),
-            Err(step) => step,
-        }
+        self.acknowledge_up_to(now, position + 1, ep);
+        self.report_failure(ep)
     }
 
-    /// The answer at `position` is missing: once per loss, go back for it.
-    fn implied_nak(&mut self, now: Instant, position: u64, ep: &mut Endpoint) -> Step {
-        let news = self.acknowledge(now, position, ep);
-        if self.restarted || self.rnr_until.is_some() {
-            return Step::Idle;
+    /// Answers before `to` are missing: they are asked for again, once per loss.
+    #[cold]
+    fn implied_nak(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
+        self.acked = self.acked.max(to);
+        let news = self.advance(now, ep);
+        let unanswered = self.first_unanswered();
+        if unanswered < to && self.on_missing_answers(now, unanswered, to) {
+            ep.counters.completer_retry_err += 1;
         }
-        ep.counters.completer_retry_err += 1;
-        let step = self.resend_from(now, position, news, ep);
-        self.restarted = true;
-        step
+        news
+    }
+
+    /// Acknowledges as far as answers are here, and what the peer has acknowledged lies between them.
+    #[cold]
+    fn advance(&mut self, now: Instant, ep: &mut Endpoint) -> bool {
+        let mut news = false;
+        loop {
+            let unanswered = self.first_unanswered();
+            let to = match self.fetches.front() {
+                Some(fetch) if unanswered == self.una => self.board.first_missing(self.una, fetch.end),
+                _ => self.acked.min(unanswered),
+            };
+            if !self.acknowledge(now, to, ep) {
+                return news;
+            }
+            news = true;
+        }
     }
 
     fn on_nak(&mut self, now: Instant, position: u64, code: NakCode, ep: &mut Endpoint) -> Step {
-        let news = match self.acknowledge_up_to(now, position, ep) {
-            Ok(news) => news,
-            Err(step) => return step,
-        };
-        let Some(status) = status_of_nak(code) else {
-            ep.counters.rcvd_seq_err += 1;
-            // Went back to it already and has not sent it again: the same loss reported twice.
-            if self.cursor == position || self.rnr_until.is_some() {
-                return self.report_failure(ep);
+        let news = self.acknowledge_up_to(now, position, ep);
+        if let Some(status) = status_of_nak(code) {
+            // Answers before it are missing: it is refused again when they are here.
+            if self.una < position {
+                return Step::Idle;
             }
-            return self.resend_from(now, position, news, ep);
-        };
-        self.complete_head(status, ep);
-        Step::Fatal
+            self.complete_head(status, ep);
+            return Step::Fatal;
+        }
+        ep.counters.rcvd_seq_err += 1;
+        // It will be sent anyway, or was said to be missing before it was sent again.
+        if position >= self.cursor || self.rnr_until.is_some() || position < self.una {
+            return self.report_failure(ep);
+        }
+        if self.peer.keeps() && !self.on_gap(now, position, position + 1) {
+            return self.report_failure(ep);
+        }
+        match self.peer.on_nak(position, self.next, window_pkts(ep.mtu)) {
+            Remedy::Packets(packets) => {
+                self.on_gap(now, position, position + packets);
+                self.report_failure(ep)
+            }
+            Remedy::GoBack => self.resend_from(now, position, news, ep),
+        }
     }
 
     /// Goes back. Without progress since the last time it costs a retry, so that it ends some time.
@@ -127,10 +167,8 @@ impl Requester {
 
     fn on_rnr_nak(&mut self, now: Instant, position: u64, code: u8, ep: &mut Endpoint) -> Step {
         ep.counters.rcvd_rnr_err += 1;
-        if let Err(step) = self.acknowledge_up_to(now, position, ep) {
-            return step;
-        }
-        if self.rnr_until.is_some() {
+        self.acknowledge_up_to(now, position, ep);
+        if self.rnr_until.is_some() || self.una < position {
             return Step::Idle;
         }
         if ep.attr.rnr_retry != RNR_RETRY_FOREVER {
@@ -141,7 +179,11 @@ impl Requester {
             };
             self.rnr_left = left;
         }
-        self.go_back(position, ep);
+        if self.peer.keeps() && position < self.cursor {
+            self.board.lose(position);
+        } else {
+            self.go_back(position, ep);
+        }
         self.rnr_until = Some(now.plus_ns(rnr_timer_ns(code)));
         Step::Idle
     }
@@ -160,38 +202,67 @@ impl Requester {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         };
-        let expected = fetch.first.max(self.una);
-        if position < expected {
-            ep.counters.ignored_responses += 1;
-            return Err(DropReason::StaleResponse);
-        }
-        if position > expected {
-            return match self.implied_nak(now, expected, ep) {
-                Step::Idle => Err(DropReason::OutOfOrderResponse),
-                step => Ok(step),
-            };
+        if position != fetch.first.max(self.una) {
+            return self.on_fetched_early(now, position, packet, mem, ep);
         }
         // It acknowledges everything before it, which makes its own work request the oldest.
         self.acknowledge(now, position, ep);
-        if let Err(status) = self.place(position, fetch.end, packet, mem, ep) {
+        if let Err(status) = self.place(self.sq.head, position, fetch.end, packet, mem, ep) {
             self.complete_head(status, ep);
             return Ok(Step::Fatal);
         }
+        self.seen = self.seen.max(position + 1);
         self.acknowledge(now, position + 1, ep);
+        if self.board.is_in_use() || self.acked > self.una {
+            self.advance(now, ep);
+        }
         Ok(self.report_failure(ep))
     }
 
-    /// Writes the data of one response to the memory of the oldest work request.
+    /// An answer while one before it is missing.
+    #[cold]
+    fn on_fetched_early(
+        &mut self,
+        now: Instant,
+        position: u64,
+        packet: &Packet<'_>,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+    ) -> Result<Step, DropReason> {
+        let fetch = self.fetch_at(position).filter(|_| !self.board.has_received(position));
+        let Some(fetch) = fetch.filter(|_| position >= self.una && position < self.cursor) else {
+            ep.counters.ignored_responses += 1;
+            return Err(DropReason::StaleResponse);
+        };
+        // One that does not fit is an error when it is its turn; until then it has not come.
+        if self.place(self.index_of(position), position, fetch.end, packet, mem, ep).is_err() {
+            ep.counters.ignored_responses += 1;
+            return Err(DropReason::OutOfOrderResponse);
+        }
+        self.board.receive(position);
+        // Whoever answers this has executed everything before it.
+        self.acked = self.acked.max(fetch.first);
+        self.advance(now, ep);
+        let again = self.board.age(now, self.rtt.period_ns());
+        let from = if again { self.una } else { self.seen.max(self.una) };
+        self.seen = self.seen.max(position + 1);
+        if from < position && self.on_missing_answers(now, from, position) {
+            ep.counters.completer_retry_err += 1;
+        }
+        Ok(self.report_failure(ep))
+    }
+
+    /// Writes the data of one response to the memory of its work request.
     #[inline]
     fn place(
         &self,
+        index: u32,
         position: u64,
         fetch_end: u64,
         packet: &Packet<'_>,
         mem: &impl Memory,
         ep: &mut Endpoint,
     ) -> Result<(), WcStatus> {
-        let index = self.sq.head;
         let wqe = self.sq.wqe(index);
         let sges = self.sq.sges(index);
         if wqe.op.is_atomic() {
@@ -206,10 +277,10 @@ impl Requester {
                 && packet.payload().is_empty();
             return if done { Ok(()) } else { Err(WcStatus::BadRespErr) };
         }
-        let ends = position + 1 == fetch_end;
+        let (ends, fetch_ends) = (row.position.ends(), position + 1 == fetch_end);
         if !matches!(wqe.op, WrOp::Read { .. })
             || row.operation != Operation::ReadResponse
-            || row.position.ends() != ends
+            || (ends != fetch_ends && !(ends && self.board.may_end(position)))
         {
             return Err(WcStatus::BadRespErr);
         }

@@ -56,6 +56,12 @@ counters! {
     completer_retry_err,
     /// Times the local ACK timer fired.
     local_ack_timeout_err,
+    /// Times the peer was asked because an answer was overdue, before that timer.
+    probes,
+    /// Gaps that the peer reported besides its NAKs.
+    rcvd_gap_report,
+    /// Gaps reported to the peer besides NAKs.
+    send_gap_report,
     /// Request packets sent again.
     retransmitted_pkts,
     /// Send work requests that failed for a local reason.

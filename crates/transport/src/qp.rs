@@ -13,7 +13,7 @@ use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::RecvQueue;
 use crate::reorder::ReorderBuffer;
-use crate::requester::{Requester, Step, window_pkts};
+use crate::requester::{Requester, Step};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
@@ -143,7 +143,7 @@ impl Qp {
         }
         let rq = srq.filter(|_| ep.srq).unwrap_or(&mut self.rq);
         match ep.ty {
-            QpType::Rc => match self.responder.handle_request(packet, mem, rq, reorder, ep) {
+            QpType::Rc => match self.responder.handle_request(now, packet, mem, rq, reorder, ep) {
                 Ok(result) => result,
                 Err(fault) => {
                     self.on_fault(fault, self.responder.expected);
@@ -258,7 +258,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn window_room(&self) -> usize {
-        (window_pkts(self.ep.mtu) as usize).saturating_sub(self.packets_in_flight())
+        (self.requester.window(self.ep.mtu) as usize).saturating_sub(self.packets_in_flight())
     }
 
     /// Whether nothing is unacknowledged.

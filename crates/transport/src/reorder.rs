@@ -6,6 +6,10 @@
 //!
 //! Keeping is a favour, not a promise: a packet that is not found when its turn comes is missing like any other. That is
 //! why one buffer of fixed size can serve all queue pairs of a device, without accounts.
+//!
+//! A requester that sends only the missing packet again is told of the gaps behind it as well, in a way that others ignore
+//! (`resend.rs` says how it reads them). Whether it is one shows when the first gap is closed: one that goes back sends what
+//! follows next, although that is here.
 
 use wire::{DropReason, Packet};
 
@@ -16,9 +20,16 @@ use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
+use crate::scoreboard::{PacketSet, SPAN};
+use crate::time::Instant;
 
-/// Packets ahead of the expected one that may be kept; further ones are dropped. Twice the window of our own requester.
-pub(crate) const REACH: u64 = 1024;
+/// Packets ahead of the expected one that may be kept; further ones are dropped. More than the window of our requester.
+pub(crate) const REACH: u64 = SPAN;
+/// After this time all gaps are reported again to a requester that sends single packets: a report or a repetition was lost.
+const REPORT_NS: u64 = 200_000;
+/// So many packets that a requester had sent and did not send again show that it does not go back. A go-back-N requester
+/// shows the same if just these are lost a second time.
+const PROOF: u64 = 8;
 /// Memory of the buffer: six windows of 320 KiB.
 const BYTES: usize = 2 << 20;
 
@@ -96,12 +107,20 @@ impl ReorderBuffer {
     }
 }
 
-/// What a responder has in the buffer.
+/// What a responder has in the buffer, and has told of what it has not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ahead {
     episode: u64,
     /// One past the furthest packet kept; nothing is kept unless this is ahead of the expected packet.
     end: u64,
+    kept: PacketSet,
+    /// The packet behind one that closed a gap, and how many after that packet were here.
+    behind: Option<(u64, u64)>,
+    /// Packets that were not sent again because they were here.
+    proof: u64,
+    /// Gaps from this packet on are to be reported, if any.
+    report_from: Option<u64>,
+    report_at: Instant,
 }
 
 impl Ahead {
@@ -110,12 +129,47 @@ impl Ahead {
     pub(crate) fn is_beyond(&self, expected: u64) -> bool {
         self.end > expected
     }
+
+    /// The next request after a gap was closed: is it one that was here?
+    #[inline]
+    pub(crate) fn watch(&mut self, position: u64) {
+        if let Some((behind, packets)) = self.behind {
+            self.behind = None;
+            self.proof = if position == behind { 0 } else { self.proof.saturating_add(packets) };
+        }
+    }
+
+    /// Whether a report is due.
+    #[inline]
+    pub(crate) fn has_report(&self) -> bool {
+        self.report_from.is_some()
+    }
+
+    fn report(&mut self, from: u64) {
+        if self.proof >= PROOF {
+            self.report_from = Some(self.report_from.map_or(from, |at| at.min(from)));
+        }
+    }
+
+    /// The next gap to report: where it begins and how many packets it has.
+    pub(crate) fn next_gap(&mut self, expected: u64) -> Option<(u64, u64)> {
+        let from = self.report_from.take()?.max(expected);
+        let first = self.kept.first(from, self.end.max(from), false);
+        if first >= self.end {
+            return None;
+        }
+        let end = self.kept.first(first, self.end, true);
+        self.report_from = Some(end);
+        Some((first, end - first))
+    }
 }
 
 impl Responder {
-    /// A request whose predecessors are missing: kept, and the first gap reported once.
+    /// A request whose predecessors are missing: kept, and the gap before it reported.
+    #[cold]
     pub(crate) fn handle_early(
         &mut self,
+        now: Instant,
         position: u64,
         packet: &Packet<'_>,
         reorder: &mut ReorderBuffer,
@@ -123,24 +177,36 @@ impl Responder {
     ) -> Result<(), DropReason> {
         ep.counters.out_of_seq_request += 1;
         if !self.reply.is_nak_sent() {
-            ep.counters.send_seq_err += 1;
-            self.reply.nak_sequence(self.expected);
+            self.nak_gap(ep);
         }
         if position - self.expected >= reorder.reach() {
             return Err(DropReason::OutOfSequence);
         }
-        if !self.ahead.is_beyond(self.expected) {
-            self.ahead = Ahead { episode: reorder.begin_episode(), end: 0 };
+        let ahead = &mut self.ahead;
+        if !ahead.is_beyond(self.expected) {
+            let episode = reorder.begin_episode();
+            let report_at = now.plus_ns(REPORT_NS);
+            *ahead = Ahead { episode, report_at, end: self.expected, proof: ahead.proof, ..Ahead::default() };
         }
-        if !reorder.keep(self.ahead.episode, position, packet.bytes()) {
+        if !reorder.keep(ahead.episode, position, packet.bytes()) {
             return Err(DropReason::OutOfSequence);
         }
-        self.ahead.end = self.ahead.end.max(position + 1);
+        if position > ahead.end {
+            ahead.report(ahead.end);
+        }
+        ahead.end = ahead.end.max(position + 1);
+        ahead.kept.insert(position);
         ep.counters.kept_request += 1;
+        if now >= ahead.report_at && ahead.proof >= PROOF && !self.reply.is_waiting() {
+            ahead.report_at = now.plus_ns(REPORT_NS);
+            ahead.report(self.expected);
+            self.nak_gap(ep);
+        }
         Ok(())
     }
 
     /// The expected packet was executed: now those that waited for it are, up to the next gap, which is reported.
+    #[cold]
     pub(crate) fn execute_kept(
         &mut self,
         reorder: &ReorderBuffer,
@@ -148,17 +214,26 @@ impl Responder {
         rq: &mut RecvQueue,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
+        let behind = self.expected;
         while let Some(bytes) = reorder.get(self.ahead.episode, self.expected) {
             // It was a packet when it was kept.
             let Ok(packet) = Packet::parse(bytes) else { break };
             debug_assert_eq!(packet.bth.psn, psn_of(self.expected));
             self.execute_next(&packet, mem, rq, ep)?;
         }
+        self.ahead.kept.remove_range(behind - 1, self.expected + 1);
+        if self.expected > behind {
+            self.ahead.behind = Some((behind, self.expected - behind));
+        }
         if self.ahead.is_beyond(self.expected) {
-            ep.counters.send_seq_err += 1;
-            self.reply.nak_sequence(self.expected);
+            self.nak_gap(ep);
         }
         Ok(())
+    }
+
+    fn nak_gap(&mut self, ep: &mut Endpoint) {
+        ep.counters.send_seq_err += 1;
+        self.reply.nak_sequence(self.expected);
     }
 }
 

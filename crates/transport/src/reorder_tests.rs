@@ -139,3 +139,50 @@ fn packets_of_an_earlier_gap_are_never_found() {
     assert_eq!((buffer.get(second, 7), buffer.get(first, 8)), (None, None));
     assert!(!buffer.keep(second, 7, &[0; 2000]), "longer than the path MTU allows");
 }
+
+/// Closes a gap of `early` packets whose sender goes on with what is new, which shows that it sends single packets.
+fn selective() -> Bench {
+    let mut b = Bench::rc();
+    b.batch(&(101..110).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+    b.recv(&write(100, 0, 1)).unwrap();
+    b.recv(&write(110, 0, 1).ack_req()).unwrap();
+    b.sent();
+    b
+}
+
+#[test]
+fn a_peer_that_sends_single_packets_again_is_told_of_all_gaps() {
+    let mut b = selective();
+    let unit = crate::resend::GAP_UNIT as u32;
+    b.batch(&[write(112, 0, 1), write(113, 0, 1), write(116, 0, 1), write(119, 0, 1)]);
+    let wrapped = |psn: u32, packets: u32| (psn.wrapping_sub(packets * unit)) & 0xff_ffff;
+    let reports = |gaps: &[(u32, u32)]| -> Vec<String> {
+        gaps.iter().map(|&(psn, n)| format!("Acknowledge {} msn 11", wrapped(psn, n))).collect()
+    };
+    let mut expected = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
+    expected.extend(reports(&[(111, 1), (114, 2), (117, 2)]));
+    assert_eq!(b.sent(), expected);
+    b.recv(&write(120, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "nothing new is missing");
+    b.recv(&write(122, 0, 1)).unwrap();
+    assert_eq!(b.sent(), reports(&[(121, 1)]), "only what is new");
+    b.at(crate::testing::us(200));
+    b.recv(&write(115, 0, 1)).unwrap();
+    expected = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
+    expected.extend(reports(&[(111, 1), (114, 1), (117, 2), (121, 1)]));
+    assert_eq!(b.sent(), expected, "all of it from time to time: reports and repetitions get lost");
+}
+
+#[test]
+fn a_peer_that_goes_back_is_never_told_of_further_gaps() {
+    let mut b = selective();
+    b.batch(&[write(112, 0, 1), write(114, 0, 1)]);
+    b.sent();
+    b.batch(&[write(111, 0, 1), write(112, 0, 1), write(113, 0, 1), write(114, 0, 1)]);
+    b.sent();
+    b.batch(&[write(116, 0, 1), write(118, 0, 1)]);
+    assert_eq!(b.sent(), ["Acknowledge 115 NAK 0 msn 15"]);
+    b.at(crate::testing::ms(1));
+    b.recv(&write(119, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "one NAK for a gap");
+}

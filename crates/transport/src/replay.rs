@@ -1,5 +1,6 @@
 //! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost answer can be given again
-//! (IBA 9.7.5.1.5). Answers leave in the order of the requests; a duplicate moves the answering back.
+//! (IBA 9.7.5.1.5). Answers leave in the order of the requests. A duplicate request is answered before them, and nothing
+//! else again; one that reaches into the answer in progress restarts that.
 
 use wire::{Msn, Rkey};
 
@@ -49,20 +50,42 @@ pub(crate) struct Cursor {
     pub(crate) end_byte: u32,
 }
 
+/// Parts of answers that wait to be given again. A requester of ours can ask for one per gap in its window of five READ
+/// requests; it asks again for those that find no room.
+const PARTS: usize = 32;
+
+/// A part of an answer that is given again.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Index of its entry.
+    index: u32,
+    cursor: Cursor,
+}
+
+impl Part {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.cursor.at < other.cursor.end && other.cursor.at < self.cursor.end
+    }
+}
+
 /// The queue and the place of the answering in it.
 #[derive(Debug)]
 pub(crate) struct Replay {
     ring: Ring<Entry>,
-    /// Index of the entry being answered; the end of the ring when there is none.
+    /// Index of the entry being answered for the first time; the end of the ring when there is none.
     index: u32,
     cursor: Cursor,
+    /// Given again, before the one above.
+    part: Option<Part>,
+    parts: Ring<Part>,
 }
 
 impl Replay {
     pub(crate) fn new(capacity: usize) -> Self {
         let ring = Ring::new(capacity);
         let index = ring.bounds().1;
-        Self { ring, index, cursor: Cursor::default() }
+        let parts = Ring::new(if capacity == 0 { 0 } else { PARTS });
+        Self { ring, index, cursor: Cursor::default(), part: None, parts }
     }
 
     /// Whether one more request is within the limit.
@@ -76,6 +99,7 @@ impl Replay {
         if self.ring.is_full() {
             let (oldest, _) = self.ring.bounds();
             self.ring.pop();
+            self.drop_parts(|part| part.index == oldest);
             if self.index == oldest {
                 self.begin(oldest.wrapping_add(1));
             }
@@ -91,30 +115,37 @@ impl Replay {
     /// Whether something is to be answered.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
-        self.index != self.ring.bounds().1
+        self.part.is_some() || self.index != self.ring.bounds().1
     }
 
     /// The request being answered and how far.
     #[inline]
     pub(crate) fn current(&self) -> Option<(Entry, Cursor)> {
-        Some((*self.ring.get(self.index)?, self.cursor))
+        let (index, cursor) = self.part.map_or((self.index, self.cursor), |part| (part.index, part.cursor));
+        Some((*self.ring.get(index)?, cursor))
     }
 
     /// One packet of the answer was sent.
     #[inline]
     pub(crate) fn advance(&mut self) {
+        if let Some(part) = &mut self.part {
+            part.cursor.at += 1;
+            if part.cursor.at == part.cursor.end {
+                self.part = self.parts.pop();
+            }
+            return;
+        }
         self.cursor.at += 1;
         if self.cursor.at < self.cursor.end {
             return;
         }
-        let end = self.cursor.end;
         if let Some(entry) = self.ring.get_mut(self.index) {
-            entry.answered |= end == entry.end;
+            entry.answered = true;
         }
         self.begin(self.index.wrapping_add(1));
     }
 
-    /// A duplicate READ request: answers again from there, if it is a part of one in the queue.
+    /// A duplicate READ request: answers again from there, if it is a part of one in the queue and there is room.
     pub(crate) fn repeat_read(&mut self, at: u64, mtu: usize, va: u64, r_key: Rkey, dma_len: u32) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
         let Answer::Read { va: first_va, r_key: key, dma_len: whole } = entry.answer else { return false };
@@ -123,34 +154,66 @@ impl Replay {
         if key != r_key || va != first_va.wrapping_add(skipped) || end_byte > u64::from(whole) {
             return false;
         }
-        let packets = u64::from(dma_len).div_ceil(mtu as u64).max(1);
-        if at + packets > entry.end {
+        let end = at + u64::from(dma_len).div_ceil(mtu as u64).max(1);
+        if end > entry.end {
             return false;
         }
-        if self.is_ahead_of(index) {
-            return true;
-        }
-        self.index = index;
-        self.cursor = Cursor { at, start: at, end: at + packets, end_byte: end_byte as u32 };
-        true
+        self.repeat(Part { index, cursor: Cursor { at, start: at, end, end_byte: end_byte as u32 } })
     }
 
-    /// A duplicate atomic: gives its result again, if it is in the queue.
+    /// A duplicate atomic: gives its result again, if it is in the queue and there is room.
     pub(crate) fn repeat_atomic(&mut self, at: u64) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
-        if matches!(entry.answer, Answer::Read { .. }) {
-            return false;
+        let cursor = Cursor { at, start: at, end: entry.end, end_byte: 0 };
+        !matches!(entry.answer, Answer::Read { .. }) && self.repeat(Part { index, cursor })
+    }
+
+    fn repeat(&mut self, part: Part) -> bool {
+        if self.is_pending_at(part.index) {
+            if part.cursor.at >= self.cursor.at {
+                return true;
+            }
+            if part.cursor.end > self.cursor.at {
+                // To its end: the rest was never sent.
+                self.cursor.at = part.cursor.at;
+                self.cursor.start = part.cursor.at;
+                self.drop_parts(|other| other.index == part.index && other.cursor.end > part.cursor.at);
+                return true;
+            }
+        } else if self.is_ahead_of(part.index) {
+            return true;
         }
-        if !self.is_ahead_of(index) {
-            self.begin(index);
+        self.drop_parts(|other| other.overlaps(&part));
+        if self.part.is_none() {
+            self.part = Some(part);
+            return true;
         }
-        true
+        self.parts.push(part)
     }
 
     /// Stops answering.
     pub(crate) fn clear(&mut self) {
         self.ring.clear();
         self.index = self.ring.bounds().1;
+        self.part = None;
+        self.parts.clear();
+    }
+
+    fn drop_parts(&mut self, unwanted: impl Fn(&Part) -> bool) {
+        for _ in 0..self.parts.len() {
+            if let Some(part) = self.parts.pop().filter(|part| !unwanted(part)) {
+                // There is room: it was there before.
+                let _kept = self.parts.push(part);
+            }
+        }
+        if self.part.as_ref().is_some_and(&unwanted) {
+            self.part = self.parts.pop();
+        }
+    }
+
+    /// Whether this is the request being answered for the first time.
+    fn is_pending_at(&self, index: u32) -> bool {
+        self.index == index && index != self.ring.bounds().1
     }
 
     /// Whether an earlier request is still being answered, so that this one's turn comes anyway.
@@ -246,14 +309,31 @@ mod tests {
     }
 
     #[test]
-    fn repeating_an_earlier_one_answers_the_later_ones_too() {
+    fn only_what_is_asked_for_again_is_given_again() {
         let mut replay = Replay::new(4);
         replay.push(read(10, 1));
         replay.push(Entry::new(11, 12, Msn::new(2), Answer::Atomic { original: 5 }));
         replay.push(read(12, 1));
         sent(&mut replay, 3);
         assert!(replay.repeat_atomic(11));
-        assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256), "comes anyway");
-        assert_eq!(sent(&mut replay, 9), [11, 12]);
+        assert_eq!(sent(&mut replay, 9), [11], "what was not asked for again is not given again");
+        assert!(replay.repeat_atomic(11));
+        assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256));
+        assert!(replay.repeat_atomic(11), "asked twice, given once");
+        assert_eq!(sent(&mut replay, 9), [12, 11]);
+    }
+
+    /// The requester keeps what it has and asks for the gaps while later answers are still being sent.
+    #[test]
+    fn gaps_are_filled_before_the_answering_goes_on() {
+        let mut replay = Replay::new(2);
+        replay.push(read(10, 6));
+        replay.push(read(16, 3));
+        assert_eq!(sent(&mut replay, 7), [10, 11, 12, 13, 14, 15, 16]);
+        assert!(replay.repeat_read(11, 256, 0x1100, Rkey(7), 256));
+        assert!(replay.repeat_read(13, 256, 0x1300, Rkey(7), 512));
+        let (_, cursor) = replay.current().unwrap();
+        assert_eq!((cursor.at, cursor.end, cursor.end_byte), (11, 12, 512));
+        assert_eq!(sent(&mut replay, 9), [11, 13, 14, 17, 18]);
     }
 }

@@ -8,6 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::replay::Answer;
+use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
 use crate::time::Instant;
 
@@ -47,6 +48,8 @@ pub(crate) struct Reply {
     nak: Option<Nak>,
     /// A NAK went out (or is about to) and the expected packet has not arrived since.
     nak_sent: bool,
+    /// ... and that NAK told the peer to wait.
+    waiting: bool,
     /// Messages that arrived after this side had posted something since the one before.
     turns: u8,
     posted: bool,
@@ -62,6 +65,7 @@ impl Reply {
             repeated: false,
             nak: None,
             nak_sent: false,
+            waiting: false,
             turns: 0,
             posted: false,
             messages: 0,
@@ -71,6 +75,11 @@ impl Reply {
     /// Whether the peer was told already that something is missing or was not accepted.
     pub(crate) fn is_nak_sent(&self) -> bool {
         self.nak_sent
+    }
+
+    /// Whether the peer was told to wait.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting
     }
 
     /// The packet at `expected` is missing.
@@ -92,6 +101,7 @@ impl Reply {
     fn set_nak(&mut self, syndrome: Syndrome, position: u64, last_word: bool) {
         self.nak = Some(Nak { syndrome, position, last_word });
         self.nak_sent = true;
+        self.waiting = matches!(syndrome, Syndrome::RnrNak(_));
     }
 
     /// The expected packet is here: a NAK for it that has not left yet is pointless.
@@ -195,10 +205,10 @@ impl Responder {
     /// Whether an answer is due.
     #[inline]
     pub(crate) fn has_reply(&self) -> bool {
-        self.reply.is_due() || self.replay.is_pending()
+        self.reply.is_due() || self.replay.is_pending() || self.ahead.has_report()
     }
 
-    /// Writes the next answer: READ responses and atomic acks in order, then a NAK, then an ACK.
+    /// Writes the next answer: READ responses and atomic acks in order, then a NAK, then an ACK, then reports of gaps.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -215,6 +225,10 @@ impl Responder {
             (nak.syndrome, nak.position)
         } else if reply.ack == Ack::Due {
             (Syndrome::ACK, reply.ack_at)
+        } else if let Some((first, packets)) = self.ahead.next_gap(self.expected) {
+            // See `resend.rs`: to all others this is an old ACK.
+            ep.counters.send_gap_report += 1;
+            (Syndrome::ACK, first.wrapping_sub(packets * GAP_UNIT))
         } else {
             return Ok(None);
         };

@@ -2,8 +2,8 @@
 //! Packets are written in `segment.rs`, what comes back is handled in `completer.rs`, timers in `retry.rs`.
 //!
 //! Invariant: `una <= cursor <= next <= sq.end`, all of them packet numbers (see [`SendWqe`]). Packets before `una`
-//! are acknowledged, those before `cursor` are on their way, those from `cursor` to `next` were sent before and are
-//! taken for lost. Read IBA 9.7.3, 9.7.4.
+//! are acknowledged, those before `cursor` are on their way but for those that `board` says are lost, those from `cursor`
+//! to `next` were sent before and are taken for lost. Read IBA 9.7.3, 9.7.4.
 
 use crate::attr::{QpConfig, QpState, QpType};
 use crate::emit::{Buffer, Transmit};
@@ -11,8 +11,11 @@ use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::local;
 use crate::memory::Memory;
+use crate::peer::Peer;
 use crate::ring::Ring;
-use crate::segment::chunk;
+use crate::rtt::Rtt;
+use crate::scoreboard::Scoreboard;
+use crate::segment::{Part, chunk};
 use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
 use crate::wqe::{SendQueue, SendWqe};
@@ -74,8 +77,16 @@ pub(crate) struct Requester {
     pub(crate) timer_base: Instant,
     /// End of the wait after an RNR NAK.
     pub(crate) rnr_until: Option<Instant>,
-    /// Went back for a missing response and has seen no progress since.
-    pub(crate) restarted: bool,
+    /// The peer said that it executed everything before this; answers that are missing may keep `una` behind it.
+    pub(crate) acked: u64,
+    /// One past the furthest answer that arrived.
+    pub(crate) seen: u64,
+    pub(crate) board: Scoreboard,
+    pub(crate) peer: Peer,
+    pub(crate) rtt: Rtt,
+    /// Probes since the last progress, and when the last one was made.
+    pub(crate) probes: u8,
+    pub(crate) probed_at: Instant,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     failed: Option<WcStatus>,
     /// Packets since the last AckReq.
@@ -97,7 +108,13 @@ impl Requester {
             rnr_left: 0,
             timer_base: Instant::ZERO,
             rnr_until: None,
-            restarted: false,
+            acked: 0,
+            seen: 0,
+            board: Scoreboard::default(),
+            peer: Peer::default(),
+            rtt: Rtt::default(),
+            probes: 0,
+            probed_at: Instant::ZERO,
             failed: None,
             unasked: 0,
         })
@@ -109,6 +126,7 @@ impl Requester {
         self.reset();
         self.sq.restart_at(psn);
         (self.una, self.next, self.cursor) = (psn, psn, psn);
+        (self.acked, self.seen) = (psn, psn);
         self.fetches = Ring::new(usize::from(ep.attr.max_rd_atomic));
         self.reload_retries(ep);
     }
@@ -128,11 +146,16 @@ impl Requester {
     pub(crate) fn reset(&mut self) {
         self.sq.restart_at(0);
         (self.una, self.next, self.cursor) = (0, 0, 0);
+        (self.acked, self.seen) = (0, 0);
+        self.board = Scoreboard::default();
+        self.peer = Peer::default();
+        self.rtt = Rtt::default();
+        self.probes = 0;
+        self.probed_at = Instant::ZERO;
         (self.una_byte, self.cursor_byte) = (0, 0);
         self.cursor_index = self.sq.head;
         self.fetches.clear();
         self.rnr_until = None;
-        self.restarted = false;
         self.failed = None;
         self.unasked = 0;
     }
@@ -164,6 +187,9 @@ impl Requester {
     /// Whether [`Requester::transmit`] would do something with an unlimited budget.
     #[inline]
     pub(crate) fn sendable(&self, ep: &Endpoint) -> bool {
+        if self.board.has_lost() && self.rnr_until.is_none() {
+            return true;
+        }
         if self.cursor_index == self.sq.tail || self.failed.is_some() || self.rnr_until.is_some() {
             return false;
         }
@@ -197,8 +223,14 @@ impl Requester {
     fn window_has(&self, packets: u64, bytes: u64) -> bool {
         let in_flight = self.cursor - self.una;
         in_flight == 0
-            || (in_flight + packets <= WINDOW_PKTS
+            || (in_flight + packets <= self.peer.limit(WINDOW_PKTS)
                 && self.cursor_byte - self.una_byte + bytes <= WINDOW_BYTES)
+    }
+
+    /// Full packets that may be on their way.
+    #[inline]
+    pub(crate) fn window(&self, mtu: usize) -> u64 {
+        self.peer.limit(window_pkts(mtu))
     }
 
     /// Writes the next packet, executing local operations on the way. The caller has asked [`Requester::sendable`].
@@ -211,6 +243,9 @@ impl Requester {
         ep: &mut Endpoint,
         buf: &mut Buffer,
     ) -> Step {
+        if self.board.has_lost() {
+            return self.send_again(now, mem, ep, buf);
+        }
         loop {
             let index = self.cursor_index;
             let wqe = *self.sq.wqe(index);
@@ -232,6 +267,10 @@ impl Requester {
             if budget == 0 && !resend_of_oldest {
                 return Step::Idle;
             }
+            let is_fetch = wqe.op.is_fetch();
+            let (end, _) = if is_fetch { chunk(&wqe, self.cursor, ep.mtu) } else { (self.cursor + 1, 0) };
+            let part = Part { index, first: self.cursor, end };
+            let ack_req = ep.ty == QpType::Rc && (is_fetch || self.ask(end == wqe.end, budget, ep));
             let written = match ep.ty {
                 QpType::Ud | QpType::Gsi => {
                     if wqe.length as usize > ep.mtu {
@@ -244,23 +283,28 @@ impl Requester {
                         }
                         return Step::Idle;
                     }
-                    self.write_datagram(index, &wqe, mem, ep, buf)
+                    self.write_datagram(part, &wqe, mem, ep, buf)
                 }
-                QpType::Rc | QpType::Uc if wqe.op.is_fetch() => self.write_fetch(index, &wqe, mem, ep, buf),
-                QpType::Rc | QpType::Uc => self.write_message(index, &wqe, mem, budget, ep, buf),
+                QpType::Rc | QpType::Uc if is_fetch => self.begin_fetch(part, &wqe, mem, ep, buf),
+                QpType::Rc | QpType::Uc => self.write_message(part, &wqe, mem, ack_req, ep, buf),
             };
-            let (len, cursor) = match written {
-                Ok(written) => written,
+            let len = match written {
+                Ok(len) => len,
                 Err(status) => return self.fail(status, ep),
             };
             let ud = if ep.ty.is_datagram() { self.sq.destination(index) } else { None };
             if self.una == self.next {
                 self.timer_base = now;
             }
-            ep.counters.retransmitted_pkts += u64::from(self.cursor < self.next);
-            self.advance_cursor(&wqe, cursor, ep.mtu);
+            if self.cursor < self.next {
+                ep.counters.retransmitted_pkts += 1;
+                self.rtt.sent_again(self.cursor);
+            } else if ack_req {
+                self.rtt.sent(self.cursor, now);
+            }
+            self.advance_cursor(&wqe, end, ep.mtu);
             if ep.ty != QpType::Rc {
-                self.progress(cursor, ep);
+                self.progress(end, ep);
             }
             return Step::Sent(Transmit { len, ud });
         }
@@ -284,6 +328,7 @@ impl Requester {
         while index != self.sq.tail && self.sq.wqe(index).end <= to && index != self.cursor_index {
             index = index.wrapping_add(1);
         }
+        self.board.going_back(to, self.cursor);
         self.cursor = to;
         self.cursor_index = index;
         self.cursor_byte = self.byte_at(index, to, ep.mtu);
@@ -304,6 +349,9 @@ impl Requester {
     pub(crate) fn progress(&mut self, to: u64, ep: &mut Endpoint) -> bool {
         if to <= self.una {
             return false;
+        }
+        if self.board.is_in_use() {
+            self.board.done(self.una, to);
         }
         self.una = to;
         while self.fetches.front().is_some_and(|fetch| fetch.end <= to) {
@@ -348,7 +396,7 @@ impl Requester {
     }
 
     /// The work request at the cursor cannot be executed. It is reported once all earlier ones are complete.
-    fn fail(&mut self, status: WcStatus, ep: &mut Endpoint) -> Step {
+    pub(crate) fn fail(&mut self, status: WcStatus, ep: &mut Endpoint) -> Step {
         self.failed = Some(status);
         self.report_failure(ep)
     }
@@ -376,6 +424,7 @@ impl Requester {
         (self.una_byte, self.cursor_byte) = (self.sq.end_byte, self.sq.end_byte);
         self.cursor_index = self.sq.tail;
         self.fetches.clear();
+        self.board = Scoreboard::default();
         self.rnr_until = None;
         self.failed = None;
     }

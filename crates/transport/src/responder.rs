@@ -17,6 +17,7 @@ use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::reorder::{Ahead, ReorderBuffer};
 use crate::replay::{Answer, Entry, Replay};
 use crate::reply::Reply;
+use crate::time::Instant;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// The message being received.
@@ -116,6 +117,7 @@ impl Responder {
     #[inline]
     pub(crate) fn handle_request(
         &mut self,
+        now: Instant,
         packet: &Packet<'_>,
         mem: &impl Memory,
         rq: &mut RecvQueue,
@@ -124,11 +126,12 @@ impl Responder {
     ) -> Result<Result<(), DropReason>, Fault> {
         let distance = packet.bth.psn.distance_from(psn_of(self.expected));
         let position = self.expected.wrapping_add_signed(i64::from(distance));
+        self.ahead.watch(position);
         if distance < 0 {
             return Ok(self.handle_duplicate(position, packet, mem, ep));
         }
         if distance > 0 {
-            return Ok(self.handle_early(position, packet, reorder, ep));
+            return Ok(self.handle_early(now, position, packet, reorder, ep));
         }
         self.reply.expected_arrived();
         self.execute_next(packet, mem, rq, ep)?;

@@ -1,7 +1,9 @@
-//! The requester's deadlines: the local ACK timeout and the wait after an RNR NAK (IBA 9.7.6.1.3, 9.7.5.2.8).
+//! The requester's deadlines: the local ACK timeout, the probe before it, and the wait after an RNR NAK (IBA 9.7.6.1.3,
+//! 9.7.5.2.8).
 
+use crate::attr::QpType;
 use crate::endpoint::Endpoint;
-use crate::requester::{Requester, Step};
+use crate::requester::{Requester, Step, window_pkts};
 use crate::time::{Instant, ack_timeout_ns};
 use crate::wc::WcStatus;
 
@@ -15,10 +17,27 @@ impl Requester {
         if self.una == self.next {
             return None;
         }
+        match (self.timeout(ep), self.probe_due(ep)) {
+            (Some(timeout), Some(probe)) => Some(timeout.min(probe)),
+            (timeout, probe) => timeout.or(probe),
+        }
+    }
+
+    /// When the local ACK timeout is over.
+    #[inline]
+    fn timeout(&self, ep: &Endpoint) -> Option<Instant> {
         Some(self.timer_base.plus_ns(ack_timeout_ns(ep.attr.timeout)?))
     }
 
-    /// Ends an RNR wait, or takes everything unacknowledged for lost.
+    /// When an answer is overdue by what the path has taken so far. It costs no retry: how long the peer may be silent is
+    /// what `timeout` and `retry_cnt` say.
+    #[inline]
+    fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
+        let wait = self.rtt.probe_ns(self.probes).filter(|_| ep.ty == QpType::Rc)?;
+        Some(self.timer_base.max(self.probed_at).plus_ns(wait))
+    }
+
+    /// Ends an RNR wait, or asks the peer again when it has been silent for too long.
     pub(crate) fn handle_timeout(&mut self, now: Instant, ep: &mut Endpoint) -> Step {
         if self.deadline(ep).is_none_or(|deadline| now < deadline) {
             return Step::Idle;
@@ -27,13 +46,19 @@ impl Requester {
             self.timer_base = now;
             return Step::Idle;
         }
-        ep.counters.local_ack_timeout_err += 1;
-        if !self.take_retry(ep) {
-            return Step::Fatal;
+        if self.timeout(ep).is_some_and(|timeout| timeout <= now) {
+            ep.counters.local_ack_timeout_err += 1;
+            if !self.take_retry(ep) {
+                return Step::Fatal;
+            }
+            self.timer_base = now;
+        } else {
+            ep.counters.probes += 1;
         }
-        self.go_back(self.una, ep);
-        self.timer_base = now;
-        self.restarted = false;
+        self.probes = self.probes.saturating_add(1);
+        self.probed_at = now;
+        self.peer.on_timeout(self.next, window_pkts(ep.mtu));
+        self.probe();
         Step::Idle
     }
 

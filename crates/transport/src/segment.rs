@@ -7,7 +7,7 @@ use crate::attr::{QpState, QpType};
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
-use crate::requester::{Fetch, Requester, window_pkts};
+use crate::requester::{Fetch, Requester};
 use crate::wc::WcStatus;
 use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
@@ -20,20 +20,31 @@ const READ_CHUNK_PKTS: u64 = 64;
 const ACK_INTERVAL_PKTS: u64 = 124;
 const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
 
+/// What one packet carries, or asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Index of its work request.
+    pub(crate) index: u32,
+    /// Number of the packet; of a READ request, that of the first response.
+    pub(crate) first: u64,
+    /// One past it; of a READ request, past the last response.
+    pub(crate) end: u64,
+}
+
 impl Requester {
-    /// One packet of a SEND or WRITE; returns its length and the cursor behind it.
+    /// One packet of a SEND or WRITE; returns its length.
     #[inline]
     pub(crate) fn write_message(
         &mut self,
-        index: u32,
+        part: Part,
         wqe: &SendWqe,
         mem: &impl Memory,
-        budget: usize,
+        ack_req: bool,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
-        let at = self.cursor - wqe.first;
-        let last = self.cursor + 1 == wqe.end;
+    ) -> Result<usize, WcStatus> {
+        let at = part.first - wqe.first;
+        let last = part.end == wqe.end;
         let offset = at * ep.mtu as u64;
         let bytes = (u64::from(wqe.length) - offset).min(ep.mtu as u64) as usize;
         let whole = ep.equal_writes && ep.ty == QpType::Rc && matches!(wqe.op, WrOp::Write { .. });
@@ -56,27 +67,21 @@ impl Requester {
             _ => {}
         }
         self.sq
-            .read_payload(index, mem, ep.pd, offset, packet.payload(bytes))
+            .read_payload(part.index, mem, ep.pd, offset, packet.payload(bytes))
             .map_err(|_| WcStatus::LocProtErr)?;
         let rc = rc_opcode(&wqe.op, starts, ends);
         let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
-        let ack_req = ep.ty == QpType::Rc && self.ask(last, budget, ep);
-        let bth = Bth {
-            opcode,
-            solicited: last && wqe.flags.contains(SendFlags::SOLICITED),
-            ack_req,
-            ..self.bth(ep)
-        };
+        let solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
         ep.counters.sent_bytes += bytes as u64;
-        Ok((packet.finish(bth), self.cursor + 1))
+        Ok(packet.finish(Bth { opcode, solicited, ack_req, ..bth(part.first, ep) }))
     }
 
     /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once. Each costs both
     /// sides a small packet's way through the kernel, so the end of a message alone is no reason.
     #[inline]
-    fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
+    pub(crate) fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
-        let full = budget <= 1 || self.cursor + 1 - self.una >= window_pkts(ep.mtu);
+        let full = budget <= 1 || self.cursor + 1 - self.una >= self.window(ep.mtu);
         let interval = ACK_INTERVAL_PKTS.min(ACK_INTERVAL_BYTES / ep.mtu as u64);
         if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= interval {
             self.unasked = 0;
@@ -97,29 +102,47 @@ impl Requester {
         is_message && wqe.fault.is_none() && !wqe.flags.contains(SendFlags::FENCE)
     }
 
-    /// A READ request for the chunk at the cursor, an atomic, or a FLUSH.
-    pub(crate) fn write_fetch(
+    /// A READ request, atomic or FLUSH for the first time, or again after going back.
+    pub(crate) fn begin_fetch(
         &mut self,
-        index: u32,
+        part: Part,
         wqe: &SendWqe,
         mem: &impl Memory,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
+    ) -> Result<usize, WcStatus> {
         if ep.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocQpOpErr);
         }
-        if self.cursor == wqe.first && wqe.op.scatters() {
-            for sge in self.sq.sges(index).iter().filter(|sge| sge.length > 0) {
+        if part.first == wqe.first && wqe.op.scatters() {
+            for sge in self.sq.sges(part.index).iter().filter(|sge| sge.length > 0) {
                 mem.check_local(ep.pd, sge.lkey, sge.addr, u64::from(sge.length), Access::LOCAL_WRITE)
                     .map_err(|_| WcStatus::LocProtErr)?;
             }
         }
-        let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
+        let len = self.write_fetch(part, wqe, mem, ep, buf)?;
+        // One that is sent again is still in the ring.
+        let fetch = Fetch { first: part.first, end: part.end };
+        if self.cursor >= self.next && !self.fetches.push(fetch) {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        Ok(len)
+    }
+
+    /// A READ request for a part of a message, an atomic, or a FLUSH.
+    pub(crate) fn write_fetch(
+        &mut self,
+        part: Part,
+        wqe: &SendWqe,
+        mem: &impl Memory,
+        ep: &Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<usize, WcStatus> {
         let mut packet = Emitter::new(buf);
         match wqe.op {
             WrOp::Read { remote_addr, r_key } => {
-                let offset = (self.cursor - wqe.first) * ep.mtu as u64;
+                let offset = (part.first - wqe.first) * ep.mtu as u64;
+                let bytes = bytes_before(wqe, part.end, ep.mtu) - offset;
                 let va = remote_addr.wrapping_add(offset);
                 Reth { va, r_key, dma_len: bytes as u32 }.emit(packet.header());
             }
@@ -136,30 +159,26 @@ impl Requester {
             WrOp::AtomicWrite { remote_addr, r_key } => {
                 Reth { va: remote_addr, r_key, dma_len: 8 }.emit(packet.header());
                 self.sq
-                    .read_payload(index, mem, ep.pd, 0, packet.payload(8))
+                    .read_payload(part.index, mem, ep.pd, 0, packet.payload(8))
                     .map_err(|_| WcStatus::LocProtErr)?;
             }
             _ => return Err(WcStatus::LocQpOpErr),
         }
-        let bth = Bth { opcode: rc_opcode(&wqe.op, true, true), ack_req: true, ..self.bth(ep) };
-        // One that is sent again is still in the ring.
-        if self.cursor >= self.next && !self.fetches.push(Fetch { first: self.cursor, end }) {
-            return Err(WcStatus::LocQpOpErr);
-        }
         self.unasked = 0;
-        Ok((packet.finish(bth), end))
+        let opcode = rc_opcode(&wqe.op, true, true);
+        Ok(packet.finish(Bth { opcode, ack_req: true, ..bth(part.first, ep) }))
     }
 
     /// A whole datagram.
     pub(crate) fn write_datagram(
         &mut self,
-        index: u32,
+        part: Part,
         wqe: &SendWqe,
         mem: &impl Memory,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<(usize, u64), WcStatus> {
-        let dest = self.sq.destination(index).ok_or(WcStatus::LocQpOpErr)?;
+    ) -> Result<usize, WcStatus> {
+        let dest = self.sq.destination(part.index).ok_or(WcStatus::LocQpOpErr)?;
         let controlled = dest.remote_qkey.is_controlled();
         let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
         let mut packet = Emitter::new(buf);
@@ -173,18 +192,23 @@ impl Requester {
         };
         let bytes = wqe.length as usize;
         self.sq
-            .read_payload(index, mem, ep.pd, 0, packet.payload(bytes))
+            .read_payload(part.index, mem, ep.pd, 0, packet.payload(bytes))
             .map_err(|_| WcStatus::LocProtErr)?;
         ep.counters.sent_bytes += bytes as u64;
         let solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        let bth = Bth { opcode, solicited, dest_qp: dest.remote_qpn, ..self.bth(ep) };
-        Ok((packet.finish(bth), self.cursor + 1))
+        Ok(packet.finish(Bth { opcode, solicited, dest_qp: dest.remote_qpn, ..bth(part.first, ep) }))
     }
+}
 
-    #[inline]
-    fn bth(&self, ep: &Endpoint) -> Bth {
-        Bth { p_key: PKey::DEFAULT, dest_qp: ep.attr.dest_qp, psn: psn_of(self.cursor), ..Bth::default() }
-    }
+#[inline]
+fn bth(position: u64, ep: &Endpoint) -> Bth {
+    Bth { p_key: PKey::DEFAULT, dest_qp: ep.attr.dest_qp, psn: psn_of(position), ..Bth::default() }
+}
+
+/// Bytes of a message in its packets before `end`.
+#[inline]
+fn bytes_before(wqe: &SendWqe, end: u64, mtu: usize) -> u64 {
+    ((end - wqe.first) * mtu as u64).min(u64::from(wqe.length))
 }
 
 /// Where the READ request at `cursor` ends and how many bytes it asks for. Boundaries are multiples of the chunk from
@@ -194,6 +218,5 @@ pub(crate) fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
     let packets = (READ_CHUNK / mtu as u64).clamp(1, READ_CHUNK_PKTS);
     let at = cursor - wqe.first;
     let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
-    let bytes = (end * mtu as u64).min(u64::from(wqe.length)) - at * mtu as u64;
-    (wqe.first + end, bytes)
+    (wqe.first + end, bytes_before(wqe, wqe.first + end, mtu) - at * mtu as u64)
 }

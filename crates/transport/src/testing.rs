@@ -39,6 +39,8 @@ pub(crate) struct TestMemory {
     pub(crate) remote: RefCell<Vec<u8>>,
     /// The peer's key was taken back.
     pub(crate) revoked: Cell<bool>,
+    /// Local memory was taken back.
+    pub(crate) local_gone: Cell<bool>,
     pub(crate) read_only: Cell<bool>,
     pub(crate) invalidated: RefCell<Vec<u32>>,
     /// Keys that were bound or registered.
@@ -53,7 +55,11 @@ impl TestMemory {
     }
 
     fn local(&self, lkey: Lkey, addr: u64, len: usize) -> Result<core::ops::Range<usize>, AccessFault> {
-        if lkey == LKEY { Self::range(LOCAL, addr, len) } else { Err(AccessFault::BadKey) }
+        if lkey == LKEY && !self.local_gone.get() {
+            Self::range(LOCAL, addr, len)
+        } else {
+            Err(AccessFault::BadKey)
+        }
     }
 
     fn remote(
@@ -379,6 +385,7 @@ impl Bench {
             local: RefCell::new(vec![0; SIZE]),
             remote: RefCell::new(vec![0; SIZE]),
             revoked: Cell::new(false),
+            local_gone: Cell::new(false),
             read_only: Cell::new(false),
             invalidated: RefCell::new(vec![]),
             changed: RefCell::default(),

@@ -49,7 +49,7 @@ fn every_seed_ends_with_the_memory_of_the_model() {
         run(seed);
         return;
     }
-    let seeds = setting("ROXIE_SIM_SEEDS").unwrap_or(1000);
+    let seeds = setting("ROXIE_SIM_SEEDS").unwrap_or(10_000);
     let mut sum = QpCounters::default();
     for seed in SEEDS.iter().copied().chain(0..seeds) {
         sum.absorb(&run(seed));

@@ -1,0 +1,213 @@
+//! What the peer does with packets behind a gap, and how much it is sent because of that.
+//!
+//! Nothing on the wire says whether a responder keeps them. So the first packet that it misses is sent again alone: one that
+//! keeps then acknowledges, or misses, something further on; a go-back-N responder (hardware, rxe) acknowledges just this
+//! packet and gets everything from there. Both are believed until they show themselves otherwise.
+
+/// What the peer was seen to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Kind {
+    /// It never missed anything.
+    #[default]
+    Unknown,
+    /// The first packet it missed is on its way, alone.
+    Asked,
+    Keeps,
+    GoesBack,
+}
+
+/// Packets towards a go-back-N peer that are not lost with the one before them, at the least: an acknowledgement for each
+/// two, and one loss does not end the flow.
+const LIMIT_MIN: u64 = 4;
+/// So many times a peer may miss just what was not sent again, before it is taken for one that does not keep.
+const CREEPS_MAX: u8 = 4;
+
+/// What a sequence NAK asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Remedy {
+    /// So many packets, from the one that it names.
+    Packets(u64),
+    /// Everything from there.
+    GoBack,
+}
+
+/// The requester's view of its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    kind: Kind,
+    /// Packets that may be on their way to one that does not keep.
+    limit: u64,
+    /// Above this the limit grows slowly.
+    threshold: u64,
+    /// Packets acknowledged towards the next slow step.
+    credit: u64,
+    /// Losses before this packet belong to one event.
+    recover: u64,
+    /// The packet behind those that were sent again last, and how often just that was missing then.
+    behind: u64,
+    creeps: u8,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        let (limit, threshold) = (u64::MAX, u64::MAX);
+        Self { kind: Kind::Unknown, limit, threshold, credit: 0, recover: 0, behind: 0, creeps: 0 }
+    }
+}
+
+impl Peer {
+    /// Packets that may be on their way, of at most `window`.
+    #[inline]
+    pub(crate) fn limit(&self, window: u64) -> u64 {
+        match self.kind {
+            Kind::Unknown | Kind::Keeps => window,
+            Kind::Asked => 1,
+            Kind::GoesBack => window.min(self.limit),
+        }
+    }
+
+    pub(crate) fn keeps(&self) -> bool {
+        self.kind == Kind::Keeps
+    }
+
+    /// It misses the packet at `position`; `next` is the first that was never sent, `limit` what was allowed.
+    pub(crate) fn on_nak(&mut self, position: u64, next: u64, window: u64) -> Remedy {
+        match self.kind {
+            Kind::Unknown => {
+                self.kind = Kind::Asked;
+                self.behind = position + 1;
+                Remedy::GoBack
+            }
+            // Nothing was sent that could have told it, so it has kept something from before.
+            Kind::Asked if position == self.behind => {
+                self.keep();
+                self.on_nak(position, next, window)
+            }
+            Kind::Asked => Remedy::GoBack,
+            Kind::Keeps => {
+                self.creeps = if position == self.behind { self.creeps + 1 } else { 0 };
+                if self.creeps == CREEPS_MAX {
+                    self.kind = Kind::GoesBack;
+                    self.shrink(next, window);
+                    return Remedy::GoBack;
+                }
+                let packets = 1 << self.creeps;
+                self.behind = position + packets;
+                Remedy::Packets(packets)
+            }
+            Kind::GoesBack => {
+                if position >= self.recover {
+                    self.shrink(next, window);
+                }
+                Remedy::GoBack
+            }
+        }
+    }
+
+    /// Everything before `to` is acknowledged, `packets` of it news; after going back, everything before `sent` was sent
+    /// again.
+    #[inline]
+    pub(crate) fn on_ack(&mut self, to: u64, packets: u64, sent: u64) {
+        match self.kind {
+            Kind::Unknown | Kind::Keeps => {}
+            _ if to > sent => self.keep(),
+            Kind::Asked if to >= self.behind => {
+                self.kind = Kind::GoesBack;
+                (self.limit, self.threshold) = (LIMIT_MIN, u64::MAX);
+            }
+            Kind::Asked => {}
+            Kind::GoesBack => self.grow(packets),
+        }
+    }
+
+    /// It has not answered: whatever was on its way may be lost.
+    pub(crate) fn on_timeout(&mut self, next: u64, window: u64) {
+        if self.kind == Kind::GoesBack {
+            self.shrink(next, window);
+            self.limit = LIMIT_MIN;
+        }
+    }
+
+    fn keep(&mut self) {
+        self.kind = Kind::Keeps;
+        self.creeps = 0;
+    }
+
+    fn shrink(&mut self, next: u64, window: u64) {
+        self.limit = (self.limit.min(window) / 2).max(LIMIT_MIN);
+        self.threshold = self.limit;
+        self.credit = 0;
+        self.recover = next;
+    }
+
+    /// Doubles with each window that arrives, above the threshold grows by one.
+    fn grow(&mut self, packets: u64) {
+        if self.limit < self.threshold {
+            self.limit = self.limit.saturating_add(packets);
+            return;
+        }
+        self.credit += packets;
+        if self.credit >= self.limit {
+            self.credit -= self.limit;
+            self.limit = self.limit.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_acknowledges_what_was_not_sent_again_keeps() {
+        let mut peer = Peer::default();
+        assert_eq!((peer.limit(310), peer.on_nak(10, 100, 310)), (310, Remedy::GoBack));
+        assert_eq!(peer.limit(310), 1, "one packet, to see");
+        peer.on_ack(50, 40, 11);
+        assert!(peer.keeps());
+        assert_eq!((peer.limit(310), peer.on_nak(60, 200, 310)), (310, Remedy::Packets(1)));
+    }
+
+    #[test]
+    fn a_peer_that_misses_the_next_one_without_being_sent_more_keeps() {
+        let mut peer = Peer::default();
+        peer.on_nak(10, 100, 310);
+        assert_eq!(peer.on_nak(11, 100, 310), Remedy::Packets(2));
+        assert!(peer.keeps());
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_just_that_packet_goes_back() {
+        let mut peer = Peer::default();
+        peer.on_nak(10, 100, 310);
+        peer.on_ack(11, 1, 11);
+        assert_eq!(peer.limit(310), LIMIT_MIN);
+        for _ in 0..10 {
+            let limit = peer.limit(310);
+            peer.on_ack(12, limit, 1000);
+        }
+        assert_eq!(peer.limit(310), 310, "doubles");
+        assert_eq!(peer.on_nak(500, 700, 310), Remedy::GoBack);
+        assert_eq!(peer.limit(310), 155);
+        peer.on_nak(600, 700, 310);
+        assert_eq!(peer.limit(310), 155, "one event");
+        peer.on_ack(700, 155, 1000);
+        assert_eq!(peer.limit(310), 156, "slowly");
+        peer.on_timeout(800, 310);
+        assert_eq!(peer.limit(310), LIMIT_MIN);
+    }
+
+    /// Taken for one that keeps, it misses the next packet again and again: the runs double, then it is served the old way.
+    #[test]
+    fn a_peer_that_creeps_goes_back() {
+        let mut peer = Peer { kind: Kind::Keeps, ..Peer::default() };
+        assert_eq!(peer.on_nak(10, 100, 310), Remedy::Packets(1));
+        assert_eq!(peer.on_nak(11, 100, 310), Remedy::Packets(2));
+        assert_eq!(peer.on_nak(13, 100, 310), Remedy::Packets(4));
+        assert_eq!(peer.on_nak(17, 100, 310), Remedy::Packets(8));
+        assert_eq!(peer.on_nak(25, 100, 310), Remedy::GoBack);
+        assert!(!peer.keeps());
+        peer.on_ack(90, 65, 40);
+        assert!(peer.keeps(), "and shows itself again");
+    }
+}

@@ -1,0 +1,245 @@
+//! What is sent again, and what not. Requests start at PSN 500; the path MTU is 1024, the ACK timeout 67.1 ms.
+
+use wire::{DropReason, NakCode, Opcode};
+
+use super::{GAP_UNIT, gap_of};
+use crate::testing::{Bench, LOCAL, Pkt, REMOTE, RKEY, ms, read, us, write};
+use crate::{Instant, QpState, WcStatus, WrOp};
+
+const NONE: [&str; 0] = [];
+const SUCCESS: WcStatus = WcStatus::Success;
+/// 4.096 us x 2^14.
+const T: u64 = 67_108_864;
+
+fn nak(psn: u32) -> Pkt {
+    Pkt::nak(psn, NakCode::PsnSequenceError)
+}
+
+/// The ACK that tells of a gap.
+fn gap(psn: u32, packets: u32) -> Pkt {
+    Pkt::ack(psn.wrapping_sub(packets * GAP_UNIT as u32) & 0xff_ffff)
+}
+
+/// Ten SENDs on their way, 500 to 509, to a peer that was seen to keep 510 to 599 while it missed this one.
+fn keeper(lost: u32) -> Bench {
+    let mut b = Bench::rc();
+    for i in 0..100 {
+        b.post_flags(i, WrOp::Send, 8, crate::SendFlags::empty()).unwrap();
+    }
+    b.sent();
+    b.recv(&nak(lost)).unwrap();
+    assert_eq!(b.sent(), [format!("SEND Only {lost} AckReq [8]")]);
+    b.recv(&Pkt::ack(599)).unwrap();
+    b.events();
+    assert!(b.qp.is_send_idle());
+    b
+}
+
+fn only(psn: u32) -> String {
+    format!("SEND Only {psn} AckReq [8]")
+}
+
+fn post(b: &mut Bench, count: u64) {
+    for i in 0..count {
+        b.post_flags(i, WrOp::Send, 8, crate::SendFlags::empty()).unwrap();
+    }
+    b.sent();
+}
+
+#[test]
+fn a_peer_that_keeps_gets_only_what_it_misses() {
+    let mut b = keeper(520);
+    post(&mut b, 20);
+    b.recv(&nak(603)).unwrap();
+    assert_eq!(b.sent(), [only(603)]);
+    post(&mut b, 1);
+    assert_eq!(b.qp.packets_in_flight(), 18, "and new packets go on");
+    b.recv(&nak(603)).unwrap();
+    assert_eq!(b.sent(), NONE, "the report is older than the repetition");
+    b.at(ms(3));
+    b.recv(&nak(603)).unwrap();
+    assert_eq!(b.sent(), [only(603)], "this one is not");
+    b.recv(&Pkt::ack(620)).unwrap();
+    assert!(b.qp.is_send_idle());
+    assert_eq!(b.qp.counters().retransmitted_pkts, 3);
+}
+
+#[test]
+fn gaps_behind_the_first_are_told_by_old_acks() {
+    let mut b = keeper(520);
+    post(&mut b, 20);
+    b.batch(&[nak(603), gap(605, 1), gap(610, 3)]);
+    assert_eq!(b.sent(), [603, 605, 610, 611, 612].map(only));
+    assert_eq!(b.qp.counters().rcvd_gap_report, 2);
+    assert_eq!(b.recv(&gap(630, 1)), Ok(()), "never sent");
+    assert_eq!(b.recv(&Pkt::ack(600)), Err(DropReason::StaleResponse), "late, but no report");
+    assert_eq!(b.sent(), NONE);
+    b.recv(&Pkt::ack(619)).unwrap();
+    assert!(b.qp.is_send_idle());
+}
+
+/// A peer that was never seen to keep anything is not believed to report gaps.
+#[test]
+fn old_acks_of_others_are_old() {
+    let mut b = Bench::rc();
+    post(&mut b, 20);
+    assert_eq!(b.recv(&gap(510, 2)), Err(DropReason::StaleResponse));
+    assert_eq!(b.sent(), NONE);
+}
+
+/// The arithmetic, by hand: 3 packets from 20 behind `una` are told 3052 packets before it.
+#[test]
+fn a_gap_is_coded_by_how_old_the_ack_is() {
+    assert_eq!(gap_of(500, 3 * GAP_UNIT - 20), Some((520, 3)));
+    assert_eq!(gap_of(500, GAP_UNIT), Some((500, 1)));
+    for late in 1..GAP_UNIT - 512 {
+        assert_eq!(gap_of(5000, late), None, "an ACK that is {late} packets late");
+    }
+}
+
+/// Taken for a peer that keeps, it misses the next packet each time: it is served as one that goes back.
+#[test]
+fn a_peer_that_creeps_is_served_the_old_way() {
+    let mut b = keeper(520);
+    post(&mut b, 40);
+    for (missing, run) in [(600, 1), (601, 2), (603, 4), (607, 8)] {
+        b.recv(&nak(missing)).unwrap();
+        assert_eq!(b.sent(), (missing..missing + run).map(only).collect::<Vec<_>>());
+    }
+    b.recv(&nak(615)).unwrap();
+    assert_eq!(b.sent().len(), 25, "everything from there");
+}
+
+/// Towards a go-back-N peer the window shrinks with each loss and grows back.
+#[test]
+fn the_window_towards_a_peer_that_goes_back_shrinks_and_grows() {
+    let mut b = Bench::rc();
+    b.post(1, write(0), 500 * 1024);
+    assert_eq!(b.sent().len(), 310);
+    b.recv(&nak(510)).unwrap();
+    assert_eq!(b.sent().len(), 1);
+    b.recv(&Pkt::ack(510)).unwrap();
+    let mut sizes = vec![];
+    let mut acked = 510;
+    while acked < 760 {
+        let sent = b.sent().len() as u32;
+        sizes.push(sent);
+        acked += sent;
+        b.recv(&Pkt::ack(acked)).unwrap();
+    }
+    assert_eq!(sizes, [4, 8, 16, 32, 64, 128]);
+    b.sent();
+    b.recv(&nak(acked + 20)).unwrap();
+    assert_eq!(b.sent().len(), 137, "half of 275");
+}
+
+/// Overdue by what the path takes: oldest and youngest are sent again, without using up a retry.
+#[test]
+fn a_lost_tail_is_probed_for_long_before_the_timeout() {
+    let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
+    post(&mut b, 1);
+    b.at(us(100));
+    b.recv(&Pkt::ack(500)).unwrap();
+    post(&mut b, 5);
+    assert_eq!(b.qp.poll_timeout(), Some(us(1100)), "1 ms after the last progress");
+    for (probe, at) in [1100, 3100, 7100].into_iter().enumerate() {
+        b.at(us(at - 1));
+        assert_eq!(b.sent(), NONE);
+        b.at(us(at));
+        assert_eq!(b.sent(), [501, 505].map(only), "probe {probe}, the wait doubles");
+    }
+    b.at(Instant(us(100).0 + T - 1));
+    assert_eq!((b.qp.state(), b.qp.counters().local_ack_timeout_err), (QpState::Rts, 0));
+    b.at(Instant(us(100).0 + T));
+    assert_eq!(b.qp.state(), QpState::Err, "timeout and retry_cnt mean what they say");
+}
+
+#[test]
+fn an_answer_to_a_probe_ends_it() {
+    let mut b = Bench::rc();
+    post(&mut b, 1);
+    b.recv(&Pkt::ack(500)).unwrap();
+    post(&mut b, 3);
+    b.at(ms(1));
+    b.sent();
+    b.recv(&Pkt::ack(503)).unwrap();
+    assert!(b.qp.is_send_idle());
+    assert_eq!((b.qp.poll_timeout(), b.qp.counters().probes), (None, 1));
+}
+
+/// Some responders repeat only the rest of a READ request: after three probes in vain that is asked for.
+#[test]
+fn a_missing_read_response_is_probed_for_exactly_and_then_to_the_end() {
+    let mut b = Bench::rc();
+    post(&mut b, 1);
+    b.recv(&Pkt::ack(500)).unwrap();
+    b.post(1, read(0), 4096);
+    b.sent();
+    b.batch(&[
+        Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, 502).payload(2, 1024),
+        Pkt::new(Opcode::RC_READ_RESPONSE_LAST, 504).payload(4, 1024),
+    ]);
+    assert_eq!(b.sent().len(), 2);
+    let mut asked = vec![];
+    for _ in 0..3 {
+        b.at(b.qp.poll_timeout().unwrap());
+        asked.extend(b.sent());
+    }
+    let exact = "READ Request 501 AckReq +0x0 len 1024";
+    assert_eq!(asked, [exact, exact, "READ Request 501 AckReq +0x0 len 4096"]);
+    b.batch(&[
+        Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 501).payload(1, 1024),
+        Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, 502).payload(9, 1024),
+        Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, 503).payload(3, 1024),
+    ]);
+    assert_eq!(b.send_wcs(), [(1, SUCCESS)]);
+    assert_eq!(b.mem.local_at(LOCAL + 1024, 1), [2], "what was here is not written again");
+}
+
+/// Whole READ requests may be missing, too: the peer's NAK names the first.
+#[test]
+fn a_lost_read_request_is_sent_again_whole() {
+    let mut b = keeper(520);
+    b.post(1, read(0), 3000);
+    b.post(2, WrOp::FetchAdd { remote_addr: REMOTE, r_key: RKEY, add: 1 }, 8);
+    b.post(3, WrOp::Send, 8);
+    b.sent();
+    b.recv(&nak(600)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 600 AckReq +0x0 len 3000"]);
+    b.at(ms(3));
+    b.batch(&[
+        Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 600).payload(1, 1024),
+        Pkt::new(Opcode::RC_READ_RESPONSE_LAST, 602).payload(3, 952),
+        Pkt::ack(604),
+    ]);
+    assert_eq!(b.sent(), ["READ Request 601 AckReq +0x400 len 1024", "Fetch Add 603 AckReq"]);
+    b.recv(&Pkt::new(Opcode::RC_ATOMIC_ACKNOWLEDGE, 603).original(5)).unwrap();
+    assert_eq!(b.events(), []);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 601).payload(2, 1024)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
+}
+
+#[test]
+fn memory_that_is_gone_when_a_packet_is_sent_again_is_a_local_error_in_its_turn() {
+    let mut b = keeper(520);
+    b.post(1, WrOp::Send, 8);
+    let beyond = crate::Sge { addr: LOCAL, length: 8, lkey: crate::testing::LKEY };
+    b.post_sges(2, WrOp::Send, &[beyond], crate::SendFlags::empty()).unwrap();
+    b.post(3, WrOp::Send, 8);
+    b.sent();
+    b.mem.local_gone.set(true);
+    b.batch(&[nak(600), gap(601, 1)]);
+    assert_eq!(b.sent(), NONE);
+    assert_eq!(b.send_wcs()[0], (1, WcStatus::LocProtErr));
+    assert_eq!(b.qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_peer_that_keeps_gets_only_the_refused_packet_after_an_rnr_nak() {
+    let mut b = keeper(520);
+    post(&mut b, 10);
+    b.recv(&Pkt::rnr(604, 12)).unwrap();
+    assert_eq!(b.sent(), NONE);
+    b.at(us(640));
+    assert_eq!(b.sent(), [only(604)]);
+}
