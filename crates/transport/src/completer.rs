@@ -129,6 +129,9 @@ impl Requester {
     }
 
     fn on_nak(&mut self, now: Instant, position: u64, code: NakCode, ep: &mut Endpoint) -> Step {
+        if code == NakCode::PsnSequenceError {
+            self.peer.hear_nak(position);
+        }
         let news = self.acknowledge_up_to(now, position, ep);
         if let Some(status) = status_of_nak(code) {
             // Answers before it are missing: it is refused again when they are here.

@@ -19,6 +19,10 @@ enum Kind {
 /// Packets towards a go-back-N peer that are not lost with the one before them, at the least: an acknowledgement for each
 /// two, and one loss does not end the flow.
 const LIMIT_MIN: u64 = 4;
+/// ... and when it has just shown itself to be one.
+const LIMIT_FIRST: u64 = 64;
+/// Packets that must arrive for one more to be on its way.
+const GROWTH: u64 = 4;
 /// So many times a peer may miss just what was not sent again, before it is taken for one that does not keep.
 const CREEPS_MAX: u8 = 4;
 
@@ -37,9 +41,7 @@ pub(crate) struct Peer {
     kind: Kind,
     /// Packets that may be on their way to one that does not keep.
     limit: u64,
-    /// Above this the limit grows slowly.
-    threshold: u64,
-    /// Packets acknowledged towards the next slow step.
+    /// Packets acknowledged towards the next step of growth.
     credit: u64,
     /// Losses before this packet belong to one event.
     recover: u64,
@@ -50,8 +52,7 @@ pub(crate) struct Peer {
 
 impl Default for Peer {
     fn default() -> Self {
-        let (limit, threshold) = (u64::MAX, u64::MAX);
-        Self { kind: Kind::Unknown, limit, threshold, credit: 0, recover: 0, behind: 0, creeps: 0 }
+        Self { kind: Kind::Unknown, limit: u64::MAX, credit: 0, recover: 0, behind: 0, creeps: 0 }
     }
 }
 
@@ -70,18 +71,27 @@ impl Peer {
         self.kind == Kind::Keeps
     }
 
-    /// It misses the packet at `position`; `next` is the first that was never sent, `limit` what was allowed.
+    /// What was on its way at the last loss ends here; 0 if it keeps, or misses nothing.
+    #[inline]
+    pub(crate) fn recover(&self) -> u64 {
+        if self.kind == Kind::GoesBack { self.recover } else { 0 }
+    }
+
+    /// It says that it misses the packet at `position`, before that counts as an acknowledgement. Right behind the one that
+    /// was sent alone, it can know only because it has kept something further on.
+    pub(crate) fn hear_nak(&mut self, position: u64) {
+        if self.kind == Kind::Asked && position == self.behind {
+            self.keep();
+        }
+    }
+
+    /// What to do about a missing packet at `position`; `next` is the first that was never sent, `limit` what was allowed.
     pub(crate) fn on_nak(&mut self, position: u64, next: u64, window: u64) -> Remedy {
         match self.kind {
             Kind::Unknown => {
                 self.kind = Kind::Asked;
                 self.behind = position + 1;
                 Remedy::GoBack
-            }
-            // Nothing was sent that could have told it, so it has kept something from before.
-            Kind::Asked if position == self.behind => {
-                self.keep();
-                self.on_nak(position, next, window)
             }
             Kind::Asked => Remedy::GoBack,
             Kind::Keeps => {
@@ -113,7 +123,7 @@ impl Peer {
             _ if to > sent => self.keep(),
             Kind::Asked if to >= self.behind => {
                 self.kind = Kind::GoesBack;
-                (self.limit, self.threshold) = (LIMIT_MIN, u64::MAX);
+                self.limit = LIMIT_FIRST;
             }
             Kind::Asked => {}
             Kind::GoesBack => self.grow(packets),
@@ -135,22 +145,16 @@ impl Peer {
 
     fn shrink(&mut self, next: u64, window: u64) {
         self.limit = (self.limit.min(window) / 2).max(LIMIT_MIN);
-        self.threshold = self.limit;
         self.credit = 0;
         self.recover = next;
     }
 
-    /// Doubles with each window that arrives, above the threshold grows by one.
+    /// By a packet for every four that arrive. Halved with each loss, the limit settles where half of it is lost in vain with
+    /// every one: at half as many packets as arrive between two losses.
     fn grow(&mut self, packets: u64) {
-        if self.limit < self.threshold {
-            self.limit = self.limit.saturating_add(packets);
-            return;
-        }
         self.credit += packets;
-        if self.credit >= self.limit {
-            self.credit -= self.limit;
-            self.limit = self.limit.saturating_add(1);
-        }
+        self.limit = self.limit.saturating_add(self.credit / GROWTH);
+        self.credit %= GROWTH;
     }
 }
 
@@ -172,6 +176,8 @@ mod tests {
     fn a_peer_that_misses_the_next_one_without_being_sent_more_keeps() {
         let mut peer = Peer::default();
         peer.on_nak(10, 100, 310);
+        peer.hear_nak(11);
+        peer.on_ack(11, 1, 11);
         assert_eq!(peer.on_nak(11, 100, 310), Remedy::Packets(2));
         assert!(peer.keeps());
     }
@@ -181,18 +187,18 @@ mod tests {
         let mut peer = Peer::default();
         peer.on_nak(10, 100, 310);
         peer.on_ack(11, 1, 11);
-        assert_eq!(peer.limit(310), LIMIT_MIN);
+        assert_eq!(peer.limit(310), LIMIT_FIRST);
         for _ in 0..10 {
             let limit = peer.limit(310);
             peer.on_ack(12, limit, 1000);
         }
-        assert_eq!(peer.limit(310), 310, "doubles");
+        assert_eq!(peer.limit(310), 310);
         assert_eq!(peer.on_nak(500, 700, 310), Remedy::GoBack);
         assert_eq!(peer.limit(310), 155);
         peer.on_nak(600, 700, 310);
         assert_eq!(peer.limit(310), 155, "one event");
         peer.on_ack(700, 155, 1000);
-        assert_eq!(peer.limit(310), 156, "slowly");
+        assert_eq!(peer.limit(310), 155 + 155 / 4);
         peer.on_timeout(800, 310);
         assert_eq!(peer.limit(310), LIMIT_MIN);
     }

@@ -26,7 +26,7 @@ use crate::time::Instant;
 /// Packets ahead of the expected one that may be kept; further ones are dropped. More than the window of our requester.
 pub(crate) const REACH: u64 = SPAN;
 /// After this time all gaps are reported again to a requester that sends single packets: a report or a repetition was lost.
-const REPORT_NS: u64 = 200_000;
+const REPORT_NS: u64 = 25_000;
 /// So many packets that a requester had sent and did not send again show that it does not go back. A go-back-N requester
 /// shows the same if just these are lost a second time.
 const PROOF: u64 = 8;

@@ -166,7 +166,7 @@ fn a_peer_that_sends_single_packets_again_is_told_of_all_gaps() {
     assert_eq!(b.sent(), NONE, "nothing new is missing");
     b.recv(&write(122, 0, 1)).unwrap();
     assert_eq!(b.sent(), reports(&[(121, 1)]), "only what is new");
-    b.at(crate::testing::us(200));
+    b.at(crate::testing::us(50));
     b.recv(&write(115, 0, 1)).unwrap();
     expected = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
     expected.extend(reports(&[(111, 1), (114, 1), (117, 2), (121, 1)]));

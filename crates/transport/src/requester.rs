@@ -298,7 +298,7 @@ impl Requester {
             }
             if self.cursor < self.next {
                 ep.counters.retransmitted_pkts += 1;
-                self.rtt.sent_again(self.cursor);
+                self.rtt.sent_again(self.cursor, self.cursor == self.una, now);
             } else if ack_req {
                 self.rtt.sent(self.cursor, now);
             }

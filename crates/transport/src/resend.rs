@@ -66,7 +66,7 @@ impl Requester {
         };
         self.board.age(now, self.rtt.period_ns());
         self.board.sent_again(first, end);
-        self.rtt.sent_again(first);
+        self.rtt.sent_again(first, first == self.una, now);
         ep.counters.retransmitted_pkts += 1;
         Step::Sent(Transmit { len, ud: None })
     }

@@ -33,7 +33,8 @@ impl Requester {
     /// what `timeout` and `retry_cnt` say.
     #[inline]
     fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
-        let wait = self.rtt.probe_ns(self.probes).filter(|_| ep.ty == QpType::Rc)?;
+        let is_repairing = self.board.is_repairing() || self.una < self.peer.recover();
+        let wait = self.rtt.probe_ns(self.probes, is_repairing).filter(|_| ep.ty == QpType::Rc)?;
         Some(self.timer_base.max(self.probed_at).plus_ns(wait))
     }
 

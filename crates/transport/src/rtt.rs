@@ -4,21 +4,42 @@ use crate::time::Instant;
 
 /// An answer that takes less is not missing yet: it may wait for a request to leave with (50 us), for a thread to be
 /// woken (40 us) or for another thread to take the device over (250 us).
-const PROBE_MIN_NS: u64 = 1_000_000;
+const PROBE_MIN_NS: u64 = 400_000;
+/// While packets are being sent again the peer is awake, and the answer waits for nothing.
+const REPAIR_MIN_NS: u64 = 100_000;
 /// The wait between probes doubles so many times.
 const DOUBLINGS: u8 = 8;
 /// How long a repetition is given before its own loss is believed, while nothing was measured.
 const PERIOD_NS: u64 = 1_000_000;
-const PERIOD_MIN_NS: u64 = 50_000;
+const PERIOD_MIN_NS: u64 = 20_000;
 
 /// One path's estimate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
+    /// From a packet that is new to the answer; that of a READ waits for the answers before it.
+    answer: Estimate,
+    /// From one that is sent again to the progress that it makes.
+    repair: Estimate,
+    /// The packet being timed, when it was sent, and whether again.
+    timed: Option<(u64, Instant, bool)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
     smoothed_ns: u64,
     variation_ns: u64,
     is_known: bool,
-    /// The packet being timed, and when it was sent.
-    timed: Option<(u64, Instant)>,
+}
+
+impl Estimate {
+    fn sample(&mut self, ns: u64) {
+        if self.is_known {
+            self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(ns)) / 4;
+            self.smoothed_ns = (7 * self.smoothed_ns + ns) / 8;
+        } else {
+            *self = Self { smoothed_ns: ns, variation_ns: ns / 2, is_known: true };
+        }
+    }
 }
 
 impl Rtt {
@@ -26,13 +47,17 @@ impl Rtt {
     #[inline]
     pub(crate) fn sent(&mut self, position: u64, now: Instant) {
         if self.timed.is_none() {
-            self.timed = Some((position, now));
+            self.timed = Some((position, now, false));
         }
     }
 
-    /// A packet is sent again: an acknowledgement of it, or past it, says nothing (Karn).
-    pub(crate) fn sent_again(&mut self, position: u64) {
-        if self.timed.is_some_and(|(timed, _)| timed >= position) {
+    /// A packet is sent again, the oldest one or another. An acknowledgement of that, or past it, tells how long the oldest
+    /// has taken this time. Should it be one of the transmission before, the estimate is too short, which costs a probe.
+    /// Without this a path that loses often would never be measured.
+    pub(crate) fn sent_again(&mut self, position: u64, is_oldest: bool, now: Instant) {
+        if is_oldest {
+            self.timed = Some((position, now, true));
+        } else if self.timed.is_some_and(|(timed, ..)| timed >= position) {
             self.timed = None;
         }
     }
@@ -40,34 +65,34 @@ impl Rtt {
     /// Everything before `to` is acknowledged.
     #[inline]
     pub(crate) fn acknowledged(&mut self, to: u64, now: Instant) {
-        if let Some((position, sent)) = self.timed
+        if let Some((position, sent, again)) = self.timed
             && position < to
         {
             self.timed = None;
-            self.sample(now.since(sent).as_nanos() as u64);
+            let estimate = if again { &mut self.repair } else { &mut self.answer };
+            estimate.sample(now.since(sent).as_nanos() as u64);
         }
     }
 
-    fn sample(&mut self, ns: u64) {
-        if self.is_known {
-            self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(ns)) / 4;
-            self.smoothed_ns = (7 * self.smoothed_ns + ns) / 8;
-        } else {
-            *self = Self { smoothed_ns: ns, variation_ns: ns / 2, is_known: true, timed: self.timed };
-        }
-    }
-
-    /// How long nothing may happen before the peer is asked, after so many questions in vain; `None` before the first
-    /// measurement.
+    /// How long nothing may happen before the peer is asked, after so many questions in vain, and whether it has said that
+    /// packets are missing; `None` before the first measurement.
     #[inline]
-    pub(crate) fn probe_ns(&self, probes: u8) -> Option<u64> {
-        let once = (self.smoothed_ns + 4 * self.variation_ns).max(PROBE_MIN_NS);
-        self.is_known.then(|| once << probes.min(DOUBLINGS))
+    pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> Option<u64> {
+        let Estimate { smoothed_ns, variation_ns, .. } =
+            if self.answer.is_known { self.answer } else { self.repair };
+        let once = if is_repairing && self.repair.is_known {
+            (2 * self.period_ns()).max(REPAIR_MIN_NS)
+        } else {
+            (smoothed_ns + 4 * variation_ns).max(PROBE_MIN_NS)
+        };
+        (self.answer.is_known || self.repair.is_known).then(|| once << probes.min(DOUBLINGS))
     }
 
     /// How long a packet that was sent again may be on its way, and the report of its loss back.
     pub(crate) fn period_ns(&self) -> u64 {
-        if self.is_known { (self.smoothed_ns + self.variation_ns).max(PERIOD_MIN_NS) } else { PERIOD_NS }
+        let Estimate { smoothed_ns, variation_ns, is_known } =
+            if self.repair.is_known { self.repair } else { self.answer };
+        if is_known { (smoothed_ns + variation_ns).max(PERIOD_MIN_NS) } else { PERIOD_NS }
     }
 }
 
@@ -78,14 +103,14 @@ mod tests {
     #[test]
     fn the_estimate_follows_what_is_measured() {
         let mut rtt = Rtt::default();
-        assert_eq!((rtt.probe_ns(0), rtt.period_ns()), (None, PERIOD_NS));
+        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (None, PERIOD_NS));
         for round in 0..40 {
             rtt.sent(round, Instant(round * 10_000_000));
             rtt.acknowledged(round + 1, Instant(round * 10_000_000 + 2_000_000));
         }
         assert!((2_000_000..2_001_000).contains(&rtt.period_ns()), "{rtt:?}");
-        assert_eq!(rtt.probe_ns(0), rtt.probe_ns(1).map(|ns| ns / 2));
-        assert_eq!(rtt.probe_ns(200), rtt.probe_ns(8));
+        assert_eq!(rtt.probe_ns(0, false), rtt.probe_ns(1, false).map(|ns| ns / 2));
+        assert_eq!(rtt.probe_ns(200, false), rtt.probe_ns(8, false));
     }
 
     #[test]
@@ -93,23 +118,27 @@ mod tests {
         let mut rtt = Rtt::default();
         rtt.sent(1, Instant(0));
         rtt.acknowledged(2, Instant(9_000));
-        assert_eq!((rtt.probe_ns(0), rtt.period_ns()), (Some(PROBE_MIN_NS), PERIOD_MIN_NS));
+        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (Some(PROBE_MIN_NS), PERIOD_MIN_NS));
+        assert_eq!(rtt.probe_ns(0, true), Some(PROBE_MIN_NS), "no repair was seen");
+        rtt.sent_again(2, true, Instant(10_000));
+        rtt.acknowledged(3, Instant(20_000));
+        assert_eq!(rtt.probe_ns(1, true), Some(2 * REPAIR_MIN_NS));
     }
 
-    /// RFC 6298, section 3.
+    /// RFC 6298, section 3, but for the oldest packet.
     #[test]
-    fn a_packet_that_was_sent_again_is_not_timed() {
+    fn a_packet_that_was_sent_again_is_timed_only_if_it_is_the_oldest() {
         let mut rtt = Rtt::default();
-        rtt.sent(5, Instant(0));
-        rtt.sent(9, Instant(50));
-        rtt.sent_again(4);
+        rtt.sent(9, Instant(0));
+        rtt.sent_again(8, false, Instant(50));
         rtt.acknowledged(10, Instant(100));
-        assert_eq!(rtt.probe_ns(0), None);
+        assert_eq!(rtt.probe_ns(0, false), None);
         rtt.sent(11, Instant(200));
-        rtt.sent_again(12);
-        rtt.acknowledged(11, Instant(250));
-        assert_eq!(rtt.probe_ns(0), None, "not yet");
-        rtt.acknowledged(12, Instant(300));
-        assert!(rtt.probe_ns(0).is_some());
+        rtt.sent_again(12, false, Instant(250));
+        rtt.sent_again(10, true, Instant(300));
+        rtt.acknowledged(10, Instant(350));
+        assert_eq!(rtt.probe_ns(0, false), None, "not yet");
+        rtt.acknowledged(12, Instant(60_300));
+        assert_eq!(rtt.period_ns(), 90_000, "60 us, and half of that for variation");
     }
 }

@@ -5,6 +5,8 @@ use crate::time::Instant;
 /// Packet numbers that a set tells apart; more than any window of ours.
 pub(crate) const SPAN: u64 = 512;
 const WORDS: u64 = SPAN / 64;
+/// A period and a quarter, so that a whole one is over whenever in a quarter a packet was sent.
+const QUARTERS: usize = 5;
 
 /// A set of packet numbers out of [`SPAN`] consecutive ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,13 +65,15 @@ pub(crate) struct Scoreboard {
     /// To be sent again; how many.
     lost: PacketSet,
     lost_count: u32,
-    /// Sent again in this period, and in the one before: a report of their loss is older than their repetition.
-    recent: [PacketSet; 2],
-    period_end: Instant,
+    /// Sent again in this quarter of a period, and in those before: a report of their loss is older than their repetition.
+    recent: [PacketSet; QUARTERS],
+    quarter_end: Instant,
     /// Answers of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
     /// Answers that end a part of a READ that was asked for again.
     ends: PacketSet,
+    /// The peer has said that something is missing.
+    reported: bool,
     /// One past the furthest member that any set has had; 0 when all are empty.
     end: u64,
 }
@@ -101,7 +105,14 @@ impl Scoreboard {
         if self.received.contains(position) || self.recent.iter().any(|set| set.contains(position)) {
             return false;
         }
+        self.reported = true;
         self.lose(position)
+    }
+
+    /// Whether the peer has said that something is missing, and may still miss it.
+    #[inline]
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.reported
     }
 
     /// A packet is to be sent again, however recently it was. Returns whether that is new.
@@ -121,15 +132,24 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets when packets were sent again, once `period_ns` have passed twice. Returns whether a period has ended.
+    /// Forgets which packets were sent again more than a period ago. Returns whether time has moved on by a quarter of one.
     pub(crate) fn age(&mut self, now: Instant, period_ns: u64) -> bool {
-        if now < self.period_end {
+        if now < self.quarter_end {
             return false;
         }
-        // After a long silence both are old.
-        let both = now >= self.period_end.plus_ns(period_ns);
-        self.recent = [PacketSet::default(), if both { PacketSet::default() } else { self.recent[0] }];
-        self.period_end = now.plus_ns(period_ns);
+        let quarter_ns = period_ns / 4;
+        // After a silence all are old.
+        if now >= self.quarter_end.plus_ns(period_ns) {
+            self.recent = [PacketSet::default(); QUARTERS];
+        } else {
+            let mut end = self.quarter_end;
+            while end <= now {
+                self.recent.rotate_right(1);
+                self.recent[0] = PacketSet::default();
+                end = end.plus_ns(quarter_ns);
+            }
+        }
+        self.quarter_end = now.plus_ns(quarter_ns);
         true
     }
 
@@ -177,8 +197,7 @@ impl Scoreboard {
             return;
         }
         self.lost_count -= self.lost.remove_range(from, to);
-        let [new, old] = &mut self.recent;
-        for set in [new, old, &mut self.received, &mut self.ends] {
+        for set in self.recent.iter_mut().chain([&mut self.received, &mut self.ends]) {
             set.remove_range(from, to);
         }
     }
@@ -225,9 +244,15 @@ mod tests {
         assert!(board.report(7) && !board.report(7));
         board.sent_again(7, 8);
         assert!(!board.report(7) && !board.has_lost());
-        assert!(board.age(at(100), 100_000) && !board.age(at(150), 100_000));
-        assert!(!board.report(7), "between one period and two");
-        board.age(at(200), 100_000);
+        assert!(board.age(at(25), 100_000) && !board.age(at(49), 100_000));
+        for us in [50, 75, 100] {
+            assert!(board.age(at(us), 100_000));
+            assert!(!board.report(7), "within a period");
+        }
+        board.age(at(125), 100_000);
         assert!(board.report(7));
+        board.sent_again(7, 8);
+        board.age(at(1000), 100_000);
+        assert!(board.report(7), "after a silence");
     }
 }

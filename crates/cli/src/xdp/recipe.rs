@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use bpf::recipe::{Access, Police, Sample, Target};
+use bpf::recipe::{Access, Lose, Police, Sample, Target};
 use bpf::{Action, Pick, Recipe, Select, Stage, XdpAction};
 
 use super::fill::Fill;
@@ -23,12 +23,13 @@ Recipes: NAME or NAME:KEY=VALUE,...
   police                  Sources that send faster are dropped. rate=BYTES/s, burst=BYTES (64K), sources=4096
   access                  Sources are let in or dropped by longest prefix: deny=PREFIX+..., allow=PREFIX+...; what no
                           prefix matches is dropped if only allow= is given
+  lose                    Packets are lost by chance. ppm=PACKETS of a million
   sample                  Copies of packet heads for 'roxie xdp samples IF'. every=1, snap=128, ring=1Mi
   forward                 Routed by the kernel's tables between these interfaces, without the stack. to=IF+IF...
   redirect                Out of another interface. to=IF
   lb                      RoCE spread by destination QPN. to=cpu (ways=CPUs) or to=xsk (queues=1, ways=1) or to=IF+IF...
 
-  tx, drop, redirect, police, access and sample take only=all, only=ip or only=roce (UDP port=4791): other packets pass.
+  tx, drop, redirect, police, access, lose and sample take only=all, only=ip or only=roce (UDP port=4791): other packets pass.
   Numbers may end in K, M, G (1000) or Ki, Mi, Gi (1024). Every recipe counts its verdicts: 'roxie xdp stats IF'.
 "
     };
@@ -89,6 +90,10 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
             (keys.only("ip")?, vec![Stage::Police(police)], verdict(XdpAction::Pass), Vec::new())
         }
         "access" => access(keys)?,
+        "lose" => {
+            let lose = Lose { per_million: keys.number("ppm", None)? };
+            (keys.only("all")?, vec![Stage::Lose(lose)], verdict(XdpAction::Pass), Vec::new())
+        }
         "sample" => {
             let sample = Sample {
                 snap_len: keys.number("snap", Some(128))?,
@@ -311,6 +316,8 @@ mod tests {
             "police:rate=125M,burst=1M",
             "police:rate=1Mi,only=roce",
             "access:deny=10.0.0.0/8+fd00::/8,allow=10.1.2.3",
+            "lose:ppm=10000",
+            "lose:ppm=999999,only=roce",
             "sample:every=100,snap=64,ring=64Ki",
             "forward:to=eth0+eth1",
             "redirect:to=eth1,only=ip",
@@ -328,7 +335,8 @@ mod tests {
         }
         let name = |line: &str| line.split_whitespace().next().unwrap().trim_end_matches(',').to_owned();
         for line in recipes!().lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
-            let known = ["pass", "tx", "steer", "police", "access", "sample", "forward", "redirect", "lb"];
+            let known =
+                ["pass", "tx", "steer", "police", "access", "lose", "sample", "forward", "redirect", "lb"];
             let first = name(line);
             assert!(known.contains(&first.as_str()) || first == "Numbers", "{line}");
         }
