@@ -1,8 +1,8 @@
 //! What happened on every connection of a capture, and what went wrong.
 //!
 //! An onlooker's view: nothing is known but what passed by, from whichever packet on the capture begins. Packets are fed in
-//! their order; memory is bounded by the number of connections, not of packets. [`request`] follows requests, [`answer`]
-//! what the responder says to them, [`handshake`] the connection manager, [`finding`] holds what went wrong.
+//! their order; memory is bounded by the number of connections, not of packets. `request` follows requests, `answer`
+//! what the responder says to them, `handshake` the connection manager, `finding` holds what went wrong.
 
 mod answer;
 mod command;
