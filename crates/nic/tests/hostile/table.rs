@@ -165,8 +165,7 @@ fn orders(lab: &Lab) -> Vec<Case> {
             End::Dead(INVALID, Told::Recv(WcStatus::LocQpOpErr)),
         )
         .recv(Recv::Large),
-        dead("FLUSH, which is not implemented", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
-        dead("ATOMIC WRITE, which is not implemented", vec![shot(O::RC_ATOMIC_WRITE, 8).at(open, 0, 8)]),
+        dead("FLUSH to nowhere", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
         case("a gap", vec![shot(O::RC_WRITE_ONLY, 8).ahead(3).at(open, 0, 8)], {
             End::Alive(Some(Syndrome::Nak(NakCode::PsnSequenceError)))
         })
@@ -180,6 +179,7 @@ fn lengths(lab: &Lab) -> Vec<Case> {
     let dead = |name, shots| case(name, shots, End::Dead(INVALID, REQ_ERR)).counted(DropReason::BadLength);
     vec![
         dead("WRITE shorter than its RETH", vec![shot(O::RC_WRITE_ONLY, 8).at(open, 0, 9)]),
+        dead("ATOMIC WRITE of four bytes", vec![shot(O::RC_ATOMIC_WRITE, 4).at(open, 0, 8)]),
         dead("WRITE longer than its RETH", vec![shot(O::RC_WRITE_ONLY, 12).at(open, 0, 8)]),
         dead("WRITE Only longer than the MTU", vec![shot(O::RC_WRITE_ONLY, M + 4).at(open, 0, M + 4)]),
         dead("WRITE First shorter than the MTU", vec![shot(O::RC_WRITE_FIRST, M - 4).at(open, 0, 2 * M)]),
@@ -252,6 +252,7 @@ fn keys(lab: &Lab) -> Vec<Case> {
         dead("WRITE to read-only memory", write(readable, 0, 8)),
         dead("atomic on read-only memory", vec![shot(O::RC_COMPARE_SWAP, 0).atomic(readable, 0)]),
         dead("READ of write-only memory", read(edge, 0, 8)),
+        dead("ATOMIC WRITE to read-only memory", vec![shot(O::RC_ATOMIC_WRITE, 8).at(readable, 0, 8)]),
         dead("WRITE past the end", write(open, open.len - 7, 8)),
         dead("WRITE before the start", write(open, u64::MAX, 8)),
         dead("READ past the end", read(open, open.len - 7, 8)),
