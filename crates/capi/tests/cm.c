@@ -14,13 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("line %d: %s (errno %d)\n", __LINE__, #c, errno);                                   \
-			exit(1);                                                                                   \
-		}                                                                                                  \
-	} while (0)
+#include "check.h"
+
 /* The call returns -1 and sets errno. */
 #define MINUS(e, call) CHECK((errno = 0, (call) == -1) && errno == (e))
 

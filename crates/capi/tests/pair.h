@@ -9,13 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("line %d: %s (errno %d)\n", __LINE__, #c, errno);                                   \
-			exit(1);                                                                                   \
-		}                                                                                                  \
-	} while (0)
+#include "check.h"
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;

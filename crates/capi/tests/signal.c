@@ -13,13 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("line %d: %s (errno %d)\n", __LINE__, #c, errno);                                   \
-			exit(1);                                                                                   \
-		}                                                                                                  \
-	} while (0)
+#include "check.h"
+
 /* The farewell may take 200 ms. */
 #define BOUND_MS 2000
 #define NO_DEVICE 77

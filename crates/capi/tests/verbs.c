@@ -13,13 +13,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("line %d: %s (errno %d)\n", __LINE__, #c, errno);                                   \
-			exit(1);                                                                                   \
-		}                                                                                                  \
-	} while (0)
+#include "check.h"
+
 /* The call returns NULL (or -1) and sets errno. */
 #define FAILS(e, call) CHECK((errno = 0, !(call)) && errno == (e))
 #define MINUS(e, call) CHECK((errno = 0, (call) == -1) && errno == (e))

@@ -14,13 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("line %d: %s (errno %d)\n", __LINE__, #c, errno);                                   \
-			exit(1);                                                                                   \
-		}                                                                                                  \
-	} while (0)
+#include "check.h"
+
 #define CONNECTIONS 3
 /* Retries alone would take a minute, and the peer of an idle connection sends nothing to retry. */
 #define BOUND_MS 3000

@@ -3,15 +3,15 @@
 #[expect(dead_code, reason = "nobody asks for the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
+mod rc;
 
 use std::time::{Duration, Instant};
 
 use roxie::transport::{
-    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, VerbsError,
-    Wc, WcOpcode, WcStatus, WrOp,
+    Access, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, FastMr, Pd, Qp, QpInitAttr};
-use roxie::wire::{Psn, Rkey};
+use roxie::wire::Rkey;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const IOVA: u64 = 0x5000_0000;
@@ -35,8 +35,8 @@ impl Pair {
         let ty = QpType::Rc;
         let init = QpInitAttr { ty, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
         let [ours, theirs] = [(); 2].map(|()| pd.create_qp(&init).expect("within limits"));
-        connect(context, &ours, &theirs);
-        connect(context, &theirs, &ours);
+        rc::connect(&ours, &QpAttr { access: Access::REMOTE_WRITE, ..rc::attr_to(&theirs) });
+        rc::connect(&theirs, &QpAttr { access: Access::REMOTE_WRITE, ..rc::attr_to(&ours) });
         Self { cq, ours, theirs, buffer }
     }
 
@@ -104,37 +104,4 @@ fn a_region_is_reachable_between_reg_mr_and_invalidate() {
         drop::<FastMr>(fast);
         assert_eq!(again.write(third.key, IOVA), WcStatus::RemAccessErr);
     });
-}
-
-/// RESET to RTS.
-fn connect(context: &Context, qp: &Qp, peer: &Qp) {
-    use QpAttrMask as M;
-    let dgid = context.gids().first().expect("lo has addresses").gid;
-    let attr = QpAttr {
-        port_num: 1,
-        access: Access::REMOTE_WRITE,
-        path_mtu: context.query_port().active_mtu,
-        dest_qp: peer.qpn(),
-        rq_psn: Psn::new(0),
-        sq_psn: Psn::new(0),
-        max_rd_atomic: 1,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: 12,
-        timeout: 14,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() },
-        ..QpAttr::default()
-    };
-    let steps = [
-        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (
-            QpState::Rtr,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-        ),
-        (QpState::Rts, M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
-    ];
-    for (state, mask) in steps {
-        qp.modify(&QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
-    }
 }

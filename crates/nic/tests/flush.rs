@@ -3,15 +3,13 @@
 #[expect(dead_code, reason = "nobody asks for the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
+mod rc;
 
 use std::time::{Duration, Instant};
 
-use roxie::transport::{
-    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendWr, WcOpcode, WcStatus,
-    WrOp,
-};
-use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, Qp, QpInitAttr};
-use roxie::wire::{Feth, Psn};
+use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcOpcode, WcStatus, WrOp};
+use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr};
+use roxie::wire::Feth;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,8 +48,8 @@ fn flush(
     let (send_cq, recv_cq) = (cq.clone(), cq.clone());
     let init = QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
     let [ours, theirs] = [(); 2].map(|()| pd.create_qp(&init).expect("within limits"));
-    connect(context, &ours, &theirs, rights);
-    connect(context, &theirs, &ours, rights);
+    rc::connect(&ours, &QpAttr { access: rights, ..rc::attr_to(&theirs) });
+    rc::connect(&theirs, &QpAttr { access: rights, ..rc::attr_to(&ours) });
     let (remote_addr, r_key, placement) = (target.addr(), target.rkey(), Feth::GLOBAL_VISIBILITY);
     let op = WrOp::Flush { remote_addr, r_key, length, placement, selectivity };
     ours.post_send(&SendWr { wr_id: 1, op, sg_list: &[], flags: SendFlags::empty(), ud: None })
@@ -67,38 +65,5 @@ fn next(cq: &Cq) -> WcStatus {
             return wc.status;
         }
         assert!(Instant::now() < until, "no completion");
-    }
-}
-
-/// RESET to RTS.
-fn connect(context: &Context, qp: &Qp, peer: &Qp, access: Access) {
-    use QpAttrMask as M;
-    let dgid = context.gids().first().expect("lo has addresses").gid;
-    let attr = QpAttr {
-        port_num: 1,
-        access,
-        path_mtu: context.query_port().active_mtu,
-        dest_qp: peer.qpn(),
-        rq_psn: Psn::new(0),
-        sq_psn: Psn::new(0),
-        max_rd_atomic: 1,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: 12,
-        timeout: 14,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() },
-        ..QpAttr::default()
-    };
-    let steps = [
-        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (
-            QpState::Rtr,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-        ),
-        (QpState::Rts, M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
-    ];
-    for (state, mask) in steps {
-        qp.modify(&QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
     }
 }

@@ -3,6 +3,7 @@
 #[expect(dead_code, reason = "nobody asks for the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
+mod rc;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +12,8 @@ use roxie::bag::DomainConfig;
 use roxie::bpf::{Asm, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
 use roxie::hook::control::Remote;
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
-use roxie::transport::{
-    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendWr, WcStatus, WrOp,
-};
+use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
-use roxie::wire::Psn;
 
 const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;
@@ -30,13 +28,11 @@ struct End {
     qp: Qp,
     cq: Cq,
     buffer: Buffer,
-    av: AddressVector,
 }
 
 impl End {
     fn new(device: Device) -> Self {
         let context = device.context().expect("a descriptor");
-        let dgid = context.gids().first().expect("lo has addresses").gid;
         let pd = context.alloc_pd().expect("the engine starts");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let buffer = pd.alloc_buffer(MESSAGE, access).expect("memory");
@@ -45,38 +41,18 @@ impl End {
         let (send_cq, recv_cq, ty) = (cq.clone(), cq.clone(), QpType::Rc);
         let init = QpInitAttr { ty, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
         let qp = pd.create_qp(&init).expect("within limits");
-        Self { device, qp, cq, buffer, av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() } }
+        Self { device, qp, cq, buffer }
     }
 
-    /// RESET to RTS.
     fn connect(&self, peer: &Self, timeout: u8) {
-        use QpAttrMask as M;
         let attr = QpAttr {
-            port_num: 1,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
-            path_mtu: self.qp.pd().context().query_port().active_mtu,
-            dest_qp: peer.qp.qpn(),
-            rq_psn: Psn::new(0),
-            sq_psn: Psn::new(0),
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
-            min_rnr_timer: 12,
             timeout,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            av: peer.av,
-            ..QpAttr::default()
+            ..rc::attr_to(&peer.qp)
         };
-        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC | M::SQ_PSN;
-        let steps = [
-            (QpState::Init, M::ACCESS_FLAGS | M::PKEY_INDEX | M::PORT),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ];
-        for (state, mask) in steps {
-            self.qp.modify(&QpAttr { state, ..attr.clone() }, M::STATE | mask).expect("permitted");
-        }
+        rc::connect(&self.qp, &attr);
     }
 
     /// Writes a message to the peer; how that ended.

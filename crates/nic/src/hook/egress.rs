@@ -1,5 +1,6 @@
 //! The way out: each packet is judged where the transport has written it, and then committed to the port.
 
+use wire::icrc::ICRC_LEN;
 use wire::{Bth, Qpn};
 
 use super::chain::Fate;
@@ -7,8 +8,6 @@ use super::held::Late;
 use super::{Hooks, Target, Verdict};
 use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
-
-const ICRC_LEN: usize = 4;
 
 /// A packet that leaves later, or does not come from the transport.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use wire::IcrcHeader;
+use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
 use super::super::{FlowId, FlowKey, Headers, MAX_PACKET, PortCounters, icrc_header};
@@ -127,7 +128,6 @@ const SEND_BUFFER: i32 = 4 << 20;
 const CHECK_BYTES: usize = 256 * 1024;
 /// Hop limit of flows that do not say (rdma_cm's default, too).
 const DEFAULT_TTL: u8 = 64;
-const ICRC_LEN: usize = 4;
 
 impl Transmitter {
     pub(super) fn new(udp_port: u16, ifindex: u32) -> Transmitter {

@@ -4,6 +4,7 @@
 //! socket is told nothing of it: a train arrives as one frame with the headers of one packet. Its packets are of equal
 //! length, and the first one's ICRC proves a guess right: with the identification known, all 32 bits of it.
 
+use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Position};
 
 use super::super::MAX_PACKET;
@@ -20,7 +21,6 @@ pub(super) struct Segments {
 
 /// Payload of packets that are not the last of their message (IBA 9.2: the path MTU).
 const PATH_MTUS: [usize; 5] = [1024, 4096, 2048, 512, 256];
-const ICRC_LEN: usize = 4;
 /// BTH, no payload, ICRC.
 const PACKET_MIN: usize = 16;
 const PATIENCE: u32 = 32;

@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use wire::icrc::ICRC_LEN;
+
 use super::super::headers::Headers;
 use super::super::{FlowId, MAX_PACKET};
 use super::{Place, Port, XskPort};
@@ -9,7 +11,6 @@ use crate::sys::now_ns;
 
 /// Where a packet begins in its chunk: behind room for the headers, on a cache line.
 const HEADROOM: usize = 128;
-const ICRC_LEN: usize = 4;
 const ETHERNET_LEN: usize = 14;
 /// How long sending waits for a chunk or for room in a ring; both depend on receivers that may need this CPU.
 const WAIT_NS: u64 = 1_000_000;
