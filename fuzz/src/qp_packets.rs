@@ -479,7 +479,7 @@ impl<'a> World<'a> {
         let wr = SendWr { wr_id, op, sg_list: &sges, flags, ud };
         let state = self.qp.state();
         self.memory.post_inline(&sges);
-        let posted = self.qp.post_send(self.now, &wr, &self.memory);
+        let posted = self.qp.post_send(&wr, &self.memory);
         self.memory.doing.set(Doing::Nothing);
         match posted {
             Ok(()) => {

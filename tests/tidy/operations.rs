@@ -80,7 +80,7 @@ fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
     let sg_list = [Sge { addr: 0, length, lkey: Lkey(0) }];
     let ud = (ty == QpType::Ud).then(UdDest::default);
     let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::SIGNALED, ud };
-    if qp.post_send(Instant::ZERO, &wr, &Anything).is_err() {
+    if qp.post_send(&wr, &Anything).is_err() {
         return false;
     }
     let mut buf = [0; MAX_PACKET];

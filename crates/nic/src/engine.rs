@@ -275,12 +275,20 @@ impl Engine {
 
     /// Transmits what was posted to a QP: at once if nothing is unacknowledged or enough has gathered, else with
     /// the next poll or the acknowledgement that is under way.
+    #[inline]
     pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
-        let now = now();
         let Some(entry) = core.tables.qp_mut(index) else { return };
         let eager = entry.qp.is_send_idle()
             || entry.qp.pending_packets() >= DOORBELL_BATCH
             || !matches!(entry.qp.ty(), transport::QpType::Rc);
+        // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.
+        if eager || !entry.ready || entry.qp.has_event() {
+            self.ring_through(core, index, eager);
+        }
+    }
+
+    fn ring_through(&self, core: &mut Core, index: u16, eager: bool) {
+        let now = now();
         core.tables.settle(now, index);
         if eager {
             core.transmit(now);

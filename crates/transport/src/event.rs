@@ -111,6 +111,11 @@ impl Events {
         Some(event)
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
     }

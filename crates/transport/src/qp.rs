@@ -64,7 +64,7 @@ impl Qp {
     /// `NoMem` when the queue is full (completions that were not taken count), `Invalid` for a malformed request or in
     /// RESET, INIT and RTR, `Fault` when inline data cannot be read.
     #[inline]
-    pub fn post_send(&mut self, _now: Instant, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
+    pub fn post_send(&mut self, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
         self.requester.post(wr, mem, &mut self.ep)?;
         self.responder.reply.request_posted();
         Ok(())
@@ -217,8 +217,9 @@ impl Qp {
                 self.ep.counters.sent_pkts += 1;
                 // The ACK that waited for this request follows its last packet: a peer that stops polling at its ACK
                 // has then seen the request as well, and the shorter packet can close the same burst.
-                if !self.requester.sendable(&self.ep) {
-                    self.ep.counters.ack_deferred += u64::from(self.responder.reply.release_deferred());
+                if self.responder.reply.is_deferred() && !self.requester.sendable(&self.ep) {
+                    self.responder.reply.release_deferred();
+                    self.ep.counters.ack_deferred += 1;
                 }
                 Some(transmit)
             }
@@ -289,6 +290,13 @@ impl Qp {
     #[inline]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.ep.events.pop()
+    }
+
+    /// Whether [`Qp::poll_event`] has something.
+    #[must_use]
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.ep.events.is_empty()
     }
 
     /// The attributes as they were set, and the state.

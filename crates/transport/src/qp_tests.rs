@@ -28,7 +28,7 @@ fn dest(q_key: u32) -> UdDest {
 fn post_ud(b: &mut Bench, wr_id: u64, op: WrOp, len: u32, q_key: u32) -> Result<(), VerbsError> {
     let sge = [Sge { addr: LOCAL, length: len, lkey: LKEY }];
     let wr = SendWr { wr_id, op, sg_list: &sge, flags: SendFlags::SIGNALED, ud: Some(dest(q_key)) };
-    b.qp.post_send(b.now, &wr, &b.mem)
+    b.qp.post_send(&wr, &b.mem)
 }
 
 fn to_state(b: &mut Bench, state: QpState) -> Result<(), VerbsError> {
@@ -273,7 +273,7 @@ fn a_local_error_on_ud_stops_only_the_send_queue() {
     let mut b = ud();
     let sge = [Sge { addr: LOCAL, length: 8, lkey: wire::Lkey(3) }];
     let wr = SendWr { wr_id: 1, op: WrOp::Send, sg_list: &sge, flags: SendFlags::empty(), ud: Some(dest(1)) };
-    b.qp.post_send(b.now, &wr, &b.mem).unwrap();
+    b.qp.post_send(&wr, &b.mem).unwrap();
     post_ud(&mut b, 2, WrOp::Send, 8, 1).unwrap();
     assert_eq!(b.sent(), NONE);
     assert_eq!(b.send_wcs(), [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)]);

@@ -179,14 +179,18 @@ impl Reply {
         }
     }
 
-    /// Makes an ACK due that waited for a request to leave with; whether there was one.
+    /// Whether an ACK waits for a request to leave with.
     #[inline]
-    pub(crate) fn release_deferred(&mut self) -> bool {
-        let deferred = matches!(self.ack, Ack::Deferred(_));
-        if deferred {
+    pub(crate) fn is_deferred(&self) -> bool {
+        matches!(self.ack, Ack::Deferred(_))
+    }
+
+    /// Makes such an ACK due.
+    #[inline]
+    pub(crate) fn release_deferred(&mut self) {
+        if self.is_deferred() {
             self.ack = Ack::Due;
         }
-        deferred
     }
 
     /// Whether an ACK or NAK is due.

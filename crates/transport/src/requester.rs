@@ -30,7 +30,13 @@ const WINDOW_BYTES: u64 = 320 * 1024;
 /// Full packets that may be unacknowledged at a path MTU.
 #[inline]
 pub(crate) fn window_pkts(mtu: usize) -> u64 {
-    WINDOW_PKTS.min(WINDOW_BYTES / mtu as u64)
+    WINDOW_PKTS.min(full_packets(WINDOW_BYTES, mtu))
+}
+
+/// How many packets so many bytes fill. A path MTU is a power of two (IBA 9.2); a division per packet would show.
+#[inline]
+pub(crate) fn full_packets(bytes: u64, mtu: usize) -> u64 {
+    bytes >> mtu.trailing_zeros()
 }
 
 /// What became of an attempt.

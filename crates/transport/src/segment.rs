@@ -7,7 +7,7 @@ use crate::attr::{QpState, QpType};
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
-use crate::requester::{Fetch, Requester};
+use crate::requester::{Fetch, Requester, full_packets};
 use crate::wc::WcStatus;
 use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
@@ -82,7 +82,7 @@ impl Requester {
     pub(crate) fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
         let full = budget <= 1 || self.cursor + 1 - self.una >= self.window(ep.mtu);
-        let interval = ACK_INTERVAL_PKTS.min(ACK_INTERVAL_BYTES / ep.mtu as u64);
+        let interval = ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, ep.mtu));
         if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= interval {
             self.unasked = 0;
             return true;
@@ -215,7 +215,7 @@ fn bytes_before(wqe: &SendWqe, end: u64, mtu: usize) -> u64 {
 /// the start of the message, so that a request that is sent again is a tail of the first one.
 #[inline]
 pub(crate) fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
-    let packets = (READ_CHUNK / mtu as u64).clamp(1, READ_CHUNK_PKTS);
+    let packets = full_packets(READ_CHUNK, mtu).clamp(1, READ_CHUNK_PKTS);
     let at = cursor - wqe.first;
     let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
     (wqe.first + end, bytes_before(wqe, wqe.first + end, mtu) - at * mtu as u64)

@@ -479,7 +479,7 @@ impl Bench {
         sg_list: &[Sge],
         flags: SendFlags,
     ) -> Result<(), VerbsError> {
-        self.qp.post_send(self.now, &SendWr { wr_id, op, sg_list, flags, ud: None }, &self.mem)
+        self.qp.post_send(&SendWr { wr_id, op, sg_list, flags, ud: None }, &self.mem)
     }
 
     /// Posts a receive of `len` bytes at `LOCAL` + `offset`.

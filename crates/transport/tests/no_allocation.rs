@@ -148,7 +148,7 @@ impl Link {
                 let inline =
                     if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
                 let wr = SendWr { wr_id: 0, op: *op, sg_list: &sges(length), flags: inline, ud };
-                end.qp.post_send(self.now, &wr, &end.memory).expect("there is room");
+                end.qp.post_send(&wr, &end.memory).expect("there is room");
             }
         }
         self.carry();

@@ -247,7 +247,7 @@ impl PostGuard<'_> {
         let (index, mrs) = (usize::from(self.qpn.value() as u16), &tables.mrs);
         let entry = tables.qps.get_mut(index).and_then(Option::as_deref_mut).ok_or(VerbsError::Invalid)?;
         self.posted = true;
-        entry.qp.post_send(now(), wr, mrs)
+        entry.qp.post_send(wr, mrs)
     }
 }
 

@@ -209,7 +209,7 @@ impl Link {
         };
         let wr = SendWr { wr_id, op, sg_list: &[self.sge()], flags: SendFlags::empty(), ud: None };
         let End { qp, memory, .. } = &mut self.ends[0];
-        qp.post_send(Instant(self.now), &wr, memory).expect("there is room");
+        qp.post_send(&wr, memory).expect("there is room");
     }
 
     /// What an engine does in one turn: receive, timers, transmit.

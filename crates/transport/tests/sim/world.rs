@@ -290,7 +290,7 @@ impl World {
             }
         }
         for _ in 0..posts {
-            if side.posted == side.half.ops.len() || !side.post_send(self.now) {
+            if side.posted == side.half.ops.len() || !side.post_send() {
                 break;
             }
         }
@@ -349,7 +349,7 @@ impl Side {
         self.posted < self.half.ops.len() || self.recvs_posted < self.half.recvs.len()
     }
 
-    fn post_send(&mut self, now: u64) -> bool {
+    fn post_send(&mut self) -> bool {
         let op = &self.half.ops[self.posted];
         let mut addr = LOCAL_BASE + op.local as u64;
         let sges: Vec<Sge> = op
@@ -369,7 +369,7 @@ impl Side {
         flags.set(SendFlags::FENCE, op.fence);
         flags.set(SendFlags::INLINE, op.inline);
         let wr = SendWr { wr_id: self.posted as u64, op: op.wr_op(), sg_list: &sges, flags, ud: None };
-        match self.qp.post_send(Instant(now), &wr, &self.memory) {
+        match self.qp.post_send(&wr, &self.memory) {
             Ok(()) => {}
             Err(VerbsError::NoMem) => return false,
             Err(error) => panic!("post_send: {error}"),
