@@ -6,11 +6,6 @@
 
 #[path = "goodput/link.rs"]
 mod link;
-#[path = "sim/memory.rs"]
-mod memory;
-#[path = "sim/rng.rs"]
-#[expect(dead_code, reason = "the simulation draws more kinds of numbers")]
-mod rng;
 
 use std::fmt::Write;
 

@@ -1,23 +1,34 @@
-//! The memory of one side: a local region, a region that the peer may touch, and keys to invalidate. Both regions lie
-//! inside larger arrays, whose margins must stay as they are.
+//! The memory of one queue pair: a local region, a region that the peer may touch, and keys to invalidate. Both regions have
+//! gaps that nobody may touch.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
-use roxie_transport::{Access, AccessFault, AtomicOp, Memory, PdId};
+use transport::{Access, AccessFault, AtomicOp, Memory, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
-pub(crate) const LOCAL_KEY: Lkey = Lkey(0x101);
-pub(crate) const REMOTE_KEY: Rkey = Rkey(0x202);
-pub(crate) const LOCAL_BASE: u64 = 0x0001_0000_0000;
-pub(crate) const REMOTE_BASE: u64 = 0x7f12_3456_0000;
+/// Key of the local region.
+pub const LOCAL_KEY: Lkey = Lkey(0x101);
+/// Key of the region for the peer.
+pub const REMOTE_KEY: Rkey = Rkey(0x202);
+/// Address of the local region.
+pub const LOCAL_BASE: u64 = 0x0001_0000_0000;
+/// Address of the region for the peer.
+pub const REMOTE_BASE: u64 = 0x7f12_3456_0000;
 
-pub(crate) struct SimMemory {
-    pub(crate) pd: PdId,
-    pub(crate) qpn: Qpn,
-    pub(crate) local: RefCell<Vec<u8>>,
-    pub(crate) remote: RefCell<Vec<u8>>,
-    pub(crate) keys: RefCell<HashSet<u32>>,
+/// Memory of a queue pair.
+#[derive(Debug)]
+pub struct SimMemory {
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its number.
+    pub qpn: Qpn,
+    /// What work requests name.
+    pub local: RefCell<Vec<u8>>,
+    /// What the peer names.
+    pub remote: RefCell<Vec<u8>>,
+    /// Keys that were not invalidated yet.
+    pub keys: RefCell<BTreeSet<u32>>,
 }
 
 fn range(len: usize, base: u64, addr: u64, bytes: usize) -> Result<std::ops::Range<usize>, AccessFault> {
@@ -94,6 +105,10 @@ impl Memory for SimMemory {
         _: Access,
     ) -> Result<(), AccessFault> {
         self.remote_range(pd, qpn, rkey, va, len as usize).map(|_| ())
+    }
+
+    fn check_remote_key(&self, pd: PdId, qpn: Qpn, rkey: Rkey, _: Access) -> Result<(), AccessFault> {
+        self.remote_range(pd, qpn, rkey, REMOTE_BASE, 0).map(|_| ())
     }
 
     fn read_remote(

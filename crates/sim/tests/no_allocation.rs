@@ -2,21 +2,18 @@
 //!
 //! The one test of its binary, because the count is the process's.
 
-#[path = "sim/memory.rs"]
-mod memory;
-
 use std::alloc::System;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
-use roxie_transport::{
+use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
+use transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
     QpConfig, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, WcStatus,
     WrOp,
 };
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 use wire::{Gid, Packet, Psn, QKey, Qpn};
 
 #[global_allocator]
@@ -113,7 +110,8 @@ fn end(ty: QpType, index: usize) -> End {
         qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
     }
     let region = || RefCell::new(vec![0x5a; 4 * MESSAGE as usize]);
-    let memory = SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(HashSet::new()) };
+    let memory =
+        SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(BTreeSet::new()) };
     let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
     End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), completions: 0 }
 }

@@ -1,16 +1,14 @@
 //! Two queue pairs on a link with a rate, a delay and losses.
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
-use roxie_transport::{
+use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, Rng, SimMemory};
+use transport::{
     Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
     QpConfig, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, WcStatus, WrOp,
 };
 use wire::{Gid, Packet, Psn, Qpn};
-
-use crate::memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
-use crate::rng::Rng;
 
 /// Bytes of each run.
 const TOTAL: u64 = 32 << 20;
@@ -139,7 +137,7 @@ fn end(index: usize, peer: Peer, size: u64) -> End {
         qpn: qpn(index),
         local: region(index as u8),
         remote: region(2 + index as u8),
-        keys: RefCell::new(HashSet::new()),
+        keys: RefCell::new(BTreeSet::new()),
     };
     let reorder = match peer {
         Peer::Keeps => ReorderBuffer::new(PathMtu::M1024),

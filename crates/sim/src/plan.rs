@@ -1,7 +1,11 @@
-//! What one run does: every work request of both sides, where its bytes come from and go to, and what memory looks like
-//! afterwards. No two operations touch the same bytes, but for READs of what an earlier WRITE wrote, and atomics.
+//! What a reliable connection does: every work request of both sides, where its bytes come from and go to, and what memory
+//! looks like afterwards. No two operations touch the same bytes, but for READs of what an earlier WRITE wrote, and atomics.
 
-use crate::sim::rng::Rng;
+use transport::WrOp;
+use wire::{Feth, Rkey};
+
+use crate::memory::{REMOTE_BASE, REMOTE_KEY};
+use crate::rng::Rng;
 
 /// An operation and what it expects.
 #[derive(Clone, Debug)]
@@ -14,6 +18,8 @@ pub(crate) enum Kind {
     Read { from: usize },
     CompareSwap { word: usize, compare: u64, swap: u64 },
     FetchAdd { word: usize, add: u64 },
+    AtomicWrite { to: usize },
+    Flush { from: usize, whole: bool },
     LocalInv { key: u32 },
 }
 
@@ -56,13 +62,10 @@ pub(crate) struct Half {
     pub(crate) local: Vec<u8>,
     pub(crate) remote: Vec<u8>,
     pub(crate) keys: Vec<u32>,
-    /// How many operations were complete when a WRITE's target was last changed.
-    pub(crate) remote_scribbled: usize,
-    /// Atomic words of `remote` and their last values.
-    pub(crate) words: Vec<(usize, u64)>,
-    /// `remote` after everything.
+    /// Atomic words of `remote` and the values they take, in order.
+    pub(crate) words: Vec<(usize, Vec<u64>)>,
+    /// Both regions after everything.
     pub(crate) remote_after: Vec<u8>,
-    /// `local` after everything.
     pub(crate) local_after: Vec<u8>,
 }
 
@@ -129,10 +132,10 @@ fn split(len: usize, max_sge: usize, rng: &mut Rng) -> Vec<u32> {
 /// Adds the operations of `from` towards `to`.
 pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32, rng: &mut Rng) {
     let mut left = shape.bytes;
-    let mut words: Vec<(usize, u64)> = Vec::new();
+    let mut words: Vec<(usize, Vec<u64>)> = Vec::new();
     for _ in 0..rng.between(1, 3) {
         let at = take(&mut to.remote, 16, rng).next_multiple_of(8);
-        words.push((at, u64::from_ne_bytes(to.remote[at..at + 8].try_into().unwrap())));
+        words.push((at, vec![word_at(&to.remote, at)]));
     }
     let readable_len = (64 * 1024).min(shape.bytes / 4);
     let readable = to.take_remote(readable_len, rng);
@@ -208,19 +211,28 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                     Op { fetched, ..plain(Kind::Read { from: at }, local, len) }
                 }
             }
-            87..=96 => {
+            87..=89 => {
+                let at = take(&mut to.remote, 16, rng).next_multiple_of(8);
+                plain(Kind::AtomicWrite { to: at }, from.take_local(8, rng), 8)
+            }
+            90..=91 => {
+                let at = rng.between(0, (to.remote.len() - 1) as u64) as usize;
+                plain(Kind::Flush { from: at, whole: rng.chance(300) }, 0, 0)
+            }
+            92..=97 => {
                 let local = from.take_local(8, rng);
                 let which = rng.between(0, words.len() as u64 - 1) as usize;
-                let (word, value) = words[which];
+                let (word, values) = &mut words[which];
+                let (word, value) = (*word, *values.last().expect("it begins with one"));
                 let fetched = value.to_ne_bytes().to_vec();
                 let kind = if rng.chance(500) {
                     let add = rng.next();
-                    words[which].1 = value.wrapping_add(add);
+                    values.push(value.wrapping_add(add));
                     Kind::FetchAdd { word, add }
                 } else {
                     let (compare, swap) = (if rng.chance(700) { value } else { !value }, rng.next());
                     if compare == value {
-                        words[which].1 = swap;
+                        values.push(swap);
                     }
                     Kind::CompareSwap { word, compare, swap }
                 };
@@ -234,10 +246,10 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
         };
         let inline = op.len <= shape.max_inline
             && op.fetched.is_empty()
-            && !matches!(op.kind, Kind::Read { .. } | Kind::LocalInv { .. })
+            && !matches!(op.kind, Kind::Read { .. } | Kind::Flush { .. } | Kind::LocalInv { .. })
             && rng.chance(300);
-        let pieces =
-            if matches!(op.kind, Kind::LocalInv { .. }) { vec![] } else { split(op.len, shape.max_sge, rng) };
+        let has_none = matches!(op.kind, Kind::Flush { .. } | Kind::LocalInv { .. });
+        let pieces = if has_none { vec![] } else { split(op.len, shape.max_sge, rng) };
         from.ops.push(Op {
             pieces,
             signaled: rng.chance(600),
@@ -258,13 +270,17 @@ pub(crate) fn apply(from: &mut Half, to: &mut Half) {
     for op in &from.ops {
         let source = op.local..op.local + op.len;
         match op.kind {
-            Kind::Write { to: at } | Kind::WriteImm { to: at, .. } => {
+            Kind::Write { to: at } | Kind::WriteImm { to: at, .. } | Kind::AtomicWrite { to: at } => {
                 to.remote_after[at..at + op.len].copy_from_slice(&from.local[source]);
             }
             Kind::Read { .. } | Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
                 from.local_after[source].copy_from_slice(&op.fetched);
             }
-            Kind::Send | Kind::SendImm { .. } | Kind::SendInv { .. } | Kind::LocalInv { .. } => {}
+            Kind::Send
+            | Kind::SendImm { .. }
+            | Kind::SendInv { .. }
+            | Kind::Flush { .. }
+            | Kind::LocalInv { .. } => {}
         }
     }
     for recv in &to.recvs {
@@ -272,9 +288,15 @@ pub(crate) fn apply(from: &mut Half, to: &mut Half) {
             to.local_after[recv.local..recv.local + data.len()].copy_from_slice(data);
         }
     }
-    for &(at, value) in &to.words {
-        to.remote_after[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    for (at, values) in &to.words {
+        let last = values.last().expect("it begins with one");
+        to.remote_after[*at..at + 8].copy_from_slice(&last.to_ne_bytes());
     }
+}
+
+/// The 8 bytes at `at`, as an atomic sees them.
+pub(crate) fn word_at(region: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(region[at..at + 8].try_into().expect("8 bytes"))
 }
 
 fn plain(kind: Kind, local: usize, len: usize) -> Op {
@@ -289,5 +311,34 @@ fn plain(kind: Kind, local: usize, len: usize) -> Op {
         inline: false,
         fetched: Vec::new(),
         looked_at: false,
+    }
+}
+
+impl Op {
+    /// As it is posted.
+    pub(crate) fn wr_op(&self) -> WrOp {
+        let r_key = REMOTE_KEY;
+        let remote = |at: usize| REMOTE_BASE + at as u64;
+        match self.kind {
+            Kind::Send => WrOp::Send,
+            Kind::SendImm { imm } => WrOp::SendImm(imm),
+            Kind::SendInv { key } => WrOp::SendInv(Rkey(key)),
+            Kind::Write { to } => WrOp::Write { remote_addr: remote(to), r_key },
+            Kind::WriteImm { to, imm } => WrOp::WriteImm { remote_addr: remote(to), r_key, imm },
+            Kind::Read { from } => WrOp::Read { remote_addr: remote(from), r_key },
+            Kind::CompareSwap { word, compare, swap } => {
+                WrOp::CompareSwap { remote_addr: remote(word), r_key, compare, swap }
+            }
+            Kind::FetchAdd { word, add } => WrOp::FetchAdd { remote_addr: remote(word), r_key, add },
+            Kind::AtomicWrite { to } => WrOp::AtomicWrite { remote_addr: remote(to), r_key },
+            Kind::Flush { from, whole } => WrOp::Flush {
+                remote_addr: remote(from),
+                r_key,
+                length: 1,
+                placement: Feth::GLOBAL_VISIBILITY,
+                selectivity: u8::from(whole),
+            },
+            Kind::LocalInv { key } => WrOp::LocalInv(Rkey(key)),
+        }
     }
 }

@@ -1,0 +1,438 @@
+//! The network: a switch with a port for each node. Links have a rate and a delay, the switch a queue for each port; what goes
+//! wrong on the way goes wrong here. Every frame is counted: sent, delivered, lost for a cause, or on its way.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use wire::Operation;
+
+use crate::fault::{Fault, Faults};
+use crate::frame;
+use crate::rng::Rng;
+use crate::sight::{Sight, What};
+use crate::violation::{Checked, ensure};
+
+macro_rules! causes {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
+        /// Why a frame did not reach a queue pair.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Cause {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Cause {
+            /// All of them; `as usize` is the index.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its counter's name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+causes! {
+    /// By chance.
+    Drop = "drop",
+    /// It was the k-th of its kind.
+    Kth = "kth",
+    /// The link had a bad moment.
+    Burst = "burst",
+    /// Bits were flipped, and the receiver noticed.
+    Corrupt = "corrupt",
+    /// It was cut, and the receiver noticed.
+    Truncate = "truncate",
+    /// Sender and receiver were parted.
+    Partition = "partition",
+    /// The receiver was gone.
+    Vanish = "vanish",
+    /// The queue of the switch was full.
+    FullQueue = "full-queue",
+    /// The receiver's ring was full.
+    FullRing = "full-ring",
+    /// The receiver had no buffer.
+    EmptyPool = "empty-pool",
+}
+
+/// What became of the frames of a run.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tally {
+    /// Handed to the network by the nodes.
+    pub sent: u64,
+    /// Made by the network in addition.
+    pub duplicated: u64,
+    /// Handed to a queue pair.
+    pub delivered: u64,
+    /// Of these, with flipped bits in fields that nothing protects.
+    pub harmless: u64,
+    /// Held back, so that others overtook.
+    pub reordered: u64,
+    /// Times a link stood still.
+    pub delayed: u64,
+    /// Lost, by cause.
+    pub lost: [u64; Cause::ALL.len()],
+}
+
+impl Tally {
+    /// Lost for whatever cause.
+    #[must_use]
+    pub fn lost_in_all(&self) -> u64 {
+        self.lost.iter().sum()
+    }
+
+    /// Adds another run's.
+    pub fn absorb(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.duplicated += other.duplicated;
+        self.delivered += other.delivered;
+        self.harmless += other.harmless;
+        self.reordered += other.reordered;
+        self.delayed += other.delayed;
+        for (sum, lost) in self.lost.iter_mut().zip(other.lost) {
+            *sum += lost;
+        }
+    }
+}
+
+/// A frame on its way, or in a ring.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) to: usize,
+    from: usize,
+    /// As it was before the network damaged it, and how.
+    pub(crate) damage: Option<(Cause, Vec<u8>)>,
+    /// Time by which it is held back on its last link.
+    held_ns: u64,
+}
+
+/// Frames of which the k-th is lost.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Any,
+    Request,
+    Acknowledge,
+    ReadResponse,
+    Ends,
+}
+
+/// When things happen that are no matter of chance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// From here on nothing goes wrong any more, but for a node that is gone.
+    pub(crate) heal_ns: u64,
+    /// Nodes of one side, and when no frame crosses.
+    pub(crate) partition: Option<(u64, [u64; 2])>,
+    /// Who falls silent, and when.
+    pub(crate) vanish: Option<(usize, u64)>,
+}
+
+/// What the network is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    /// Time of a byte, by node, in picoseconds.
+    pub(crate) ps_per_byte: Vec<u64>,
+    /// From a node to the switch, and back.
+    pub(crate) delay_ns: Vec<u64>,
+    /// Bytes that a port of the switch queues while `full-ring` is on; any number otherwise.
+    pub(crate) queue_bytes: u64,
+    pub(crate) v6: bool,
+}
+
+/// A node's link and its port of the switch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Port {
+    /// When the last bit of everything sent so far has left: the node, the switch.
+    up_free_ns: u64,
+    down_free_ns: u64,
+    /// Until when the link loses most frames.
+    bad_until_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd)]
+enum Place {
+    Switch,
+    Node,
+}
+
+/// Bytes that a node may have queued for its link before its queue pairs must wait.
+const NODE_QUEUE_BYTES: u64 = 64 * 1024;
+/// Share of frames that a link loses in a bad moment, per mille.
+const BAD_LOSS: u64 = 800;
+/// Longest bad moment and longest stand-still.
+const BAD_NS_MAX: u64 = 400_000;
+const STILL_NS_MAX: u64 = 1_000_000;
+/// Longest time by which a frame is held back.
+const HELD_NS_MAX: u64 = 200_000;
+
+/// The network of a run.
+pub(crate) struct Fabric<'w> {
+    pub(crate) faults: Faults,
+    pub(crate) schedule: Schedule,
+    pub(crate) tally: Tally,
+    /// Everything that was sent, and when.
+    pub(crate) digest: u64,
+    pub(crate) watch: Option<&'w mut dyn FnMut(&Sight<'_>)>,
+    links: Links,
+    rng: Rng,
+    ports: Vec<Port>,
+    kind: Kind,
+    /// Frames of the kind seen, by receiving node and queue pair.
+    seen: BTreeMap<(usize, u32), u64>,
+    heap: BinaryHeap<Reverse<(u64, u64, Place, usize)>>,
+    frames: Vec<Option<Frame>>,
+    free: Vec<usize>,
+    spare: Vec<Vec<u8>>,
+    order: u64,
+    on_their_way: u64,
+}
+
+impl<'w> Fabric<'w> {
+    pub(crate) fn new(
+        links: Links,
+        faults: Faults,
+        schedule: Schedule,
+        mut rng: Rng,
+        watch: Option<&'w mut dyn FnMut(&Sight<'_>)>,
+    ) -> Self {
+        let kind = rng.pick(&[Kind::Any, Kind::Request, Kind::Acknowledge, Kind::ReadResponse, Kind::Ends]);
+        Self {
+            faults,
+            schedule,
+            tally: Tally::default(),
+            digest: 0,
+            watch,
+            ports: vec![Port::default(); links.delay_ns.len()],
+            links,
+            rng,
+            kind,
+            seen: BTreeMap::new(),
+            heap: BinaryHeap::new(),
+            frames: Vec::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
+            order: 0,
+            on_their_way: 0,
+        }
+    }
+
+    pub(crate) fn v6(&self) -> bool {
+        self.links.v6
+    }
+
+    /// Whether chance still has its way.
+    pub(crate) fn is_faulty(&self, now: u64) -> bool {
+        now < self.schedule.heal_ns
+    }
+
+    /// A fault's number, 0 when everything is mended.
+    fn number(&self, fault: Fault, now: u64) -> u64 {
+        if self.is_faulty(now) { self.faults.number(fault) } else { 0 }
+    }
+
+    pub(crate) fn is_gone(&self, node: usize, now: u64) -> bool {
+        self.schedule.vanish.is_some_and(|(gone, at)| gone == node && now >= at)
+    }
+
+    /// When the node may send again, if its queue is full.
+    pub(crate) fn blocked_until(&self, node: usize, now: u64) -> Option<u64> {
+        let queued_ns = NODE_QUEUE_BYTES * self.links.ps_per_byte[node] / 1000;
+        let until = self.ports[node].up_free_ns.saturating_sub(queued_ns / 2);
+        (self.ports[node].up_free_ns > now + queued_ns).then_some(until)
+    }
+
+    /// A buffer for a frame.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&mut self, frame: Frame) {
+        self.spare.push(frame.bytes);
+        if let Some((_, bytes)) = frame.damage {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Takes a frame from a node.
+    pub(crate) fn send(&mut self, now: u64, from: usize, to: usize, bytes: Vec<u8>) {
+        self.tally.sent += 1;
+        let icrc = bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc));
+        self.digest =
+            (self.digest.rotate_left(5) ^ now ^ u64::from(icrc)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if self.rng.chance_ppm(self.number(Fault::Delay, now)) {
+            self.tally.delayed += 1;
+            let until = self.ports[from].up_free_ns.max(now) + self.rng.between(10_000, STILL_NS_MAX);
+            self.ports[from].up_free_ns = until;
+            self.tell(now, from, What::StandsStill { until_ns: until });
+        }
+        let port = &mut self.ports[from];
+        port.up_free_ns = port.up_free_ns.max(now) + serialisation_ns(&bytes, self.links.ps_per_byte[from]);
+        let at = port.up_free_ns + self.links.delay_ns[from];
+        let frame = Frame { bytes, to, from, damage: None, held_ns: 0 };
+        if self.rng.chance_ppm(self.number(Fault::Duplicate, now)) {
+            self.tally.duplicated += 1;
+            let mut bytes = self.buffer();
+            bytes.clone_from(&frame.bytes);
+            self.tell(now, from, What::Sent { to, frame: &bytes, duplicate: false });
+            self.depart(now, at, Frame { bytes, ..frame_like(&frame) });
+            self.tell(now, from, What::Sent { to, frame: &frame.bytes, duplicate: true });
+        } else {
+            self.tell(now, from, What::Sent { to, frame: &frame.bytes, duplicate: false });
+        }
+        self.depart(now, at, frame);
+    }
+
+    /// Lets chance at a frame that leaves a node and reaches the switch at `at`, if it does.
+    fn depart(&mut self, now: u64, at: u64, mut frame: Frame) {
+        if let Some(cause) = self.loss(now, &frame) {
+            return self.lose(now, frame, cause);
+        }
+        if self.rng.chance_ppm(self.number(Fault::Corrupt, now)) {
+            let whole = self.copy(&frame);
+            for _ in 0..self.rng.between(1, 3) {
+                let bit = self.rng.between(0, frame.bytes.len() as u64 * 8 - 1) as usize;
+                frame.bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            // The same bit twice is no damage.
+            if whole != frame.bytes {
+                frame.damage = Some((Cause::Corrupt, whole));
+            }
+        } else if self.rng.chance_ppm(self.number(Fault::Truncate, now)) {
+            let whole = self.copy(&frame);
+            frame.bytes.truncate(self.rng.between(1, whole.len() as u64 - 1) as usize);
+            frame.damage = Some((Cause::Truncate, whole));
+        }
+        if self.rng.chance_ppm(self.number(Fault::Reorder, now)) {
+            self.tally.reordered += 1;
+            frame.held_ns = self.rng.between(1, HELD_NS_MAX);
+        }
+        self.queue(at, Place::Switch, frame);
+    }
+
+    fn loss(&mut self, now: u64, frame: &Frame) -> Option<Cause> {
+        if self.rng.chance_ppm(self.number(Fault::Drop, now)) {
+            return Some(Cause::Drop);
+        }
+        if self.rng.chance_ppm(self.number(Fault::Burst, now)) {
+            self.ports[frame.from].bad_until_ns = now + self.rng.between(1_000, BAD_NS_MAX);
+        }
+        if self.ports[frame.from].bad_until_ns > now && self.is_faulty(now) && self.rng.chance(BAD_LOSS) {
+            return Some(Cause::Burst);
+        }
+        let kth = self.number(Fault::Kth, now);
+        if kth > 0
+            && let Some(packet) = frame::packet_of(&frame.bytes, self.links.v6)
+        {
+            let row = packet.row();
+            let counts = match self.kind {
+                Kind::Any => true,
+                Kind::Request => !row.is_response(),
+                Kind::Acknowledge => row.operation == Operation::Ack,
+                Kind::ReadResponse => row.operation == Operation::ReadResponse,
+                Kind::Ends => row.position.ends() && !row.is_response(),
+            };
+            if counts {
+                let seen = self.seen.entry((frame.to, packet.bth.dest_qp.value())).or_default();
+                *seen += 1;
+                return (*seen == kth).then_some(Cause::Kth);
+            }
+        }
+        None
+    }
+
+    fn copy(&mut self, frame: &Frame) -> Vec<u8> {
+        let mut copy = self.buffer();
+        copy.clone_from(&frame.bytes);
+        copy
+    }
+
+    /// A frame ends here.
+    pub(crate) fn lose(&mut self, now: u64, frame: Frame, cause: Cause) {
+        self.tally.lost[cause as usize] += 1;
+        self.tell(now, frame.to, What::Lost { from: frame.from, frame: &frame.bytes, cause });
+        self.give_back(frame);
+    }
+
+    /// When something happens in the network, or arrives.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// The next frame that has reached its node by `now`.
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<Frame> {
+        while self.next_ns()? <= now {
+            let Reverse((at, _, place, slot)) = self.heap.pop()?;
+            self.free.push(slot);
+            self.on_their_way -= 1;
+            let frame = self.frames[slot].take()?;
+            match place {
+                Place::Switch => self.switch(at, frame),
+                Place::Node if self.is_gone(frame.to, at) => self.lose(at, frame, Cause::Vanish),
+                Place::Node => return Some(frame),
+            }
+        }
+        None
+    }
+
+    /// From one port to another. Marking of congestion belongs here: what is queued is known before a frame is.
+    fn switch(&mut self, at: u64, frame: Frame) {
+        if let Some((side, [from_ns, to_ns])) = self.schedule.partition
+            && (from_ns..to_ns).contains(&at)
+            && (side >> frame.from ^ side >> frame.to) & 1 == 1
+        {
+            return self.lose(at, frame, Cause::Partition);
+        }
+        let ps_per_byte = self.links.ps_per_byte[frame.to];
+        let queued_ns = self.ports[frame.to].down_free_ns.saturating_sub(at);
+        let is_short = self.number(Fault::FullRing, at) > 0;
+        if is_short && queued_ns * 1000 > self.links.queue_bytes * ps_per_byte {
+            return self.lose(at, frame, Cause::FullQueue);
+        }
+        let port = &mut self.ports[frame.to];
+        port.down_free_ns = port.down_free_ns.max(at) + serialisation_ns(&frame.bytes, ps_per_byte);
+        let arrives = port.down_free_ns + self.links.delay_ns[frame.to] + frame.held_ns;
+        self.queue(arrives, Place::Node, frame);
+    }
+
+    fn queue(&mut self, at: u64, place: Place, frame: Frame) {
+        let slot = self.free.pop().unwrap_or(self.frames.len());
+        if slot == self.frames.len() {
+            self.frames.push(None);
+        }
+        self.frames[slot] = Some(frame);
+        self.order += 1;
+        self.on_their_way += 1;
+        self.heap.push(Reverse((at, self.order, place, slot)));
+    }
+
+    /// Nothing came from nowhere and nothing went there; `in_rings` frames have arrived and were not looked at yet.
+    pub(crate) fn check_conservation(&self, in_rings: u64) -> Checked {
+        let Tally { sent, duplicated, delivered, .. } = self.tally;
+        let lost = self.tally.lost_in_all();
+        let flying = self.on_their_way + in_rings;
+        ensure!(
+            sent + duplicated == delivered + lost + flying,
+            Frames,
+            "{sent} frames sent and {duplicated} duplicated, but {delivered} delivered, {lost} lost and {flying} on their way"
+        );
+        Ok(())
+    }
+
+    /// Shows what happens to whoever watches.
+    pub(crate) fn tell(&mut self, at_ns: u64, node: usize, what: What<'_>) {
+        if let Some(watch) = &mut self.watch {
+            watch(&Sight { at_ns, node, what });
+        }
+    }
+}
+
+fn frame_like(frame: &Frame) -> Frame {
+    Frame { bytes: Vec::new(), to: frame.to, from: frame.from, damage: None, held_ns: 0 }
+}
+
+/// Preamble, FCS and the gap between frames take time as well (IEEE 802.3).
+fn serialisation_ns(bytes: &[u8], ps_per_byte: u64) -> u64 {
+    (bytes.len() as u64 + 24).max(84) * ps_per_byte / 1000
+}

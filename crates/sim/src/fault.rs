@@ -1,0 +1,294 @@
+//! What can go wrong in a run: a random subset of the faults (swarm testing), or those that the user names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::rng::Rng;
+
+/// What a fault's number means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unit {
+    /// Frames in a million: the most that is drawn, the most that may be asked for.
+    Rate(u32, u32),
+    /// A number from 1 on.
+    Count(u32, u32),
+    /// None.
+    Nothing,
+}
+
+macro_rules! faults {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $unit:expr;)*) => {
+        /// One thing that can go wrong.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Fault {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Fault {
+            /// All of them; `as usize` is the index.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// As it is written in a list.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            const fn unit(self) -> Unit {
+                match self { $(Self::$variant => $unit,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// Frames are lost by chance.
+    Drop = "drop", Unit::Rate(50_000, 100_000);
+    /// The k-th frame of one kind (requests, acknowledgements, answers ...) to each queue pair is lost.
+    Kth = "kth", Unit::Count(24, 1_000_000);
+    /// A link loses most of what it carries for some microseconds; the number is how often that begins.
+    Burst = "burst", Unit::Rate(5_000, 20_000);
+    /// Frames arrive twice.
+    Duplicate = "duplicate", Unit::Rate(50_000, 100_000);
+    /// Frames are held back and overtaken.
+    Reorder = "reorder", Unit::Rate(100_000, 200_000);
+    /// A link stands still for up to a millisecond; the number is how often.
+    Delay = "delay", Unit::Rate(3_000, 10_000);
+    /// Bits flip.
+    Corrupt = "corrupt", Unit::Rate(20_000, 100_000);
+    /// Frames are cut.
+    Truncate = "truncate", Unit::Rate(20_000, 100_000);
+    /// No frame gets from one set of nodes to the other, for a while.
+    Partition = "partition", Unit::Nothing;
+    /// A node falls silent for good.
+    Vanish = "vanish", Unit::Nothing;
+    /// Applications post their receives late.
+    Rnr = "rnr", Unit::Nothing;
+    /// Queues of the switch and rings of the nodes are short.
+    FullRing = "full-ring", Unit::Nothing;
+    /// Nodes have no buffers for what arrives, from time to time.
+    EmptyPool = "empty-pool", Unit::Nothing;
+}
+
+impl Fault {
+    fn draw(self, rng: &mut Rng) -> u32 {
+        let number = rng.next();
+        match self.unit() {
+            // Small rates as often as large ones.
+            Unit::Rate(max, _) => 1 + ((number % u64::from(max)) >> ((number >> 32) % 8)) as u32,
+            Unit::Count(max, _) => 1 + (number % u64::from(max)) as u32,
+            Unit::Nothing => 1,
+        }
+    }
+
+    /// The number of `drop=1.5%` or `kth=7`.
+    fn parse(self, text: &str) -> Option<u32> {
+        match self.unit() {
+            Unit::Rate(_, max) => {
+                let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+                let ppm = (percent * 10_000.0).round();
+                (ppm >= 1.0 && ppm <= f64::from(max)).then_some(ppm as u32)
+            }
+            Unit::Count(_, max) => text.parse().ok().filter(|count| (1..=max).contains(count)),
+            Unit::Nothing => None,
+        }
+    }
+
+    /// What may stand behind `=`, for people.
+    fn range(self) -> String {
+        match self.unit() {
+            Unit::Rate(_, max) => format!("0.0001% to {}%", f64::from(max) / 10_000.0),
+            Unit::Count(_, max) => format!("1 to {max}"),
+            Unit::Nothing => "nothing".to_owned(),
+        }
+    }
+}
+
+/// The faults of a run, each with its number.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Faults {
+    /// 0 if it does not happen.
+    numbers: [u32; Fault::ALL.len()],
+}
+
+impl Faults {
+    /// A random subset, so that some runs are calm and some brutal.
+    pub(crate) fn swarm(rng: &mut Rng) -> Self {
+        let mut faults = Self::default();
+        // How likely each is differs from run to run, else calm runs were rare.
+        let likely = rng.pick(&[0, 100, 300, 500, 500]);
+        for &fault in Fault::ALL {
+            let number = fault.draw(rng);
+            // A node that is gone ends what the others were to show.
+            let likely = if fault == Fault::Vanish { likely / 3 } else { likely };
+            if rng.chance(likely) {
+                faults.numbers[fault as usize] = number;
+            }
+        }
+        faults
+    }
+
+    /// Whether it happens at all.
+    #[must_use]
+    pub fn has(&self, fault: Fault) -> bool {
+        self.number(fault) > 0
+    }
+
+    /// Its number: frames in a million, or which.
+    #[must_use]
+    pub fn number(&self, fault: Fault) -> u64 {
+        u64::from(self.numbers[fault as usize])
+    }
+
+    /// Whether nothing goes wrong but what is named.
+    pub(crate) fn only(&self, named: &[Fault]) -> bool {
+        Fault::ALL.iter().all(|fault| named.contains(fault) || !self.has(*fault))
+    }
+}
+
+/// As [`FaultList`] reads it.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        for fault in Fault::ALL.iter().filter(|fault| self.has(**fault)) {
+            let number = self.numbers[*fault as usize];
+            write!(f, "{comma}{}", fault.name())?;
+            match fault.unit() {
+                Unit::Rate(..) => write!(f, "={}%", f64::from(number) / 10_000.0)?,
+                Unit::Count(..) => write!(f, "={number}")?,
+                Unit::Nothing => {}
+            }
+            comma = ",";
+        }
+        if comma.is_empty() { f.write_str("none") } else { Ok(()) }
+    }
+}
+
+/// Faults as the user names them: `drop=1%,kth=7,burst`. Numbers that are left out are drawn; `none` is the empty list.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FaultList(Vec<(Fault, Option<u32>)>);
+
+impl FaultList {
+    /// With the numbers that the seed gives to those without.
+    pub(crate) fn resolve(&self, rng: &mut Rng) -> Faults {
+        let mut faults = Faults::default();
+        for &fault in Fault::ALL {
+            let drawn = fault.draw(rng);
+            if let Some((_, number)) = self.0.iter().find(|(named, _)| *named == fault) {
+                faults.numbers[fault as usize] = number.unwrap_or(drawn);
+            }
+        }
+        faults
+    }
+}
+
+impl From<Faults> for FaultList {
+    fn from(faults: Faults) -> Self {
+        let numbers = Fault::ALL.iter().zip(faults.numbers);
+        Self(numbers.filter(|(_, n)| *n > 0).map(|(fault, n)| (*fault, Some(n))).collect())
+    }
+}
+
+/// Why a list of faults makes no sense.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FaultListError {
+    /// There is no such fault.
+    Unknown(String),
+    /// The number is missing its unit, or out of range.
+    Number(Fault, String),
+    /// It is named twice.
+    Twice(Fault),
+}
+
+impl fmt::Display for FaultListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(word) => {
+                let names: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+                write!(f, "no fault is called '{word}'; there are: {}, or none", names.join(", "))
+            }
+            Self::Number(fault, text) => {
+                write!(f, "'{text}' is no number of {}: {}", fault.name(), fault.range())
+            }
+            Self::Twice(fault) => write!(f, "{} is named twice", fault.name()),
+        }
+    }
+}
+
+impl std::error::Error for FaultListError {}
+
+impl FromStr for FaultList {
+    type Err = FaultListError;
+
+    fn from_str(text: &str) -> Result<Self, FaultListError> {
+        let mut list = Vec::new();
+        if text.trim() == "none" {
+            return Ok(Self(list));
+        }
+        for word in text.split(',').map(str::trim) {
+            let (name, number) = match word.split_once('=') {
+                Some((name, number)) => (name.trim(), Some(number.trim())),
+                None => (word, None),
+            };
+            let fault = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
+            let fault = fault.ok_or_else(|| FaultListError::Unknown(name.to_owned()))?;
+            if list.iter().any(|(named, _)| *named == fault) {
+                return Err(FaultListError::Twice(fault));
+            }
+            let wrong = |text: &str| FaultListError::Number(fault, text.to_owned());
+            let number = number.map(|text| fault.parse(text).ok_or_else(|| wrong(text))).transpose()?;
+            list.push((fault, number));
+        }
+        Ok(Self(list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_and_shown() {
+        let list: FaultList = "drop=1%,kth=7,burst".parse().unwrap();
+        let faults = list.resolve(&mut Rng(1));
+        assert_eq!((faults.number(Fault::Drop), faults.number(Fault::Kth)), (10_000, 7));
+        assert!(faults.has(Fault::Burst) && !faults.has(Fault::Vanish));
+        assert!(faults.to_string().starts_with("drop=1%,kth=7,burst="), "{faults}");
+        assert_eq!(FaultList::from_str("none").unwrap().resolve(&mut Rng(1)), Faults::default());
+        assert_eq!(Faults::default().to_string(), "none");
+    }
+
+    /// The line that replays a run names what was drawn.
+    #[test]
+    fn what_is_shown_gives_the_same_faults() {
+        let mut seen = [false; Fault::ALL.len()];
+        for seed in 0..500 {
+            let faults = Faults::swarm(&mut Rng(seed));
+            let list: FaultList = faults.to_string().parse().unwrap();
+            assert_eq!(list.resolve(&mut Rng(!seed)), faults, "{faults}");
+            assert_eq!(FaultList::from(faults).resolve(&mut Rng(!seed)), faults);
+            for &fault in Fault::ALL {
+                seen[fault as usize] |= faults.has(fault);
+            }
+        }
+        assert_eq!(seen, [true; Fault::ALL.len()]);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_there_is() {
+        for (text, says) in [
+            ("drip", "no fault is called 'drip'; there are: drop, kth"),
+            ("", "no fault is called ''"),
+            ("drop=1", "'1' is no number of drop: 0.0001% to 10%"),
+            ("drop=0%", "'0%'"),
+            ("drop=11%", "'11%'"),
+            ("drop=NaN%", "'NaN%'"),
+            ("kth=0", "1 to 1000000"),
+            ("vanish=1", "nothing"),
+            ("burst,burst", "burst is named twice"),
+        ] {
+            let error = FaultList::from_str(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A queue pair with what belongs to it: its memory, its shared receive queue, its place in the fabric.
+
+use std::cell::RefCell;
+
+use transport::{
+    Access, AddressVector, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
+    RecvQueue, RecvWr, SendWr, VerbsError,
+};
+use wire::{Gid, Psn, QKey, Qpn};
+
+use crate::memory::SimMemory;
+
+/// The key of all datagrams.
+pub(crate) const Q_KEY: QKey = QKey(0x1357_9bdf);
+/// Times a requester asks again: as often as it can say.
+pub(crate) const RETRY_CNT: u8 = 7;
+
+/// A queue pair and its memory.
+pub(crate) struct QueuePair {
+    pub(crate) qp: Qp,
+    pub(crate) srq: Option<RecvQueue>,
+    pub(crate) memory: SimMemory,
+}
+
+/// Attributes drawn for a queue pair, and who its peer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) mtu: PathMtu,
+    pub(crate) sq_psn: u32,
+    pub(crate) rq_psn: u32,
+    pub(crate) rd_atomic: u8,
+    pub(crate) timeout: u8,
+    pub(crate) min_rnr_timer: u8,
+    /// Address and number; of datagrams nobody's.
+    pub(crate) peer: (Gid, Qpn),
+}
+
+/// Sizes and habits drawn for a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) depth: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_inline: u32,
+    pub(crate) srq: bool,
+    pub(crate) equal_writes: bool,
+}
+
+impl QueuePair {
+    /// In state RTS.
+    pub(crate) fn new(
+        ty: QpType,
+        memory: SimMemory,
+        sizes: Sizes,
+        attributes: &Attributes,
+    ) -> Result<Self, VerbsError> {
+        let config = QpConfig {
+            qpn: memory.qpn,
+            ty,
+            pd: memory.pd,
+            cap: QpCap {
+                max_send_wr: sizes.depth,
+                max_recv_wr: sizes.depth,
+                max_send_sge: sizes.max_sge,
+                max_recv_sge: 2,
+                max_inline_data: sizes.max_inline,
+            },
+            sq_sig_all: false,
+            srq: sizes.srq,
+            max_path_mtu: PathMtu::M4096,
+            equal_writes: sizes.equal_writes,
+        };
+        let mut qp = Qp::new(config)?;
+        connect(&mut qp, ty, attributes)?;
+        let srq = if sizes.srq { Some(RecvQueue::new(sizes.depth, 2)?) } else { None };
+        Ok(Self { qp, srq, memory })
+    }
+
+    pub(crate) fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        self.qp.post_send(wr, &self.memory)
+    }
+
+    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        match &mut self.srq {
+            Some(srq) => srq.post(wr),
+            None => self.qp.post_recv(wr),
+        }
+    }
+}
+
+/// Memory with nothing granted but these two regions and keys.
+pub(crate) fn memory(pd: u32, qpn: Qpn, local: &[u8], remote: &[u8], keys: &[u32]) -> SimMemory {
+    SimMemory {
+        pd: transport::PdId(pd),
+        qpn,
+        local: RefCell::new(local.to_vec()),
+        remote: RefCell::new(remote.to_vec()),
+        keys: RefCell::new(keys.iter().copied().collect()),
+    }
+}
+
+/// Takes a queue pair from RESET to RTS.
+fn connect(qp: &mut Qp, ty: QpType, attributes: &Attributes) -> Result<(), VerbsError> {
+    use QpAttrMask as M;
+    let Attributes { mtu, sq_psn, rq_psn, rd_atomic, timeout, min_rnr_timer, peer: (dgid, dest_qp) } =
+        *attributes;
+    let attr = QpAttr {
+        path_mtu: mtu,
+        q_key: Q_KEY,
+        rq_psn: Psn::new(rq_psn),
+        sq_psn: Psn::new(sq_psn),
+        dest_qp,
+        access: Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL,
+        av: AddressVector { dgid, ..AddressVector::default() },
+        port_num: 1,
+        max_rd_atomic: rd_atomic,
+        max_dest_rd_atomic: rd_atomic,
+        min_rnr_timer,
+        timeout,
+        retry_cnt: RETRY_CNT,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    };
+    let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let masks = match ty {
+        QpType::Rc => [
+            M::ACCESS_FLAGS,
+            path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+        ],
+        QpType::Uc => [M::ACCESS_FLAGS, path, M::SQ_PSN],
+        QpType::Ud | QpType::Gsi => [M::QKEY, M::empty(), M::SQ_PSN],
+    };
+    let [init, rtr, rts] = masks;
+    for (state, mask) in
+        [(QpState::Init, init | M::PKEY_INDEX | M::PORT), (QpState::Rtr, rtr), (QpState::Rts, rts)]
+    {
+        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Drawing a run from its seed: nodes, links, queue pairs, what they do, and when things go wrong.
+
+use transport::{PathMtu, QpType, ReorderBuffer, VerbsError};
+use wire::{Gid, Qpn};
+
+use crate::Options;
+use crate::fabric::{Links, Schedule};
+use crate::fault::{Fault, Faults};
+use crate::frame;
+use crate::node::{App, Endpoint, Node};
+use crate::plan::{self, Half};
+use crate::queue_pair::{self, Attributes, QueuePair, Sizes};
+use crate::reliable::Reliable;
+use crate::rng::Rng;
+use crate::unreliable::{self, Unreliable};
+
+/// Queue pair numbers of every node begin here.
+pub(crate) const QPN_BASE: u32 = 0x100;
+/// Nodes that a fabric can have.
+pub const NODES_MIN: usize = 2;
+/// Nodes that a fabric can have.
+pub const NODES_MAX: usize = 64;
+
+/// Purposes of random numbers.
+const TOPOLOGY: u64 = 1;
+const FAULTS: u64 = 2;
+const LINKS: u64 = 3;
+const SCHEDULE: u64 = 4;
+const WORK: u64 = 5;
+pub(crate) const PACE: u64 = 6;
+pub(crate) const CHANCE: u64 = 7;
+
+/// A drawn run.
+pub(crate) struct Setup {
+    pub(crate) faults: Faults,
+    pub(crate) links: Links,
+    pub(crate) schedule: Schedule,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// Address and number of each.
+    pub(crate) paths: Vec<(Gid, Qpn)>,
+}
+
+impl Setup {
+    /// Draws it.
+    pub(crate) fn draw(options: &Options) -> Result<Self, VerbsError> {
+        let seed = options.seed;
+        let mut rng = Rng::stream(seed, TOPOLOGY);
+        // Two nodes show most of what there is; large fabrics cost as much as a hundred of those.
+        let drawn = match rng.between(0, 99) {
+            0..=59 => 2,
+            60..=89 => rng.between(3, 5),
+            90..=97 => rng.between(6, 16),
+            _ => rng.between(17, NODES_MAX as u64),
+        } as usize;
+        let count = options.nodes.map_or(drawn, |nodes| nodes.clamp(NODES_MIN, NODES_MAX));
+        let mut fault_rng = Rng::stream(seed, FAULTS);
+        let faults = match &options.faults {
+            Some(list) => list.resolve(&mut fault_rng),
+            None => Faults::swarm(&mut fault_rng),
+        };
+        let links = draw_links(count, &mut Rng::stream(seed, LINKS));
+        let nodes = (0..count).map(|_| Node::new(draw_reorder(&mut rng), &mut rng)).collect();
+        let mut setup = Self {
+            faults,
+            schedule: draw_schedule(count, &faults, &mut Rng::stream(seed, SCHEDULE)),
+            links,
+            nodes,
+            endpoints: Vec::new(),
+            paths: Vec::new(),
+        };
+        setup.draw_queue_pairs(&mut rng, &mut Rng::stream(seed, WORK))?;
+        Ok(setup)
+    }
+
+    fn draw_queue_pairs(&mut self, rng: &mut Rng, work: &mut Rng) -> Result<(), VerbsError> {
+        let nodes = self.nodes.len() as u64;
+        let reliable = rng.between(1, nodes + nodes / 2);
+        for _ in 0..reliable {
+            let ends = self.two_nodes(rng);
+            self.add_reliable(ends, reliable as usize, work)?;
+        }
+        if rng.chance(300) {
+            for _ in 0..rng.between(1, 1 + nodes / 4) {
+                let ends = self.two_nodes(rng);
+                self.add_unreliable(ends, work)?;
+            }
+        }
+        if rng.chance(300) {
+            let others = rng.between(1, (nodes - 1).min(6));
+            let first = rng.between(0, nodes - 1);
+            self.add_datagrams((0..=others).map(|i| ((first + i) % nodes) as usize).collect(), work)?;
+        }
+        Ok(())
+    }
+
+    fn two_nodes(&self, rng: &mut Rng) -> [usize; 2] {
+        let nodes = self.nodes.len() as u64;
+        let first = rng.between(0, nodes - 1);
+        let second = (first + rng.between(1, nodes - 1)) % nodes;
+        [first as usize, second as usize]
+    }
+
+    /// The number that the next queue pair of a node gets, were `before` others made first.
+    fn next_qpn(&self, node: usize, before: usize) -> Qpn {
+        Qpn::new(QPN_BASE + (self.nodes[node].endpoints.len() + before) as u32)
+    }
+
+    fn add_reliable(&mut self, ends: [usize; 2], share: usize, rng: &mut Rng) -> Result<(), VerbsError> {
+        let mtu = rng.pick(&PathMtu::ALL);
+        let bytes = rng.pick(&[4 << 10, 64 << 10, 512 << 10]) * (mtu.bytes() / 256).min(2);
+        let ops: usize = rng.pick(&[1, 5, 20, 60]);
+        let shape = plan::Shape {
+            mtu: mtu.bytes(),
+            max_sge: rng.between(1, 5) as usize,
+            max_inline: rng.pick(&[0, 16, 64, 256]),
+            // A fabric of many connections does no more than one of few.
+            ops: (ops / share.div_ceil(4)).max(1),
+            bytes: (bytes / share).max(4 << 10),
+            fences: rng.pick(&[0, 0, 100]),
+        };
+        let mut halves = [Half::default(), Half::default()];
+        let [a, b] = &mut halves;
+        plan::draw(a, b, &shape, 0x10_0000, rng);
+        if rng.chance(700) {
+            plan::draw(b, a, &shape, 0x20_0000, rng);
+        }
+        for half in &mut halves {
+            half.local.extend_from_slice(&[0x5a; 32]);
+            half.remote.extend_from_slice(&[0x5a; 32]);
+            half.local_after = half.local.clone();
+            half.remote_after = half.remote.clone();
+        }
+        let [a, b] = &mut halves;
+        plan::apply(a, b);
+        plan::apply(b, a);
+        let psn = draw_psns(rng);
+        let (rd_atomic, timeout) = (rng.pick(&[1, 2, 4, 16]), rng.between(10, 13) as u8);
+        let (min_rnr_timer, depth) = (rng.between(1, 8) as u8, rng.pick(&[1, 4, 64]));
+        let sizes = Sizes {
+            depth,
+            max_sge: shape.max_sge as u32,
+            max_inline: shape.max_inline as u32,
+            srq: false,
+            equal_writes: false,
+        };
+        let flow_window = rng.pick(&[usize::MAX, usize::MAX, 1, 7, 64]);
+        let paths = self.paths_of(ends);
+        for (side, half) in halves.into_iter().enumerate() {
+            let sizes = Sizes { srq: rng.chance(250), equal_writes: rng.chance(500), ..sizes };
+            let attributes = Attributes {
+                mtu,
+                sq_psn: psn[side],
+                rq_psn: psn[1 - side],
+                rd_atomic,
+                timeout,
+                min_rnr_timer,
+                peer: paths[1 - side],
+            };
+            let pd = self.endpoints.len() as u32 + 1;
+            let memory = queue_pair::memory(pd, paths[side].1, &half.local, &half.remote, &half.keys);
+            let queue = QueuePair::new(QpType::Rc, memory, sizes, &attributes)?;
+            let app = App::Reliable(Box::new(Reliable::new(half)));
+            self.add(ends[side], queue, app, psn[side], flow_window, Some(side));
+        }
+        Ok(())
+    }
+
+    fn add_unreliable(&mut self, ends: [usize; 2], rng: &mut Rng) -> Result<(), VerbsError> {
+        let mtu = rng.pick(&PathMtu::ALL);
+        let shape = unreliable::Shape::new(false, mtu, rng.between(1, 30) as usize);
+        let mut remotes = [Vec::new(), Vec::new()];
+        let [of_a, of_b] = &mut remotes;
+        let first = self.endpoints.len();
+        let apps =
+            [Unreliable::draw(shape, &[first + 1], of_b, rng), Unreliable::draw(shape, &[first], of_a, rng)];
+        let psn = draw_psns(rng);
+        let paths = self.paths_of(ends);
+        for (side, (mut app, mut remote)) in apps.into_iter().zip(remotes).enumerate() {
+            remote.resize(remote.len() + 16, 0x5a);
+            app.remote = remote;
+            let attributes = Attributes {
+                mtu,
+                sq_psn: psn[side],
+                rq_psn: psn[1 - side],
+                rd_atomic: 0,
+                timeout: 0,
+                min_rnr_timer: 0,
+                peer: paths[1 - side],
+            };
+            self.add_without_acks(ends[side], QpType::Uc, app, &attributes, Some(side), rng)?;
+        }
+        Ok(())
+    }
+
+    fn add_datagrams(&mut self, on: Vec<usize>, rng: &mut Rng) -> Result<(), VerbsError> {
+        let first = self.endpoints.len();
+        let all: Vec<usize> = (first..first + on.len()).collect();
+        for (index, node) in on.into_iter().enumerate() {
+            let others: Vec<usize> = all.iter().copied().filter(|other| *other != first + index).collect();
+            let shape = unreliable::Shape::new(true, PathMtu::M4096, rng.between(1, 20) as usize);
+            let app = Unreliable::draw(shape, &others, &mut Vec::new(), rng);
+            let [sq_psn, _] = draw_psns(rng);
+            let attributes = Attributes {
+                mtu: PathMtu::M4096,
+                sq_psn,
+                rq_psn: 0,
+                rd_atomic: 0,
+                timeout: 0,
+                min_rnr_timer: 0,
+                peer: (Gid::ZERO, Qpn::new(0)),
+            };
+            self.add_without_acks(node, QpType::Ud, app, &attributes, None, rng)?;
+        }
+        Ok(())
+    }
+
+    fn add_without_acks(
+        &mut self,
+        node: usize,
+        ty: QpType,
+        app: Unreliable,
+        attributes: &Attributes,
+        side: Option<usize>,
+        rng: &mut Rng,
+    ) -> Result<(), VerbsError> {
+        let (srq, depth) = (rng.chance(250), rng.pick(&[1, 4, 64]));
+        let sizes = Sizes { depth, max_sge: 1, max_inline: 0, srq, equal_writes: false };
+        let pd = self.endpoints.len() as u32 + 1;
+        let memory = queue_pair::memory(pd, self.next_qpn(node, 0), &app.local, &app.remote, &[]);
+        let queue = QueuePair::new(ty, memory, sizes, attributes)?;
+        self.add(node, queue, App::Unreliable(Box::new(app)), attributes.sq_psn, usize::MAX, side);
+        Ok(())
+    }
+
+    /// Address and number of two queue pairs that are made next.
+    fn paths_of(&self, ends: [usize; 2]) -> [(Gid, Qpn); 2] {
+        ends.map(|node| (frame::address(node, self.links.v6).into(), self.next_qpn(node, 0)))
+    }
+
+    /// `side` is 0 or 1 of a connected pair; the second one follows the first.
+    fn add(
+        &mut self,
+        node: usize,
+        queue: QueuePair,
+        app: App,
+        sq_psn: u32,
+        flow_window: usize,
+        side: Option<usize>,
+    ) {
+        let index = self.endpoints.len();
+        let peer = side.map(|side| if side == 0 { index + 1 } else { index - 1 });
+        self.paths.push((frame::address(node, self.links.v6).into(), queue.qp.qpn()));
+        self.nodes[node].endpoints.push(index);
+        self.endpoints.push(Endpoint {
+            node,
+            peer,
+            queue,
+            app,
+            sq_psn: wire::Psn::new(sq_psn),
+            flow_window,
+            next_turn_ns: 0,
+            touched: false,
+        });
+    }
+}
+
+/// What a node does with packets behind a gap: hardware and rxe keep nothing.
+fn draw_reorder(rng: &mut Rng) -> ReorderBuffer {
+    let goes_back = rng.chance(250);
+    if goes_back { ReorderBuffer::none() } else { ReorderBuffer::new(PathMtu::M4096) }
+}
+
+/// Half of them about to wrap around.
+fn draw_psns(rng: &mut Rng) -> [u32; 2] {
+    [0, 1].map(|_| {
+        if rng.chance(500) { 0xff_ffff - rng.between(0, 300) as u32 } else { rng.next() as u32 & 0xff_ffff }
+    })
+}
+
+fn draw_links(nodes: usize, rng: &mut Rng) -> Links {
+    // 100, 40, 25 and 10 Gb/s.
+    let rates = [80, 200, 320, 800];
+    Links {
+        v6: rng.chance(300),
+        queue_bytes: rng.between(4 << 10, 64 << 10),
+        ps_per_byte: (0..nodes).map(|_| rng.pick(&rates)).collect(),
+        delay_ns: (0..nodes).map(|_| rng.between(100, 20_000)).collect(),
+    }
+}
+
+fn draw_schedule(nodes: usize, faults: &Faults, rng: &mut Rng) -> Schedule {
+    let heal_ns = rng.pick(&[1_000_000, 10_000_000, 100_000_000, 1_000_000_000]);
+    let partition = {
+        // Neither side is empty, and it ends before a requester that was unlucky otherwise gives up.
+        let side = (0..nodes).fold(1, |side, node| side | u64::from(node > 1 && rng.chance(500)) << node);
+        let from_ns = rng.between(0, 2_000_000);
+        let to_ns = (from_ns + rng.between(10_000, 8_000_000)).min(heal_ns);
+        (side, [from_ns, to_ns])
+    };
+    let vanish = (rng.between(0, nodes as u64 - 1) as usize, rng.between(0, 3_000_000));
+    Schedule {
+        heal_ns,
+        partition: faults.has(Fault::Partition).then_some(partition),
+        vanish: faults.has(Fault::Vanish).then_some(vanish),
+    }
+}

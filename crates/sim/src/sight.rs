@@ -1,0 +1,121 @@
+//! What somebody who watches a run gets to see.
+
+use std::fmt;
+
+use transport::{AsyncEventKind, Wc, WcStatus};
+use wire::{DropReason, Packet};
+
+use crate::fabric::Cause;
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    /// Virtual time, in nanoseconds.
+    pub at_ns: u64,
+    /// The node where it happened; of a lost frame, the one that it was for.
+    pub node: usize,
+    /// What it was.
+    pub what: What<'a>,
+}
+
+/// What can be seen.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum What<'a> {
+    /// A frame leaves.
+    Sent {
+        /// For this node.
+        to: usize,
+        /// From the Ethernet header to the ICRC.
+        frame: &'a [u8],
+        /// The network makes it.
+        duplicate: bool,
+    },
+    /// A frame is lost.
+    Lost {
+        /// Sent by this node.
+        from: usize,
+        /// As it was when it was lost.
+        frame: &'a [u8],
+        /// Why.
+        cause: Cause,
+    },
+    /// A frame reaches its queue pair.
+    Delivered {
+        /// What it carries.
+        packet: Packet<'a>,
+        /// The queue pair had no use for it.
+        refused: Option<DropReason>,
+    },
+    /// A link sends nothing until then.
+    StandsStill {
+        /// Virtual time.
+        until_ns: u64,
+    },
+    /// A work request is complete.
+    Completed {
+        /// The completion.
+        wc: Wc,
+        /// It is that of a receive.
+        is_receive: bool,
+    },
+    /// An asynchronous event of a queue pair.
+    Event {
+        /// Its number.
+        qpn: u32,
+        /// Which.
+        kind: AsyncEventKind,
+    },
+    /// Nobody hears of this node any more.
+    Vanished,
+    /// Some nodes are cut off from the others; a bit each.
+    Parted(u64),
+    /// Everything that can be mended is.
+    Healed,
+}
+
+impl fmt::Display for Sight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at_ns, node, what } = self;
+        write!(f, "{:>4}.{:06} ms  node {node:<2}  ", at_ns / 1_000_000, at_ns % 1_000_000)?;
+        match what {
+            What::Sent { to, frame, duplicate } => {
+                let how = if *duplicate { "again, by the network, " } else { "" };
+                write!(f, "sends {how}to node {to}: {}", Shown(frame))
+            }
+            What::Lost { from, frame, cause } => {
+                write!(f, "does not get ({}) from node {from}: {}", cause.name(), Shown(frame))
+            }
+            What::Delivered { packet, refused: None } => write!(f, "takes {packet}"),
+            What::Delivered { packet, refused: Some(reason) } => write!(f, "ignores ({reason}) {packet}"),
+            What::StandsStill { until_ns } => {
+                write!(f, "sends nothing for {} us", until_ns.saturating_sub(*at_ns) / 1000)
+            }
+            What::Completed { wc, is_receive } => {
+                let queue = if *is_receive { "receive" } else { "send" };
+                let (qpn, id, status) = (wc.qp_num, wc.wr_id, wc.status);
+                if status == WcStatus::Success {
+                    write!(f, "QP {qpn:#x} completes {queue} {id}: {:?}, {} bytes", wc.opcode, wc.byte_len)
+                } else {
+                    write!(f, "QP {qpn:#x} completes {queue} {id}: {status:?}")
+                }
+            }
+            What::Event { qpn, kind } => write!(f, "QP {qpn:#x}: event {kind:?}"),
+            What::Vanished => f.write_str("falls silent"),
+            What::Parted(nodes) => write!(f, "the nodes {nodes:#b} are cut off from the others"),
+            What::Healed => f.write_str("the network is whole again"),
+        }
+    }
+}
+
+/// The packet in a frame, or what is left of it.
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match crate::frame::packet_anyhow(self.0) {
+            Some(packet) => packet.fmt(f),
+            None => write!(f, "{} bytes, damaged", self.0.len()),
+        }
+    }
+}
