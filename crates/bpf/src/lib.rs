@@ -21,6 +21,7 @@ mod xdp;
 #[cfg(feature = "object")]
 pub mod object;
 pub mod recipe;
+pub mod vet;
 pub mod vm;
 
 pub use asm::{Asm, AsmError, Function, Label};

@@ -85,7 +85,7 @@ impl OwnedPacket {
     pub(crate) fn train(&self) -> RxTrain<'_> {
         let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
-        RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, ip_id: None, bytes, queue }
+        RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
     }
 }
 

@@ -23,7 +23,25 @@ impl Program {
     }
 }
 
+/// One instruction.
+struct Line<'a>(Listing<'a>, usize);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match decode(&self.0.program.slots, self.1) {
+            Ok(insn) => self.0.insn(f, self.1, insn),
+            Err(error) => write!(f, "?? {:?}", error.kind),
+        }
+    }
+}
+
 impl Listing<'_> {
+    /// The instruction at `slot` alone.
+    #[must_use]
+    pub fn line(&self, slot: usize) -> String {
+        Line(*self, slot).to_string()
+    }
+
     fn function_at(&self, slot: usize) -> Option<String> {
         let btf = self.program.btf.as_ref()?;
         let info = btf.func_info.iter().find(|info| info.slot as usize == slot)?;

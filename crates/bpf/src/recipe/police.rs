@@ -1,6 +1,7 @@
 //! Who may send, and how fast: by source address.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use super::emit::Emit;
 use super::{RecipeError, Select, frame};
@@ -83,13 +84,17 @@ impl Police {
     /// Fixed point of the price: nanoseconds for 2^20 bytes. With the largest packet (64 KiB) and the lowest rate
     /// the product still fits into 64 bits.
     const SHIFT: i32 = 20;
+    /// What [`bytes_per_s`](Police::bytes_per_s) can be.
+    pub const RATES: RangeInclusive<u64> = 1024..=1_000_000_000_000;
+    /// What [`burst_bytes`](Police::burst_bytes) can be.
+    pub const BURSTS: RangeInclusive<u64> = 1..=1 << 30;
 
     pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         select.require_source("policing")?;
-        if !(1024..=1_000_000_000_000).contains(&self.bytes_per_s) {
+        if !Self::RATES.contains(&self.bytes_per_s) {
             return Err(RecipeError::Range("the rate"));
         }
-        if !(1..=1 << 30).contains(&self.burst_bytes) {
+        if !Self::BURSTS.contains(&self.burst_bytes) {
             return Err(RecipeError::Range("the burst"));
         }
         if self.entries == 0 {

@@ -82,15 +82,20 @@ impl SampleHeader {
 }
 
 impl Sample {
+    /// Most bytes copied of a packet.
+    pub const SNAP_MAX: u16 = 16384;
+    /// Least bytes of the ring: a page.
+    pub const RING_MIN: u32 = 4096;
+
     pub(super) fn emit(&self, emit: &mut Emit) -> Result<(), RecipeError> {
         let record_len = SampleHeader::LEN as i32 + i32::from(self.snap_len);
-        if !(1..=16384).contains(&self.snap_len) {
+        if !(1..=Self::SNAP_MAX).contains(&self.snap_len) {
             return Err(RecipeError::Range("the snap length"));
         }
         let every = i32::try_from(self.every).ok().filter(|&every| every > 0);
         let every = every.ok_or(RecipeError::Range("the sampling interval"))?;
         let fits = self.ring_bytes.is_power_of_two()
-            && self.ring_bytes >= 4096
+            && self.ring_bytes >= Self::RING_MIN
             && i64::from(self.ring_bytes) >= 2 * i64::from(record_len);
         if !fits {
             return Err(RecipeError::Range("the size of the sample ring"));

@@ -69,8 +69,13 @@ pub enum FaultKind {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "slot {}: ", self.slot)?;
-        match self.kind {
+        write!(f, "slot {}: {}", self.slot, self.kind)
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             FaultKind::Access { address } => write!(f, "invalid access at {address:#x}"),
             FaultKind::Budget => f.write_str("the program runs for too long"),
             FaultKind::CallDepth => f.write_str("calls are nested too deeply"),

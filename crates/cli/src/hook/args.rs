@@ -5,7 +5,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 /// What sees every packet of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct HookArgs {
-    /// Hook on the way in: OBJECT[:PROGRAM], count, or impair:loss=1%,...; several joined by '+'
+    /// Hook on the way in: OBJECT[:PROGRAM], count, impair:loss=1%,... or police:rate=125M,...; several joined by '+'
     ///
     /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
     /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
@@ -69,7 +69,7 @@ pub(crate) struct HookAttachArgs {
     pub(crate) pid: u32,
     /// Where
     pub(crate) point: PointArg,
-    /// What: OBJECT[:PROGRAM], count, impair:...; several joined by '+'
+    /// What: OBJECT[:PROGRAM], count, impair:..., police:...; several joined by '+'
     pub(crate) hook: String,
     /// In place of what is there
     #[arg(long)]

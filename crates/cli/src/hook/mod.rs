@@ -5,7 +5,7 @@ mod report;
 
 use roxie::bag::DomainConfig;
 use roxie::hook::control::{ControlError, Remote};
-use roxie::hook::{self, Hook, HookError, HookPlan, HookPoint};
+use roxie::hook::{self, HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
 
 use crate::failure::{During, Failure, Outcome};
@@ -15,9 +15,8 @@ use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
 pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     match &args.command {
         HookCommand::Attach(args) => {
-            let plan = HookPlan::read(&args.hook).map_err(refused)?;
             // What is wrong with it shows here, with all its names, and not in the other process.
-            plan.build().map_err(refused)?;
+            let plan = sound(&args.hook).map_err(refused)?;
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
@@ -77,7 +76,7 @@ impl HookArgs {
             let text = given.as_deref().unwrap_or(env);
             // An empty variable is none; an empty option is a mistake in a script.
             if given.is_some() || !text.is_empty() {
-                Hook::parse(text).map_err(|error| refused(error).code(2))?;
+                sound(text).map_err(|error| refused(error).code(2))?;
             }
             given.as_deref().map(|text| hook::absolute(text).map_err(refused)).transpose()
         };
@@ -91,4 +90,14 @@ fn refused(error: HookError) -> Failure {
         Some(remedy) => failure.hint(remedy),
         None => failure,
     }
+}
+
+/// The hook that `text` names, if it can be made; says what the kernel would not take of it.
+fn sound(text: &str) -> Result<HookPlan, HookError> {
+    let plan = HookPlan::read(text)?;
+    plan.build()?;
+    for doubt in plan.doubts() {
+        eprintln!("roxie: warning: {doubt}");
+    }
+    Ok(plan)
 }

@@ -127,6 +127,7 @@ fn train(bytes: &[u8]) -> RxTrain<'_> {
         tos: 2,
         ttl: 64,
         segment: 8,
+        macs: None,
         ip_id: None,
         bytes,
         queue: RxQueue::Gsi,

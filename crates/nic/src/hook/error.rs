@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use bpf::MapError;
 use bpf::object::ObjectError;
+use bpf::vet::Objection;
 use bpf::vm::LoadError;
 
 use super::HookPoint;
@@ -53,6 +54,13 @@ pub enum HookError {
         /// Why.
         error: LoadError,
     },
+    /// The machine would take the program, and end it.
+    Vet {
+        /// The program.
+        name: String,
+        /// What is wrong with it.
+        error: Objection,
+    },
     /// A map of the program cannot be had.
     Map {
         /// The map.
@@ -84,6 +92,7 @@ impl fmt::Display for HookError {
                 write!(f, "{} has these programs: {}", path.display(), programs.join(", "))
             }
             HookError::Load { name, error } => write!(f, "program {name}: {error}"),
+            HookError::Vet { name, error } => write!(f, "program {name}: {error}"),
             HookError::Map { name, error } => write!(f, "map {name}: {error}"),
             HookError::Parameter { stage, text, usage } => {
                 write!(f, "stage {stage} does not understand {text:?}; it is {usage}")
@@ -103,9 +112,13 @@ impl HookError {
                 let name = programs.first()?;
                 Some(format!("name one of them: {}:{name}", path.display()))
             }
-            HookError::File { .. } | HookError::Empty => {
-                Some("a hook is OBJECT[:PROGRAM], count or impair:..., several joined by +".to_owned())
-            }
+            HookError::Vet { .. } => Some(
+                "the kernel refuses it as well: 'roxie xdp attach IF OBJECT' shows what its verifier says"
+                    .to_owned(),
+            ),
+            HookError::File { .. } | HookError::Empty => Some(
+                "a hook is OBJECT[:PROGRAM], count, impair:... or police:..., several joined by +".to_owned(),
+            ),
             _ => None,
         }
     }

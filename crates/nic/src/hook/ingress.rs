@@ -29,7 +29,12 @@ impl Hooks {
         let Some(hook) = &mut self.ingress.hook else { return deliver(train) };
         let key = FlowKey { src: train.src, dst: train.dst, dst_slot: 0, tos: train.tos, ttl: train.ttl };
         // Addresses of two families: the transport has a counter for that.
-        let Some(headers) = Headers::new(&key, train.src_port, train.dst_port) else { return deliver(train) };
+        let Some(mut headers) = Headers::new(&key, train.src_port, train.dst_port) else {
+            return deliver(train);
+        };
+        if let Some([src, dst]) = train.macs {
+            headers.set_macs(src.0, dst.0);
+        }
         let packets = train.bytes.len().div_ceil(train.segment.max(1));
         let bytes = (train.bytes.len() + packets * headers.len()) as u64;
         let counters = &mut self.ingress.counters;

@@ -33,6 +33,11 @@ impl<'a> Parameters<'a> {
         value.parse().map_err(|_| self.error())
     }
 
+    /// As [`quantity`].
+    pub(super) fn quantity(&self, value: &str) -> Result<u64, HookError> {
+        quantity(value).ok_or_else(|| self.error())
+    }
+
     /// `1%` or `0.01`.
     pub(super) fn fraction(&self, value: &str) -> Result<f64, HookError> {
         let (digits, unit) = value.strip_suffix('%').map_or((value, 1.0), |digits| (digits, 100.0));
@@ -49,9 +54,28 @@ impl<'a> Parameters<'a> {
     }
 }
 
+/// A whole number as people write it: `12`, `12K` (1000), `12Ki` (1024), and so on with M and G. `None` if it is none, or
+/// does not fit.
+#[must_use]
+pub fn quantity(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Impair;
+    use super::*;
 
     fn impair(text: &str) -> Result<Impair, String> {
         Impair::parse(text).map_err(|error| error.to_string())
@@ -80,6 +104,17 @@ mod tests {
         ] {
             let error = impair(wrong).unwrap_err();
             assert!(error.contains("impair:loss=1%"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(quantity("12"), Some(12));
+        assert_eq!(quantity("3K"), Some(3000));
+        assert_eq!(quantity("3Ki"), Some(3072));
+        assert_eq!(quantity("2Gi"), Some(1 << 31));
+        for wrong in ["", "K", "1k", "1KiB", "-1", "+", "99999999999999999999", "20000000000G"] {
+            assert_eq!(quantity(wrong), None, "{wrong}");
         }
     }
 }

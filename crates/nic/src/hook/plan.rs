@@ -1,8 +1,9 @@
-//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, several joined by `+`.
+//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, `police:rate=125M`, several joined by `+`.
 
 use bpf::Program;
+use bpf::vet::vet;
 
-use super::{Count, Hook, HookError, Impair, object};
+use super::{Count, Hook, HookError, Impair, Police, object};
 
 /// A hook before it is made: files are read, and nothing else has happened. Can be handed to another process.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub(super) enum PlannedStage {
 }
 
 impl HookPlan {
-    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`) or an object file with, where it has
+    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`, `police:...`) or an object file with, where it has
     /// several, the name of the program. Reads the files.
     ///
     /// # Errors
@@ -32,6 +33,19 @@ impl HookPlan {
             text => Ok(PlannedStage::Program(object::program(text)?)),
         };
         Ok(HookPlan { stages: text.split('+').map(stage).collect::<Result<_, _>>()? })
+    }
+
+    /// What the kernel would refuse in the programs although it runs here, for whoever writes them.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<String> {
+        let doubts = |stage: &PlannedStage| match stage {
+            PlannedStage::Native(_) => None,
+            PlannedStage::Program(program) => {
+                let doubts = vet(program).into_iter().next();
+                doubts.map(|doubt| format!("program {}: the kernel would refuse it: {doubt}", program.name))
+            }
+        };
+        self.stages.iter().filter_map(doubts).collect()
     }
 
     /// Makes the hook.
@@ -75,7 +89,7 @@ pub fn absolute(text: &str) -> Result<String, HookError> {
 }
 
 fn is_native(text: &str) -> bool {
-    matches!(text.split(':').next(), Some("count" | "impair"))
+    matches!(text.split(':').next(), Some("count" | "impair" | "police"))
 }
 
 fn native(text: &str) -> Result<Hook, HookError> {
@@ -83,6 +97,7 @@ fn native(text: &str) -> Result<Hook, HookError> {
     let stage = match word {
         "count" => Count::parse(parameters)?.stage(),
         "impair" => Impair::parse(parameters)?.stage(),
+        "police" => Police::parse(parameters)?.stage(),
         _ => return Err(HookError::Empty),
     };
     Ok(Hook::new(text, vec![stage]))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bpf::vet::{Objection, vet};
 use bpf::vm::{Env, Fault, Image, Machine, Redirect};
 use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
@@ -20,14 +21,28 @@ pub struct ProgramStage {
     /// The verdict, if the program always returns the same.
     constant: Option<Verdict>,
     faults: u64,
-    last_fault: Option<Fault>,
+    aborted: Option<Aborted>,
+    /// For what is said about it.
+    program: Program,
+}
+
+/// Why a packet was ABORTED for the first time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Aborted {
+    /// The program did what it may not, and was ended.
+    Fault(Fault),
+    /// It returned that verdict.
+    Returned,
+    /// The packet is longer than any that programs see.
+    TooLong,
 }
 
 impl ProgramStage {
     /// Makes the program ready to run, with new maps.
     ///
     /// # Errors
-    /// If the machine refuses the program, or a map cannot be had.
+    /// If the machine refuses the program, or would end it with ABORTED for every packet that comes to some place in it;
+    /// if a map cannot be had.
     pub fn new(program: &Program) -> Result<ProgramStage, HookError> {
         let new_map =
             |def| Map::new(def, 1).map_err(|error| HookError::Map { name: def.name.clone(), error });
@@ -37,6 +52,10 @@ impl ProgramStage {
         }
         let image = Image::new(program, maps.clone())
             .map_err(|error| HookError::Load { name: program.name.clone(), error })?;
+        let mut objections = vet(program).into_iter();
+        if let Some(error) = objections.find(Objection::is_fatal) {
+            return Err(HookError::Vet { name: program.name.clone(), error });
+        }
         let constant = image.constant().map(|number| verdict(number, Target::Nowhere));
         let world = World { random: random_u64() | 1 };
         Ok(ProgramStage {
@@ -46,7 +65,8 @@ impl ProgramStage {
             world,
             constant,
             faults: 0,
-            last_fault: None,
+            aborted: None,
+            program: program.clone(),
         })
     }
 
@@ -56,10 +76,10 @@ impl ProgramStage {
         &self.maps
     }
 
-    /// What the program was last stopped for.
+    /// Why a packet was ABORTED for the first time, if one was.
     #[must_use]
-    pub fn last_fault(&self) -> Option<Fault> {
-        self.last_fault
+    pub fn aborted(&self) -> Option<Aborted> {
+        self.aborted
     }
 }
 
@@ -90,13 +110,18 @@ impl Stage for ProgramStage {
         let (machine, image, world) = (&mut self.machine, &self.image, &mut self.world);
         // Longer than any packet: the transport would not take it either.
         let Some(outcome) = packet.with_frame(|buff| machine.run(image, buff, world)) else {
+            self.aborted.get_or_insert(Aborted::TooLong);
             return Verdict::Aborted;
         };
-        if outcome.fault.is_some() {
+        if let Some(fault) = outcome.fault {
             self.faults += 1;
-            self.last_fault = outcome.fault;
+            self.aborted.get_or_insert(Aborted::Fault(fault));
         }
-        verdict(outcome.returned, self.target(outcome.redirect))
+        let verdict = verdict(outcome.returned, self.target(outcome.redirect));
+        if verdict == Verdict::Aborted {
+            self.aborted.get_or_insert(Aborted::Returned);
+        }
+        verdict
     }
 
     fn is_uniform(&self) -> bool {
@@ -112,7 +137,15 @@ impl Stage for ProgramStage {
     }
 
     fn note(&self) -> Option<String> {
-        self.last_fault.map(|fault| format!("{}: {fault}", self.image.name()))
+        let name = self.image.name();
+        let why = match self.aborted? {
+            Aborted::Returned => "the program returned XDP_ABORTED".to_owned(),
+            Aborted::TooLong => "the packet was too long".to_owned(),
+            Aborted::Fault(Fault { slot, kind }) => {
+                format!("slot {slot} ({}): {kind}", self.program.listing().line(slot as usize))
+            }
+        };
+        Some(format!("{name}: the first ABORTED: {why}"))
     }
 }
 

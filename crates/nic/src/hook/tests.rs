@@ -7,6 +7,8 @@ use std::os::fd::RawFd;
 
 use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
 
+use wire::Mac;
+
 use super::*;
 use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
 
@@ -98,6 +100,7 @@ impl World {
             tos: 3,
             ttl: 9,
             segment,
+            macs: None,
             ip_id: Some(100),
             bytes,
             queue: RxQueue::Slot,
@@ -392,10 +395,11 @@ fn a_redirect_leads_to_the_entry_of_the_map() {
 #[test]
 fn a_hostile_program_costs_its_packets_and_nothing_else() {
     let hostile: [fn(&mut Asm); 3] = [
-        // For ever.
+        // Nearly for ever.
         |asm| {
             let again = asm.label();
-            asm.bind(again).jump(again);
+            asm.load_imm64(Reg::R2, u64::MAX).mov(Reg::R0, 2);
+            asm.bind(again).add(Reg::R2, -1).branch(Cond::Ne, Reg::R2, 0, again).exit();
         },
         // Behind the packet.
         |asm| {
@@ -403,7 +407,10 @@ fn a_hostile_program_costs_its_packets_and_nothing_else() {
         },
         // Through a number that is no address.
         |asm| {
-            asm.load_imm64(Reg::R2, u64::MAX - 3).store(Size::Dw, Reg::R2, 0, Reg::R2).exit();
+            asm.call(Helper::KtimeGetNs)
+                .alu(AluOp::Or, Reg::R0, -1)
+                .store(Size::Dw, Reg::R0, 0, Reg::R0)
+                .exit();
         },
     ];
     for emit in hostile {
@@ -412,7 +419,7 @@ fn a_hostile_program_costs_its_packets_and_nothing_else() {
         assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
         let status = &world.hooks.status()[0];
         assert_eq!(status.rows, [("faults".to_owned(), 1)]);
-        assert!(status.notes[0].starts_with("test: slot "), "{:?}", status.notes);
+        assert!(status.notes[0].starts_with("test: the first ABORTED: slot "), "{:?}", status.notes);
         world.hooks.attach(HookPoint::Ingress, drops_psn(9), true).unwrap();
         assert_eq!(world.receive(&packet(1, 40)).len(), 1);
     }
@@ -531,6 +538,7 @@ fn ipv6_frames_are_whole_as_well() {
             tos: 0,
             ttl: 64,
             segment: bytes.len(),
+            macs: None,
             ip_id: None,
             bytes,
             queue: RxQueue::Slot,
@@ -539,4 +547,74 @@ fn ipv6_frames_are_whole_as_well() {
         world.hooks.receive(&train, &mut |_| count += 1);
         assert_eq!(count, expected);
     }
+}
+
+#[test]
+fn a_program_that_would_be_aborted_is_refused_before() {
+    let refused = |emit: fn(&mut Asm)| {
+        let mut asm = Asm::new("doomed");
+        emit(&mut asm);
+        Hook::program(&asm.finish().unwrap()).unwrap_err()
+    };
+    let endless = refused(|asm| {
+        let again = asm.label();
+        asm.bind(again).jump(again);
+    });
+    assert_eq!(endless.to_string(), "program doomed: slot 0 (goto pc-1): a loop without a way out");
+    assert!(endless.remedy().unwrap().contains("roxie xdp attach"));
+    let context = refused(|asm| {
+        asm.load(Size::W, Reg::R0, Reg::R1, 24).exit();
+    });
+    assert!(context.to_string().contains("no access to 4 bytes of the context at 24"), "{context}");
+}
+
+#[test]
+fn the_first_reason_of_an_abort_is_kept() {
+    let returns = hook(|asm| {
+        asm.call(Helper::GetPrandomU32).mov(Reg::R0, 0).exit();
+    });
+    let mut world = World::with(HookPoint::Ingress, returns);
+    assert_eq!(world.hooks.status()[0].notes, Vec::<String>::new());
+    world.receive(&packet(1, 40));
+    assert_eq!(
+        world.hooks.status()[0].notes,
+        ["test: the first ABORTED: the program returned XDP_ABORTED".to_owned()]
+    );
+}
+
+#[test]
+fn ethernet_addresses_are_those_of_the_wire_where_the_port_sees_them() {
+    let seen = |macs: Option<[Mac; 2]>| {
+        // Passes what comes from 02:00:00:00:00:01 and is for 02:00:00:00:00:02.
+        let mut world = World::with(
+            HookPoint::Ingress,
+            hook(|asm| {
+                let no = asm.label();
+                at_frame(asm);
+                for (off, word) in [(0, 2), (4, 0x0002_0200), (8, 0x0100_0000)] {
+                    asm.load(Size::W, Reg::R3, Reg::R2, off).branch(Cond::Ne, Reg::R3, word, no);
+                }
+                asm.ret(XdpAction::Pass).bind(no).ret(XdpAction::Drop);
+            }),
+        );
+        let bytes = packet(1, 40);
+        let train = RxTrain {
+            src: PEER.parse().unwrap(),
+            src_port: 0xc123,
+            dst: US.parse().unwrap(),
+            dst_port: 4791,
+            tos: 0,
+            ttl: 64,
+            segment: bytes.len(),
+            macs,
+            ip_id: None,
+            bytes: &bytes,
+            queue: RxQueue::Slot,
+        };
+        let mut count = 0;
+        world.hooks.receive(&train, &mut |_| count += 1);
+        count
+    };
+    let (ours, theirs) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));
+    assert_eq!([Some([theirs, ours]), Some([ours, theirs]), None].map(seen), [1, 0, 0]);
 }

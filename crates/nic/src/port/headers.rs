@@ -114,7 +114,7 @@ impl Headers {
 
 /// The UDP payload of a frame to `udp_port`, as a train of one packet; `None` if it is no such frame, or cut off.
 pub(crate) fn train_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxTrain<'_>> {
-    let (_, _, ether_type, packet) = Ethernet::split(frame)?;
+    let (ethernet, _, ether_type, packet) = Ethernet::split(frame)?;
     let (ip, datagram) = Ip::split(ether_type, packet)?;
     if ip.protocol() != PROTOCOL_UDP {
         return None;
@@ -137,6 +137,7 @@ pub(crate) fn train_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<Rx
         tos,
         ttl,
         segment: bytes.len(),
+        macs: Some([ethernet.src, ethernet.dst]),
         ip_id,
         bytes,
         queue,

@@ -27,7 +27,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use wire::IcrcHeader;
+use wire::{IcrcHeader, Mac};
 
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
@@ -101,6 +101,8 @@ pub struct RxTrain<'a> {
     pub ttl: u8,
     /// Length of each packet but the last; never 0.
     pub segment: usize,
+    /// Ethernet addresses, source and destination; `None` where the port does not see them.
+    pub macs: Option<[Mac; 2]>,
     /// IPv4 identification of the first packet, the others have the following ones; `None` where the port does not see it.
     pub ip_id: Option<u16>,
     /// The packets, BTH to ICRC, one behind the other.

@@ -60,6 +60,8 @@ impl Twins {
     pub(crate) fn new(program: Program) -> Twins {
         let (kernel, kernel_maps) = kernel::Program::load_with_maps(&program)
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", program.name, program.listing()));
+        let vetted = bpf::vet::vet(&program);
+        assert_eq!(vetted, [], "{}: the kernel takes it\n{}", program.name, program.listing());
         // As many values as the kernel has CPUs; which of them is used does not matter.
         let maps: Vec<_> = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
         let image =

@@ -147,6 +147,7 @@ fn train_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Optio
         tos: datagram.tos,
         ttl: datagram.ttl,
         segment,
+        macs: None,
         ip_id: None,
         bytes: datagram.bytes,
         queue,

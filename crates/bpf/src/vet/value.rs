@@ -1,0 +1,331 @@
+//! What registers hold, as far as that is the same on every way to an instruction.
+
+use super::ObjectionKind;
+use crate::helper::Helper;
+use crate::insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Width};
+
+/// What is known of a register.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Value {
+    /// Nothing was put into it.
+    Unset,
+    /// Something, or not the same on every way.
+    Any,
+    Number(u64),
+    /// Pointer to the context, at an offset.
+    Context(i64),
+    /// Pointer to the stack, at an offset from the end of the frame.
+    Stack(i64),
+    /// Pointer into the packet.
+    Packet,
+    PacketEnd,
+    /// Was one of these two, until the packet was moved.
+    Moved,
+    Map,
+    /// What a look-up returned.
+    MaybeNull,
+}
+
+/// Before an instruction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct State {
+    regs: [Value; 11],
+    /// Some pointer was compared with another: the packet may have been found long enough.
+    compared: bool,
+}
+
+/// Bytes of a function's stack frame (linux/filter.h, MAX_BPF_STACK).
+const STACK_LEN: i64 = 512;
+/// Bytes of `struct xdp_md`.
+const CONTEXT_LEN: i64 = 24;
+
+impl State {
+    /// At the start of the program.
+    pub(super) fn main() -> State {
+        let mut regs = [Value::Unset; 11];
+        (regs[1], regs[10]) = (Value::Context(0), Value::Stack(0));
+        State { regs, compared: false }
+    }
+
+    /// At the start of any other function, whoever calls it.
+    pub(super) fn function() -> State {
+        let mut regs = [Value::Unset; 11];
+        regs[1..=5].fill(Value::Any);
+        regs[10] = Value::Stack(0);
+        State { regs, compared: true }
+    }
+
+    /// What holds whichever of both ways was taken.
+    pub(super) fn join(&self, other: &State) -> State {
+        let mut regs = self.regs;
+        for (value, other) in regs.iter_mut().zip(other.regs) {
+            if *value != other {
+                *value = Value::Any;
+            }
+        }
+        State { regs, compared: self.compared || other.compared }
+    }
+
+    pub(super) fn is_unset(&self, reg: Reg) -> bool {
+        self.get(reg) == Value::Unset
+    }
+
+    /// Whether a branch may go on behind it, and to its target. Other instructions do what they do.
+    pub(super) fn goes(&self, insn: &Insn) -> [bool; 2] {
+        let Insn::Branch { width, cond, dst, src, .. } = *insn else { return [true; 2] };
+        match (self.get(dst), self.operand(src)) {
+            (Value::Number(a), Value::Number(b)) => {
+                let taken = holds(cond, width, a, b);
+                [!taken, taken]
+            }
+            _ => [true; 2],
+        }
+    }
+
+    /// The state behind an instruction, or what is wrong with it.
+    pub(super) fn after(&self, insn: &Insn) -> Result<State, ObjectionKind> {
+        let mut next = *self;
+        match *insn {
+            Insn::Alu { width, op, dst, src } => {
+                let with = self.read_operand(src)?;
+                let old = if op == AluOp::Mov { Value::Any } else { self.read(dst)? };
+                next.set(dst, computed(width, op, old, with));
+            }
+            Insn::Neg { dst, .. } | Insn::Swap { dst, .. } => {
+                self.read(dst)?;
+                next.set(dst, Value::Any);
+            }
+            Insn::MovSx { dst, src, .. } => {
+                self.read(src)?;
+                next.set(dst, Value::Any);
+            }
+            Insn::LoadImm64 { dst, imm } => next.set(
+                dst,
+                match imm {
+                    Imm64::Value(number) => Value::Number(number),
+                    Imm64::Map(_) | Imm64::MapFd(_) => Value::Map,
+                    _ => Value::Any,
+                },
+            ),
+            Insn::Load { size, dst, base, off, .. } | Insn::LoadAcquire { size, dst, base, off } => {
+                self.access(base, off, size, false)?;
+                next.set(
+                    dst,
+                    match self.get(base) {
+                        Value::Context(at) if at + i64::from(off) == 0 => Value::Packet,
+                        Value::Context(at) if at + i64::from(off) == 4 => Value::PacketEnd,
+                        _ => Value::Any,
+                    },
+                );
+            }
+            Insn::Store { size, base, off, src } => {
+                self.read_operand(src)?;
+                self.access(base, off, size, true)?;
+            }
+            Insn::StoreRelease { size, base, off, src } => {
+                self.read(src)?;
+                self.access(base, off, size, true)?;
+            }
+            Insn::Atomic { width, op, base, off, src } => {
+                self.read(src)?;
+                let size = if width == Width::W32 { Size::W } else { Size::Dw };
+                self.access(base, off, size, true)?;
+                if op == AtomicOp::CmpXchg {
+                    self.read(Reg::R0)?;
+                    next.set(Reg::R0, Value::Any);
+                } else {
+                    next.set(src, Value::Any);
+                }
+            }
+            Insn::Branch { dst, src, .. } => next.compare(self.read(dst)?, self.read_operand(src)?, src),
+            Insn::CallHelper { id } => next.call(Helper::from_id(id))?,
+            // Whatever it is given it may have compared, or moved.
+            Insn::CallLocal { .. } | Insn::CallKfunc { .. } => {
+                next.forget(|value| matches!(value, Value::Packet | Value::PacketEnd | Value::MaybeNull));
+                next.compared = true;
+                next.end_call(Value::Any);
+            }
+            Insn::Jump { .. } | Insn::JumpLong { .. } | Insn::Exit => {}
+        }
+        Ok(next)
+    }
+
+    fn get(&self, reg: Reg) -> Value {
+        self.regs[usize::from(reg.number())]
+    }
+
+    fn set(&mut self, reg: Reg, value: Value) {
+        self.regs[usize::from(reg.number())] = value;
+    }
+
+    fn read(&self, reg: Reg) -> Result<Value, ObjectionKind> {
+        match self.get(reg) {
+            Value::Unset => Err(ObjectionKind::Unset(reg)),
+            value => Ok(value),
+        }
+    }
+
+    fn operand(&self, operand: Operand) -> Value {
+        match operand {
+            Operand::Reg(reg) => self.get(reg),
+            Operand::Imm(imm) => Value::Number(i64::from(imm) as u64),
+        }
+    }
+
+    fn read_operand(&self, operand: Operand) -> Result<Value, ObjectionKind> {
+        match operand {
+            Operand::Reg(reg) => self.read(reg),
+            Operand::Imm(_) => Ok(self.operand(operand)),
+        }
+    }
+
+    fn access(&self, base: Reg, off: i16, size: Size, write: bool) -> Result<(), ObjectionKind> {
+        let (off, len) = (i64::from(off), size.bytes());
+        match self.read(base)? {
+            Value::Context(at) => {
+                let off = at + off;
+                let is_field = !write && len == 4 && off % 4 == 0 && (0..CONTEXT_LEN).contains(&off);
+                if is_field { Ok(()) } else { Err(ObjectionKind::Context { off, size: len }) }
+            }
+            Value::Stack(at) => {
+                let off = at + off;
+                let within = (-STACK_LEN..=-(len as i64)).contains(&off);
+                if within { Ok(()) } else { Err(ObjectionKind::Stack { off }) }
+            }
+            Value::Packet if !self.compared => Err(ObjectionKind::Unchecked),
+            Value::PacketEnd => Err(ObjectionKind::BehindEnd),
+            Value::Moved => Err(ObjectionKind::Moved),
+            Value::MaybeNull => Err(ObjectionKind::MaybeNull),
+            Value::Number(number) => Err(ObjectionKind::Number(number)),
+            Value::Unset | Value::Any | Value::Packet | Value::Map => Ok(()),
+        }
+    }
+
+    /// A comparison may have shown that a packet is long enough, or that a pointer is not NULL; of which pointers else it
+    /// says so is not followed.
+    fn compare(&mut self, left: Value, right: Value, with: Operand) {
+        let may_bound = |value| matches!(value, Value::Packet | Value::PacketEnd | Value::Any);
+        if matches!(with, Operand::Reg(_)) && may_bound(left) && may_bound(right) {
+            self.compared = true;
+        }
+        if [left, right].contains(&Value::MaybeNull) {
+            self.forget(|value| value == Value::MaybeNull);
+        }
+    }
+
+    fn call(&mut self, helper: Option<Helper>) -> Result<(), ObjectionKind> {
+        // Others are for the machine to refuse.
+        let Some(helper) = helper else {
+            self.end_call(Value::Any);
+            return Ok(());
+        };
+        let right = match self.get(Reg::R1) {
+            Value::Any => true,
+            Value::Map => !takes_context(helper),
+            Value::Context(at) => !takes_map(helper) && at == 0,
+            _ => !takes_map(helper) && !takes_context(helper),
+        };
+        if !right {
+            self.read(Reg::R1)?;
+            return Err(ObjectionKind::Argument(helper));
+        }
+        if matches!(helper, Helper::XdpAdjustHead | Helper::XdpAdjustMeta | Helper::XdpAdjustTail) {
+            for value in &mut self.regs {
+                if matches!(value, Value::Packet | Value::PacketEnd) {
+                    *value = Value::Moved;
+                }
+            }
+            self.compared = false;
+        }
+        let looks_up =
+            matches!(helper, Helper::MapLookupElem | Helper::MapLookupPercpuElem | Helper::RingbufReserve);
+        self.end_call(if looks_up { Value::MaybeNull } else { Value::Any });
+        Ok(())
+    }
+
+    fn end_call(&mut self, result: Value) {
+        self.regs[0] = result;
+        self.regs[1..=5].fill(Value::Unset);
+    }
+
+    fn forget(&mut self, what: impl Fn(Value) -> bool) {
+        for value in self.regs.iter_mut().filter(|value| what(**value)) {
+            *value = Value::Any;
+        }
+    }
+}
+
+/// Whether its first argument is a map.
+pub(super) fn takes_map(helper: Helper) -> bool {
+    matches!(
+        helper,
+        Helper::MapLookupElem
+            | Helper::MapUpdateElem
+            | Helper::MapDeleteElem
+            | Helper::MapLookupPercpuElem
+            | Helper::RedirectMap
+            | Helper::RingbufOutput
+            | Helper::RingbufReserve
+            | Helper::RingbufQuery
+    )
+}
+
+/// Whether its first argument is the context.
+fn takes_context(helper: Helper) -> bool {
+    matches!(
+        helper,
+        Helper::XdpAdjustHead
+            | Helper::XdpAdjustMeta
+            | Helper::XdpAdjustTail
+            | Helper::XdpGetBuffLen
+            | Helper::XdpLoadBytes
+            | Helper::XdpStoreBytes
+            | Helper::PerfEventOutput
+            | Helper::FibLookup
+    )
+}
+
+/// `old OP with`.
+fn computed(width: Width, op: AluOp, old: Value, with: Value) -> Value {
+    let moved = |by: u64, forwards: bool, at: i64| {
+        if forwards { at.wrapping_add(by as i64) } else { at.wrapping_sub(by as i64) }
+    };
+    match (width, op, old, with) {
+        (Width::W64, AluOp::Mov, _, value) => value,
+        (Width::W32, AluOp::Mov, _, Value::Number(number)) => Value::Number(number & 0xffff_ffff),
+        (Width::W64, AluOp::Add | AluOp::Sub, old, with) => match (old, with, op == AluOp::Add) {
+            (Value::Number(a), Value::Number(b), true) => Value::Number(a.wrapping_add(b)),
+            (Value::Number(a), Value::Number(b), false) => Value::Number(a.wrapping_sub(b)),
+            (Value::Context(at), Value::Number(by), forwards) => Value::Context(moved(by, forwards, at)),
+            (Value::Stack(at), Value::Number(by), forwards) => Value::Stack(moved(by, forwards, at)),
+            (Value::Packet, Value::Number(_) | Value::Any, _)
+            | (Value::Number(_) | Value::Any, Value::Packet, true) => Value::Packet,
+            (Value::Moved, Value::Number(_), _) => Value::Moved,
+            _ => Value::Any,
+        },
+        _ => Value::Any,
+    }
+}
+
+fn holds(cond: Cond, width: Width, a: u64, b: u64) -> bool {
+    let (a, b, signed_a, signed_b) = match width {
+        Width::W64 => (a, b, a as i64, b as i64),
+        Width::W32 => {
+            let (low_a, low_b) = (a as u32, b as u32);
+            (low_a.into(), low_b.into(), i64::from(low_a as i32), i64::from(low_b as i32))
+        }
+    };
+    match cond {
+        Cond::Eq => a == b,
+        Cond::Gt => a > b,
+        Cond::Ge => a >= b,
+        Cond::Set => a & b != 0,
+        Cond::Ne => a != b,
+        Cond::SGt => signed_a > signed_b,
+        Cond::SGe => signed_a >= signed_b,
+        Cond::Lt => a < b,
+        Cond::Le => a <= b,
+        Cond::SLt => signed_a < signed_b,
+        Cond::SLe => signed_a <= signed_b,
+    }
+}
