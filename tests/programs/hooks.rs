@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, start, wait_ready};
-use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Ended, eventually};
 use serde_json::Value;
 
@@ -15,18 +15,26 @@ const TRAFFIC_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for place in places(scale, Spread::Two) {
+    // What a hook sees on AF_XDP are the frames of the wire, which no port has made up.
+    let native = [(Family::V4, 1500), (Family::V6, 9000)]
+        .map(|(family, mtu)| Place::xsk(family, mtu, Port::Native, Port::Native));
+    let mut all = places(scale, Spread::Two);
+    let more: Vec<Place> = native.into_iter().filter(|place| !all.contains(place)).collect();
+    all.extend(more);
+    for place in all {
         cases.push(Case::new(place, "rping with 1 % loss in each direction", "rping", move |lab, name| {
             lossy(lab, &place, name)
         }));
     }
     let place = Place::new(Topology::TwoHosts, Family::V4, User::Ordinary);
-    cases.push(Case::new(
-        place,
-        "hooks attached to a running ib_write_bw",
-        "ib_write_bw",
-        move |lab, name| running(lab, &place, name),
-    ));
+    for place in [place, native[0]] {
+        cases.push(Case::new(
+            place,
+            "hooks attached to a running ib_write_bw",
+            "ib_write_bw",
+            move |lab, name| running(lab, &place, name),
+        ));
+    }
     cases.push(Case::new(place, "a hook that does not exist", "rping", move |lab, name| {
         let words = ["env", "ROXIE_INGRESS=/no/such/file.o", "rping", "-s", "-C", "1"];
         let ended = start(lab, &place, Side::Server, name, &words)?.wait(SHORT);

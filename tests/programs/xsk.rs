@@ -10,6 +10,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Ended, Running, eventually};
+use serde_json::Value;
 
 use crate::case::{Case, LONG, SHORT, good, roxie, says};
 use crate::kill::{PING_BYTES, STREAM_BYTES, flowing};
@@ -37,6 +38,12 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     for place in [native, generic] {
         cases.push(case(place, "packets take the AF_XDP sockets", "rping", is_taken));
+        cases.push(case(
+            place,
+            "its program is counted, and put back if somebody takes it off",
+            "rping",
+            taken_off,
+        ));
         cases.push(case(place, "TCP and UDP go on beside a stream", "ib_write_bw", stack_goes_on));
         cases.push(case(place, "the interface is afterwards as before", "rping", as_before));
     }
@@ -263,6 +270,30 @@ fn down_and_up(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&server.wait(SHORT), "DISCONNECT EVENT")
 }
 
+/// Verdicts of the steering program are shown; whoever takes it off is told of, once each time.
+fn taken_off(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let [mut server, mut client] = endless(lab, place, name)?;
+    let xdp = |words: &[&str]| good(roxie(lab, place, Side::Server, name, &[&["xdp"], words].concat())?);
+    let stats: Value = serde_json::from_str(&xdp(&["stats", "veth0", "--json"])?.output)
+        .map_err(|error| error.to_string())?;
+    if stats["verdicts"]["XDP_REDIRECT.packets"].as_u64().unwrap_or(0) == 0 {
+        return Err(format!("no packet was redirected: {stats}"));
+    }
+    for told in ["it is back, and stays off the next time", "off veth0 again: packets come more slowly"] {
+        xdp(&["detach", "veth0", "--force"])?;
+        if !eventually(SHORT, || server.output().matches(told).count() == 1) {
+            return Err(format!("'{told}' was not said\n{}", server.output()));
+        }
+        flowing(&mut client, PING_BYTES)?;
+    }
+    let there = links(lab, place)?;
+    if there[0].contains("xdp") {
+        return Err(format!("it is on the interface again: {}", there[0]));
+    }
+    client.signal(Signal::SIGTERM);
+    says(&server.wait(SHORT), "DISCONNECT EVENT")
+}
+
 fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let [_server, mut client] = stream(lab, place, name, &["-n", "1000000"])?;
     lab.ip(place, Side::Client, "link del veth0").map_err(|error| error.to_string())?;
@@ -298,8 +329,14 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         says(&ended, words)?;
     }
     let words = ["devinfo", "--netdev", "veth0", "--port", "xsk"];
+    let devinfo = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(
-        &good(roxie(lab, place, Side::Server, name, &words)?)?,
+        &devinfo,
         "none: AF_XDP privileges: Operation not permitted (os error 1) (run as root, or add CAP_BPF",
-    )
+    )?;
+    says(&devinfo, "state              down")?;
+    let ibv = ["run", "--netdev", "veth0", "--port", "xsk", "--", "ibv_devinfo"];
+    let ibv = roxie(lab, place, Side::Server, name, &ibv)?;
+    says(&ibv, "no AF_XDP on veth0: AF_XDP privileges")?;
+    says(&ibv, "PORT_DOWN")
 }

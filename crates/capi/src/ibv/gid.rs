@@ -25,7 +25,7 @@ fn row(context: &Context, index: u32) -> Option<GidEntry> {
 
 /// Whether `index` lies within the table.
 fn within(context: &Context, index: u32) -> bool {
-    index < context.query_port().gid_tbl_len
+    usize::try_from(index).is_ok_and(|index| index < context.device().gids().entries.len())
 }
 
 fn entry(row: &GidEntry) -> ibv_gid_entry {

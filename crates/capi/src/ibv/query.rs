@@ -12,6 +12,7 @@ use crate::abi::device::{
     ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
 };
 use crate::errno::code;
+use crate::refusal;
 
 use super::device::ContextObject;
 
@@ -131,6 +132,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 fn port_attr(context: &Context) -> ibv_port_attr {
+    if let Some(why) = context.port_refusal() {
+        refusal::explain(&why.into());
+    }
     let from = context.query_port();
     ibv_port_attr {
         state: if from.active { PORT_ACTIVE } else { PORT_DOWN },

@@ -11,6 +11,7 @@ mod error;
 mod open;
 mod owner;
 mod paths;
+mod program;
 mod receive;
 mod segment;
 mod sockets;
@@ -35,6 +36,7 @@ use crate::sys::{self, Epoll, now_ns};
 use crate::xdp::Steering;
 use owner::Owner;
 use paths::{HopId, Paths};
+use program::ProgramWatch;
 use segment::Segments;
 use sockets::Sockets;
 
@@ -47,6 +49,7 @@ pub struct XskPort {
     /// Its claim to the interface, given up behind the program.
     owner: Owner,
     steering: Option<Steering>,
+    program: ProgramWatch,
     sockets: Sockets,
     paths: Paths,
     /// The addresses whose packets are steered to us.
@@ -178,9 +181,8 @@ impl Port for XskPort {
         self.commit(flow, len);
     }
 
-    /// Of the sockets' side: what goes through the rings is limited by its chunks, which are waited for.
     fn has_room(&mut self) -> bool {
-        self.inner.has_room()
+        self.inner.has_room() && self.sockets.has_room()
     }
 
     fn flush(&mut self) -> usize {
@@ -248,6 +250,8 @@ impl Port for XskPort {
             ("xsk_link_down", sockets.down),
             ("xsk_kick_errors", sockets.errors),
             ("xsk_strays", self.sockets.strays()),
+            ("xsk_program_lost", self.program.lost),
+            ("xsk_program_put_back", self.program.put_back),
             ("xsk_rx_dropped", statistics.rx_dropped),
             ("xsk_rx_invalid_descs", statistics.rx_invalid_descs),
             ("xsk_tx_invalid_descs", statistics.tx_invalid_descs),
@@ -330,6 +334,9 @@ impl XskPort {
         if changes.hops || self.sockets.gone {
             (0..self.flows.len()).for_each(|flow| self.direct(flow));
         }
+        if let Some(steering) = &mut self.steering {
+            self.program.look(steering, &self.paths.link, now);
+        }
         if now - self.confirmed_ns > CONFIRM_NS {
             self.confirmed_ns = now;
             self.owner.greet();
@@ -363,8 +370,9 @@ impl XskPort {
         let queues = self.sockets.queues.len();
         let fragments = if self.sockets.fragments { ", multi-buffer" } else { "" };
         let plural = if queues == 1 { "queue" } else { "queues" };
-        let id = attached.id();
-        format!("xsk, {} mode, {copying}{fragments}, {queues} {plural}, program id {id}", attached.mode())
+        let (mode, id) = (attached.mode(), attached.id());
+        let lost = if self.program.is_missing { ", which is not on the interface any more" } else { "" };
+        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{lost}")
     }
 
     /// Why the program does not run in the driver, if that was tried.

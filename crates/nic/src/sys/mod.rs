@@ -36,8 +36,8 @@ pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_gener
 pub use memory::memory_file;
 pub use mmap::Mmap;
 pub use netlink::{
-    Address, AddressMonitor, AttachedXdp, Impairment, Link, LinkCounters, Neighbour, NetEvent, NetEvents,
-    Netlink, Route, VethConfig, XdpFeatures, XdpMode, xdp_features,
+    Address, AddressMonitor, AttachedXdp, BoundXsk, Impairment, Link, LinkCounters, Neighbour, NetEvent,
+    NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll};

@@ -68,7 +68,9 @@ pub struct DeviceAttr {
 /// State of the only port, number 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PortAttr {
-    /// Whether the netdev is up.
+    /// Whether the netdev is up, and the port the one that was asked for or possible ([`Context::port_refusal`]).
+    ///
+    /// [`Context::port_refusal`]: super::Context::port_refusal
     pub active: bool,
     /// Largest path MTU of the protocol.
     pub max_mtu: PathMtu,

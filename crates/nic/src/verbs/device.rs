@@ -18,7 +18,7 @@ use crate::gid::{GidTable, Gids};
 use crate::hook::control::Control;
 use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
-use crate::port::{self, PortChoice};
+use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
 use crate::sys::guarded;
 use crate::tables::QP_MAX;
 
@@ -157,13 +157,17 @@ impl Device {
         }
     }
 
+    fn choice(&self) -> Result<PortChoice, BadVariable> {
+        self.0.port.map_or_else(PortChoice::from_env, Ok)
+    }
+
     /// The engine, started on first use.
     pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
         let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
         }
-        let choice = self.0.port.map_or_else(PortChoice::from_env, Ok).map_err(Refusal::BadVariable)?;
+        let choice = self.choice().map_err(Refusal::BadVariable)?;
         let hooks = self.0.hooks.take(self.gids().ifindex)?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
@@ -245,12 +249,28 @@ impl Context {
         }
     }
 
+    /// Why there would be no port if a program wanted to use it now, as far as that is known without opening one: AF_XDP
+    /// was asked for, and is not possible. `None` while the engine runs.
+    #[must_use]
+    pub fn port_refusal(&self) -> Option<Refusal> {
+        let device = &self.0.device;
+        let choice = device.choice().ok().filter(|choice| choice.kind != PortKind::Udp)?;
+        if device.is_running() {
+            return None;
+        }
+        let gids = device.gids();
+        match Outlook::new(choice, &gids) {
+            Ok(Outlook::None(error)) => Some(Refusal::NoXsk { netdev: gids.netdev.clone(), error }),
+            _ => None,
+        }
+    }
+
     /// The only port.
     #[must_use]
     pub fn query_port(&self) -> PortAttr {
         let gids = self.0.device.gids();
         PortAttr {
-            active: gids.up,
+            active: gids.up && self.port_refusal().is_none(),
             max_mtu: PathMtu::M4096,
             active_mtu: gids.active_mtu(),
             gid_tbl_len: gids.entries.len() as u32,

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::AttachError;
+use super::error::program_name;
 use crate::sys::bpf::{Map, Program, XdpLink, pin};
 use crate::sys::{Netlink, XdpMode, generation, xdp_features};
 
@@ -36,6 +37,26 @@ pub struct Attached {
     pinned: bool,
     /// The process that attached it.
     generation: u32,
+}
+
+/// What became of a program on an interface.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Presence {
+    /// It is there.
+    On,
+    /// Somebody took it off, and nothing is there.
+    Off,
+    /// Another program is there.
+    Replaced {
+        /// Its id.
+        id: u32,
+        /// Its name, or why that is not known.
+        name: String,
+        /// It took its place within our link, and goes when that does.
+        within: bool,
+    },
+    /// The interface is gone, or in another network namespace.
+    Gone,
 }
 
 /// Loads `program` and puts it on interface `ifindex`.
@@ -181,10 +202,36 @@ impl Attached {
         self.not_native.as_deref()
     }
 
-    /// Whether the interface is there and the program on it.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.link.info().is_ok_and(|(program, ifindex)| program == self.id && ifindex == self.ifindex)
+    /// What became of the program: whoever may do so can take it off or put another in its place, and the kernel tells
+    /// nobody. Costs one system call while it is there.
+    ///
+    /// # Errors
+    /// Those of asking the kernel about the interface.
+    pub fn presence(&self) -> io::Result<Presence> {
+        let (id, ifindex) = self.link.info()?;
+        let within = ifindex == self.ifindex;
+        if within && id == self.id {
+            return Ok(Presence::On);
+        }
+        let link = match Netlink::new()?.link(self.ifindex) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(Presence::Gone),
+            link => link?,
+        };
+        Ok(match link.xdp.first() {
+            None => Presence::Off,
+            Some(there) => {
+                Presence::Replaced { id: there.program_id, name: program_name(there.program_id), within }
+            }
+        })
+    }
+
+    /// Puts the program back, in the mode in which it was, after somebody took it off.
+    ///
+    /// # Errors
+    /// As [`attach`].
+    pub fn put_back(&mut self) -> Result<(), AttachError> {
+        self.link = link(self.ifindex, &self.program, self.mode)?;
+        Ok(())
     }
 }
 

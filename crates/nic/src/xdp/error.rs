@@ -36,12 +36,7 @@ pub enum AttachError {
 impl AttachError {
     /// This program is there.
     pub(crate) fn occupied(there: AttachedXdp) -> AttachError {
-        let name = Program::by_id(there.program_id).and_then(|program| program.info());
-        AttachError::Occupied {
-            id: there.program_id,
-            name: name.map_or_else(|e| format!("name unknown: {e}"), |info| info.name),
-            mode: there.mode,
-        }
+        AttachError::Occupied { id: there.program_id, name: program_name(there.program_id), mode: there.mode }
     }
 
     /// The error of the kernel behind it.
@@ -54,6 +49,12 @@ impl AttachError {
             AttachError::Occupied { .. } => None,
         }
     }
+}
+
+/// The name of a program, or why it is not known.
+pub(super) fn program_name(id: u32) -> String {
+    let info = Program::by_id(id).and_then(|program| program.info());
+    info.map_or_else(|error| format!("name unknown: {error}"), |info| info.name)
 }
 
 impl fmt::Display for AttachError {

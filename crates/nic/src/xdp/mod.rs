@@ -5,7 +5,7 @@ mod error;
 mod install;
 mod steer;
 
-pub use attach::{Attached, Mode, attach, attach_loaded};
+pub use attach::{Attached, Mode, Presence, attach, attach_loaded};
 pub use error::AttachError;
 pub use install::{Installed, RemoveError, install, remove};
 pub use steer::Steering;

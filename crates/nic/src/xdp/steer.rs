@@ -38,11 +38,12 @@ impl Steering {
     /// # Errors
     /// See [`attach`].
     pub fn attach(ifindex: u32, udp_port: u16, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
-        let recipe = Recipe { frags: true, ..Recipe::steer(udp_port, queues) };
+        let recipe = Recipe { frags: true, counters: true, ..Recipe::steer(udp_port, queues) };
         match Steering::with(&recipe, ifindex, queues, mode) {
-            // A kernel before 5.18 does not know programs that take fragments.
+            // A kernel before 5.18 does not know programs that take fragments, nor how long a packet is with them.
             Err(AttachError::Load(error)) if error.error.raw_os_error() == Some(libc::EINVAL) => {
-                Steering::with(&Recipe { frags: false, ..recipe }, ifindex, queues, mode)
+                let recipe = Recipe { frags: false, counters: false, ..recipe };
+                Steering::with(&recipe, ifindex, queues, mode)
             }
             done => done,
         }
@@ -67,6 +68,14 @@ impl Steering {
     #[must_use]
     pub fn attached(&self) -> &Attached {
         &self.attached
+    }
+
+    /// Puts the program back after somebody took it off; maps and sockets are as they were.
+    ///
+    /// # Errors
+    /// See [`attach`].
+    pub fn put_back(&mut self) -> Result<(), AttachError> {
+        self.attached.put_back()
     }
 
     /// Steers packets to `address`, or no longer.

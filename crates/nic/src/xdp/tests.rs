@@ -45,7 +45,7 @@ fn a_program_is_on_the_interface_while_its_value_lives() {
         let attached = attach(veth0, &verdict(XdpAction::Pass), mode).unwrap();
         assert_eq!((attached.mode(), attached.not_native()), (want, None));
         assert_eq!(on(veth0), [(want, attached.id())]);
-        assert!(attached.is_on());
+        assert_eq!(attached.presence().unwrap(), Presence::On);
         drop(attached);
         assert_eq!(on(veth0), []);
     }
@@ -72,7 +72,7 @@ fn replacing_leaves_no_moment_without_a_program() {
     assert_ne!(attached.id(), before);
     assert_eq!(on(veth0), [(XdpMode::Native, attached.id())]);
     run("ip", "link del veth0");
-    assert!(!attached.is_on());
+    assert_eq!(attached.presence().unwrap(), Presence::Gone);
     let error = attached.replace(&verdict(XdpAction::Pass)).unwrap_err();
     assert!(matches!(error, AttachError::Refused { .. }), "{error}");
 }

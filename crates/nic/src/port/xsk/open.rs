@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::owner::Owner;
 use super::paths::Paths;
+use super::program::ProgramWatch;
 use super::segment::Segments;
 use super::sockets::{Plan, QUEUES_MAX, Sockets};
 use super::{Extra, Place, Staging, XskError, XskPort};
@@ -54,6 +55,7 @@ impl XskPort {
             udp_port,
             owner,
             steering: Some(steering),
+            program: ProgramWatch::default(),
             sockets,
             paths,
             addresses,

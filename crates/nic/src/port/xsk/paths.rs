@@ -19,8 +19,9 @@ pub(super) struct Paths {
 }
 
 /// The interface.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LinkState {
+    pub(super) name: String,
     pub(super) ifindex: u32,
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
@@ -59,7 +60,7 @@ impl Paths {
         let events = NetEvents::new()?;
         let mut netlink = Netlink::new()?;
         let link = netlink.link(ifindex)?;
-        let link = LinkState { ifindex, mac: link.mac, mtu: link.mtu, gone: false };
+        let link = LinkState { name: link.name, ifindex, mac: link.mac, mtu: link.mtu, gone: false };
         Ok(Paths { netlink, events, link, hops: Vec::new() })
     }
 
@@ -142,7 +143,7 @@ impl Paths {
         events.drain(&mut |event| match event {
             NetEvent::Link(new) if new.index == link.ifindex => {
                 changes.hops |= link.mac != new.mac || link.mtu != new.mtu || link.gone;
-                (link.mac, link.mtu) = (new.mac, new.mtu);
+                (link.mac, link.mtu, link.name) = (new.mac, new.mtu, new.name);
             }
             NetEvent::LinkGone(index) if index == link.ifindex => {
                 link.gone = true;

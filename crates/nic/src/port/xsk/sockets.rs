@@ -25,6 +25,8 @@ pub(super) struct Sockets {
     /// The interface is gone, and the sockets are of no use any more.
     pub(super) gone: bool,
     pub(super) counters: SocketCounters,
+    /// Since when fewer chunks to send have been here than there should be.
+    full_since_ns: Option<u64>,
 }
 
 /// A socket and its rings.
@@ -94,6 +96,8 @@ const RX_UNITS_MAX: u32 = 16 * 1024;
 /// How long a queue that has a socket is tried: the kernel takes tens of milliseconds to let go of a closed one.
 const BUSY_NS: u64 = 2_000_000_000;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// How long a driver is waited for that sends nothing.
+const FULL_NS: u64 = 20_000_000;
 /// Kicks without any progress before the rest is left for later.
 const KICKS_MAX: u32 = 64;
 /// For busy polling in zero-copy mode: how long a system call looks, and at how many packets at most.
@@ -175,6 +179,7 @@ impl Sockets {
             not_zero_copy: None,
             gone: false,
             counters: SocketCounters::default(),
+            full_since_ns: None,
         };
         for queue in 0..queues {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
@@ -263,6 +268,27 @@ impl Sockets {
             self.reap();
         }
         self.tx_pool.take()
+    }
+
+    /// Whether more should be sent now: half of the memory for it is the limit of what the kernel and the driver have of
+    /// us. A driver that has sent nothing for a while, because its link is down, pushes nobody back any more: then packets
+    /// are lost, and counted, and whoever sends them finds out.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        let enough = self.umem.regions()[1].units() as usize / 2;
+        if self.tx_pool.len() < enough {
+            self.reap();
+            if self.tx_pool.len() < enough {
+                self.kick();
+                self.reap();
+            }
+        }
+        if self.tx_pool.len() >= enough {
+            self.full_since_ns = None;
+            return true;
+        }
+        let now = now_ns();
+        now - *self.full_since_ns.get_or_insert(now) > FULL_NS
     }
 
     /// Fetches the chunks of packets that were sent.

@@ -9,7 +9,7 @@ use super::super::{UdpPortConfig, receive_socket};
 use super::*;
 use crate::sys::testing::{Host, ip, run};
 use crate::sys::{self, Netlink, SockAddr, XdpMode};
-use crate::xdp::Mode;
+use crate::xdp::{Mode, Presence};
 
 const UDP_PORT: u16 = 4791;
 /// The slot of host n is n; so is the last byte of its addresses.
@@ -105,6 +105,8 @@ fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let (src, dst) = (address(net, from), address(net, 1 - from));
     port.recv(RxQueues::ALL, &mut |train| {
+        // Made by the kernel for each end of the veth; a UDP socket does not tell.
+        assert!(train.macs.is_none_or(|[from, to]| from != to && from.0 != [0; 6] && to.0 != [0; 6]));
         assert_eq!((train.src, train.dst, train.tos, train.ttl), (src, dst, 0x28, 33));
         let icrc = train.icrc_header().unwrap();
         for (i, packet) in train.packets().enumerate() {
@@ -321,7 +323,56 @@ fn somebody_elses_program_is_named_and_stays() {
         );
         assert_eq!((error.errno(), error.remedy().as_str()), (libc::EBUSY, "have its owner take it off"));
     }
-    assert!(net.hosts[0].visit(|| theirs.is_on()));
+    assert_eq!(net.hosts[0].visit(|| theirs.presence().unwrap()), Presence::On);
+}
+
+/// Moves packets from host 1 to host 0 until the port there has looked at its program.
+fn look_at_program(a: &mut XskPort, b: &mut XskPort, net: &Net) {
+    let to_b = flow(net, b, V4, 1);
+    let before = (a.program.lost, a.program.is_missing);
+    let start = Instant::now();
+    net.hosts[0].visit(|| {
+        while (a.program.lost, a.program.is_missing) == before {
+            assert!(start.elapsed() < Duration::from_secs(5), "nothing was noticed");
+            a.recv(RxQueues::ALL, &mut |_| {});
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    transfer(b, a, to_b, V4, 1, mixed(0, &[64], 50));
+}
+
+#[test]
+fn a_program_that_is_taken_off_is_put_back_once_and_then_missed() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let take_off = || {
+        let there = Netlink::new().unwrap().link(ifindex()).unwrap().xdp[0];
+        crate::xdp::remove(ifindex(), there, true).unwrap();
+    };
+    net.hosts[0].visit(take_off);
+    look_at_program(&mut a, &mut b, &net);
+    assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (1, 1, false));
+    let received = a.counters.rx_packets;
+    assert!(received >= 50, "through the sockets again: {received}");
+    net.hosts[0].visit(take_off);
+    look_at_program(&mut a, &mut b, &net);
+    assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (2, 1, true));
+    assert_eq!(a.counters.rx_packets, received, "those went through the UDP socket");
+    assert!(a.description().contains("not on the interface any more"), "{}", a.description());
+}
+
+#[test]
+fn a_program_that_takes_the_place_of_ours_is_noticed_and_stays() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let pass = bpf::Recipe::verdict(bpf::XdpAction::Pass);
+    let pass = pass.program("their_own", bpf::ProgramKind::Xdp).unwrap();
+    let (pass, _maps) = crate::sys::bpf::Program::load_with_maps(&pass).unwrap();
+    net.hosts[0].visit(|| crate::xdp::install(ifindex(), &pass, Mode::Auto, true).unwrap());
+    look_at_program(&mut a, &mut b, &net);
+    assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (1, 0, true));
+    let there = net.hosts[0].visit(|| Netlink::new().unwrap().link(ifindex()).unwrap().xdp[0]);
+    assert_eq!(there.program_id, pass.info().unwrap().id);
 }
 
 #[test]
@@ -394,6 +445,38 @@ fn a_link_that_goes_down_and_up_carries_packets_again() {
     while !receive(&mut b, V4, 0).is_empty() {}
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
     assert_eq!((a.close().lost, b.close().lost), (0, 0));
+}
+
+#[test]
+fn a_driver_that_sends_nothing_pushes_back_for_a_while_and_loses_nothing_meanwhile() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    let to_b = flow(&net, &mut a, V4, 0);
+    // The neighbours know each other, so that what follows takes the rings.
+    transfer(&mut a, &mut b, to_b, V4, 0, mixed(1, &[64], 50));
+    let full = |a: &mut XskPort| {
+        let mut sent = 0;
+        while a.has_room() && sent < 5000 {
+            commit(a, to_b, &packet(1, 0, 1000));
+            sent += 1;
+        }
+        sent
+    };
+    net.hosts[0].visit(|| ip("link set veth0 down"));
+    let sent = full(&mut a);
+    assert!((100..5000).contains(&sent) && a.sockets.counters.down > 0, "{sent}: {:?}", a.rows());
+    assert_eq!((a.extra.tx_no_chunk, a.extra.tx_ring_full), (0, 0));
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(a.has_room(), "whoever waits for an answer must be able to give up");
+    net.hosts[0].visit(|| ip("link set veth0 up"));
+    let start = Instant::now();
+    while a.sockets.is_stalled() || a.sockets.audit()[1].lent > 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", a.rows());
+        a.flush();
+        a.sockets.reap();
+        receive(&mut b, V4, 0);
+    }
+    assert!(a.has_room());
 }
 
 #[test]

@@ -163,6 +163,18 @@ impl Map {
         }
     }
 
+    /// Bytes of a key.
+    #[must_use]
+    pub fn key_size(&self) -> usize {
+        self.key_len
+    }
+
+    /// Bytes of one value as programs see it.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        self.value_len
+    }
+
     /// Bytes of one value as system calls see it: per-CPU maps have one for each possible CPU, padded to eight.
     #[must_use]
     pub fn value_size(&self) -> usize {

@@ -29,6 +29,8 @@ pub struct Link {
     pub has_neighbours: bool,
     /// Receive queues it was made with; fewer may be in use.
     pub rx_queues: u32,
+    /// What kind of virtual interface it is (`veth`, `bridge`); `None` for hardware.
+    pub kind: Option<String>,
     /// The XDP programs on it, one per mode at most.
     pub xdp: Vec<AttachedXdp>,
 }
@@ -196,6 +198,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
         has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,
         rx_queues: 1,
+        kind: None,
         xdp: Vec::new(),
     };
     each_attribute(attributes, |kind, value| match kind {
@@ -203,6 +206,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
         libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
         libc::IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0).unwrap_or(1),
+        libc::IFLA_LINKINFO => each_attribute(value, |kind, value| {
+            if kind == libc::IFLA_INFO_KIND {
+                link.kind = Some(text_of(value));
+            }
+        }),
         libc::IFLA_XDP => link.xdp = parse_xdp(value),
         _ => {}
     });

@@ -11,6 +11,7 @@ mod message;
 mod neighbour;
 mod netdev;
 mod route;
+mod xsk;
 
 pub use counters::LinkCounters;
 pub use events::{AddressMonitor, NetEvent, NetEvents};
@@ -19,6 +20,7 @@ pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;
 pub use netdev::{XdpFeatures, xdp_features};
 pub use route::{Address, Route};
+pub use xsk::{BoundXsk, bound_xsks};
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
