@@ -118,7 +118,8 @@ pub(crate) struct PortArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device could not be set up,
+  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device
+  could not be set up,
   2 if the command line, or a variable that stands for it, makes no sense.
 
 Examples:
@@ -271,6 +272,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Lines of which the terminal would make two have no indentation in the second.
+    #[test]
+    fn what_stands_below_the_options_fits_a_terminal() {
+        fn check(command: &clap::Command) {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Args::command());
     }
 
     #[test]

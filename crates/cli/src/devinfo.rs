@@ -1,7 +1,7 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
-use roxie::port::Outlook;
-use roxie::verbs::{Context, Device};
+use roxie::port::{Outlook, PortChoice};
+use roxie::verbs::{Context, Device, DeviceConfig};
 use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
@@ -10,8 +10,9 @@ use crate::terminal::{self, Terminal, Tone};
 
 /// Prints what the device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
-    let context = open(&args.device)?;
-    let outlook = Outlook::new(args.port.choice()?, &context.device().gids()).during("the interface")?;
+    let choice = args.port.choice()?;
+    let context = open(&args.device, Some(choice))?;
+    let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;
     let value = describe(&context, &outlook);
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
@@ -33,10 +34,10 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     Ok(())
 }
 
-/// The device that `args` and the environment name.
-pub(crate) fn open(args: &DeviceArgs) -> Outcome<Context> {
+/// The device that `args` and the environment name; without `port`, with the port that the environment names.
+pub(crate) fn open(args: &DeviceArgs, port: Option<PortChoice>) -> Outcome<Context> {
     args.check()?;
-    Device::open(&args.config())
+    Device::open(&DeviceConfig { port, ..args.config() })
         .and_then(|device| device.context())
         .map_err(|error| Failure::of_device("opening the device", &error))
 }

@@ -10,10 +10,12 @@ mod env;
 mod hook;
 mod lab;
 mod library;
+mod losses;
 mod netdev;
 mod run;
 mod xdp;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -22,7 +24,7 @@ use args::{Args, Command};
 use roxie_cli::{capture, failure, terminal};
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    let result = match parse().command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
@@ -37,6 +39,16 @@ fn main() -> ExitCode {
         Command::DemoClient(args) => demo::client(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
+}
+
+/// The command line; for help, version and mistakes this is the end.
+fn parse() -> Args {
+    Args::try_parse().unwrap_or_else(|error| {
+        if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush()) {
+            terminal::give_up(&unwritten);
+        }
+        std::process::exit(error.exit_code())
+    })
 }
 
 fn exit(result: failure::Outcome<ExitCode>) -> ExitCode {

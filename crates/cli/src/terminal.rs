@@ -92,7 +92,7 @@ pub fn print(text: &str) {
 }
 
 /// Ends as other programs do: silently, as if by SIGPIPE, when the reader closed the pipe, since nobody is left to talk to.
-fn give_up(error: &std::io::Error) -> ! {
+pub fn give_up(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(141);
     }

@@ -3,14 +3,14 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use wire::capture::{NotRoce, Seen};
 
 use super::filter::{Filter, FilterArgs};
 use super::pager::Output;
 use super::show::{Show, Style, Times};
 use super::source::{self, Record};
-use crate::failure::{During, Outcome};
+use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
 /// Show the packets of a capture file
@@ -41,11 +41,11 @@ pub(super) struct ReadArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Stop after so many packets
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Look at the first N bytes of each packet only
-    #[arg(short = 's', long, value_name = "N")]
-    snap: Option<usize>,
+    #[arg(short = 's', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    snap: Option<u32>,
     /// How packets are shown
     #[arg(long, value_enum, default_value_t, value_name = "STYLE", help_heading = "Output")]
     format: Style,
@@ -66,6 +66,8 @@ struct Counts {
     shown: u64,
     filtered: u64,
     others: u64,
+    /// RoCEv2, but cut so short by `--snap` that this does not show.
+    cut: u64,
 }
 
 pub(super) fn run(args: &ReadArgs) -> Outcome {
@@ -81,8 +83,11 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     let mut text = String::new();
     while args.count.is_none_or(|count| counts.shown < count) {
         let Some(record) = source.next_record().during("reading")? else { break };
+        let whole = record.data;
         let record = cut(record, args.snap);
         let seen = Seen::parse(record.link_type, record.data);
+        let is_cut = seen.is_err() && record.data.len() < whole.len();
+        counts.cut += u64::from(is_cut && Seen::parse(record.link_type, whole).is_ok());
         if !wanted(&mut filter, &seen, &mut counts) {
             continue;
         }
@@ -99,11 +104,15 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     }
     output.finish().during("writing")?;
     report(args, &source, &counts);
+    // What could not be read at all is no capture, whatever it begins with.
+    if source.packets() == 0 && source.notes().next().is_some() {
+        return Err(Failure::new(format!("{}: damaged from its beginning on", args.file.display())));
+    }
     Ok(())
 }
 
-fn cut(record: Record<'_>, snap: Option<usize>) -> Record<'_> {
-    let len = snap.unwrap_or(usize::MAX).min(record.data.len());
+fn cut(record: Record<'_>, snap: Option<u32>) -> Record<'_> {
+    let len = snap.map_or(usize::MAX, |snap| snap as usize).min(record.data.len());
     Record { data: &record.data[..len], ..record }
 }
 
@@ -134,6 +143,12 @@ fn report<R: io::Read>(args: &ReadArgs, source: &source::Source<R>, counts: &Cou
     }
     if source.packets() == 0 {
         notes.push("there are no packets in it".to_owned());
+    } else if counts.shown == 0 && counts.cut > 0 {
+        notes.push(format!(
+            "nothing to show: the headers of {} RoCEv2 packets are longer than --snap {}",
+            counts.cut,
+            args.snap.unwrap_or_default()
+        ));
     } else if counts.shown == 0 {
         let (filtered, others) = (counts.filtered, counts.others);
         notes.push(format!(

@@ -147,9 +147,16 @@ impl<R: Read> Source<R> {
             source.format = Format::Pcapng(order);
             return Ok(source);
         }
-        let Some(header) = bytes.first_chunk().and_then(FileHeader::parse) else {
-            return Err(not_a_capture(bytes));
-        };
+        let mut front = [0; FileHeader::LEN];
+        let there = bytes.len().min(front.len());
+        front[..there].copy_from_slice(&bytes[..there]);
+        let Some(header) = FileHeader::parse(&front) else { return Err(not_a_capture(bytes)) };
+        if there < front.len() {
+            let whole = front.len();
+            return Err(Failure::new(format!(
+                "the file ends inside its header, after {there} of {whole} bytes"
+            )));
+        }
         source.format = Format::Pcap(header);
         source.consume(FileHeader::LEN);
         source.add_interface(Interface {

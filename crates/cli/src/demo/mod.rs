@@ -42,7 +42,7 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
     let terminal = Terminal::stdout();
     let start = Instant::now();
     let netdev = args.netdev.clone().unwrap_or_else(|| "lo".to_owned());
-    let context = devinfo::open(&DeviceArgs { netdev: Some(netdev.clone()), name: None })?;
+    let context = devinfo::open(&DeviceArgs { netdev: Some(netdev.clone()), name: None }, None)?;
     let address = address(&context)?;
     let mtu = context.query_port().active_mtu.bytes();
     terminal.line(&format!(

@@ -5,15 +5,41 @@ use std::io;
 
 use roxie::port::XskError;
 use roxie::sys::bpf::Program;
-use roxie::sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, xdp_features};
+use roxie::sys::{
+    AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features,
+};
 
 use super::Check;
+use crate::losses;
 
 pub(super) fn checks() -> Vec<Check> {
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
     let mut checks = vec![privileges(Capabilities::effective(), is_initial_user_namespace())];
     checks.extend(links.iter().filter(|link| link.is_ethernet).map(interface));
+    let sockets = bound_xsks().unwrap_or_default();
+    let is_used =
+        |link: &&Link| !link.xdp.is_empty() || sockets.iter().any(|socket| socket.ifindex == link.index);
+    checks.extend(links.iter().filter(is_used).map(lost));
     checks
+}
+
+/// What was lost at an interface with an XDP program or an AF_XDP socket, in the order of the way in.
+fn lost(link: &Link) -> Check {
+    const NAME: &str = "XDP";
+    let losses = losses::of(link);
+    if losses.is_empty() {
+        return Check::ok(
+            NAME,
+            format!("{}: no packet lost at interface, driver, program or socket", link.name),
+        );
+    }
+    let places = losses.iter().map(|loss| format!("{} {} ({})", loss.packets, loss.counter, loss.meaning));
+    let places: Vec<String> = places.collect();
+    let remedy = format!("'roxie xdp stats {} --watch' shows whether it goes on", link.name);
+    Check {
+        remedy: Some(remedy),
+        ..Check::note(NAME, format!("{}: packets lost: {}", link.name, places.join("; ")))
+    }
 }
 
 /// What AF_XDP sockets and their program need (capabilities(7); programs since 5.8, before that CAP_SYS_ADMIN).

@@ -106,7 +106,8 @@ pub(crate) struct DownArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if there is no such lab or host.
+  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if there is no
+  such lab or host.
 
 Examples:
   roxie lab exec h1 -- ip address

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args as ClapArgs, Subcommand, ValueEnum};
 use roxie::sys::XdpMode;
 use roxie::xdp::Mode;
 
-/// XDP programs on network interfaces: attach, detach, list, count
+/// XDP programs on network interfaces: attach, detach, list, count, fill maps, test, send
 ///
 /// Programs come from clang-built object files, or are composed of blocks at run time, without a C compiler. They are
 /// ordinary XDP programs: ip(8), bpftool and xdp-loader see them, and what those tools attached is seen here.
@@ -24,6 +24,7 @@ pub(crate) enum XdpCommand {
     Detach(DetachArgs),
     List(ListArgs),
     Stats(StatsArgs),
+    Map(MapArgs),
     Samples(SamplesArgs),
     Test(TestArgs),
     Send(SendArgs),
@@ -69,7 +70,7 @@ Examples:
           The program of an object file
   roxie xdp attach eth0 --recipe police:rate=125M,burst=1M --mode native
           No source sends more than 1 Gbit/s through eth0
-  roxie xdp attach eth0 --recipe forward:to=eth0+eth1 && roxie xdp attach eth1 --recipe forward:to=eth0+eth1
+  for i in eth0 eth1; do roxie xdp attach $i --recipe forward:to=eth0+eth1; done
           A router between eth0 and eth1 that leaves to the stack what it cannot do itself
   roxie xdp attach eth0 --recipe lb:to=cpu,ways=4 --dump
           The instructions that would be loaded"))]
@@ -175,6 +176,77 @@ pub(crate) struct StatsArgs {
     pub(crate) watch: Option<u32>,
 }
 
+/// Read and fill the maps of the program on an interface, while it runs
+///
+/// Keys and values are numbers (12, 0x1f), several of 4 or 8 bytes (1+2), addresses, prefixes, interfaces (eth0, in maps
+/// of devices), or bytes (hex:00ff). Needs root.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie xdp map list eth0
+          The maps of its program
+  roxie xdp map set eth0 access 10.1.0.0/16 0
+          The recipe 'access' drops what comes from there; 1 lets it in
+  roxie xdp map set eth0 devs 0 eth1
+          The recipe 'redirect' goes to eth1 from now on
+  roxie xdp map get eth0 buckets
+          The sources that the recipe 'police' knows
+  roxie xdp map delete eth0 access 10.1.0.0/16")]
+pub(crate) struct MapArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: MapCommand,
+}
+
+/// Subcommands of `roxie xdp map`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MapCommand {
+    /// List the maps
+    List {
+        /// Network interface
+        #[arg(value_name = "IF")]
+        netdev: String,
+        /// One JSON array instead of lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show an entry, or all; of arrays those that are not zero
+    Get {
+        /// Network interface
+        #[arg(value_name = "IF")]
+        netdev: String,
+        /// Name of the map
+        map: String,
+        /// Key of one entry
+        key: Option<String>,
+        /// One JSON array instead of lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set an entry
+    Set {
+        /// Network interface
+        #[arg(value_name = "IF")]
+        netdev: String,
+        /// Name of the map
+        map: String,
+        /// Its key
+        key: String,
+        /// What it shall be; of maps with a value for each CPU, for all of them
+        value: String,
+    },
+    /// Take an entry out
+    Delete {
+        /// Network interface
+        #[arg(value_name = "IF")]
+        netdev: String,
+        /// Name of the map
+        map: String,
+        /// Its key
+        key: String,
+    },
+}
+
 /// Test what XDP asks of a network driver, with every packet accounted for, and measure it
 ///
 /// Sends packets through each verdict (PASS, DROP, TX, REDIRECT to a device, to a CPU and to an AF_XDP socket), through
@@ -196,8 +268,8 @@ Examples:
   roxie xdp test --netdev eth0 --peer eth1
           eth0, with a cable between it and eth1, which sends
   roxie xdp test --netdev eth0
-          What can be tested while nobody sends: transmission. The packets are addressed to eth0 itself, so that no
-          switch delivers them
+          What can be tested while nobody sends: transmission. The packets are addressed to eth0
+          itself, so that no switch delivers them
   roxie xdp test --only af_xdp
           The AF_XDP tests
   roxie xdp test --json --count 100000 | jq '.tests[] | select(.result != \"ok\")'

@@ -4,14 +4,15 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use roxie::sys::bpf::{LoadError, Map, Program, pin};
-use roxie::sys::{Capabilities, Capability, Link, Netlink, XdpFeatures, XdpMode, xdp_features};
-use roxie::xdp::{AttachError, attach_loaded, install};
+use roxie::sys::{Capability, Link, Netlink, XdpMode};
+use roxie::xdp::{AttachError, Attached, Presence, attach_loaded, install};
 
-use super::args::{AttachArgs, ModeArg};
-use super::interface;
-use super::source::{self, Source};
+use super::args::AttachArgs;
+use super::source;
+use super::{ability, interface};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
@@ -23,7 +24,7 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
         return Ok(());
     }
     let link = interface(&args.netdev)?;
-    promise(&link, args.mode, &source)?;
+    ability::check(&link, args.mode, &source)?;
     let (program, maps) = load(&source.program)?;
     for fill in &source.fill {
         let Some(map) = source.program.map(fill.map()).and_then(|at| maps.get(at.index())) else { continue };
@@ -45,9 +46,7 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
             pins.keep();
         }
         said(attached.mode(), attached.not_native(), ", until this command ends");
-        loop {
-            nix::unistd::pause();
-        }
+        return stay(&attached, &link);
     }
     let installed =
         install(link.index, &program, args.mode.mode(), args.replace).map_err(|e| refused(e, &link))?;
@@ -62,42 +61,38 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     Ok(())
 }
 
-/// What the drivers say they can do, before packets find out.
-fn promise(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
-    // Kernels before 6.3 do not tell.
-    let Ok(features) = xdp_features(link.index) else { return Ok(()) };
-    let lacks = |what: &str, has: fn(XdpFeatures) -> bool| (!has(features)).then(|| what.to_owned());
-    let lacking = match mode {
-        ModeArg::Native => lacks("native XDP", XdpFeatures::native),
-        ModeArg::Offload => lacks("XDP offload", XdpFeatures::offload),
-        ModeArg::Auto | ModeArg::Generic => None,
-    };
-    if let Some(what) = lacking {
-        return Err(Failure::new(format!("{}: the driver has no {what} (it has: {features})", link.name))
-            .hint("--mode generic works on every interface"));
-    }
-    let targets = source.fill.iter().flat_map(|fill| fill.targets());
-    for name in targets {
-        let target = interface(name)?;
-        let native = features.native() && mode != ModeArg::Generic;
-        if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
-            eprintln!(
-                "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); a veth does once \
-                 its peer has an XDP program, or GRO on"
-            );
+/// Until a signal ends this command, and with it the link, or the program is on the interface no more.
+fn stay(attached: &Attached, link: &Link) -> Outcome {
+    let name = &link.name;
+    let mut replaced_by = None;
+    loop {
+        std::thread::sleep(LOOK_INTERVAL);
+        match attached.presence().during(name)? {
+            Presence::On => {}
+            Presence::Off => {
+                return Err(Failure::new(format!("{name}: somebody took the program off")));
+            }
+            Presence::Gone => return Err(Failure::new(format!("{name} is gone, and the program with it"))),
+            Presence::Replaced { id, name: theirs, within: false } => {
+                return Err(Failure::new(format!(
+                    "{name}: somebody took the program off, and attached another ({theirs}, id {id})"
+                )));
+            }
+            // Whoever did that was told that it goes with this command; so it stays as long as this.
+            Presence::Replaced { id, name: theirs, within: true } => {
+                if replaced_by.replace(id) != Some(id) {
+                    eprintln!(
+                        "roxie: warning: {name}: another program ({theirs}, id {id}) has taken its place, and goes when \
+                         this command ends"
+                    );
+                }
+            }
         }
     }
-    if !source.program.frags && features.native() && link.mtu > SINGLE_BUFFER_MTU && mode == ModeArg::Auto {
-        eprintln!(
-            "roxie: warning: the program takes no packets of several buffers, and the MTU is {}",
-            link.mtu
-        );
-    }
-    Ok(())
 }
 
-/// Longest IP packet that fits a page with XDP's headroom and what the kernel keeps behind it, on most drivers.
-const SINGLE_BUFFER_MTU: u32 = 3498;
+/// The kernel tells nobody that a program is taken off.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Into the kernel; before 5.18 without fragments.
 fn load(program: &bpf::Program) -> Outcome<(Program, Vec<Map>)> {
@@ -117,16 +112,13 @@ const INVALID: i32 = nix::errno::Errno::EINVAL as i32;
 
 fn unloaded(name: &str, error: &LoadError) -> Failure {
     let failure = Failure::new(format!("{name}: {error}"));
-    let capabilities = Capabilities::effective();
-    if error.error.kind() != io::ErrorKind::PermissionDenied
-        || !error.log.is_empty()
-        || capabilities.has(Capability::SysAdmin)
-    {
+    if error.error.kind() != io::ErrorKind::PermissionDenied || !error.log.is_empty() {
         return failure;
     }
-    let missing = [Capability::Bpf, Capability::NetAdmin].into_iter().filter(|one| !capabilities.has(*one));
-    let missing: Vec<_> = missing.map(|one| one.to_string()).collect();
-    failure.hint(format!("this process lacks {}: try with sudo", missing.join(" and ")))
+    match ability::missing(&[Capability::Bpf, Capability::NetAdmin]) {
+        Some(missing) => failure.hint(missing),
+        None => failure,
+    }
 }
 
 fn refused(error: AttachError, link: &Link) -> Failure {

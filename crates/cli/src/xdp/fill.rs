@@ -7,7 +7,7 @@ use roxie::sys::bpf::Map;
 use roxie::sys::{Link, Netlink};
 
 use super::interface;
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 
 /// Entries for one map.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,6 +47,14 @@ impl Fill {
         }
     }
 
+    /// CPUs packets are redirected to.
+    pub(super) fn cpus(&self) -> Option<u32> {
+        match self {
+            Fill::Cpus { count, .. } => Some(*count),
+            _ => None,
+        }
+    }
+
     /// Puts the entries into `map`, whose values have `value_len` bytes, for a program on `link`.
     pub(super) fn put(&self, link: &Link, map: &Map) -> Outcome {
         let put = |key: &[u8], word: u32| {
@@ -74,16 +82,7 @@ impl Fill {
             Fill::Devices(names) => {
                 (0u32..).zip(names).try_for_each(|(at, name)| put(&at.to_ne_bytes(), interface(name)?.index))
             }
-            Fill::Cpus { count, queue } => (0..*count).try_for_each(|cpu| {
-                put(&cpu.to_ne_bytes(), *queue).map_err(|failure| {
-                    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-                    if (cpu as usize) < cpus {
-                        failure
-                    } else {
-                        Failure::new(format!("there is no CPU {cpu}")).hint(format!("ways={cpus} at most"))
-                    }
-                })
-            }),
+            Fill::Cpus { count, queue } => (0..*count).try_for_each(|cpu| put(&cpu.to_ne_bytes(), *queue)),
         }
     }
 }

@@ -3,11 +3,14 @@
 #[macro_use]
 mod recipe;
 
+mod ability;
 pub(crate) mod args;
 mod attach;
 mod detach;
+mod entry;
 mod fill;
 mod list;
+mod map;
 mod samples;
 mod source;
 mod stats;
@@ -27,6 +30,7 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Detach(args) => detach::detach(args),
         XdpCommand::List(args) => list::list(args),
         XdpCommand::Stats(args) => stats::stats(args),
+        XdpCommand::Map(args) => map::map(args),
         XdpCommand::Samples(args) => samples::samples(args),
         XdpCommand::Test(args) => test::test(args),
         XdpCommand::Send(args) => test::send(args),

@@ -1,36 +1,41 @@
 //! Recipes in words: `police:rate=125M,burst=1M` becomes blocks, and what is to be put into their maps.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::str::FromStr;
+mod keys;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bpf::recipe::{Access, Lose, Police, Sample, Target};
 use bpf::{Action, Pick, Recipe, Select, Stage, XdpAction};
 
 use super::fill::Fill;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
+use keys::{Keys, usage};
 
 /// The recipes, for the help text.
 macro_rules! recipes {
     () => {
         "\
 Recipes: NAME or NAME:KEY=VALUE,...
-  pass, drop, aborted     Every packet ends this way
-  tx                      Back out of the interface, Ethernet and IP addresses exchanged
-  steer                   RoCE for the interface's addresses to the AF_XDP sockets in map 'xsks' (see --pin), by receive
-                          queue; everything passes while it is empty. queues=64, port=4791, slots=0-255 (bits 23-16 of
-                          QPNs)
-  police                  Sources that send faster are dropped. rate=BYTES/s, burst=BYTES (64K), sources=4096
-  access                  Sources are let in or dropped by longest prefix: deny=PREFIX+..., allow=PREFIX+...; what no
-                          prefix matches is dropped if only allow= is given
-  lose                    Packets are lost by chance. ppm=PACKETS of a million
-  sample                  Copies of packet heads for 'roxie xdp samples IF'. every=1, snap=128, ring=1Mi
-  forward                 Routed by the kernel's tables between these interfaces, without the stack. to=IF+IF...
-  redirect                Out of another interface. to=IF
-  lb                      RoCE spread by destination QPN. to=cpu (ways=CPUs) or to=xsk (queues=1, ways=1) or to=IF+IF...
+  pass, drop, aborted
+                Every packet ends this way
+  tx            Back out of the interface, Ethernet and IP addresses exchanged
+  steer         RoCE for the interface's addresses to the AF_XDP sockets in map 'xsks' (see --pin), by
+                receive queue; everything passes while it is empty. queues=64, port=4791,
+                slots=0-255 (bits 23-16 of QPNs)
+  police        Sources that send faster are dropped. rate=BYTES/s, burst=BYTES (64K), sources=4096
+  access        Sources are let in or dropped by longest prefix: deny=PREFIX+..., allow=PREFIX+...;
+                what no prefix matches is dropped if only allow= is given
+  lose          Packets are lost by chance. ppm=PACKETS of a million
+  sample        Copies of packet heads for 'roxie xdp samples IF'. every=1, snap=128, ring=1Mi
+  forward       Routed by the kernel's tables between these interfaces, without the stack.
+                to=IF+IF...
+  redirect      Out of another interface. to=IF
+  lb            RoCE spread by destination QPN. to=cpu (ways=CPUs) or to=xsk (queues=1, ways=1)
+                or to=IF+IF...
 
-  tx, drop, redirect, police, access, lose and sample take only=all, only=ip or only=roce (UDP port=4791): other packets pass.
-  Numbers may end in K, M, G (1000) or Ki, Mi, Gi (1024). Every recipe counts its verdicts: 'roxie xdp stats IF'.
+  tx, drop, redirect, police, access, lose and sample take only=all, only=ip or only=roce (UDP
+  port=4791): other packets pass. Numbers may end in K, M, G (1000) or Ki, Mi, Gi (1024). Every
+  recipe counts its verdicts: 'roxie xdp stats IF'.
 "
     };
 }
@@ -42,8 +47,17 @@ pub(super) struct Cooked {
     pub(super) name: String,
     pub(super) recipe: Recipe,
     pub(super) fill: Vec<Fill>,
+    /// Receive queues that the interface must have, because they were asked for.
+    pub(super) queues: Option<u32>,
 }
 
+/// Most receive queues of an interface, as veth has it, and entries of a map.
+const QUEUES_MAX: u64 = 4096;
+const ENTRIES_MAX: u64 = 1 << 24;
+/// Most CPUs of a kernel (NR_CPUS_MAXSMP).
+const CPUS_MAX: u64 = 8192;
+/// Sockets that share a queue.
+const WAYS_MAX: u64 = 256;
 /// UDP port of RoCEv2 (IBA A17.3.1).
 const ROCE_PORT: u16 = 4791;
 /// Packets that wait for another CPU at most; the kernel's limit is 16384.
@@ -56,7 +70,7 @@ pub(super) fn parse(text: &str) -> Outcome<Cooked> {
     let (select, stages, action, fill) = blocks(name, &mut keys)?;
     keys.finish()?;
     let recipe = Recipe { select, stages, action, counters: true, frags: true };
-    Ok(Cooked { name: format!("roxie_{name}"), recipe, fill })
+    Ok(Cooked { name: format!("roxie_{name}"), recipe, fill, queues: keys.queues })
 }
 
 type Blocks = (Select, Vec<Stage>, Action, Vec<Fill>);
@@ -71,7 +85,7 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         "steer" => {
             let slots = keys.take("slots", "0-255".to_owned())?;
             let slots = slot_range(&slots).ok_or_else(|| keys.wrong("slots", &slots))?;
-            let queues = keys.number("queues", Some(64))?;
+            let queues = keys.queues(64)?;
             let action = Action::Redirect {
                 target: Target::Xsk,
                 entries: queues,
@@ -83,22 +97,22 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         }
         "police" => {
             let police = Police {
-                bytes_per_s: keys.number("rate", None)?,
-                burst_bytes: keys.number("burst", Some(64_000))?,
-                entries: keys.number("sources", Some(4096))?,
+                bytes_per_s: keys.number("rate", None, Police::RATES)?,
+                burst_bytes: keys.number("burst", Some(64_000), Police::BURSTS)?,
+                entries: keys.number("sources", Some(4096), 1..=ENTRIES_MAX)?,
             };
             (keys.only("ip")?, vec![Stage::Police(police)], verdict(XdpAction::Pass), Vec::new())
         }
         "access" => access(keys)?,
         "lose" => {
-            let lose = Lose { per_million: keys.number("ppm", None)? };
+            let lose = Lose { per_million: keys.number("ppm", None, 1..=999_999)? };
             (keys.only("all")?, vec![Stage::Lose(lose)], verdict(XdpAction::Pass), Vec::new())
         }
         "sample" => {
             let sample = Sample {
-                snap_len: keys.number("snap", Some(128))?,
-                every: keys.number("every", Some(1))?,
-                ring_bytes: keys.number("ring", Some(1 << 20))?,
+                snap_len: keys.number("snap", Some(128), 1..=Sample::SNAP_MAX.into())?,
+                every: keys.number("every", Some(1), 1..=i32::MAX as u64)?,
+                ring_bytes: keys.number("ring", Some(1 << 20), Sample::RING_MIN.into()..=1 << 30)?,
                 wakeup_bytes: 0,
             };
             (keys.only("all")?, vec![Stage::Sample(sample)], verdict(XdpAction::Pass), Vec::new())
@@ -131,7 +145,7 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
     let (action, fill) = match to[0].as_str() {
         "cpu" if to.len() == 1 => {
             let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-            let ways = keys.number("ways", Some(cpus))?;
+            let ways = keys.number("ways", Some(cpus), 1..=CPUS_MAX)?;
             let action = Action::Redirect {
                 target: Target::Cpu,
                 entries: ways,
@@ -141,8 +155,8 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
             (action, vec![Fill::Cpus { count: ways, queue: CPU_QUEUE }])
         }
         "xsk" if to.len() == 1 => {
-            let (queues, ways): (u32, u32) = (keys.number("queues", Some(1))?, keys.number("ways", Some(1))?);
-            let entries = queues.checked_mul(ways).ok_or_else(|| keys.wrong("ways", &ways.to_string()))?;
+            let (queues, ways): (u32, u32) = (keys.queues(1)?, keys.number("ways", Some(1), 1..=WAYS_MAX)?);
+            let entries = queues * ways;
             let pick = Pick::RxQueueQpn { ways };
             (Action::Redirect { target: Target::Xsk, entries, pick, miss: XdpAction::Pass }, Vec::new())
         }
@@ -166,16 +180,22 @@ fn access(keys: &mut Keys) -> Outcome<Blocks> {
     if prefixes.is_empty() {
         return Err(keys.missing("deny= or allow="));
     }
+    let denied =
+        |(address, len, let_in): &(IpAddr, u8, bool)| *let_in && prefixes.contains(&(*address, *len, false));
+    if let Some((address, len, _)) = prefixes.iter().find(|one| denied(one)) {
+        return Err(usage(format!("recipe access: {address}/{len} is both in deny= and in allow=")));
+    }
     let access = Access { default_allow: !deny.is_empty(), entries: prefixes.len() as u32 };
     let select = keys.only("ip")?;
     Ok((select, vec![Stage::Access(access)], Action::Verdict(XdpAction::Pass), vec![Fill::Access(prefixes)]))
 }
 
 fn roce(keys: &mut Keys) -> Outcome<Select> {
-    Ok(Select::Roce { port: keys.number("port", Some(ROCE_PORT))? })
+    Ok(Select::Roce { port: keys.number("port", Some(ROCE_PORT), 1..=u16::MAX.into())? })
 }
 
-fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+/// `10.0.0.0/8`, `fd00::1`
+pub(super) fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, len) = match text.split_once('/') {
         Some((address, len)) => (address.parse::<IpAddr>().ok()?, len.parse::<u8>().ok()?),
         None => {
@@ -183,118 +203,27 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
             (address, if address.is_ipv4() { 32 } else { 128 })
         }
     };
-    (len <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, len))
+    (len <= if address.is_ipv4() { 32 } else { 128 }).then(|| (network(address, len), len))
+}
+
+/// The address with zeros behind the prefix: a prefix has one name.
+fn network(address: IpAddr, len: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(ip) => {
+            let host = u32::MAX.checked_shr(len.into()).unwrap_or(0);
+            Ipv4Addr::from_bits(ip.to_bits() & !host).into()
+        }
+        IpAddr::V6(ip) => {
+            let host = u128::MAX.checked_shr(len.into()).unwrap_or(0);
+            Ipv6Addr::from_bits(ip.to_bits() & !host).into()
+        }
+    }
 }
 
 fn slot_range(text: &str) -> Option<(u8, u8)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (first.parse().ok()?, last.parse().ok()?);
     (range.0 <= range.1).then_some(range)
-}
-
-/// `12`, `12K`, `12Ki`
-fn number(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" => 1,
-        "K" => 1_000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
-}
-
-fn usage(what: String) -> Failure {
-    Failure::new(what).code(2)
-}
-
-/// The `KEY=VALUE` pairs not used yet, and the keys asked for.
-struct Keys {
-    recipe: String,
-    given: BTreeMap<String, String>,
-    known: Vec<&'static str>,
-}
-
-impl Keys {
-    fn parse(recipe: &str, text: &str) -> Outcome<Keys> {
-        let mut given = BTreeMap::new();
-        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| usage(format!("recipe {recipe}: '{pair}' is not KEY=VALUE")))?;
-            if given.insert(key.to_owned(), value.to_owned()).is_some() {
-                return Err(usage(format!("recipe {recipe}: {key}= is given twice")));
-            }
-        }
-        Ok(Keys { recipe: recipe.to_owned(), given, known: Vec::new() })
-    }
-
-    fn value(&mut self, key: &'static str) -> Option<String> {
-        self.known.push(key);
-        self.given.remove(key)
-    }
-
-    fn take<T: FromStr>(&mut self, key: &'static str, default: T) -> Outcome<T> {
-        match self.value(key) {
-            Some(text) => text.parse().map_err(|_| self.wrong(key, &text)),
-            None => Ok(default),
-        }
-    }
-
-    fn number<T: TryFrom<u64>>(&mut self, key: &'static str, default: Option<T>) -> Outcome<T> {
-        match (self.value(key), default) {
-            (Some(text), _) => {
-                let number = number(&text).and_then(|number| T::try_from(number).ok());
-                number.ok_or_else(|| self.wrong(key, &text))
-            }
-            (None, Some(default)) => Ok(default),
-            (None, None) => Err(self.missing(&format!("{key}="))),
-        }
-    }
-
-    fn optional_list(&mut self, key: &'static str) -> Vec<String> {
-        let text = self.value(key).unwrap_or_default();
-        text.split('+').filter(|one| !one.is_empty()).map(str::to_owned).collect()
-    }
-
-    /// At least one.
-    fn list(&mut self, key: &'static str) -> Outcome<Vec<String>> {
-        let list = self.optional_list(key);
-        if list.is_empty() { Err(self.missing(&format!("{key}="))) } else { Ok(list) }
-    }
-
-    /// Which packets.
-    fn only(&mut self, default: &str) -> Outcome<Select> {
-        let text = self.value("only").unwrap_or_else(|| default.to_owned());
-        match text.as_str() {
-            "roce" => roce(self),
-            "ip" => Ok(Select::Ip),
-            "all" if default == "all" => Ok(Select::All),
-            _ => Err(self.wrong("only", &text)),
-        }
-    }
-
-    fn wrong(&self, key: &str, value: &str) -> Failure {
-        usage(format!("recipe {}: {key}={value} makes no sense", self.recipe))
-    }
-
-    fn missing(&self, what: &str) -> Failure {
-        usage(format!("recipe {} needs {what}", self.recipe))
-    }
-
-    fn finish(&self) -> Outcome {
-        let Some(key) = self.given.keys().next() else { return Ok(()) };
-        let failure = usage(format!("recipe {} has no {key}=", self.recipe));
-        Err(if self.known.is_empty() {
-            failure
-        } else {
-            failure.hint(format!("it has {}", self.known.join(", ")))
-        })
-    }
 }
 
 #[cfg(test)]
@@ -338,7 +267,10 @@ mod tests {
             let known =
                 ["pass", "tx", "steer", "police", "access", "lose", "sample", "forward", "redirect", "lb"];
             let first = name(line);
-            assert!(known.contains(&first.as_str()) || first == "Numbers", "{line}");
+            assert!(
+                known.contains(&first.as_str()) || ["port=4791):", "recipe"].contains(&first.as_str()),
+                "{line}"
+            );
         }
     }
 
@@ -349,7 +281,18 @@ mod tests {
             ("drop:fast", "'fast' is not KEY=VALUE"),
             ("drop:speed=9", "has no speed="),
             ("police", "needs rate="),
-            ("police:rate=ten", "rate=ten makes no sense"),
+            ("police:rate=ten", "rate=ten: a whole number from 1024 to 1000000000000 is wanted"),
+            ("police:rate=1e9", "may end in K, M, G (1000) or Ki, Mi, Gi (1024): 64K, 2Mi"),
+            ("police:rate=5", "rate=5: a whole number from 1024"),
+            ("police:rate=1M,sources=0", "sources=0: a whole number from 1 to 16777216"),
+            ("steer:queues=1e8", "queues=1e8: a whole number from 1 to 4096"),
+            ("steer:queues=5000", "queues=5000: a whole number from 1 to 4096"),
+            ("lb:to=cpu,ways=100000", "ways=100000: a whole number from 1 to 8192"),
+            ("lb:to=xsk,ways=1000", "ways=1000: a whole number from 1 to 256"),
+            ("lose:ppm=0", "ppm=0: a whole number from 1 to 999999"),
+            ("drop:only=roce,port=0", "port=0: a whole number from 1 to 65535"),
+            ("access:deny=10.0.0.0/8,allow=10.9.9.9/8", "10.0.0.0/8 is both in deny= and in allow="),
+            ("access:allow=fd00::1,deny=fd00::1/128", "fd00::1/128 is both in"),
             ("police:rate=1K,rate=2K", "given twice"),
             ("police:rate=1M,only=all", "only=all makes no sense"),
             ("steer:slots=9-3", "slots=9-3 makes no sense"),
@@ -357,22 +300,11 @@ mod tests {
             ("access:deny=10.0.0.0/33", "deny=10.0.0.0/33 makes no sense"),
             ("redirect:to=a+b", "to=a+b makes no sense"),
             ("lb", "needs to="),
-            ("sample:snap=70000", "snap=70000 makes no sense"),
+            ("sample:snap=70000", "snap=70000: a whole number from 1 to 16384"),
         ] {
             let failure = parse(text).unwrap_err();
             assert!(failure.to_string().contains(want), "{text}: {failure}");
             assert_eq!(failure.code, 2);
-        }
-    }
-
-    #[test]
-    fn numbers_have_units() {
-        assert_eq!(number("12"), Some(12));
-        assert_eq!(number("3K"), Some(3000));
-        assert_eq!(number("3Ki"), Some(3072));
-        assert_eq!(number("2Gi"), Some(1 << 31));
-        for wrong in ["", "K", "1k", "1KiB", "-1", "99999999999999999999", "20000000000G"] {
-            assert_eq!(number(wrong), None, "{wrong}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use bpf::{Program, ProgramKind};
+use bpf::{Action, Program, ProgramKind};
 
 use super::args::SourceArgs;
 use super::fill::Fill;
@@ -15,6 +15,10 @@ use crate::failure::{During, Failure, Outcome};
 pub(super) struct Source {
     pub(super) program: Program,
     pub(super) fill: Vec<Fill>,
+    /// Its last step, if it is composed.
+    pub(super) action: Option<Action>,
+    /// See [`recipe::Cooked::queues`].
+    pub(super) queues: Option<u32>,
 }
 
 /// Type information of the running kernel.
@@ -26,7 +30,8 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
         let cooked = recipe::parse(text)?;
         let program = cooked.recipe.program(&cooked.name, ProgramKind::Xdp);
         let program = program.map_err(|error| Failure::new(format!("recipe {text}: {error}")).code(2))?;
-        return Ok(Source { program, fill: cooked.fill });
+        let action = Some(cooked.recipe.action);
+        return Ok(Source { program, fill: cooked.fill, action, queues: cooked.queues });
     }
     let Some(path) = &args.object else {
         return Err(Failure::new("neither an object file nor a recipe").code(2));
@@ -34,7 +39,7 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     let programs = programs_of(path)?;
     let program = choose(programs, args.section.as_deref(), args.prog.as_deref())
         .during(&path.display().to_string())?;
-    Ok(Source { program, fill: Vec::new() })
+    Ok(Source { program, fill: Vec::new(), action: None, queues: None })
 }
 
 fn programs_of(path: &Path) -> Outcome<Vec<Program>> {

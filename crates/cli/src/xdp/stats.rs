@@ -12,6 +12,7 @@ use serde_json::{Map as Object, Value, json};
 use super::args::StatsArgs;
 use super::{interface, list};
 use crate::failure::{During, Failure, Outcome};
+use crate::losses;
 use crate::terminal::{self, Terminal, Tone};
 
 /// Prints once, or again and again.
@@ -65,6 +66,8 @@ impl Snapshot {
         let driver = driver_counters(&link.name).unwrap_or_default();
         let ours = driver.into_iter().filter(|(name, _)| name.contains("xdp") || name.contains("xsk"));
         snapshot.rows.extend(ours.map(|(name, value)| ("driver", name, value)));
+        let losses = losses::of(link).into_iter();
+        snapshot.rows.extend(losses.map(|loss| (LOST, loss.counter, loss.packets)));
         Ok(snapshot)
     }
 
@@ -120,7 +123,9 @@ pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
     }))
 }
 
-const GROUPS: [&str; 5] = ["verdicts", "samples", "program", "interface", "driver"];
+const GROUPS: [&str; 6] = ["verdicts", "samples", "program", "interface", "driver", LOST];
+/// What is repeated of the others because it means that packets were lost, in the order in which they come there.
+const LOST: &str = "lost";
 
 /// Shows numbers, or, given those of some seconds before, rates.
 fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: bool) -> Outcome {
@@ -166,10 +171,11 @@ fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: 
     terminal.line(&terminal.paint(Tone::Strong, &head));
     for group in GROUPS {
         for (name, value) in now.of(group).filter(|(_, value)| *value > 0) {
+            let shown = if group == LOST { format!("lost: {name}") } else { name.to_owned() };
             let line = match rate(group, name, value) {
                 Some(0.0) => continue,
-                Some(rate) => format!("  {name:<32} {rate:>16.0}/s"),
-                None => format!("  {name:<32} {value:>16}"),
+                Some(rate) => format!("  {shown:<32} {rate:>16.0}/s"),
+                None => format!("  {shown:<32} {value:>16}"),
             };
             terminal.line(&line);
         }

@@ -165,3 +165,65 @@ fn the_page_has_plots_of_what_happened_and_loads_nothing() {
     assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"));
     std::fs::remove_file(&output).expect("it was written");
 }
+
+/// Bytes as a file, for as long as the value lives.
+struct File(std::path::PathBuf);
+
+impl File {
+    fn new(name: &str, bytes: &[u8]) -> File {
+        let path = std::env::temp_dir().join(format!("roxie-capture-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).expect("a temporary file");
+        File(path)
+    }
+
+    /// How `read` ends on it, and what it says.
+    fn read(&self, words: &[&str]) -> (Option<i32>, String) {
+        let path = self.0.to_string_lossy();
+        let output = roxie(&[&["read", &path], words].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // A file left in the temporary directory harms nobody.
+        let _left = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn numbers_that_show_nothing_are_refused_and_cut_headers_are_named() {
+    let bytes = std::fs::read(capture("cm-rping-v4")).expect("a golden capture");
+    let file = File::new("whole", &bytes);
+    for words in [["-c", "0"], ["-s", "0"]] {
+        let (code, said) = file.read(&words);
+        assert!(code == Some(2) && said.contains("0 is not in 1.."), "{words:?}: {said}");
+    }
+    let (code, said) = file.read(&["-s", "20"]);
+    assert!(code == Some(0) && said.contains("RoCEv2 packets are longer than --snap 20"), "{said}");
+    assert_eq!(file.read(&["-s", "60", "-c", "1"]), (Some(0), String::new()));
+}
+
+#[test]
+fn a_file_without_a_readable_packet_is_no_success() {
+    let bytes = std::fs::read(capture("cm-rping-v4")).expect("a golden capture");
+    let (code, said) = File::new("header", &bytes[..20]).read(&[]);
+    assert!(code == Some(1) && said.contains("ends inside its header, after 20 of 24 bytes"), "{said}");
+    let garbage: Vec<u8> = bytes[..24].iter().copied().chain([0xa5; 300]).collect();
+    let (code, said) = File::new("garbage", &garbage).read(&[]);
+    assert!(code == Some(1) && said.contains("damaged from its beginning on"), "{said}");
+    let (code, said) = File::new("empty", &bytes[..24]).read(&[]);
+    assert!(code == Some(0) && said.contains("there are no packets in it"), "{said}");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    for words in [&["--help"][..], &["-h"], &["--version"], &["xdp", "--help"]] {
+        let out = full.try_clone().expect("a descriptor");
+        let output = Command::new(env!("CARGO_BIN_EXE_roxie")).args(words).stdout(out).output();
+        let output = output.expect("roxie runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("No space left"), "{words:?}: {said}");
+    }
+}

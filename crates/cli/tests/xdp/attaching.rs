@@ -37,14 +37,14 @@ fn every_recipe_is_loaded_by_the_kernel() {
     for recipe in [
         "aborted",
         "tx:only=roce",
-        "steer:queues=4,slots=16-31",
+        "steer:queues=1,slots=16-31",
         "police:rate=125M,burst=1M",
         "access:deny=10.0.0.0/8+fd00::/8,allow=10.1.2.3",
         "sample:every=10,snap=64",
         "forward:to=veth0+veth1",
         "redirect:to=veth1",
         "lb:to=cpu,ways=1",
-        "lb:to=xsk,queues=2,ways=2",
+        "lb:to=xsk,queues=1,ways=2",
         "lb:to=veth0+veth1",
     ] {
         good(&["attach", "veth0", "--recipe", recipe, "--replace", "--mode", "native"]);
@@ -68,13 +68,38 @@ fn a_foreground_program_goes_with_its_command_even_after_kill_9() {
     running.kill().unwrap();
     running.wait().unwrap();
     eventually("gone", || programs("veth0").is_empty());
+}
 
-    let mut running = command(&["attach", "veth0", "--recipe", "pass", "--foreground"]).spawn().unwrap();
-    eventually("attached", || !programs("veth0").is_empty());
-    good(&["detach", "veth0", "--force"]);
-    assert!(programs("veth0").is_empty());
-    running.kill().unwrap();
-    running.wait().unwrap();
+#[test]
+fn a_foreground_command_ends_when_its_program_is_no_longer_there() {
+    if !enter() {
+        return;
+    }
+    let detach = || drop(good(&["detach", "veth0", "--force"]));
+    let other = || {
+        detach();
+        good(&["attach", "veth0", "--recipe", "drop"]);
+    };
+    let delete = || ip(&["link", "delete", "veth0"]);
+    let ways: [(&dyn Fn(), &str); 3] = [
+        (&detach, "roxie: veth0: somebody took the program off\n"),
+        (&other, "took the program off, and attached another (roxie_drop, id "),
+        (&delete, "roxie: veth0 is gone, and the program with it\n"),
+    ];
+    for (way, says) in ways {
+        let mut running = command(&["attach", "veth0", "--recipe", "pass", "--foreground"]);
+        let mut running = running.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        eventually("attached", || !programs("veth0").is_empty());
+        way();
+        eventually("ended", || running.try_wait().unwrap().is_some());
+        let ended = running.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.code() == Some(1) && err.contains(says), "{:?}: {err}", ended.status);
+        if says.contains("another") {
+            assert_eq!(programs("veth0")[0]["name"], "roxie_drop", "theirs stays");
+            detach();
+        }
+    }
 }
 
 #[test]
@@ -118,6 +143,13 @@ fn verdicts_are_counted_and_shown() {
     let said = good(&["stats", "veth0"]);
     assert!(said.contains("roxie_drop") && said.contains("XDP_DROP.packets"), "{said}");
     assert!(said.contains("rx_queue_0_xdp_drops"), "the driver's own count: {said}");
+    assert!(said.contains("lost: rx_queue_0_xdp_drops"), "it is told as a loss: {said}");
+    let doctor = std::process::Command::new(env!("CARGO_BIN_EXE_roxie")).arg("doctor").output().unwrap();
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.contains("veth0: packets lost: 25 rx_queue_0_xdp_drops (dropped by the XDP program"),
+        "{doctor}"
+    );
 }
 
 #[test]
@@ -203,4 +235,46 @@ fn an_object_file_is_attached_by_its_section() {
         listing.contains("first:") && listing.contains("r0 = 2") && listing.contains("exit"),
         "{listing}"
     );
+}
+
+#[test]
+fn maps_are_read_and_filled_while_the_program_runs() {
+    if !enter() {
+        return;
+    }
+    ip(&["address", "add", "10.9.0.2/24", "dev", "veth1"]);
+    ip(&["neigh", "add", "10.9.0.9", "lladdr", "02:00:00:00:00:09", "dev", "veth1", "nud", "permanent"]);
+    good(&["attach", "veth0", "--recipe", "access:deny=192.0.2.0/24+192.0.3.0/24"]);
+    let list = good(&["map", "list", "veth0"]);
+    assert!(list.contains("access") && list.contains("lpm_trie") && list.contains("counters"), "{list}");
+    good(&["map", "delete", "veth0", "access", "192.0.3.0/24"]);
+    good(&["map", "set", "veth0", "access", "10.9.0.0/16", "0"]);
+    let entries: Value = serde_json::from_str(&good(&["map", "get", "veth0", "access", "--json"])).unwrap();
+    let mut keys: Vec<&str> =
+        entries.as_array().unwrap().iter().map(|entry| entry["key"].as_str().unwrap()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["10.9.0.0/16", "192.0.2.0/24"]);
+    let sender = UdpSocket::bind("10.9.0.2:0").unwrap();
+    sender.send_to(&[0; 40], "10.9.0.9:9").unwrap();
+    // XDP_DROP is 1; bytes: Ethernet, IPv4, UDP.
+    eventually("dropped by the new entry", || {
+        good(&["map", "get", "veth0", "counters", "1"]).contains("1+82")
+    });
+    refused(&["map", "get", "veth0", "access", "10.9.9.9/32", "x"], 2, &["unexpected argument"]);
+    refused(
+        &["map", "set", "veth0", "access", "10.9.0.0", "many"],
+        2,
+        &["value 'many' does not make 4 bytes"],
+    );
+    refused(&["map", "set", "veth0", "nonesuch", "1", "1"], 1, &["no map 'nonesuch'", "access, counters"]);
+    refused(&["map", "delete", "veth0", "counters", "1"], 1, &["none can be taken out"]);
+    refused(&["map", "delete", "veth0", "access", "192.0.3.0/24"], 1, &["there is no entry 192.0.3.0/24"]);
+    refused(&["map", "list", "veth1"], 1, &["no XDP program", "roxie xdp attach"]);
+
+    good(&["attach", "veth1", "--recipe", "redirect:to=veth0"]);
+    assert!(good(&["map", "get", "veth1", "devs"]).contains("veth0"));
+    good(&["map", "set", "veth1", "devs", "0", "veth1"]);
+    assert!(good(&["map", "get", "veth1", "devs", "0"]).contains("veth1"));
+    let ended = roxie_as_nobody(&["map", "list", "veth0"]);
+    assert!(ended.code == Some(1) && ended.err.contains("try with sudo"), "{ended:?}");
 }

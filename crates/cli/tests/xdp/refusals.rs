@@ -94,7 +94,7 @@ fn what_is_not_there_is_named() {
     refused(&["attach", "lo", "x.o", "--recipe", "pass"], 2, &["cannot be used with"]);
     refused(&["attach", "lo", "--recipe", "fly"], 2, &["no recipe 'fly'", "--help"]);
     refused(&["attach", "lo", "--recipe", "police"], 2, &["needs rate="]);
-    refused(&["attach", "lo", "--recipe", "police:rate=5"], 2, &["the rate is out of range"]);
+    refused(&["attach", "lo", "--recipe", "police:rate=5"], 2, &["rate=5: a whole number from 1024"]);
     refused(
         &["attach", "lo", "--recipe", "redirect:to=nonesuch"],
         1,
@@ -106,4 +106,81 @@ fn what_is_not_there_is_named() {
         &["no native XDP", "--mode generic"],
     );
     std::fs::remove_file(broken).unwrap();
+}
+
+#[test]
+fn numbers_are_held_against_the_queues_and_cpus_there_are() {
+    if !enter() {
+        return;
+    }
+    ip(&["link", "add", "pair0", "numrxqueues", "2", "type", "veth", "peer", "name", "pair1"]);
+    let says = ["queues=3: pair0 has 2 receive queues", "queues=2 at most"];
+    refused(&["attach", "pair0", "--recipe", "steer:queues=3"], 2, &says);
+    refused(&["attach", "pair0", "--recipe", "lb:to=xsk,queues=3,ways=2"], 2, &says);
+    good(&["attach", "pair0", "--recipe", "steer:queues=2"]);
+    let ways = ["attach", "pair0", "--recipe", "lb:to=cpu,ways=8192", "--replace"];
+    refused(&ways, 2, &["ways=8192: this machine has ", " at most"]);
+    assert_eq!(programs("pair0")[0]["name"], "roxie_steer");
+}
+
+#[test]
+fn what_a_veth_will_drop_is_said_before() {
+    if !enter() {
+        return;
+    }
+    let warned = |words: &[&str]| {
+        let ended = roxie(&[&["attach"], words].concat());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.err
+    };
+    let said = warned(&["veth0", "--recipe", "tx"]);
+    assert!(said.contains("veth0 drops what is sent back: the peer of a veth"), "{said}");
+    // It has none of its own to be sent to, but now gives the other end somebody to send to.
+    assert_eq!(warned(&["veth1", "--recipe", "tx"]), "");
+    assert_eq!(warned(&["veth0", "--recipe", "tx", "--replace"]), "");
+    good(&["detach", "veth0"]);
+    assert_eq!(warned(&["veth0", "--recipe", "tx", "--mode", "generic"]), "", "the stack sends it");
+}
+
+#[test]
+fn a_program_for_one_buffer_is_warned_of_a_large_mtu() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int single(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    let Some(file) = object("single-mtu", source) else { return };
+    // What arrives here is short; what the peer sends decides whether the kernel refuses.
+    ip(&["link", "set", "veth0", "mtu", "9000"]);
+    let ended = roxie(&["attach", "veth0", &file, "--mode", "native"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.err.contains("takes no packets of several buffers") && ended.err.contains("9000"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn sending_and_testing_name_what_is_missing() {
+    if !enter() {
+        return;
+    }
+    let ended = roxie_as_nobody(&["send", "veth0", "--count", "1"]);
+    assert!(ended.code == Some(1) && ended.err.contains("lacks CAP_NET_RAW: try with sudo"), "{ended:?}");
+    let ended = roxie_as_nobody(&["test", "--netdev", "veth0"]);
+    assert!(ended.code == Some(1), "{ended:?}");
+    assert!(ended.err.contains("lacks CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW: try with sudo"), "{ended:?}");
+    refused(
+        &["test", "--netdev", "veth0", "--mode", "offload"],
+        1,
+        &["veth0: the driver has no XDP offload", "--mode native works here"],
+    );
+    refused(
+        &["test", "--mode", "offload"],
+        1,
+        &["the driver has no XDP offload", "--mode native works here"],
+    );
 }

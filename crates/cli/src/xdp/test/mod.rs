@@ -12,9 +12,10 @@ mod verdicts;
 mod xsk;
 
 use bpf::{Action, XdpAction};
-use roxie::sys::xdp_features;
+use roxie::sys::{Capability, xdp_features};
 use serde_json::json;
 
+use super::ability;
 use super::args::TestArgs;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal};
@@ -36,6 +37,11 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
         Some(netdev) => Place::given(netdev, args.peer.as_deref())?,
         None => Place::own()?,
     };
+    ability::driver(&place.dut, args.mode)?;
+    ability::privileges(
+        "testing with XDP programs and AF_XDP sockets",
+        &[Capability::Bpf, Capability::NetAdmin, Capability::NetRaw],
+    )?;
     let [sender, receiver_cpu] = cpu::pair();
     cpu::stay_on(sender);
     let mut bench = Bench { place, mode: args.mode.mode(), count: args.count, receiver_cpu };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use roxie::sys::xdp_features;
+use roxie::sys::{Capability, xdp_features};
 
 use super::cpu;
 use super::frame::{self, Ends};
@@ -11,7 +11,7 @@ use super::place;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 use crate::xdp::args::SendArgs;
-use crate::xdp::interface;
+use crate::xdp::{ability, interface};
 
 /// Sends.
 pub(crate) fn send(args: &SendArgs) -> Outcome {
@@ -22,9 +22,15 @@ pub(crate) fn send(args: &SendArgs) -> Outcome {
         }
         None => link.mac,
     };
+    let live = !args.socket && xdp_features(link.index).is_ok_and(|features| features.xmit());
+    if live {
+        let needed = [Capability::Bpf, Capability::NetAdmin];
+        ability::privileges("sending packets that the kernel makes", &needed)?;
+    } else {
+        ability::privileges("sending by an AF_XDP socket", &[Capability::NetRaw])?;
+    }
     cpu::stay_on(cpu::pair()[0]);
     let ends = Ends { macs: [link.mac, to], ips: place::ADDRESSES };
-    let live = !args.socket && xdp_features(link.index).is_ok_and(|features| features.xmit());
     let mut generator =
         if live { Generator::live(&link, &ends)? } else { Generator::socket(&link, &ends, frame::SHORT)? };
     let start = Instant::now();

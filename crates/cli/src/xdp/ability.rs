@@ -1,0 +1,105 @@
+//! What interface, driver and this process can do, before packets or the kernel find out.
+
+use bpf::Action;
+use roxie::sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
+
+use super::args::ModeArg;
+use super::fill::Fill;
+use super::interface;
+use super::source::Source;
+use crate::failure::{Failure, Outcome};
+
+/// Whether a program can run on the interface as it is meant to; says what will not work although it can.
+pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
+    if let Some(queues) = source.queues.filter(|queues| *queues > link.rx_queues) {
+        let (name, has) = (&link.name, link.rx_queues);
+        let plural = if has == 1 { "" } else { "s" };
+        return Err(Failure::new(format!("queues={queues}: {name} has {has} receive queue{plural}"))
+            .hint(format!("queues={has} at most; without it, all of them"))
+            .code(2));
+    }
+    for ways in source.fill.iter().filter_map(Fill::cpus) {
+        if let Some(cpus) = online_cpus().filter(|cpus| ways > *cpus) {
+            return Err(Failure::new(format!("ways={ways}: this machine has {cpus} CPUs"))
+                .hint(format!("ways={cpus} at most; without it, all of them"))
+                .code(2));
+        }
+    }
+    driver(link, mode)?;
+    // Kernels before 6.3 do not tell.
+    let Ok(features) = xdp_features(link.index) else { return Ok(()) };
+    let native = features.native() && mode != ModeArg::Generic;
+    let targets = source.fill.iter().flat_map(|fill| fill.targets());
+    for name in targets {
+        let target = interface(name)?;
+        if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
+            eprintln!(
+                "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); a veth does once \
+                 its peer has an XDP program, or GRO on"
+            );
+        }
+    }
+    // A veth sends as if the packet was redirected to it; other drivers send what they have received in any case.
+    if native && source.action == Some(Action::Reflect) && is_veth(link) && !features.xmit() {
+        eprintln!(
+            "roxie: warning: {} drops what is sent back: the peer of a veth takes packets from XDP once it has an XDP \
+             program itself, or GRO on ('ethtool -K PEER gro on')",
+            link.name
+        );
+    }
+    if native && !source.program.frags && link.mtu > SINGLE_BUFFER_MTU {
+        eprintln!(
+            "roxie: warning: the program takes no packets of several buffers (section xdp.frags), and the MTU is {}",
+            link.mtu
+        );
+    }
+    Ok(())
+}
+
+/// CPUs that packets can be given to; `None` where /sys is hidden.
+fn online_cpus() -> Option<u32> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    list.trim().rsplit([',', '-']).next()?.parse::<u32>().ok().map(|last| last + 1)
+}
+
+/// Longest IP packet that fits a page with XDP's headroom and what the kernel keeps behind it, on most drivers.
+const SINGLE_BUFFER_MTU: u32 = 3498;
+
+fn is_veth(link: &Link) -> bool {
+    link.kind.as_deref() == Some("veth")
+}
+
+/// Whether the driver runs programs in this mode.
+pub(super) fn driver(link: &Link, mode: ModeArg) -> Outcome {
+    let Ok(features) = xdp_features(link.index) else { return Ok(()) };
+    let lacks = |what: &'static str, has: fn(XdpFeatures) -> bool| (!has(features)).then_some(what);
+    let lacking = match mode {
+        ModeArg::Native => lacks("native XDP", XdpFeatures::native),
+        ModeArg::Offload => lacks("XDP offload", XdpFeatures::offload),
+        ModeArg::Auto | ModeArg::Generic => None,
+    };
+    let Some(what) = lacking else { return Ok(()) };
+    let native =
+        if features.native() { format!("--mode {} works here; ", XdpMode::Native) } else { String::new() };
+    Err(Failure::new(format!("{}: the driver has no {what} (it has: {features})", link.name))
+        .hint(format!("{native}--mode generic works on every interface")))
+}
+
+/// Fails if this process may not do `what`.
+pub(super) fn privileges(what: &str, needed: &[Capability]) -> Outcome {
+    match missing(needed) {
+        Some(missing) => Err(Failure::new(format!("{what} needs privileges")).hint(missing)),
+        None => Ok(()),
+    }
+}
+
+/// Which of these capabilities this process lacks, and what to do about it.
+pub(super) fn missing(needed: &[Capability]) -> Option<String> {
+    let held = Capabilities::effective();
+    // CAP_SYS_ADMIN stands for those that were split off it.
+    let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
+    let names: Vec<String> = needed.iter().filter(|one| !has(**one)).map(|one| one.to_string()).collect();
+    let (last, others) = names.split_last()?;
+    let all = if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) };
+    Some(format!("this process lacks {all}: try with sudo"))
+}

@@ -1,0 +1,155 @@
+//! Entries of maps as text: numbers, addresses, prefixes, interfaces, plain bytes.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use bpf::MapKind;
+use bpf::recipe::{Access, source_key};
+use roxie::sys::bpf::Map;
+
+use super::interface;
+use super::recipe::prefix;
+use crate::failure::{Failure, Outcome};
+
+/// What people write, for the help and for mistakes.
+pub(super) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, fd00::1), a prefix \
+                                (10.0.0.0/8), an interface (eth0), or bytes (hex:00ff)";
+
+/// The key that `text` means in this map.
+pub(super) fn key(map: &Map, text: &str) -> Outcome<Vec<u8>> {
+    let len = map.key_size();
+    // Prefixes are kept with their length in front, addresses of both kinds with 16 bytes.
+    let found = match (map.kind(), prefix(text)) {
+        (MapKind::LpmTrie, Some((address, bits))) if len == 20 => Some(Access::key(address, bits).to_vec()),
+        _ => bytes(text, len),
+    };
+    found.ok_or_else(|| wrong("key", text, len))
+}
+
+/// The value that `text` means in this map; the same for every CPU.
+pub(super) fn value(map: &Map, text: &str) -> Outcome<Vec<u8>> {
+    let len = map.value_len();
+    let is_device = matches!(map.kind(), MapKind::Devmap | MapKind::DevmapHash);
+    let one = match bytes(text, len) {
+        // An entry is an interface and, if it has one, a program.
+        _ if is_device && text.parse::<u32>().is_err() => {
+            let mut value = vec![0; len];
+            let index = interface(text)?.index.to_ne_bytes();
+            value.get_mut(..index.len()).ok_or_else(|| wrong("value", text, len))?.copy_from_slice(&index);
+            value
+        }
+        bytes => bytes.ok_or_else(|| wrong("value", text, len))?,
+    };
+    let mut all = one.clone();
+    if map.kind().is_percpu() {
+        all.resize(len.next_multiple_of(8), 0);
+        all = all.repeat(map.value_size() / all.len());
+    }
+    Ok(all)
+}
+
+fn wrong(what: &str, text: &str, len: usize) -> Failure {
+    Failure::new(format!("{what} '{text}' does not make {len} bytes")).hint(format!("write {FORMS}")).code(2)
+}
+
+/// What `text` means as `len` bytes; the kernel keeps numbers in the byte order of the machine.
+fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {
+    if let Some(digits) = text.strip_prefix("hex:") {
+        let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+        let bytes = pairs.map(|pair| u8::from_str_radix(pair.filter(|pair| pair.len() == 2)?, 16).ok());
+        return bytes.collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == len);
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return match (address, len) {
+            (IpAddr::V4(ip), 4) => Some(ip.octets().to_vec()),
+            (_, 16) => Some(source_key(address).to_vec()),
+            _ => None,
+        };
+    }
+    let parts: Vec<&str> = text.split('+').collect();
+    let each = len / parts.len();
+    if each * parts.len() != len || parts.len() > 1 && each < 4 {
+        return None;
+    }
+    let number = |text: &str| {
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok()?,
+            None => text.parse().ok()?,
+        };
+        let bytes = number.to_le_bytes();
+        let fits = bytes.get(each..).is_none_or(|rest| rest.iter().all(|byte| *byte == 0));
+        let mut bytes = bytes.to_vec();
+        bytes.resize(each, 0);
+        fits.then_some(bytes)
+    };
+    Some(parts.into_iter().map(number).collect::<Option<Vec<_>>>()?.concat())
+}
+
+/// Key or value of a map, for people.
+pub(super) fn show(map: &Map, bytes: &[u8], is_key: bool) -> String {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let address = |bytes: &[u8]| -> Option<IpAddr> {
+        let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
+        Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
+    };
+    match (map.kind(), bytes.len(), is_key) {
+        (MapKind::LpmTrie, 20, true) => match (address(&bytes[4..]), word(&bytes[..4])) {
+            (Some(ip @ IpAddr::V4(_)), bits @ 96..) => format!("{ip}/{}", bits - 96),
+            (Some(ip), bits) => format!("{ip}/{bits}"),
+            (None, _) => hex(bytes),
+        },
+        (MapKind::Devmap | MapKind::DevmapHash, 4.., false) => device(word(&bytes[..4]) as u32),
+        (_, 16, true) => address(bytes).map_or_else(|| hex(bytes), |ip| ip.to_string()),
+        (_, 1 | 2 | 4 | 8, _) => word(bytes).to_string(),
+        (_, len, false) if len.is_multiple_of(8) && len <= 64 => {
+            bytes.chunks(8).map(|part| word(part).to_string()).collect::<Vec<_>>().join("+")
+        }
+        _ => hex(bytes),
+    }
+}
+
+fn device(index: u32) -> String {
+    let links = roxie::sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    links.into_iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("hex:{}", digits.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_becomes_as_many_bytes_as_the_map_has() {
+        assert_eq!(bytes("258", 4), Some(vec![2, 1, 0, 0]));
+        assert_eq!(bytes("0x1f", 1), Some(vec![0x1f]));
+        assert_eq!(bytes("1+2", 16), Some([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0].to_vec()));
+        assert_eq!(bytes("10.0.0.1", 4), Some(vec![10, 0, 0, 1]));
+        assert_eq!(bytes("10.0.0.1", 16).unwrap()[10..], [0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(bytes("fd00::1", 16).unwrap()[..2], [0xfd, 0]);
+        assert_eq!(bytes("hex:00ff", 2), Some(vec![0, 0xff]));
+        assert_eq!(bytes(&u64::MAX.to_string(), 16).unwrap()[8..], [0; 8]);
+        for (wrong, len) in [
+            ("256", 1),
+            ("1+2", 4),
+            ("1+2", 7),
+            ("fd00::1", 4),
+            ("hex:0", 1),
+            ("hex:00", 2),
+            ("x", 4),
+            ("-1", 4),
+            ("", 4),
+        ] {
+            assert_eq!(bytes(wrong, len), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_become_text_again() {
+        assert_eq!(hex(&[0, 0xff]), "hex:00ff");
+        assert_eq!(device(u32::MAX), u32::MAX.to_string());
+        assert_eq!(device(1), "lo");
+    }
+}
