@@ -7,6 +7,7 @@ mod device;
 mod devinfo;
 mod doctor;
 mod env;
+mod frames;
 mod hook;
 mod lab;
 mod library;

@@ -16,7 +16,7 @@ use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
-use crate::hook::control::{Control, Reply, Request};
+use crate::hook::control::{Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{Hooks, RedirectOutcome};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
@@ -220,6 +220,7 @@ impl Engine {
                 .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
                 .map(|_before| Reply::Done),
             Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
+            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
             Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
         };
         done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })

@@ -191,7 +191,7 @@ impl Code {
         while let Some(at) = todo.pop_first() {
             let Some(before) = states[at] else { continue };
             let insn = &self.insns[at].1;
-            let Ok(after) = before.after(insn) else { continue };
+            let (after, _) = before.after(insn);
             let (behind, target) = self.next(at).unwrap_or_default();
             let [falls, jumps] = before.goes(insn);
             for next in behind.filter(|_| falls).into_iter().chain(target.filter(|_| jumps)) {
@@ -206,7 +206,7 @@ impl Code {
         let main_end = self.functions.range(1..).next().copied().unwrap_or(self.insns.len());
         for (at, state) in states.iter().enumerate() {
             let Some(state) = state else { continue };
-            found.extend(state.after(&self.insns[at].1).err().map(|kind| (at, kind)));
+            found.extend(state.after(&self.insns[at].1).1.map(|kind| (at, kind)));
             if matches!(self.insns[at].1, Insn::Exit) && at < main_end && state.is_unset(Reg::R0) {
                 found.push((at, ObjectionKind::Unset(Reg::R0)));
             }

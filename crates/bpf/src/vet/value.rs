@@ -82,24 +82,31 @@ impl State {
         }
     }
 
-    /// The state behind an instruction, or what is wrong with it.
-    pub(super) fn after(&self, insn: &Insn) -> Result<State, ObjectionKind> {
+    /// The state behind an instruction, and what is wrong with it.
+    pub(super) fn after(&self, insn: &Insn) -> (State, Option<ObjectionKind>) {
         let mut next = *self;
+        let wrong = next.step(self, insn).err();
+        (next, wrong)
+    }
+
+    /// Turns `before`, a copy of this, into what is behind the instruction; also if something is wrong with it.
+    fn step(&mut self, before: &State, insn: &Insn) -> Result<(), ObjectionKind> {
         match *insn {
             Insn::Alu { width, op, dst, src } => {
-                let with = self.read_operand(src)?;
-                let old = if op == AluOp::Mov { Value::Any } else { self.read(dst)? };
-                next.set(dst, computed(width, op, old, with));
+                let with = before.read_operand(src);
+                let old = if op == AluOp::Mov { Ok(Value::Any) } else { before.read(dst) };
+                self.set(dst, Value::Any);
+                self.set(dst, computed(width, op, old?, with?));
             }
             Insn::Neg { dst, .. } | Insn::Swap { dst, .. } => {
-                self.read(dst)?;
-                next.set(dst, Value::Any);
+                self.set(dst, Value::Any);
+                before.read(dst)?;
             }
             Insn::MovSx { dst, src, .. } => {
-                self.read(src)?;
-                next.set(dst, Value::Any);
+                self.set(dst, Value::Any);
+                before.read(src)?;
             }
-            Insn::LoadImm64 { dst, imm } => next.set(
+            Insn::LoadImm64 { dst, imm } => self.set(
                 dst,
                 match imm {
                     Imm64::Value(number) => Value::Number(number),
@@ -108,46 +115,44 @@ impl State {
                 },
             ),
             Insn::Load { size, dst, base, off, .. } | Insn::LoadAcquire { size, dst, base, off } => {
-                self.access(base, off, size, false)?;
-                next.set(
+                self.set(
                     dst,
-                    match self.get(base) {
+                    match before.get(base) {
                         Value::Context(at) if at + i64::from(off) == 0 => Value::Packet,
                         Value::Context(at) if at + i64::from(off) == 4 => Value::PacketEnd,
                         _ => Value::Any,
                     },
                 );
+                before.access(base, off, size, false)?;
             }
             Insn::Store { size, base, off, src } => {
-                self.read_operand(src)?;
-                self.access(base, off, size, true)?;
+                before.read_operand(src)?;
+                before.access(base, off, size, true)?;
             }
             Insn::StoreRelease { size, base, off, src } => {
-                self.read(src)?;
-                self.access(base, off, size, true)?;
+                before.read(src)?;
+                before.access(base, off, size, true)?;
             }
             Insn::Atomic { width, op, base, off, src } => {
-                self.read(src)?;
-                let size = if width == Width::W32 { Size::W } else { Size::Dw };
-                self.access(base, off, size, true)?;
-                if op == AtomicOp::CmpXchg {
-                    self.read(Reg::R0)?;
-                    next.set(Reg::R0, Value::Any);
-                } else {
-                    next.set(src, Value::Any);
+                let is_exchange = op == AtomicOp::CmpXchg;
+                self.set(if is_exchange { Reg::R0 } else { src }, Value::Any);
+                before.read(src)?;
+                before.access(base, off, if width == Width::W32 { Size::W } else { Size::Dw }, true)?;
+                if is_exchange {
+                    before.read(Reg::R0)?;
                 }
             }
-            Insn::Branch { dst, src, .. } => next.compare(self.read(dst)?, self.read_operand(src)?, src),
-            Insn::CallHelper { id } => next.call(Helper::from_id(id))?,
+            Insn::Branch { dst, src, .. } => self.compare(before.read(dst)?, before.read_operand(src)?, src),
+            Insn::CallHelper { id } => self.call(before, Helper::from_id(id))?,
             // Whatever it is given it may have compared, or moved.
             Insn::CallLocal { .. } | Insn::CallKfunc { .. } => {
-                next.forget(|value| matches!(value, Value::Packet | Value::PacketEnd | Value::MaybeNull));
-                next.compared = true;
-                next.end_call(Value::Any);
+                self.forget(|value| matches!(value, Value::Packet | Value::PacketEnd | Value::MaybeNull));
+                self.compared = true;
+                self.end_call(Value::Any);
             }
             Insn::Jump { .. } | Insn::JumpLong { .. } | Insn::Exit => {}
         }
-        Ok(next)
+        Ok(())
     }
 
     fn get(&self, reg: Reg) -> Value {
@@ -213,22 +218,12 @@ impl State {
         }
     }
 
-    fn call(&mut self, helper: Option<Helper>) -> Result<(), ObjectionKind> {
+    fn call(&mut self, before: &State, helper: Option<Helper>) -> Result<(), ObjectionKind> {
         // Others are for the machine to refuse.
         let Some(helper) = helper else {
             self.end_call(Value::Any);
             return Ok(());
         };
-        let right = match self.get(Reg::R1) {
-            Value::Any => true,
-            Value::Map => !takes_context(helper),
-            Value::Context(at) => !takes_map(helper) && at == 0,
-            _ => !takes_map(helper) && !takes_context(helper),
-        };
-        if !right {
-            self.read(Reg::R1)?;
-            return Err(ObjectionKind::Argument(helper));
-        }
         if matches!(helper, Helper::XdpAdjustHead | Helper::XdpAdjustMeta | Helper::XdpAdjustTail) {
             for value in &mut self.regs {
                 if matches!(value, Value::Packet | Value::PacketEnd) {
@@ -240,7 +235,17 @@ impl State {
         let looks_up =
             matches!(helper, Helper::MapLookupElem | Helper::MapLookupPercpuElem | Helper::RingbufReserve);
         self.end_call(if looks_up { Value::MaybeNull } else { Value::Any });
-        Ok(())
+        let right = match before.get(Reg::R1) {
+            Value::Any => true,
+            Value::Map => !takes_context(helper),
+            Value::Context(at) => !takes_map(helper) && at == 0,
+            _ => !takes_map(helper) && !takes_context(helper),
+        };
+        if right {
+            return Ok(());
+        }
+        before.read(Reg::R1)?;
+        Err(ObjectionKind::Argument(helper))
     }
 
     fn end_call(&mut self, result: Value) {

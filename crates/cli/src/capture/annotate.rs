@@ -30,7 +30,7 @@ use crate::terminal::Terminal;
 Examples:
   roxie capture annotate trace.pcap -o trace.pcapng
           Then, in Wireshark: frame.comment
-  roxie capture annotate trace.pcap -o - | tshark -r - -Y frame.comment -T fields -e frame.number -e frame.comment
+  roxie capture annotate trace.pcap -o - | tshark -r - -Y frame.comment -T fields -e frame.comment
           As text")]
 pub(super) struct AnnotateArgs {
     /// The file; it is read twice

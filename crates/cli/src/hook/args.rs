@@ -1,5 +1,7 @@
 //! The command line of hooks: options of `roxie run`, and `roxie hook`.
 
+use std::path::PathBuf;
+
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 /// What sees every packet of the device.
@@ -9,7 +11,8 @@ pub(crate) struct HookArgs {
     ///
     /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
     /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
-    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network. Also:
+    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network;
+    /// 'police:rate=125M,burst=1M' or 'police:pps=10K,burst=100' drops what a source sends beyond that. Also:
     /// environment variable ROXIE_INGRESS.
     #[arg(long, value_name = "HOOK")]
     pub(crate) ingress: Option<String>,
@@ -20,7 +23,7 @@ pub(crate) struct HookArgs {
     pub(crate) egress: Option<String>,
 }
 
-/// Programs in roxie's own receive and transmit path: attach, detach, list, count
+/// Programs in roxie's own receive and transmit path: attach, detach, list, count, redirected frames
 ///
 /// For processes that run; 'roxie run --ingress' and '--egress' are for those that start. Programs see every packet of
 /// the process in user space: no privileges are needed, but to be the same user, or root.
@@ -48,6 +51,7 @@ pub(crate) enum HookCommand {
     Detach(HookDetachArgs),
     List(HookListArgs),
     Stats(HookStatsArgs),
+    Frames(HookFramesArgs),
 }
 
 /// Where a hook is.
@@ -105,4 +109,24 @@ pub(crate) struct HookStatsArgs {
     /// JSON instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show the frames that hooks of a process redirect to an XSKMAP, or write them to a capture file
+///
+/// Until Ctrl-C. As with AF_XDP sockets, an entry of such a map is there only while somebody reads: programs then
+/// redirect what they would pass or drop otherwise. The last four bytes of frames on the way out, the ICRC, are zeros.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie hook frames 4711 --write - | roxie capture read -
+          What the hooks of process 4711 redirect, decoded")]
+pub(crate) struct HookFramesArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// A capture file (pcap with nanoseconds) instead of lines; - for standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// End after so many frames
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
 }

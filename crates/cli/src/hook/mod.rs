@@ -1,6 +1,7 @@
 //! Hooks on the command line: those a program starts with, and `roxie hook` for one that runs.
 
 pub(crate) mod args;
+mod frames;
 mod report;
 
 use roxie::bag::DomainConfig;
@@ -22,6 +23,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
         HookCommand::List(args) => report::list(args),
         HookCommand::Stats(args) => report::stats(args),
+        HookCommand::Frames(args) => frames::frames(args),
     }
 }
 

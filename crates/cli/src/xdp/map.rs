@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{MapArgs, MapCommand};
 use super::{entry, interface};
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
 /// Does what was asked.

@@ -19,8 +19,8 @@ Recipes: NAME or NAME:KEY=VALUE,...
   pass, drop, aborted
                 Every packet ends this way
   tx            Back out of the interface, Ethernet and IP addresses exchanged
-  steer         RoCE for the interface's addresses to the AF_XDP sockets in map 'xsks' (see --pin), by
-                receive queue; everything passes while it is empty. queues=64, port=4791,
+  steer         RoCE for the interface's addresses to the AF_XDP sockets in map 'xsks' (see --pin),
+                by receive queue; everything passes while it is empty. queues=64, port=4791,
                 slots=0-255 (bits 23-16 of QPNs)
   police        Sources that send faster are dropped. rate=BYTES/s, burst=BYTES (64K), sources=4096
   access        Sources are let in or dropped by longest prefix: deny=PREFIX+..., allow=PREFIX+...;

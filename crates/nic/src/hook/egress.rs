@@ -5,7 +5,7 @@ use wire::{Bth, Qpn};
 
 use super::chain::Fate;
 use super::held::Late;
-use super::{Hooks, Target, Verdict};
+use super::{HookPoint, Hooks, RedirectedFrame, Target, Verdict};
 use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
 
@@ -128,6 +128,11 @@ impl Hooks {
         };
         if !counters.count(verdict) {
             return;
+        }
+        if let Verdict::Redirect(Target::Ring(key)) = verdict {
+            let with_icrc = port.tx_slot().get(..len + ICRC_LEN).unwrap_or_default();
+            let bytes = scratch.copy(fate.changed.as_ref(), with_icrc);
+            return self.to_ring(RedirectedFrame { time_ns: now_ns(), point: HookPoint::Egress, key, bytes });
         }
         if let Verdict::Redirect(_) = verdict {
             return counters.redirect_errors += 1;

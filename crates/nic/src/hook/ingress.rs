@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
-use super::{HookCounters, Hooks, Target, Verdict};
+use super::{HookCounters, HookPoint, Hooks, RedirectedFrame, Target, Verdict};
 use crate::bag::SLOTS;
 use crate::port::{FlowKey, Headers, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
@@ -74,6 +74,15 @@ impl Hooks {
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {
             return;
+        }
+        if let Verdict::Redirect(Target::Ring(key)) = fate.verdict {
+            let bytes = scratch.copy(fate.changed.as_ref(), packet.bytes);
+            return self.to_ring(RedirectedFrame {
+                time_ns: now_ns(),
+                point: HookPoint::Ingress,
+                key,
+                bytes,
+            });
         }
         let changed = fate.changed.map(|frame| scratch.packet_at(&frame, packet.queue));
         let packet = match &changed {

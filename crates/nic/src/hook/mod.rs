@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | PASS | to the transport | to the port |
 //! | DROP, ABORTED, any other number | dropped | dropped |
-//! | REDIRECT | to another process of this host: a CPUMAP's entry is the process with that slot (bits 23..16 of its QPNs), and what came from one goes to the transport instead; to the device's own interface: as TX | as PASS to the device's own interface, else dropped |
+//! | REDIRECT | to another process of this host: a CPUMAP's entry is the process with that slot (bits 23..16 of its QPNs), and what came from one goes to the transport instead; to the device's own interface: as TX; to an XSKMAP: to whoever reads ('roxie hook frames') | as PASS to the device's own interface, to whoever reads an XSKMAP, else dropped |
 //! | TX | out again, to the destination that is now in its IP header, through `egress` | as any other number, as behind a devmap of the kernel |
 //!
 //! What a program changes counts, but what it leaves is taken apart anew: an Ethernet, IPv4 or IPv6 and UDP header for
@@ -35,6 +35,7 @@ mod plan;
 mod police;
 mod program;
 mod redirect;
+mod ring;
 mod stage;
 
 pub use chain::Hook;
@@ -46,13 +47,14 @@ pub use parameters::quantity;
 pub use plan::{HookPlan, absolute};
 pub use police::{Police, PoliceUnit};
 pub use program::{Aborted, ProgramStage};
+pub use ring::RedirectedFrame;
 pub use stage::{Count, Stage, Target, Verdict};
 
 use std::fmt;
 
 use transport::Instant;
 
-use crate::bag::SLOTS;
+use crate::bag::{Handed, SLOTS};
 use crate::port::FlowId;
 use crate::stats::Row;
 use crate::tables::OwnedPacket;
@@ -63,6 +65,7 @@ use std::sync::Arc;
 use egress::Outgoing;
 use held::Held;
 use packet::Scratch;
+use ring::FrameRing;
 
 /// Where a hook is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -120,6 +123,7 @@ pub(crate) struct Hooks {
     /// Packets for other processes, by slot; they wait for the same.
     redirected: Vec<(u8, OwnedPacket)>,
     redirects: Arc<RedirectOutcome>,
+    ring: FrameRing,
     slot: u8,
     /// The flow whose headers `scratch` has, while packets leave.
     egress_flow: Option<FlowId>,
@@ -147,6 +151,7 @@ impl Hooks {
             bounced: Vec::new(),
             redirected: Vec::new(),
             redirects: Arc::default(),
+            ring: FrameRing::default(),
             slot: SLOTS,
             egress_flow: None,
             xmit: 0,
@@ -175,6 +180,26 @@ impl Hooks {
     /// Packets for other processes, by slot. Whoever hands them over says what came of it to [`redirects`](Self::redirects).
     pub(crate) fn take_redirected(&mut self) -> Vec<(u8, OwnedPacket)> {
         std::mem::take(&mut self.redirected)
+    }
+
+    /// Frames that were redirected to an XSKMAP, the oldest first, of at most `bytes_max` bytes; the caller is their reader
+    /// for as long as it asks again.
+    pub(crate) fn read_frames(&mut self, now_ns: u64, bytes_max: usize) -> Vec<RedirectedFrame> {
+        let Hooks { ring, ingress, egress, .. } = self;
+        ring.open(now_ns, ingress.hook.iter().chain(&egress.hook));
+        ring.take(bytes_max)
+    }
+
+    /// A frame is redirected to an XSKMAP. Nobody may read any more, which the map did not know; a ring without room
+    /// slows the source.
+    fn to_ring(&mut self, frame: RedirectedFrame) {
+        let Hooks { ring, ingress, egress, redirects, .. } = self;
+        let (now_ns, point) = (frame.time_ns, frame.point);
+        if !ring.has_reader(now_ns, ingress.hook.iter().chain(&egress.hook)) {
+            self.point(point).counters.redirect_errors += 1;
+        } else if !ring.push(frame) {
+            redirects.count(Ok(Handed::Full), now_ns);
+        }
     }
 
     pub(crate) fn redirects(&self) -> &Arc<RedirectOutcome> {

@@ -64,6 +64,19 @@ impl Scratch {
         (train.bytes.len() <= MAX_PACKET).then_some(train)
     }
 
+    /// A copy of the whole frame: what stages have left at `changed`, else the packet whose UDP payload is `bytes`.
+    pub(super) fn copy(&self, changed: Option<&Range<usize>>, bytes: &[u8]) -> Vec<u8> {
+        if let Some(frame) = changed.and_then(|frame| self.buffer.get(frame.clone())) {
+            return frame.to_vec();
+        }
+        let mut frame = vec![0; self.headers_len()];
+        if let Some(headers) = &self.headers {
+            headers.emit(&mut frame, bytes.len());
+        }
+        frame.extend(bytes);
+        frame
+    }
+
     /// The frame of a packet whose UDP payload is `bytes`.
     #[inline]
     fn frame<'a>(&'a mut self, bytes: &'a [u8]) -> Option<XdpBuff<'a>> {

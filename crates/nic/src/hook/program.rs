@@ -84,13 +84,15 @@ impl ProgramStage {
 }
 
 impl ProgramStage {
-    /// An entry of a CPUMAP is a process, by its key; one of a DEVMAP an interface, by its value.
+    /// An entry of a CPUMAP is a process, by its key; one of a DEVMAP an interface, by its value; one of an XSKMAP whoever
+    /// reads.
     fn target(&self, redirect: Option<Redirect>) -> Target {
         match redirect {
             Some(Redirect::Interface(ifindex)) => Target::Interface(ifindex),
             Some(Redirect::Map { map, key, value, flags: 0 }) => {
                 match self.image.map(map).map(|map| map.def().kind) {
                     Some(MapKind::Cpumap) => Target::Slot(key),
+                    Some(MapKind::Xskmap) => Target::Ring(key),
                     Some(MapKind::Devmap | MapKind::DevmapHash) => Target::Interface(value as u32),
                     _ => Target::Nowhere,
                 }

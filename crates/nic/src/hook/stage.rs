@@ -29,6 +29,8 @@ pub enum Target {
     Nowhere,
     /// Out of the interface with this index.
     Interface(u32),
+    /// To whoever reads what is redirected to this key of an XSKMAP.
+    Ring(u32),
     /// To the process of this host that has this slot: bits 23..16 of a QPN.
     Slot(u32),
 }

@@ -11,6 +11,7 @@ use wire::Mac;
 
 use super::*;
 use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use crate::sys::now_ns;
 
 const US: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";
@@ -580,6 +581,38 @@ fn the_first_reason_of_an_abort_is_kept() {
         world.hooks.status()[0].notes,
         ["test: the first ABORTED: the program returned XDP_ABORTED".to_owned()]
     );
+}
+
+#[test]
+fn frames_go_to_an_xskmap_while_somebody_reads() {
+    let to_xskmap = || {
+        hook(|asm| {
+            let map = asm.map(bpf::MapDef::xskmap("xsks", 4));
+            // PASS on a miss.
+            asm.load_map(Reg::R1, map).mov(Reg::R2, 3).mov(Reg::R3, 2).call(Helper::RedirectMap).exit();
+        })
+    };
+    let mut world = World::with(HookPoint::Ingress, to_xskmap());
+    world.hooks.attach(HookPoint::Egress, to_xskmap(), false).unwrap();
+    assert_eq!(world.receive(&packet(1, 40)).len(), 1, "nobody is there");
+    assert_eq!(world.hooks.read_frames(now_ns(), 1 << 20), []);
+    assert_eq!(world.receive(&packet(2, 40)), []);
+    assert_eq!(world.send(&packet(3, 40)[..52]), []);
+    let frames = world.hooks.read_frames(now_ns(), 1 << 20);
+    let (came, left) = (&frames[0], &frames[1]);
+    assert_eq!(
+        (came.point, came.key, left.point, frames.len()),
+        (HookPoint::Ingress, 3, HookPoint::Egress, 2)
+    );
+    assert_eq!(came.bytes[HEADERS as usize..], packet(2, 40));
+    assert_eq!(came.bytes[12..14], [8, 0], "from the Ethernet header on");
+    assert_eq!(left.bytes[HEADERS as usize..][..52], packet(3, 40)[..52]);
+    // Nobody reads: what does not fit is counted, and slows whoever sends.
+    while world.row("rx_xdp_redirect_full") == 0 {
+        assert_eq!(world.receive(&packet(4, 4000)), []);
+    }
+    assert!(world.hooks.is_paused(Instant(now_ns())));
+    assert_eq!(world.row("rx_xdp_redirect_errors"), 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
-use crate::hook::{HookPlan, HookPoint, HookStatus};
+use crate::hook::{HookPlan, HookPoint, HookStatus, RedirectedFrame};
 use crate::sys::{self, PollFd};
 
 /// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
@@ -89,6 +89,18 @@ impl Remote {
     pub fn hooks(&self) -> Result<Vec<HookStatus>, ControlError> {
         match self.ask(&Request::Status)? {
             Reply::Status(hooks) => Ok(hooks),
+            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// What its hooks have redirected to an XSKMAP since the last call, the oldest first; no more than fits into a reply. The
+    /// process keeps such frames for whoever calls this once in a while: at least every two seconds.
+    ///
+    /// # Errors
+    /// That it says nothing.
+    pub fn frames(&self) -> Result<Vec<RedirectedFrame>, ControlError> {
+        match self.ask(&Request::Frames)? {
+            Reply::Frames(frames) => Ok(frames),
             _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
         }
     }

@@ -12,17 +12,21 @@ pub use client::{ControlError, Remote};
 pub(crate) use server::Control;
 
 use super::plan::HookPlan;
-use super::{HookPoint, HookStatus};
+use super::{HookPoint, HookStatus, RedirectedFrame};
 use crate::bag::DomainConfig;
 
 /// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).
 const RECORD_MAX: usize = 192 * 1024;
+
+/// Bytes of frames in one reply, each with 64 for what goes with it.
+pub(crate) const FRAMES_BYTES_MAX: usize = 128 * 1024;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Request {
     Attach { point: HookPoint, plan: HookPlan, replace: bool },
     Detach { point: HookPoint },
+    Frames,
     Status,
 }
 
@@ -36,6 +40,7 @@ pub(crate) enum Reply {
         remedy: Option<String>,
     },
     Status(Vec<HookStatus>),
+    Frames(Vec<RedirectedFrame>),
 }
 
 impl DomainConfig {

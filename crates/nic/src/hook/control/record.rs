@@ -4,7 +4,7 @@
 use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
 
 use super::super::plan::{HookPlan, PlannedStage};
-use super::super::{HookCounters, HookPoint, HookStatus};
+use super::super::{HookCounters, HookPoint, HookStatus, RedirectedFrame};
 use super::{Reply, Request};
 
 /// Changes with every layout.
@@ -34,6 +34,7 @@ impl Request {
                 out.point(*point);
             }
             Request::Status => out.u8(3),
+            Request::Frames => out.u8(4),
         }
         out.0
     }
@@ -52,6 +53,7 @@ impl Request {
             }
             2 => Request::Detach { point: fields.point()? },
             3 => Request::Status,
+            4 => Request::Frames,
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -81,6 +83,15 @@ impl Reply {
                     out.list(&hook.notes, |out, note| out.text(note));
                 });
             }
+            Reply::Frames(frames) => {
+                out.u8(4);
+                out.list(frames, |out, frame| {
+                    out.u64(frame.time_ns);
+                    out.point(frame.point);
+                    out.u32(frame.key);
+                    out.bytes(&frame.bytes);
+                });
+            }
         }
         out.0
     }
@@ -100,6 +111,14 @@ impl Reply {
                     counters: HookCounters::from_values(|| fields.u64())?,
                     rows: fields.list(|fields| Some((fields.text()?, fields.u64()?)))?,
                     notes: fields.list(Reader::text)?,
+                })
+            })?),
+            4 => Reply::Frames(fields.list(|fields| {
+                Some(RedirectedFrame {
+                    time_ns: fields.u64()?,
+                    point: fields.point()?,
+                    key: fields.u32()?,
+                    bytes: fields.bytes()?.to_vec(),
                 })
             })?),
             _ => return None,

@@ -7,7 +7,7 @@ use bpf::{MapDef, Program, ProgramKind, Recipe};
 
 use super::*;
 use crate::hook::plan::PlannedStage;
-use crate::hook::{HookCounters, HookPlan};
+use crate::hook::{HookCounters, HookPlan, RedirectedFrame};
 use crate::sys;
 
 fn program() -> Program {
@@ -25,6 +25,7 @@ fn requests() -> Vec<Request> {
         Request::Attach { point: HookPoint::Egress, plan: HookPlan { stages }, replace: true },
         Request::Detach { point: HookPoint::Ingress },
         Request::Status,
+        Request::Frames,
     ]
 }
 
@@ -38,6 +39,12 @@ fn replies() -> Vec<Reply> {
         Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
         Reply::Status(vec![HookStatus { point: HookPoint::Egress, name, counters, rows, notes }]),
         Reply::Status(Vec::new()),
+        Reply::Frames(vec![RedirectedFrame {
+            time_ns: 5,
+            point: HookPoint::Egress,
+            key: 3,
+            bytes: vec![1, 2, 3],
+        }]),
     ]
 }
 

@@ -1,0 +1,68 @@
+//! Frames that somebody else has taken, as lines or as a capture file.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use roxie::sys::now_ns;
+
+use crate::failure::{During, Outcome};
+use crate::terminal;
+
+/// File format of libpcap with nanoseconds: magic, version 2.4, two unused words, longest record, Ethernet.
+const PCAP_HEADER: [u32; 6] = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 1 << 16, 1];
+/// Bytes that a line shows.
+const SHOWN: usize = 32;
+
+/// What to add to CLOCK_MONOTONIC for the time of day.
+pub(crate) fn realtime_offset() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    now.saturating_sub(now_ns())
+}
+
+/// Where they go.
+pub(crate) enum FrameOutput {
+    /// Standard output, a line each.
+    Lines,
+    /// A capture file.
+    Capture(Box<dyn Write>),
+}
+
+impl FrameOutput {
+    /// Lines, or the capture file `path`; `-` is standard output.
+    pub(crate) fn open(path: Option<&Path>) -> Outcome<FrameOutput> {
+        let Some(path) = path else { return Ok(FrameOutput::Lines) };
+        let mut file: Box<dyn Write> = if path.as_os_str() == "-" {
+            Box::new(io::stdout().lock())
+        } else {
+            Box::new(BufWriter::new(File::create(path).during(&path.display().to_string())?))
+        };
+        file.write_all(&PCAP_HEADER.map(u32::to_ne_bytes).concat()).during("writing frames")?;
+        Ok(FrameOutput::Capture(file))
+    }
+
+    /// One frame of `len` bytes that was at `place`, of which `bytes` are there.
+    pub(crate) fn put(&mut self, time_ns: u64, len: u32, place: &str, bytes: &[u8]) -> io::Result<()> {
+        let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+        match self {
+            FrameOutput::Lines => {
+                let start: Vec<String> = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
+                terminal::print(&format!("{seconds:>10}.{rest:09} {len} bytes, {place}: {}", start.concat()));
+                Ok(())
+            }
+            FrameOutput::Capture(file) => {
+                let record = [seconds as u32, rest as u32, bytes.len() as u32, len];
+                file.write_all(&record.map(u32::to_ne_bytes).concat())?;
+                file.write_all(bytes)
+            }
+        }
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        match self {
+            FrameOutput::Lines => Ok(()),
+            FrameOutput::Capture(file) => file.flush(),
+        }
+    }
+}

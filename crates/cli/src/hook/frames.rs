@@ -1,0 +1,36 @@
+//! `roxie hook frames`: what the hooks of a process redirect to an XSKMAP.
+
+use std::time::Duration;
+
+use super::args::HookFramesArgs;
+use super::{engines, unanswered};
+use crate::failure::{During, Outcome};
+use crate::frames::{self, FrameOutput};
+
+/// How long to wait when there was nothing.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Reads until there are as many as wanted.
+pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
+    let engines = engines(Some(args.pid))?;
+    let mut out = FrameOutput::open(args.write.as_deref())?;
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let offset = frames::realtime_offset();
+        let mut any = false;
+        for remote in &engines {
+            let frames = remote.frames().map_err(|error| unanswered(args.pid, &error))?;
+            for frame in frames.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                (any, left) = (true, left - 1);
+                let place = format!("{}, entry {}", frame.point, frame.key);
+                out.put(frame.time_ns + offset, frame.bytes.len() as u32, &place, &frame.bytes)
+                    .during("writing frames")?;
+            }
+        }
+        out.flush().during("writing frames")?;
+        if !any {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
