@@ -12,6 +12,8 @@ use crate::case::{Case, LONG, SHORT, Scale, Spread, good, places, roxie, says};
 
 /// Time for the first packets of a program that measures.
 const TRAFFIC_MAX: Duration = Duration::from_secs(5);
+/// Packets that show that a hook sees the stream; acknowledgements are few.
+const PACKETS: u64 = 100;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -92,7 +94,7 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let mut last = None;
     let counted = eventually(TRAFFIC_MAX, || {
         let stats = hook(&["stats", &pid, "--json"]).and_then(good);
-        let seen = stats.as_ref().is_ok_and(|ended| packets(ended).is_some_and(|packets| packets > 1000));
+        let seen = stats.as_ref().is_ok_and(|ended| packets(ended).is_some_and(|packets| packets > PACKETS));
         last = Some(stats);
         seen
     });

@@ -132,7 +132,12 @@ impl Hooks {
         if let Verdict::Redirect(Target::Ring(key)) = verdict {
             let with_icrc = port.tx_slot().get(..len + ICRC_LEN).unwrap_or_default();
             let bytes = scratch.copy(fate.changed.as_ref(), with_icrc);
-            return self.to_ring(RedirectedFrame { time_ns: now_ns(), point: HookPoint::Egress, key, bytes });
+            return self.keep_for_reader(RedirectedFrame {
+                time_ns: now_ns(),
+                point: HookPoint::Egress,
+                key,
+                bytes,
+            });
         }
         if let Verdict::Redirect(_) = verdict {
             return counters.redirect_errors += 1;

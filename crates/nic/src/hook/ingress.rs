@@ -77,7 +77,7 @@ impl Hooks {
         }
         if let Verdict::Redirect(Target::Ring(key)) = fate.verdict {
             let bytes = scratch.copy(fate.changed.as_ref(), packet.bytes);
-            return self.to_ring(RedirectedFrame {
+            return self.keep_for_reader(RedirectedFrame {
                 time_ns: now_ns(),
                 point: HookPoint::Ingress,
                 key,

@@ -192,7 +192,7 @@ impl Hooks {
 
     /// A frame is redirected to an XSKMAP. Nobody may read any more, which the map did not know; a ring without room
     /// slows the source.
-    fn to_ring(&mut self, frame: RedirectedFrame) {
+    fn keep_for_reader(&mut self, frame: RedirectedFrame) {
         let Hooks { ring, ingress, egress, redirects, .. } = self;
         let (now_ns, point) = (frame.time_ns, frame.point);
         if !ring.has_reader(now_ns, ingress.hook.iter().chain(&egress.hook)) {
