@@ -1,10 +1,13 @@
-//! The cases: each program with roxie as client and as server, over IPv4, IPv6 and a wire that loses packets.
+//! The cases: each program at both ends of every kind of wire.
 
 use std::time::Duration;
 
-use roxie_tests::pair::Ready;
+use roxie_tests::place::{Family, Port};
+use roxie_tests::process::Ended;
 
-use crate::rxe::{End, Rxe, good};
+use crate::end::{End, Kind};
+use crate::flows::{FLOWS, Flow, Style};
+use crate::machine::{Machine, good};
 
 /// Time for a client. The other end is emulated; a lost packet that only a timer reveals costs most.
 const CLIENT: Duration = Duration::from_secs(40);
@@ -12,124 +15,129 @@ const CLIENT: Duration = Duration::from_secs(40);
 const SERVER: Duration = Duration::from_secs(8);
 /// Of so many packets towards the guest one is lost, at random.
 const LOSS: u32 = 41;
-/// Where `udaddy` listens; it has no option for it.
-const UDADDY_PORT: u16 = 7174;
-
-/// What a program is told about its peer.
-#[derive(Clone, Copy)]
-enum Style {
-    /// `ibv_*_pingpong`: addresses over TCP, `-g` names the GID.
-    Pingpong,
-    /// perftest: addresses over TCP, `-x` names the GID.
-    Perftest,
-    /// perftest with rdma_cm.
-    PerftestCm,
-    /// `rping`: `-s` or `-c`, and the server's address.
-    Rping,
-    /// `ucmatose`: the server's address, behind `-s` at the client.
-    Ucmatose,
-    /// `udaddy`: the same, without a port.
-    Udaddy,
-}
 
 /// What the queue pairs' packets travel over.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Wire {
-    V4,
-    V6,
-    /// IPv4, and the guest loses some of what it is sent: requests or answers, as the roles are.
-    Lossy,
+#[derive(Clone, Copy)]
+struct Wire {
+    /// Of roxie's ends.
+    port: Port,
+    family: Family,
+    mtu: u32,
+    /// The guest loses some of what it is sent: requests or answers, as the roles are.
+    lossy: bool,
 }
 
-type Words = &'static [&'static str];
-
-const TABLE: [(Style, Wire, Words); 25] = [
-    (Style::Pingpong, Wire::V4, &["ibv_rc_pingpong", "-c", "-n", "100"]),
-    (Style::Pingpong, Wire::V6, &["ibv_rc_pingpong", "-c", "-n", "100"]),
-    (Style::Pingpong, Wire::V4, &["ibv_rc_pingpong", "-c", "-e", "-n", "50", "-s", "100000", "-m", "256"]),
-    (Style::Pingpong, Wire::V4, &["ibv_srq_pingpong", "-c", "-q", "4", "-n", "100"]),
-    (Style::Pingpong, Wire::V4, &["ibv_uc_pingpong", "-c", "-n", "50", "-s", "100"]),
-    (Style::Pingpong, Wire::V4, &["ibv_ud_pingpong", "-c", "-n", "50", "-s", "1000"]),
-    (Style::Rping, Wire::V4, &["rping", "-V", "-C", "20", "-S", "5000"]),
-    (Style::Rping, Wire::V6, &["rping", "-V", "-C", "20", "-S", "5000"]),
-    (Style::Ucmatose, Wire::V4, &["ucmatose", "-c", "3", "-C", "5"]),
-    (Style::Udaddy, Wire::V4, &["udaddy", "-C", "5"]),
-    (Style::Perftest, Wire::V4, &["ib_write_bw"]),
-    (Style::Perftest, Wire::V6, &["ib_write_bw"]),
-    (Style::Perftest, Wire::V4, &["ib_read_bw"]),
-    (Style::Perftest, Wire::V4, &["ib_send_bw"]),
-    (Style::Perftest, Wire::V4, &["ib_atomic_bw"]),
-    (Style::Perftest, Wire::V4, &["ib_write_lat"]),
-    (Style::Perftest, Wire::V4, &["ib_read_lat"]),
-    (Style::Perftest, Wire::V4, &["ib_send_lat"]),
-    (Style::Perftest, Wire::Lossy, &["ib_write_bw"]),
-    (Style::Perftest, Wire::Lossy, &["ib_read_bw"]),
-    (Style::Perftest, Wire::Lossy, &["ib_send_bw"]),
-    (Style::Perftest, Wire::Lossy, &["ib_atomic_bw"]),
-    (Style::PerftestCm, Wire::V4, &["ib_write_bw"]),
-    (Style::PerftestCm, Wire::V4, &["ib_read_bw"]),
-    (Style::PerftestCm, Wire::V4, &["ib_send_bw"]),
-];
-/// Exchanges, and an ACK timeout of half a second (4.096 us << 17): emulation is slow, and starved now and then.
-const PERFTEST: Words = &["-F", "-n", "200", "-u", "17"];
-
 pub(crate) struct Case {
-    style: Style,
+    flow: Flow,
     wire: Wire,
-    words: Words,
     client: End,
 }
 
-pub(crate) fn all() -> Vec<Case> {
-    let both = [End::Roxie, End::Rxe].into_iter().flat_map(|client| {
-        TABLE.into_iter().map(move |(style, wire, words)| Case { style, wire, words, client })
-    });
-    // perftest's server with rdma_cm listens twice, and an emulated one not soon enough for the second connection.
-    both.filter(|case| !matches!((case.style, case.client), (Style::PerftestCm, End::Roxie))).collect()
+/// The cases, those of one machine together; with `full` over every wire, without over some of each kind.
+pub(crate) fn all(full: bool) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for wire in wires(full) {
+        for flow in FLOWS {
+            cases.extend([End::Roxie, End::Rxe].map(|client| Case { flow, wire, client }));
+        }
+    }
+    for (family, client) in [(Family::V4, End::A), (Family::V6, End::B)] {
+        let wire = Wire { port: Port::Native, family, mtu: 1500, lossy: false };
+        cases.extend(FLOWS.map(|flow| Case { flow, wire, client }));
+    }
+    cases.retain(Case::makes_sense);
+    cases
+}
+
+/// Those between roxie and rxe.
+fn wires(full: bool) -> Vec<Wire> {
+    use Family::{V4, V6};
+    use Port::{Generic, Native, Udp};
+    let wire = |port, family, mtu| Wire { port, family, mtu, lossy: false };
+    let mut wires: Vec<Wire> = [Udp, Native].map(|port| Wire { lossy: true, ..wire(port, V4, 1500) }).into();
+    if full {
+        for mtu in [1500, 4200, 9000] {
+            for family in [V4, V6] {
+                wires.extend([Udp, Native, Generic].map(|port| wire(port, family, mtu)));
+            }
+        }
+    } else {
+        wires.extend([(Udp, V4), (Udp, V6), (Native, V4)].map(|(port, family)| wire(port, family, 1500)));
+        wires.extend([wire(Native, V6, 9000), wire(Generic, V4, 4200)]);
+    }
+    wires
 }
 
 impl Case {
     pub(crate) fn name(&self) -> String {
-        let ends = if self.client == End::Roxie { "roxie to rxe" } else { "rxe to roxie" };
-        let wire = match self.wire {
-            Wire::V4 => "v4",
-            Wire::V6 => "v6",
-            Wire::Lossy => "lossy",
+        let ends = match self.client {
+            End::Roxie => "roxie to rxe",
+            End::Rxe => "rxe to roxie",
+            End::A | End::B => "roxie to roxie",
         };
-        let cm = if matches!(self.style, Style::PerftestCm) { " -R" } else { "" };
-        format!("{ends}/{wire}/{}{cm}", self.words.join(" "))
+        let port = match self.wire.port {
+            Port::Udp => "udp",
+            Port::Native if self.kind() == Kind::Wire => "zerocopy",
+            Port::Native => "xsk",
+            Port::Generic => "xskgeneric",
+        };
+        let family = if self.wire.family == Family::V6 { "v6" } else { "v4" };
+        let mtu = if self.wire.mtu == 1500 { String::new() } else { format!("-mtu{}", self.wire.mtu) };
+        let lossy = if self.wire.lossy { "-lossy" } else { "" };
+        format!("{ends}/{port}-{family}{mtu}{lossy}/{}", self.flow.words.join(" "))
     }
 
-    pub(crate) fn run(&self, rxe: &Rxe) -> Result<(), String> {
-        if self.wire != Wire::Lossy {
-            return self.pair(rxe);
+    /// The machine it needs.
+    pub(crate) fn kind(&self) -> Kind {
+        self.client.kind()
+    }
+
+    /// Not what a program cannot do, and over a lossy wire only streams.
+    fn makes_sense(&self) -> bool {
+        match self.flow.style {
+            Style::Perftest => !self.wire.lossy || self.flow.words[0].ends_with("_bw"),
+            // It resolves the peer as IPv4 only. Its server listens twice, and that of rxe, in a machine that is slow,
+            // not soon enough for the second connection.
+            Style::PerftestCm => {
+                !self.wire.lossy && self.wire.family == Family::V4 && self.client != End::Roxie
+            }
+            _ => !self.wire.lossy,
         }
-        rxe.command(&format!(
+    }
+
+    pub(crate) fn run(&self, machine: &Machine) -> Result<(), String> {
+        if self.kind() == Kind::Rxe {
+            machine.set_mtu(self.wire.mtu)?;
+        }
+        if !self.wire.lossy {
+            return self.pair(machine);
+        }
+        machine.command(&format!(
             "nft 'add table inet loss; add chain inet loss in {{ type filter hook input priority 0; }}; \
              add rule inet loss in udp dport 4791 numgen random mod {LOSS} == 0 counter drop'"
         ))?;
-        let result = self.pair(rxe);
+        let result = self.pair(machine);
         // A run in which nothing was lost shows nothing.
         let lost =
             "nft list table inet loss | grep -q 'packets [1-9]'; status=$?; nft delete table inet loss";
-        result.and(rxe.command(&format!("{lost}; exit $status")))
+        result.and(machine.command(&format!("{lost}; exit $status")))
     }
 
-    fn pair(&self, rxe: &Rxe) -> Result<(), String> {
+    fn pair(&self, machine: &Machine) -> Result<(), String> {
         let (name, server_end) = (self.name(), self.client.other());
-        let port = if matches!(self.style, Style::Udaddy) { UDADDY_PORT } else { rxe.port() };
-        let ready = match self.style {
-            Style::Pingpong | Style::Perftest => Ready::Tcp(port),
-            Style::PerftestCm | Style::Rping | Style::Ucmatose | Style::Udaddy => Ready::Cm(port),
+        let port = self.flow.port(machine.port());
+        let (word, v6) = (port.to_string(), self.wire.family == Family::V6);
+        let start = |end| {
+            let words = self.flow.words(end, self.client, &word, v6);
+            machine.start(end, &name, self.wire.port, &words)
         };
-        let port = port.to_string();
-        let mut server = rxe.start(server_end, &name, &self.words_of(server_end, &port))?;
-        rxe.wait_ready(server_end, &mut server, ready)?;
-        let mut client = rxe.start(self.client, &name, &self.words_of(self.client, &port))?;
+        let mut server = start(server_end)?;
+        machine.wait_ready(server_end, &mut server, self.flow.ready(port))?;
+        let mut client = start(self.client)?;
         let client_ended = good(client.wait(CLIENT), &mut server)?;
         let server_ended = good(server.wait(SERVER), &mut client)?;
-        let said = format!("{}{}", client_ended.output, server_ended.output);
-        match ["invalid data", "ompletion with error"].iter().find(|complaint| said.contains(**complaint)) {
+        let ends = [(self.client, &client_ended), (server_end, &server_ended)];
+        match ends.into_iter().find_map(|(end, ended)| self.complaint(end, ended)) {
             None => Ok(()),
             Some(complaint) => {
                 Err(format!("{complaint}\n{}{}", client_ended.describe(), server_ended.describe()))
@@ -137,28 +145,23 @@ impl Case {
         }
     }
 
-    /// The command line at one end.
-    fn words_of<'a>(&self, end: End, port: &'a str) -> Vec<&'a str> {
-        let (is_client, server) = (end == self.client, self.client.other());
-        let v6 = self.wire == Wire::V6;
-        // What is exchanged over TCP is exchanged over IPv4; the GID decides about the queue pairs.
-        let (over_tcp, address) = (is_client.then(|| server.address(false)), server.address(v6));
-        let (device, gid) = (["-d", end.device()], end.gid_index(v6));
-        let mut words = self.words.to_vec();
-        if !matches!(self.style, Style::Udaddy) {
-            words.extend(["-p", port]);
+    /// What is wrong with what a program printed, although it ended well: its own complaints, and which way its packets
+    /// took, by the counters that roxie prints.
+    fn complaint(&self, end: End, ended: &Ended) -> Option<String> {
+        let said = |words: &str| ended.output.contains(words);
+        if let Some(complaint) =
+            ["invalid data", "ompletion with error"].into_iter().find(|words| said(words))
+        {
+            return Some(complaint.to_owned());
         }
-        match self.style {
-            Style::Pingpong => words.extend(device.into_iter().chain(["-g", gid]).chain(over_tcp)),
-            Style::Perftest => {
-                words.extend(PERFTEST.iter().copied().chain(device).chain(["-x", gid]).chain(over_tcp));
-            }
-            Style::PerftestCm => {
-                words.extend(PERFTEST.iter().copied().chain(device).chain(["-R"]).chain(over_tcp));
-            }
-            Style::Rping => words.extend([if is_client { "-c" } else { "-s" }, "-a", address]),
-            Style::Ucmatose | Style::Udaddy => words.extend([if is_client { "-s" } else { "-b" }, address]),
-        }
-        words
+        let how = match self.wire.port {
+            Port::Udp => return None,
+            _ if end == End::Rxe => return None,
+            Port::Native if self.kind() == Kind::Wire => "port xsk, native mode, zero-copy",
+            Port::Native => "port xsk, native mode, copy",
+            Port::Generic => "port xsk, generic mode, copy",
+        };
+        let wanted = [how, "xsk_tx_packets", "xsk_rx_packets"].map(|words| format!("roxie: {words}"));
+        wanted.iter().find(|words| !said(words)).map(|words| format!("'{words}' is not in the output"))
     }
 }

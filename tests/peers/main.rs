@@ -1,56 +1,74 @@
-//! Another stack as the peer: the same unmodified programs with roxie at one end and the kernel's Soft-RoCE at the other.
+//! roxie in and beside emulated machines: against the kernel's Soft-RoCE, with the same unmodified programs at both ends, and
+//! on drivers that the host does not have.
 //!
-//! The kernel runs in an emulated machine (`rxe-vm/`), so nothing here is fast. `ROXIE_PEER_IMAGE` names an image other than
-//! that of the host's own Debian release. What cannot run here is named at the end: `skipped: needs X`.
+//! The kernels run in QEMU (`rxe-vm/`), so nothing here is fast. `ROXIE_PEER_IMAGE` names an image other than that of the
+//! host's own Debian release. `--full` (or `ROXIE_FULL=1`) runs every program over every wire. What cannot run here is named
+//! at the end: `skipped: needs X`.
 #![forbid(unsafe_code)]
 
 mod cases;
-mod rxe;
+mod end;
+mod flows;
+mod machine;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use cases::Case;
-use rxe::Rxe;
+use end::Kind;
+use machine::Machine;
 
 fn main() -> ExitCode {
-    let mut args = Arguments::from_args();
+    let mut words: Vec<String> = std::env::args().collect();
+    let before = words.len();
+    words.retain(|word| word != "--full");
+    let full = words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
+    let mut args = Arguments::from_iter(words);
     // One emulated CPU serves them all.
     args.test_threads = args.test_threads.or(Some(1));
-    let cases = cases::all();
-    if args.list {
-        return libtest_mimic::run(&args, trials(cases, None)).exit_code();
-    }
-    if let Some(need) = Rxe::missing() {
-        println!("skipped: needs {need}: {} cases", cases.len());
-        println!("\n0 passed, 0 failed, {} skipped", cases.len());
-        return ExitCode::SUCCESS;
-    }
-    let rxe = match Rxe::boot(logs()) {
-        Ok(rxe) => Arc::new(rxe),
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+    let needs = |kind| if args.list { None } else { Machine::missing(kind) };
+    let needs = [Kind::Rxe, Kind::Wire].map(|kind| (kind, needs(kind)));
+    let running: Running = Arc::default();
+    let (mut trials, mut skipped) = (Vec::new(), BTreeMap::<&str, usize>::new());
+    for case in cases::all(full) {
+        let need = needs.iter().find(|(kind, _)| *kind == case.kind()).and_then(|(_, need)| *need);
+        if let Some(need) = need {
+            *skipped.entry(need).or_default() += 1;
         }
-    };
-    println!("{}", rxe.said());
-    let conclusion = libtest_mimic::run(&args, trials(cases, Some(&rxe)));
-    println!(
-        "{} passed, {} failed, {} skipped",
-        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
-    );
+        trials.push(trial(case, &running).with_ignored_flag(need.is_some()));
+    }
+    let conclusion = libtest_mimic::run(&args, trials);
+    if !args.list {
+        for (need, count) in &skipped {
+            println!("skipped: needs {need}: {count} cases");
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
+        );
+    }
+    // A machine ends with its last user.
+    running.lock().unwrap_or_else(PoisonError::into_inner).take();
     conclusion.exit_code()
 }
 
-fn trials(cases: Vec<Case>, rxe: Option<&Arc<Rxe>>) -> Vec<Trial> {
-    let trial = |case: Case| {
-        let rxe = rxe.cloned();
-        Trial::test(case.name(), move || rxe.map_or(Ok(()), |rxe| case.run(&rxe).map_err(Failed::from)))
-    };
-    cases.into_iter().map(trial).collect()
+/// The machine that runs: one at a time, booted for the first case that needs it.
+type Running = Arc<Mutex<Option<Machine>>>;
+
+fn trial(case: Case, running: &Running) -> Trial {
+    let running = Arc::clone(running);
+    Trial::test(case.name(), move || {
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let machine = match running.take().filter(|machine| machine.kind() == case.kind()) {
+            Some(machine) => machine,
+            None => Machine::boot(case.kind(), logs())?,
+        };
+        case.run(running.insert(machine)).map_err(Failed::from)
+    })
 }
 
 /// Where the programs' output is kept.

@@ -45,6 +45,12 @@ impl Binaries {
     pub fn roxie(&self) -> PathBuf {
         self.dir.join("roxie")
     }
+
+    /// All of them.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        FILES.map(|file| self.dir.join(file)).into()
+    }
 }
 
 impl Drop for Binaries {

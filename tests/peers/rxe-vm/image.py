@@ -22,7 +22,7 @@ from host import CACHE, die, sh
 HOST_PACKAGES = ["qemu-system-x86", "iproute2", "zstd", "lz4"]
 GUEST_PACKAGES = (
     """busybox-static bash dash kmod iproute2 rdmacm-utils ibverbs-utils ibverbs-providers perftest python3-pyverbs
-    ethtool tcpdump nftables""".split()
+    ethtool tcpdump nftables xdp-tools""".split()
 )
 # Dependencies that only matter to a machine that is installed and configured: not unpacked.
 SKIP = re.compile(
@@ -36,10 +36,10 @@ PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info .
     ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids* ./usr/share/python3/dist */python3*/test
     */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data */turtledemo ./usr/lib/systemd ./lib/systemd
     ./usr/share/zoneinfo""".split()
-# Modules loaded at boot, and those that nftables and netem load when asked. All come with what they depend on.
+# Modules loaded at boot, and those that nftables, netem and `ip link` load when asked. All come with what they depend on.
 LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
     crc32_pclmul crc32_generic rdma_rxe""".split()
-MODULES = LOADED + ["sch_netem", "nf_tables", "nft_numgen", "nft_limit"]
+MODULES = LOADED + ["sch_netem", "nf_tables", "nft_numgen", "nft_limit", "veth"]
 
 
 class Apt:
@@ -213,11 +213,16 @@ def fill_root(root):
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\nservices: files\n")
 
 
-def prepare(suite, install):
-    """Makes the image of a Debian release; `install` the host's packages first."""
+def name_of(suite, kernel_suite):
+    """What the image with programs of one release and the kernel of one is called."""
+    return suite if suite == kernel_suite else f"{suite}-{kernel_suite}"
+
+
+def prepare(suite, kernel_suite, install):
+    """Makes the image of a Debian release with the kernel of one; `install` the host's packages first."""
     if os.geteuid():
         die("prepare needs root")
-    out = CACHE / suite
+    out = CACHE / name_of(suite, kernel_suite)
     shutil.rmtree(out, ignore_errors=True)
     work = out / "work"
     work.mkdir(parents=True)
@@ -227,13 +232,14 @@ def prepare(suite, install):
         sh("apt-get", "update", "-q", env=env)
         sh("apt-get", "install", "-y", "--no-install-recommends", *HOST_PACKAGES, env=env)
     apt = Apt(suite, work / "apt")
+    kernel_apt = apt if kernel_suite == suite else Apt(kernel_suite, work / "apt-kernel")
 
-    packages = apt.closure(["linux-image-amd64"])
+    packages = kernel_apt.closure(["linux-image-amd64"])
     packages = [(name, version) for name, version in packages if re.match(r"linux-(image|binary|modules)-\d", name)]
     print("kernel: " + " ".join(f"{name}={version}" for name, version in packages), flush=True)
     kernel = work / "kernel"
     kernel.mkdir()
-    apt.unpack(packages, kernel, prune=[])
+    kernel_apt.unpack(packages, kernel, prune=[])
     versions = [path.name for place in ("lib", "usr/lib") for path in kernel.glob(f"{place}/modules/*")]
     images = list(kernel.glob("boot/vmlinuz-*")) + list(kernel.glob("usr/lib/modules/*/vmlinuz"))
     if not versions or not images:
@@ -256,11 +262,11 @@ def prepare(suite, install):
     archive.tree(root)
     archive.close()
     (out / "kernel").write_bytes(extract_vmlinux(images[0]))
-    manifest = {"suite": suite, "kernel": versions[0], "packages": dict(packages + tools)}
+    manifest = {"suite": suite, "kernel_suite": kernel_suite, "kernel": versions[0], "packages": dict(packages + tools)}
     (out / "image.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(work)
     size = sum(file.stat().st_size for file in out.iterdir()) >> 20
-    print(f"image '{suite}': kernel {versions[0]}, {size} MiB in {out}")
+    print(f"image '{out.name}': kernel {versions[0]}, {size} MiB in {out}")
 
 
 def images():

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import network
 from host import CACHE, HERE, RUN, die
@@ -23,12 +24,18 @@ from image import Cpio, images
 HEADER = struct.Struct("!cII")
 # Seconds after its time that a guest gets to power off.
 GRACE = 20
-# Seconds until the agent answers; 6 to 12 are usual.
-BOOT_MAX = 120
+# Time for a command of our own in the guest.
+COMMAND_SECONDS = 20
+# Seconds until the agent answers; 6 to 12 are usual, on a host that has nothing else to do.
+BOOT_MAX = 300
 GUEST_FILES = {"init": "init", "agent.py": "usr/lib/rxe-vm/agent.py"}
 OFFLOADS = (
     "csum gso guest_csum guest_tso4 guest_tso6 guest_ecn guest_ufo host_tso4 host_tso6 host_ecn host_ufo"
 ).split()
+# With these, virtio_net takes AF_XDP sockets without copying: buffers through the DMA interface, and no coalescing.
+WIRE_OPTIONS = "iommu_platform=on,disable-legacy=on,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
+# Last bytes of the addresses of the cards of the wire; guest/init knows them by these.
+WIRE_MACS = (0xA, 0xB)
 KERNEL_OPTIONS = (
     "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable"
     " rcupdate.rcu_expedited=1"
@@ -47,7 +54,7 @@ def infos():
 # ---- starting
 
 
-def start(name, image, netns, number, mtu, minutes):
+def start(name, image, netns, number, mtu, minutes, wire, files):
     """Boots a machine and waits until it takes commands."""
     if os.geteuid():
         die("start needs root (network namespace, tap)")
@@ -63,9 +70,11 @@ def start(name, image, netns, number, mtu, minutes):
     network.add_tap(netns, tap, mtu)
     v4, v6 = network.guest_addresses(number)
     info = {"name": name, "image": image, "netns": netns, "tap": tap, "mtu": mtu, "ip": v4, "ip6": v6}
+    info["wire"] = wire
     info["until"] = time.time() + minutes * 60
     (place / "info.json").write_text(json.dumps(info))
-    write_initrd(place, image, dict(NAME=name, V4=v4, V6=v6, MTU=mtu, SECONDS=int(minutes * 60)))
+    settings = dict(NAME=name, V4=v4, V6=v6, MTU=mtu, SECONDS=int(minutes * 60), WIRE=int(wire))
+    write_initrd(place, image, settings, [Path(file) for file in files])
 
     since = time.time()
     sys.stdout.flush()
@@ -89,12 +98,15 @@ def start(name, image, netns, number, mtu, minutes):
     die(f"'{name}' did not come up in {BOOT_MAX} s\n{said}")
 
 
-def write_initrd(place, image, settings):
+def write_initrd(place, image, settings, files):
     """The image's archive, and behind it what belongs to this machine."""
     overlay = Cpio(place / "overlay.cpio")
     overlay.add("usr/lib/rxe-vm", 0o40755)
     for file, target in GUEST_FILES.items():
         overlay.add(target, 0o100755, (HERE / "guest" / file).read_bytes())
+    overlay.add("root", 0o40755)
+    for file in files:
+        overlay.add(f"root/{file.name}", 0o100755, file.read_bytes())
     overlay.add("etc/rxe-vm.conf", 0o100644, "".join(f"{k}={v}\n" for k, v in settings.items()).encode())
     overlay.close()
     with open(place / "initrd", "wb") as out:
@@ -106,12 +118,22 @@ def write_initrd(place, image, settings):
 def qemu(place, info, number):
     card = f"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:{number:02x},romfile=,mrg_rxbuf=on,rx_queue_size=1024"
     card += "".join(f",{offload}=off" for offload in OFFLOADS)
+    # Two ends that spin share a processor badly.
+    processors = "2" if info["wire"] else "1"
+    wire = []
+    for mac in WIRE_MACS if info["wire"] else ():
+        options = f"mac=52:54:00:99:01:{mac:02x},romfile=,{WIRE_OPTIONS}"
+        wire += ["-netdev", f"hubport,id=w{mac},hubid=1", "-device", f"virtio-net-pci,netdev=w{mac},{options}"]
     return [
+        # Timers run in real time: a guest that is kept from its processor loses connections.
+        *("nice", "-n", "-10"),
         *("ip", "netns", "exec", info["netns"], "qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
-        *("-M", "q35,hpet=off", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max", "-smp", "1", "-m", "1536"),
+        *("-M", "q35,hpet=off", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"),
+        *("-smp", processors, "-m", "1536"),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", f"file:{place}/console.log"),
         *("-kernel", f"{CACHE / info['image']}/kernel", "-initrd", f"{place}/initrd", "-append", KERNEL_OPTIONS),
         *("-netdev", f"tap,id=n0,ifname={info['tap']},script=no,downscript=no", "-device", card),
+        *wire,
         *("-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={place}/port.sock,server=on,wait=off"),
         *("-device", "virtserialport,chardev=c0,name=rxe-vm", "-device", "virtio-rng-pci"),
     ]
@@ -274,6 +296,15 @@ def run_in(name, words, timeout):
         stream.flush()
     print("rxe-vm: time is up, or the machine went away", file=sys.stderr, flush=True)
     return 124
+
+
+def set_mtu(name, mtu):
+    """Changes the MTU of the machine's network card and of the way to it."""
+    info = json.loads((directory(name) / "info.json").read_text())
+    network.make(info["netns"], mtu)
+    network.ip(info["netns"], "link", "set", info["tap"], "mtu", mtu)
+    if run_in(name, ["ip", "link", "set", "eth0", "mtu", str(mtu)], COMMAND_SECONDS):
+        die(f"machine '{name}' does not take an MTU of {mtu}")
 
 
 def stop(name):

@@ -247,6 +247,7 @@ impl Port for XskPort {
             ("xsk_flows_redirected", self.extra.redirected),
             ("xsk_kicks", sockets.kicks),
             ("xsk_kick_stalls", sockets.stalls),
+            ("xsk_kick_interrupts", sockets.interrupts),
             ("xsk_link_down", sockets.down),
             ("xsk_kick_errors", sockets.errors),
             ("xsk_strays", self.sockets.strays()),

@@ -39,6 +39,8 @@ pub(super) struct Queue {
     stalled: bool,
     /// Packets were pushed since the last kick.
     dirty: bool,
+    /// System calls run the driver's receive loop.
+    polls: bool,
     /// Chunks that its fill ring is to be given. What it received comes back to it, so that a busy queue does not take
     /// the memory of the others.
     owed: u32,
@@ -51,6 +53,8 @@ pub(super) struct SocketCounters {
     pub(super) kicks: u64,
     /// Times the kernel did not take everything, although asked again and again.
     pub(super) stalls: u64,
+    /// Queues whose driver sends by interrupts only.
+    pub(super) interrupts: u64,
     /// Kicks that met an interface that is down.
     pub(super) down: u64,
     /// Kicks that failed for any other reason.
@@ -207,10 +211,8 @@ impl Sockets {
         let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during("socket"))?;
         // One system call for all that is queued instead of one for 32 packets; older kernels do not know it.
         let _unknown = socket.set_tx_budget(descriptors);
-        if bind.zero_copy {
-            // Drivers without it use their interrupts.
-            let _interrupts = socket.set_busy_poll(BUSY_POLL_USECS, BUSY_POLL_BUDGET);
-        }
+        // Drivers without it use their interrupts.
+        let polls = bind.zero_copy && socket.set_busy_poll(BUSY_POLL_USECS, BUSY_POLL_BUDGET).is_ok();
         let start = now_ns();
         loop {
             match socket.bind(bind, first) {
@@ -228,7 +230,7 @@ impl Sockets {
             self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
         }
         steering.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
-        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, owed: rx_units });
+        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, polls, owed: rx_units });
         Ok(())
     }
 
@@ -414,7 +416,13 @@ impl Queue {
                 futile = 0;
             } else {
                 futile += 1;
-                if futile == KICKS_MAX {
+                if futile == KICKS_MAX && std::mem::take(&mut self.polls) {
+                    // Busy polling takes the place of waking the driver up, and not every driver sends in its receive
+                    // loop: virtio_net does not.
+                    counters.interrupts += 1;
+                    let _gone = self.socket.unset_busy_poll();
+                    futile = 0;
+                } else if futile == KICKS_MAX {
                     counters.stalls += 1;
                     break;
                 }

@@ -203,6 +203,15 @@ impl XskSocket {
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &budget)
     }
 
+    /// Leaves it to the driver's interrupts again.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on kernels before 5.11.
+    pub fn unset_busy_poll(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &0i32)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &0i32)
+    }
+
     /// Sends what is in the transmit ring.
     ///
     /// # Errors

@@ -1,0 +1,192 @@
+//! An emulated machine, and programs in it and at the host's end of the wire to it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::time::Duration;
+
+use roxie_tests::binaries::{self, Binaries};
+use roxie_tests::lab::is_root;
+use roxie_tests::pair::{Ready, wait_ready};
+use roxie_tests::place::Port;
+use roxie_tests::process::{Ended, Running};
+
+use crate::end::{End, Kind};
+
+/// Lifetime of a machine, should nobody end it.
+const MINUTES: &str = "60";
+/// First port of the servers.
+const PORT_MIN: u16 = 20_000;
+/// Time for a command that changes something in the guest.
+const COMMAND_SECONDS: &str = "20";
+/// The first kernel whose virtio_net is known to bind AF_XDP sockets for zero-copy; 6.12 says EOPNOTSUPP.
+const ZERO_COPY_KERNEL: [u32; 2] = [6, 18];
+
+/// A machine; it ends with the value.
+pub(crate) struct Machine {
+    kind: Kind,
+    binaries: Binaries,
+    logs: PathBuf,
+    /// Name of the machine and of the namespace with the host's end.
+    name: String,
+    port: AtomicU16,
+    /// Of both ends.
+    mtu: AtomicU32,
+}
+
+impl Machine {
+    /// What this host lacks.
+    pub(crate) fn missing(kind: Kind) -> Option<&'static str> {
+        if !is_root() {
+            return Some("root (network namespaces)");
+        }
+        if let Some(program) = ["qemu-system-x86_64", "ip", "rping", "ib_write_bw", "ibv_rc_pingpong"]
+            .into_iter()
+            .find(|program| binaries::find(program).is_none())
+        {
+            return Some(if program.starts_with("qemu") { "qemu" } else { program });
+        }
+        let needed = match kind {
+            Kind::Rxe => "an image (tests/peers/rxe-vm/rxe-vm prepare)",
+            Kind::Wire => {
+                "an image with a newer kernel (tests/peers/rxe-vm/rxe-vm prepare --kernel-suite sid)"
+            }
+        };
+        image(kind).is_none().then_some(needed)
+    }
+
+    /// Boots one.
+    pub(crate) fn boot(kind: Kind, logs: PathBuf) -> Result<Self, String> {
+        let binaries = Binaries::copy().map_err(|error| error.to_string())?;
+        let name = format!("roxie{}", std::process::id());
+        let image = image(kind).ok_or("no image")?;
+        let mut words =
+            vec!["start", "--name", &name, "--netns", &name, "--minutes", MINUTES, "--image", &image];
+        let files: Vec<String> = binaries.files().iter().map(|file| file.display().to_string()).collect();
+        if kind == Kind::Wire {
+            words.push("--wire");
+            words.extend(files.iter().flat_map(|file| ["--with", file]));
+        }
+        let output = rxe_vm(&words)?;
+        println!("{}", String::from_utf8_lossy(&output.stdout).trim());
+        Ok(Self { kind, binaries, logs, name, port: AtomicU16::new(PORT_MIN), mtu: AtomicU32::default() })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// A port that nobody else in this run uses.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sets the MTU between host and guest, at both ends.
+    pub(crate) fn set_mtu(&self, mtu: u32) -> Result<(), String> {
+        if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {
+            rxe_vm(&["mtu", "--name", &self.name, &mtu.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// Starts a program at an end, roxie's on `port`; its output is kept under `name`.
+    pub(crate) fn start(&self, end: End, name: &str, port: Port, words: &[&str]) -> Result<Running, String> {
+        let mut command = if end == End::Roxie {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.name]);
+            command
+        } else {
+            let mut command = Command::new(program());
+            command.args(["exec", "--name", &self.name, "--"]);
+            command.args(end.netns().into_iter().flat_map(|netns| ["ip", "netns", "exec", netns]));
+            command
+        };
+        if end != End::Rxe {
+            let roxie = if end == End::Roxie { self.binaries.roxie() } else { "/root/roxie".into() };
+            command.args(["env", "ROXIE_STATS=1"]).arg(roxie).args(["run", "--netdev", end.netdev()]);
+            command.args(match port {
+                Port::Udp => &[][..],
+                Port::Native => &["--port", "xsk", "--xdp-mode", "native"],
+                Port::Generic => &["--port", "xsk", "--xdp-mode", "generic"],
+            });
+            command.arg("--");
+        }
+        command.args(words);
+        let line = format!("[{end:?}] {}", words.join(" "));
+        let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        let log = self.logs.join(format!("{file}.{end:?}.log").to_lowercase());
+        Running::start(command, line.clone(), &log, None).map_err(|error| format!("{line}: {error}"))
+    }
+
+    /// Waits until a server listens.
+    pub(crate) fn wait_ready(&self, end: End, server: &mut Running, ready: Ready) -> Result<(), String> {
+        let inside = end.netns().map_or_else(String::new, |netns| format!("ip netns exec {netns} "));
+        let looking = match (end, ready) {
+            (End::Roxie, _) => return wait_ready(server, ready),
+            (_, Ready::Tcp(port)) => format!("{inside}ss -Hltn 'sport = :{port}' | grep -q ."),
+            (End::Rxe, Ready::Cm(port)) => format!("rdma resource show cm_id | grep -q 'LISTEN.*:{port} '"),
+            (_, Ready::Cm(port)) => format!("{inside}grep -q '/svc/.*/{port:04x}/' /proc/net/unix"),
+            (_, Ready::Group(group)) => format!("{inside}ip maddress show | grep -q ' {group}$'"),
+        };
+        let command = format!("for i in $(seq 60); do {looking} && exit; sleep 0.1; done; exit 1");
+        self.command(&command).map_err(|error| {
+            format!("the server does not listen: {error}\n{}", server.wait(Duration::ZERO).describe())
+        })
+    }
+
+    /// Runs a shell command in the guest to a good end.
+    pub(crate) fn command(&self, command: &str) -> Result<(), String> {
+        rxe_vm(&["exec", "--name", &self.name, "--timeout", COMMAND_SECONDS, "--", "sh", "-c", command])
+            .map(drop)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It ends by itself some minutes later.
+        let _: Result<_, _> = rxe_vm(&["stop", "--name", &self.name]);
+    }
+}
+
+/// Requires exit code 0.
+pub(crate) fn good(ended: Ended, other: &mut Running) -> Result<Ended, String> {
+    if ended.succeeded() {
+        return Ok(ended);
+    }
+    Err(format!("{}{}", ended.describe(), other.wait(Duration::ZERO).describe()))
+}
+
+/// The image of a kind of machine: of those there are, the one that `ROXIE_PEER_IMAGE` names; else one that will do, rather
+/// with the programs of the release that the others have.
+fn image(kind: Kind) -> Option<String> {
+    let status: serde_json::Value =
+        serde_json::from_slice(&rxe_vm(&["status", "--json"]).ok()?.stdout).ok()?;
+    let images = status["images"].as_object()?;
+    let will_do = |name: &String| match kind {
+        Kind::Rxe => std::env::var("ROXIE_PEER_IMAGE").map_or(true, |wanted| *name == wanted),
+        Kind::Wire => {
+            images[name]["kernel"].as_str().and_then(version).is_some_and(|v| v >= ZERO_COPY_KERNEL)
+        }
+    };
+    images.keys().find(|name| will_do(name)).cloned()
+}
+
+/// Major and minor.
+fn version(kernel: &str) -> Option<[u32; 2]> {
+    let mut parts = kernel.split('.').map(str::parse);
+    Some([parts.next()?.ok()?, parts.next()?.ok()?])
+}
+
+fn program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/rxe-vm/rxe-vm")
+}
+
+fn rxe_vm(words: &[&str]) -> Result<Output, String> {
+    let output = Command::new(program()).args(words).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let [out, err] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    Err(format!("rxe-vm {}: {}\n{out}{err}", words.join(" "), output.status))
+}
