@@ -12,6 +12,8 @@ use crate::rdma::id::leave_all;
 /// Longest that exit is held up. Signal handlers call exit(3) while the thread they interrupted holds our locks; then
 /// the farewell cannot be said.
 const FAREWELL_MAX: Duration = Duration::from_millis(200);
+/// The same, where somebody waits for what is printed.
+const REPORT_MAX: Duration = Duration::from_secs(2);
 
 /// Arranges for the farewell, once the device is open.
 pub(crate) fn register() {
@@ -23,7 +25,7 @@ extern "C" fn at_exit() {
     take_leave();
 }
 
-/// Says the farewell, as far as that is possible in [`FAREWELL_MAX`]; the process ends next. Whoever comes second waits
+/// Says the farewell, as far as that is possible in the time it has; the process ends next. Whoever comes second waits
 /// for the first to end it.
 pub(crate) fn take_leave() {
     static LEAVING: AtomicBool = AtomicBool::new(false);
@@ -31,8 +33,9 @@ pub(crate) fn take_leave() {
     if !known_device().is_some_and(|device| device.tail.device.is_running()) {
         return;
     }
+    let time = if wants_report() { REPORT_MAX } else { FAREWELL_MAX };
     if LEAVING.swap(true, Ordering::Relaxed) {
-        return thread::sleep(FAREWELL_MAX);
+        return thread::sleep(time);
     }
     let (done, finished) = mpsc::channel();
     let farewell = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {
@@ -42,8 +45,12 @@ pub(crate) fn take_leave() {
     });
     if farewell.is_ok() {
         // Either way the process ends now.
-        finished.recv_timeout(FAREWELL_MAX).ok();
+        finished.recv_timeout(time).ok();
     }
+}
+
+fn wants_report() -> bool {
+    std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0")
 }
 
 unsafe extern "C" {
@@ -56,7 +63,7 @@ fn say_farewell() {
     let device = &device.tail.device;
     leave_all();
     device.quiesce();
-    if std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0") {
+    if wants_report() {
         let port = device.port().map(|port| format!("roxie: port {port}\n"));
         let rows = device.counters().into_iter().filter(|row| row.1 != 0);
         let lines: String =
