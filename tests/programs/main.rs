@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod capture;
 mod case;
 mod cli;
 mod cycles;
@@ -90,6 +91,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(addresses::cases());
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));
+    cases.extend(capture::cases());
     cases
 }
 

@@ -1,4 +1,4 @@
-//! Kernel helpers by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`): those that XDP programs use.
+//! Kernel helpers by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`): those that XDP programs and our classifiers use.
 
 macro_rules! helpers {
     ($($variant:ident = $id:literal $name:literal,)*) => {
@@ -44,6 +44,7 @@ helpers! {
     TailCall = 12 "tail_call",
     Redirect = 23 "redirect",
     PerfEventOutput = 25 "perf_event_output",
+    SkbLoadBytes = 26 "skb_load_bytes",
     CsumDiff = 28 "csum_diff",
     GetNumaNodeId = 42 "get_numa_node_id",
     XdpAdjustHead = 44 "xdp_adjust_head",

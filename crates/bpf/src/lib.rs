@@ -16,6 +16,7 @@ mod disasm;
 mod helper;
 mod map;
 mod program;
+mod tap;
 mod xdp;
 
 #[cfg(feature = "object")]
@@ -32,4 +33,5 @@ pub use insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Slot, Swa
 pub use map::{Map, MapDef, MapError, MapKind, MapRef, Ring, UpdateMode};
 pub use program::{LinkError, Program, ProgramKind};
 pub use recipe::{Action, Pick, Recipe, RecipeError, Select, Stage};
+pub use tap::{TAP, TAP_STATE, Tap, TapHeader};
 pub use xdp::{XdpAction, XdpMd};

@@ -6,7 +6,7 @@ use crate::btf::Btf;
 use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
 use crate::map::{MapDef, MapRef};
 
-/// Where a program is meant to run; all are `BPF_PROG_TYPE_XDP`.
+/// Where a program is meant to run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ProgramKind {
     /// On an interface.
@@ -16,21 +16,33 @@ pub enum ProgramKind {
     XdpCpumap,
     /// In an entry of a DEVMAP, before the packet leaves.
     XdpDevmap,
+    /// On packets in the network stack (traffic control).
+    Classifier,
 }
 
 impl ProgramKind {
-    /// `expected_attach_type` of the load (`enum bpf_attach_type`).
+    /// Type of the load (`enum bpf_prog_type`).
+    #[must_use]
+    pub const fn program_type(self) -> u32 {
+        match self {
+            ProgramKind::Xdp | ProgramKind::XdpCpumap | ProgramKind::XdpDevmap => 6,
+            ProgramKind::Classifier => 3,
+        }
+    }
+
+    /// `expected_attach_type` of the load (`enum bpf_attach_type`); 0 where the kernel wants none.
     #[must_use]
     pub const fn attach_type(self) -> u32 {
         match self {
             ProgramKind::Xdp => 37,
             ProgramKind::XdpCpumap => 35,
             ProgramKind::XdpDevmap => 33,
+            ProgramKind::Classifier => 0,
         }
     }
 }
 
-/// An XDP program with everything that loading it takes.
+/// A program with everything that loading it takes.
 ///
 /// Instructions name maps by their index in `maps` ([`Imm64::Map`], [`Imm64::MapValue`]); whoever loads the program
 /// creates the maps and has the indices replaced by descriptors ([`Program::link`]).
@@ -53,8 +65,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// Type number of XDP programs (`enum bpf_prog_type`).
-    pub const PROG_TYPE: u32 = 6;
     /// `BPF_F_XDP_HAS_FRAGS`.
     pub const HAS_FRAGS: u32 = 1 << 5;
     /// What our own programs declare; the kernel reads it as GPL-compatible.

@@ -3,4 +3,5 @@
 
 pub mod capture;
 pub mod failure;
+pub mod netdev;
 pub mod terminal;

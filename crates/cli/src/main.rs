@@ -12,7 +12,6 @@ mod hook;
 mod lab;
 mod library;
 mod losses;
-mod netdev;
 mod run;
 mod xdp;
 
@@ -22,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use roxie_cli::{capture, failure, terminal};
+use roxie_cli::{capture, failure, netdev, terminal};
 
 fn main() -> ExitCode {
     let result = match parse().command {

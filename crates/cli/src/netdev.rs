@@ -1,19 +1,36 @@
 //! Network interfaces by name, as the caller's network namespace has them.
 
-use crate::failure::{Failure, Outcome};
+use roxie::sys::{Link, Netlink};
+
+use crate::failure::{During, Failure, Outcome};
 
 /// Names of all interfaces, in the kernel's order.
-pub(crate) fn names() -> Vec<String> {
+#[must_use]
+pub fn names() -> Vec<String> {
     let Ok(list) = nix::net::if_::if_nameindex() else { return Vec::new() };
     list.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect()
 }
 
 /// Fails with the list of interfaces if there is none called `name`.
-pub(crate) fn check(name: &str) -> Outcome {
+///
+/// # Errors
+/// That, with exit code 1.
+pub fn check(name: &str) -> Outcome {
     let names = names();
     if names.iter().any(|n| n == name) {
         return Ok(());
     }
     Err(Failure::new(format!("no network interface called '{name}'"))
         .hint(format!("there are: {}", names.join(", "))))
+}
+
+/// The interface called `name`.
+///
+/// # Errors
+/// As [`check`]; those of netlink.
+pub fn link(name: &str) -> Outcome<Link> {
+    check(name)?;
+    let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
+    let link = links.into_iter().find(|link| link.name == name);
+    link.ok_or_else(|| Failure::new(format!("{name} has just gone")))
 }

@@ -147,7 +147,8 @@ pub(super) fn helper(
         | Helper::TraceVprintk
         | Helper::Loop
         | Helper::Strncmp
-        | Helper::KtimeGetTaiNs => Err(FaultKind::Argument),
+        | Helper::KtimeGetTaiNs
+        | Helper::SkbLoadBytes => Err(FaultKind::Argument),
     }
 }
 

@@ -5,19 +5,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
-use pcap_file::{DataLink, Endianness, PcapError};
 
 use super::analyse::{self, Analysis, Verdict};
-use super::source::{self, Interface, Record};
+use super::source;
+use super::write::{NewPacket, Writer};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -100,52 +93,28 @@ fn copy(
     drops: u64,
 ) -> Outcome {
     let mut source = source::open(&args.file)?;
-    let writing = |result: Result<usize, PcapError>| result.map(|_| ()).during("writing");
-    // Big-endian, in which pcap-file writes the two halves of a statistics block's time in their order.
-    let mut writer =
-        PcapNgWriter::with_endianness(BufWriter::new(writer), Endianness::Big).during("writing")?;
-    let mut described = 0;
-    let mut last_ns = 0;
+    let mut writer = Writer::new(BufWriter::new(writer)).during("writing")?;
     while let Some(record) = source.next_record().during("reading")? {
-        let interface = record.interface;
-        last_ns = record.time_ns;
-        let block = packet(&record, comments.get(&record.number).map_or(&[][..], Vec::as_slice));
-        while described <= interface {
-            writing(writer.write_pcapng_block(description(&source.interfaces()[described])))?;
-            described += 1;
+        let packet = NewPacket {
+            interface: record.interface,
+            time_ns: record.time_ns,
+            original_len: record.original_len,
+            data: record.data,
+            outbound: record.outbound,
+        };
+        let data = record.data.to_vec();
+        let packet = NewPacket { data: &data, ..packet };
+        let kept = record.comment.map(|comment| String::from_utf8_lossy(comment).into_owned());
+        let said = comments.get(&record.number).into_iter().flatten();
+        let texts: Vec<Cow<'_, str>> =
+            kept.into_iter().map(Cow::Owned).chain(said.map(|text| Cow::Borrowed(text.as_str()))).collect();
+        for interface in &source.interfaces()[writer.interfaces()..=packet.interface] {
+            writer.interface(interface.name.as_deref(), interface.link_type).during("writing")?;
         }
-        writing(writer.write_pcapng_block(block))?;
+        writer.packet(&packet, texts).during("writing")?;
     }
-    if drops > 0 && described > 0 {
-        let options = vec![InterfaceStatisticsOption::IsbOsDrop(drops)];
-        let block = InterfaceStatisticsBlock { interface_id: 0, timestamp: last_ns, options };
-        writing(writer.write_pcapng_block(block))?;
+    if drops > 0 && writer.interfaces() > 0 {
+        writer.drops(0, drops).during("writing")?;
     }
-    writer.into_inner().flush().during("writing")
-}
-
-fn packet(record: &Record<'_>, comments: &[String]) -> EnhancedPacketBlock<'static> {
-    let kept = record.comment.map(|comment| String::from_utf8_lossy(comment).into_owned());
-    let texts = kept.into_iter().chain(comments.iter().cloned());
-    let mut options: Vec<_> = texts.map(|text| EnhancedPacketOption::Comment(Cow::Owned(text))).collect();
-    if let Some(outbound) = record.outbound {
-        options.push(EnhancedPacketOption::Flags(if outbound { 2 } else { 1 }));
-    }
-    EnhancedPacketBlock {
-        interface_id: record.interface as u32,
-        timestamp: Duration::from_nanos(record.time_ns),
-        original_len: record.original_len as u32,
-        data: Cow::Owned(record.data.to_vec()),
-        options,
-    }
-}
-
-fn description(interface: &Interface) -> InterfaceDescriptionBlock<'static> {
-    let mut options = vec![InterfaceDescriptionOption::IfTsResol(9)];
-    options.extend(interface.name.clone().map(|name| InterfaceDescriptionOption::IfName(Cow::Owned(name))));
-    InterfaceDescriptionBlock {
-        linktype: DataLink::from(u32::from(interface.link_type.0)),
-        snaplen: 0,
-        options,
-    }
+    writer.output().flush().during("writing")
 }

@@ -1,6 +1,6 @@
-//! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, in files.
+//! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, live or in files.
 //!
-//! [`source`] reads a file record by record, `wire::capture` decodes, [`filter`] selects, [`fields`] and [`show`] present,
+//! [`live`] listens to an interface and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes, [`filter`] selects, [`fields`] and [`show`] present,
 //! [`analyse`] finds out what happened.
 
 pub mod analyse;
@@ -8,11 +8,15 @@ mod annotate;
 pub mod clock;
 pub mod fields;
 pub mod filter;
+mod input;
+mod live;
 mod pager;
 mod read;
+mod record;
 mod report;
 pub mod show;
 pub mod source;
+mod write;
 
 use std::process::ExitCode;
 
@@ -20,9 +24,10 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
 
-/// Decode and analyse RoCEv2 traffic in capture files
+/// Record, decode and analyse RoCEv2 traffic
 ///
-/// Reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch port, a NIC's sniffer.
+/// Listens on network interfaces, and reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch
+/// port, a NIC's sniffer.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
     #[command(subcommand)]
@@ -32,6 +37,7 @@ pub struct CaptureArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Read(read::ReadArgs),
+    Record(record::RecordArgs),
     #[command(alias = "analyze")]
     Analyse(analyse::AnalyseArgs),
     Annotate(annotate::AnnotateArgs),
@@ -45,6 +51,7 @@ enum Command {
 pub fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
     match &args.command {
         Command::Read(args) => read::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Annotate(args) => annotate::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Analyse(args) => analyse::run(args).map(ExitCode::from),

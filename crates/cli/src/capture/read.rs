@@ -1,19 +1,19 @@
 //! `roxie capture read`: packets of a file, one after the other, as text.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 
 use clap::{Args, value_parser};
 use wire::capture::{NotRoce, Seen};
 
 use super::filter::{Filter, FilterArgs};
+use super::input::InputArgs;
 use super::pager::Output;
 use super::show::{Show, Style, Times};
 use super::source::{self, Record};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
-/// Show the packets of a capture file
+/// Show the packets of a capture file or of an interface
 ///
 /// Reads pcap and pcapng: either byte order, micro- and nanoseconds, several interfaces; Ethernet with VLAN tags, Linux
 /// cooked captures (tcpdump -i any) and raw IP. Of a damaged or cut file everything readable is shown, and said at the end
@@ -28,6 +28,8 @@ Examples:
           A line for each packet
   roxie capture read trace.pcapng --qp 0x11 --only-errors
           What went wrong on a queue pair
+  roxie capture read -i eth0 -s 128
+          Live, headers only
   tcpdump -i any -w - udp port 4791 | roxie capture read -
           Live, from tcpdump
   roxie capture read trace.pcapng --json | jq 'select(.\"infiniband.aeth.syndrome\" > 31)'
@@ -35,9 +37,8 @@ Examples:
   roxie capture read trace.pcapng --format struct -c 1
           The headers as C structs")]
 pub(super) struct ReadArgs {
-    /// The file, or - for standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    input: InputArgs,
     #[command(flatten)]
     filter: FilterArgs,
     /// Stop after so many packets
@@ -71,13 +72,13 @@ struct Counts {
 }
 
 pub(super) fn run(args: &ReadArgs) -> Outcome {
-    let mut source = source::open(&args.file)?;
+    let mut source = args.input.open(args.snap, &args.filter.host)?;
     let terminal = Terminal::stdout();
     let style = if args.json { Style::Json } else { args.format };
     let mut show = Show::new(style, args.time, terminal);
     let mut filter = Filter::new(args.filter.clone());
     // What comes in slowly shall be seen at once; a file does not come in slowly.
-    let live = args.file.as_os_str() == "-";
+    let live = args.input.is_live();
     let mut output = Output::new(!args.no_pager && !live);
     let mut counts = Counts::default();
     let mut text = String::new();
@@ -106,7 +107,7 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     report(args, &source, &counts);
     // What could not be read at all is no capture, whatever it begins with.
     if source.packets() == 0 && source.notes().next().is_some() {
-        return Err(Failure::new(format!("{}: damaged from its beginning on", args.file.display())));
+        return Err(Failure::new(format!("{}: damaged from its beginning on", args.input.name())));
     }
     Ok(())
 }
@@ -158,6 +159,6 @@ fn report<R: io::Read>(args: &ReadArgs, source: &source::Source<R>, counts: &Cou
         notes.push(format!("{} packets are not RoCEv2 (--all shows them)", counts.others));
     }
     for note in notes {
-        eprintln!("roxie: {}: {note}", args.file.display());
+        eprintln!("roxie: {}: {note}", args.input.name());
     }
 }

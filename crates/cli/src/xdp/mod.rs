@@ -18,10 +18,9 @@ mod test;
 
 use args::{XdpArgs, XdpCommand};
 use roxie::sys::bpf::Program;
-use roxie::sys::{Link, Netlink};
 
-use crate::failure::{During, Failure, Outcome};
-use crate::netdev;
+use crate::failure::Outcome;
+use crate::netdev::link as interface;
 
 /// Does what was asked.
 pub(crate) fn run(args: &XdpArgs) -> Outcome {
@@ -35,14 +34,6 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Test(args) => test::test(args),
         XdpCommand::Send(args) => test::send(args),
     }
-}
-
-/// The interface of that name.
-fn interface(name: &str) -> Outcome<Link> {
-    netdev::check(name)?;
-    let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
-    let link = links.into_iter().find(|link| link.name == name);
-    link.ok_or_else(|| Failure::new(format!("{name} has just gone")))
 }
 
 /// Name of a program, for messages.

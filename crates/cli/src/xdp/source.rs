@@ -59,6 +59,7 @@ fn section(program: &Program) -> &'static str {
         (ProgramKind::XdpCpumap, true) => "xdp.frags/cpumap",
         (ProgramKind::XdpDevmap, false) => "xdp/devmap",
         (ProgramKind::XdpDevmap, true) => "xdp.frags/devmap",
+        (ProgramKind::Classifier, _) => "tc",
     }
 }
 

@@ -1,7 +1,6 @@
 //! `roxie capture analyse`: a file in, connections, findings and a verdict out.
 
 use std::io::Read;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -9,8 +8,9 @@ use wire::capture::Seen;
 
 use super::{Analysis, Verdict, summary};
 use crate::capture::clock;
+use crate::capture::input::InputArgs;
 use crate::capture::pager::Output;
-use crate::capture::source::{self, Source};
+use crate::capture::source::Source;
 use crate::failure::{During, Outcome};
 use crate::terminal::{self, Terminal};
 
@@ -34,14 +34,18 @@ Exit status:
 Examples:
   roxie capture analyse trace.pcapng
           Connections, findings, verdict
+  roxie capture analyse -i eth0 -s 128 --seconds 10
+          Of ten seconds of live traffic
   roxie capture analyse trace.pcapng --messages
           A line for each message as well
   roxie capture analyse trace.pcapng --json | jq -r .verdict
           For programs")]
 pub(crate) struct AnalyseArgs {
-    /// The file, or - for standard input
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    input: InputArgs,
+    /// Look at the first N bytes of each packet of an interface only
+    #[arg(short = 's', long, value_name = "N", requires = "interface")]
+    snap: Option<u32>,
     /// A line for each message: verb, size, packets, latency
     #[arg(long, conflicts_with = "json")]
     messages: bool,
@@ -55,7 +59,7 @@ pub(crate) struct AnalyseArgs {
 
 pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     let terminal = Terminal::stdout();
-    let mut source = source::open(&args.file)?;
+    let mut source = args.input.open(args.snap, &[])?;
     let mut lines = String::new();
     let verdict = if args.messages {
         // Lines can be many: they go out as they come.
@@ -86,7 +90,7 @@ pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
         verdict
     };
     for note in source.notes() {
-        eprintln!("roxie: {}: {note}", args.file.display());
+        eprintln!("roxie: {}: {note}", args.input.name());
     }
     Ok(if verdict.findings.is_empty() { 0 } else { 3 })
 }

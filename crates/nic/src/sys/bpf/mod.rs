@@ -8,12 +8,14 @@ mod map;
 mod object;
 mod program;
 mod ring;
+mod tcx;
 
 pub use link::XdpLink;
 pub use map::Map;
 pub use object::{get_pinned, pin, program_ids};
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
 pub use ring::RingReader;
+pub use tcx::{Direction, TcxLink};
 
 use std::io;
 use std::mem;

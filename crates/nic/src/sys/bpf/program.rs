@@ -250,7 +250,7 @@ impl Job<'_> {
     fn load(&self, log: &mut [u8]) -> io::Result<Program> {
         let license = CString::new(self.program.license.as_str()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut attr = LoadAttr {
-            kind: ::bpf::Program::PROG_TYPE,
+            kind: self.program.kind.program_type(),
             insn_count: (self.code.len() / ::bpf::Slot::LEN) as u32,
             insns: pointer(&self.code),
             license: license.as_ptr() as u64,

@@ -5,7 +5,7 @@
 //! until our position has moved past it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ::bpf::MapKind;
@@ -16,8 +16,8 @@ use crate::sys::Mmap;
 
 /// The reading end of a ring buffer. There should be one reader of a map only: two take each other's records.
 #[derive(Debug)]
-pub struct RingReader<'a> {
-    map: &'a Map,
+pub struct RingReader {
+    map: OwnedFd,
     position: Mmap,
     records: Mmap,
     /// Bytes of the storage, a power of two.
@@ -30,12 +30,12 @@ const HEADER_LEN: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 
-impl RingReader<'_> {
+impl RingReader {
     /// Reads from `map`, from where the last reader stopped.
     ///
     /// # Errors
     /// `EINVAL` if it is no ring buffer; `EPERM` if this process may not map it.
-    pub fn new(map: &Map) -> io::Result<RingReader<'_>> {
+    pub fn new(map: &Map) -> io::Result<RingReader> {
         let about: MapInfo = info(map.as_fd())?;
         let len = u64::from(about.max_entries);
         if map.kind() != MapKind::Ringbuf || !len.is_power_of_two() {
@@ -45,6 +45,7 @@ impl RingReader<'_> {
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let position = Mmap::shared(map.as_fd(), page, 0)?;
         let records = Mmap::shared_read_only(map.as_fd(), page + 2 * len as usize, page as u64)?;
+        let map = map.as_fd().try_clone_to_owned()?;
         Ok(RingReader { map, position, records, len, page })
     }
 
@@ -89,7 +90,7 @@ impl RingReader<'_> {
 }
 
 /// For poll(2): readable when a program has woken its reader.
-impl AsFd for RingReader<'_> {
+impl AsFd for RingReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, Reg, XdpAction, XdpMd};
+use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, Reg, TAP, Tap, TapHeader, XdpAction, XdpMd};
 
 use super::*;
 
@@ -114,4 +114,82 @@ fn the_first_value_is_in_place_and_a_frozen_map_stays_so() {
 fn names_are_made_what_the_kernel_accepts() {
     assert_eq!(text(&name("a-very-long-name-indeed")), "a_very_long_nam");
     assert_eq!(text(&name("xdp.1")), "xdp.1");
+}
+
+/// `struct __sk_buff` with nothing but the size of the segments.
+fn skb_context(segment: u32) -> [u8; 192] {
+    let mut context = [0; 192];
+    context[176..180].copy_from_slice(&segment.to_ne_bytes());
+    context
+}
+
+fn roce_frame(port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp_len = (wire::Udp::LEN + payload.len()) as u16;
+    let mut frame = vec![0; 42];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    let ip = wire::Ipv4::udp([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 64, udp_len).with_checksum();
+    ip.emit(frame[14..].first_chunk_mut().unwrap());
+    let udp = wire::Udp { src_port: 50000, dst_port: port, length: udp_len, checksum: 0 };
+    udp.emit(frame[34..].first_chunk_mut().unwrap());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// What a tap copies of a packet, or of a burst of segments.
+fn tapped(tap: &Tap, frame: &[u8], segment: u32) -> Vec<(TapHeader, Vec<u8>)> {
+    let definition = tap.program("tap", true).unwrap();
+    let (program, maps) = Program::load_with_maps(&definition).unwrap_or_else(|error| panic!("{error}"));
+    let mut ring = RingReader::new(&maps[definition.map(TAP).unwrap().index()]).unwrap();
+    let context = skb_context(segment);
+    let run = TestRun { packet: frame, context: &context, repeat: 1, ..TestRun::default() };
+    let outcome = program.test_run(&run).unwrap();
+    assert_eq!(
+        (outcome.verdict, outcome.packet.as_slice()),
+        (u32::MAX, frame),
+        "everything passes as it came"
+    );
+    let mut found = Vec::new();
+    ring.read(usize::MAX, |record| {
+        let (header, copy) = TapHeader::parse(record).unwrap();
+        found.push((header, copy.to_vec()));
+    });
+    found
+}
+
+#[test]
+fn a_tap_copies_what_is_wanted_and_nothing_else() {
+    if skipped() {
+        return;
+    }
+    let whole =
+        Tap { snap_len: Tap::WHOLE, hosts: Vec::new(), port: 4791, ring_len: 1 << 20, wakeup_len: 1 << 16 };
+    let payload: Vec<u8> = (0..=255).cycle().take(700).collect();
+    let frame = roce_frame(4791, &payload);
+    let found = tapped(&whole, &frame, 0);
+    assert_eq!(found.len(), 1);
+    let (header, copy) = &found[0];
+    assert_eq!(
+        (header.len as usize, header.outer_len, header.segment, header.stride),
+        (frame.len(), 42, 0, 0)
+    );
+    assert!(header.outbound);
+    assert_eq!(copy[..frame.len()], frame);
+    assert!(tapped(&whole, &roce_frame(4792, &payload), 0).is_empty());
+
+    let of =
+        |hosts: &[&str]| Tap { hosts: hosts.iter().map(|ip| ip.parse().unwrap()).collect(), ..whole.clone() };
+    assert_eq!(tapped(&of(&["10.0.0.9", "10.0.0.2"]), &frame, 0).len(), 1);
+    assert!(tapped(&of(&["10.0.0.9", "fd00::1"]), &frame, 0).is_empty());
+    assert!(tapped(&of(&["fd00::1"]), &frame, 0).is_empty());
+
+    // A burst: whole in one piece, of headers the shared ones and the front of each packet.
+    let (header, copy) = tapped(&whole, &frame, 300).remove(0);
+    assert_eq!((header.segment, header.stride, &copy[..frame.len()]), (300, 0, &frame[..]));
+    let heads = Tap { snap_len: 128, ..whole };
+    let (header, copy) = tapped(&heads, &frame, 300).remove(0);
+    assert_eq!((header.segment, header.stride, &copy[..42]), (300, 88, &frame[..42]));
+    for (number, from) in [0, 300, 600].into_iter().enumerate() {
+        let at = TapHeader::PACKETS_AT - TapHeader::LEN + number * 88;
+        assert_eq!(copy[at..at + 88], payload[from..from + 88]);
+    }
 }

@@ -1,0 +1,351 @@
+//! The program that copies RoCEv2 packets out of the network stack for an onlooker, on their way in or out.
+//!
+//! It runs as a traffic classifier (TCX), where the stack still has a sender's burst, or already a receiver's train, in one
+//! buffer: of those it copies the headers once and the front of each packet, so that the stack keeps its large buffers and
+//! the onlooker sees packets. Everything passes, whatever happens to the copy.
+
+use std::net::IpAddr;
+
+use crate::asm::{Asm, AsmError, Label};
+use crate::helper::Helper;
+use crate::insn::{AluOp, Cond, Reg, Size};
+use crate::map::{MapDef, MapRef};
+use crate::program::{Program, ProgramKind};
+
+/// Name of the ring buffer. A record is a [`TapHeader`] and what it describes.
+pub const TAP: &str = "tap";
+/// Name of the per-CPU array of two values, 64 bits each: packets seen, packets that found the ring full.
+pub const TAP_STATE: &str = "tap_state";
+
+/// What an onlooker wants to see.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Tap {
+    /// Bytes copied of each packet, from the Ethernet header on; at least [`Tap::SNAP_MIN`].
+    pub snap_len: u32,
+    /// Only packets from or to one of these addresses; all if there is none, [`Tap::HOSTS_MAX`] at most.
+    pub hosts: Vec<IpAddr>,
+    /// UDP port of RoCE, 4791.
+    pub port: u16,
+    /// Bytes of the ring: a power of two, 1 MiB at least.
+    pub ring_len: u32,
+    /// Fill level at which the reader is woken, less than `ring_len`. One that sleeps needs a timeout as well.
+    pub wakeup_len: u32,
+}
+
+/// In front of each copy.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TapHeader {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Bytes of the buffer, Ethernet header to ICRC of the last packet.
+    pub len: u32,
+    /// Bytes in front of the UDP payload.
+    pub outer_len: u32,
+    /// UDP payload of each packet but the last, if the buffer holds several; else 0.
+    pub segment: u32,
+    /// Bytes from one packet's copy to the next one's; 0 if the copy is in one piece.
+    pub stride: u32,
+    /// The tag that the NIC has taken off: VLAN, priority; 0 if there is none.
+    pub vlan: u16,
+    /// It was leaving the host.
+    pub outbound: bool,
+}
+
+impl TapHeader {
+    /// Bytes in the ring.
+    pub const LEN: usize = 32;
+    /// With a stride, the packets' copies begin here, and the headers that they share in front of them.
+    pub const PACKETS_AT: usize = Self::LEN + OUTER_ROOM as usize;
+
+    const TIME: i16 = 0;
+    const BUFFER_LEN: i16 = 8;
+    const OUTER: i16 = 12;
+    const SEGMENT: i16 = 16;
+    const STRIDE: i16 = 20;
+    const VLAN: i16 = 24;
+    const OUTBOUND: i16 = 28;
+
+    /// Decodes a record; `None` if it is shorter than a header.
+    #[must_use]
+    pub fn parse(record: &[u8]) -> Option<(TapHeader, &[u8])> {
+        let (header, copy) = record.split_first_chunk::<{ Self::LEN }>()?;
+        let word = |at: i16| {
+            let at = at as usize;
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let parsed = TapHeader {
+            time_ns: u64::from(word(Self::TIME)) | u64::from(word(Self::TIME + 4)) << 32,
+            len: word(Self::BUFFER_LEN),
+            outer_len: word(Self::OUTER),
+            segment: word(Self::SEGMENT),
+            stride: word(Self::STRIDE),
+            vlan: word(Self::VLAN) as u16,
+            outbound: word(Self::OUTBOUND) != 0,
+        };
+        Some((parsed, copy))
+    }
+}
+
+/// `struct __sk_buff` of linux/bpf.h.
+mod skb {
+    pub(super) const LEN: i16 = 0;
+    pub(super) const PROTOCOL: i16 = 16;
+    pub(super) const VLAN_PRESENT: i16 = 20;
+    pub(super) const VLAN_TCI: i16 = 24;
+    pub(super) const GSO_SIZE: i16 = 176;
+}
+
+/// TCX_NEXT: as if the program were not there.
+const NEXT: i32 = -1;
+const ETHERNET_LEN: i32 = 14;
+const IPV4_LEN: i32 = 20;
+const IPV6_LEN: i32 = 40;
+const UDP_LEN: i32 = 8;
+const PROTOCOL_UDP: i32 = 17;
+/// Ethernet, IP without extensions, UDP; rounded up to eight.
+const OUTER_ROOM: i32 = 80;
+/// Packets of one buffer (UDP_MAX_SEGMENTS).
+const SEGMENTS_MAX: i32 = 128;
+/// Beyond this many bytes of each packet, buffers are copied in one piece.
+const STRIDE_MAX: u32 = 256;
+/// Longest buffer: 64 KiB of IP packet.
+const BUFFER_MAX: i32 = 65_536 + 16;
+/// Room for copies in one piece; the smallest that suffices is taken.
+const ROOMS: [i32; 4] = [192, 2048, 10_240, BUFFER_MAX];
+
+// `linux/bpf.h`.
+const RINGBUF_AVAIL_DATA: i32 = 0;
+const RINGBUF_NO_WAKEUP: i32 = 1;
+const RINGBUF_FORCE_WAKEUP: i32 = 2;
+
+/// On the stack: headers, the sizes found, a map's key.
+const IP: i16 = -48;
+const UDP: i16 = -56;
+const BUFFER_LEN: i16 = -64;
+const OUTER: i16 = -72;
+const SEGMENT: i16 = -80;
+const KEY: i16 = -88;
+
+impl Tap {
+    /// Every header a RoCE packet can have.
+    pub const SNAP_MIN: u32 = 96;
+    /// Every byte of every packet.
+    pub const WHOLE: u32 = u32::MAX;
+    /// Most addresses to choose by.
+    pub const HOSTS_MAX: usize = 16;
+
+    /// The program for one direction. Those of both use the same maps.
+    ///
+    /// # Errors
+    /// Those of the assembler: a name that is no identifier.
+    pub fn program(&self, name: &str, outbound: bool) -> Result<Program, AsmError> {
+        let mut emit = Emit { asm: Asm::new(name), outbound, tap: self };
+        emit.program();
+        Ok(Program { kind: ProgramKind::Classifier, ..emit.asm.finish()? })
+    }
+
+    /// Bytes copied of each packet behind the shared headers, if the front of packets is all that is wanted.
+    fn stride(&self) -> Option<i32> {
+        let behind =
+            self.snap_len.max(Self::SNAP_MIN).saturating_sub((ETHERNET_LEN + IPV4_LEN + UDP_LEN) as u32);
+        (behind <= STRIDE_MAX).then(|| behind.next_multiple_of(8) as i32)
+    }
+}
+
+/// A tap under construction. R6 holds the context throughout, R7 the record once there is one.
+struct Emit<'a> {
+    asm: Asm,
+    outbound: bool,
+    tap: &'a Tap,
+}
+
+impl Emit<'_> {
+    fn program(&mut self) {
+        let ring = self.asm.map(MapDef::ringbuf(TAP, self.tap.ring_len));
+        let state = self.asm.map(MapDef::percpu_array(TAP_STATE, 16, 1));
+        let (next, submit, lost) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.mov(Reg::R6, Reg::R1);
+        self.select(next);
+        self.asm.load(Size::W, Reg::R8, Reg::R6, skb::LEN).store(Size::Dw, Reg::R10, BUFFER_LEN, Reg::R8);
+        self.asm.load(Size::W, Reg::R9, Reg::R6, skb::GSO_SIZE).store(Size::Dw, Reg::R10, SEGMENT, Reg::R9);
+        if let Some(stride) = self.tap.stride() {
+            let single = self.asm.label();
+            self.asm.branch(Cond::Eq, Reg::R9, 0, single);
+            self.segments(ring, stride, submit, lost);
+            self.asm.bind(single);
+        }
+        self.whole(ring, submit, lost);
+        self.submit(ring, state, submit, next);
+        self.count(state, lost, 8, next);
+        self.asm.bind(next).mov(Reg::R0, NEXT).exit();
+    }
+
+    /// R1..R4 for bpf_skb_load_bytes from R8 or a constant: what is there must be as long.
+    fn load_to_stack(&mut self, from: i32, to: i16, len: i32, fails: Label) {
+        let asm = &mut self.asm;
+        asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, from).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to));
+        asm.mov(Reg::R4, len).call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, fails);
+    }
+
+    /// Jumps to `other` with everything that is not RoCEv2 from or to a wanted address. The kernel refuses code that nothing
+    /// reaches, so what no address can be of is left out.
+    fn select(&mut self, other: Label) {
+        let wants =
+            |family: fn(&IpAddr) -> bool| self.tap.hosts.is_empty() || self.tap.hosts.iter().any(family);
+        let (wants_v4, wants_v6) = (wants(IpAddr::is_ipv4), wants(IpAddr::is_ipv6));
+        let (v6, udp, ours) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.load(Size::W, Reg::R7, Reg::R6, skb::PROTOCOL);
+        if wants_v6 {
+            self.asm.branch(Cond::Eq, Reg::R7, net16(0x86dd), v6);
+        }
+        if wants_v4 {
+            self.asm.branch(Cond::Ne, Reg::R7, net16(0x0800), other);
+            self.load_to_stack(ETHERNET_LEN, IP, IPV4_LEN, other);
+            let asm = &mut self.asm;
+            asm.load(Size::B, Reg::R1, Reg::R10, IP + 9).branch(Cond::Ne, Reg::R1, PROTOCOL_UDP, other);
+            // An onlooker decodes headers without options.
+            asm.load(Size::B, Reg::R1, Reg::R10, IP).branch(Cond::Ne, Reg::R1, 0x45, other);
+            self.addresses(IpAddr::is_ipv4, &[IP + 12, IP + 16], other);
+            self.load_to_stack(ETHERNET_LEN + IPV4_LEN, UDP, UDP_LEN, other);
+            self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV4_LEN + UDP_LEN);
+        }
+        if wants_v6 {
+            self.asm.jump(if wants_v4 { udp } else { other }).bind(v6);
+            self.load_to_stack(ETHERNET_LEN, IP, IPV6_LEN, other);
+            self.asm.load(Size::B, Reg::R1, Reg::R10, IP + 6).branch(Cond::Ne, Reg::R1, PROTOCOL_UDP, other);
+            self.addresses(IpAddr::is_ipv6, &[IP + 8, IP + 24], other);
+            self.load_to_stack(ETHERNET_LEN + IPV6_LEN, UDP, UDP_LEN, other);
+            self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV6_LEN + UDP_LEN);
+        }
+        self.asm.bind(udp).load(Size::H, Reg::R1, Reg::R10, UDP + 2);
+        self.asm.branch(Cond::Eq, Reg::R1, net16(self.tap.port), ours).jump(other).bind(ours);
+    }
+
+    /// Jumps to `other` unless an address at one of these places is wanted.
+    fn addresses(&mut self, family: fn(&IpAddr) -> bool, places: &[i16], other: Label) {
+        if self.tap.hosts.is_empty() {
+            return;
+        }
+        let wanted = self.asm.label();
+        for host in self.tap.hosts.iter().filter(|host| family(host)).take(Tap::HOSTS_MAX) {
+            let bytes = match host {
+                IpAddr::V4(ip) => ip.octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            };
+            for &place in places {
+                let differs = self.asm.label();
+                for (word, at) in bytes.chunks_exact(4).zip((place..).step_by(4)) {
+                    let word = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                    self.asm.load(Size::W, Reg::R1, Reg::R10, at).branch32(Cond::Ne, Reg::R1, word, differs);
+                }
+                self.asm.jump(wanted).bind(differs);
+            }
+        }
+        self.asm.jump(other).bind(wanted);
+    }
+
+    /// R7 = a record of `len` bytes behind its header, which is written; to `lost` if there is none.
+    fn reserve(&mut self, ring: MapRef, len: i32, stride: i32, lost: Label) {
+        let asm = &mut self.asm;
+        asm.load_map(Reg::R1, ring).mov(Reg::R2, TapHeader::LEN as i32 + len).mov(Reg::R3, 0);
+        asm.call(Helper::RingbufReserve).branch(Cond::Eq, Reg::R0, 0, lost).mov(Reg::R7, Reg::R0);
+        asm.call(Helper::KtimeGetNs).store(Size::Dw, Reg::R7, TapHeader::TIME, Reg::R0);
+        for (from, to) in
+            [(BUFFER_LEN, TapHeader::BUFFER_LEN), (OUTER, TapHeader::OUTER), (SEGMENT, TapHeader::SEGMENT)]
+        {
+            asm.load(Size::Dw, Reg::R1, Reg::R10, from).store(Size::W, Reg::R7, to, Reg::R1);
+        }
+        asm.store(Size::W, Reg::R7, TapHeader::STRIDE, stride);
+        asm.store(Size::W, Reg::R7, TapHeader::OUTBOUND, i32::from(self.outbound));
+        let untagged = asm.label();
+        asm.store(Size::W, Reg::R7, TapHeader::VLAN, 0).load(Size::W, Reg::R1, Reg::R6, skb::VLAN_PRESENT);
+        asm.branch(Cond::Eq, Reg::R1, 0, untagged).load(Size::W, Reg::R1, Reg::R6, skb::VLAN_TCI);
+        asm.store(Size::W, Reg::R7, TapHeader::VLAN, Reg::R1).bind(untagged);
+    }
+
+    /// The shared headers, then the front of each packet. What cannot be read leaves the record as it is: the reader knows
+    /// from the lengths what should be there.
+    fn segments(&mut self, ring: MapRef, stride: i32, submit: Label, lost: Label) {
+        self.reserve(ring, OUTER_ROOM + SEGMENTS_MAX * stride, stride, lost);
+        let asm = &mut self.asm;
+        let at = TapHeader::LEN as i32;
+        asm.load(Size::Dw, Reg::R8, Reg::R10, OUTER).mov(Reg::R4, Reg::R8);
+        asm.branch(Cond::Gt, Reg::R4, OUTER_ROOM, submit).branch(Cond::Eq, Reg::R4, 0, submit);
+        asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, 0).mov(Reg::R3, Reg::R7).add(Reg::R3, at);
+        asm.call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, submit);
+        // R8: where the packet begins in the buffer. R9: its number.
+        let (again, long) = (asm.label(), asm.label());
+        asm.mov(Reg::R9, 0).bind(again);
+        asm.load(Size::Dw, Reg::R4, Reg::R10, BUFFER_LEN).branch(Cond::Le, Reg::R4, Reg::R8, submit);
+        asm.alu(AluOp::Sub, Reg::R4, Reg::R8).branch(Cond::Le, Reg::R4, stride, long).mov(Reg::R4, stride);
+        asm.bind(long).branch(Cond::Eq, Reg::R4, 0, submit);
+        asm.mov(Reg::R3, Reg::R9).alu(AluOp::Mul, Reg::R3, stride).add(Reg::R3, Reg::R7);
+        asm.add(Reg::R3, at + OUTER_ROOM);
+        asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R8).call(Helper::SkbLoadBytes);
+        asm.load(Size::Dw, Reg::R1, Reg::R10, SEGMENT).add(Reg::R8, Reg::R1).add(Reg::R9, 1);
+        asm.branch(Cond::Lt, Reg::R9, SEGMENTS_MAX, again).jump(submit);
+    }
+
+    /// The buffer in one piece, up to the snap length if it is one packet.
+    fn whole(&mut self, ring: MapRef, submit: Label, lost: Label) {
+        let snap = self.tap.snap_len.clamp(Tap::SNAP_MIN, BUFFER_MAX as u32) as i32;
+        let asm = &mut self.asm;
+        let cut = asm.label();
+        asm.load(Size::Dw, Reg::R8, Reg::R10, BUFFER_LEN);
+        if self.tap.stride().is_none() {
+            asm.load(Size::Dw, Reg::R9, Reg::R10, SEGMENT).branch(Cond::Ne, Reg::R9, 0, cut);
+        }
+        asm.branch(Cond::Le, Reg::R8, snap, cut).mov(Reg::R8, snap).bind(cut);
+        // Trains are copied whole whatever the snap length, which without strides is more than a few headers.
+        let longest = if self.tap.stride().is_some() { snap } else { BUFFER_MAX };
+        let needed = ROOMS.iter().position(|room| *room >= longest).unwrap_or(ROOMS.len() - 1);
+        for room in &ROOMS[..=needed] {
+            let more = self.asm.label();
+            self.asm.branch(Cond::Gt, Reg::R8, *room, more);
+            self.reserve(ring, *room, 0, lost);
+            let asm = &mut self.asm;
+            asm.mov(Reg::R4, Reg::R8).branch(Cond::Eq, Reg::R4, 0, submit).branch(
+                Cond::Gt,
+                Reg::R4,
+                *room,
+                submit,
+            );
+            asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, 0);
+            asm.mov(Reg::R3, Reg::R7).add(Reg::R3, TapHeader::LEN as i32);
+            asm.call(Helper::SkbLoadBytes).jump(submit).bind(more);
+        }
+        // Longer than any buffer can be.
+        self.asm.jump(lost);
+    }
+
+    fn submit(&mut self, ring: MapRef, state: MapRef, submit: Label, next: Label) {
+        let asm = &mut self.asm;
+        let (wake, seen) = (asm.label(), asm.label());
+        asm.bind(submit).load_map(Reg::R1, ring).mov(Reg::R2, RINGBUF_AVAIL_DATA).call(Helper::RingbufQuery);
+        asm.mov(Reg::R2, RINGBUF_FORCE_WAKEUP).branch(Cond::Ge, Reg::R0, self.tap.wakeup_len as i32, wake);
+        asm.mov(Reg::R2, RINGBUF_NO_WAKEUP);
+        asm.bind(wake).mov(Reg::R1, Reg::R7).call(Helper::RingbufSubmit);
+        self.count(state, seen, 0, next);
+    }
+
+    /// From `label` on: adds the packets of the buffer to a counter and goes on to `next`.
+    fn count(&mut self, state: MapRef, label: Label, off: i16, next: Label) {
+        let asm = &mut self.asm;
+        let one = asm.label();
+        asm.bind(label).store(Size::W, Reg::R10, KEY, 0);
+        asm.load_map(Reg::R1, state).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+        asm.call(Helper::MapLookupElem).branch(Cond::Eq, Reg::R0, 0, next);
+        // (length - headers + segment - 1) / segment, or one.
+        asm.mov(Reg::R2, 1).load(Size::Dw, Reg::R3, Reg::R10, SEGMENT).branch(Cond::Eq, Reg::R3, 0, one);
+        asm.load(Size::Dw, Reg::R2, Reg::R10, BUFFER_LEN).load(Size::Dw, Reg::R1, Reg::R10, OUTER);
+        asm.alu(AluOp::Sub, Reg::R2, Reg::R1).add(Reg::R2, Reg::R3).add(Reg::R2, -1);
+        asm.alu(AluOp::Div, Reg::R2, Reg::R3);
+        asm.bind(one).load(Size::Dw, Reg::R1, Reg::R0, off).add(Reg::R1, Reg::R2);
+        asm.store(Size::Dw, Reg::R0, off, Reg::R1).jump(next);
+    }
+}
+
+/// A 16-bit number as a load from the packet shows it: network order read by a little-endian program.
+const fn net16(value: u16) -> i32 {
+    value.swap_bytes() as i32
+}

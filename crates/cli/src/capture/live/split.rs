@@ -1,0 +1,151 @@
+//! Packets out of the stack's buffers: a burst or a train is one buffer in the kernel and many packets on the wire.
+
+use bpf::TapHeader;
+use wire::{Ipv4, Udp};
+
+const ETHERNET_LEN: usize = 14;
+const ADDRESSES_LEN: usize = 12;
+const VLAN_TYPE: [u8; 2] = [0x81, 0];
+
+/// A packet as it is on the wire, as far as it was copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Frame<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) original_len: usize,
+}
+
+/// Hands over the packets of a record, in the order of the wire, `snap_len` bytes of each at most. `frame` is a buffer.
+pub(super) fn frames<E>(
+    header: &TapHeader,
+    copy: &[u8],
+    snap_len: usize,
+    frame: &mut Vec<u8>,
+    mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let (outer_len, len) = (header.outer_len as usize, header.len as usize);
+    let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
+        return Ok(());
+    };
+    let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
+    let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
+    let mut at = 0;
+    for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
+        let segment_len = segment.min(payload_len - at);
+        let (from, most) = match header.stride as usize {
+            0 => (outer_len + at, segment_len),
+            stride => (packets_at + number * stride, stride.min(segment_len)),
+        };
+        let most = most.min(snap_len.saturating_sub(outer_len));
+        let payload = copy.get(from..).unwrap_or_default();
+        let payload = &payload[..most.min(payload.len())];
+        frame.clear();
+        frame.extend_from_slice(outer);
+        if header.segment != 0 {
+            adapt(frame, number, segment_len);
+        }
+        if header.vlan != 0 {
+            let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
+            frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
+        }
+        let original_len = frame.len() + segment_len;
+        frame.extend_from_slice(payload);
+        take(Frame { data: frame, original_len })?;
+        at += segment_len;
+    }
+    Ok(())
+}
+
+/// Makes the headers of a burst those of its packet `number`, as the kernel does when it takes the burst apart.
+fn adapt(outer: &mut [u8], number: usize, payload_len: usize) {
+    let Some(ip) = outer.get_mut(ETHERNET_LEN..) else { return };
+    let udp_len = (Udp::LEN + payload_len) as u16;
+    let ip_len = if ip.first().is_some_and(|byte| byte >> 4 == 4) {
+        let Some(bytes) = ip.first_chunk_mut() else { return };
+        let parsed = Ipv4::parse(bytes);
+        let id = parsed.id.wrapping_add(number as u16);
+        Ipv4 { id, total_len: udp_len + Ipv4::LEN as u16, ..parsed }.with_checksum().emit(bytes);
+        Ipv4::LEN
+    } else {
+        let Some(length) = ip.get_mut(4..6) else { return };
+        length.copy_from_slice(&udp_len.to_be_bytes());
+        wire::Ipv6::LEN
+    };
+    if let Some(bytes) = ip.get_mut(ip_len..).and_then(|udp| udp.first_chunk_mut()) {
+        Udp { length: udp_len, ..Udp::parse(bytes) }.emit(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer of `lens` packets with headers of 42 bytes; each byte of payload tells its packet.
+    fn buffer(segment: usize, lens: &[usize]) -> (TapHeader, Vec<u8>) {
+        let mut bytes = vec![0; 42];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        let ip = Ipv4 { id: 0xffff, ..Ipv4::udp([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 64, 9) };
+        ip.with_checksum().emit(bytes[14..].first_chunk_mut().expect("long enough"));
+        for (number, len) in lens.iter().enumerate() {
+            bytes.resize(bytes.len() + len, number as u8 + 1);
+        }
+        let segment = if lens.len() > 1 { segment as u32 } else { 0 };
+        let header = TapHeader { len: bytes.len() as u32, outer_len: 42, segment, ..TapHeader::default() };
+        (header, bytes)
+    }
+
+    fn all(header: &TapHeader, copy: &[u8], snap_len: usize) -> Vec<(Vec<u8>, usize)> {
+        let mut found = Vec::new();
+        let mut take = |frame: Frame<'_>| {
+            found.push((frame.data.to_vec(), frame.original_len));
+            Ok::<(), ()>(())
+        };
+        frames(header, copy, snap_len, &mut Vec::new(), &mut take).expect("nothing fails");
+        found
+    }
+
+    #[test]
+    fn a_burst_becomes_its_packets_with_their_own_headers() {
+        let (header, bytes) = buffer(100, &[100, 100, 30]);
+        let frames = all(&header, &bytes, usize::MAX);
+        assert_eq!(frames.len(), 3);
+        for (number, ((data, original), len)) in frames.iter().zip([100, 100, 30]).enumerate() {
+            let ip = Ipv4::parse(data[14..].first_chunk().expect("a header"));
+            assert_eq!((ip.id, ip.total_len), (0xffff_u16.wrapping_add(number as u16), 28 + len as u16));
+            assert!(ip.checksum_ok());
+            assert_eq!(Udp::parse(data[34..].first_chunk().expect("a header")).length, 8 + len as u16);
+            assert_eq!((&data[42..], *original), (&vec![number as u8 + 1; len][..], 42 + len));
+        }
+    }
+
+    #[test]
+    fn copies_of_fronts_are_found_at_their_stride() {
+        let (header, bytes) = buffer(100, &[100, 30]);
+        let header = TapHeader { stride: 56, ..header };
+        let mut copy = bytes[..42].to_vec();
+        copy.resize(TapHeader::PACKETS_AT - TapHeader::LEN, 0);
+        copy.extend([1; 56]);
+        copy.extend([2; 56]);
+        let frames = all(&header, &copy, 96);
+        assert_eq!((frames[0].0.len(), frames[0].1), (96, 142));
+        assert_eq!((frames[1].0.len(), frames[1].1), (72, 72));
+        assert_eq!((frames[0].0[95], frames[1].0[71]), (1, 2));
+    }
+
+    #[test]
+    fn a_tag_that_the_nic_took_off_is_put_back() {
+        let (header, bytes) = buffer(0, &[20]);
+        let frames = all(&TapHeader { vlan: 5, ..header }, &bytes, usize::MAX);
+        assert_eq!(frames[0].0[12..18], [0x81, 0, 0, 5, 8, 0]);
+        assert_eq!((frames[0].0.len(), frames[0].1), (66, 66));
+    }
+
+    #[test]
+    fn what_makes_no_sense_gives_nothing() {
+        let (header, bytes) = buffer(100, &[100, 100]);
+        assert!(all(&header, &bytes[..41], 96).is_empty());
+        assert!(all(&TapHeader { len: 3, ..header }, &bytes, 96).is_empty());
+        // Lost on the way: headers remain.
+        let cut = all(&header, &bytes[..42], 96);
+        assert_eq!(cut.iter().map(|frame| frame.0.len()).collect::<Vec<_>>(), [42, 42]);
+    }
+}

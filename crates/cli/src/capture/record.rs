@@ -1,0 +1,119 @@
+//! `roxie capture record`: an interface's traffic into pcapng files.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::input::seconds;
+use super::live::{Live, Wanted};
+use crate::failure::{During, Failure, Outcome};
+use crate::terminal::Terminal;
+
+/// Write what passes an interface to a pcapng file
+///
+/// RoCEv2 packets of both directions, as the wire has them: bursts that the kernel still has in one buffer are taken apart. What was
+/// lost because the file was written too slowly is counted in the file and said at the end.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  roxie capture record -i eth0 -o trace.pcapng -s 128
+          Headers only, until Ctrl-C
+  roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
+          The last gigabyte: ring.pcapng, ring.1.pcapng, ...")]
+pub(super) struct RecordArgs {
+    /// The network interface (needs root)
+    #[arg(short = 'i', long, value_name = "IF")]
+    interface: String,
+    /// Stop after so long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Where to write, or - for standard output
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+    /// Keep the first N bytes of each packet; headers need 128
+    #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(96..))]
+    snap: Option<u32>,
+    /// From or to this address (any of them, if given several times)
+    #[arg(long, value_name = "IP")]
+    host: Vec<std::net::IpAddr>,
+    /// Begin another file when this one has so many millions of bytes
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
+    rotate_size: Option<u64>,
+    /// Begin another file after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    rotate_seconds: Option<u64>,
+    /// Files to keep; the oldest is written over
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
+}
+
+/// Unit of `--rotate-size`.
+const MB: u64 = 1_000_000;
+/// Time between two updates of the progress line.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+pub(super) fn run(args: &RecordArgs) -> Outcome {
+    let netdev = &args.interface;
+    let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
+    let to_stdout = args.output.as_os_str() == "-";
+    if rotates && to_stdout {
+        return Err(Failure::new("standard output cannot be rotated").code(2));
+    }
+    if args.files.is_some() && !rotates {
+        return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
+    }
+    let wanted =
+        Wanted { netdev: netdev.clone(), snap: args.snap, hosts: args.host.clone(), duration: args.seconds };
+    // First what can fail without having disturbed anything.
+    let mut file = open(&args.output, 0)?;
+    let mut live = Live::new(&wanted)?;
+    let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
+    let (mut opened, mut shown, mut number) = (Instant::now(), Instant::now(), 0);
+    let (mut in_file, mut total) = (0, 0);
+    loop {
+        let bytes = live.next_bytes().during(netdev)?;
+        if bytes.is_empty() {
+            break;
+        }
+        file.write_all(bytes).during(&args.output.display().to_string())?;
+        in_file += bytes.len() as u64;
+        total += bytes.len() as u64;
+        let full = args.rotate_size.is_some_and(|size| in_file >= size * MB);
+        let old = args.rotate_seconds.is_some_and(|seconds| opened.elapsed().as_secs() >= seconds);
+        if full || old {
+            file.flush().during(&args.output.display().to_string())?;
+            number = (number + 1) % args.files.unwrap_or(u32::MAX);
+            file = open(&args.output, number)?;
+            live.next_section().during("pcapng")?;
+            (opened, in_file) = (Instant::now(), 0);
+        }
+        if shown.elapsed() > PROGRESS_EVERY {
+            shown = Instant::now();
+            terminal.progress(&format!("{} packets, {total} bytes", live.packets()));
+        }
+    }
+    file.flush().during(&args.output.display().to_string())?;
+    terminal.progress_done();
+    let lost = live.lost().during(netdev)?;
+    eprintln!("{} packets captured, {lost} lost", live.packets());
+    Ok(())
+}
+
+/// The file of that number: `trace.pcapng`, `trace.1.pcapng`, ...
+fn open(path: &Path, number: u32) -> Outcome<Box<dyn Write>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdout()));
+    }
+    let path = match number {
+        0 => path.to_owned(),
+        number => {
+            let extension = path.extension().unwrap_or_default().to_string_lossy();
+            path.with_extension(format!("{number}.{extension}"))
+        }
+    };
+    let file = File::create(&path).during(&format!("creating {}", path.display()))?;
+    Ok(Box::new(BufWriter::new(file)))
+}
