@@ -8,7 +8,8 @@ use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Running, eventually};
 
-use crate::case::{Case, LONG, SHORT, gid_index, good, roxie, says};
+use crate::case::{Case, LONG, SHORT, good, roxie, says};
+use crate::perftest;
 
 /// How long a capture may take to begin.
 const BEGINS: Duration = Duration::from_secs(5);
@@ -56,7 +57,7 @@ fn end(mut capture: Running) -> Result<String, String> {
 /// Both interfaces show handshake, payload and disconnection, whichever way they went.
 fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
-    let words = ["read", "-i", lab.netdev(place), "--format", "hex", "--host", address];
+    let words = ["read", "-i", lab.netdev(place), "--format", "struct", "--host", address];
     let captures = [Side::Server, Side::Client]
         .map(|side| begin(lab, place, side, &format!("{name} {side:?} capture"), &words));
     let common = ["-a", address, "-p", &port, "-C", "3"];
@@ -70,9 +71,17 @@ fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     .run(lab, place)?;
     for capture in captures {
         let shown = end(capture?)?;
-        // As it stands in rows of sixteen bytes.
-        let wanted =
-            ["ConnectRequest", "rdma-ping-0: ABC", "rdma-ping-2: CDE", "DisconnectReply", " in ", " out "];
+        let wanted = [
+            "IB_OPCODE_UD_SEND_ONLY",
+            "IB_OPCODE_RC_SEND_ONLY",
+            "IB_OPCODE_RC_RDMA_READ_REQUEST",
+            "IB_OPCODE_RC_RDMA_READ_RESPONSE_ONLY",
+            "IB_OPCODE_RC_RDMA_WRITE_ONLY",
+            "IB_OPCODE_RC_ACKNOWLEDGE",
+            "rdma-ping-0: ABC",
+            "rdma-ping-2: CDE",
+            "RXE_ICRC ok",
+        ];
         if let Some(missing) = wanted.into_iter().find(|text| !shown.contains(text)) {
             return Err(format!("'{missing}' was not captured:\n{shown}"));
         }
@@ -91,19 +100,7 @@ fn bursts(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         let mut words = vec!["record", "-i", lab.netdev(place), "-o", &path];
         words.extend(snap.iter().flat_map(|snap| ["-s", snap]));
         let capture = begin(lab, place, Side::Client, &format!("{name} capture"), &words)?;
-        let (port, count) = (lab.port().to_string(), MESSAGES.to_string());
-        let gid = [Side::Server, Side::Client].map(|side| gid_index(lab, place, side));
-        let [server, client] = gid;
-        let (server, client) = (server?, client?);
-        let common = ["ib_write_bw", "-s", "65536", "-n", &count, "-p", &port];
-        Pair {
-            name,
-            server: [&common[..], &["-x", &server]].concat(),
-            client: [&common[..], &["-x", &client, lab.address(place)]].concat(),
-            ready: Ready::Tcp(port.parse().map_err(|_| "a port")?),
-            limit: LONG,
-        }
-        .run(lab, place)?;
+        perftest::run(lab, place, name, "ib_write_bw", &["-s", "65536"], &MESSAGES.to_string())?;
         let said = end(capture)?;
         let read = |more: &[&str]| {
             let words = [&["capture", "read", &path, "--no-pager", "-t", "none"], more].concat();

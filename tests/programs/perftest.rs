@@ -90,7 +90,8 @@ fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
     }
 }
 
-fn run(
+/// Runs both ends of a tool, each with the GID of its own address.
+pub(crate) fn run(
     lab: &Lab,
     place: &Place,
     name: &str,
