@@ -10,6 +10,7 @@ use roxie_cli::capture::CaptureArgs;
 
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::lab::args::{HoldArgs, LabArgs};
+use crate::sim::args::SimArgs;
 use crate::xdp::args::XdpArgs;
 
 /// RDMA without RDMA hardware.
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Hook(HookToolArgs),
     Capture(CaptureArgs),
     Lab(LabArgs),
+    Sim(SimArgs),
     Demo(DemoArgs),
     /// The process that holds a lab.
     #[command(hide = true, name = "lab-hold")]

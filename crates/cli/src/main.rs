@@ -13,6 +13,7 @@ mod lab;
 mod library;
 mod losses;
 mod run;
+mod sim;
 mod xdp;
 
 use std::io::Write;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Hook(args) => hook::run(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::LabHold(args) => lab::hold(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),

@@ -102,6 +102,8 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) to: usize,
     from: usize,
+    /// In the order in which they were sent, those that the network made included.
+    number: u64,
     /// As it was before the network damaged it, and how.
     pub(crate) damage: Option<(Cause, Vec<u8>)>,
     /// Time by which it is held back on its last link.
@@ -186,6 +188,7 @@ pub(crate) struct Fabric<'w> {
     free: Vec<usize>,
     spare: Vec<Vec<u8>>,
     order: u64,
+    numbered: u64,
     on_their_way: u64,
 }
 
@@ -214,6 +217,7 @@ impl<'w> Fabric<'w> {
             free: Vec::new(),
             spare: Vec::new(),
             order: 0,
+            numbered: 0,
             on_their_way: 0,
         }
     }
@@ -270,22 +274,23 @@ impl<'w> Fabric<'w> {
         let port = &mut self.ports[from];
         port.up_free_ns = port.up_free_ns.max(now) + serialisation_ns(&bytes, self.links.ps_per_byte[from]);
         let at = port.up_free_ns + self.links.delay_ns[from];
-        let frame = Frame { bytes, to, from, damage: None, held_ns: 0 };
+        let frame = Frame { bytes, to, from, number: 0, damage: None, held_ns: 0 };
         if self.rng.chance_ppm(self.number(Fault::Duplicate, now)) {
             self.tally.duplicated += 1;
-            let mut bytes = self.buffer();
-            bytes.clone_from(&frame.bytes);
-            self.tell(now, from, What::Sent { to, frame: &bytes, duplicate: false });
-            self.depart(now, at, Frame { bytes, ..frame_like(&frame) });
-            self.tell(now, from, What::Sent { to, frame: &frame.bytes, duplicate: true });
+            let bytes = self.copy(&frame);
+            self.depart(now, at, Frame { bytes, damage: None, ..frame }, false);
+            self.depart(now, at, frame, true);
         } else {
-            self.tell(now, from, What::Sent { to, frame: &frame.bytes, duplicate: false });
+            self.depart(now, at, frame, false);
         }
-        self.depart(now, at, frame);
     }
 
     /// Lets chance at a frame that leaves a node and reaches the switch at `at`, if it does.
-    fn depart(&mut self, now: u64, at: u64, mut frame: Frame) {
+    fn depart(&mut self, now: u64, at: u64, mut frame: Frame, is_copy: bool) {
+        self.numbered += 1;
+        frame.number = self.numbered;
+        let Frame { to, from, number, .. } = frame;
+        self.tell(now, from, What::Sent { number, to, frame: &frame.bytes, is_copy });
         if let Some(cause) = self.loss(now, &frame) {
             return self.lose(now, frame, cause);
         }
@@ -303,6 +308,9 @@ impl<'w> Fabric<'w> {
             let whole = self.copy(&frame);
             frame.bytes.truncate(self.rng.between(1, whole.len() as u64 - 1) as usize);
             frame.damage = Some((Cause::Truncate, whole));
+        }
+        if let Some((cause, _)) = frame.damage {
+            self.tell(now, from, What::Damaged { number, frame: &frame.bytes, cause });
         }
         if self.rng.chance_ppm(self.number(Fault::Reorder, now)) {
             self.tally.reordered += 1;
@@ -351,7 +359,11 @@ impl<'w> Fabric<'w> {
     /// A frame ends here.
     pub(crate) fn lose(&mut self, now: u64, frame: Frame, cause: Cause) {
         self.tally.lost[cause as usize] += 1;
-        self.tell(now, frame.to, What::Lost { from: frame.from, frame: &frame.bytes, cause });
+        self.tell(
+            now,
+            frame.to,
+            What::Lost { number: frame.number, from: frame.from, frame: &frame.bytes, cause },
+        );
         self.give_back(frame);
     }
 
@@ -426,10 +438,6 @@ impl<'w> Fabric<'w> {
             watch(&Sight { at_ns, node, what });
         }
     }
-}
-
-fn frame_like(frame: &Frame) -> Frame {
-    Frame { bytes: Vec::new(), to: frame.to, from: frame.from, damage: None, held_ns: 0 }
 }
 
 /// Preamble, FCS and the gap between frames take time as well (IEEE 802.3).

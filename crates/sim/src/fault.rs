@@ -149,18 +149,7 @@ impl Faults {
 /// As [`FaultList`] reads it.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut comma = "";
-        for fault in Fault::ALL.iter().filter(|fault| self.has(**fault)) {
-            let number = self.numbers[*fault as usize];
-            write!(f, "{comma}{}", fault.name())?;
-            match fault.unit() {
-                Unit::Rate(..) => write!(f, "={}%", f64::from(number) / 10_000.0)?,
-                Unit::Count(..) => write!(f, "={number}")?,
-                Unit::Nothing => {}
-            }
-            comma = ",";
-        }
-        if comma.is_empty() { f.write_str("none") } else { Ok(()) }
+        FaultList::from(*self).fmt(f)
     }
 }
 
@@ -186,6 +175,26 @@ impl From<Faults> for FaultList {
     fn from(faults: Faults) -> Self {
         let numbers = Fault::ALL.iter().zip(faults.numbers);
         Self(numbers.filter(|(_, n)| *n > 0).map(|(fault, n)| (*fault, Some(n))).collect())
+    }
+}
+
+/// As it is read.
+impl fmt::Display for FaultList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        let mut comma = "";
+        for (fault, number) in &self.0 {
+            write!(f, "{comma}{}", fault.name())?;
+            match (fault.unit(), number) {
+                (Unit::Rate(..), Some(ppm)) => write!(f, "={}%", f64::from(*ppm) / 10_000.0)?,
+                (Unit::Count(..), Some(count)) => write!(f, "={count}")?,
+                _ => {}
+            }
+            comma = ",";
+        }
+        Ok(())
     }
 }
 
@@ -251,6 +260,7 @@ mod tests {
     fn a_list_is_read_and_shown() {
         let list: FaultList = "drop=1%,kth=7,burst".parse().unwrap();
         let faults = list.resolve(&mut Rng(1));
+        assert_eq!(list.to_string(), "drop=1%,kth=7,burst");
         assert_eq!((faults.number(Fault::Drop), faults.number(Fault::Kth)), (10_000, 7));
         assert!(faults.has(Fault::Burst) && !faults.has(Fault::Vanish));
         assert!(faults.to_string().starts_with("drop=1%,kth=7,burst="), "{faults}");

@@ -24,15 +24,28 @@ pub struct Sight<'a> {
 pub enum What<'a> {
     /// A frame leaves.
     Sent {
+        /// Counts frames.
+        number: u64,
         /// For this node.
         to: usize,
         /// From the Ethernet header to the ICRC.
         frame: &'a [u8],
         /// The network makes it.
-        duplicate: bool,
+        is_copy: bool,
+    },
+    /// The network damages a frame.
+    Damaged {
+        /// That of [`What::Sent`].
+        number: u64,
+        /// As it is from now on.
+        frame: &'a [u8],
+        /// [`Cause::Corrupt`] or [`Cause::Truncate`].
+        cause: Cause,
     },
     /// A frame is lost.
     Lost {
+        /// That of [`What::Sent`].
+        number: u64,
         /// Sent by this node.
         from: usize,
         /// As it was when it was lost.
@@ -79,12 +92,15 @@ impl fmt::Display for Sight<'_> {
         let Self { at_ns, node, what } = self;
         write!(f, "{:>4}.{:06} ms  node {node:<2}  ", at_ns / 1_000_000, at_ns % 1_000_000)?;
         match what {
-            What::Sent { to, frame, duplicate } => {
-                let how = if *duplicate { "again, by the network, " } else { "" };
-                write!(f, "sends {how}to node {to}: {}", Shown(frame))
+            What::Sent { number, to, frame, is_copy } => {
+                let how = if *is_copy { "the network sends a copy" } else { "sends" };
+                write!(f, "#{number} {how} to node {to}: {}", Shown(frame))
             }
-            What::Lost { from, frame, cause } => {
-                write!(f, "does not get ({}) from node {from}: {}", cause.name(), Shown(frame))
+            What::Damaged { number, cause, frame } => {
+                write!(f, "#{number} is damaged ({}): {}", cause.name(), Shown(frame))
+            }
+            What::Lost { number, from, frame, cause } => {
+                write!(f, "#{number} from node {from} is lost ({}): {}", cause.name(), Shown(frame))
             }
             What::Delivered { packet, refused: None } => write!(f, "takes {packet}"),
             What::Delivered { packet, refused: Some(reason) } => write!(f, "ignores ({reason}) {packet}"),

@@ -1,0 +1,131 @@
+//! `roxie sim --trace`: one run, as lines of words or as a capture file.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use ::sim::{Options, Sight, What};
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+
+use crate::failure::{During, Outcome};
+
+/// Runs one fabric and writes what happened, also if it ends in a violation.
+pub(super) fn run(options: &Options, path: &Path) -> Outcome {
+    let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
+    let name = path.display();
+    let out: Box<dyn Write> = if path.as_os_str() == "-" {
+        Box::new(io::stdout())
+    } else {
+        Box::new(File::create(path).during(&format!("creating {name}"))?)
+    };
+    let out = BufWriter::new(out);
+    let (written, result) = if is_capture {
+        let mut capture = Capture::default();
+        let result = ::sim::run(options, Some(&mut |sight| capture.see(sight)));
+        (capture.write(out), result)
+    } else {
+        let mut words = Words { out, written: Ok(()) };
+        let result = ::sim::run(options, Some(&mut |sight| words.see(sight)));
+        (words.finish(), result)
+    };
+    written.during(&format!("writing {name}"))?;
+    result.map(|_| ()).map_err(|failed| super::violation(&failed))
+}
+
+/// A line for each sight.
+struct Words<W> {
+    out: W,
+    written: io::Result<()>,
+}
+
+impl<W: Write> Words<W> {
+    fn see(&mut self, sight: &Sight<'_>) {
+        if self.written.is_ok() {
+            self.written = writeln!(self.out, "{sight}");
+        }
+    }
+
+    fn finish(mut self) -> Result<(), String> {
+        // A reader who has seen enough is no failure.
+        let closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        match self.written.and_then(|()| self.out.flush()) {
+            Err(error) if !closed(&error) => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Frames as they left their nodes, an interface each, with comments about what became of them.
+#[derive(Default)]
+struct Capture {
+    frames: Vec<Recorded>,
+    comments: BTreeMap<u64, Vec<String>>,
+    nodes: usize,
+}
+
+struct Recorded {
+    number: u64,
+    at_ns: u64,
+    node: usize,
+    bytes: Vec<u8>,
+}
+
+impl Capture {
+    fn see(&mut self, sight: &Sight<'_>) {
+        let at_ns = sight.at_ns;
+        match sight.what {
+            What::Sent { number, to, frame, is_copy } => {
+                self.nodes = self.nodes.max(sight.node + 1).max(to + 1);
+                self.frames.push(Recorded { number, at_ns, node: sight.node, bytes: frame.to_vec() });
+                if is_copy {
+                    self.comment(number, "roxie sim: a copy that the network made".to_owned());
+                }
+            }
+            What::Damaged { number, cause, .. } => {
+                self.comment(number, format!("roxie sim: damaged afterwards ({})", cause.name()));
+            }
+            What::Lost { number, cause, .. } => {
+                let (ms, ns) = (at_ns / 1_000_000, at_ns % 1_000_000);
+                self.comment(number, format!("roxie sim: lost at {ms}.{ns:06} ms ({})", cause.name()));
+            }
+            _ => {}
+        }
+    }
+
+    fn comment(&mut self, number: u64, text: String) {
+        self.comments.entry(number).or_default().push(text);
+    }
+
+    fn write(self, out: impl Write) -> Result<(), String> {
+        let Self { frames, mut comments, nodes } = self;
+        let failed = |error: pcap_file::PcapError| error.to_string();
+        let mut writer = PcapNgWriter::new(out).map_err(failed)?;
+        for node in 0..nodes {
+            let name = InterfaceDescriptionOption::IfName(Cow::Owned(format!("node{node}")));
+            let options = vec![InterfaceDescriptionOption::IfTsResol(9), name];
+            let block = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options };
+            writer.write_pcapng_block(block).map_err(failed)?;
+        }
+        for Recorded { number, at_ns, node, bytes } in frames {
+            let texts = comments.remove(&number).unwrap_or_default();
+            let comments = texts.into_iter().map(|text| EnhancedPacketOption::Comment(Cow::Owned(text)));
+            let block = EnhancedPacketBlock {
+                interface_id: node as u32,
+                timestamp: Duration::from_nanos(at_ns),
+                original_len: bytes.len() as u32,
+                data: Cow::Owned(bytes),
+                options: comments.collect(),
+            };
+            writer.write_pcapng_block(block).map_err(failed)?;
+        }
+        writer.into_inner().flush().map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,93 @@
+//! `roxie sim`: what it prints is what happened, a seed is the whole run, and nonsense is refused.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn roxie(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roxie")).args(words).output().expect("roxie runs")
+}
+
+fn text(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{out}{err}")
+}
+
+fn json(words: &[&str]) -> Value {
+    let output = roxie(&[&["sim", "--json"], words].concat());
+    assert!(output.status.success(), "{}", text(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn every_frame_is_in_the_report() {
+    let report = json(&["--seed", "7", "--seeds", "20", "--threads", "2"]);
+    let frames = &report["frames"];
+    let count = |value: &Value| value.as_u64().expect("a count");
+    let lost: u64 = frames["lost"].as_object().expect("by cause").values().map(count).sum();
+    assert_eq!(count(&frames["sent"]) + count(&frames["duplicated"]), count(&frames["delivered"]) + lost);
+    assert_eq!((&report["ok"], &report["violation"]), (&Value::Bool(true), &Value::Null));
+    assert_eq!(count(&report["fabrics"]), 20);
+    let lines = text(&roxie(&["sim", "--seed", "7", "--seeds", "20"]));
+    for says in ["No violation", &frames["sent"].to_string(), &frames["delivered"].to_string(), "goodput"] {
+        assert!(lines.contains(says), "{says} in {lines}");
+    }
+}
+
+#[test]
+fn a_seed_is_the_whole_run() {
+    let words = ["--seed", "0x5eed", "--nodes", "5", "--faults", "drop=1%,kth=7,burst"];
+    let [mut one, mut two] = [json(&words), json(&words)];
+    (one["seconds"], two["seconds"]) = (Value::Null, Value::Null);
+    assert_eq!(one, two);
+    assert_eq!(one["nodes"], 5);
+    assert_ne!(one["frames"]["lost"]["kth"], 0);
+    assert_eq!(one["frames"]["lost"]["corrupt"], 0, "only what was asked for");
+}
+
+#[test]
+fn enough_frames_end_it() {
+    let report = json(&["--packets", "2e4"]);
+    assert!(report["frames"]["sent"].as_u64().expect("a count") >= 20_000);
+}
+
+#[test]
+fn a_trace_is_words_or_a_capture() {
+    let words = ["sim", "--seed", "3", "--nodes", "2", "--faults", "drop=5%,corrupt=1%", "--trace"];
+    let lines = text(&roxie(&[&words[..], &["-"]].concat()));
+    for says in ["node 0", "is lost (drop)", "takes RC", "completes send", "completes receive"] {
+        assert!(lines.contains(says), "{says} in the trace");
+    }
+    let path = std::env::temp_dir().join(format!("roxie-sim-{}.pcapng", std::process::id()));
+    let file = path.to_str().expect("UTF-8");
+    let written = roxie(&[&words[..], &[file]].concat());
+    let read = roxie(&["capture", "read", file]);
+    let analysed = roxie(&["capture", "analyse", file]);
+    let bytes = std::fs::read(&path).expect("written");
+    std::fs::remove_file(&path).expect("ours");
+    assert!(written.status.success(), "{}", text(&written));
+    let sent = lines.lines().filter(|line| line.contains(" to node ")).count();
+    assert!(sent > 100 && text(&read).lines().count() >= sent, "each frame is there");
+    assert!(text(&analysed).contains("Verdict: First"), "{}", text(&analysed));
+    let comment = b"(drop)";
+    assert!(bytes.windows(comment.len()).any(|there| there == comment));
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let table: [(&[&str], &str); 8] = [
+        (&["--seed", "x"], "decimal or 0x"),
+        (&["--nodes", "1"], "from 2 to 64"),
+        (&["--nodes", "65"], "from 2 to 64"),
+        (&["--seeds", "0"], "0 is not in"),
+        (&["--packets", "1e30"], "1e6"),
+        (&["--packets", "1e3", "--seeds", "2"], "cannot be used with"),
+        (&["--faults", "drip"], "there are: drop, kth"),
+        (&["--faults", "drop=50%"], "0.0001% to 10%"),
+    ];
+    for (words, says) in table {
+        let output = roxie(&[&["sim"], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", text(&output));
+        assert!(text(&output).contains(says), "{words:?}: {}", text(&output));
+    }
+}
