@@ -4,6 +4,7 @@ use transport::PathMtu;
 use wire::opcode::{ExtHeader, OPCODES, OpcodeRow, Service};
 use wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Msn, PKey, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+    Xrceth,
 };
 
 use crate::draw::Draw;
@@ -30,6 +31,7 @@ pub(crate) struct Content {
     pub(crate) pad_error: u8,
     pub(crate) p_key: PKey,
     pub(crate) dest_qp: Qpn,
+    pub(crate) srqn: u32,
 }
 
 /// The opcodes of a service.
@@ -136,7 +138,10 @@ pub(crate) fn packet(row: &OpcodeRow, content: &Content) -> Vec<u8> {
             ExtHeader::Deth => {
                 Deth { q_key: content.q_key, src_qp: QPN }.emit(rest.first_chunk_mut().expect("fits"))
             }
-            ExtHeader::Rdeth | ExtHeader::Xrceth | ExtHeader::Feth | ExtHeader::CnpReserved => {}
+            ExtHeader::Xrceth => {
+                Xrceth { srqn: content.srqn & 0xff_ffff }.emit(rest.first_chunk_mut().expect("fits"));
+            }
+            ExtHeader::Rdeth | ExtHeader::Feth | ExtHeader::CnpReserved => {}
         }
     }
     let first = bytes.len();

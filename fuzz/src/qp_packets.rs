@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 
 use transport::{
-    Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest,
-    VerbsError, Wc, WcOpcode, WcStatus, WrOp,
+    Access, AddressVector, Dest, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, SrqTable,
+    UdDest, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::opcode::{OpcodeRow, Operation, Position, Service};
 use wire::{Aeth, Gid, Lkey, Msn, PKey, Packet, Psn, Qpn, Rkey, Syndrome};
@@ -21,6 +21,8 @@ use crate::ledger::{Doing, LOCAL_BASE, LOCAL_KEY, LOCAL_LEN, Ledger, PD, QPN, RE
 
 const PEER: Gid = Gid([0xfe; 16]);
 const OWN: Gid = Gid([0xfd; 16]);
+/// The shared receive queue that XRC requests name.
+const SRQN: u32 = 0x12_3456;
 const DEPTH: u32 = 8;
 const MAX_SGE: usize = 2;
 const MAX_INLINE: u32 = 64;
@@ -87,16 +89,30 @@ fn psn(draw: &mut Draw<'_>) -> Psn {
     })
 }
 
+fn shared_queue() -> RecvQueue {
+    RecvQueue::new(DEPTH, MAX_SGE as u32, PD).expect("the sizes are below the limits")
+}
+
+/// The one shared receive queue, if there is one: the queue pair's own, or on XRC one with a number.
+struct Reach<'a>(Service, Option<&'a mut RecvQueue>);
+
+impl SrqTable for Reach<'_> {
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        self.1.as_deref_mut().filter(|_| self.0 != Service::Xrc)
+    }
+
+    fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
+        self.1.as_deref_mut().filter(|_| srqn == SRQN)
+    }
+}
+
 impl<'a> World<'a> {
     fn new(mut draw: Draw<'a>) -> Self {
-        let ty = draw.pick(&[QpType::Rc, QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud]);
-        let service = match ty {
-            QpType::Rc => Service::Rc,
-            QpType::Uc => Service::Uc,
-            QpType::Ud | QpType::Gsi => Service::Ud,
-        };
+        use QpType::{Rc, Uc, Ud, XrcIni, XrcTgt};
+        let ty = draw.pick(&[Rc, Rc, Rc, Uc, Ud, XrcIni, XrcTgt]);
+        let service = ty.service();
         let mtu = draw.pick(&PathMtu::ALL);
-        let has_srq = draw.one_in(4);
+        let has_srq = draw.one_in(4) && service != Service::Xrc;
         let sig_all = draw.one_in(2);
         let cap = QpCap {
             max_send_wr: DEPTH,
@@ -116,8 +132,7 @@ impl<'a> World<'a> {
             equal_writes: sig_all,
         };
         let qp = Qp::new(config).expect("the sizes are below the limits");
-        let srq =
-            has_srq.then(|| RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
+        let srq = (has_srq || ty == XrcTgt).then(shared_queue);
         let mut world = Self {
             draw,
             qp,
@@ -166,23 +181,10 @@ impl<'a> World<'a> {
         self.expected = attr.rq_psn;
         self.memory.qp_access.set(access);
         self.attr = attr;
-        use QpAttrMask as M;
-        let (init, rtr, rts) = match self.qp.ty() {
-            QpType::Rc => (
-                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-                M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-            ),
-            QpType::Uc => (
-                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-                M::SQ_PSN,
-            ),
-            QpType::Ud | QpType::Gsi => (M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN),
-        };
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..self.attr.clone() };
-            self.qp.modify(self.now, &attr, mask | M::STATE).expect("a legal transition");
+            let mask = QpAttrMask::required(self.qp.ty(), state);
+            self.qp.modify(self.now, &attr, mask).expect("a legal transition");
         }
     }
 
@@ -246,7 +248,9 @@ impl<'a> World<'a> {
             _ => draw.any(),
         };
         let strange = draw.one_in(16);
+        let lost = self.service == Service::Xrc && draw.one_in(16);
         Content {
+            srqn: if lost { draw.any() } else { SRQN },
             psn: self.expected.advance(delta & 0xff_ffff),
             ack_req: flags & 8 != 0,
             solicited: flags & 16 != 0,
@@ -264,6 +268,20 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The top three bits of the opcodes of its service, where it has the opcodes of RC.
+    fn base(&self) -> u8 {
+        match self.service {
+            Service::Uc => 0x20,
+            Service::Xrc => 0xa0,
+            _ => 0,
+        }
+    }
+
+    /// The same for responses, which other services do not have.
+    fn response_base(&self) -> u8 {
+        if self.service == Service::Xrc { 0xa0 } else { 0 }
+    }
+
     /// A whole WRITE or SEND, packet by packet, with something wrong now and then.
     fn message(&mut self) {
         let mtu = self.mtu.bytes();
@@ -275,7 +293,7 @@ impl<'a> World<'a> {
         if !self.draw.one_in(8) {
             reth.dma_len = len as u32;
         }
-        let base = if self.service == Service::Uc { 0x20 } else { 0 };
+        let base = self.base();
         for i in 0..packets {
             let (starts, ends) = (i == 0, i + 1 == packets);
             let low = match (write, starts, ends) {
@@ -305,7 +323,7 @@ impl<'a> World<'a> {
     fn response(&mut self) {
         let row = {
             let low = self.draw.pick(&[0x11, 0x11, 0x10, 0x0d, 0x0e, 0x0f, 0x12]);
-            wire::Opcode(low).row().expect("a response")
+            wire::Opcode(self.response_base() | low).row().expect("a response")
         };
         let target = self.draw.below(self.sent.len().max(1) as u32) as usize;
         let at = self.sent.get(target).map_or(self.attr.sq_psn, |sent| sent.psn);
@@ -352,7 +370,7 @@ impl<'a> World<'a> {
                     Operation::CompareSwap | Operation::FetchAdd => (0x12, 0),
                     _ => (0x11, 0),
                 };
-                let row = wire::Opcode(low).row().expect("a response");
+                let row = wire::Opcode(self.response_base() | low).row().expect("a response");
                 let psn = sent.psn.advance(i as u32);
                 let aeth = Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0) };
                 let mut content = Content { psn, aeth, ..self.content(reth, payload_len) };
@@ -389,7 +407,7 @@ impl<'a> World<'a> {
                 &packet,
                 &from,
                 &self.memory,
-                self.srq.as_mut(),
+                Reach(self.service, self.srq.as_mut()),
                 &mut ReorderBuffer::none(),
             );
             assert!(result.is_err() && self.qp.state() == state);
@@ -401,7 +419,7 @@ impl<'a> World<'a> {
             &packet,
             &from,
             &self.memory,
-            self.srq.as_mut(),
+            Reach(self.service, self.srq.as_mut()),
             &mut ReorderBuffer::none(),
         );
         self.memory.doing.set(Doing::Nothing);
@@ -474,9 +492,10 @@ impl<'a> World<'a> {
             remote_qkey: wire::QKey(if draw.one_in(2) { u32::MAX } else { 5 }),
             av: AddressVector::default(),
         };
-        let ud = (!draw.one_in(16)).then_some(ud);
+        let dest = if self.service == Service::Xrc { Dest::Srq(SRQN) } else { Dest::Ud(ud) };
+        let dest = (!draw.one_in(16)).then_some(dest);
         let wr_id = self.next_wr_id;
-        let wr = SendWr { wr_id, op, sg_list: &sges, flags, ud };
+        let wr = SendWr { wr_id, op, sg_list: &sges, flags, dest };
         let state = self.qp.state();
         self.memory.post_inline(&sges);
         let posted = self.qp.post_send(&wr, &self.memory);
@@ -544,7 +563,7 @@ impl<'a> World<'a> {
                 if let Some(Aeth { syndrome: Syndrome::Nak(_) | Syndrome::RnrNak(_), .. }) = packet.aeth() {
                     self.expected = packet.bth.psn;
                 }
-            } else if self.service == Service::Rc {
+            } else if self.qp.ty().is_reliable() {
                 let dma_len = packet.reth().map_or(0, |reth| reth.dma_len);
                 self.sent.push_back(Sent { psn: packet.bth.psn, operation: row.operation, dma_len });
                 if self.sent.len() > 2 * WINDOW {
@@ -560,7 +579,7 @@ impl<'a> World<'a> {
             match event {
                 QpEvent::SendWc(wc) => self.on_send_wc(&wc),
                 QpEvent::RecvWc { wc, .. } => self.on_recv_wc(&wc),
-                QpEvent::Async(_) => {}
+                QpEvent::Async(_) | QpEvent::XrcLimitReached(_) => {}
             }
         }
     }
@@ -652,8 +671,7 @@ impl<'a> World<'a> {
             self.recvs.clear();
             if self.srq.is_some() {
                 // Its work requests outlive the queue pair's life; begin with a new one to keep the books simple.
-                self.srq =
-                    Some(RecvQueue::new(DEPTH, MAX_SGE as u32).expect("the sizes are below the limits"));
+                self.srq = Some(shared_queue());
             }
             self.connect();
         }

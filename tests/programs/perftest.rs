@@ -65,6 +65,21 @@ fn variants() -> Vec<Variant> {
         add(tool, Two, &["-e"]);
     }
     add("ib_send_lat", Two, &["--use-srq"]);
+    for tool in ["ib_write_bw", "ib_send_bw", "ib_read_bw"] {
+        add(tool, All, &["-c", "XRC"]);
+    }
+    for tool in ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_bw"] {
+        add(tool, Two, &["-c", "XRC"]);
+    }
+    add("ib_send_bw", Two, &["-c", "XRC", "-q", "4"]);
+    add("ib_write_bw", Two, &["-c", "XRC", "-b"]);
+    for tool in ["ib_write_bw", "ib_write_lat", "ib_send_lat"] {
+        add(tool, Two, &["-c", "UC"]);
+    }
+    add("ib_send_lat", All, &["-c", "UD"]);
+    // By time: a receiver that counts messages waits for ever for one that was lost.
+    add("ib_send_bw", Two, &["-c", "UC", "-D", "1"]);
+    add("ib_send_bw", Two, &["-c", "UD", "-D", "1"]);
     variants
 }
 
@@ -99,6 +114,10 @@ pub(crate) fn run(
     words: &[&str],
     iterations: &str,
 ) -> Result<Both, String> {
+    // perftest leaves the files that stand for its XRC domains behind, for its own user alone.
+    for side in ["server", "client"] {
+        let _there_may_be_none = std::fs::remove_file(format!("/tmp/xrc_domain_{side}"));
+    }
     let port = lab.port();
     let port_word = port.to_string();
     let cm = words.contains(&"-R");

@@ -25,6 +25,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-O"]);
     add(Spread::Two, "ibv_srq_pingpong", &["-c", "-q", "4"]);
     add(Spread::Two, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
+    add(Spread::Two, "ibv_uc_pingpong", &["-s", "65536", "-n", "200"]);
+    add(Spread::All, "ibv_xsrq_pingpong", &[]);
+    add(Spread::Two, "ibv_xsrq_pingpong", &["-s", "65536", "-n", "200"]);
     cases.extend(mtu_cases(scale));
     cases
 }
@@ -69,7 +72,9 @@ fn run(lab: &Lab, place: &Place, name: &str, program: &str, words: &[&str]) -> R
         limit: LONG,
     };
     let both = pair.run(lab, place)?;
-    says(&both.client, "bytes in")?;
+    for ended in [&both.client, &both.server] {
+        says(ended, if program == "ibv_xsrq_pingpong" { "success" } else { "bytes in" })?;
+    }
     if both.client.output.contains("invalid data") || both.server.output.contains("invalid data") {
         return Err(format!("data differ\n{}{}", both.client.describe(), both.server.describe()));
     }

@@ -1,21 +1,21 @@
 //! Which operations a queue pair has: each is posted at one end and handed to the other.
 
 use transport::{
-    Access, AccessFault, AddressVector, AtomicOp, Instant, MAX_PACKET, Memory, PacketSource, PathMtu, PdId,
-    Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge,
-    UdDest, WrOp,
+    Access, AccessFault, AddressVector, AtomicOp, Dest, Instant, MAX_PACKET, Memory, PacketSource, PathMtu,
+    PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer,
+    SendFlags, SendWr, Sge, SrqTable, UdDest, WrOp,
 };
 use wire::{
     Bth, ExtHeader, Feth, Gid, Lkey, OPCODES, OpcodeRow, Operation, Packet, Position, Qpn, Reth, Rkey,
     Service,
 };
 
-/// The columns of the table; no queue pair speaks XRC or RD.
-const SERVICES: [(&str, Service, Option<QpType>); 5] = [
-    ("RC", Service::Rc, Some(QpType::Rc)),
-    ("UC", Service::Uc, Some(QpType::Uc)),
-    ("UD", Service::Ud, Some(QpType::Ud)),
-    ("XRC", Service::Xrc, None),
+/// The columns of the table, and the queue pairs that send and that carry out; none speaks RD.
+const SERVICES: [(&str, Service, Option<[QpType; 2]>); 5] = [
+    ("RC", Service::Rc, Some([QpType::Rc; 2])),
+    ("UC", Service::Uc, Some([QpType::Uc; 2])),
+    ("UD", Service::Ud, Some([QpType::Ud; 2])),
+    ("XRC", Service::Xrc, Some([QpType::XrcIni, QpType::XrcTgt])),
     ("RD", Service::Rd, None),
 ];
 
@@ -26,11 +26,12 @@ pub(crate) fn table() -> String {
     // RC has every operation that another service has, but for the RESYNC of RD.
     for rc in requests(Service::Rc) {
         let name = rc.name.trim_start_matches("RC ").replace(" Only", "").replace(" Request", "");
-        let cells = SERVICES.map(|(_, service, ty)| {
-            match requests(service).find(|row| row.operation == rc.operation) {
-                None => " |",
-                Some(row) if ty.is_some_and(|ty| has(row, ty)) => " yes |",
-                Some(_) => " **no** |",
+        let cells = SERVICES.map(|(_, service, ends)| {
+            match (requests(service).find(|row| row.operation == rc.operation), ends) {
+                (None, _) => " |",
+                (Some(_), None) => " decoded only |",
+                (Some(row), Some(ends)) if has(row, ends) => " yes |",
+                (Some(_), Some(_)) => " **no** |",
             }
         });
         text += &format!("| {name} |{}\n", cells.concat());
@@ -49,9 +50,14 @@ fn requests(service: Service) -> impl Iterator<Item = &'static OpcodeRow> {
 }
 
 /// Whether this queue pair sends the operation and whether its peer carries it out.
-fn has(row: &OpcodeRow, ty: QpType) -> bool {
-    let sends = request(row.operation).is_some_and(|op| sends(op, row, ty));
-    assert_eq!(sends, serves(row, ty), "{}: one half of the queue pair has it, the other has not", row.name);
+fn has(row: &OpcodeRow, [sender, receiver]: [QpType; 2]) -> bool {
+    let sends = request(row.operation).is_some_and(|op| sends(op, row, sender));
+    assert_eq!(
+        sends,
+        serves(row, receiver),
+        "{}: one half of the queue pair has it, the other has not",
+        row.name
+    );
     sends
 }
 
@@ -78,8 +84,12 @@ fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
     let words = matches!(op, WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } | WrOp::AtomicWrite { .. });
     let length = if words { 8 } else { 0 };
     let sg_list = [Sge { addr: 0, length, lkey: Lkey(0) }];
-    let ud = (ty == QpType::Ud).then(UdDest::default);
-    let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::SIGNALED, ud };
+    let dest = match ty {
+        QpType::Ud => Some(Dest::Ud(UdDest::default())),
+        QpType::XrcIni => Some(Dest::Srq(0)),
+        _ => None,
+    };
+    let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::SIGNALED, dest };
     if qp.post_send(&wr, &Anything).is_err() {
         return false;
     }
@@ -90,7 +100,9 @@ fn sends(op: WrOp, row: &OpcodeRow, ty: QpType) -> bool {
 
 fn serves(row: &OpcodeRow, ty: QpType) -> bool {
     let mut qp = queue_pair(ty);
-    qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[Sge { addr: 0, length: 64, lkey: Lkey(0) }] }).expect("room");
+    let receive = RecvWr { wr_id: 0, sg_list: &[Sge { addr: 0, length: 64, lkey: Lkey(0) }] };
+    let mut shared = RecvQueue::new(1, 1, PdId(0)).expect("within limits");
+    if ty == QpType::XrcTgt { shared.post(&receive) } else { qp.post_recv(&receive) }.expect("room");
     let payload = if row.operation == Operation::AtomicWrite { 8 } else { 0 };
     let mut bytes = vec![0; row.header_len() + payload + 4];
     let header = bytes.first_chunk_mut().expect("a packet begins with a BTH");
@@ -109,10 +121,23 @@ fn serves(row: &OpcodeRow, ty: QpType) -> bool {
         &packet,
         &PacketSource { src: PEER, ..PacketSource::default() },
         &Anything,
-        None,
+        EveryNumber(&mut shared),
         &mut ReorderBuffer::none(),
     )
     .is_ok()
+}
+
+/// One shared receive queue that has every number.
+struct EveryNumber<'a>(&'a mut RecvQueue);
+
+impl SrqTable for EveryNumber<'_> {
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        None
+    }
+
+    fn xrc(&mut self, _: u32) -> Option<&mut RecvQueue> {
+        Some(self.0)
+    }
 }
 
 fn place<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
@@ -123,7 +148,6 @@ const PEER: Gid = Gid([1; 16]);
 
 /// Ready to send, and to be sent anything.
 fn queue_pair(ty: QpType) -> Qp {
-    use QpAttrMask as M;
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let pd = PdId(0);
     let (sq_sig_all, srq, max_path_mtu) = (false, false, PathMtu::M1024);
@@ -138,22 +162,9 @@ fn queue_pair(ty: QpType) -> Qp {
         max_dest_rd_atomic: 1,
         ..QpAttr::default()
     };
-    let (init, to_rtr, to_rts) = match ty {
-        QpType::Rc => (
-            M::ACCESS_FLAGS,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-        ),
-        QpType::Uc => (M::ACCESS_FLAGS, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::empty()),
-        QpType::Ud | QpType::Gsi => (M::QKEY, M::empty(), M::empty()),
-    };
-    let steps = [
-        (QpState::Init, init | M::PKEY_INDEX | M::PORT),
-        (QpState::Rtr, to_rtr),
-        (QpState::Rts, to_rts | M::SQ_PSN),
-    ];
-    for (state, mask) in steps {
-        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let attr = QpAttr { state, ..attr.clone() };
+        qp.modify(Instant::ZERO, &attr, QpAttrMask::required(ty, state)).expect("permitted");
     }
     qp
 }

@@ -1,5 +1,6 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `memory.c`
-//! takes keys back, `unmapped.c` memory, `events.c` waits for events, `will.c` kills a process, `signal.c` ends some by
+//! takes keys back, `unmapped.c` memory, `events.c` waits for events, `xrc.c` shares
+//! receive queues, `will.c` kills a process, `signal.c` ends some by
 //! signals, `fork.c` forks.
 
 mod c_program;
@@ -31,6 +32,11 @@ fn unmapped_memory_fails_the_transfer_and_not_the_program() {
 #[test]
 fn events_come_when_the_manual_pages_say() {
     run("events");
+}
+
+#[test]
+fn extended_reliable_connections_reach_the_queues_of_their_domain() {
+    run("xrc");
 }
 
 #[test]

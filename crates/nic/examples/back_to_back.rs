@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn send(qp: &Qp, op: WrOp, sg_list: &[roxie::transport::Sge]) -> Result<(), Box<dyn Error>> {
-    Ok(qp.post_send(&SendWr { wr_id: 2, op, sg_list, flags: SendFlags::SIGNALED, ud: None })?)
+    Ok(qp.post_send(&SendWr { wr_id: 2, op, sg_list, flags: SendFlags::SIGNALED, dest: None })?)
 }
 
 fn wait(cq: &Cq) -> Result<Wc, Box<dyn Error>> {

@@ -56,7 +56,7 @@ impl Endpoint {
     fn send(&self, bytes: &[u8]) -> Outcome<()> {
         self.memory.write(LEN, bytes);
         let sg_list = &[self.memory.sge(LEN, bytes.len())];
-        let wr = SendWr { wr_id: 1, op: WrOp::Send, sg_list, flags: SendFlags::SIGNALED, ud: None };
+        let wr = SendWr { wr_id: 1, op: WrOp::Send, sg_list, flags: SendFlags::SIGNALED, dest: None };
         Ok(self.qp.post_send(&wr)?)
     }
 

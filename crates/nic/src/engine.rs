@@ -4,10 +4,11 @@
 //! background thread (`background.rs`) takes over when nobody has polled for a while. Invariant: completions,
 //! events and datagrams for the connection manager are collected under the lock and delivered by the same call.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use transport::{AddressVector, Instant, VerbsError};
 use wire::{Gid, Qpn};
@@ -22,6 +23,7 @@ use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
+use crate::verbs::{FileId, XrcDomain};
 
 /// Packets one QP may send before the next one has its turn: two bursts.
 pub(crate) const TX_QUOTA: usize = 124;
@@ -64,6 +66,8 @@ pub(crate) struct Engine {
     pub(crate) sleeps_until: AtomicU64,
     pub(crate) kick: EventFd,
     pub(crate) pd_ids: AtomicU32,
+    /// XRC domains that files stand for.
+    pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
 }
 
 impl Engine {
@@ -99,6 +103,7 @@ impl Engine {
             sleeps_until: AtomicU64::new(0),
             kick: EventFd::new()?,
             pd_ids: AtomicU32::new(1),
+            xrc_files: Mutex::default(),
         }))
     }
 
@@ -281,7 +286,7 @@ impl Engine {
         let Some(entry) = core.tables.qp_mut(index) else { return };
         let eager = entry.qp.is_send_idle()
             || entry.qp.pending_packets() >= DOORBELL_BATCH
-            || !matches!(entry.qp.ty(), transport::QpType::Rc);
+            || !entry.qp.ty().is_reliable();
         // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.
         if eager || !entry.ready || entry.qp.has_event() {
             self.ring_through(core, index, eager);

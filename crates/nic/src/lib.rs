@@ -21,6 +21,7 @@ mod notice;
 pub mod page_pool;
 pub mod port;
 mod rx;
+mod srqs;
 mod stats;
 pub mod sys;
 mod tables;

@@ -5,6 +5,7 @@ use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
 use crate::engine::Core;
 use crate::port::{RxQueues, RxTrain};
+use crate::srqs::Reached;
 use crate::tables::{Mad, OwnedPacket, Tables};
 
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
@@ -103,12 +104,12 @@ impl Tables {
     /// Gives a packet to a queue pair of this process.
     #[inline]
     pub(crate) fn deliver(&mut self, now: Instant, index: u16, packet: &Packet<'_>, from: &PacketSource) {
-        let Self { qps, srqs, mrs, reorder, .. } = self;
+        let Self { qps, srqs, mrs, reorder, slot, .. } = self;
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
-        let srq = entry.srq.and_then(|(i, _)| srqs.get_mut(i as usize)).and_then(Option::as_mut);
-        let result = entry.qp.handle_packet(now, packet, from, mrs, srq, reorder);
+        let srqs = Reached { srqs, slot: *slot, reach: entry.srqs };
+        let result = entry.qp.handle_packet(now, packet, from, mrs, srqs, reorder);
         if !entry.touched {
             entry.touched = true;
             self.touched.push(index);

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, RecvQueue, ReorderBuffer,
-    VerbsError,
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, ReorderBuffer, VerbsError,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -18,6 +17,7 @@ use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::{FlowId, RxQueue, RxTrain};
+use crate::srqs::{InReach, Srqs};
 use crate::sys;
 use crate::timers::Timers;
 use crate::verbs::{AsyncElement, AsyncEvent};
@@ -37,8 +37,7 @@ pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
-    /// Index in the table of shared receive queues, and the name its owner gave it.
-    pub(crate) srq: Option<(u32, u64)>,
+    pub(crate) srqs: InReach,
     pub(crate) events: Arc<EventQueue<AsyncEvent>>,
     pub(crate) cookie: u64,
     /// Where an RC or UC QP sends; resolved when the address vector is set.
@@ -92,7 +91,7 @@ impl OwnedPacket {
 /// Everything the engine's lock protects, except the port.
 pub(crate) struct Tables {
     pub(crate) qps: Vec<Option<Box<QpEntry>>>,
-    pub(crate) srqs: Vec<Option<RecvQueue>>,
+    pub(crate) srqs: Srqs,
     pub(crate) reorder: ReorderBuffer,
     pub(crate) mrs: KeyTable,
     pub(crate) groups: Groups,
@@ -121,7 +120,7 @@ impl QpEntry {
     pub(crate) fn new(
         qp: Qp,
         cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
-        srq: Option<(u32, u64)>,
+        srqs: InReach,
         events: Arc<EventQueue<AsyncEvent>>,
         cookie: u64,
     ) -> Self {
@@ -130,7 +129,7 @@ impl QpEntry {
             qp,
             send_cq,
             recv_cq,
-            srq,
+            srqs,
             events,
             cookie,
             flow: None,
@@ -145,7 +144,7 @@ impl Tables {
     pub(crate) fn new(slot: u8, gids: &Arc<GidTable>) -> Tables {
         Tables {
             qps: Vec::new(),
-            srqs: Vec::new(),
+            srqs: Srqs::default(),
             reorder: ReorderBuffer::new(gids.active_mtu()),
             mrs: KeyTable::default(),
             groups: Groups::default(),
@@ -316,18 +315,32 @@ impl Tables {
                     let failed = wc.status != transport::WcStatus::Success;
                     entry.send_cq.push(wc, failed).then_some(()).ok_or(&entry.send_cq)
                 }
-                QpEvent::RecvWc { wc, solicited } => {
-                    entry.recv_cq.push(wc, solicited).then_some(()).ok_or(&entry.recv_cq)
+                QpEvent::RecvWc { srqn, wc, solicited } => {
+                    let xrc = srqn.and_then(|n| self.srqs.by_number(n)).and_then(|entry| entry.xrc.as_ref());
+                    // A completion of an XRC queue that was destroyed meanwhile has nowhere to go.
+                    match (srqn, xrc) {
+                        (None, _) => entry.recv_cq.push(wc, solicited).then_some(()).ok_or(&entry.recv_cq),
+                        (_, Some(xrc)) => xrc.cq.push(wc, solicited).then_some(()).ok_or(&xrc.cq),
+                        (_, None) => Ok(()),
+                    }
                 }
                 QpEvent::Async(kind) => {
                     if kind == AsyncEventKind::CommEst {
                         self.established.push(entry.qp.qpn());
                     }
-                    let element = match (kind, entry.srq) {
-                        (AsyncEventKind::SrqLimitReached, Some((_, cookie))) => AsyncElement::Srq(cookie),
+                    let srq = entry.srqs.own.and_then(|index| self.srqs.get(index));
+                    let element = match (kind, srq) {
+                        (AsyncEventKind::SrqLimitReached, Some(srq)) => AsyncElement::Srq(srq.cookie),
                         _ => AsyncElement::Qp(entry.cookie),
                     };
                     entry.events.push(AsyncEvent { kind, element });
+                    Ok(())
+                }
+                QpEvent::XrcLimitReached(srqn) => {
+                    if let Some(srq) = self.srqs.by_number(srqn) {
+                        let element = AsyncElement::Srq(srq.cookie);
+                        entry.events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
+                    }
                     Ok(())
                 }
             };

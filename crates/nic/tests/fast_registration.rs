@@ -43,7 +43,7 @@ impl Pair {
     fn post(&self, qp: &Qp, op: WrOp, len: usize) -> Wc {
         let sge = [self.buffer.sge(0, len)];
         let sg_list = if len == 0 { &[] } else { &sge[..] };
-        qp.post_send(&SendWr { wr_id: 1, op, sg_list, flags: SendFlags::empty(), ud: None }).expect("room");
+        qp.post_send(&SendWr { wr_id: 1, op, sg_list, flags: SendFlags::empty(), dest: None }).expect("room");
         self.next()
     }
 

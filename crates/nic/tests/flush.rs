@@ -52,7 +52,7 @@ fn flush(
     rc::connect(&theirs, &QpAttr { access: rights, ..rc::attr_to(&ours) });
     let (remote_addr, r_key, placement) = (target.addr(), target.rkey(), Feth::GLOBAL_VISIBILITY);
     let op = WrOp::Flush { remote_addr, r_key, length, placement, selectivity };
-    ours.post_send(&SendWr { wr_id: 1, op, sg_list: &[], flags: SendFlags::empty(), ud: None })
+    ours.post_send(&SendWr { wr_id: 1, op, sg_list: &[], flags: SendFlags::empty(), dest: None })
         .expect("room");
     next(&cq)
 }

@@ -71,7 +71,7 @@ impl End {
     fn perform(&self, ops: &[WrOp], peer: &Self, length: usize) -> WcStatus {
         for &op in ops {
             let sg_list = [self.buffer.sge(0, length)];
-            let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::empty(), ud: None };
+            let wr = SendWr { wr_id: 0, op, sg_list: &sg_list, flags: SendFlags::empty(), dest: None };
             self.qp.post_send(&wr).expect("room");
             let start = Instant::now();
             let status = loop {

@@ -10,8 +10,8 @@ use std::alloc::System;
 use std::time::{Duration, Instant};
 
 use roxie::transport::{
-    Access, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, UdDest,
-    WcStatus, WrOp,
+    Access, AddressVector, Dest, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr,
+    UdDest, WcStatus, WrOp,
 };
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
 use roxie::wire::{Psn, QKey};
@@ -59,7 +59,6 @@ impl End {
 
     /// RESET to RTS.
     fn connect(&self, peer: &Self) {
-        use QpAttrMask as M;
         let attr = QpAttr {
             port_num: 1,
             q_key: QKey(7),
@@ -77,16 +76,9 @@ impl End {
             av: peer.av,
             ..QpAttr::default()
         };
-        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-        let steps = match self.qp.ty() {
-            QpType::Rc => [M::ACCESS_FLAGS, rtr, rts],
-            _ => [M::QKEY, M::empty(), M::empty()],
-        };
-        let more = [M::PKEY_INDEX | M::PORT, M::empty(), M::SQ_PSN];
-        for (index, state) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().enumerate() {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..attr.clone() };
-            self.qp.modify(&attr, M::STATE | steps[index] | more[index]).expect("permitted");
+            self.qp.modify(&attr, QpAttrMask::required(self.qp.ty(), state)).expect("permitted");
         }
     }
 
@@ -94,7 +86,8 @@ impl End {
     fn post(&self, peer: &Self) -> usize {
         let datagrams = self.qp.ty() == QpType::Ud;
         let length = if datagrams { DATAGRAM } else { MESSAGE };
-        let ud = datagrams.then(|| UdDest { av: peer.av, remote_qpn: peer.qp.qpn(), remote_qkey: QKey(7) });
+        let dest = datagrams
+            .then(|| Dest::Ud(UdDest { av: peer.av, remote_qpn: peer.qp.qpn(), remote_qkey: QKey(7) }));
         let (remote_addr, r_key) = (peer.buffer.addr(), peer.buffer.rkey());
         let ops = [
             (WrOp::Send, length),
@@ -108,7 +101,7 @@ impl End {
             let inline = if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
             let sg_list = [self.buffer.sge(0, *length)];
             self.qp
-                .post_send(&SendWr { wr_id: 0, op: *op, sg_list: &sg_list, flags: inline, ud })
+                .post_send(&SendWr { wr_id: 0, op: *op, sg_list: &sg_list, flags: inline, dest })
                 .expect("room");
         }
         ops.len()

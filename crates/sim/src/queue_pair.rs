@@ -71,7 +71,7 @@ impl QueuePair {
         };
         let mut qp = Qp::new(config)?;
         connect(&mut qp, ty, attributes)?;
-        let srq = if sizes.srq { Some(RecvQueue::new(sizes.depth, 2)?) } else { None };
+        let srq = if sizes.srq { Some(RecvQueue::new(sizes.depth, 2, config.pd)?) } else { None };
         Ok(Self { qp, srq, memory })
     }
 
@@ -100,7 +100,6 @@ pub(crate) fn memory(pd: u32, qpn: Qpn, local: &[u8], remote: &[u8], keys: &[u32
 
 /// Takes a queue pair from RESET to RTS.
 fn connect(qp: &mut Qp, ty: QpType, attributes: &Attributes) -> Result<(), VerbsError> {
-    use QpAttrMask as M;
     let Attributes { mtu, sq_psn, rq_psn, rd_atomic, timeout, min_rnr_timer, peer: (dgid, dest_qp) } =
         *attributes;
     let attr = QpAttr {
@@ -124,21 +123,8 @@ fn connect(qp: &mut Qp, ty: QpType, attributes: &Attributes) -> Result<(), Verbs
         rnr_retry: 7,
         ..QpAttr::default()
     };
-    let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let masks = match ty {
-        QpType::Rc => [
-            M::ACCESS_FLAGS,
-            path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-            M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-        ],
-        QpType::Uc => [M::ACCESS_FLAGS, path, M::SQ_PSN],
-        QpType::Ud | QpType::Gsi => [M::QKEY, M::empty(), M::SQ_PSN],
-    };
-    let [init, rtr, rts] = masks;
-    for (state, mask) in
-        [(QpState::Init, init | M::PKEY_INDEX | M::PORT), (QpState::Rtr, rtr), (QpState::Rts, rts)]
-    {
-        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE)?;
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, QpAttrMask::required(ty, state))?;
     }
     Ok(())
 }

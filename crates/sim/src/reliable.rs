@@ -125,7 +125,7 @@ impl Reliable {
         flags.set(SendFlags::SOLICITED, op.solicited);
         flags.set(SendFlags::FENCE, op.fence);
         flags.set(SendFlags::INLINE, op.inline);
-        let wr = SendWr { wr_id: self.posted as u64, op: op.wr_op(), sg_list: &sges, flags, ud: None };
+        let wr = SendWr { wr_id: self.posted as u64, op: op.wr_op(), sg_list: &sges, flags, dest: None };
         let was_idle = queue.qp.is_send_idle();
         match queue.post_send(&wr) {
             Ok(()) => {}

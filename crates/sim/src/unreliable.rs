@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use transport::{
-    AddressVector, GRH_LEN, PathMtu, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcOpcode,
+    AddressVector, Dest, GRH_LEN, PathMtu, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcOpcode,
     WcStatus, WrOp,
 };
 use wire::{Gid, Psn, Qpn};
@@ -214,10 +214,10 @@ impl Unreliable {
         let sge =
             Sge { addr: LOCAL_BASE + message.local as u64, length: message.len as u32, lkey: LOCAL_KEY };
         let (dgid, remote_qpn) = paths[message.to];
-        let dest =
+        let to =
             UdDest { av: AddressVector { dgid, ..AddressVector::default() }, remote_qpn, remote_qkey: Q_KEY };
-        let ud = queue.qp.ty().is_datagram().then_some(dest);
-        let wr = SendWr { wr_id: self.posted as u64, op, sg_list: &[sge], flags: SendFlags::SIGNALED, ud };
+        let dest = queue.qp.ty().is_datagram().then_some(Dest::Ud(to));
+        let wr = SendWr { wr_id: self.posted as u64, op, sg_list: &[sge], flags: SendFlags::SIGNALED, dest };
         match queue.post_send(&wr) {
             Ok(()) => self.posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),

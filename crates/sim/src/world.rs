@@ -365,7 +365,7 @@ impl<'w> World<'w> {
                         App::Unreliable(app) => app.on_send_wc(&wc)?,
                     }
                 }
-                QpEvent::RecvWc { wc, solicited } => {
+                QpEvent::RecvWc { wc, solicited, .. } => {
                     self.fabric.tell(self.now, node, What::Completed { wc, is_receive: true });
                     self.on_recv_wc(at, &wc, solicited)?;
                 }
@@ -377,6 +377,7 @@ impl<'w> World<'w> {
                         && matches!(app, App::Reliable(app) if app.expects_last_wqe(queue));
                     ensure!(is_expected, State, "QP {qpn:#x} raises {kind:?}");
                 }
+                QpEvent::XrcLimitReached(_) => ensure!(false, State, "there is no XRC"),
             }
             let endpoint = &mut self.endpoints[at];
             endpoint.next_turn_ns = endpoint.next_turn_ns.min(self.now + 50);

@@ -10,9 +10,9 @@ use std::net::Ipv4Addr;
 use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 use transport::{
-    Access, AddressVector, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, WcStatus,
-    WrOp,
+    Access, AddressVector, Dest, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask,
+    QpCap, QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge,
+    SrqTable, UdDest, WcStatus, WrOp,
 };
 use wire::{Gid, Packet, Psn, QKey, Qpn};
 
@@ -20,6 +20,7 @@ use wire::{Gid, Packet, Psn, QKey, Qpn};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const DEPTH: u32 = 16;
+const SRQN: u32 = 0x12_3456;
 /// Longer than a path MTU and not a multiple of it.
 const MESSAGE: u32 = 5000;
 
@@ -28,7 +29,21 @@ struct End {
     memory: SimMemory,
     from: PacketSource,
     reorder: ReorderBuffer,
+    /// XRC: the only one in reach.
+    srq: Option<RecvQueue>,
     completions: u64,
+}
+
+struct OneSrq<'a>(Option<&'a mut RecvQueue>);
+
+impl SrqTable for OneSrq<'_> {
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        None
+    }
+
+    fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
+        self.0.as_deref_mut().filter(|_| srqn == SRQN)
+    }
 }
 
 struct Link {
@@ -54,7 +69,6 @@ fn ud_dest(index: usize) -> UdDest {
 }
 
 fn end(ty: QpType, index: usize) -> End {
-    use QpAttrMask as M;
     let cap = QpCap {
         max_send_wr: DEPTH,
         max_recv_wr: DEPTH,
@@ -91,34 +105,23 @@ fn end(ty: QpType, index: usize) -> End {
         rnr_retry: 7,
         ..QpAttr::default()
     };
-    let (init, to_rtr, to_rts) = match ty {
-        QpType::Rc => (
-            M::ACCESS_FLAGS,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-        ),
-        QpType::Uc => (M::ACCESS_FLAGS, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::empty()),
-        QpType::Ud | QpType::Gsi => (M::QKEY, M::empty(), M::empty()),
-    };
-    let steps = [
-        (QpState::Init, init | M::PKEY_INDEX | M::PORT),
-        (QpState::Rtr, to_rtr),
-        (QpState::Rts, to_rts | M::SQ_PSN),
-    ];
     let mut qp = Qp::new(config).expect("within limits");
-    for (state, mask) in steps {
-        qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let attr = QpAttr { state, ..attr.clone() };
+        qp.modify(Instant::ZERO, &attr, QpAttrMask::required(ty, state)).expect("permitted");
     }
     let region = || RefCell::new(vec![0x5a; 4 * MESSAGE as usize]);
     let memory =
         SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(BTreeSet::new()) };
     let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
-    End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), completions: 0 }
+    let srq = (ty == QpType::XrcTgt).then(|| RecvQueue::new(DEPTH, 2, pd).expect("within limits"));
+    End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), srq, completions: 0 }
 }
 
 impl Link {
     fn new(ty: QpType, loss_every: u64) -> Self {
-        let ends = [end(ty, 0), end(ty, 1)];
+        let peer = if ty == QpType::XrcIni { QpType::XrcTgt } else { ty };
+        let ends = [end(ty, 0), end(peer, 1)];
         Self { ends, now: Instant::ZERO, packets: 0, loss_every, buf: [0; MAX_PACKET + 4] }
     }
 
@@ -135,17 +138,26 @@ impl Link {
             (WrOp::FetchAdd { remote_addr, r_key, add: 1 }, 8),
         ];
         for (index, end) in self.ends.iter_mut().enumerate() {
-            let (ops, ud) = match end.qp.ty() {
+            let ty = end.qp.ty();
+            let (ops, dest) = match ty {
                 QpType::Rc => (&all[..], None),
                 QpType::Uc => (&all[..4], None),
-                QpType::Ud | QpType::Gsi => (&all[..2], Some(ud_dest(1 - index))),
+                QpType::Ud | QpType::Gsi => (&all[..2], Some(Dest::Ud(ud_dest(1 - index)))),
+                QpType::XrcIni => (&all[..], Some(Dest::Srq(SRQN))),
+                QpType::XrcTgt => (&all[..0], None),
             };
-            while end.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &sges(2 * MESSAGE) }).is_ok() {}
-            for (op, length) in ops {
-                let length = if ud.is_some() { (*length).min(1024) } else { *length };
+            let receive = RecvWr { wr_id: 0, sg_list: &sges(2 * MESSAGE) };
+            while end
+                .srq
+                .as_mut()
+                .map_or_else(|| end.qp.post_recv(&receive), |srq| srq.post(&receive))
+                .is_ok()
+            {}
+            for &(op, length) in ops {
+                let length = if ty.is_datagram() { length.min(1024) } else { length };
                 let inline =
                     if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
-                let wr = SendWr { wr_id: 0, op: *op, sg_list: &sges(length), flags: inline, ud };
+                let wr = SendWr { wr_id: 0, op, sg_list: &sges(length), flags: inline, dest };
                 end.qp.post_send(&wr, &end.memory).expect("there is room");
             }
         }
@@ -182,7 +194,7 @@ impl Link {
                     &packet,
                     &receiver.from,
                     &receiver.memory,
-                    None,
+                    OneSrq(receiver.srq.as_mut()),
                     &mut receiver.reorder,
                 );
                 receiver.qp.end_of_batch(self.now);
@@ -211,9 +223,15 @@ fn traffic_allocates_nothing() {
     let region = Region::new(ALLOCATOR);
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(region.change().allocations, 1, "allocations are counted");
-    for (ty, loss_every) in
-        [(QpType::Rc, u64::MAX), (QpType::Rc, 29), (QpType::Uc, u64::MAX), (QpType::Uc, 29), (QpType::Ud, 29)]
-    {
+    for (ty, loss_every) in [
+        (QpType::Rc, u64::MAX),
+        (QpType::Rc, 29),
+        (QpType::Uc, u64::MAX),
+        (QpType::Uc, 29),
+        (QpType::Ud, 29),
+        (QpType::XrcIni, u64::MAX),
+        (QpType::XrcIni, 29),
+    ] {
         let mut link = Link::new(ty, loss_every);
         let region = Region::new(ALLOCATOR);
         for _ in 0..100 {
@@ -225,6 +243,6 @@ fn traffic_allocates_nothing() {
         assert!(completions > Some(150), "{ty:?}: {completions:?}");
         let counters = link.ends[0].qp.counters();
         let repeated = counters.duplicate_request + counters.completer_retry_err;
-        assert!(ty != QpType::Rc || loss_every == u64::MAX || repeated > 0, "nothing was sent again");
+        assert!(!ty.is_reliable() || loss_every == u64::MAX || repeated > 0, "nothing was sent again");
     }
 }

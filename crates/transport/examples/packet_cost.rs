@@ -129,7 +129,7 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
         let t0 = Clock::now();
         for i in 0..BATCH {
             let flags = if i == BATCH - 1 { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let wr = SendWr { wr_id: i as u64, op, sg_list: &sge, flags, ud: None };
+            let wr = SendWr { wr_id: i as u64, op, sg_list: &sge, flags, dest: None };
             a.post_send(&wr, &region).expect("there is room");
         }
         let t1 = Clock::now();

@@ -1,7 +1,7 @@
 //! Queue pair attributes and their masks, with the values of the verbs interface.
 
 use bitflags::bitflags;
-use wire::{Psn, QKey, Qpn};
+use wire::{Opcode, Psn, QKey, Qpn, Service};
 
 use crate::memory::{Access, PdId};
 use crate::wr::AddressVector;
@@ -30,6 +30,10 @@ pub enum QpType {
     Ud,
     /// The general service interface: queue pair 1, a UD queue pair with the well-known Q_Key.
     Gsi,
+    /// The sending end of an extended reliable connection (IBA Annex A14): RC without the receiving half.
+    XrcIni,
+    /// The receiving end of one: RC without the sending half. Every request names the shared receive queue it is for.
+    XrcTgt,
 }
 
 impl QpType {
@@ -38,6 +42,36 @@ impl QpType {
     #[inline]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
+    }
+
+    /// Whether requests are acknowledged.
+    #[must_use]
+    #[inline]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
+    }
+
+    /// The service that its packets belong to.
+    #[must_use]
+    #[inline]
+    pub const fn service(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+            Self::Ud | Self::Gsi => Service::Ud,
+            Self::XrcIni | Self::XrcTgt => Service::Xrc,
+        }
+    }
+
+    /// The opcode that means in this connected service what `rc` means on RC: the top three bits are the service's.
+    #[inline]
+    pub(crate) const fn opcode(self, rc: Opcode) -> Opcode {
+        let service = match self {
+            Self::Uc => 0x20,
+            Self::XrcIni | Self::XrcTgt => 0xa0,
+            Self::Rc | Self::Ud | Self::Gsi => 0,
+        };
+        Opcode(rc.0 | service)
     }
 }
 
@@ -132,12 +166,12 @@ pub struct QpConfig {
     pub cap: QpCap,
     /// Every send makes a completion.
     pub sq_sig_all: bool,
-    /// Receives come from a shared receive queue, which is passed to every call that may need it.
+    /// Receives come from a shared receive queue, which is within reach of every call that may need it ([`SrqTable`](crate::SrqTable)).
     pub srq: bool,
     /// The largest path MTU that the port carries.
     pub max_path_mtu: PathMtu,
     /// A long WRITE without immediate leaves as WRITE Only packets with consecutive addresses instead of First, Middle
-    /// and Last (RC). All packets are then equal, and a port that sends bursts of equal packets need not break them at
+    /// and Last (RC, XRC). All packets are then equal, and a port that sends bursts of equal packets need not break them at
     /// every First. The responder finds the same bytes in its memory and the same PSNs.
     pub equal_writes: bool,
 }

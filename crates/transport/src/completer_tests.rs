@@ -235,7 +235,7 @@ fn a_final_nak_ends_the_request_that_it_names() {
             .iter()
             .map(|event| match event {
                 QpEvent::SendWc(wc) | QpEvent::RecvWc { wc, .. } => (wc.wr_id, wc.status),
-                QpEvent::Async(kind) => panic!("{kind:?}"),
+                other => panic!("{other:?}"),
             })
             .collect();
         let flush = WcStatus::WrFlushErr;

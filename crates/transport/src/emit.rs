@@ -1,8 +1,10 @@
 //! Writing packets: headers at the front of a transmit buffer, payload straight behind them, pad at the end.
 
-use wire::{Aeth, Bth, Msn, Opcode, PKey, Psn, Qpn, Syndrome};
+use wire::{Aeth, Bth, Msn, Opcode, PKey, Psn, Syndrome};
 
 use crate::attr::MAX_PACKET;
+#[cfg(doc)]
+use crate::attr::QpType;
 use crate::endpoint::Endpoint;
 use crate::wr::{UdDest, WrOp};
 
@@ -69,16 +71,17 @@ pub(crate) fn psn_of(position: u64) -> Psn {
 pub(crate) fn acknowledge(buf: &mut Buffer, ep: &Endpoint, syndrome: Syndrome, psn: Psn, msn: Msn) -> usize {
     let mut packet = Emitter::new(buf);
     Aeth { syndrome, msn }.emit(packet.header());
-    packet.finish(response_bth(Opcode::RC_ACKNOWLEDGE, ep.attr.dest_qp, psn))
+    packet.finish(response_bth(Opcode::RC_ACKNOWLEDGE, ep, psn))
 }
 
-/// The BTH of a response: no AckReq, no SE.
+/// The BTH of a response, by its opcode on RC: no AckReq, no SE.
 #[inline]
-pub(crate) fn response_bth(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Bth {
+pub(crate) fn response_bth(rc: Opcode, ep: &Endpoint, psn: Psn) -> Bth {
+    let (opcode, dest_qp) = (ep.ty.opcode(rc), ep.attr.dest_qp);
     Bth { opcode, dest_qp, psn, p_key: PKey::DEFAULT, ..Bth::default() }
 }
 
-/// The opcode of a packet of a SEND or WRITE, as on RC; UC has the same with 0x20 added.
+/// The opcode of a packet of a SEND or WRITE, as on RC; see [`QpType::opcode`].
 #[inline]
 pub(crate) fn rc_opcode(op: &WrOp, starts: bool, ends: bool) -> Opcode {
     match (op, starts, ends) {

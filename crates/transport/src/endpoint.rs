@@ -30,7 +30,8 @@ const SRQ_EVENTS: u32 = 1024;
 
 impl Endpoint {
     pub(crate) fn new(config: &QpConfig) -> Self {
-        let recv = if config.srq { SRQ_EVENTS } else { config.cap.max_recv_wr };
+        let recv =
+            if config.srq || config.ty == QpType::XrcTgt { SRQ_EVENTS } else { config.cap.max_recv_wr };
         Self {
             qpn: config.qpn,
             ty: config.ty,
@@ -46,9 +47,9 @@ impl Endpoint {
     }
 
     /// Completes a receive work request with an error; that counts as solicited.
-    pub(crate) fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
+    pub(crate) fn fail_recv(&mut self, srqn: Option<u32>, wr_id: u64, status: WcStatus) {
         let qp_num = self.qpn.value();
         let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
-        self.events.push_recv(wc, true);
+        self.events.push_recv(srqn, wc, true);
     }
 }

@@ -10,6 +10,8 @@ pub enum QpEvent {
     SendWc(Wc),
     /// A completion for the receive CQ.
     RecvWc {
+        /// XRC: the shared receive queue whose CQ it is for.
+        srqn: Option<u32>,
         /// The completion.
         wc: Wc,
         /// Whether it fires a CQ that is armed for solicited completions only.
@@ -17,6 +19,8 @@ pub enum QpEvent {
     },
     /// An asynchronous event. `SrqLimitReached` belongs to the shared receive queue, every other kind to the queue pair.
     Async(AsyncEventKind),
+    /// `SrqLimitReached` of the XRC shared receive queue with this number.
+    XrcLimitReached(u32),
 }
 
 /// `ibv_event_type`.
@@ -79,8 +83,8 @@ impl Events {
     }
 
     #[inline]
-    pub(crate) fn push_recv(&mut self, wc: Wc, solicited: bool) {
-        if self.ring.push(QpEvent::RecvWc { wc, solicited }) {
+    pub(crate) fn push_recv(&mut self, srqn: Option<u32>, wc: Wc, solicited: bool) {
+        if self.ring.push(QpEvent::RecvWc { srqn, wc, solicited }) {
             self.recv += 1;
         } else {
             debug_assert!(false, "a receive completion without a slot");
@@ -95,7 +99,17 @@ impl Events {
 
     /// Queues an asynchronous event; when nobody takes them, later ones are lost.
     pub(crate) fn push_async(&mut self, kind: AsyncEventKind) {
-        if self.asynchronous < ASYNC_ROOM && self.ring.push(QpEvent::Async(kind)) {
+        self.push_rare(QpEvent::Async(kind));
+    }
+
+    /// Queues the limit event of a shared receive queue.
+    pub(crate) fn push_limit(&mut self, srqn: Option<u32>) {
+        let own = QpEvent::Async(AsyncEventKind::SrqLimitReached);
+        self.push_rare(srqn.map_or(own, QpEvent::XrcLimitReached));
+    }
+
+    fn push_rare(&mut self, event: QpEvent) {
+        if self.asynchronous < ASYNC_ROOM && self.ring.push(event) {
             self.asynchronous += 1;
         }
     }
@@ -106,7 +120,7 @@ impl Events {
         match event {
             QpEvent::SendWc(_) => self.send -= 1,
             QpEvent::RecvWc { .. } => self.recv -= 1,
-            QpEvent::Async(_) => self.asynchronous -= 1,
+            QpEvent::Async(_) | QpEvent::XrcLimitReached(_) => self.asynchronous -= 1,
         }
         Some(event)
     }

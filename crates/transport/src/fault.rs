@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     RecvWqeProtection,
     /// The key of a SEND with Invalidate cannot be invalidated.
     Invalidate,
+    /// There is no such XRC shared receive queue, or it is of another XRC domain.
+    XrcSrq,
 }
 
 /// What a fault is answered with.
@@ -82,7 +84,7 @@ const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
 const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
 
 #[rustfmt::skip]
-static ROWS: [Row; 12] = [
+static ROWS: [Row; 13] = [
     transient(Fault::PsnAhead,              NakKind::Nak(NakCode::PsnSequenceError), DropReason::OutOfSequence),
     transient(Fault::NoReceiveWqe,          NakKind::Rnr, DropReason::NoReceive),
     transient(Fault::DuplicateUnanswerable, NakKind::Silence, DropReason::Duplicate),
@@ -95,6 +97,7 @@ static ROWS: [Row; 12] = [
     fatal(Fault::RemoteAccess,      NakKind::Nak(NakCode::RemoteAccessError),        WcStatus::LocAccessErr, ACCESS, DropReason::AccessFault),
     fatal(Fault::RecvWqeProtection, NakKind::Nak(NakCode::RemoteOperationalError),   WcStatus::LocProtErr,   None, DropReason::AccessFault),
     fatal(Fault::Invalidate,        NakKind::Silence,                           WcStatus::RemInvReqErr, None, DropReason::AccessFault),
+    fatal(Fault::XrcSrq,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::NoSuchSrq),
 ];
 
 impl Fault {

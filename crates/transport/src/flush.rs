@@ -30,8 +30,8 @@ impl Responder {
         self.check_answerable(packet.payload().is_empty())?;
         let Reth { va, r_key, dma_len } = reth;
         let checked = match feth.selectivity {
-            Feth::RANGE => mem.check_remote(ep.pd, ep.qpn, r_key, va, u64::from(dma_len), need),
-            Feth::WHOLE_MR => mem.check_remote_key(ep.pd, ep.qpn, r_key, need),
+            Feth::RANGE => mem.check_remote(self.pd, ep.qpn, r_key, va, u64::from(dma_len), need),
+            Feth::WHOLE_MR => mem.check_remote_key(self.pd, ep.qpn, r_key, need),
             _ => return Err(Fault::Opcode),
         };
         checked.map_err(Fault::from_access)?;
@@ -55,7 +55,7 @@ impl Responder {
         if !reth.va.is_multiple_of(u64::from(WORD)) {
             return Err(Fault::Misaligned);
         }
-        mem.write_remote(ep.pd, ep.qpn, reth.r_key, reth.va, payload).map_err(Fault::from_access)?;
+        mem.write_remote(self.pd, ep.qpn, reth.r_key, reth.va, payload).map_err(Fault::from_access)?;
         ep.counters.rcvd_bytes += u64::from(WORD);
         self.push_answer(1, Answer::Done);
         Ok(())

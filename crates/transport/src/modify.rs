@@ -17,6 +17,7 @@ impl Qp {
     /// # Errors
     /// `Invalid` when the transition does not exist, an attribute is missing or extra, or a value is out of range.
     pub fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        let mask = mask.heeded(self.ep.ty);
         let from = self.ep.attr.state;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
         let row = transition(self.ep.ty, from, to).ok_or(VerbsError::Invalid)?;

@@ -11,7 +11,7 @@ use crate::error::VerbsError;
 use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
-use crate::recv_queue::RecvQueue;
+use crate::recv_queue::{RecvQueue, SrqTable};
 use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step};
 use crate::responder::Responder;
@@ -44,9 +44,9 @@ impl Qp {
     /// `Invalid` when a size is above what the device has.
     pub fn new(config: QpConfig) -> Result<Self, VerbsError> {
         let rq = if config.srq {
-            RecvQueue::new(0, 0)?
+            RecvQueue::new(0, 0, config.pd)?
         } else {
-            RecvQueue::new(config.cap.max_recv_wr, config.cap.max_recv_sge)?
+            RecvQueue::new(config.cap.max_recv_wr, config.cap.max_recv_sge, config.pd)?
         };
         Ok(Self {
             requester: Requester::new(&config)?,
@@ -74,10 +74,10 @@ impl Qp {
     ///
     /// # Errors
     /// `NoMem` when the queue is full (completions that were not taken count), `Invalid` for too many elements, in RESET,
-    /// or when the queue pair uses a shared receive queue.
+    /// or when receives come from a shared receive queue or there are none.
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        if self.ep.attr.state == QpState::Reset || self.ep.srq {
+        if self.ep.attr.state == QpState::Reset || self.ep.srq || self.ep.ty.service() == Service::Xrc {
             return Err(VerbsError::Invalid);
         }
         let taken = self.ep.events.recv + u32::from(self.responder.holds_wqe);
@@ -85,14 +85,14 @@ impl Qp {
             return Err(VerbsError::NoMem);
         }
         if self.ep.attr.state == QpState::Err {
-            self.ep.fail_recv(wr.wr_id, WcStatus::WrFlushErr);
+            self.ep.fail_recv(None, wr.wr_id, WcStatus::WrFlushErr);
             return Ok(());
         }
         self.rq.post(wr)
     }
 
-    /// One packet, ICRC already verified, addressed to this queue pair. `srq` is its shared receive queue, if it has one;
-    /// `reorder` is always the same buffer, that of the device.
+    /// One packet, ICRC already verified, addressed to this queue pair. `srqs` has its shared receive queue, if it uses
+    /// one; `reorder` is always the same buffer, that of the device.
     ///
     /// # Errors
     /// The packet had no effect but what the protocol answers to such a packet; the reason is for counting.
@@ -103,20 +103,20 @@ impl Qp {
         packet: &Packet<'_>,
         from: &PacketSource,
         mem: &impl Memory,
-        srq: Option<&mut RecvQueue>,
+        mut srqs: impl SrqTable,
         reorder: &mut ReorderBuffer,
     ) -> Result<(), DropReason> {
         let row = packet.row();
         let ep = &mut self.ep;
-        let service = match ep.ty {
-            QpType::Rc => Service::Rc,
-            QpType::Uc => Service::Uc,
-            QpType::Ud | QpType::Gsi => Service::Ud,
+        let is_response = row.is_response();
+        let wrong_end = match ep.ty {
+            QpType::XrcIni => !is_response,
+            QpType::XrcTgt => is_response,
+            _ => false,
         };
-        if row.service != service {
+        if row.service != ep.ty.service() || wrong_end {
             return Err(DropReason::WrongService);
         }
-        let is_response = row.is_response();
         let accepted = match ep.attr.state {
             QpState::Rts | QpState::Sqd => true,
             QpState::Rtr | QpState::Sqe => !is_response,
@@ -141,23 +141,24 @@ impl Qp {
             self.established = true;
             ep.events.push_async(AsyncEventKind::CommEst);
         }
-        let rq = srq.filter(|_| ep.srq).unwrap_or(&mut self.rq);
-        match ep.ty {
-            QpType::Rc => match self.responder.handle_request(now, packet, mem, rq, reorder, ep) {
-                Ok(result) => result,
-                Err(fault) => {
-                    self.on_fault(fault, self.responder.expected);
-                    Err(fault.row().reason)
-                }
-            },
-            QpType::Uc => self.responder.handle_unreliable(packet, mem, rq, ep),
+        let rq = srqs.own().filter(|_| ep.srq).unwrap_or(&mut self.rq);
+        let result = match ep.ty {
+            QpType::Rc => self.responder.handle_request(now, packet, mem, &mut Some(rq), reorder, ep),
+            QpType::XrcIni | QpType::XrcTgt => {
+                self.responder.handle_request(now, packet, mem, &mut srqs, reorder, ep)
+            }
+            QpType::Uc => Ok(self.responder.handle_unreliable(packet, mem, &mut Some(rq), ep)),
             QpType::Ud | QpType::Gsi => {
                 if ud::receive(packet, from, mem, rq, ep)? == Received::Fatal {
                     self.enter_err();
                 }
-                Ok(())
+                Ok(Ok(()))
             }
-        }
+        };
+        result.unwrap_or_else(|fault| {
+            self.on_fault(fault, self.responder.expected);
+            Err(fault.row().reason)
+        })
     }
 
     /// The packets that arrived together are all handled: a coalesced ACK becomes due.
@@ -367,7 +368,7 @@ impl Qp {
     #[inline]
     fn after(&mut self, step: Step) {
         match step {
-            Step::Fatal if self.ep.ty == QpType::Rc => {
+            Step::Fatal if self.ep.ty.is_reliable() => {
                 self.responder.silence();
                 self.enter_err();
             }
@@ -421,7 +422,7 @@ impl Qp {
         self.requester.flush(&mut self.ep);
         self.responder.fail_wqe(WcStatus::WrFlushErr, &mut self.ep);
         while let Some(wr_id) = self.rq.take_id() {
-            self.ep.fail_recv(wr_id, WcStatus::WrFlushErr);
+            self.ep.fail_recv(None, wr_id, WcStatus::WrFlushErr);
         }
         if self.ep.srq {
             self.ep.events.push_async(AsyncEventKind::QpLastWqeReached);
@@ -432,3 +433,6 @@ impl Qp {
 #[cfg(test)]
 #[path = "qp_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "xrc_tests.rs"]
+mod xrc_tests;

@@ -3,11 +3,11 @@
 use wire::{DropReason, Opcode, QKey, Qpn};
 
 use crate::testing::{
-    Bench, LKEY, LOCAL, PEER_QPN, Pkt, QPN, REMOTE, RKEY, RQ_PSN, attr, config, mask, read, text, write,
+    Bench, LKEY, LOCAL, PEER_QPN, Pkt, QPN, REMOTE, RKEY, RQ_PSN, attr, config, read, text, write,
 };
 use crate::{
-    AddressVector, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpEvent, QpState, QpType, RecvWr, SendFlags,
-    SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    AddressVector, Dest, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpEvent, QpState, QpType, RecvWr,
+    SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
 };
 
 const NONE: [&str; 0] = [];
@@ -27,7 +27,8 @@ fn dest(q_key: u32) -> UdDest {
 
 fn post_ud(b: &mut Bench, wr_id: u64, op: WrOp, len: u32, q_key: u32) -> Result<(), VerbsError> {
     let sge = [Sge { addr: LOCAL, length: len, lkey: LKEY }];
-    let wr = SendWr { wr_id, op, sg_list: &sge, flags: SendFlags::SIGNALED, ud: Some(dest(q_key)) };
+    let wr =
+        SendWr { wr_id, op, sg_list: &sge, flags: SendFlags::SIGNALED, dest: Some(Dest::Ud(dest(q_key))) };
     b.qp.post_send(&wr, &b.mem)
 }
 
@@ -56,7 +57,7 @@ fn values_out_of_range_are_refused_and_change_nothing() {
         let mut refused = 0;
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let step = QpAttr { state, ..bad.clone() };
-            if qp.modify(Instant::ZERO, &step, mask(QpType::Rc, state)).is_err() {
+            if qp.modify(Instant::ZERO, &step, QpAttrMask::required(QpType::Rc, state)).is_err() {
                 refused += 1;
                 break;
             }
@@ -104,7 +105,7 @@ fn err_flushes_in_order_and_what_is_posted_later() {
         .events()
         .into_iter()
         .map(|event| match event {
-            QpEvent::SendWc(wc) | QpEvent::RecvWc { wc, solicited: true } => {
+            QpEvent::SendWc(wc) | QpEvent::RecvWc { wc, solicited: true, .. } => {
                 assert_eq!(wc.status, WcStatus::WrFlushErr);
                 wc.wr_id
             }
@@ -147,7 +148,7 @@ fn reset_drops_everything_without_completions() {
     assert_eq!(b.sent(), NONE);
     assert_eq!((b.qp.poll_timeout(), b.qp.state()), (None, QpState::Reset));
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        b.qp.modify(b.now, &QpAttr { state, ..attr() }, mask(QpType::Rc, state)).unwrap();
+        b.qp.modify(b.now, &QpAttr { state, ..attr() }, QpAttrMask::required(QpType::Rc, state)).unwrap();
     }
     b.post(3, WrOp::Send, 8);
     assert_eq!(b.sent(), ["SEND Only 500 AckReq [8]"]);
@@ -237,7 +238,7 @@ fn a_datagram_arrives_behind_the_grh_area() {
         wc_flags: Wc::GRH | Wc::WITH_IMM,
         ..Wc::default()
     };
-    assert_eq!(b.events(), [QpEvent::RecvWc { wc: expected, solicited: true }]);
+    assert_eq!(b.events(), [QpEvent::RecvWc { srqn: None, wc: expected, solicited: true }]);
     let area = b.mem.local_at(LOCAL, 48);
     // IHL 5, length 20 + 8 + 12 + 8 + 4 + 8 + 4 = 64
     assert_eq!(area[20..24], [0x45, 0, 0, 64]);
@@ -272,7 +273,8 @@ fn the_gsi_queue_pair_has_its_own_q_key() {
 fn a_local_error_on_ud_stops_only_the_send_queue() {
     let mut b = ud();
     let sge = [Sge { addr: LOCAL, length: 8, lkey: wire::Lkey(3) }];
-    let wr = SendWr { wr_id: 1, op: WrOp::Send, sg_list: &sge, flags: SendFlags::empty(), ud: Some(dest(1)) };
+    let dest = Some(Dest::Ud(dest(1)));
+    let wr = SendWr { wr_id: 1, op: WrOp::Send, sg_list: &sge, flags: SendFlags::empty(), dest };
     b.qp.post_send(&wr, &b.mem).unwrap();
     post_ud(&mut b, 2, WrOp::Send, 8, 1).unwrap();
     assert_eq!(b.sent(), NONE);

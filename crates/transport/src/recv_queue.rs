@@ -14,6 +14,7 @@ pub struct RecvQueue {
     sges: Box<[Sge]>,
     max_wr: u32,
     max_sge: u32,
+    pd: PdId,
     head: u32,
     tail: u32,
     /// Armed while not 0.
@@ -21,11 +22,11 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// An empty queue of `max_wr` work requests with up to `max_sge` elements each.
+    /// An empty queue of `max_wr` work requests with up to `max_sge` elements each, whose keys are of the domain `pd`.
     ///
     /// # Errors
     /// `Invalid` when a size is above what the device has.
-    pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, VerbsError> {
+    pub fn new(max_wr: u32, max_sge: u32, pd: PdId) -> Result<Self, VerbsError> {
         if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
             return Err(VerbsError::Invalid);
         }
@@ -36,6 +37,7 @@ impl RecvQueue {
             sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
             max_wr,
             max_sge,
+            pd,
             head: 0,
             tail: 0,
             limit: 0,
@@ -107,6 +109,13 @@ impl RecvQueue {
         self.max_sge
     }
 
+    /// Its protection domain.
+    #[must_use]
+    #[inline]
+    pub fn pd(&self) -> PdId {
+        self.pd
+    }
+
     /// Bytes that the next work request has room for; `None` when there is no work request.
     #[must_use]
     pub fn next_room(&self) -> Option<u64> {
@@ -122,6 +131,7 @@ impl RecvQueue {
         let sges = self.front_sges();
         into.sges[..sges.len()].copy_from_slice(sges);
         into.num_sge = sges.len() as u8;
+        into.pd = self.pd;
         into.room = sges.iter().map(|sge| u64::from(sge.length)).sum();
         into.wr_id = self.wr_ids[self.slot(self.head)];
         self.head = self.head.wrapping_add(1);
@@ -159,6 +169,27 @@ impl RecvQueue {
     }
 }
 
+/// The shared receive queues within reach of a queue pair.
+pub trait SrqTable {
+    /// The one that its receives come from, if it was made with one.
+    fn own(&mut self) -> Option<&mut RecvQueue>;
+
+    /// XRC: the one with this number, if it is of the same XRC domain.
+    fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue>;
+}
+
+/// At most one, and none for XRC.
+impl SrqTable for Option<&mut RecvQueue> {
+    #[inline]
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        self.as_deref_mut()
+    }
+
+    fn xrc(&mut self, _srqn: u32) -> Option<&mut RecvQueue> {
+        None
+    }
+}
+
 /// What taking a work request caused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Taken {
@@ -172,25 +203,20 @@ pub(crate) struct RecvWqe {
     pub(crate) wr_id: u64,
     /// Bytes that fit.
     pub(crate) room: u64,
+    pd: PdId,
     num_sge: u8,
     sges: [Sge; MAX_SGE],
 }
 
 impl RecvWqe {
     pub(crate) fn new() -> Self {
-        Self { wr_id: 0, room: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+        Self { wr_id: 0, room: 0, pd: PdId(0), num_sge: 0, sges: [Sge::default(); MAX_SGE] }
     }
 
     /// Copies `src` to the buffer, `offset` bytes from its start.
     #[inline]
-    pub(crate) fn write(
-        &self,
-        mem: &impl Memory,
-        pd: PdId,
-        offset: u64,
-        src: &[u8],
-    ) -> Result<(), AccessFault> {
-        scatter(mem, pd, &self.sges[..usize::from(self.num_sge)], offset, src)
+    pub(crate) fn write(&self, mem: &impl Memory, offset: u64, src: &[u8]) -> Result<(), AccessFault> {
+        scatter(mem, self.pd, &self.sges[..usize::from(self.num_sge)], offset, src)
     }
 }
 
@@ -263,7 +289,7 @@ mod tests {
 
     #[test]
     fn work_requests_come_out_in_order_and_the_queue_is_bounded() {
-        let mut queue = RecvQueue::new(3, 2).unwrap();
+        let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
         let mut wqe = RecvWqe::new();
         for round in 0..10 {
             for i in 0..3 {
@@ -281,14 +307,14 @@ mod tests {
 
     #[test]
     fn too_many_elements_are_refused() {
-        let mut queue = RecvQueue::new(1, 1).unwrap();
+        let mut queue = RecvQueue::new(1, 1, PdId(1)).unwrap();
         assert_eq!(post(&mut queue, 1), Err(VerbsError::Invalid));
-        assert!(RecvQueue::new(1, MAX_SGE as u32 + 1).is_err());
+        assert!(RecvQueue::new(1, MAX_SGE as u32 + 1, PdId(1)).is_err());
     }
 
     #[test]
     fn the_limit_fires_once_when_fewer_are_left() {
-        let mut queue = RecvQueue::new(4, 2).unwrap();
+        let mut queue = RecvQueue::new(4, 2, PdId(1)).unwrap();
         let mut wqe = RecvWqe::new();
         for i in 0..4 {
             post(&mut queue, i).unwrap();

@@ -18,7 +18,7 @@ use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::Memory;
-use crate::recv_queue::RecvQueue;
+use crate::recv_queue::SrqTable;
 use crate::responder::Responder;
 use crate::scoreboard::{PacketSet, SPAN};
 use crate::time::Instant;
@@ -211,7 +211,7 @@ impl Responder {
         &mut self,
         reorder: &ReorderBuffer,
         mem: &impl Memory,
-        rq: &mut RecvQueue,
+        srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
         let behind = self.expected;
@@ -219,7 +219,7 @@ impl Responder {
             // It was a packet when it was kept.
             let Ok(packet) = Packet::parse(bytes) else { break };
             debug_assert_eq!(packet.bth.psn, psn_of(self.expected));
-            self.execute_next(&packet, mem, rq, ep)?;
+            self.execute_next(&packet, mem, srqs, ep)?;
         }
         self.ahead.kept.remove_range(behind - 1, self.expected + 1);
         if self.expected > behind {

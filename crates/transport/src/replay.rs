@@ -4,13 +4,14 @@
 
 use wire::{Msn, Rkey};
 
+use crate::memory::PdId;
 use crate::ring::Ring;
 
 /// What an answer is made from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Answer {
     /// READ: from memory, again for a replay.
-    Read { va: u64, r_key: Rkey, dma_len: u32 },
+    Read { pd: PdId, va: u64, r_key: Rkey, dma_len: u32 },
     /// Atomic: the stored value; it is never executed twice.
     Atomic { original: u64 },
     /// FLUSH and ATOMIC WRITE: that it was done.
@@ -148,7 +149,9 @@ impl Replay {
     /// A duplicate READ request: answers again from there, if it is a part of one in the queue and there is room.
     pub(crate) fn repeat_read(&mut self, at: u64, mtu: usize, va: u64, r_key: Rkey, dma_len: u32) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
-        let Answer::Read { va: first_va, r_key: key, dma_len: whole } = entry.answer else { return false };
+        let Answer::Read { va: first_va, r_key: key, dma_len: whole, .. } = entry.answer else {
+            return false;
+        };
         let skipped = (at - entry.first) * mtu as u64;
         let end_byte = skipped + u64::from(dma_len);
         if key != r_key || va != first_va.wrapping_add(skipped) || end_byte > u64::from(whole) {
@@ -248,7 +251,7 @@ mod tests {
     use super::*;
 
     fn read(first: u64, packets: u64) -> Entry {
-        let answer = Answer::Read { va: 0x1000, r_key: Rkey(7), dma_len: packets as u32 * 256 };
+        let answer = Answer::Read { pd: PdId(1), va: 0x1000, r_key: Rkey(7), dma_len: packets as u32 * 256 };
         Entry::new(first, first + packets, Msn::new(1), answer)
     }
 

@@ -262,7 +262,7 @@ impl Responder {
                 aeth.emit(packet.header());
                 wire::Opcode::RC_READ_RESPONSE_ONLY
             }
-            Answer::Read { va, r_key, .. } => {
+            Answer::Read { pd, va, r_key, .. } => {
                 let (starts, ends) = (cursor.at == cursor.start, cursor.at + 1 == cursor.end);
                 if starts || ends {
                     aeth.emit(packet.header());
@@ -271,7 +271,7 @@ impl Responder {
                 let bytes = u64::from(cursor.end_byte).saturating_sub(offset).min(ep.mtu as u64);
                 let payload = packet.payload(bytes as usize);
                 if !payload.is_empty() {
-                    mem.read_remote(ep.pd, ep.qpn, r_key, va.wrapping_add(offset), payload)
+                    mem.read_remote(pd, ep.qpn, r_key, va.wrapping_add(offset), payload)
                         .map_err(Fault::from_access)?;
                 }
                 ep.counters.sent_bytes += bytes;
@@ -279,7 +279,7 @@ impl Responder {
             }
         };
         self.replay.advance();
-        let len = packet.finish(response_bth(opcode, ep.attr.dest_qp, psn_of(cursor.at)));
+        let len = packet.finish(response_bth(opcode, ep, psn_of(cursor.at)));
         Ok(Some(Transmit { len, ud: None }))
     }
 

@@ -206,7 +206,7 @@ impl Requester {
             QpState::Sqd if begun => {}
             _ => return false,
         }
-        if wqe.fault.is_some() || ep.ty != QpType::Rc {
+        if wqe.fault.is_some() || !ep.ty.is_reliable() {
             return true;
         }
         if !begun && wqe.flags.contains(SendFlags::FENCE) && !self.fetches.is_empty() {
@@ -276,7 +276,7 @@ impl Requester {
             let is_fetch = wqe.op.is_fetch();
             let (end, _) = if is_fetch { chunk(&wqe, self.cursor, ep.mtu) } else { (self.cursor + 1, 0) };
             let part = Part { index, first: self.cursor, end };
-            let ack_req = ep.ty == QpType::Rc && (is_fetch || self.ask(end == wqe.end, budget, ep));
+            let ack_req = ep.ty.is_reliable() && (is_fetch || self.ask(end == wqe.end, budget, ep));
             let written = match ep.ty {
                 QpType::Ud | QpType::Gsi => {
                     if wqe.length as usize > ep.mtu {
@@ -291,8 +291,8 @@ impl Requester {
                     }
                     self.write_datagram(part, &wqe, mem, ep, buf)
                 }
-                QpType::Rc | QpType::Uc if is_fetch => self.begin_fetch(part, &wqe, mem, ep, buf),
-                QpType::Rc | QpType::Uc => self.write_message(part, &wqe, mem, ack_req, ep, buf),
+                _ if is_fetch => self.begin_fetch(part, &wqe, mem, ep, buf),
+                _ => self.write_message(part, &wqe, mem, ack_req, ep, buf),
             };
             let len = match written {
                 Ok(len) => len,
@@ -309,7 +309,7 @@ impl Requester {
                 self.rtt.sent(self.cursor, now);
             }
             self.advance_cursor(&wqe, end, ep.mtu);
-            if ep.ty != QpType::Rc {
+            if !ep.ty.is_reliable() {
                 self.progress(end, ep);
             }
             return Step::Sent(Transmit { len, ud });

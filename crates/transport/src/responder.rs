@@ -7,13 +7,12 @@
 
 use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
 
-use crate::attr::MAX_MSG_SZ;
+use crate::attr::{MAX_MSG_SZ, QpType};
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
-use crate::event::AsyncEventKind;
 use crate::fault::Fault;
-use crate::memory::{Access, AtomicOp, Memory};
-use crate::recv_queue::{RecvQueue, RecvWqe};
+use crate::memory::{Access, AtomicOp, Memory, PdId};
+use crate::recv_queue::{RecvQueue, RecvWqe, SrqTable};
 use crate::reorder::{Ahead, ReorderBuffer};
 use crate::replay::{Answer, Entry, Replay};
 use crate::reply::Reply;
@@ -39,6 +38,10 @@ pub(crate) struct Responder {
     /// Request messages completed.
     pub(crate) msn: Msn,
     pub(crate) message: Message,
+    /// XRC: the shared receive queue that the current message, or the last one, is for.
+    srqn: Option<u32>,
+    /// The protection domain that R_Keys must be of: the queue pair's, on XRC that of the shared receive queue.
+    pub(crate) pd: PdId,
     /// The receive work request that the current message has taken, if `holds_wqe`.
     wqe: RecvWqe,
     pub(crate) holds_wqe: bool,
@@ -61,6 +64,8 @@ impl Responder {
             expected: 0,
             msn: Msn::new(0),
             message: Message::None,
+            srqn: None,
+            pd: PdId(0),
             wqe: RecvWqe::new(),
             holds_wqe: false,
             received: 0,
@@ -109,7 +114,7 @@ impl Responder {
         if !core::mem::take(&mut self.holds_wqe) {
             return false;
         }
-        ep.fail_recv(self.wqe.wr_id, status);
+        ep.fail_recv(self.srqn, self.wqe.wr_id, status);
         true
     }
 
@@ -120,7 +125,7 @@ impl Responder {
         now: Instant,
         packet: &Packet<'_>,
         mem: &impl Memory,
-        rq: &mut RecvQueue,
+        srqs: &mut impl SrqTable,
         reorder: &mut ReorderBuffer,
         ep: &mut Endpoint,
     ) -> Result<Result<(), DropReason>, Fault> {
@@ -128,15 +133,15 @@ impl Responder {
         let position = self.expected.wrapping_add_signed(i64::from(distance));
         self.ahead.watch(position);
         if distance < 0 {
-            return Ok(self.handle_duplicate(position, packet, mem, ep));
+            return Ok(self.handle_duplicate(position, packet, mem, srqs, ep));
         }
         if distance > 0 {
             return Ok(self.handle_early(now, position, packet, reorder, ep));
         }
         self.reply.expected_arrived();
-        self.execute_next(packet, mem, rq, ep)?;
+        self.execute_next(packet, mem, srqs, ep)?;
         if self.ahead.is_beyond(self.expected) {
-            self.execute_kept(reorder, mem, rq, ep)?;
+            self.execute_kept(reorder, mem, srqs, ep)?;
         }
         Ok(Ok(()))
     }
@@ -147,11 +152,11 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
-        rq: &mut RecvQueue,
+        srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
         let position = self.expected;
-        self.execute(packet, mem, rq, ep)?;
+        self.execute(packet, mem, srqs, ep)?;
         if packet.bth.ack_req && !packet_is_fetch(packet) {
             self.reply.request_ack(position);
         }
@@ -165,10 +170,11 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
-        rq: &mut RecvQueue,
+        srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
         let row = packet.row();
+        let rq = self.choose_queue(packet, srqs, ep)?;
         match row.operation {
             Operation::Write | Operation::WriteImm => {
                 self.check_order(row.position, Message::Write)?;
@@ -198,6 +204,27 @@ impl Responder {
         }
     }
 
+    /// The queue that a message takes its receive from. On XRC the packet names it, all packets of a message the same one.
+    #[inline]
+    fn choose_queue<'a>(
+        &mut self,
+        packet: &Packet<'_>,
+        srqs: &'a mut impl SrqTable,
+        ep: &Endpoint,
+    ) -> Result<&'a mut RecvQueue, Fault> {
+        if ep.ty != QpType::XrcTgt {
+            self.pd = ep.pd;
+            return srqs.own().ok_or(Fault::NoReceiveWqe);
+        }
+        let srqn = packet.xrceth().map(|header| header.srqn);
+        if self.message != Message::None && srqn != self.srqn {
+            return Err(Fault::Opcode);
+        }
+        let rq = srqn.and_then(|srqn| srqs.xrc(srqn)).ok_or(Fault::XrcSrq)?;
+        (self.srqn, self.pd) = (srqn, rq.pd());
+        Ok(rq)
+    }
+
     /// First and Only start a message, Middle and Last continue one of the same kind.
     #[inline]
     fn check_order(&self, position: Position, kind: Message) -> Result<(), Fault> {
@@ -223,7 +250,7 @@ impl Responder {
         if self.received + payload.len() as u64 > self.wqe.room {
             return Err(Fault::RecvTooLong);
         }
-        self.wqe.write(mem, ep.pd, self.received, payload).map_err(|_| Fault::RecvWqeProtection)?;
+        self.wqe.write(mem, self.received, payload).map_err(|_| Fault::RecvWqeProtection)?;
         self.received += payload.len() as u64;
         ep.counters.rcvd_bytes += payload.len() as u64;
         if !position.ends() {
@@ -233,7 +260,7 @@ impl Responder {
         }
         let mut wc = Wc { opcode: WcOpcode::Recv, ..self.recv_wc(packet, ep) };
         if let Some(r_key) = packet.ieth() {
-            mem.invalidate(ep.pd, ep.qpn, r_key).map_err(|_| Fault::Invalidate)?;
+            mem.invalidate(self.pd, ep.qpn, r_key).map_err(|_| Fault::Invalidate)?;
             wc.imm_data = r_key.0.to_ne_bytes();
             wc.wc_flags |= Wc::WITH_INV;
         }
@@ -269,7 +296,7 @@ impl Responder {
                 return Err(Fault::Length);
             }
             if !ends {
-                mem.check_remote(ep.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
+                mem.check_remote(self.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
                     .map_err(Fault::from_access)?;
             }
             (self.va, self.r_key, self.dma_len, self.received) = (reth.va, reth.r_key, reth.dma_len, 0);
@@ -283,7 +310,7 @@ impl Responder {
         // IBA C9-88: neither key nor address of a zero-length message are looked at.
         if !payload.is_empty() {
             let va = self.va.wrapping_add(self.received);
-            mem.write_remote(ep.pd, ep.qpn, self.r_key, va, payload).map_err(Fault::from_access)?;
+            mem.write_remote(self.pd, ep.qpn, self.r_key, va, payload).map_err(Fault::from_access)?;
         }
         self.received += length;
         ep.counters.rcvd_bytes += length;
@@ -314,11 +341,11 @@ impl Responder {
             return Err(Fault::Length);
         }
         if length > 0 {
-            mem.check_remote(ep.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
+            mem.check_remote(self.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
                 .map_err(Fault::from_access)?;
         }
         let packets = length.div_ceil(ep.mtu as u64).max(1);
-        let answer = Answer::Read { va: reth.va, r_key: reth.r_key, dma_len: reth.dma_len };
+        let answer = Answer::Read { pd: self.pd, va: reth.va, r_key: reth.r_key, dma_len: reth.dma_len };
         self.push_answer(packets, answer);
         Ok(())
     }
@@ -342,7 +369,8 @@ impl Responder {
             Operation::CompareSwap => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
             _ => AtomicOp::FetchAdd { add: eth.swap_or_add },
         };
-        let original = mem.atomic_remote(ep.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
+        let original =
+            mem.atomic_remote(self.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
         self.push_answer(1, Answer::Atomic { original });
         Ok(())
     }
@@ -361,16 +389,21 @@ impl Responder {
         position: u64,
         packet: &Packet<'_>,
         mem: &impl Memory,
+        srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), DropReason> {
         ep.counters.duplicate_request += 1;
         let answered = match packet.row().operation {
             Operation::ReadRequest => packet.reth().is_some_and(|reth| {
                 let length = u64::from(reth.dma_len);
+                let pd = match packet.xrceth() {
+                    Some(header) => srqs.xrc(header.srqn).map(|rq| rq.pd()),
+                    None => Some(ep.pd),
+                };
                 let valid = length == 0
-                    || mem
-                        .check_remote(ep.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
-                        .is_ok();
+                    || pd.is_some_and(|pd| {
+                        mem.check_remote(pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ).is_ok()
+                    });
                 valid && self.replay.repeat_read(position, ep.mtu, reth.va, reth.r_key, reth.dma_len)
             }),
             Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite | Operation::Flush => {
@@ -395,8 +428,8 @@ impl Responder {
         }
         let taken = rq.take(&mut self.wqe).ok_or(Fault::NoReceiveWqe)?;
         self.holds_wqe = true;
-        if taken.limit_reached && ep.srq {
-            ep.events.push_async(AsyncEventKind::SrqLimitReached);
+        if taken.limit_reached && (ep.srq || self.srqn.is_some()) {
+            ep.events.push_limit(self.srqn);
         }
         Ok(())
     }
@@ -428,7 +461,7 @@ impl Responder {
     fn deliver(&mut self, wc: Wc, packet: &Packet<'_>, ep: &mut Endpoint) {
         self.holds_wqe = false;
         ep.counters.rdma_recvs += 1;
-        ep.events.push_recv(wc, packet.bth.solicited);
+        ep.events.push_recv(self.srqn, wc, packet.bth.solicited);
     }
 }
 

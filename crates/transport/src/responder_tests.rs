@@ -230,7 +230,7 @@ fn a_send_fills_the_receive_across_packets_and_elements() {
         wc_flags: Wc::WITH_IMM,
         ..Wc::default()
     };
-    assert_eq!(b.events(), [QpEvent::RecvWc { wc: expected, solicited: true }]);
+    assert_eq!(b.events(), [QpEvent::RecvWc { srqn: None, wc: expected, solicited: true }]);
     assert_eq!(b.mem.local_at(LOCAL, 1000), [1; 1000]);
     assert_eq!(b.mem.local_at(LOCAL + 2000, 100), [[1; 24].as_slice(), &[2; 76]].concat());
     assert_eq!(b.mem.local_at(LOCAL + 2100, 1), [0]);
@@ -298,9 +298,9 @@ fn an_error_inside_a_send_completes_its_receive_and_flushes_the_others() {
         .events()
         .into_iter()
         .map(|event| match event {
-            QpEvent::RecvWc { wc, solicited } => (wc.wr_id, wc.status, solicited),
+            QpEvent::RecvWc { wc, solicited, .. } => (wc.wr_id, wc.status, solicited),
             QpEvent::SendWc(wc) => (wc.wr_id, wc.status, true),
-            QpEvent::Async(kind) => panic!("{kind:?}"),
+            other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(

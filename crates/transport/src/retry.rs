@@ -1,7 +1,6 @@
 //! The requester's deadlines: the local ACK timeout, the probe before it, and the wait after an RNR NAK (IBA 9.7.6.1.3,
 //! 9.7.5.2.8).
 
-use crate::attr::QpType;
 use crate::endpoint::Endpoint;
 use crate::requester::{Requester, Step, window_pkts};
 use crate::time::{Instant, ack_timeout_ns};
@@ -34,7 +33,7 @@ impl Requester {
     #[inline]
     fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
         let is_repairing = self.board.is_repairing() || self.una < self.peer.recover();
-        let wait = self.rtt.probe_ns(self.probes, is_repairing).filter(|_| ep.ty == QpType::Rc)?;
+        let wait = self.rtt.probe_ns(self.probes, is_repairing).filter(|_| ep.ty.is_reliable())?;
         Some(self.timer_base.max(self.probed_at).plus_ns(wait))
     }
 

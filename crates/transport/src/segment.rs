@@ -1,9 +1,9 @@
 //! Segmentation: one packet of a work request, from the headers that belong to its place in the message to the payload
 //! (IBA 9.4, 9.7.3). The requester decides which packet, this file writes it.
 
-use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth};
+use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
-use crate::attr::{QpState, QpType};
+use crate::attr::QpState;
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
@@ -47,9 +47,9 @@ impl Requester {
         let last = part.end == wqe.end;
         let offset = at * ep.mtu as u64;
         let bytes = (u64::from(wqe.length) - offset).min(ep.mtu as u64) as usize;
-        let whole = ep.equal_writes && ep.ty == QpType::Rc && matches!(wqe.op, WrOp::Write { .. });
+        let whole = ep.equal_writes && ep.ty.is_reliable() && matches!(wqe.op, WrOp::Write { .. });
         let (starts, ends) = (whole || at == 0, whole || last);
-        let mut packet = Emitter::new(buf);
+        let mut packet = self.request(part, buf);
         match wqe.op {
             WrOp::Write { remote_addr, r_key } | WrOp::WriteImm { remote_addr, r_key, .. } if starts => {
                 let (va, dma_len) = if whole {
@@ -69,11 +69,20 @@ impl Requester {
         self.sq
             .read_payload(part.index, mem, ep.pd, offset, packet.payload(bytes))
             .map_err(|_| WcStatus::LocProtErr)?;
-        let rc = rc_opcode(&wqe.op, starts, ends);
-        let opcode = if ep.ty == QpType::Uc { Opcode(rc.0 | 0x20) } else { rc };
+        let opcode = ep.ty.opcode(rc_opcode(&wqe.op, starts, ends));
         let solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
         ep.counters.sent_bytes += bytes as u64;
         Ok(packet.finish(Bth { opcode, solicited, ack_req, ..bth(part.first, ep) }))
+    }
+
+    /// A request on a connection, behind the header that XRC adds.
+    #[inline]
+    fn request<'a>(&self, part: Part, buf: &'a mut Buffer) -> Emitter<'a> {
+        let mut packet = Emitter::new(buf);
+        if let Some(srqn) = self.sq.srqn(part.index) {
+            Xrceth { srqn }.emit(packet.header());
+        }
+        packet
     }
 
     /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once. Each costs both
@@ -138,7 +147,7 @@ impl Requester {
         ep: &Endpoint,
         buf: &mut Buffer,
     ) -> Result<usize, WcStatus> {
-        let mut packet = Emitter::new(buf);
+        let mut packet = self.request(part, buf);
         match wqe.op {
             WrOp::Read { remote_addr, r_key } => {
                 let offset = (part.first - wqe.first) * ep.mtu as u64;
@@ -165,7 +174,7 @@ impl Requester {
             _ => return Err(WcStatus::LocQpOpErr),
         }
         self.unasked = 0;
-        let opcode = rc_opcode(&wqe.op, true, true);
+        let opcode = ep.ty.opcode(rc_opcode(&wqe.op, true, true));
         Ok(packet.finish(Bth { opcode, ack_req: true, ..bth(part.first, ep) }))
     }
 

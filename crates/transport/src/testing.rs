@@ -4,13 +4,14 @@ use std::cell::{Cell, RefCell};
 
 use wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, ExtHeader, Feth, Gid, Ieth, ImmDt, Lkey, Msn,
-    NakCode, Opcode, PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome,
+    NakCode, Opcode, PKey, Packet, Psn, QKey, Qpn, Reth, Rkey, Syndrome, Xrceth,
 };
 
 use crate::{
-    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, FastReg, Instant, MAX_PACKET, Memory,
+    Access, AccessFault, AddressVector, AsyncEventKind, AtomicOp, Dest, FastReg, Instant, MAX_PACKET, Memory,
     MwBind, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState, QpType,
-    RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, SrqTable, UdDest, VerbsError, Wc, WcStatus,
+    WrOp,
 };
 
 pub(crate) const QPN: u32 = 0x11;
@@ -45,6 +46,8 @@ pub(crate) struct TestMemory {
     pub(crate) invalidated: RefCell<Vec<u32>>,
     /// Keys that were bound or registered.
     pub(crate) changed: RefCell<Vec<u32>>,
+    /// The domain of the last access.
+    pub(crate) last_pd: Cell<PdId>,
 }
 
 impl TestMemory {
@@ -111,7 +114,8 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    fn write_local(&self, _: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
+    fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
+        self.last_pd.set(pd);
         let range = self.local(lkey, addr, src.len())?;
         self.local.borrow_mut()[range].copy_from_slice(src);
         Ok(())
@@ -133,19 +137,22 @@ impl Memory for TestMemory {
         if rkey == RKEY { Ok(()) } else { Err(AccessFault::BadKey) }
     }
 
-    fn read_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+    fn read_remote(&self, pd: PdId, _: Qpn, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
+        self.last_pd.set(pd);
         let range = self.remote(rkey, va, dst.len(), false)?;
         dst.copy_from_slice(&self.remote.borrow()[range]);
         Ok(())
     }
 
-    fn write_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
+    fn write_remote(&self, pd: PdId, _: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
+        self.last_pd.set(pd);
         let range = self.remote(rkey, va, src.len(), true)?;
         self.remote.borrow_mut()[range].copy_from_slice(src);
         Ok(())
     }
 
-    fn atomic_remote(&self, _: PdId, _: Qpn, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic_remote(&self, pd: PdId, _: Qpn, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        self.last_pd.set(pd);
         let range = self.remote(rkey, va, 8, true)?;
         let bytes = &mut self.remote.borrow_mut()[range];
         let original = u64::from_ne_bytes((&*bytes).try_into().unwrap());
@@ -192,6 +199,7 @@ pub(crate) struct Pkt {
     ieth: Rkey,
     deth: Deth,
     feth: Feth,
+    srqn: u32,
     payload: Vec<u8>,
 }
 
@@ -207,6 +215,7 @@ impl Pkt {
             ieth: Rkey(0x77),
             deth: Deth::default(),
             feth: Feth::default(),
+            srqn: 0,
             payload: Vec::new(),
         }
     }
@@ -268,6 +277,11 @@ impl Pkt {
         self
     }
 
+    pub(crate) fn srq(mut self, srqn: u32) -> Self {
+        self.srqn = srqn;
+        self
+    }
+
     /// `len` bytes of this value.
     pub(crate) fn payload(mut self, value: u8, len: usize) -> Self {
         self.payload = vec![value; len];
@@ -293,6 +307,7 @@ impl Pkt {
                 ExtHeader::ImmDt => ImmDt(self.imm).emit(to.try_into().unwrap()),
                 ExtHeader::Ieth => Ieth { r_key: self.ieth }.emit(to.try_into().unwrap()),
                 ExtHeader::Feth => self.feth.emit(to.try_into().unwrap()),
+                ExtHeader::Xrceth => Xrceth { srqn: self.srqn }.emit(to.try_into().unwrap()),
                 ExtHeader::Deth => self.deth.emit(to.try_into().unwrap()),
                 _ => {}
             }
@@ -309,9 +324,27 @@ pub(crate) struct Bench {
     pub(crate) mem: TestMemory,
     pub(crate) now: Instant,
     pub(crate) srq: Option<RecvQueue>,
+    /// XRC shared receive queues of the right domain, by number.
+    pub(crate) xrc: Vec<(u32, RecvQueue)>,
     pub(crate) reorder: ReorderBuffer,
     pub(crate) from: PacketSource,
     pub(crate) budget: usize,
+}
+
+/// The shared receive queues of a bench.
+struct Srqs<'a> {
+    own: Option<&'a mut RecvQueue>,
+    xrc: &'a mut [(u32, RecvQueue)],
+}
+
+impl SrqTable for Srqs<'_> {
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        self.own.as_deref_mut()
+    }
+
+    fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
+        self.xrc.iter_mut().find(|(number, _)| *number == srqn).map(|(_, queue)| queue)
+    }
 }
 
 pub(crate) fn config(ty: QpType) -> QpConfig {
@@ -351,16 +384,6 @@ pub(crate) fn attr() -> QpAttr {
     }
 }
 
-/// The mask of the transition to this state, as `ibv_rc_pingpong` and its siblings give it.
-pub(crate) fn mask(ty: QpType, to: QpState) -> QpAttrMask {
-    let from = match to {
-        QpState::Init => QpState::Reset,
-        QpState::Rtr => QpState::Init,
-        _ => QpState::Rtr,
-    };
-    crate::transition::transition(ty, from, to).unwrap().required | QpAttrMask::STATE
-}
-
 impl Bench {
     pub(crate) fn rc() -> Self {
         Self::new(config(QpType::Rc), &attr(), QpState::Rts)
@@ -378,7 +401,7 @@ impl Bench {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             if (to as u32) <= state as u32 {
                 let attr = QpAttr { state: to, ..attr.clone() };
-                qp.modify(Instant::ZERO, &attr, mask(config.ty, to)).unwrap();
+                qp.modify(Instant::ZERO, &attr, QpAttrMask::required(config.ty, to)).unwrap();
             }
         }
         let mem = TestMemory {
@@ -389,12 +412,13 @@ impl Bench {
             read_only: Cell::new(false),
             invalidated: RefCell::new(vec![]),
             changed: RefCell::default(),
+            last_pd: Cell::default(),
         };
         let dst = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
         let from = PacketSource { src: attr.av.dgid, dst, tos: 0, ttl: 64 };
-        let srq = config.srq.then(|| RecvQueue::new(16, 4).unwrap());
+        let srq = config.srq.then(|| RecvQueue::new(16, 4, PD).unwrap());
         let reorder = ReorderBuffer::new(attr.path_mtu);
-        Self { qp, mem, now: Instant::ZERO, srq, reorder, from, budget: usize::MAX }
+        Self { qp, mem, now: Instant::ZERO, srq, xrc: Vec::new(), reorder, from, budget: usize::MAX }
     }
 
     /// Lets time pass up to `now`, firing what is due.
@@ -418,7 +442,7 @@ impl Bench {
                     &packet,
                     &self.from,
                     &self.mem,
-                    self.srq.as_mut(),
+                    Srqs { own: self.srq.as_mut(), xrc: &mut self.xrc },
                     &mut self.reorder,
                 )
             })
@@ -479,7 +503,18 @@ impl Bench {
         sg_list: &[Sge],
         flags: SendFlags,
     ) -> Result<(), VerbsError> {
-        self.qp.post_send(&SendWr { wr_id, op, sg_list, flags, ud: None }, &self.mem)
+        self.post_to(None, wr_id, op, sg_list, flags)
+    }
+
+    pub(crate) fn post_to(
+        &mut self,
+        dest: Option<Dest>,
+        wr_id: u64,
+        op: WrOp,
+        sg_list: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), VerbsError> {
+        self.qp.post_send(&SendWr { wr_id, op, sg_list, flags, dest }, &self.mem)
     }
 
     /// Posts a receive of `len` bytes at `LOCAL` + `offset`.
@@ -526,12 +561,16 @@ impl Bench {
 pub(crate) fn text(bytes: &[u8]) -> String {
     let packet = Packet::parse(bytes).unwrap();
     assert_eq!(packet.bth.p_key, PKey::DEFAULT);
-    let mut out = packet.row().name.replacen("RC ", "", 1).replacen("RDMA ", "", 1);
+    let name = packet.row().name;
+    let mut out = name.trim_start_matches("XRC ").replacen("RC ", "", 1).replacen("RDMA ", "", 1);
     out += &format!(" {}", packet.bth.psn);
     for (set, word) in [(packet.bth.ack_req, " AckReq"), (packet.bth.solicited, " SE")] {
         if set {
             out += word;
         }
+    }
+    if let Some(header) = packet.xrceth() {
+        out += &format!(" srq {}", header.srqn);
     }
     if let Some(reth) = packet.reth() {
         out += &format!(" +{:#x} len {}", reth.va - REMOTE, reth.dma_len);

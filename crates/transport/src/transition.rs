@@ -58,34 +58,45 @@ const RC_SQD: QpAttrMask = bits(&[
     QpAttrMask::MAX_DEST_RD_ATOMIC,
     QpAttrMask::MIN_RNR_TIMER,
 ]);
+/// XRC: the rows of RC without what belongs to the other half.
+const TGT_RTS: QpAttrMask = bits(&[QpAttrMask::SQ_PSN, QpAttrMask::TIMEOUT]);
+const INI_LACKS: QpAttrMask = bits(&[QpAttrMask::MAX_DEST_RD_ATOMIC, QpAttrMask::MIN_RNR_TIMER]);
+const TGT_LACKS: QpAttrMask =
+    bits(&[QpAttrMask::RETRY_CNT, QpAttrMask::RNR_RETRY, QpAttrMask::MAX_QP_RD_ATOMIC]);
+const INI_SQD: QpAttrMask = RC_SQD.difference(INI_LACKS);
+const TGT_SQD: QpAttrMask = RC_SQD.difference(TGT_LACKS);
 const UD_SQD: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::QKEY]);
 const UC_SQE: QpAttrMask = bits(&[CUR, QpAttrMask::ACCESS_FLAGS]);
 
 /// What this transition needs; `None` when it is not one.
 pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    use QpType::{Gsi, Rc, Uc, Ud};
+    use QpType::{Gsi, Rc, Uc, Ud, XrcIni, XrcTgt};
     #[rustfmt::skip]
     let (required, optional) = match (ty, from, to) {
         (_,        _,     Reset) => (NONE, NONE),
         (_,        Reset, Err)   => return None,
         (_,        _,     Err)   => (NONE, NONE),
-        (Rc | Uc,  Reset, Init)  => (ACCESS_PORT, NONE),
         (Ud,       Reset, Init)  => (KEYED_PORT, NONE),
         (Gsi,      Reset, Init)  => (GSI_INIT, QpAttrMask::PORT),
-        (Rc | Uc,  Init,  Init)  => (NONE, ACCESS_PORT),
+        (_,        Reset, Init)  => (ACCESS_PORT, NONE),
         (Ud | Gsi, Init,  Init)  => (NONE, KEYED_PORT),
-        (Rc,       Init,  Rtr)   => (RC_RTR, RTR_OPTIONAL),
-        (Uc,       Init,  Rtr)   => (UC_RTR, RTR_OPTIONAL),
+        (_,        Init,  Init)  => (NONE, ACCESS_PORT),
+        (Rc | XrcTgt, Init, Rtr) => (RC_RTR, RTR_OPTIONAL),
+        (Uc | XrcIni, Init, Rtr) => (UC_RTR, RTR_OPTIONAL),
         (Ud | Gsi, Init,  Rtr)   => (NONE, UD_SQD),
         (Rc,       Rtr,   Rts)   => (RC_RTS, RC_LIVE),
+        (XrcIni,   Rtr,   Rts)   => (RC_RTS, UC_LIVE),
+        (XrcTgt,   Rtr,   Rts)   => (TGT_RTS, RC_LIVE),
         (Uc,       Rtr,   Rts)   => (QpAttrMask::SQ_PSN, UC_LIVE),
         (Ud | Gsi, Rtr,   Rts)   => (QpAttrMask::SQ_PSN, UD_LIVE),
-        (Rc,       Rts | Sqd, Rts) => (NONE, RC_LIVE),
-        (Uc,       Rts | Sqd, Rts) => (NONE, UC_LIVE),
+        (Rc | XrcTgt, Rts | Sqd, Rts) => (NONE, RC_LIVE),
+        (Uc | XrcIni, Rts | Sqd, Rts) => (NONE, UC_LIVE),
         (Ud | Gsi, Rts | Sqd, Rts) => (NONE, UD_LIVE),
         (_,        Rts,   Sqd)   => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
         (Rc,       Sqd,   Sqd)   => (NONE, RC_SQD),
+        (XrcIni,   Sqd,   Sqd)   => (NONE, INI_SQD),
+        (XrcTgt,   Sqd,   Sqd)   => (NONE, TGT_SQD),
         (Uc,       Sqd,   Sqd)   => (NONE, UC_SQD),
         (Ud | Gsi, Sqd,   Sqd)   => (NONE, UD_SQD),
         (Uc,       Sqe,   Rts)   => (NONE, UC_SQE),
@@ -93,6 +104,29 @@ pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Trans
         _ => return None,
     };
     Some(Transition { required, optional })
+}
+
+impl QpAttrMask {
+    /// Without what is ignored: programs set the attributes of both halves of RC on XRC, and the kernel lets them.
+    pub(crate) fn heeded(self, ty: QpType) -> Self {
+        match ty {
+            QpType::XrcIni => self - INI_LACKS,
+            QpType::XrcTgt => self - TGT_LACKS,
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi => self,
+        }
+    }
+
+    /// What a call must set that takes a queue pair of this service to INIT, RTR or RTS from the state before; for other
+    /// states only `STATE`.
+    #[must_use]
+    pub fn required(ty: QpType, to: QpState) -> Self {
+        let from = match to {
+            QpState::Rtr => QpState::Init,
+            QpState::Rts => QpState::Rtr,
+            QpState::Reset | QpState::Init | QpState::Sqd | QpState::Sqe | QpState::Err => QpState::Reset,
+        };
+        transition(ty, from, to).map_or(NONE, |row| row.required) | Self::STATE
+    }
 }
 
 impl Transition {
@@ -123,6 +157,21 @@ mod tests {
                 assert!(!row.accepts(row.required | bit), "{from:?} to {to:?} with {bit:?}");
             }
         }
+    }
+
+    /// An XRC queue pair has the attributes of the half of RC that it is.
+    #[test]
+    fn each_half_of_xrc_needs_what_its_half_of_rc_needs() {
+        let needs = QpAttrMask::required;
+        let responder = QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
+        let requester = QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC;
+        let (rtr, rts) = (needs(QpType::Rc, QpState::Rtr), needs(QpType::Rc, QpState::Rts));
+        assert_eq!(needs(QpType::XrcTgt, QpState::Rtr), rtr);
+        assert_eq!(needs(QpType::XrcIni, QpState::Rtr), rtr - responder);
+        assert_eq!(needs(QpType::XrcTgt, QpState::Rts), rts - requester);
+        assert_eq!(needs(QpType::XrcIni, QpState::Rts), rts);
+        assert_eq!(rtr.heeded(QpType::XrcIni), rtr - responder);
+        assert_eq!(rts.heeded(QpType::XrcTgt), rts - requester);
     }
 
     #[test]

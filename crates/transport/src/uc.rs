@@ -5,7 +5,7 @@ use wire::{DropReason, Packet};
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
-use crate::recv_queue::RecvQueue;
+use crate::recv_queue::SrqTable;
 use crate::responder::{Message, Responder};
 
 impl Responder {
@@ -15,7 +15,7 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
-        rq: &mut RecvQueue,
+        srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), DropReason> {
         let starts = packet.row().position.starts();
@@ -34,7 +34,7 @@ impl Responder {
         }
         self.expected = u64::from(packet.bth.psn.value());
         let position = self.expected;
-        match self.execute(packet, mem, rq, ep) {
+        match self.execute(packet, mem, srqs, ep) {
             Ok(()) => Ok(()),
             Err(fault) => {
                 self.expected = position.wrapping_add(1);

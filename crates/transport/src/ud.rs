@@ -6,7 +6,6 @@ use wire::icrc::ICRC_LEN;
 use wire::{DropReason, Gid, Ipv4, Ipv6, Packet, Udp};
 
 use crate::endpoint::Endpoint;
-use crate::event::AsyncEventKind;
 use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::wc::{Wc, WcOpcode, WcStatus};
@@ -66,14 +65,12 @@ pub(crate) fn receive(
     let mut wqe = RecvWqe::new();
     let taken = rq.take(&mut wqe).ok_or(DropReason::NoReceive)?;
     if taken.limit_reached && ep.srq {
-        ep.events.push_async(AsyncEventKind::SrqLimitReached);
+        ep.events.push_limit(None);
     }
     let l4_len = packet.row().header_len() + payload.len() + usize::from(packet.bth.pad_cnt) + UDP_AND_ICRC;
-    let placed = wqe
-        .write(mem, ep.pd, 0, &grh(from, l4_len))
-        .and_then(|()| wqe.write(mem, ep.pd, GRH_LEN as u64, payload));
+    let placed = wqe.write(mem, 0, &grh(from, l4_len)).and_then(|()| wqe.write(mem, GRH_LEN as u64, payload));
     if placed.is_err() {
-        ep.fail_recv(wqe.wr_id, WcStatus::LocProtErr);
+        ep.fail_recv(None, wqe.wr_id, WcStatus::LocProtErr);
         return Ok(Received::Fatal);
     }
     let imm = packet.imm();
@@ -89,7 +86,7 @@ pub(crate) fn receive(
     };
     ep.counters.rdma_recvs += 1;
     ep.counters.rcvd_bytes += payload.len() as u64;
-    ep.events.push_recv(wc, packet.bth.solicited);
+    ep.events.push_recv(None, wc, packet.bth.solicited);
     Ok(Received::Delivered)
 }
 

@@ -6,7 +6,7 @@ use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::recv_queue::gather;
 use crate::wc::{WcOpcode, WcStatus};
-use crate::wr::{SendFlags, SendWr, Sge, UdDest, WrOp};
+use crate::wr::{Dest, SendFlags, SendWr, Sge, UdDest, WrOp};
 
 /// A posted send work request.
 ///
@@ -85,6 +85,8 @@ impl WrOp {
     fn exists_on(&self, ty: QpType) -> bool {
         match ty {
             QpType::Rc => true,
+            QpType::XrcIni => !matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. }),
+            QpType::XrcTgt => false,
             QpType::Uc => {
                 self.is_local()
                     || matches!(
@@ -107,6 +109,8 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// One for each slot on datagram queue pairs, else empty.
     destinations: Box<[UdDest]>,
+    /// One for each slot on XRC queue pairs, else empty.
+    srqns: Box<[u32]>,
     ty: QpType,
     limit: u32,
     max_sge: usize,
@@ -141,11 +145,13 @@ impl SendQueue {
             fault: None,
         };
         let destinations = if config.ty.is_datagram() { slots } else { 0 };
+        let srqns = if config.ty == QpType::XrcIni { slots } else { 0 };
         Ok(Self {
             wqes: vec![empty; slots].into_boxed_slice(),
             sges: vec![Sge::default(); slots * cap.max_send_sge as usize].into_boxed_slice(),
             inline: vec![0; slots * cap.max_inline_data as usize].into_boxed_slice(),
             destinations: vec![UdDest::default(); destinations].into_boxed_slice(),
+            srqns: vec![0; srqns].into_boxed_slice(),
             ty: config.ty,
             limit: cap.max_send_wr,
             max_sge: cap.max_send_sge as usize,
@@ -162,7 +168,7 @@ impl SendQueue {
         let inline = wr.flags.contains(SendFlags::INLINE);
         let length: u64 = wr.sg_list.iter().map(|sge| u64::from(sge.length)).sum();
         if !wr.op.exists_on(self.ty)
-            || (self.ty.is_datagram() && wr.ud.is_none())
+            || !self.has_destination(wr.dest)
             || (inline && (length > self.max_inline as u64 || !wr.op.may_be_inline()))
             || (!inline && wr.sg_list.len() > self.max_sge)
             || !wr.op.takes(length)
@@ -173,6 +179,16 @@ impl SendQueue {
             return Err(VerbsError::NoMem);
         }
         Ok(length)
+    }
+
+    /// Whether it says where to, as far as it must.
+    #[inline]
+    fn has_destination(&self, dest: Option<Dest>) -> bool {
+        match self.ty {
+            QpType::Ud | QpType::Gsi => matches!(dest, Some(Dest::Ud(_))),
+            QpType::XrcIni => matches!(dest, Some(Dest::Srq(_))),
+            QpType::Rc | QpType::Uc | QpType::XrcTgt => true,
+        }
     }
 
     /// Appends a work request that [`SendQueue::check`] passed.
@@ -201,8 +217,10 @@ impl SendQueue {
             _ if length <= mtu as u64 || self.ty.is_datagram() => 1,
             _ => length.div_ceil(mtu as u64),
         };
-        if let (Some(kept), Some(ud)) = (self.destinations.get_mut(slot), wr.ud) {
-            *kept = ud;
+        match wr.dest {
+            None => {}
+            Some(Dest::Ud(ud)) => self.destinations.get_mut(slot).into_iter().for_each(|kept| *kept = ud),
+            Some(Dest::Srq(srqn)) => self.srqns.get_mut(slot).into_iter().for_each(|kept| *kept = srqn),
         }
         self.wqes[slot] = SendWqe {
             wr_id: wr.wr_id,
@@ -250,6 +268,12 @@ impl SendQueue {
     /// Where a datagram goes.
     pub(crate) fn destination(&self, index: u32) -> Option<UdDest> {
         self.destinations.get(self.slot(index)).copied()
+    }
+
+    /// The shared receive queue that a request is for; `None` unless the queue pair is XRC.
+    #[inline]
+    pub(crate) fn srqn(&self, index: u32) -> Option<u32> {
+        self.srqns.get(self.slot(index)).copied()
     }
 
     /// The memory of a work request.

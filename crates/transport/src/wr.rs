@@ -43,8 +43,8 @@ pub struct SendWr<'a> {
     pub sg_list: &'a [Sge],
     /// How to do it.
     pub flags: SendFlags,
-    /// Where to; UD only.
-    pub ud: Option<UdDest>,
+    /// Where to, where that is not the queue pair's only peer: UD and XRC.
+    pub dest: Option<Dest>,
 }
 
 /// A receive work request.
@@ -103,6 +103,16 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Service level (priority).
     pub sl: u8,
+}
+
+/// The destination of one message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Dest {
+    /// UD: any queue pair.
+    Ud(UdDest),
+    /// XRC: a shared receive queue of the peer, 24 bits. Requests that take no receive name one, too: its protection
+    /// domain is the one that the R_Key must be of.
+    Srq(u32),
 }
 
 /// The destination of one UD message.

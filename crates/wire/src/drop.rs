@@ -65,6 +65,8 @@ drop_reasons! {
     BadSequenceOfOpcodes = "rx_bad_opcode_order",
     /// Payload or pad length is wrong for this opcode or path MTU.
     BadLength = "rx_bad_length",
+    /// There is no such XRC shared receive queue, or it is of another XRC domain.
+    NoSuchSrq = "rx_no_such_srq",
     /// No receive was posted.
     NoReceive = "rx_no_receive",
     /// The posted receive is too small.

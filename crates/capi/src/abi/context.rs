@@ -9,8 +9,8 @@ use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input
 use super::layouts;
 use super::objects::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mw, ibv_mw_bind,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_td,
-    ibv_td_init_attr,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
@@ -113,13 +113,13 @@ pub struct verbs_context {
     pub placeholder2: Empty,
     pub ibv_create_flow: Empty,
     pub placeholder1: Empty,
-    pub open_qp: Empty,
+    pub open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Empty,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd: Empty,
-    pub close_xrcd: Empty,
+    pub open_xrcd: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub placeholder3: Empty,
     pub sz: size_t,
     pub context: ibv_context,

@@ -1,6 +1,7 @@
 //! The objects that create functions return, and the attributes they are created, modified and queried with.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 
@@ -152,6 +153,27 @@ pub struct ibv_modify_cq_attr {
 }
 
 #[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut c_void,
+    pub qp_type: c_int,
+}
+
+#[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
     pub srq_context: *mut c_void,
@@ -183,7 +205,7 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: c_int,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: [u32; 2],
 }
@@ -258,6 +280,24 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
+impl ibv_qp_init_attr {
+    /// What the receiving end of XRC has: nothing of its own.
+    #[must_use]
+    pub fn target() -> Self {
+        /// IBV_QPT_XRC_RECV.
+        const XRC_RECV: c_int = 10;
+        Self {
+            qp_context: ptr::null_mut(),
+            send_cq: ptr::null_mut(),
+            recv_cq: ptr::null_mut(),
+            srq: ptr::null_mut(),
+            cap: ibv_qp_cap::default(),
+            qp_type: XRC_RECV,
+            sq_sig_all: 0,
+        }
+    }
+}
+
 /// The first 60 bytes are the members of [`ibv_qp_init_attr`], but `comp_mask` takes its padding.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -271,7 +311,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -397,6 +437,9 @@ layouts! {
         parent_domain @ 48,
     }
     ibv_modify_cq_attr: 8 { attr_mask @ 0, moderate @ 4 }
+    ibv_xrcd: 8 { context @ 0 }
+    ibv_xrcd_init_attr: 12 { comp_mask @ 0, fd @ 4, oflags @ 8 }
+    ibv_qp_open_attr: 32 { comp_mask @ 0, qp_num @ 4, xrcd @ 8, qp_context @ 16, qp_type @ 24 }
     ibv_srq: 128 {
         context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120,
     }

@@ -86,6 +86,7 @@ pub struct ibv_send_wr {
     /// `imm_data` in network byte order, or `invalidate_rkey`.
     pub imm_data: u32,
     pub wr: SendWrArguments,
+    /// `qp_type.xrc.remote_srqn`, and padding.
     pub qp_type: [u32; 2],
     pub bind_mw: BindMw,
 }

@@ -18,7 +18,7 @@ use crate::errno::{code, minus1, null, of_io};
 use crate::object::Object;
 use crate::{exit, fork, refusal, signal};
 
-use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq, td};
+use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq, td, xrc};
 
 /// IBV_NODE_CA.
 const NODE_CA: c_int = 1;
@@ -168,6 +168,10 @@ fn operations() -> Box<verbs_context> {
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp::create_qp_ex);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.open_xrcd = Some(xrc::open_xrcd);
+    verbs.close_xrcd = Some(xrc::close_xrcd);
+    verbs.get_srq_num = Some(xrc::get_srq_num);
+    verbs.open_qp = Some(xrc::open_qp);
     verbs.sz = size_of::<verbs_context>();
     let context = &mut verbs.context;
     context.num_comp_vectors = 1;

@@ -16,6 +16,7 @@ pub(crate) mod strings;
 pub(crate) mod sysfs;
 pub(crate) mod td;
 pub(crate) mod wr;
+pub(crate) mod xrc;
 
 /// What `symbols/ibverbs.txt` names.
 pub(crate) mod exported {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::slice;
 
-use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
+use roxie::transport::{Dest, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
 use roxie::verbs::Qp;
 use roxie::wire::{QKey, Qpn, Rkey};
 
@@ -97,18 +97,20 @@ unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<SendWr<'a>, VerbsE
         10..=14 => return Err(VerbsError::NotSupported),
         _ => return Err(VerbsError::Invalid),
     };
-    let ud = if qp.ty() == QpType::Ud {
-        // SAFETY: on a UD queue pair the program sets this member.
-        let ud = unsafe { wr.wr.ud };
-        // SAFETY: as the caller's.
-        Some(unsafe { ud_dest(ud.ah, ud.remote_qpn, ud.remote_qkey) }?)
-    } else {
-        None
+    let dest = match qp.ty() {
+        QpType::Ud => {
+            // SAFETY: on a UD queue pair the program sets this member.
+            let ud = unsafe { wr.wr.ud };
+            // SAFETY: as the caller's.
+            Some(Dest::Ud(unsafe { ud_dest(ud.ah, ud.remote_qpn, ud.remote_qkey) }?))
+        }
+        QpType::XrcIni => Some(Dest::Srq(wr.qp_type[0])),
+        QpType::Rc | QpType::Uc | QpType::Gsi | QpType::XrcTgt => None,
     };
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
     // SAFETY: the caller's list.
     let sg_list = unsafe { sg_list(wr.sg_list, wr.num_sge) }?;
-    Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, ud })
+    Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, dest })
 }
 
 /// # Safety

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use roxie::cm::Id;
@@ -13,6 +14,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
     ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_xrcd,
 };
 use crate::errno::{code, null, status};
 use crate::object::Object;
@@ -25,6 +27,7 @@ use super::pd_mr::PdObject;
 use super::query::PORT;
 use super::srq::SrqObject;
 use super::wr::{self, Builder};
+use super::xrc::XrcdObject;
 
 /// Every QP has the room of an `ibv_qp_ex`, which begins with an `ibv_qp`.
 pub(crate) type QpObject = Object<ibv_qp_ex, QpTail>;
@@ -64,10 +67,12 @@ impl QpObject {
     }
 }
 
-/// IBV_QPT_RC, UC and UD.
+/// IBV_QPT_RC, UC, UD, XRC_SEND and XRC_RECV.
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPT_UC: c_int = 3;
 pub(crate) const QPT_UD: c_int = 4;
+const QPT_XRC_SEND: c_int = 9;
+pub(crate) const QPT_XRC_RECV: c_int = 10;
 
 /// IBV_QP_INIT_ATTR_PD.
 pub(crate) const INIT_ATTR_PD: u32 = 1;
@@ -87,26 +92,35 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 
 /// The operation behind `ibv_create_qp_ex`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    /// IBV_QP_INIT_ATTR_CREATE_FLAGS, SEND_OPS_FLAGS.
+    /// IBV_QP_INIT_ATTR_XRCD, CREATE_FLAGS, SEND_OPS_FLAGS.
+    const MASK_XRCD: u32 = 1 << 1;
     const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPS: u32 = 1 << 6;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
     let has = |mask| attr.comp_mask & mask != 0;
-    if !has(INIT_ATTR_PD) {
+    let receives_xrc = attr.qp_type == QPT_XRC_RECV;
+    if !has(if receives_xrc { MASK_XRCD } else { INIT_ATTR_PD }) {
         return null(libc::EINVAL);
     }
     let flags = if has(MASK_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !(INIT_ATTR_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 || flags != 0 {
+    if attr.comp_mask & !(INIT_ATTR_PD | MASK_XRCD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 || flags != 0 {
         return null(libc::EOPNOTSUPP);
     }
     let send_ops = has(MASK_SEND_OPS).then_some(attr.send_ops_flags);
     let mut init = attr.classic();
     // SAFETY: as the caller's.
-    match unsafe { create(attr.pd, &mut init, send_ops) } {
+    let created = unsafe {
+        if receives_xrc {
+            create_target(context, attr.xrcd, &mut init)
+        } else {
+            create(attr.pd, &mut init, send_ops)
+        }
+    };
+    match created {
         Ok(qp) => {
             attr.cap = init.cap;
             qp.cast()
@@ -126,20 +140,27 @@ unsafe fn create(
         QPT_RC => QpType::Rc,
         QPT_UC => QpType::Uc,
         QPT_UD => QpType::Ud,
+        QPT_XRC_SEND => QpType::XrcIni,
+        QPT_XRC_RECV => return Err(libc::EINVAL),
         _ => return Err(libc::EOPNOTSUPP),
     };
     if send_ops.is_some_and(|ops| !wr::supports(ty, ops)) {
         return Err(libc::EOPNOTSUPP);
+    }
+    if ty == QpType::XrcIni {
+        // It receives nothing.
+        (init.recv_cq, init.srq) = (ptr::null_mut(), ptr::null_mut());
     }
     // SAFETY: upheld by the caller.
     let (pd_object, send_cq, recv_cq, srq) = unsafe {
         (
             PdObject::from_ptr(pd).ok_or(libc::EINVAL)?,
             CqObject::from_cq(init.send_cq).ok_or(libc::EINVAL)?,
-            CqObject::from_cq(init.recv_cq).ok_or(libc::EINVAL)?,
+            CqObject::from_cq(init.recv_cq),
             SrqObject::from_ptr(init.srq),
         )
     };
+    let recv_cq = recv_cq.or((ty == QpType::XrcIni).then_some(send_cq)).ok_or(libc::EINVAL)?;
     let id = ObjectId::new();
     let asked = QpInitAttr {
         ty,
@@ -152,12 +173,40 @@ unsafe fn create(
     };
     let qp = pd_object.tail.create_qp(&asked).map_err(VerbsError::errno)?;
     init.cap = cap_to_c(&qp.cap());
+    // SAFETY: `pd` is one of ours.
+    Ok(export(unsafe { (*pd).context }, pd, init, qp, id, send_ops))
+}
 
+/// The receiving end of XRC: of what the program asks for, it has only a domain.
+///
+/// # Safety
+/// `xrcd` is ours or NULL.
+unsafe fn create_target(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    init: &mut ibv_qp_init_attr,
+) -> Result<*mut ibv_qp_ex, c_int> {
+    // SAFETY: upheld by the caller.
+    let xrcd = unsafe { XrcdObject::from_ptr(xrcd) }.ok_or(libc::EINVAL)?;
+    let id = ObjectId::new();
+    let qp = xrcd.tail.create_qp(id.0).map_err(VerbsError::errno)?;
+    *init = ibv_qp_init_attr { qp_context: init.qp_context, ..ibv_qp_init_attr::target() };
+    Ok(export(context, ptr::null_mut(), init, qp, id, None))
+}
+
+/// Makes the C object of a queue pair, which is called `id` from now on.
+pub(crate) fn export(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    qp: Qp,
+    id: ObjectId,
+    send_ops: Option<u64>,
+) -> *mut ibv_qp_ex {
     // SAFETY: zero bytes are a valid `ibv_qp_ex`.
     let mut public: ibv_qp_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     let base = &mut public.qp_base;
-    // SAFETY: `pd` is one of ours.
-    base.context = unsafe { (*pd).context };
+    base.context = context;
     base.qp_context = init.qp_context;
     base.pd = pd;
     base.send_cq = init.send_cq;
@@ -165,17 +214,16 @@ unsafe fn create(
     base.srq = init.srq;
     base.handle = id.0 as u32;
     base.qp_num = qp.qpn().value();
+    base.state = qp.state() as c_int;
     base.qp_type = init.qp_type;
     let builder = send_ops.map(|_| {
         wr::fill_operations(&mut public);
         Builder::new(&qp.cap())
     });
-    let exported = QpObject::export(
-        public,
-        QpTail { qp, id, sq_sig_all: asked.sq_sig_all, builder, cm: Mutex::default() },
-    );
+    let sq_sig_all = init.sq_sig_all != 0;
+    let exported = QpObject::export(public, QpTail { qp, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(exported);
-    Ok(exported)
+    exported
 }
 
 /// As rxe: inline data may at least fill the place of the SGEs. Programs that never asked for any rely on it.

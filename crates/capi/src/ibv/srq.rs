@@ -11,10 +11,12 @@ use crate::abi::work::ibv_recv_wr;
 use crate::errno::{code, null, status};
 use crate::object::Object;
 
+use super::cq::CqObject;
 use super::device::ContextObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
 use super::post::post_receives;
+use super::xrc::XrcdObject;
 
 pub(crate) type SrqObject = Object<ibv_srq, SrqTail>;
 
@@ -34,30 +36,39 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     // SAFETY: NULL or the program's attributes.
     let Some(init) = (unsafe { init_attr.as_mut() }) else { return null(libc::EINVAL) };
     // SAFETY: as the caller's.
-    match unsafe { create(pd, init.srq_context, &mut init.attr) } {
+    match unsafe { create(pd, init.srq_context, &mut init.attr, None) } {
         Ok(srq) => srq,
         Err(errno) => null(errno),
     }
 }
 
-/// The operation behind `ibv_create_srq_ex`: basic queues only.
+/// The operation behind `ibv_create_srq_ex`: basic and XRC queues.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    /// IBV_SRQT_BASIC.
+    /// IBV_SRQT_BASIC, XRC.
     const BASIC: c_int = 0;
+    const XRC: c_int = 1;
+    /// IBV_SRQ_INIT_ATTR_XRCD, CQ.
+    const XRC_ATTRS: u32 = 1 << 2 | 1 << 3;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
-    let typed = attr.comp_mask & INIT_ATTR_TYPE != 0 && attr.srq_type != BASIC;
-    if typed || attr.comp_mask & !(INIT_ATTR_TYPE | INIT_ATTR_PD) != 0 {
+    let ty = if attr.comp_mask & INIT_ATTR_TYPE != 0 { attr.srq_type } else { BASIC };
+    let xrc_attrs = if ty == XRC { XRC_ATTRS } else { 0 };
+    if !matches!(ty, BASIC | XRC) || attr.comp_mask & !(INIT_ATTR_TYPE | INIT_ATTR_PD | xrc_attrs) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    if attr.comp_mask & INIT_ATTR_PD == 0 {
+    let needed = INIT_ATTR_PD | xrc_attrs;
+    // SAFETY: ours or NULL, if they are needed.
+    let scope = (ty == XRC && attr.comp_mask & needed == needed)
+        .then(|| unsafe { XrcdObject::from_ptr(attr.xrcd).zip(CqObject::from_cq(attr.cq)) })
+        .flatten();
+    if attr.comp_mask & needed != needed || (ty == XRC) != scope.is_some() {
         return null(libc::EINVAL);
     }
     // SAFETY: as the caller's.
-    match unsafe { create(attr.pd, attr.srq_context, &mut attr.attr) } {
+    match unsafe { create(attr.pd, attr.srq_context, &mut attr.attr, scope) } {
         Ok(srq) => srq,
         Err(errno) => null(errno),
     }
@@ -69,12 +80,18 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
+    xrc: Option<(&XrcdObject, &CqObject)>,
 ) -> Result<*mut ibv_srq, c_int> {
     // SAFETY: upheld by the caller.
     let object = unsafe { PdObject::from_ptr(pd) }.ok_or(libc::EINVAL)?;
     let id = ObjectId::new();
     let asked = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: 0 };
-    let srq = object.tail.create_srq(&SrqInitAttr { attr: asked, cookie: id.0 }).map_err(|e| e.errno())?;
+    let init = SrqInitAttr { attr: asked, cookie: id.0 };
+    let created = match xrc {
+        None => object.tail.create_srq(&init),
+        Some((xrcd, cq)) => object.tail.create_xrc_srq(&init, &xrcd.tail, &cq.tail.cq),
+    };
+    let srq = created.map_err(|e| e.errno())?;
     let granted = srq.query().map_err(|e| e.errno())?;
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
     // SAFETY: zero bytes are a valid `ibv_srq`.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::slice;
 
 use libc::{pthread_mutex_t, size_t};
-use roxie::transport::{QpCap, QpType, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
+use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp};
 use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
 
@@ -33,22 +33,15 @@ const SEND_INV: u64 = 1 << 9;
 const FLUSH: u64 = 1 << 11;
 const ATOMIC_WRITE: u64 = 1 << 12;
 
+/// All that XRC has.
+const XRC: u64 = WRITE | WRITE_IMM | SEND | SEND_IMM | READ | ATOMICS | LOCAL_INV | BIND_MW | SEND_INV;
+
 /// Whether a QP of this type can do all these operations.
 pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
     let can = match ty {
-        QpType::Rc => {
-            WRITE
-                | WRITE_IMM
-                | SEND
-                | SEND_IMM
-                | READ
-                | ATOMICS
-                | LOCAL_INV
-                | BIND_MW
-                | SEND_INV
-                | FLUSH
-                | ATOMIC_WRITE
-        }
+        QpType::XrcTgt => 0,
+        QpType::XrcIni => XRC,
+        QpType::Rc => XRC | FLUSH | ATOMIC_WRITE,
         QpType::Uc => WRITE | WRITE_IMM | SEND | SEND_IMM | LOCAL_INV | BIND_MW,
         QpType::Ud | QpType::Gsi => SEND | SEND_IMM,
     };
@@ -90,7 +83,7 @@ struct Request {
     wr_id: u64,
     op: WrOp,
     flags: SendFlags,
-    ud: Option<UdDest>,
+    dest: Option<Dest>,
     data: Data,
 }
 
@@ -132,7 +125,7 @@ impl Batch {
             return self.fail(VerbsError::NoMem);
         }
         let data = Data::Sges(0..0);
-        self.requests.push(Request { wr_id, op, flags, ud: None, data });
+        self.requests.push(Request { wr_id, op, flags, dest: None, data });
     }
 
     fn last(&mut self) -> Option<&mut Request> {
@@ -171,7 +164,7 @@ impl Batch {
     /// Posts everything gathered. Unlike a hardware queue it cannot take back what precedes a refused request.
     fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
         let mut batch = qp.begin_post();
-        for Request { wr_id, op, flags, ud, data } in &self.requests {
+        for Request { wr_id, op, flags, dest, data } in &self.requests {
             let copied;
             let (sg_list, flags) = match data {
                 Data::Sges(range) => (&self.sges[range.clone()], *flags & !SendFlags::INLINE),
@@ -181,7 +174,7 @@ impl Batch {
                     (&copied[..], *flags | SendFlags::INLINE)
                 }
             };
-            batch.send(&SendWr { wr_id: *wr_id, op: *op, sg_list, flags, ud: *ud })?;
+            batch.send(&SendWr { wr_id: *wr_id, op: *op, sg_list, flags, dest: *dest })?;
         }
         Ok(())
     }
@@ -327,7 +320,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
     let set = |batch: &mut Batch, _: &Qp| match dest {
         Ok(dest) => {
             if let Some(request) = batch.last() {
-                request.ud = Some(dest);
+                request.dest = Some(Dest::Ud(dest));
             }
         }
         Err(error) => batch.fail(error),
@@ -413,8 +406,14 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _leng
     fail(qp, VerbsError::NotSupported);
 }
 
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
-    fail(qp, VerbsError::NotSupported);
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    let set = |batch: &mut Batch, _: &Qp| {
+        if let Some(request) = batch.last() {
+            request.dest = Some(Dest::Srq(remote_srqn));
+        }
+    };
+    // SAFETY: between wr_start and wr_complete.
+    unsafe { with(qp, set) };
 }
 
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {

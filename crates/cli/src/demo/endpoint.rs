@@ -108,7 +108,7 @@ impl Endpoint {
 
     /// Posts one signalled request and waits for its completion.
     pub(super) fn perform(&self, what: &str, op: WrOp, sg_list: &[Sge]) -> Outcome<Wc> {
-        let wr = SendWr { wr_id: 0, op, sg_list, flags: SendFlags::SIGNALED, ud: None };
+        let wr = SendWr { wr_id: 0, op, sg_list, flags: SendFlags::SIGNALED, dest: None };
         self.qp.post_send(&wr).during(what)?;
         self.sent(what)
     }
@@ -157,7 +157,7 @@ impl Endpoint {
         let sg_list = [self.inbox.sge(offset, len)];
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         self.qp
-            .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None })
+            .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, dest: None })
             .during("echo")?;
         self.try_sent("echo").map(drop)
     }

@@ -72,7 +72,8 @@ fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64
     let post = |n: usize| {
         let offset = n * SLOT_LEN % MESSAGE_MAX;
         let sg_list = [end.outbox.sge(offset, SLOT_LEN)];
-        let wr = SendWr { wr_id: 0, op: op(offset), sg_list: &sg_list, flags: SendFlags::SIGNALED, ud: None };
+        let wr =
+            SendWr { wr_id: 0, op: op(offset), sg_list: &sg_list, flags: SendFlags::SIGNALED, dest: None };
         end.qp.post_send(&wr).during(name)
     };
     let start = Instant::now();
@@ -107,7 +108,7 @@ fn rate(end: &Endpoint, remote: Remote) -> Outcome {
         for n in 1..=LIST {
             let signal = if n == LIST { SendFlags::SIGNALED } else { SendFlags::empty() };
             let flags = SendFlags::INLINE | signal;
-            list.send(&SendWr { wr_id: 0, op, sg_list: &sg_list, flags, ud: None })
+            list.send(&SendWr { wr_id: 0, op, sg_list: &sg_list, flags, dest: None })
                 .during("WRITE of a small message")?;
         }
         Ok(())
@@ -142,7 +143,7 @@ fn latency(end: &Endpoint) -> Outcome {
             let flags = SendFlags::INLINE | SendFlags::SIGNALED;
             let sent = Instant::now();
             end.qp
-                .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, ud: None })
+                .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, dest: None })
                 .during("SEND")?;
             end.received("SEND there and back")?;
             took.push(sent.elapsed());

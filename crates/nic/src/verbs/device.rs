@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::hooks::EarlyHooks;
-use super::{CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal};
+use super::{CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Xrcd, XrcdInit};
 use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
@@ -291,6 +291,15 @@ impl Context {
     /// Those of starting the engine: UDP port 4791 taken, too few descriptors.
     pub fn alloc_pd(&self) -> io::Result<Pd> {
         Ok(Pd::new(self.clone(), self.0.device.engine()?))
+    }
+
+    /// An XRC domain.
+    ///
+    /// # Errors
+    /// `Again` if the file stands for none and none shall be made; `Invalid` if it stands for one and must not, or cannot be
+    /// looked at; `NoDev` if the engine does not start.
+    pub fn open_xrcd(&self, init: &XrcdInit<'_>) -> Result<Xrcd, VerbsError> {
+        Xrcd::open(self, init)
     }
 
     /// A completion channel.

@@ -14,6 +14,7 @@ mod pd;
 mod qp;
 mod refusal;
 mod srq;
+mod xrc;
 
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
@@ -26,3 +27,5 @@ pub use pd::{Ah, Mr, MrChange, Pd, Td};
 pub use qp::{PostGuard, Qp, QpInitAttr};
 pub use refusal::{Refusal, remedy};
 pub use srq::{Srq, SrqAttr, SrqInitAttr};
+pub(crate) use xrc::{Domain as XrcDomain, FileId};
+pub use xrc::{Xrcd, XrcdInit};

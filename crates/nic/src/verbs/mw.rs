@@ -66,7 +66,7 @@ impl Qp {
         let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
         let r_key = inc_rkey(*key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });
-        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, ud: None })?;
+        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest: None })?;
         *key = r_key;
         Ok(r_key)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use transport::{Access, AddressVector, PdId, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
-use super::{AsyncEvent, Context, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr};
+use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::keys::Range;
@@ -146,7 +146,15 @@ impl Pd {
     /// # Errors
     /// `Invalid` for sizes beyond the device's limits.
     pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
-        Srq::new(self, init)
+        Srq::new(self, init, None)
+    }
+
+    /// A shared receive queue for XRC messages: they complete at `cq`.
+    ///
+    /// # Errors
+    /// As [`Pd::create_srq`].
+    pub fn create_xrc_srq(&self, init: &SrqInitAttr, xrcd: &Xrcd, cq: &Cq) -> Result<Srq, VerbsError> {
+        Srq::new(self, init, Some((xrcd, cq)))
     }
 
     /// An address handle for UD sends.

@@ -1,6 +1,6 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_post_send(3)).
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use transport::{
     MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
@@ -9,8 +9,9 @@ use transport::{RecvWr, SendWr, VerbsError};
 use wire::{Gid, Qpn};
 
 use super::device::INLINE_MAX;
-use super::{Cq, Pd, Srq};
+use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::{Core, Engine, now};
+use crate::srqs::InReach;
 use crate::tables::QpEntry;
 
 /// What a new queue pair shall be.
@@ -44,6 +45,21 @@ struct QpInner {
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
+    /// The domain of an XRC receiving one, which is in use.
+    _xrcd: Option<Xrcd>,
+}
+
+/// A handle that does not keep the queue pair.
+pub(super) struct WeakQp(Weak<QpInner>);
+
+impl WeakQp {
+    pub(super) fn lives(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(super) fn upgrade(&self) -> Option<Qp> {
+        self.0.upgrade().map(Qp)
+    }
 }
 
 impl Drop for QpInner {
@@ -54,6 +70,32 @@ impl Drop for QpInner {
 
 impl Qp {
     pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
+        // The receiving end of XRC belongs to its domain: `Xrcd::create_qp`.
+        if init.ty == QpType::XrcTgt {
+            return Err(VerbsError::Invalid);
+        }
+        Self::build(pd, init, None)
+    }
+
+    /// The receiving end of XRC.
+    pub(super) fn new_target(pd: &Pd, nowhere: &Cq, xrcd: &Xrcd, cookie: u64) -> Result<Self, VerbsError> {
+        let init = QpInitAttr {
+            ty: QpType::XrcTgt,
+            send_cq: nowhere.clone(),
+            recv_cq: nowhere.clone(),
+            srq: None,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+            cookie,
+        };
+        Self::build(pd, &init, Some(xrcd))
+    }
+
+    pub(super) fn downgrade(&self) -> WeakQp {
+        WeakQp(Arc::downgrade(&self.0))
+    }
+
+    fn build(pd: &Pd, init: &QpInitAttr, xrcd: Option<&Xrcd>) -> Result<Self, VerbsError> {
         let mut cap = init.cap;
         let too_big = cap.max_send_wr > MAX_QP_WR
             || cap.max_recv_wr > MAX_QP_WR
@@ -65,9 +107,12 @@ impl Qp {
         }
         cap.max_send_sge = cap.max_send_sge.max(1);
         cap.max_recv_sge = cap.max_recv_sge.max(1);
+        if init.ty == QpType::XrcIni {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
-        let srq = init.srq.as_ref().map(Srq::index_and_cookie);
+        let srqs = InReach { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
         let qpn = pd.engine().insert_qp(|qpn| {
             let config = QpConfig {
                 qpn,
@@ -75,16 +120,17 @@ impl Qp {
                 pd: pd.id(),
                 cap,
                 sq_sig_all: init.sq_sig_all,
-                srq: srq.is_some(),
+                srq: init.srq.is_some(),
                 max_path_mtu,
                 equal_writes: pd.engine().equal_packets,
             };
             let qp = TransportQp::new(config)?;
-            Ok(QpEntry::new(qp, cqs, srq, Arc::clone(pd.events()), init.cookie))
+            Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
         let (pd, srq) = (pd.clone(), init.srq.clone());
-        Ok(Self(Arc::new(QpInner { pd, qpn, ty: init.ty, cap, send_cq, recv_cq, srq })))
+        let _xrcd = xrcd.cloned();
+        Ok(Self(Arc::new(QpInner { pd, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))
     }
 
     /// Its number.

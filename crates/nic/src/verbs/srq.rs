@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use transport::{RecvQueue, RecvWr, VerbsError};
 
-use super::Pd;
 use super::device::SRQ_MAX;
+use super::{Cq, Pd, Xrcd};
+use crate::srqs::{SrqEntry, XrcScope, srqn};
 
 /// Sizes of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -34,27 +35,29 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     pd: Pd,
     index: u32,
-    cookie: u64,
+    /// What an XRC one is in and where it completes: both are in use.
+    xrc: Option<(Xrcd, Cq)>,
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let mut core = self.pd.engine().lock();
-        if let Some(slot) = core.tables.srqs.get_mut(self.index as usize) {
+        if let Some(slot) = core.tables.srqs.0.get_mut(self.index as usize) {
             *slot = None;
         }
     }
 }
 
 impl Srq {
-    pub(super) fn new(pd: &Pd, init: &SrqInitAttr) -> Result<Self, VerbsError> {
+    pub(super) fn new(pd: &Pd, init: &SrqInitAttr, xrc: Option<(&Xrcd, &Cq)>) -> Result<Self, VerbsError> {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         if max_wr == 0 {
             return Err(VerbsError::Invalid);
         }
-        let queue = RecvQueue::new(max_wr, max_sge.max(1))?;
+        let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
+        let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
         let mut core = pd.engine().lock();
-        let srqs = &mut core.tables.srqs;
+        let srqs = &mut core.tables.srqs.0;
         let index = match srqs.iter().position(Option::is_none) {
             Some(free) => free,
             None if srqs.len() < SRQ_MAX as usize => {
@@ -63,13 +66,21 @@ impl Srq {
             }
             None => return Err(VerbsError::NoMem),
         };
-        srqs[index] = Some(queue);
+        srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
-        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), index: index as u32, cookie: init.cookie })))
+        let xrc = xrc.map(|(xrcd, cq)| (xrcd.clone(), cq.clone()));
+        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), index: index as u32, xrc })))
     }
 
-    pub(super) fn index_and_cookie(&self) -> (u32, u64) {
-        (self.0.index, self.0.cookie)
+    pub(super) fn index(&self) -> u32 {
+        self.0.index
+    }
+
+    /// The number that XRC senders name, 24 bits; `None` unless it is an XRC one.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        let slot = self.0.pd.engine().lock().tables.slot;
+        self.0.xrc.as_ref().map(|_| srqn(slot, self.0.index))
     }
 
     /// The domain it belongs to.
@@ -80,8 +91,8 @@ impl Srq {
 
     fn with<T>(&self, f: impl FnOnce(&mut RecvQueue) -> T) -> Result<T, VerbsError> {
         let mut core = self.0.pd.engine().lock();
-        let queue = core.tables.srqs.get_mut(self.0.index as usize).and_then(Option::as_mut);
-        queue.map(f).ok_or(VerbsError::Invalid)
+        let entry = core.tables.srqs.get_mut(self.0.index);
+        entry.map(|entry| f(&mut entry.queue)).ok_or(VerbsError::Invalid)
     }
 
     /// Adds a receive.

@@ -83,7 +83,7 @@ impl Bystanders {
 
     /// Posts one work request and waits for `completions`.
     fn done(&self, op: WrOp, sge: Sge, completions: usize) {
-        let wr = SendWr { wr_id: 1, op, sg_list: &[sge], flags: SendFlags::empty(), ud: None };
+        let wr = SendWr { wr_id: 1, op, sg_list: &[sge], flags: SendFlags::empty(), dest: None };
         self.a.post_send(&wr).expect("room");
         let start = Instant::now();
         for _ in 0..completions {

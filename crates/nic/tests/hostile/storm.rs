@@ -211,6 +211,7 @@ impl Storm {
             QpType::Rc => (0x00, self.marks[mark].left),
             QpType::Uc => (0x20, self.marks[mark].left),
             QpType::Ud | QpType::Gsi => (0x60, 0),
+            QpType::XrcIni | QpType::XrcTgt => (0xa0, 0),
         };
         let rng = &mut self.rng;
         let low = match (base, rng.below(32)) {

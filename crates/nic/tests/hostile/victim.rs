@@ -104,20 +104,9 @@ impl Victim {
         self.expected = attr.rq_psn;
         self.death = Death::default();
         let attr = QpAttr { dest_qp: self.peer_qpn, ..attr };
-        use QpAttrMask as M;
-        let uc = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-        let steps = match self.ty {
-            QpType::Rc => [
-                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-                uc | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-                M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-            ],
-            QpType::Uc => [M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, uc, M::SQ_PSN],
-            QpType::Ud | QpType::Gsi => [M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN],
-        };
-        for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..attr.clone() };
-            self.qp.modify(&attr, mask | M::STATE).expect("a legal transition");
+            self.qp.modify(&attr, QpAttrMask::required(self.ty, state)).expect("a legal transition");
         }
     }
 
@@ -150,7 +139,7 @@ impl Victim {
     }
 
     pub(crate) fn post_send(&mut self, op: WrOp, sg_list: &[Sge]) {
-        let wr = SendWr { wr_id: self.next_wr_id, op, sg_list, flags: SendFlags::empty(), ud: None };
+        let wr = SendWr { wr_id: self.next_wr_id, op, sg_list, flags: SendFlags::empty(), dest: None };
         self.qp.post_send(&wr).expect("room");
         self.sends.push_back(self.next_wr_id);
         self.next_wr_id += 1;

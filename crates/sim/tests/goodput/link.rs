@@ -179,7 +179,7 @@ impl Link {
                             assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, received));
                             received += 1;
                         }
-                        QpEvent::Async(kind) => panic!("{kind:?}"),
+                        other => panic!("{other:?}"),
                     }
                 }
             }
@@ -205,7 +205,7 @@ impl Link {
             Operation::Send => WrOp::Send,
             Operation::Read => WrOp::Read { remote_addr, r_key },
         };
-        let wr = SendWr { wr_id, op, sg_list: &[self.sge()], flags: SendFlags::empty(), ud: None };
+        let wr = SendWr { wr_id, op, sg_list: &[self.sge()], flags: SendFlags::empty(), dest: None };
         let End { qp, memory, .. } = &mut self.ends[0];
         qp.post_send(&wr, memory).expect("there is room");
     }
