@@ -34,6 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
         case(doomed, "the interface is deleted under load", "ib_write_bw", deleted),
         case(native, "the link goes down and up under rping", "rping", down_and_up),
+        case(native, "another program has the interface", "ibv_devinfo", occupied),
         case(native, "further processes use UDP sockets beside the first", "rping", several),
     ];
     for place in [native, generic] {
@@ -149,6 +150,25 @@ fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let next = ["env", "ROXIE_STATS=1", "rping", "-c", "-V", "-C", "20", "-a", address, "-p", &words[1]];
     let ended = good(start(lab, place, Side::Server, name, &next)?.wait(SHORT))?;
     says(&ended, "roxie: port xsk")
+}
+
+/// The port is down while somebody else's program is there, and up without it.
+fn occupied(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let run = |words: &[&str]| roxie(lab, place, Side::Server, name, words);
+    let ibv = ["run", "--netdev", "veth0", "--port", "xsk", "--", "ibv_devinfo"];
+    good(run(&["xdp", "attach", "veth0", "--recipe", "pass"])?)?;
+    let (down, devinfo) = (run(&ibv), run(&["devinfo", "--netdev", "veth0", "--port", "xsk"]));
+    good(run(&["xdp", "detach", "veth0"])?)?;
+    let (down, devinfo) = (good(down?)?, good(devinfo?)?);
+    says(&down, "PORT_DOWN")?;
+    says(&down, "no AF_XDP on veth0: XDP program already attached (id ")?;
+    says(&down, "roxie_pass, native mode) (have its owner take it off")?;
+    says(&devinfo, "state              down")?;
+    let up = good(run(&ibv)?)?;
+    if up.output.contains("no AF_XDP") {
+        return Err(up.describe());
+    }
+    says(&up, "PORT_ACTIVE")
 }
 
 /// What the kernel tells about the interfaces of both sides.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roxie::bag::DomainConfig;
-use roxie::bpf::{Asm, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
+use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
 use roxie::hook::control::Remote;
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
@@ -330,5 +330,46 @@ fn a_running_process_takes_hooks_from_outside() {
         while !Remote::find(&domain, Some(pid)).is_empty() {
             assert!(start.elapsed() < PATIENCE, "a name remains");
         }
+    });
+}
+
+/// Of what is redirected nothing arrives, as on a lossy network; the transport sends it again.
+#[test]
+fn what_is_redirected_to_an_xskmap_is_read_from_outside() {
+    domain::alone("what_is_redirected_to_an_xskmap_is_read_from_outside", || {
+        let ends = pair(PATIENT);
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        let slot = (ends[1].qp.qpn().value() >> 16) as u8;
+        let remote = Remote::connect(&domain, std::process::id(), slot).expect("it listens");
+        let mut asm = Asm::new("divert");
+        let (map, pass) = (asm.map(MapDef::xskmap("xsks", 2)), asm.label());
+        // Every 64th packet goes to entry 1, the others pass; so do all while nobody reads.
+        asm.call(Helper::GetPrandomU32).and(Reg::R0, 63).branch(Cond::Ne, Reg::R0, 0, pass);
+        asm.load_map(Reg::R1, map).mov(Reg::R2, 1).mov(Reg::R3, XdpAction::Pass.number() as i32);
+        asm.call(Helper::RedirectMap).exit().bind(pass).ret(XdpAction::Pass);
+        let hook = Hook::program(&asm.finish().expect("it assembles")).expect("it can be run");
+        ends[1].device.attach_hook(HookPoint::Ingress, hook, false).expect("it is free");
+        for _ in 0..5 {
+            assert_eq!(ends[0].write(&ends[1], MESSAGE), WcStatus::Success);
+        }
+        assert_eq!(ends[1].counter("rx_xdp_redirect"), 0, "nobody reads");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(ends[0].write(&ends[1], MESSAGE), WcStatus::Success);
+                }
+            });
+            let (start, mut frames) = (Instant::now(), Vec::new());
+            while frames.len() < 20 {
+                assert!(start.elapsed() < PATIENCE, "{} frames", frames.len());
+                frames.extend(remote.frames().expect("it answers"));
+            }
+            stop.store(true, Ordering::Relaxed);
+            for frame in frames {
+                assert_eq!((frame.point, frame.key), (HookPoint::Ingress, 1));
+                assert!(frame.bytes.len() > 14 + 20 + 8 + 12 && frame.bytes[12..14] == [8, 0], "{frame:?}");
+            }
+        });
     });
 }

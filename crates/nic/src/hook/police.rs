@@ -1,4 +1,5 @@
-//! A rate limit for each source address: a source that sends faster has the excess dropped.
+//! A rate limit for each source address: a source that sends faster has the excess dropped. On the way out the sources are
+//! the device's own addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
