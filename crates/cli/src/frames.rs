@@ -3,9 +3,6 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use roxie::sys::now_ns;
 
 use crate::failure::{During, Outcome};
 use crate::terminal;
@@ -14,12 +11,6 @@ use crate::terminal;
 const PCAP_HEADER: [u32; 6] = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 1 << 16, 1];
 /// Bytes that a line shows.
 const SHOWN: usize = 32;
-
-/// What to add to CLOCK_MONOTONIC for the time of day.
-pub(crate) fn realtime_offset() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    now.saturating_sub(now_ns())
-}
 
 /// Where they go.
 pub(crate) enum FrameOutput {

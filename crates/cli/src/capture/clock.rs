@@ -1,7 +1,18 @@
 //! Times of captures for people. UTC throughout: a capture is often read far from where it was made.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use roxie::sys::now_ns;
+
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
+
+/// What to add to CLOCK_MONOTONIC for the time of day, in nanoseconds since 1970.
+#[must_use]
+pub fn realtime_offset() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    now.saturating_sub(now_ns())
+}
 
 /// `1795245775.569342000`.
 #[must_use]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::args::HookFramesArgs;
 use super::{engines, unanswered};
+use crate::capture::clock;
 use crate::failure::{During, Outcome};
-use crate::frames::{self, FrameOutput};
+use crate::frames::FrameOutput;
 
 /// How long to wait when there was nothing.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -16,7 +17,7 @@ pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
-        let offset = frames::realtime_offset();
+        let offset = clock::realtime_offset();
         let mut any = false;
         for remote in &engines {
             let frames = remote.frames().map_err(|error| unanswered(args.pid, &error))?;

@@ -10,8 +10,9 @@ use roxie::sys::{PollFd, poll};
 
 use super::args::SamplesArgs;
 use super::{interface, stats};
+use crate::capture::clock;
 use crate::failure::{During, Failure, Outcome};
-use crate::frames::{self, FrameOutput};
+use crate::frames::FrameOutput;
 
 /// How long one wait for a sample takes at most.
 const WAIT_NS: u64 = 200_000_000;
@@ -31,7 +32,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
-        let offset = frames::realtime_offset();
+        let offset = clock::realtime_offset();
         let mut failed = Ok(());
         let read = reader.read(usize::try_from(left).unwrap_or(usize::MAX), |record| {
             left -= 1;

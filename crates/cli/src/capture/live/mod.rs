@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bpf::{TAP, TAP_STATE, Tap, TapHeader};
 use nix::sys::signal::{SigSet, Signal};
@@ -20,6 +20,7 @@ use roxie::sys::{Link, PollFd, now_ns, poll};
 use wire::ROCE_PORT;
 use wire::capture::LinkType;
 
+use super::clock;
 use super::write::{NewPacket, Writer};
 use crate::failure::{During, Failure, Outcome};
 use crate::netdev;
@@ -116,7 +117,7 @@ impl Live {
     /// Takes what is in the ring; how many records that were.
     fn take(&mut self) -> usize {
         let Self { ring, writer, frame, snap, packets, .. } = self;
-        let offset_ns = realtime_offset();
+        let offset_ns = clock::realtime_offset();
         ring.read(BATCH, |record| {
             let Some((header, copy)) = TapHeader::parse(record) else { return };
             let written: Result<(), Infallible> = split::frames(&header, copy, *snap, frame, |frame| {
@@ -243,10 +244,4 @@ fn not_attached(netdev: &str, error: &io::Error) -> Failure {
         ),
         _ => failure,
     }
-}
-
-/// What to add to CLOCK_MONOTONIC for the time of day.
-fn realtime_offset() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    now.saturating_sub(now_ns())
 }

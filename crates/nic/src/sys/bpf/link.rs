@@ -42,15 +42,16 @@ struct DetachAttr {
 // SAFETY: no pointers.
 unsafe impl Attr for DetachAttr {}
 
-/// Start of `struct bpf_link_info`, for XDP links.
+/// Start of `struct bpf_link_info`, for links to interfaces: XDP, TCX.
 #[derive(Default)]
 #[repr(C)]
-struct RawInfo {
+pub(super) struct RawInfo {
     kind: u32,
     id: u32,
     program_id: u32,
     padding: u32,
-    ifindex: u32,
+    /// 0 if the interface is gone.
+    pub(super) ifindex: u32,
     more: u32,
 }
 

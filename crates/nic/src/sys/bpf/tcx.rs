@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::object::{self, Info};
+use super::link::RawInfo;
+use super::object;
 use super::{Attr, Command, Program, call_fd};
 
 /// Which packets of an interface a classifier sees.
@@ -33,21 +34,6 @@ struct CreateAttr {
 
 // SAFETY: no pointers.
 unsafe impl Attr for CreateAttr {}
-
-/// Start of `struct bpf_link_info`, for TCX links.
-#[derive(Default)]
-#[repr(C)]
-struct RawInfo {
-    kind: u32,
-    id: u32,
-    program_id: u32,
-    padding: u32,
-    ifindex: u32,
-    more: u32,
-}
-
-// SAFETY: integers only.
-unsafe impl Info for RawInfo {}
 
 /// linux/bpf.h
 const BPF_TCX_INGRESS: u32 = 46;
