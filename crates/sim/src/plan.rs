@@ -39,6 +39,8 @@ pub(crate) struct Op {
     pub(crate) fetched: Vec<u8>,
     /// A later READ looks at what this WRITE wrote.
     pub(crate) looked_at: bool,
+    /// A later SEND, behind a fence, sends what this READ brought.
+    pub(crate) sent_on: bool,
 }
 
 /// A receive work request.
@@ -146,8 +148,18 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
         left -= len;
         let op = match kind {
             0..=44 => {
-                let local = from.take_local(len, rng);
-                let data = from.local[local..local + len].to_vec();
+                let read = if rng.chance(shape.fences) { unsent_read(&from.ops) } else { None };
+                let (local, len, data) = match read {
+                    Some(read) => {
+                        let read = &mut from.ops[read];
+                        read.sent_on = true;
+                        (read.local, read.len, read.fetched.clone())
+                    }
+                    None => {
+                        let local = from.take_local(len, rng);
+                        (local, len, from.local[local..local + len].to_vec())
+                    }
+                };
                 let imm = (rng.next() as u32).to_be_bytes();
                 let solicited = rng.chance(300);
                 let (kind, got_imm, inv) = match kind {
@@ -170,7 +182,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                     inv,
                     solicited,
                 });
-                Op { solicited, ..plain(kind, local, len) }
+                Op { solicited, fence: read.is_some(), ..plain(kind, local, len) }
             }
             45..=72 => {
                 let local = from.take_local(len, rng);
@@ -246,6 +258,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
         };
         let inline = op.len <= shape.max_inline
             && op.fetched.is_empty()
+            && !op.fence
             && !matches!(op.kind, Kind::Read { .. } | Kind::Flush { .. } | Kind::LocalInv { .. })
             && rng.chance(300);
         let has_none = matches!(op.kind, Kind::Flush { .. } | Kind::LocalInv { .. });
@@ -253,7 +266,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
         from.ops.push(Op {
             pieces,
             signaled: rng.chance(600),
-            fence: rng.chance(shape.fences),
+            fence: op.fence || rng.chance(shape.fences),
             inline,
             ..op
         });
@@ -294,6 +307,11 @@ pub(crate) fn apply(from: &mut Half, to: &mut Half) {
     }
 }
 
+/// The latest READ whose bytes nobody sends on.
+fn unsent_read(ops: &[Op]) -> Option<usize> {
+    ops.iter().rposition(|op| matches!(op.kind, Kind::Read { .. }) && op.len > 0 && !op.sent_on)
+}
+
 /// The 8 bytes at `at`, as an atomic sees them.
 pub(crate) fn word_at(region: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(region[at..at + 8].try_into().expect("8 bytes"))
@@ -311,6 +329,7 @@ fn plain(kind: Kind, local: usize, len: usize) -> Op {
         inline: false,
         fetched: Vec::new(),
         looked_at: false,
+        sent_on: false,
     }
 }
 

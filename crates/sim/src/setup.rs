@@ -117,7 +117,7 @@ impl Setup {
             // A fabric of many connections does no more than one of few.
             ops: (ops / share.div_ceil(4)).max(1),
             bytes: (bytes / share).max(4 << 10),
-            fences: rng.pick(&[0, 0, 100]),
+            fences: rng.pick(&[0, 0, 300]),
         };
         let mut halves = [Half::default(), Half::default()];
         let [a, b] = &mut halves;

@@ -149,6 +149,9 @@ impl Requester {
         if self.peer.keeps() && !self.on_gap(now, position, position + 1) {
             return self.report_failure(ep);
         }
+        if !news && self.peer.is_asked(position) && ep.attr.timeout != 0 {
+            return self.ask_again(now, position, ep);
+        }
         match self.peer.on_nak(position, self.next, window_pkts(ep.mtu)) {
             Remedy::Packets(packets) => {
                 self.on_gap(now, position, position + packets);
@@ -165,6 +168,17 @@ impl Requester {
         }
         self.go_back(position, ep);
         self.timer_base = now;
+        Step::Idle
+    }
+
+    /// The packet that is on its way alone is still missed. One that keeps says so as often as later packets arrive, while this
+    /// one may wait in a queue behind them. So it is sent again now and then, and how long that goes on is what `timeout` and
+    /// `retry_cnt` say.
+    fn ask_again(&mut self, now: Instant, position: u64, ep: &Endpoint) -> Step {
+        if now >= self.timer_base.max(self.probed_at).plus_ns(self.rtt.period_ns()) {
+            self.probed_at = now;
+            self.go_back(position, ep);
+        }
         Step::Idle
     }
 

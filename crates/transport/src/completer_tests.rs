@@ -114,18 +114,57 @@ fn a_resend_starts_in_the_middle_of_a_message() {
     assert_eq!(b.sent(), ["WRITE Last 502 AckReq [952]"]);
 }
 
+/// The first report costs one retry, then the timeouts take the others: however often the peer says that it misses the packet.
 #[test]
 fn sequence_naks_without_progress_end_in_retry_exceeded() {
+    let nak = Pkt::nak(500, NakCode::PsnSequenceError);
     let mut b = Bench::rc_with(|attr| attr.retry_cnt = 2);
+    b.post(1, WrOp::Send, 8);
+    b.sent();
+    b.recv(&nak).unwrap();
+    b.recv(&nak).unwrap();
+    assert_eq!(b.sent().len(), 1, "the same report twice is one");
+    for i in 1..=26 {
+        b.at(ms(5 * i));
+        b.recv(&nak).unwrap();
+        assert!(b.sent().len() <= 2, "{i}");
+        assert_eq!(b.qp.state(), QpState::Rts, "{i}");
+    }
+    b.at(Instant(2 * T));
+    assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
+}
+
+/// Without a timeout there is nothing else that ends it.
+#[test]
+fn sequence_naks_cost_retries_where_there_is_no_timeout() {
+    let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (2, 0));
     b.post(1, WrOp::Send, 8);
     b.sent();
     for _ in 0..2 {
         b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
-        b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
-        assert_eq!(b.sent().len(), 1, "the same report twice is one");
+        assert_eq!(b.sent().len(), 1);
     }
     b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
+}
+
+/// A responder whose queue is long takes packet after packet, and names the gap again, before it sees the one it misses.
+#[test]
+fn a_gap_that_is_named_again_and_again_uses_up_no_retries() {
+    let mut b = Bench::rc();
+    for i in 0..60 {
+        b.post(i, WrOp::Send, 8);
+    }
+    b.sent();
+    let mut sent = 0;
+    for i in 1..=40 {
+        b.at(us(25 * i));
+        b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
+        sent += b.sent().len();
+    }
+    assert_eq!((b.qp.state(), sent), (QpState::Rts, 1), "within the millisecond that nothing was measured");
+    b.recv(&Pkt::ack(559)).unwrap();
+    assert_eq!(b.send_wcs().len(), 60);
 }
 
 /// `retry_cnt` 7 means seven: eight transmissions, then the error.

@@ -77,6 +77,11 @@ impl Peer {
         if self.kind == Kind::GoesBack { self.recover } else { 0 }
     }
 
+    /// Whether this packet is on its way alone, to see what the peer does.
+    pub(crate) fn is_asked(&self, position: u64) -> bool {
+        self.kind == Kind::Asked && position + 1 == self.behind
+    }
+
     /// It says that it misses the packet at `position`, before that counts as an acknowledgement. Right behind the one that
     /// was sent alone, it can know only because it has kept something further on.
     pub(crate) fn hear_nak(&mut self, position: u64) {
