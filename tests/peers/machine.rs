@@ -136,8 +136,13 @@ impl Machine {
 
     /// Runs a shell command in the guest to a good end.
     pub(crate) fn command(&self, command: &str) -> Result<(), String> {
-        rxe_vm(&["exec", "--name", &self.name, "--timeout", COMMAND_SECONDS, "--", "sh", "-c", command])
-            .map(drop)
+        self.ask(command).map(drop)
+    }
+
+    /// The same; what it prints.
+    pub(crate) fn ask(&self, command: &str) -> Result<String, String> {
+        let words = ["exec", "--name", &self.name, "--timeout", COMMAND_SECONDS, "--", "sh", "-c", command];
+        rxe_vm(&words).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
@@ -165,7 +170,9 @@ fn image(kind: Kind) -> Option<String> {
     let will_do = |name: &String| match kind {
         Kind::Rxe => std::env::var("ROXIE_PEER_IMAGE").map_or(true, |wanted| *name == wanted),
         Kind::Wire => {
-            images[name]["kernel"].as_str().and_then(version).is_some_and(|v| v >= ZERO_COPY_KERNEL)
+            let kernel = images[name]["kernel"].as_str().and_then(version);
+            kernel.is_some_and(|kernel| kernel >= ZERO_COPY_KERNEL)
+                && images[name]["packages"]["xdp-tools"].is_string()
         }
     };
     images.keys().find(|name| will_do(name)).cloned()

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod dispatcher;
 mod end;
 mod flows;
 mod machine;
@@ -18,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use cases::Case;
 use end::Kind;
 use machine::Machine;
 
@@ -34,12 +34,18 @@ fn main() -> ExitCode {
     let needs = [Kind::Rxe, Kind::Wire].map(|kind| (kind, needs(kind)));
     let running: Running = Arc::default();
     let (mut trials, mut skipped) = (Vec::new(), BTreeMap::<&str, usize>::new());
-    for case in cases::all(full) {
-        let need = needs.iter().find(|(kind, _)| *kind == case.kind()).and_then(|(_, need)| *need);
+    let mut add = |name: String, kind, run: Run| {
+        let need = needs.iter().find(|(has, _)| *has == kind).and_then(|(_, need)| *need);
         if let Some(need) = need {
             *skipped.entry(need).or_default() += 1;
         }
-        trials.push(trial(case, &running).with_ignored_flag(need.is_some()));
+        trials.push(trial(name, kind, run, &running).with_ignored_flag(need.is_some()));
+    };
+    for case in cases::all(full) {
+        add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
+    }
+    for (name, run) in dispatcher::CASES {
+        add(name.to_owned(), Kind::Wire, Box::new(move |machine| run(machine, name)));
     }
     let conclusion = libtest_mimic::run(&args, trials);
     if !args.list {
@@ -59,15 +65,18 @@ fn main() -> ExitCode {
 /// The machine that runs: one at a time, booted for the first case that needs it.
 type Running = Arc<Mutex<Option<Machine>>>;
 
-fn trial(case: Case, running: &Running) -> Trial {
+/// What a case does.
+type Run = Box<dyn FnOnce(&Machine) -> Result<(), String> + Send>;
+
+fn trial(name: String, kind: Kind, run: Run, running: &Running) -> Trial {
     let running = Arc::clone(running);
-    Trial::test(case.name(), move || {
+    Trial::test(name, move || {
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let machine = match running.take().filter(|machine| machine.kind() == case.kind()) {
+        let machine = match running.take().filter(|machine| machine.kind() == kind) {
             Some(machine) => machine,
-            None => Machine::boot(case.kind(), logs())?,
+            None => Machine::boot(kind, logs())?,
         };
-        case.run(running.insert(machine)).map_err(Failed::from)
+        run(running.insert(machine)).map_err(Failed::from)
     })
 }
 

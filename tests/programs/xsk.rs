@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::pair::{Both, Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Ended, Running, eventually};
 use serde_json::Value;
@@ -36,9 +36,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case(native, "the link goes down and up under rping", "rping", down_and_up),
         case(native, "another program has the interface", "ibv_devinfo", occupied),
         case(native, "further processes use UDP sockets beside the first", "rping", several),
+        case(native, "a program that ip(8) has loaded is used, and stays", "rping", loaded_by_others),
     ];
     for place in [native, generic] {
-        cases.push(case(place, "packets take the AF_XDP sockets", "rping", is_taken));
+        let taken = |lab: &_, place: &_, name: &_| is_taken(lab, place, name).map(drop);
+        cases.push(case(place, "packets take the AF_XDP sockets", "rping", taken));
         cases.push(case(
             place,
             "its program is counted, and put back if somebody takes it off",
@@ -82,7 +84,7 @@ fn stream(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<[Runni
     Ok([server, client])
 }
 
-fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<Both, String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
     let common = ["-V", "-C", "100", "-a", address, "-p", &port_word];
@@ -106,7 +108,32 @@ fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             }
         }
     }
-    Ok(())
+    Ok(both)
+}
+
+/// The program as others load it, from its object file: processes come and go, the program does neither.
+fn loaded_by_others(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = std::env::temp_dir().join(format!("roxie-xsk-{}.o", std::process::id()));
+    let file = file.to_string_lossy();
+    good(roxie(lab, place, Side::Server, name, &["xdp", "object", &file])?)?;
+    let ip = |words: &str| lab.ip(place, Side::Server, words).map_err(|error| error.to_string());
+    ip(&format!("link set dev veth0 xdpdrv obj {file} sec xdp.frags"))?;
+    let there = ip("-d link show dev veth0")?;
+    let run = || {
+        for _ in 0..2 {
+            let both = is_taken(lab, place, name)?;
+            says(&both.server, " loaded by others")?;
+        }
+        Ok(())
+    };
+    let (ran, after) = (run(), ip("-d link show dev veth0")?);
+    ip("link set dev veth0 xdpdrv off")?;
+    // The next one brings its own again.
+    ran.and_then(|()| is_taken(lab, place, name)).map(drop)?;
+    if !there.contains("roxie_xsk") || there != after {
+        return Err(format!("before: {there}\nafter: {after}"));
+    }
+    std::fs::remove_file(&*file).map_err(|error| error.to_string())
 }
 
 fn counter(ended: &Ended, row: &str) -> u64 {

@@ -1,4 +1,4 @@
-//! Programs from ELF object files, as `clang -target bpf` makes them.
+//! Programs from ELF object files, as `clang -target bpf` makes them, and object files of our own programs ([`write()`]).
 //!
 //! `aya-obj` parses, links functions and adapts to the kernel's structures; here its result becomes [`Program`]s. Maps
 //! come from `.maps` (and the older `maps`). A data section becomes an array of one entry that begins with the
@@ -8,6 +8,9 @@
 //! far as that parser goes: broken ones may make it panic.
 
 mod sections;
+mod write;
+
+pub use write::write;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -138,6 +141,8 @@ pub enum ObjectError {
     Map(String),
     /// The program has slots that are no instructions.
     Code(String, DecodeError),
+    /// The program is not one that an object file holds.
+    Unwritable(String),
     /// There is no XDP program in the file.
     NoPrograms,
     /// The programs adapt to the kernel's structures, and its type information was not given.
@@ -159,6 +164,7 @@ impl fmt::Display for ObjectError {
             ObjectError::Link(reason) => write!(f, "the object file cannot be linked: {reason}"),
             ObjectError::Map(name) => write!(f, "maps like {name} are not supported"),
             ObjectError::Code(name, error) => write!(f, "program {name}: {error}"),
+            ObjectError::Unwritable(reason) => write!(f, "no object file of program {reason}"),
             ObjectError::NoPrograms => f.write_str("the object file has no XDP program"),
             ObjectError::NeedsKernelTypes => {
                 f.write_str("the programs need the kernel's type information (/sys/kernel/btf/vmlinux)")

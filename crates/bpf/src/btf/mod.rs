@@ -3,9 +3,13 @@
 //! The blob describes the functions of the program and `struct xdp_md`, their argument; a function record ties each
 //! to its first instruction. Read `Documentation/bpf/btf.rst` of the kernel first.
 
+#[cfg(feature = "object")]
+mod extension;
 mod reader;
 mod writer;
 
+#[cfg(feature = "object")]
+pub(crate) use extension::extended;
 pub(crate) use writer::{FunctionName, describe};
 
 /// Type information of one program.

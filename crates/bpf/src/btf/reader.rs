@@ -6,25 +6,52 @@ impl Btf {
     /// Name of the type with this id, if the blob has it and it has one.
     #[must_use]
     pub fn name_of(&self, type_id: u32) -> Option<String> {
-        let word = |at: usize| {
-            let bytes = self.blob.get(at..)?.first_chunk::<4>()?;
-            Some(u32::from_le_bytes(*bytes))
-        };
-        let header_len = word(4)? as usize;
-        let types = header_len.checked_add(word(8)? as usize)?;
-        let strings = header_len.checked_add(word(16)? as usize)?;
-        let mut at = types;
+        let parts = self.parts()?;
+        let mut types = parts.types;
         for _ in 1..type_id {
-            let info = word(at.checked_add(4)?)?;
-            at = at.checked_add(12 + trailer_len(info >> 24 & 0x1f, info as usize & 0xffff)?)?;
+            types = after_first(types)?;
         }
-        if at >= strings {
-            return None;
-        }
-        let text = self.blob.get(strings.checked_add(word(at)? as usize)?..)?;
+        let text = parts.strings.get(word(types, 0)? as usize..)?;
         let len = text.iter().position(|&byte| byte == 0)?;
         String::from_utf8(text[..len].to_vec()).ok().filter(|name| !name.is_empty())
     }
+
+    /// The records and the strings of the blob; `None` if it is malformed.
+    pub(super) fn parts(&self) -> Option<Parts<'_>> {
+        let part = |offset: usize| {
+            let [start, len] = [word(&self.blob, offset)? as usize, word(&self.blob, offset + 4)? as usize];
+            self.blob.get(word(&self.blob, 4)? as usize..)?.get(start..)?.get(..len)
+        };
+        Some(Parts { types: part(8)?, strings: part(16)? })
+    }
+}
+
+/// Sections of a blob.
+pub(super) struct Parts<'a> {
+    pub(super) types: &'a [u8],
+    pub(super) strings: &'a [u8],
+}
+
+impl Parts<'_> {
+    /// Types there are; `None` if one is newer than us.
+    pub(super) fn count(&self) -> Option<u32> {
+        let (mut types, mut count) = (self.types, 0);
+        while !types.is_empty() {
+            types = after_first(types)?;
+            count += 1;
+        }
+        Some(count)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// What follows the first record.
+fn after_first(types: &[u8]) -> Option<&[u8]> {
+    let info = word(types, 4)?;
+    types.get(12 + trailer_len(info >> 24 & 0x1f, info as usize & 0xffff)?..)
 }
 
 /// Bytes that follow the common part of a type of this kind (`linux/btf.h`); `None` for kinds newer than us.

@@ -6,9 +6,9 @@ use super::{Btf, FuncInfo};
 use crate::xdp::XdpMd;
 
 // `linux/btf.h`.
-const MAGIC: u16 = 0xeb9f;
-const VERSION: u8 = 1;
-const HEADER_LEN: u32 = 24;
+pub(super) const MAGIC: u16 = 0xeb9f;
+pub(super) const VERSION: u8 = 1;
+pub(super) const HEADER_LEN: u32 = 24;
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
 const KIND_STRUCT: u32 = 4;
@@ -48,8 +48,9 @@ pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
     Btf { blob: writer.blob(), func_info, line_info: Vec::new() }
 }
 
+/// Builds a blob, or goes on with one.
 #[derive(Default)]
-struct Writer {
+pub(super) struct Writer {
     types: Vec<u8>,
     /// Number of types so far; id 0 is void.
     count: u32,
@@ -68,7 +69,7 @@ impl Writer {
         self.count
     }
 
-    fn int(&mut self, name: &str, bytes: u32, encoding: u32) -> u32 {
+    pub(super) fn int(&mut self, name: &str, bytes: u32, encoding: u32) -> u32 {
         self.record(name, KIND_INT, 0, bytes, &[encoding | (bytes * 8)])
     }
 
@@ -86,7 +87,7 @@ impl Writer {
     }
 
     /// Offset of the string; the empty one is at 0.
-    fn string(&mut self, text: &str) -> u32 {
+    pub(super) fn string(&mut self, text: &str) -> u32 {
         if self.strings.is_empty() {
             self.strings.push(0);
             self.offsets.insert(String::new(), 0);
@@ -101,7 +102,7 @@ impl Writer {
         offset
     }
 
-    fn blob(self) -> Vec<u8> {
+    pub(super) fn blob(self) -> Vec<u8> {
         let types_len = self.types.len() as u32;
         let mut blob = Vec::new();
         blob.extend(MAGIC.to_le_bytes());
@@ -112,5 +113,50 @@ impl Writer {
         blob.extend(self.types);
         blob.extend(self.strings);
         blob
+    }
+}
+
+/// What only object files need.
+#[cfg(feature = "object")]
+impl Writer {
+    pub(super) const SIGNED: u32 = INT_SIGNED;
+    const KIND_ARRAY: u32 = 3;
+    const KIND_VAR: u32 = 14;
+    const KIND_DATASEC: u32 = 15;
+
+    /// Goes on behind the last type of a blob; `None` if that is malformed.
+    pub(super) fn resume(btf: &Btf) -> Option<Writer> {
+        let parts = btf.parts()?;
+        let (types, strings) = (parts.types.to_vec(), parts.strings.to_vec());
+        // No name must be the string at 0; others may come a second time, which does no harm.
+        let offsets = HashMap::from([(String::new(), 0)]);
+        Some(Writer { types, count: parts.count()?, strings, offsets })
+    }
+
+    pub(super) fn array(&mut self, of: u32, len: u32) -> u32 {
+        self.record("", Self::KIND_ARRAY, 0, 0, &[of, of, len])
+    }
+
+    pub(super) fn pointer(&mut self, to: u32) -> u32 {
+        self.record("", KIND_PTR, 0, to, &[])
+    }
+
+    /// A structure without a name, whose members have one length.
+    pub(super) fn structure(&mut self, members: &[(&str, u32)], member_len: u32) -> u32 {
+        let words: Vec<u32> = (0..)
+            .zip(members)
+            .flat_map(|(index, &(name, id))| [self.string(name), id, index * member_len * 8])
+            .collect();
+        let count = members.len() as u32;
+        self.record("", KIND_STRUCT, count, count * member_len, &words)
+    }
+
+    pub(super) fn variable(&mut self, name: &str, of: u32) -> u32 {
+        self.record(name, Self::KIND_VAR, 0, of, &[LINKAGE_GLOBAL])
+    }
+
+    /// A section; each variable is its id, its offset and its length.
+    pub(super) fn section(&mut self, name: &str, len: u32, variables: &[[u32; 3]]) -> u32 {
+        self.record(name, Self::KIND_DATASEC, variables.len() as u32, len, variables.as_flattened())
     }
 }

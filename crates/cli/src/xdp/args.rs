@@ -26,6 +26,7 @@ pub(crate) enum XdpCommand {
     Stats(StatsArgs),
     Map(MapArgs),
     Samples(SamplesArgs),
+    Object(ObjectArgs),
     Test(TestArgs),
     Send(SendArgs),
 }
@@ -339,4 +340,27 @@ pub(crate) struct SamplesArgs {
     /// End after so many samples
     #[arg(long, short, value_name = "N")]
     pub(crate) count: Option<u64>,
+}
+
+/// Write the program of 'roxie run --port xsk' as an object file, for interfaces that have another program
+///
+/// An interface takes one XDP program. xdp-loader (Debian: xdp-tools) puts several on it, behind a dispatcher; and where it
+/// has put this one, 'roxie run --port xsk' uses it instead of bringing its own. Load it once: it stays when the process
+/// ends, passes everything while there is none, and serves the next one. 'xdp-loader unload' takes it off.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie xdp object xsk.o && xdp-loader load eth0 xsk.o
+          Beside other programs on eth0, loaded before or afterwards
+  roxie run --netdev eth0 --port xsk -- rping -s
+          Says 'loaded by others', or the dispatcher, with ROXIE_STATS=1
+  xdpdump -i eth0 -p roxie_xsk --rx-capture entry,exit -x
+          What comes to it, and what it makes of that")]
+pub(crate) struct ObjectArgs {
+    /// Object file to write
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Receive queues it steers to at most
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) queues: u32,
 }

@@ -11,6 +11,7 @@ mod entry;
 mod fill;
 mod list;
 mod map;
+mod object;
 mod samples;
 mod source;
 mod stats;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Stats(args) => stats::stats(args),
         XdpCommand::Map(args) => map::map(args),
         XdpCommand::Samples(args) => samples::samples(args),
+        XdpCommand::Object(args) => object::object(args),
         XdpCommand::Test(args) => test::test(args),
         XdpCommand::Send(args) => test::send(args),
     }

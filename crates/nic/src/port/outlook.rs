@@ -6,7 +6,7 @@ use std::io;
 use super::{PortChoice, PortKind, XskError};
 use crate::gid::GidTable;
 use crate::sys::{Netlink, XdpMode, xdp_features};
-use crate::xdp::{AttachError, Mode};
+use crate::xdp::{AttachError, Mode, Steering};
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -35,16 +35,22 @@ impl Outlook {
         }
         let link = Netlink::new()?.link(netdev.ifindex)?;
         let features = xdp_features(netdev.ifindex).ok();
+        // Without the privilege to look there is none to use it either.
+        let joined = match link.xdp.first() {
+            Some(_) => Steering::to_join(netdev.ifindex, choice.mode).ok().flatten(),
+            None => None,
+        };
         let error = if !link.is_ethernet {
             XskError::NotEthernet
         } else if let Some(owned) = XskError::owned(netdev.ifindex) {
             owned
-        } else if let Some(there) = link.xdp.first() {
+        } else if let (Some(there), None) = (link.xdp.first(), joined) {
             AttachError::occupied(*there).into()
         } else if let Some(unprivileged) = XskError::unprivileged() {
             unprivileged
         } else {
             let mode = match (choice.mode, features) {
+                _ if joined.is_some() => joined,
                 (Mode::Only(mode), _) => Some(mode),
                 (Mode::Auto, Some(features)) if features.native() => Some(XdpMode::Native),
                 (Mode::Auto, Some(_)) => Some(XdpMode::Generic),

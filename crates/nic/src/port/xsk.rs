@@ -366,20 +366,24 @@ impl XskPort {
     #[must_use]
     pub fn description(&self) -> String {
         let Some(steering) = &self.steering else { return "xsk, closed".to_owned() };
-        let attached = steering.attached();
         let copying = if self.sockets.zero_copy { "zero-copy" } else { "copy" };
         let queues = self.sockets.queues.len();
         let fragments = if self.sockets.fragments { ", multi-buffer" } else { "" };
         let plural = if queues == 1 { "queue" } else { "queues" };
-        let (mode, id) = (attached.mode(), attached.id());
+        let (mode, id) = (steering.mode(), steering.id());
+        let whose = match steering.dispatcher() {
+            Some(dispatcher) => format!(" in dispatcher {dispatcher}"),
+            None if steering.is_joined() => " loaded by others".to_owned(),
+            None => String::new(),
+        };
         let lost = if self.program.is_missing { ", which is not on the interface any more" } else { "" };
-        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{lost}")
+        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{whose}{lost}")
     }
 
     /// Why the program does not run in the driver, if that was tried.
     #[must_use]
     pub fn not_native(&self) -> Option<&str> {
-        self.steering.as_ref()?.attached().not_native()
+        self.steering.as_ref()?.not_native()
     }
 
     /// Why packets are copied, if the driver says that it can do without.

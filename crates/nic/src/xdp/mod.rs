@@ -3,6 +3,7 @@
 mod attach;
 mod error;
 mod install;
+mod joined;
 mod steer;
 
 pub use attach::{Attached, Mode, Presence, attach, attach_loaded};

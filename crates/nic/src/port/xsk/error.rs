@@ -65,7 +65,13 @@ impl XskError {
         match self {
             XskError::NotEthernet => "choose an Ethernet interface with --netdev".to_owned(),
             XskError::Owned { .. } => "one process at a time can have it".to_owned(),
-            XskError::Attach(AttachError::Occupied { .. }) => "have its owner take it off".to_owned(),
+            XskError::Attach(AttachError::Occupied { name, .. }) if name == DISPATCHER => {
+                "put ours beside it: roxie xdp object FILE, then xdp-loader load INTERFACE FILE".to_owned()
+            }
+            XskError::Attach(AttachError::Occupied { .. }) => {
+                "have its owner take it off, or load it and ours with xdp-loader: roxie xdp object --help"
+                    .to_owned()
+            }
             XskError::QueueBusy(_) => "stop the program that has it".to_owned(),
             XskError::MtuTooLarge(_) => {
                 format!("lower the MTU to {} or less", super::sockets::SINGLE_MTU_MAX)
@@ -84,6 +90,9 @@ impl XskError {
         }
     }
 }
+
+/// Name of libxdp's program that calls several others.
+const DISPATCHER: &str = "xdp_dispatcher";
 
 /// What is missing of CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
 fn missing(held: Capabilities) -> Vec<String> {

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use wire::ROCE_PORT;
+
 use super::owner::Owner;
 use super::paths::Paths;
 use super::program::ProgramWatch;
@@ -126,6 +128,11 @@ fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> 
                 if name == Steering::NAME && now_ns() - start < LEAVING_NS =>
             {
                 std::thread::sleep(LEAVING_PAUSE);
+            }
+            // Ours, put there by others, is for RoCE's own port.
+            Err(occupied @ AttachError::Occupied { .. }) if config.udp_port == ROCE_PORT => {
+                let joined = Steering::join(config.ifindex, queues, config.mode);
+                return joined.ok().flatten().ok_or(occupied);
             }
             done => return done,
         }

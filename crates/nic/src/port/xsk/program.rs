@@ -34,7 +34,7 @@ impl ProgramWatch {
         }
         self.looked_ns = now;
         let name = &link.name;
-        let lost = match steering.attached().presence() {
+        let lost = match steering.presence() {
             // That the interface is gone is told where all of the device learns it.
             Ok(Presence::On | Presence::Gone) | Err(_) => return,
             Ok(Presence::Replaced { id, name: theirs, .. }) => format!(

@@ -15,7 +15,7 @@ impl XskPort {
     #[inline]
     pub(super) fn receive(&mut self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
         let mut trains = 0;
-        let may_be_joined = self.steering.as_ref().is_some_and(|s| s.attached().mode() == XdpMode::Generic);
+        let may_be_joined = self.steering.as_ref().is_some_and(|s| s.mode() == XdpMode::Generic);
         let XskPort { sockets, joined, segments, udp_port, counters, extra, .. } = self;
         let mut consume = |frame: &[u8], f: &mut dyn FnMut(&RxTrain<'_>)| {
             let Some(mut train) = train_of(frame, *udp_port, RxQueue::Slot) else {

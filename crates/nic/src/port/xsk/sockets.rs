@@ -127,7 +127,7 @@ impl Sockets {
 
     fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
         let single = plan.mtu <= SINGLE_MTU_MAX;
-        let native = steering.attached().mode() == crate::sys::XdpMode::Native;
+        let native = steering.mode() == crate::sys::XdpMode::Native;
         let can_zero_copy = native && plan.features.zero_copy();
         let spans = plan.features.zero_copy_segments_max >= TX_SPAN;
         // In order of preference; each is tried and the kernel decides.

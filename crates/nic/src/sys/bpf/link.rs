@@ -42,7 +42,7 @@ struct DetachAttr {
 // SAFETY: no pointers.
 unsafe impl Attr for DetachAttr {}
 
-/// Start of `struct bpf_link_info`, for links to interfaces: XDP, TCX.
+/// Start of `struct bpf_link_info`, for links to interfaces (XDP, TCX) and of extensions.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct RawInfo {
@@ -50,18 +50,37 @@ pub(super) struct RawInfo {
     id: u32,
     program_id: u32,
     padding: u32,
-    /// 0 if the interface is gone.
+    /// 0 if the interface is gone; of an extension something else.
     pub(super) ifindex: u32,
-    more: u32,
+    /// The program that is extended.
+    target_id: u32,
 }
 
 // SAFETY: integers only.
 unsafe impl Info for RawInfo {}
 
 /// linux/bpf.h
+const BPF_LINK_TYPE_TRACING: u32 = 2;
 const BPF_LINK_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_F_REPLACE: u32 = 4;
+
+/// Ids of the programs that take the place of a function of this one (`BPF_PROG_TYPE_EXT`), or trace it.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN.
+pub fn extensions_of(program_id: u32) -> io::Result<Vec<u32>> {
+    let mut extensions = Vec::new();
+    for id in object::link_ids()? {
+        // It may be gone by now.
+        let Ok(fd) = object::link_by_id(id) else { continue };
+        let raw: RawInfo = object::info(fd.as_fd())?;
+        if (raw.kind, raw.target_id) == (BPF_LINK_TYPE_TRACING, program_id) {
+            extensions.push(raw.program_id);
+        }
+    }
+    Ok(extensions)
+}
 
 impl XdpLink {
     /// Puts `program` on interface `ifindex`, in this mode and no other.

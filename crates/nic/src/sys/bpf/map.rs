@@ -109,6 +109,15 @@ impl Map {
         Ok(text(&about.name))
     }
 
+    /// Entries it has room for.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn max_entries(&self) -> io::Result<u32> {
+        let about: MapInfo = info(self.fd.as_fd())?;
+        Ok(about.max_entries)
+    }
+
     /// What kind of map it is.
     #[must_use]
     pub fn kind(&self) -> MapKind {

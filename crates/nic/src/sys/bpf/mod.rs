@@ -10,7 +10,7 @@ mod program;
 mod ring;
 mod tcx;
 
-pub use link::XdpLink;
+pub use link::{XdpLink, extensions_of};
 pub use map::Map;
 pub use object::{get_pinned, pin, program_ids};
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};

@@ -1,0 +1,72 @@
+//! What libbpf wants to find in an object file beside the types of the program: its maps as variables of section `.maps`, and
+//! the section `.BTF.ext`, which says where functions are.
+//!
+//! A property of a map is a member of its variable's structure, and the value of a number is the length of an array to
+//! whose type the member points (`__uint()` of libbpf's bpf_helpers.h).
+
+use super::writer::{HEADER_LEN, MAGIC, VERSION, Writer};
+use super::{Btf, FuncInfo};
+use crate::insn::Slot;
+use crate::map::MapDef;
+
+/// Type information for an object file.
+pub(crate) struct Extended {
+    /// Section `.BTF`.
+    pub(crate) types: Vec<u8>,
+    /// Section `.BTF.ext`.
+    pub(crate) ext: Vec<u8>,
+    /// Bytes of each map's variable, in order and without gaps.
+    pub(crate) map_lens: Vec<u32>,
+}
+
+/// Bytes of a pointer.
+const MEMBER_LEN: u32 = 8;
+
+/// Adds the maps, and says that the functions are in section `section`; `None` if the blob is malformed.
+pub(crate) fn extended(btf: &Btf, maps: &[MapDef], section: &str) -> Option<Extended> {
+    let mut writer = Writer::resume(btf)?;
+    let int = writer.int("int", 4, Writer::SIGNED);
+    let (mut variables, mut map_lens, mut at) = (Vec::new(), Vec::new(), 0);
+    for map in maps {
+        let properties = [
+            ("type", map.kind.number()),
+            ("key_size", map.key_size),
+            ("value_size", map.value_size),
+            ("max_entries", map.max_entries),
+            ("map_flags", map.flags),
+        ];
+        let given: Vec<_> = properties.into_iter().filter(|(_, value)| *value != 0).collect();
+        let members: Vec<_> = given
+            .iter()
+            .map(|(name, value)| {
+                let array = writer.array(int, *value);
+                (*name, writer.pointer(array))
+            })
+            .collect();
+        let definition = writer.structure(&members, MEMBER_LEN);
+        let len = members.len() as u32 * MEMBER_LEN;
+        variables.push([writer.variable(&map.name, definition), at, len]);
+        map_lens.push(len);
+        at += len;
+    }
+    if !maps.is_empty() {
+        writer.section(".maps", at, &variables);
+    }
+    let section = writer.string(section);
+    Some(Extended { ext: ext(section, &btf.func_info), types: writer.blob(), map_lens })
+}
+
+/// One section of function records, and no source lines.
+fn ext(section: u32, functions: &[FuncInfo]) -> Vec<u8> {
+    let mut records = vec![Btf::FUNC_INFO_LEN, section, functions.len() as u32];
+    records.extend(functions.iter().flat_map(|info| [info.slot * Slot::LEN as u32, info.type_id]));
+    let len = records.len() as u32 * 4;
+    let mut ext = Vec::new();
+    ext.extend(MAGIC.to_le_bytes());
+    ext.extend([VERSION, 0]);
+    // Length of the header; offset and length of function records and of source lines.
+    for word in [HEADER_LEN, 0, len, len, 0].into_iter().chain(records) {
+        ext.extend(word.to_le_bytes());
+    }
+    ext
+}

@@ -1,0 +1,15 @@
+//! `roxie xdp object`: the steering program as a file, for loaders that put several programs on an interface.
+
+use std::fs;
+
+use roxie::xdp::Steering;
+
+use super::args::ObjectArgs;
+use crate::failure::{During, Failure, Outcome};
+
+/// Writes the file.
+pub(super) fn object(args: &ObjectArgs) -> Outcome {
+    let program = Steering::loadable(args.queues).during("program")?;
+    let file = bpf::object::write(&program).map_err(|error| Failure::new(error.to_string()))?;
+    fs::write(&args.file, file).during(&args.file.display().to_string())
+}

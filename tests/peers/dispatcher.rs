@@ -1,0 +1,87 @@
+//! Beside Debian's xdp-tools, where the kernel has what they need (BPF trampolines): behind another program in libxdp's
+//! dispatcher, and traced by xdpdump.
+
+use std::time::Duration;
+
+use roxie_tests::pair::Ready;
+use roxie_tests::place::Port;
+
+use crate::end::End;
+use crate::machine::{Machine, good};
+
+/// A command in namespace `a` that sees the bpf file system, which `ip netns exec` hides.
+const IN_A: &str = "nsenter --net=/run/netns/a";
+/// Of a verified ping six packets and more pass the program, and each is seen coming and going.
+const PINGS: &str = "20";
+const SEEN_MIN: u64 = 200;
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// A name, and what is to be done.
+pub(crate) type Case = (&'static str, fn(&Machine, &str) -> Result<(), String>);
+
+pub(crate) const CASES: [Case; 2] = [
+    ("xdp-tools/xdpdump sees the packets of roxie's own program", traced),
+    ("xdp-tools/behind xdp-filter in libxdp's dispatcher, seen by xdpdump", dispatched),
+];
+
+fn traced(machine: &Machine, name: &str) -> Result<(), String> {
+    ping(machine, name, "roxie_steer", "zero-copy, 1 queue")
+}
+
+fn dispatched(machine: &Machine, name: &str) -> Result<(), String> {
+    machine.command(&format!("{IN_A} xdp-filter load -m native -p allow wire"))?;
+    let result = behind_filter(machine, name);
+    result.and(machine.command(&format!("{IN_A} xdp-loader unload wire --all")))
+}
+
+fn behind_filter(machine: &Machine, name: &str) -> Result<(), String> {
+    let outlook = format!("{IN_A} ./roxie devinfo --netdev wire --port xsk");
+    let alone = machine.ask(&outlook)?;
+    if !alone.contains("xdp_dispatcher") || !alone.contains("roxie xdp object") {
+        return Err(format!("neither the dispatcher nor what to do about it is named\n{alone}"));
+    }
+    machine.command(&format!(
+        "./roxie xdp object /tmp/xsk.o && {IN_A} xdp-loader load -m native wire /tmp/xsk.o"
+    ))?;
+    // A second process finds it as the first has left it.
+    for _ in 0..2 {
+        ping(machine, name, "roxie_xsk", "zero-copy, 1 queue, program id")?;
+    }
+    let status = machine.ask(&format!("{IN_A} xdp-loader status wire"))?;
+    let both = status.contains("roxie_xsk") && status.contains("xdpfilt");
+    both.then_some(()).ok_or_else(|| format!("the dispatcher has lost a program\n{status}"))
+}
+
+/// rping from `b` to `a`, where xdpdump looks at `program`; what the server says about its port is to contain `port`.
+fn ping(machine: &Machine, name: &str, program: &str, port: &str) -> Result<(), String> {
+    let service = machine.port();
+    let word = service.to_string();
+    let common = ["-V", "-C", PINGS, "-a", End::A.address(false), "-p", &word];
+    let start = |end, role| {
+        let words = [&["rping", role], &common[..]].concat();
+        machine.start(end, name, Port::Native, &words)
+    };
+    let mut server = start(End::A, "-s")?;
+    machine.wait_ready(End::A, &mut server, Ready::Cm(service))?;
+    machine.command(&format!(
+        "{IN_A} xdpdump -i wire -p {program} --rx-capture entry,exit -w /tmp/seen.pcap >/tmp/seen.log 2>&1 & \
+         echo $! >/tmp/seen.pid; for i in $(seq 100); do grep -q 'listening on' /tmp/seen.log && exit; sleep 0.1; done; \
+         cat /tmp/seen.log; exit 1"
+    ))?;
+    let mut client = start(End::B, "-c")?;
+    let client_ended = good(client.wait(LIMIT), &mut server)?;
+    let server_ended = good(server.wait(LIMIT), &mut client)?;
+    let seen = machine.ask(
+        "kill -INT $(cat /tmp/seen.pid); \
+         for i in $(seq 50); do grep -q captured /tmp/seen.log && break; sleep 0.1; done; cat /tmp/seen.log",
+    )?;
+    let count = seen.lines().find_map(|line| line.strip_suffix(" packets captured")?.parse::<u64>().ok());
+    if count.is_none_or(|count| count < SEEN_MIN) {
+        return Err(format!("xdpdump has seen fewer than {SEEN_MIN} packets\n{seen}"));
+    }
+    let said = format!("roxie: port xsk, native mode, {port}");
+    if server_ended.output.contains(&said) {
+        return Ok(());
+    }
+    Err(format!("'{said}' is not in the output\n{}{}", server_ended.describe(), client_ended.describe()))
+}
