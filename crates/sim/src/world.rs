@@ -353,7 +353,11 @@ impl<'w> World<'w> {
     }
 
     fn events(&mut self, at: usize) -> Checked {
-        while let Some(event) = self.endpoints[at].queue.qp.poll_event() {
+        loop {
+            let qp = &mut self.endpoints[at].queue.qp;
+            let (is_said, event) = (qp.has_event(), qp.poll_event());
+            ensure!(is_said == event.is_some(), State, "an event was to be there: {is_said}");
+            let Some(event) = event else { break };
             let node = self.endpoints[at].node;
             match event {
                 QpEvent::SendWc(wc) => {
@@ -477,17 +481,13 @@ impl<'w> World<'w> {
         let counters = |f: fn(&QpCounters) -> u64| -> u64 {
             self.endpoints.iter().map(|endpoint| f(endpoint.queue.qp.counters())).sum()
         };
-        let again = counters(|counters| counters.duplicate_request + counters.rcvd_seq_err);
-        ensure!(
-            !is_calm || self.fabric.tally.lost_in_all() == 0,
-            Frames,
-            "frames are lost in a calm network"
-        );
-        ensure!(
-            !is_calm || counters(|c| c.rcvd_seq_err) == 0,
-            State,
-            "{again} sequence errors in a calm network"
-        );
+        let (sent, counted) = (self.fabric.tally.sent, counters(|counters| counters.sent_pkts));
+        ensure!(sent == counted, Frames, "{sent} frames were sent, {counted} counted as sent");
+        let (came, counted) = (self.fabric.tally.delivered, counters(|counters| counters.rcvd_pkts));
+        ensure!(counted <= came, Frames, "{came} frames were delivered, {counted} counted as received");
+        let (lost, gaps) = (self.fabric.tally.lost_in_all(), counters(|counters| counters.rcvd_seq_err));
+        ensure!(!is_calm || lost == 0, Frames, "{lost} frames are lost in a calm network");
+        ensure!(!is_calm || gaps == 0, State, "{gaps} sequence errors in a calm network");
         Ok(())
     }
 

@@ -114,6 +114,42 @@ fn a_resend_starts_in_the_middle_of_a_message() {
     assert_eq!(b.sent(), ["WRITE Last 502 AckReq [952]"]);
 }
 
+/// What refuses a request may overtake the answers before it, which the application must still get.
+#[test]
+fn a_refusal_waits_for_the_answers_before_it() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 8);
+    b.post(2, write(0), 8);
+    b.sent();
+    b.recv(&Pkt::nak(501, NakCode::RemoteAccessError)).unwrap();
+    assert_eq!((b.send_wcs(), b.qp.state()), (vec![], QpState::Rts));
+    b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 500, 0, 8)).unwrap();
+    b.recv(&Pkt::nak(501, NakCode::RemoteAccessError)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, SUCCESS), (2, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn an_rnr_nak_behind_missing_answers_does_not_stop_the_queue() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 8);
+    b.post(2, WrOp::Send, 8);
+    b.sent();
+    b.recv(&Pkt::rnr(501, 1)).unwrap();
+    let asked = b.sent();
+    assert!(asked.iter().any(|packet| packet.starts_with("READ Request 500")), "{asked:?}");
+    b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 500, 0, 8)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, SUCCESS)]);
+}
+
+#[test]
+fn the_result_of_an_atomic_does_not_answer_a_read() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 0);
+    b.sent();
+    b.recv(&Pkt::new(Opcode::RC_ATOMIC_ACKNOWLEDGE, 500).original(7)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, WcStatus::BadRespErr)]);
+}
+
 /// The first report costs one retry, then the timeouts take the others: however often the peer says that it misses the packet.
 #[test]
 fn sequence_naks_without_progress_end_in_retry_exceeded() {
