@@ -165,6 +165,56 @@ static void moderated(void)
 	CHECK(!ibv_destroy_comp_channel(ch));
 }
 
+/* A CQ without room says so once, and takes the queue pair with it. */
+static void overflown(void)
+{
+	struct pair p = { .cq = ibv_create_cq(ctx, 2, NULL, NULL, 0) };
+	struct ibv_sge sge = { (uintptr_t)buf, 8, buf_mr->lkey };
+	struct ibv_send_wr wr = write_of(&sge, (uintptr_t)buf + 64, buf_mr->rkey), *bad;
+	struct pollfd pfd = { .fd = ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event event;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	CHECK(p.cq);
+	make_qps(&p);
+	for (int i = 0; i < 3; i++)
+		CHECK(!ibv_post_send(p.a, &wr, &bad));
+	CHECK(poll(&pfd, 1, 10000) == 1 && !ibv_get_async_event(ctx, &event));
+	CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == p.cq);
+	ibv_ack_async_event(&event);
+	expect(IBV_EVENT_QP_FATAL, p.a);
+	nothing_else();
+	CHECK(!ibv_query_qp(p.a, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR);
+	unmake(&p);
+}
+
+/* Room is made for more completions, and not taken from those that are there. */
+static void resized(void)
+{
+	struct pair p = { .cq = ibv_create_cq(ctx, 2, NULL, NULL, 0) };
+	struct ibv_sge sge = { (uintptr_t)buf, 8, buf_mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_wc wc;
+
+	CHECK(p.cq);
+	make_qps(&p);
+	CHECK(!ibv_resize_cq(p.cq, 8) && p.cq->cqe >= 8);
+	for (int i = 0; i < 4; i++)
+		CHECK(!ibv_post_recv(p.b, &wr, &bad));
+	CHECK(!ibv_modify_qp(p.b, &attr, IBV_QP_STATE));
+	CHECK(ibv_resize_cq(p.cq, 3) == EINVAL);
+	next(&p, &wc);
+	CHECK(!ibv_resize_cq(p.cq, 3));
+	for (int i = 0; i < 3; i++) {
+		next(&p, &wc);
+		CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
+	}
+	nothing_else();
+	unmake(&p);
+}
+
 /* Keys of a parent domain and of its domain are the same. */
 static void parent_domains(struct pair *p)
 {
@@ -201,6 +251,8 @@ int main(void)
 	drained(&p);
 	last_wqe(&p);
 	moderated();
+	overflown();
+	resized();
 	parent_domains(&p);
 	unmake(&p);
 	close_device();

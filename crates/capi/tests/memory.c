@@ -181,6 +181,30 @@ static void atomic_writes(struct pair *p)
 	CHECK(posted(p, p->a, &wr) == IBV_WC_REM_ACCESS_ERR && !ibv_dereg_mr(m));
 }
 
+/* Reads zeros, swallows what is written, and is none of the peer's business. */
+static void null_region(struct pair *p)
+{
+	struct ibv_mr *null = ibv_alloc_null_mr(pd);
+	struct ibv_sge hole = { 12345, 100, null->lkey }, mine = { (uintptr_t)buf + 8192, 100, buf_mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &hole, .num_sge = 1,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)buf + 16384, buf_mr->rkey } };
+
+	CHECK(null && null->pd == pd && null->lkey);
+	memset(buf + 16384, 7, 100);
+	CHECK(!posted(p, p->a, &wr));
+	for (int i = 0; i < 100; i++)
+		CHECK(!buf[16384 + i]);
+	wr.opcode = IBV_WR_RDMA_READ;
+	CHECK(!posted(p, p->a, &wr));
+	wr.sg_list = &mine;
+	wr.wr.rdma.rkey = null->lkey;
+	CHECK(posted(p, p->a, &wr) == IBV_WC_REM_ACCESS_ERR);
+	wr.sg_list = &hole;
+	wr.wr.rdma.rkey = buf_mr->rkey;
+	CHECK(!ibv_dereg_mr(null));
+	CHECK(posted(p, p->a, &wr) == IBV_WC_LOC_PROT_ERR);
+}
+
 int main(void)
 {
 	struct pair p;
@@ -193,6 +217,7 @@ int main(void)
 	windows_type_2(&p);
 	changed_regions(&p);
 	atomic_writes(&p);
+	null_region(&p);
 	CHECK(!ibv_dereg_mr(mr));
 	unmake(&p);
 	close_device();

@@ -26,6 +26,8 @@ const REMOTE_CHANGE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 enum Kind {
     /// By `ibv_reg_mr`.
     Region,
+    /// By `ibv_alloc_null_mr`.
+    Null,
     /// For REG_MR.
     Fast,
     Window(MwType),
@@ -45,6 +47,8 @@ pub enum MwType {
 enum Reach {
     /// Nothing: not registered, or not bound.
     Nobody,
+    /// Work requests, which find nothing there: a null region.
+    Nothing,
     /// Work requests and any queue pair: a region.
     Everybody,
     /// Any queue pair, but no work request: a type 1 window.
@@ -121,6 +125,15 @@ impl KeyTable {
         check_rights(access)?;
         check_range(range)?;
         self.insert(pd, Kind::Region, Reach::Everybody, range, access)
+    }
+
+    /// Adds a region without memory, for work requests only.
+    ///
+    /// # Errors
+    /// `NoMem` when the table is full.
+    pub(crate) fn register_null(&mut self, pd: PdId) -> Result<u32, VerbsError> {
+        let nothing = Range { base: 0, len: 0, iova: 0 };
+        self.insert(pd, Kind::Null, Reach::Nothing, nothing, Access::empty())
     }
 
     /// Adds a region that REG_MR makes valid.
@@ -334,6 +347,12 @@ impl KeyTable {
         granted(&entry, pd, va, len, need)
     }
 
+    /// Whether a work request of this domain may use the key and finds nothing there, whatever the address.
+    #[cold]
+    pub(crate) fn is_null(&self, pd: PdId, key: u32) -> bool {
+        self.valid(key).is_some_and(|entry| entry.pd == pd && entry.reach == Reach::Nothing)
+    }
+
     /// The address of `[va, va + len)` if a peer of this queue pair may use it so.
     #[inline]
     pub(crate) fn remote(
@@ -350,7 +369,7 @@ impl KeyTable {
             Reach::Everybody | Reach::Peers => {}
             Reach::PeerOf(owner) if owner == qpn => {}
             Reach::PeerOf(_) => return Err(AccessFault::WrongPd),
-            Reach::Nobody => return Err(AccessFault::BadKey),
+            Reach::Nobody | Reach::Nothing => return Err(AccessFault::BadKey),
         }
         granted(&entry, pd, va, len, need)
     }

@@ -28,19 +28,32 @@ impl Memory for KeyTable {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        self.local(pd, lkey.0, addr, len, access).map(|_| ())
+        self.local(pd, lkey.0, addr, len, access)
+            .map(|_| ())
+            .or_else(|fault| if self.is_null(pd, lkey.0) { Ok(()) } else { Err(fault) })
     }
 
     #[inline]
     fn read_local(&self, pd: PdId, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
-        let at = self.local(pd, lkey.0, addr, dst.len() as u64, Access::empty())?;
+        let at = match self.local(pd, lkey.0, addr, dst.len() as u64, Access::empty()) {
+            Ok(at) => at,
+            Err(_) if self.is_null(pd, lkey.0) => {
+                dst.fill(0);
+                return Ok(());
+            }
+            Err(fault) => return Err(fault),
+        };
         // SAFETY: the table placed the range inside a live registration (see `Pd::reg_mr`).
         unsafe { copy_in(at, dst) }
     }
 
     #[inline]
     fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault> {
-        let at = self.local(pd, lkey.0, addr, src.len() as u64, Access::LOCAL_WRITE)?;
+        let at = match self.local(pd, lkey.0, addr, src.len() as u64, Access::LOCAL_WRITE) {
+            Ok(at) => at,
+            Err(_) if self.is_null(pd, lkey.0) => return Ok(()),
+            Err(fault) => return Err(fault),
+        };
         // SAFETY: as in `read_local`, and the region is registered writable.
         unsafe { copy_out(src, at) }
     }

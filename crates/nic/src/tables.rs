@@ -347,6 +347,8 @@ impl Tables {
             if let Err(cq) = delivered {
                 let element = AsyncElement::Cq(cq.cookie());
                 entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
+                let element = AsyncElement::Qp(entry.cookie);
+                entry.events.push(AsyncEvent { kind: AsyncEventKind::QpFatal, element });
                 let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
                 // Any state but RESET may go to ERR, and a QP in RESET completes nothing.
                 let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);

@@ -30,8 +30,8 @@ const SRQ_EVENTS: u32 = 1024;
 
 impl Endpoint {
     pub(crate) fn new(config: &QpConfig) -> Self {
-        let recv =
-            if config.srq || config.ty == QpType::XrcTgt { SRQ_EVENTS } else { config.cap.max_recv_wr };
+        let shared = config.srq || config.ty == QpType::XrcTgt;
+        let recv = if shared { SRQ_EVENTS } else { config.cap.max_recv_wr };
         Self {
             qpn: config.qpn,
             ty: config.ty,
@@ -41,7 +41,7 @@ impl Endpoint {
             attr: QpAttr { cap: config.cap, path_mtu: config.max_path_mtu, ..QpAttr::default() },
             mtu: config.max_path_mtu.bytes(),
             equal_writes: config.equal_writes,
-            events: Events::new(config.cap.max_send_wr, recv),
+            events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! What the owner of a queue pair must pass on: completions and asynchronous events.
 
-use crate::ring::Ring;
+use std::collections::VecDeque;
+
 use crate::wc::Wc;
 
 /// Something that happened inside a queue pair.
@@ -50,45 +51,47 @@ pub enum AsyncEventKind {
     WqFatal = 19,
 }
 
-/// Room for asynchronous events besides the completions; every kind happens at most once per life of a queue pair, SRQ
-/// limits once per arming.
+/// Asynchronous events that wait at a time: every kind happens at most once per life of a queue pair but SQ_DRAINED, which
+/// ends what was asked for, and SRQ limits, one per queue and arming.
 const ASYNC_ROOM: usize = 32;
+/// Room made for them and for receives from a shared queue. There is more of both only when a batch brings a burst; then the
+/// room grows once, and stays.
+const RARE_ROOM: usize = 8;
 
 /// The events that the owner has not taken yet. It cannot overflow: a work request holds its queue slot until its
 /// completion was taken.
 #[derive(Debug)]
 pub(crate) struct Events {
-    ring: Ring<QpEvent>,
+    queue: VecDeque<QpEvent>,
     /// Send completions in the ring; they still hold a send queue slot.
     pub(crate) send: u32,
     /// Receive completions in the ring.
     pub(crate) recv: u32,
+    send_max: u32,
     recv_max: u32,
     asynchronous: usize,
 }
 
 impl Events {
-    pub(crate) fn new(send_max: u32, recv_max: u32) -> Self {
-        let room = send_max as usize + recv_max as usize + ASYNC_ROOM;
-        Self { ring: Ring::new(room), send: 0, recv: 0, recv_max, asynchronous: 0 }
+    /// Room for the completions of all sends, and of all receives unless those are `shared`.
+    pub(crate) fn new(send_max: u32, recv_max: u32, shared: bool) -> Self {
+        let receives = if shared { 0 } else { recv_max as usize };
+        let queue = VecDeque::with_capacity(send_max as usize + receives + RARE_ROOM);
+        Self { queue, send: 0, recv: 0, send_max, recv_max, asynchronous: 0 }
     }
 
     #[inline]
     pub(crate) fn push_send(&mut self, wc: Wc) {
-        if self.ring.push(QpEvent::SendWc(wc)) {
-            self.send += 1;
-        } else {
-            debug_assert!(false, "a send completion without a slot");
-        }
+        debug_assert!(self.send < self.send_max, "a send completion without a slot");
+        self.queue.push_back(QpEvent::SendWc(wc));
+        self.send += 1;
     }
 
     #[inline]
     pub(crate) fn push_recv(&mut self, srqn: Option<u32>, wc: Wc, solicited: bool) {
-        if self.ring.push(QpEvent::RecvWc { srqn, wc, solicited }) {
-            self.recv += 1;
-        } else {
-            debug_assert!(false, "a receive completion without a slot");
-        }
+        debug_assert!(self.recv < self.recv_max, "a receive completion without a slot");
+        self.queue.push_back(QpEvent::RecvWc { srqn, wc, solicited });
+        self.recv += 1;
     }
 
     /// Whether one more receive completion fits.
@@ -109,14 +112,15 @@ impl Events {
     }
 
     fn push_rare(&mut self, event: QpEvent) {
-        if self.asynchronous < ASYNC_ROOM && self.ring.push(event) {
+        if self.asynchronous < ASYNC_ROOM {
+            self.queue.push_back(event);
             self.asynchronous += 1;
         }
     }
 
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<QpEvent> {
-        let event = self.ring.pop()?;
+        let event = self.queue.pop_front()?;
         match event {
             QpEvent::SendWc(_) => self.send -= 1,
             QpEvent::RecvWc { .. } => self.recv -= 1,
@@ -127,7 +131,7 @@ impl Events {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        self.queue.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {

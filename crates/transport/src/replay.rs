@@ -63,6 +63,15 @@ struct Part {
     cursor: Cursor,
 }
 
+/// One that waits, in the form that there is room for in every queue pair: counted from the first packet of its entry.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    index: u32,
+    skipped: u32,
+    packets: u32,
+    end_byte: u32,
+}
+
 impl Part {
     fn overlaps(&self, other: &Self) -> bool {
         self.cursor.at < other.cursor.end && other.cursor.at < self.cursor.end
@@ -78,7 +87,7 @@ pub(crate) struct Replay {
     cursor: Cursor,
     /// Given again, before the one above.
     part: Option<Part>,
-    parts: Ring<Part>,
+    parts: Ring<Waiting>,
 }
 
 impl Replay {
@@ -132,7 +141,7 @@ impl Replay {
         if let Some(part) = &mut self.part {
             part.cursor.at += 1;
             if part.cursor.at == part.cursor.end {
-                self.part = self.parts.pop();
+                self.part = self.next_part();
             }
             return;
         }
@@ -191,7 +200,24 @@ impl Replay {
             self.part = Some(part);
             return true;
         }
-        self.parts.push(part)
+        self.wait(part)
+    }
+
+    /// Lines a part up; false without room.
+    fn wait(&mut self, part: Part) -> bool {
+        let Part { index, cursor } = part;
+        let Some(first) = self.ring.get(index).map(|entry| entry.first) else { return false };
+        // An answer has at most 2^23 packets.
+        let (skipped, packets) = ((cursor.at - first) as u32, (cursor.end - cursor.at) as u32);
+        self.parts.push(Waiting { index, skipped, packets, end_byte: cursor.end_byte })
+    }
+
+    /// The part that has waited longest.
+    fn next_part(&mut self) -> Option<Part> {
+        let Waiting { index, skipped, packets, end_byte } = self.parts.pop()?;
+        let at = self.ring.get(index)?.first + u64::from(skipped);
+        let cursor = Cursor { at, start: at, end: at + u64::from(packets), end_byte };
+        Some(Part { index, cursor })
     }
 
     /// Stops answering.
@@ -204,13 +230,13 @@ impl Replay {
 
     fn drop_parts(&mut self, unwanted: impl Fn(&Part) -> bool) {
         for _ in 0..self.parts.len() {
-            if let Some(part) = self.parts.pop().filter(|part| !unwanted(part)) {
+            if let Some(part) = self.next_part().filter(|part| !unwanted(part)) {
                 // There is room: it was there before.
-                let _kept = self.parts.push(part);
+                let _kept = self.wait(part);
             }
         }
         if self.part.as_ref().is_some_and(&unwanted) {
-            self.part = self.parts.pop();
+            self.part = self.next_part();
         }
     }
 

@@ -8,7 +8,7 @@ use roxie::transport::{Sge, Wc};
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::layouts;
 use super::objects::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mw, ibv_mw_bind,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind,
     ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_srq,
     ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
@@ -74,7 +74,7 @@ pub struct verbs_context {
     pub alloc_dmah: Empty,
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, size_t) -> c_int>,
     pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_int, u32, *mut Sge, u32) -> c_int>,
-    pub alloc_null_mr: Empty,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
     pub read_counters: Empty,
     pub attach_counters_point_flow: Empty,
     pub create_counters: Empty,

@@ -163,6 +163,7 @@ fn operations() -> Box<verbs_context> {
     verbs.alloc_parent_domain = Some(td::alloc_parent_domain);
     verbs.modify_cq = Some(cq::modify_cq);
     verbs.advise_mr = Some(pd_mr::advise_mr);
+    verbs.alloc_null_mr = Some(pd_mr::alloc_null_mr);
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);

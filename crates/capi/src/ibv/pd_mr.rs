@@ -110,6 +110,22 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     }
 }
 
+/// The operation behind `ibv_alloc_null_mr`. Its `rkey` is no key: peers do not reach it.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the inline function reads a member first, so it is one of ours.
+    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return null(libc::EINVAL) };
+    match object.tail.alloc_null_mr() {
+        Ok(mr) => {
+            // SAFETY: `pd` is one of ours.
+            let context = unsafe { (*pd).context };
+            let (addr, length, lkey) = (ptr::null_mut(), size_t::MAX, mr.lkey().0);
+            let public = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey: 0 };
+            MrObject::export(public, MrTail(Mutex::new(mr)))
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
 /// The rights that a program asked for, without the hints that make no difference here.
 fn rights(access: u32) -> Result<Access, c_int> {
     let access = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)?;

@@ -107,6 +107,17 @@ impl Pd {
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
     }
 
+    /// A region without memory: work requests read zeros there and write to nowhere, at any address; peers do not reach it
+    /// (ibv_alloc_null_mr(3)).
+    ///
+    /// # Errors
+    /// `NoMem` when the table of keys is full.
+    pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
+        let key = self.0.engine.lock().tables.mrs.register_null(self.0.id)?;
+        let range = Range { base: 0, len: u64::MAX, iova: 0 };
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access: Access::LOCAL_WRITE })))
+    }
+
     /// Where in this process the memory of a scatter/gather element lies.
     ///
     /// # Errors
