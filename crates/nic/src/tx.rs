@@ -71,6 +71,7 @@ impl Core {
             }
             sent += 1;
         }
+        hooks.change_flow();
         let more = tables.book(now, index);
         if more && sent == TX_QUOTA {
             tables.make_ready(index);
@@ -95,6 +96,7 @@ impl Core {
         if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
             self.hooks.change_flow();
             self.hooks.commit(&mut *self.port, flow, len);
+            self.hooks.change_flow();
             self.port.flush();
         }
     }

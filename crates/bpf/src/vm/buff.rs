@@ -110,6 +110,11 @@ impl<'a> XdpBuff<'a> {
         self.end - self.data + self.frags.iter().map(|frag| frag.len()).sum::<usize>()
     }
 
+    /// Whether the packet goes on in further fragments.
+    pub(super) fn has_frags(&self) -> bool {
+        !self.frags.is_empty()
+    }
+
     /// What programs may read and write directly and is in the buffer: metadata and packet, as offsets.
     #[inline(always)]
     pub(super) fn window(&self) -> Range<usize> {

@@ -6,6 +6,8 @@ use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
 use super::op::{self, Code, operations};
 use super::outcome::{Fault, FaultKind, Outcome};
+use super::record::Watch;
+use super::replay::{Context, Replay};
 use super::space;
 use super::{Env, call};
 
@@ -55,9 +57,54 @@ impl Machine {
         if let Some(returned) = image.constant {
             return Outcome { returned, redirect: None, fault: None };
         }
+        self.run_watched(image, buff, env, &mut ())
+    }
+
+    /// As [`run`](Self::run), without running the program if what it would do is known from earlier packets. `replay` is
+    /// always the same for this machine and program.
+    #[inline]
+    pub fn run_or_replay(
+        &mut self,
+        image: &Image,
+        replay: &mut Replay,
+        buff: &mut XdpBuff<'_>,
+        env: &mut dyn Env,
+    ) -> Outcome {
+        if let Some(returned) = replay.replay(image, buff) {
+            return Outcome { returned, redirect: None, fault: None };
+        }
+        if !replay.wants_record() || buff.has_frags() {
+            return self.run(image, buff, env);
+        }
+        self.record(image, replay, buff, env)
+    }
+
+    #[cold]
+    fn record(
+        &mut self,
+        image: &Image,
+        replay: &mut Replay,
+        buff: &mut XdpBuff<'_>,
+        env: &mut dyn Env,
+    ) -> Outcome {
+        let recorder = replay.recorder(Context::of(buff));
+        let outcome = self.run_watched(image, buff, env, recorder);
+        replay.keep(&outcome, buff.buffer(), &image.space);
+        outcome
+    }
+
+    #[inline]
+    fn run_watched<W: Watch>(
+        &mut self,
+        image: &Image,
+        buff: &mut XdpBuff<'_>,
+        env: &mut dyn Env,
+        watch: &mut W,
+    ) -> Outcome {
         self.scratch.begin(self.cpu);
         let mut memory = Memory { stack: &mut self.stack, buff, space: &image.space };
-        let ended = execute(image, &mut memory, &mut self.returns, &mut self.scratch, env, self.budget);
+        let ended =
+            execute(image, &mut memory, &mut self.returns, &mut self.scratch, env, self.budget, watch);
         let redirect = self.scratch.end(image);
         match ended {
             Ok(r0) => Outcome { returned: r0 as u32, redirect, fault: None },
@@ -73,13 +120,14 @@ impl Machine {
 ///
 /// Time is charged where it can be lost: a jump back costs its distance, a call the length of the function; between
 /// two of those execution only moves forward.
-fn execute(
+fn execute<W: Watch>(
     image: &Image,
     memory: &mut Memory<'_, '_>,
     returns: &mut [Return; FRAMES - 1],
     scratch: &mut Scratch,
     env: &mut dyn Env,
     mut budget: u64,
+    watch: &mut W,
 ) -> Result<u64, (usize, FaultKind)> {
     let ops = &*image.ops;
     // Sixteen, so that no index needs a check.
@@ -91,6 +139,7 @@ fn execute(
     loop {
         let at = next;
         let op = &ops[at];
+        watch.step(image, at, &r, memory);
         next += 1;
         let (d, s) = (usize::from(op.dst & 15), usize::from(op.src & 15));
         macro_rules! jump {

@@ -5,6 +5,8 @@
 //! with [`Aborted`](crate::XdpAction::Aborted). A budget bounds its time. So any bytes may be loaded, and the kernel's layout of
 //! `struct xdp_md`, with its 32-bit pointers, needs no rewriting.
 //!
+//! Most packets of a flow make a program do the same; [`Replay`] knows, and spares the run.
+//!
 //! An [`Image`] is a checked program with its maps and is shared between threads; a [`Machine`] belongs to one thread.
 
 mod buff;
@@ -17,6 +19,8 @@ mod memory;
 mod op;
 mod outcome;
 mod output;
+mod record;
+mod replay;
 mod space;
 mod trace;
 
@@ -24,6 +28,7 @@ pub use buff::XdpBuff;
 pub use exec::Machine;
 pub use image::{Image, LoadError, LoadErrorKind};
 pub use outcome::{Fault, FaultKind, Outcome, Redirect};
+pub use replay::Replay;
 
 /// What a program can ask of the world.
 pub trait Env {

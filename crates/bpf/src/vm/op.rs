@@ -122,6 +122,11 @@ macro_rules! codes {
             Exit,
         }
 
+        /// Whether this is arithmetic or a comparison with a register.
+        pub(super) fn reads_src(code: Code) -> bool {
+            matches!(code, $(Code::$a64 | Code::$a32)|* | $(Code::$c64 | Code::$c32)|*)
+        }
+
         fn alu_code(op: AluOp, width: Width, src: Operand) -> Code {
             match (op, width, src) {
                 $(
@@ -293,6 +298,9 @@ fn atomic_number(op: AtomicOp) -> i64 {
 
 /// See [`atomic_number`].
 pub(super) const FETCH: i64 = 8;
+
+/// [`atomic_number`] of an addition that does not fetch.
+pub(super) const ATOMIC_ADD: i64 = 0;
 
 /// New value of the memory, from the old one, the operand, and R0.
 pub(super) fn atomic_result(number: i64, old: u64, operand: u64, r0: u64) -> u64 {

@@ -151,6 +151,31 @@ impl Space {
     }
 }
 
+/// A word of a map's values.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Place {
+    window: usize,
+    word: usize,
+}
+
+impl Space {
+    /// The word that holds the `len` bytes at an address, and their offset in it; `None` if they are in two words, or not in
+    /// the values of a map.
+    pub(super) fn place(&self, address: u64, len: usize) -> Option<(Place, usize)> {
+        let segment = usize::try_from(address >> SEGMENT_BITS).ok()?;
+        let window = usize::from(*self.segments.get(segment)?).checked_sub(1)?;
+        let (found, at) = self.window(address, len)?;
+        let whole = found.mask == usize::MAX && at % 8 + len <= 8;
+        whole.then_some((Place { window, word: at / 8 }, at % 8))
+    }
+
+    /// A word that [`place`](Self::place) has found.
+    #[inline]
+    pub(super) fn at(&self, place: Place) -> &AtomicU64 {
+        &self.windows[place.window].words[place.word]
+    }
+}
+
 impl Window {
     fn word(&self, at: usize) -> &AtomicU64 {
         &self.words[(at / 8) & self.mask]
@@ -190,6 +215,12 @@ impl Arrays {
         Arrays(maps.iter().enumerate().map(array).collect())
     }
 
+    /// Whether the map is looked up here.
+    pub(super) fn has(&self, handle: u64) -> bool {
+        let index = usize::try_from(handle.wrapping_sub(base(HANDLES)));
+        index.is_ok_and(|index| self.0.get(index).is_some_and(|array| array.entries > 0))
+    }
+
     /// Address of the value, 0 if the index is beyond the end; `None` if the map is no array or the key cannot be read.
     #[inline(always)]
     pub(super) fn lookup(&self, handle: u64, cpu: u32, key: impl FnOnce() -> Option<u64>) -> Option<u64> {
@@ -203,7 +234,12 @@ impl Arrays {
     }
 }
 
+/// Whether an address is not that of a map's value.
+pub(super) fn is_fixed(address: u64) -> bool {
+    address >> SEGMENT_BITS < FIRST_MAP as u64
+}
+
 /// `len` bytes of ones, 1..=8.
-fn mask_of(len: usize) -> u64 {
+pub(super) fn mask_of(len: usize) -> u64 {
     u64::MAX >> (64 - len * 8)
 }

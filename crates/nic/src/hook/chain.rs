@@ -15,15 +15,13 @@ pub struct Hook {
     name: String,
     stages: Vec<Box<dyn Stage>>,
     maps: Vec<Arc<Map>>,
-    is_uniform: bool,
 }
 
 impl Hook {
     /// A hook of native stages.
     #[must_use]
     pub fn new(name: &str, stages: Vec<Box<dyn Stage>>) -> Hook {
-        let is_uniform = stages.iter().all(|stage| stage.is_uniform());
-        Hook { name: name.to_owned(), stages, maps: Vec::new(), is_uniform }
+        Hook { name: name.to_owned(), stages, maps: Vec::new() }
     }
 
     /// A hook that runs one program, with maps of its own.
@@ -41,11 +39,7 @@ impl Hook {
     pub fn then(mut self, next: Hook) -> Hook {
         self.stages.extend(next.stages);
         self.maps.extend(next.maps);
-        Hook {
-            name: format!("{}+{}", self.name, next.name),
-            is_uniform: self.is_uniform && next.is_uniform,
-            ..self
-        }
+        Hook { name: format!("{}+{}", self.name, next.name), ..self }
     }
 
     /// The name, for people.
@@ -78,14 +72,18 @@ impl Hook {
         self.stages.iter().filter_map(|stage| stage.note()).collect()
     }
 
-    /// The one verdict on a whole train; `None` if each packet must be looked at.
+    /// Whether packets like the last one, which has simply passed, pass as well: see [`Stage::foresee`].
     #[inline]
-    pub(super) fn run_train(&mut self, packets: u64, bytes: u64) -> Option<Verdict> {
-        if !self.is_uniform {
-            return None;
+    pub(super) fn foresees_pass(&self) -> bool {
+        self.stages.iter().all(|stage| stage.foresee() == Some(Verdict::Pass))
+    }
+
+    /// There were such packets.
+    #[inline]
+    pub(super) fn repeat(&mut self, packets: u64, bytes: u64) {
+        for stage in &mut self.stages {
+            stage.repeat(packets, bytes);
         }
-        let mut verdicts = self.stages.iter_mut().map(|stage| stage.run_train(packets, bytes));
-        Some(verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass))
     }
 
     /// Runs the stages on the packet whose UDP payload is `bytes` and whose headers `scratch` has.
@@ -110,10 +108,6 @@ pub(super) struct Fate {
 }
 
 impl Fate {
-    pub(super) fn of(verdict: Verdict) -> Fate {
-        Fate { verdict, changed: None, hold_ns: 0, is_doubled: false }
-    }
-
     /// It goes on as it came, now.
     #[inline]
     pub(super) fn is_plain_pass(&self) -> bool {

@@ -58,6 +58,13 @@ impl HookCounters {
         goes_on
     }
 
+    /// Counts packets of `frame_len` bytes each that pass.
+    pub(super) fn count_passed(&mut self, packets: u64, frame_len: u64) {
+        self.packets += packets;
+        self.bytes += packets * frame_len;
+        self.pass += packets;
+    }
+
     /// Counts a packet that was to be held back.
     pub(super) fn hold(&mut self, kept: bool) {
         *if kept { &mut self.held } else { &mut self.drop } += 1;

@@ -39,17 +39,45 @@ impl Outgoing {
     }
 }
 
+/// Packets that leave without being looked at, because the hook knows its verdict on them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Foreseen {
+    /// Bytes of each, without ICRC; 0, which no packet has, while nothing is known.
+    len: usize,
+    /// How many have left.
+    packets: u64,
+}
+
 impl Hooks {
-    /// The packets that follow may be of another flow than the last one, or the flow has changed.
+    /// The packets that follow may be of another flow than the last one, or the flow has changed. Also to be called when no
+    /// more follow for now: then all of them are counted.
     #[inline]
     pub(crate) fn change_flow(&mut self) {
         self.egress_flow = None;
+        self.end_foreseen();
+    }
+
+    /// Counts the packets that were foreseen.
+    #[inline]
+    fn end_foreseen(&mut self) {
+        let Foreseen { len, packets } = std::mem::take(&mut self.foreseen);
+        if packets > 0
+            && let Some(hook) = &mut self.egress.hook
+        {
+            let frame_len = (self.scratch.headers_len() + len + ICRC_LEN) as u64;
+            hook.repeat(packets, packets * frame_len);
+            self.egress.counters.count_passed(packets, frame_len);
+        }
     }
 
     /// Commits the `len` bytes at the start of the port's slot to `flow`, if the egress hook lets them pass.
     #[inline]
     pub(crate) fn commit(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
         if self.egress.hook.is_none() {
+            return port.tx_commit(flow, len);
+        }
+        if self.foreseen.len == len && self.egress_flow == Some(flow) {
+            self.foreseen.packets += 1;
             return port.tx_commit(flow, len);
         }
         self.judge_outgoing(port, flow, len);
@@ -71,6 +99,7 @@ impl Hooks {
                 None => self.xmit_errors += 1,
             }
         }
+        self.change_flow();
         self.bounced = bounced;
         port.flush();
     }
@@ -84,6 +113,7 @@ impl Hooks {
     }
 
     fn judge_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
+        self.end_foreseen();
         let Some(hook) = &mut self.egress.hook else { return };
         if self.egress_flow != Some(flow) {
             let Some(headers) = port.headers(flow) else {
@@ -93,22 +123,19 @@ impl Hooks {
             self.scratch.begin(headers);
             self.egress_flow = Some(flow);
         }
-        let counters = &mut self.egress.counters;
         let with_icrc = len + ICRC_LEN;
-        let frame_len = (self.scratch.headers_len() + with_icrc) as u64;
+        let counters = &mut self.egress.counters;
         counters.packets += 1;
-        counters.bytes += frame_len;
-        let fate = match hook.run_train(1, frame_len) {
-            Some(verdict) => Fate::of(verdict),
-            None => {
-                let slot = port.tx_slot();
-                let Some(packet) = slot.get_mut(..with_icrc) else { return };
-                packet[len..].fill(0);
-                hook.judge(&mut self.scratch, packet)
-            }
-        };
+        counters.bytes += (self.scratch.headers_len() + with_icrc) as u64;
+        let slot = port.tx_slot();
+        let Some(packet) = slot.get_mut(..with_icrc) else { return };
+        packet[len..].fill(0);
+        let fate = hook.judge(&mut self.scratch, packet);
         if fate.is_plain_pass() {
             counters.pass += 1;
+            if hook.foresees_pass() {
+                self.foreseen = Foreseen { len, packets: 0 };
+            }
             return port.tx_commit(flow, len);
         }
         self.settle_outgoing(port, flow, len, fate);

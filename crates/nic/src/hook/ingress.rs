@@ -26,7 +26,9 @@ impl Hooks {
 
     /// Judges a train; what passes goes to `deliver`.
     pub(crate) fn receive(&mut self, train: &RxTrain<'_>, deliver: Deliver<'_>) {
-        let Some(hook) = &mut self.ingress.hook else { return deliver(train) };
+        if self.ingress.hook.is_none() {
+            return deliver(train);
+        }
         let key = FlowKey { src: train.src, dst: train.dst, dst_slot: 0, tos: train.tos, ttl: train.ttl };
         // Addresses of two families: the transport has a counter for that.
         let Some(mut headers) = Headers::new(&key, train.src_port, train.dst_port) else {
@@ -35,34 +37,35 @@ impl Hooks {
         if let Some([src, dst]) = train.macs {
             headers.set_macs(src.0, dst.0);
         }
-        let packets = train.bytes.len().div_ceil(train.segment.max(1));
-        let bytes = (train.bytes.len() + packets * headers.len()) as u64;
-        let counters = &mut self.ingress.counters;
-        counters.packets += packets as u64;
-        counters.bytes += bytes;
-        match hook.run_train(packets as u64, bytes) {
-            Some(Verdict::Pass) => {
-                counters.pass += packets as u64;
-                return deliver(train);
-            }
-            Some(Verdict::Drop) => return counters.drop += packets as u64,
-            Some(_) => return counters.aborted += packets as u64,
-            None => {}
-        }
         self.scratch.begin(headers);
         // Those from `start` to `at` pass as they are.
         let (mut start, mut at) = (0, 0);
-        for bytes in train.packets() {
-            let Some(hook) = &mut self.ingress.hook else { break };
+        while let Some(hook) = &mut self.ingress.hook
+            && at < train.bytes.len()
+        {
+            let left = &train.bytes[at..];
+            let bytes = &left[..left.len().min(train.segment.max(1))];
+            let frame_len = (self.scratch.headers_len() + bytes.len()) as u64;
+            let counters = &mut self.ingress.counters;
+            counters.packets += 1;
+            counters.bytes += frame_len;
             let fate = hook.judge(&mut self.scratch, bytes);
-            if fate.is_plain_pass() {
-                self.ingress.counters.pass += 1;
-            } else {
+            if !fate.is_plain_pass() {
                 hand_on(train, start..at, deliver);
                 start = at + bytes.len();
                 self.settle_incoming(&part(train, at..start), fate, deliver);
+                at = start;
+                continue;
             }
+            counters.pass += 1;
             at += bytes.len();
+            // The last one of the train may be shorter.
+            let alike = (left.len() / bytes.len() - 1) as u64;
+            if alike > 0 && hook.foresees_pass() {
+                hook.repeat(alike, alike * frame_len);
+                counters.count_passed(alike, frame_len);
+                at += alike as usize * bytes.len();
+            }
         }
         hand_on(train, start..at, deliver);
     }

@@ -62,7 +62,7 @@ pub(crate) use redirect::RedirectOutcome;
 
 use std::sync::Arc;
 
-use egress::Outgoing;
+use egress::{Foreseen, Outgoing};
 use held::Held;
 use packet::Scratch;
 use ring::FrameRing;
@@ -127,6 +127,7 @@ pub(crate) struct Hooks {
     slot: u8,
     /// The flow whose headers `scratch` has, while packets leave.
     egress_flow: Option<FlowId>,
+    foreseen: Foreseen,
     xmit: u64,
     xmit_errors: u64,
 }
@@ -154,6 +155,7 @@ impl Hooks {
             ring: FrameRing::default(),
             slot: SLOTS,
             egress_flow: None,
+            foreseen: Foreseen::default(),
             xmit: 0,
             xmit_errors: 0,
         }

@@ -15,7 +15,7 @@ use bpf::vm::XdpBuff;
 use crate::port::{Headers, MAX_PACKET, RxQueue, RxTrain, train_of};
 
 /// Headroom, headers, and then the payload on a cache line. The kernel offers 256 bytes of headroom.
-const PAYLOAD_AT: usize = 384;
+pub(super) const PAYLOAD_AT: usize = 384;
 /// What programs may append.
 const TAILROOM: usize = 512;
 /// Bytes of payload that most programs are content with: every header a RoCE packet can have.

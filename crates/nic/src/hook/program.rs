@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bpf::vet::{Objection, vet};
-use bpf::vm::{Env, Fault, Image, Machine, Redirect};
+use bpf::vm::{Env, Fault, Image, Machine, Redirect, Replay};
 use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
+use super::packet::PAYLOAD_AT;
 use super::{HookError, HookPacket, Stage, Target, Verdict};
 use crate::bag::SLOTS;
 use crate::sys::{now_ns, random_u64};
@@ -17,6 +18,7 @@ pub struct ProgramStage {
     image: Image,
     maps: Vec<Arc<Map>>,
     machine: Machine,
+    replay: Replay,
     world: World,
     /// The verdict, if the program always returns the same.
     constant: Option<Verdict>,
@@ -62,6 +64,7 @@ impl ProgramStage {
             image,
             maps,
             machine: Machine::new(0),
+            replay: Replay::default(),
             world,
             constant,
             faults: 0,
@@ -109,9 +112,10 @@ impl Stage for ProgramStage {
         if let Some(verdict) = self.constant {
             return verdict;
         }
-        let (machine, image, world) = (&mut self.machine, &self.image, &mut self.world);
+        let Self { machine, image, replay, world, .. } = self;
         // Longer than any packet: the transport would not take it either.
-        let Some(outcome) = packet.with_frame(|buff| machine.run(image, buff, world)) else {
+        let Some(outcome) = packet.with_frame(|buff| machine.run_or_replay(image, replay, buff, world))
+        else {
             self.aborted.get_or_insert(Aborted::TooLong);
             return Verdict::Aborted;
         };
@@ -126,12 +130,17 @@ impl Stage for ProgramStage {
         verdict
     }
 
-    fn is_uniform(&self) -> bool {
-        matches!(self.constant, Some(Verdict::Pass | Verdict::Drop | Verdict::Aborted))
+    #[inline]
+    fn foresee(&self) -> Option<Verdict> {
+        let foreseen = || self.replay.foresee(PAYLOAD_AT).map(|number| verdict(number, Target::Nowhere));
+        self.constant.or_else(foreseen)
     }
 
-    fn run_train(&mut self, _packets: u64, _bytes: u64) -> Verdict {
-        self.constant.unwrap_or(Verdict::Aborted)
+    #[inline]
+    fn repeat(&mut self, packets: u64, _bytes: u64) {
+        if self.constant.is_none() {
+            self.replay.repeat(&self.image, packets);
+        }
     }
 
     fn rows(&self) -> Vec<(String, u64)> {

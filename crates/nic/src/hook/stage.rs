@@ -40,16 +40,15 @@ pub trait Stage: Send + fmt::Debug {
     /// Looks at a packet, and may change it.
     fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict;
 
-    /// Whether the verdict depends on no packet, so that [`run_train`](Stage::run_train) may stand for many calls of
-    /// [`run`](Stage::run). Asked once, when the hook is made.
-    fn is_uniform(&self) -> bool {
-        false
+    /// The verdict on packets that differ from the one it saw last in nothing but what is behind the UDP header, and are as
+    /// long; `None` if it must see them. Whoever asks tells by [`repeat`](Stage::repeat) how many there were.
+    fn foresee(&self) -> Option<Verdict> {
+        None
     }
 
-    /// The one verdict on `packets` packets of `bytes` bytes together, Ethernet header to ICRC: `Pass`, `Drop` or `Aborted`.
-    fn run_train(&mut self, packets: u64, bytes: u64) -> Verdict {
+    /// There were `packets` packets that it foresaw, of `bytes` bytes together, Ethernet header to ICRC.
+    fn repeat(&mut self, packets: u64, bytes: u64) {
         let _ = (packets, bytes);
-        Verdict::Pass
     }
 
     /// Name and value of what it counts.
@@ -86,17 +85,17 @@ impl Count {
 
 impl Stage for Count {
     fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict {
-        self.run_train(1, packet.frame_len() as u64)
+        self.repeat(1, packet.frame_len() as u64);
+        Verdict::Pass
     }
 
-    fn is_uniform(&self) -> bool {
-        true
+    fn foresee(&self) -> Option<Verdict> {
+        Some(Verdict::Pass)
     }
 
-    fn run_train(&mut self, packets: u64, bytes: u64) -> Verdict {
+    fn repeat(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
-        Verdict::Pass
     }
 
     fn rows(&self) -> Vec<(String, u64)> {

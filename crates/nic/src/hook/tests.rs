@@ -9,6 +9,8 @@ use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
 
 use wire::Mac;
 
+mod foreseen;
+
 use super::*;
 use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
 use crate::sys::now_ns;
@@ -126,6 +128,7 @@ impl World {
         self.port.slot[..packet.len()].copy_from_slice(packet);
         self.hooks.change_flow();
         self.hooks.commit(&mut self.port, flow, packet.len());
+        self.hooks.change_flow();
         std::mem::take(&mut self.port.sent)
     }
 

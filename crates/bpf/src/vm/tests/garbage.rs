@@ -111,6 +111,11 @@ proptest! {
             prop_assert!(outcome.fault.is_none() || outcome.returned == 0);
             prop_assert!(buff.range().end <= 600 && buff.range().len() >= 14);
         }
+        if let Some(mut twins) = super::replay::Twins::new(&program) {
+            for _ in 0..4 {
+                twins.judge(&packet);
+            }
+        }
         let split = split.min(packet.len());
         let whole = once(&program, &packet, &[]);
         if !whole.2 {

@@ -5,6 +5,7 @@ mod faults;
 mod garbage;
 mod helpers;
 mod packets;
+mod replay;
 
 use std::sync::Arc;
 
