@@ -27,6 +27,8 @@ use crate::verbs::{FileId, XrcDomain};
 
 /// Packets one QP may send before the next one has its turn: two bursts.
 pub(crate) const TX_QUOTA: usize = 124;
+/// Batches of one poll while there are READs to answer; who polls wants his thread back at some time.
+const ANSWER_TURNS: usize = 16;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
@@ -362,12 +364,19 @@ pub(crate) fn now() -> Instant {
 }
 
 impl Core {
-    /// Receive, timers, transmit: one batch of each.
+    /// Receive, timers, transmit: one batch of each; several while there are READs to answer, so that what was lost of
+    /// one is not asked for behind all that is still to come.
     fn poll(&mut self, queues: RxQueues) -> usize {
-        let now = now();
-        let trains = self.receive(now, queues);
-        self.tables.expire(now);
-        self.transmit(now);
+        let mut trains = 0;
+        for _ in 0..ANSWER_TURNS {
+            let now = now();
+            trains += self.receive(now, queues);
+            self.tables.expire(now);
+            if !self.transmit_turn(now) {
+                return trains;
+            }
+        }
+        self.transmit(now());
         trains
     }
 

@@ -14,11 +14,18 @@ const PACKET_MIN: usize = 1024;
 impl Core {
     /// Sends everything that may be sent now.
     pub(crate) fn transmit(&mut self, now: Instant) {
+        while self.transmit_turn(now) {}
+    }
+
+    /// Sends what may be sent now, up to where a QP has more answers than its quota. What its peer has asked meanwhile, an
+    /// answer that was lost for one, should not wait behind them. Returns whether there is more to send.
+    pub(crate) fn transmit_turn(&mut self, now: Instant) -> bool {
         let was_pushed_back = std::mem::take(&mut self.tables.pushed_back);
         if self.tables.ready.is_empty() {
-            return;
+            return false;
         }
-        while let Some(index) = self.tables.ready.pop_front() {
+        let mut answers = false;
+        while !answers && let Some(index) = self.tables.ready.pop_front() {
             if !self.port.has_room() {
                 // First in line when there is; see `Tables::retry_at`.
                 self.tables.ready.push_front(index);
@@ -26,19 +33,22 @@ impl Core {
                 self.tables.push_backs += u64::from(!was_pushed_back);
                 break;
             }
-            self.transmit_qp(now, index);
+            answers = self.transmit_qp(now, index);
         }
         self.port.flush();
+        answers
     }
 
-    /// One QP's turn: up to `TX_QUOTA` packets.
-    fn transmit_qp(&mut self, now: Instant, index: u16) {
+    /// One QP's turn: up to `TX_QUOTA` packets. Returns whether it has more answers to give.
+    fn transmit_qp(&mut self, now: Instant, index: u16) -> bool {
         let Core { port, hooks, tables } = self;
-        let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else { return };
+        let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else {
+            return false;
+        };
         let flow = entry.flow;
         let mut budget = tables.flow_budget(flow);
         let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
-            return;
+            return false;
         };
         entry.ready = false;
         // A window that does not hold all that is pending is used by whole bursts. The acknowledgement that opens the rest
@@ -75,10 +85,12 @@ impl Core {
         let more = tables.book(now, index);
         if more && sent == TX_QUOTA {
             tables.make_ready(index);
+            return tables.qp_mut(index).is_some_and(|entry| entry.qp.owes_answers());
         } else if more && budget == 0 {
             // Only the flow's window holds it back: an acknowledgement there makes it ready again.
             tables.block(index, flow);
         }
+        false
     }
 
     /// Sends one MAD from QP1 to QP1 (UD SEND Only, IBA 13.5.1).

@@ -40,6 +40,8 @@ impl Requester {
         {
             ep.counters.rcvd_gap_report += 1;
             self.on_gap(now, first, first + packets);
+            // The peer knows of it by the packet behind.
+            self.reached = self.reached.max((first + packets + 1).min(self.cursor));
             return Ok(Step::Idle);
         }
         if distance < 0 || position >= self.next {
@@ -257,6 +259,7 @@ impl Requester {
             return Err(DropReason::OutOfOrderResponse);
         }
         self.board.receive(position);
+        self.reached = self.reached.max(position + 1);
         // Whoever answers this has executed everything before it.
         self.acked = self.acked.max(fetch.first);
         self.advance(now, ep);

@@ -235,11 +235,18 @@ impl Qp {
         (self.may_reply() && self.responder.has_reply()) || self.requester.sendable(&self.ep)
     }
 
-    /// Request packets on their way, expected READ responses included.
+    /// Whether READ responses or atomic results wait to be sent.
+    #[must_use]
+    #[inline]
+    pub fn owes_answers(&self) -> bool {
+        self.may_reply() && self.responder.replay.is_pending()
+    }
+
+    /// Request packets on their way, expected READ responses included, but for those that arrived behind a missing one.
     #[must_use]
     #[inline]
     pub fn packets_in_flight(&self) -> usize {
-        (self.requester.cursor - self.requester.una) as usize
+        self.requester.in_flight() as usize
     }
 
     /// Packets posted and not yet on their way, those to be sent again included.

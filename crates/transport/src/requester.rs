@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::peer::Peer;
 use crate::ring::Ring;
 use crate::rtt::Rtt;
-use crate::scoreboard::Scoreboard;
+use crate::scoreboard::{SPAN, Scoreboard};
 use crate::segment::{Part, chunk};
 use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
@@ -87,6 +87,8 @@ pub(crate) struct Requester {
     pub(crate) acked: u64,
     /// One past the furthest answer that arrived.
     pub(crate) seen: u64,
+    /// One past the furthest packet that is known to have arrived, or whose answer is here, while an earlier one is missing.
+    pub(crate) reached: u64,
     pub(crate) board: Scoreboard,
     pub(crate) peer: Peer,
     pub(crate) rtt: Rtt,
@@ -116,6 +118,7 @@ impl Requester {
             rnr_until: None,
             acked: 0,
             seen: 0,
+            reached: 0,
             board: Scoreboard::default(),
             peer: Peer::default(),
             rtt: Rtt::default(),
@@ -132,7 +135,7 @@ impl Requester {
         self.reset();
         self.sq.restart_at(psn);
         (self.una, self.next, self.cursor) = (psn, psn, psn);
-        (self.acked, self.seen) = (psn, psn);
+        (self.acked, self.seen, self.reached) = (psn, psn, psn);
         self.fetches = Ring::new(usize::from(ep.attr.max_rd_atomic));
         self.reload_retries(ep);
     }
@@ -152,7 +155,7 @@ impl Requester {
     pub(crate) fn reset(&mut self) {
         self.sq.restart_at(0);
         (self.una, self.next, self.cursor) = (0, 0, 0);
-        (self.acked, self.seen) = (0, 0);
+        (self.acked, self.seen, self.reached) = (0, 0, 0);
         self.board = Scoreboard::default();
         self.peer = Peer::default();
         self.rtt = Rtt::default();
@@ -214,23 +217,37 @@ impl Requester {
         }
         match wqe.op {
             _ if wqe.op.is_local() => self.sq.head == self.cursor_index,
-            _ if !wqe.op.is_fetch() => self.window_has(1, 1),
+            _ if !wqe.op.is_fetch() => self.window_has(1, 1, ep.mtu),
             _ if self.cursor < self.next => true,
             _ if ep.attr.max_rd_atomic == 0 => true,
             _ => {
                 let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
-                !self.fetches.is_full() && self.window_has(end - self.cursor, bytes)
+                !self.fetches.is_full() && self.window_has(end - self.cursor, bytes, ep.mtu)
             }
         }
     }
 
     /// Whether so much more may be on its way; the first packet always may.
     #[inline]
-    fn window_has(&self, packets: u64, bytes: u64) -> bool {
+    fn window_has(&self, packets: u64, bytes: u64, mtu: usize) -> bool {
         let in_flight = self.cursor - self.una;
         in_flight == 0
             || (in_flight + packets <= self.peer.limit(WINDOW_PKTS)
                 && self.cursor_byte - self.una_byte + bytes <= WINDOW_BYTES)
+            || (self.reached > self.una && self.window_has_beyond(packets, mtu))
+    }
+
+    /// What arrived behind a missing packet is not on its way any more: the window opens while that is sent again, as far as
+    /// single packets can be told apart.
+    #[cold]
+    fn window_has_beyond(&self, packets: u64, mtu: usize) -> bool {
+        self.cursor + packets - self.una <= SPAN && self.in_flight() + packets <= self.window(mtu)
+    }
+
+    /// Packets on their way: those that are known to have arrived behind a missing one are not.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.cursor.saturating_sub(self.una.max(self.reached))
     }
 
     /// Full packets that may be on their way.
@@ -335,6 +352,7 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         self.board.going_back(to, self.cursor);
+        self.reached = self.una;
         self.cursor = to;
         self.cursor_index = index;
         self.cursor_byte = self.byte_at(index, to, ep.mtu);

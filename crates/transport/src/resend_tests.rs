@@ -243,3 +243,50 @@ fn a_peer_that_keeps_gets_only_the_refused_packet_after_an_rnr_nak() {
     b.at(us(640));
     assert_eq!(b.sent(), [only(604)]);
 }
+
+/// The round trip of an unknown path is guessed, so that a lost packet with nothing behind it does not cost the timeout.
+#[test]
+fn a_lost_tail_is_probed_for_before_anything_was_measured() {
+    let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
+    post(&mut b, 3);
+    b.at(Instant(ms(4).0 - 1));
+    assert_eq!(b.sent(), NONE);
+    b.at(ms(4));
+    assert_eq!(b.sent(), [500, 502].map(only));
+    assert_eq!(b.qp.counters().local_ack_timeout_err, 0);
+}
+
+/// What has arrived behind a missing packet is not on its way: the window goes on from there.
+#[test]
+fn the_window_moves_on_while_a_packet_is_missing() {
+    let mut b = keeper(520);
+    b.post(1, write(0), 500 * 1024);
+    assert_eq!(b.sent().len(), 310);
+    b.recv(&nak(603)).unwrap();
+    assert_eq!(b.sent().len(), 1 + 3, "the missing one, and as many new ones as were acknowledged");
+    b.recv(&gap(700, 1)).unwrap();
+    assert_eq!(b.qp.packets_in_flight(), 913 - 702);
+    assert_eq!(b.sent().len(), 1 + 99);
+    b.recv(&Pkt::ack(1010)).unwrap();
+    assert_eq!((b.sent().len(), b.qp.packets_in_flight()), (88, 89));
+}
+
+#[test]
+fn answers_that_came_early_make_room_for_further_reads() {
+    let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 16);
+    b.post(1, read(0), 500 * 1024);
+    assert_eq!(b.sent().len(), 4, "of 64 packets each");
+    let answer = |psn| Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(2, 1024);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 500).payload(1, 1024)).unwrap();
+    b.recv(&answer(502)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 501 AckReq +0x400 len 1024"]);
+    b.recv(&answer(508)).unwrap();
+    assert_eq!(b.sent().len(), 1, "503 to 507");
+    b.recv(&answer(509)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 756 AckReq +0x40000 len 65536"]);
+    for psn in 510..820 {
+        b.batch(&[answer(psn)]);
+    }
+    let last = b.sent().pop();
+    assert_eq!(last.as_deref(), Some("READ Request 948 AckReq +0x70000 len 53248"));
+}

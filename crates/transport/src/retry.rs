@@ -33,8 +33,10 @@ impl Requester {
     #[inline]
     fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
         let is_repairing = self.board.is_repairing() || self.una < self.peer.recover();
-        let wait = self.rtt.probe_ns(self.probes, is_repairing).filter(|_| ep.ty.is_reliable())?;
-        Some(self.timer_base.max(self.probed_at).plus_ns(wait))
+        // Who asks for no timeout is not served one that is a guess.
+        let is_wanted = ep.ty.is_reliable() && (ep.attr.timeout != 0 || self.rtt.is_known());
+        let wait = self.rtt.probe_ns(self.probes, is_repairing);
+        is_wanted.then(|| self.timer_base.max(self.probed_at).plus_ns(wait))
     }
 
     /// Ends an RNR wait, or asks the peer again when it has been silent for too long.

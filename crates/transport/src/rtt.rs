@@ -5,6 +5,8 @@ use crate::time::Instant;
 /// An answer that takes less is not missing yet: it may wait for a request to leave with (50 us), for a thread to be
 /// woken (40 us) or for another thread to take the device over (250 us).
 const PROBE_MIN_NS: u64 = 400_000;
+/// ... and before anything was measured: ten times what a LAN takes, or a program needs to get ready.
+const PROBE_FIRST_NS: u64 = 4_000_000;
 /// While packets are being sent again the peer is awake, and the answer waits for nothing.
 const REPAIR_MIN_NS: u64 = 100_000;
 /// The wait between probes doubles so many times.
@@ -74,18 +76,26 @@ impl Rtt {
         }
     }
 
-    /// How long nothing may happen before the peer is asked, after so many questions in vain, and whether it has said that
-    /// packets are missing; `None` before the first measurement.
+    /// Whether anything was measured.
     #[inline]
-    pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> Option<u64> {
-        let Estimate { smoothed_ns, variation_ns, .. } =
+    pub(crate) fn is_known(&self) -> bool {
+        self.answer.is_known || self.repair.is_known
+    }
+
+    /// How long nothing may happen before the peer is asked, after so many questions in vain, and whether it has said that
+    /// packets are missing.
+    #[inline]
+    pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> u64 {
+        let Estimate { smoothed_ns, variation_ns, is_known } =
             if self.answer.is_known { self.answer } else { self.repair };
         let once = if is_repairing && self.repair.is_known {
             (2 * self.period_ns()).max(REPAIR_MIN_NS)
-        } else {
+        } else if is_known {
             (smoothed_ns + 4 * variation_ns).max(PROBE_MIN_NS)
+        } else {
+            PROBE_FIRST_NS
         };
-        (self.answer.is_known || self.repair.is_known).then(|| once << probes.min(DOUBLINGS))
+        once << probes.min(DOUBLINGS)
     }
 
     /// How long a packet that was sent again may be on its way, and the report of its loss back.
@@ -103,13 +113,13 @@ mod tests {
     #[test]
     fn the_estimate_follows_what_is_measured() {
         let mut rtt = Rtt::default();
-        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (None, PERIOD_NS));
+        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (PROBE_FIRST_NS, PERIOD_NS));
         for round in 0..40 {
             rtt.sent(round, Instant(round * 10_000_000));
             rtt.acknowledged(round + 1, Instant(round * 10_000_000 + 2_000_000));
         }
         assert!((2_000_000..2_001_000).contains(&rtt.period_ns()), "{rtt:?}");
-        assert_eq!(rtt.probe_ns(0, false), rtt.probe_ns(1, false).map(|ns| ns / 2));
+        assert_eq!(rtt.probe_ns(0, false), rtt.probe_ns(1, false) / 2);
         assert_eq!(rtt.probe_ns(200, false), rtt.probe_ns(8, false));
     }
 
@@ -118,11 +128,11 @@ mod tests {
         let mut rtt = Rtt::default();
         rtt.sent(1, Instant(0));
         rtt.acknowledged(2, Instant(9_000));
-        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (Some(PROBE_MIN_NS), PERIOD_MIN_NS));
-        assert_eq!(rtt.probe_ns(0, true), Some(PROBE_MIN_NS), "no repair was seen");
+        assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (PROBE_MIN_NS, PERIOD_MIN_NS));
+        assert_eq!(rtt.probe_ns(0, true), PROBE_MIN_NS, "no repair was seen");
         rtt.sent_again(2, true, Instant(10_000));
         rtt.acknowledged(3, Instant(20_000));
-        assert_eq!(rtt.probe_ns(1, true), Some(2 * REPAIR_MIN_NS));
+        assert_eq!(rtt.probe_ns(1, true), 2 * REPAIR_MIN_NS);
     }
 
     /// RFC 6298, section 3, but for the oldest packet.
@@ -132,12 +142,12 @@ mod tests {
         rtt.sent(9, Instant(0));
         rtt.sent_again(8, false, Instant(50));
         rtt.acknowledged(10, Instant(100));
-        assert_eq!(rtt.probe_ns(0, false), None);
+        assert_eq!(rtt.probe_ns(0, false), PROBE_FIRST_NS);
         rtt.sent(11, Instant(200));
         rtt.sent_again(12, false, Instant(250));
         rtt.sent_again(10, true, Instant(300));
         rtt.acknowledged(10, Instant(350));
-        assert_eq!(rtt.probe_ns(0, false), None, "not yet");
+        assert_eq!(rtt.probe_ns(0, false), PROBE_FIRST_NS, "not yet");
         rtt.acknowledged(12, Instant(60_300));
         assert_eq!(rtt.period_ns(), 90_000, "60 us, and half of that for variation");
     }

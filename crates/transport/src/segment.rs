@@ -90,7 +90,7 @@ impl Requester {
     #[inline]
     pub(crate) fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
-        let full = budget <= 1 || self.cursor + 1 - self.una >= self.window(ep.mtu);
+        let full = budget <= 1 || self.in_flight() + 1 >= self.window(ep.mtu);
         let interval = ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, ep.mtu));
         if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= interval {
             self.unasked = 0;

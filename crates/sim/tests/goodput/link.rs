@@ -18,6 +18,8 @@ const NS_PER_PACKET: u64 = 400;
 const DELAY_NS: u64 = 10_000;
 /// Both sides look at what has arrived this often.
 const POLL_NS: u64 = 5_000;
+/// Nobody writes packets while a burst is still to go on the line.
+const BURST_NS: u64 = 62 * NS_PER_PACKET;
 /// Bytes posted ahead, at least two messages.
 const AHEAD: u64 = 1 << 20;
 
@@ -229,7 +231,9 @@ impl Link {
             end.qp.handle_timeout(now);
         }
         let mut buf = [0; MAX_PACKET];
-        while let Some(transmit) = end.qp.poll_transmit(now, &end.memory, usize::MAX, &mut buf) {
+        while far.line_free < self.now + BURST_NS
+            && let Some(transmit) = end.qp.poll_transmit(now, &end.memory, usize::MAX, &mut buf)
+        {
             let bytes = buf[..transmit.len + 4].to_vec();
             let payload = Packet::parse(&bytes).expect("well formed").payload().len() as u64;
             self.packets += u64::from(payload > 0);
