@@ -108,6 +108,23 @@ pub(crate) struct PortArgs {
     pub(crate) xdp_mode: Option<String>,
 }
 
+/// How connections send.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct TrafficArgs {
+    /// Send packets that are ECN-capable, so that switches mark them instead of dropping [default: off]
+    ///
+    /// Peers must answer marked packets by congestion notifications (CNPs), as hardware and roxie do and rxe does not; the
+    /// sender then slows down as DCQCN has it. Also: environment variable ROXIE_ECN, on or off.
+    #[arg(long)]
+    pub(crate) ecn: bool,
+    /// Most that a queue pair sends, in bits per second on the wire, such as 500M or 10G
+    ///
+    /// A rate limit that the program sets itself (ibv_modify_qp) counts instead. Also: environment variable
+    /// ROXIE_RATE_LIMIT.
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate_limit: Option<String>,
+}
+
 /// Run a program that sees the device
 ///
 /// Starts COMMAND with our libibverbs.so.1 and librdmacm.so.1 found before the system's. roxie replaces itself by
@@ -144,6 +161,8 @@ pub(crate) struct RunArgs {
     pub(crate) port: PortArgs,
     #[command(flatten)]
     pub(crate) hooks: HookArgs,
+    #[command(flatten)]
+    pub(crate) traffic: TrafficArgs,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -167,6 +186,8 @@ pub(crate) struct EnvArgs {
     pub(crate) port: PortArgs,
     #[command(flatten)]
     pub(crate) hooks: HookArgs,
+    #[command(flatten)]
+    pub(crate) traffic: TrafficArgs,
     /// One JSON object instead of shell commands
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,9 +1,9 @@
 //! Which device: what the arguments say, and the environment where they say nothing.
 
 use roxie::port::PortChoice;
-use roxie::verbs::{DeviceConfig, Refusal};
+use roxie::verbs::{DeviceConfig, Refusal, Traffic};
 
-use crate::args::{DeviceArgs, PortArgs};
+use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
 use crate::netdev;
 
@@ -16,6 +16,7 @@ impl DeviceArgs {
             netdev: self.netdev.clone().or(env.netdev),
             port: env.port,
             hooks: env.hooks,
+            traffic: env.traffic,
         }
     }
 
@@ -38,6 +39,18 @@ impl PortArgs {
     pub(crate) fn choice(&self) -> Outcome<PortChoice> {
         PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref())
             .map_err(|bad| Failure::new(bad.to_string()).code(2))
+    }
+}
+
+impl TrafficArgs {
+    /// What the variables are to say, if anything.
+    pub(crate) fn words(&self) -> Outcome<(Option<String>, Option<String>)> {
+        let inherited = |name| std::env::var(name).unwrap_or_default();
+        let ecn = self.ecn.then(|| "on".to_owned());
+        let in_force = |word: &Option<String>, name| word.clone().unwrap_or_else(|| inherited(name));
+        Traffic::from_words(&in_force(&ecn, "ROXIE_ECN"), &in_force(&self.rate_limit, "ROXIE_RATE_LIMIT"))
+            .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
+        Ok((ecn, self.rate_limit.clone()))
     }
 }
 

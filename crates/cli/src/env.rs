@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{DeviceArgs, EnvArgs, PortArgs};
+use crate::args::{DeviceArgs, EnvArgs, PortArgs, TrafficArgs};
 use crate::failure::Outcome;
 use crate::hook::args::HookArgs;
 use crate::library::Libraries;
@@ -14,9 +14,11 @@ pub(crate) fn variables(
     device: &DeviceArgs,
     port: &PortArgs,
     hooks: &HookArgs,
+    traffic: &TrafficArgs,
 ) -> Outcome<Vec<(&'static str, OsString)>> {
     device.check()?;
     port.choice()?;
+    let (ecn, rate_limit) = traffic.words()?;
     let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
@@ -27,6 +29,8 @@ pub(crate) fn variables(
         ("ROXIE_XDP_MODE", &port.xdp_mode),
         ("ROXIE_INGRESS", &ingress),
         ("ROXIE_EGRESS", &egress),
+        ("ROXIE_ECN", &ecn),
+        ("ROXIE_RATE_LIMIT", &rate_limit),
     ];
     variables.extend(named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?.into()))));
     Ok(variables)
@@ -34,7 +38,7 @@ pub(crate) fn variables(
 
 /// Prints them.
 pub(crate) fn print(args: &EnvArgs) -> Outcome {
-    let variables = variables(&args.device, &args.port, &args.hooks)?;
+    let variables = variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
     if args.json {
         let map: serde_json::Map<String, serde_json::Value> = variables
             .iter()

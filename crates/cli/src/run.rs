@@ -20,7 +20,7 @@ const NOT_FOUND: u8 = 127;
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    become_command(&args.command, env::variables(&args.device, &args.port, &args.hooks)?)
+    become_command(&args.command, env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?)
 }
 
 /// Becomes a command with `variables` in its environment; returns only if that failed.

@@ -386,7 +386,8 @@ impl Core {
         let source = self.tables.source_ip(av.sgid_index);
         let entry = self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?;
         let src = source.ok_or(VerbsError::Invalid)?;
-        let key = flow_key(src, &av, entry.qp.dest_qpn());
+        let dest_qp = entry.qp.dest_qpn();
+        let key = FlowKey { tos: self.tables.traffic.class(av.traffic_class), ..flow_key(src, &av, dest_qp) };
         let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
         if self.tables.flows.len() <= flow.0 as usize {
             self.tables.flows.resize_with(flow.0 as usize + 1, Flow::default);

@@ -27,9 +27,21 @@ impl Core {
                 None => rows.push((name, value)),
             }
         }
+        for (alias, name) in ALIASES {
+            let value = rows.iter().find(|row| row.0 == name).map_or(0, |row| row.1);
+            rows.push((alias, value));
+        }
         rows
     }
 }
+
+/// Counters that mlx5 has under another name: its, ours.
+const ALIASES: [(&str, &str); 4] = [
+    ("out_of_sequence", "out_of_seq_request"),
+    ("packet_seq_err", "rcvd_seq_err"),
+    ("rnr_nak_retry_err", "rcvd_rnr_err"),
+    ("rx_icrc_encapsulated", "rx_bad_icrc"),
+];
 
 fn port_rows(c: &PortCounters) -> Vec<Row> {
     vec![

@@ -20,7 +20,7 @@ use crate::port::{FlowId, RxQueue, RxTrain};
 use crate::srqs::{InReach, Srqs};
 use crate::sys;
 use crate::timers::Timers;
-use crate::verbs::{AsyncElement, AsyncEvent};
+use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = 65_000;
@@ -111,6 +111,7 @@ pub(crate) struct Tables {
     /// Counters of QPs that are gone.
     pub(crate) retired: QpCounters,
     pub(crate) slot: u8,
+    pub(crate) traffic: Traffic,
     pub(crate) mtu_bytes: usize,
     next_qp: u16,
     gsi_psn: Psn,
@@ -161,6 +162,7 @@ impl Tables {
             established: Vec::new(),
             retired: QpCounters::default(),
             slot,
+            traffic: Traffic::default(),
             mtu_bytes: gids.active_mtu().bytes(),
             next_qp: sys::random_u64() as u16,
             gsi_psn: Psn::default(),

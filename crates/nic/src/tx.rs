@@ -58,7 +58,7 @@ impl Core {
         if entry.qp.packets_in_flight() >= burst && entry.qp.pending_packets() > room {
             budget = room - room % burst;
         }
-        let mut sent = 0;
+        let (mut sent, mut is_other) = (0, false);
         hooks.change_flow();
         while sent < TX_QUOTA {
             let before = entry.qp.packets_in_flight();
@@ -73,7 +73,8 @@ impl Core {
                     .address(dest.av.sgid_index)
                     .and_then(|src| port.datagram_flow(&flow_key(src, &dest.av, dest.remote_qpn)).ok()),
             };
-            if packet.ud.is_some() {
+            if packet.ud.is_some() || is_other {
+                is_other = packet.ud.is_some();
                 hooks.change_flow();
             }
             if let Some(flow) = flow {

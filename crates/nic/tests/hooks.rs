@@ -13,7 +13,7 @@ use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd
 use roxie::hook::control::Remote;
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
-use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
+use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
 
 const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;
@@ -100,7 +100,11 @@ fn device() -> Device {
 }
 
 fn pair(timeout: u8) -> [End; 2] {
-    let ends = [End::new(device()), End::new(device())];
+    pair_of([device(), device()], timeout)
+}
+
+fn pair_of(devices: [Device; 2], timeout: u8) -> [End; 2] {
+    let ends = devices.map(End::new);
     ends[0].connect(&ends[1], timeout);
     ends[1].connect(&ends[0], timeout);
     ends
@@ -371,5 +375,42 @@ fn what_is_redirected_to_an_xskmap_is_read_from_outside() {
                 assert!(frame.bytes.len() > 14 + 20 + 8 + 12 && frame.bytes[12..14] == [8, 0], "{frame:?}");
             }
         });
+    });
+}
+
+/// What a switch on the way would mark is marked by a hook. The peer tells of it, the sender waits, and ends that later.
+#[test]
+fn a_sender_whose_packets_are_marked_slows_down_and_recovers() {
+    domain::alone("a_sender_whose_packets_are_marked_slows_down_and_recovers", || {
+        let traffic = Some(Traffic { ecn: true, ..Traffic::default() });
+        let capable = DeviceConfig { traffic, ..DeviceConfig::from_env() };
+        let ends = pair_of([Device::open(&capable).expect("lo exists"), device()], PATIENT);
+        let [sender, receiver] = &ends;
+        let write = || assert_eq!(sender.write(receiver, MESSAGE), WcStatus::Success);
+        write();
+        assert_eq!(receiver.counter("np_ecn_marked_roce_packets"), 0, "capable is not marked");
+
+        let marks = Hook::parse("impair:ecn=100%").expect("it is native");
+        sender.device.attach_hook(HookPoint::Egress, marks, false).expect("nothing is there");
+        let start = Instant::now();
+        while sender.counter("rate_waits") < 10 {
+            write();
+            assert!(start.elapsed() < PATIENCE, "never told to slow down");
+        }
+        let told = receiver.counter("np_cnp_sent");
+        assert!(told > 0 && receiver.counter("np_ecn_marked_roce_packets") >= told);
+        assert!(sender.counter("rp_cnp_handled") > 0);
+
+        sender.device.detach_hook(HookPoint::Egress).expect("it is there");
+        let start = Instant::now();
+        loop {
+            let waits = sender.counter("rate_waits");
+            write();
+            if sender.counter("rate_waits") == waits {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "never as fast again");
+        }
+        assert_eq!(sender.counter("np_cnp_sent"), 0, "the way back is not marked");
     });
 }

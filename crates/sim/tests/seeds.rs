@@ -79,7 +79,10 @@ fn every_seed_keeps_every_promise() {
     for (name, value) in sum.counters.rows() {
         println!("{value:>12} {name}");
         let never = ["retry_rnr_exceeded_err", "send_err", "ud_send_too_long"];
-        if never.contains(&name) {
+        // Nothing marks packets in these fabrics; `bottleneck.rs` does.
+        let congestion =
+            ["np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rate_waits"];
+        if never.contains(&name) || congestion.contains(&name) {
             assert_eq!(value, 0, "{name}");
         } else {
             assert!(seeds < 1000 || value > 0, "{name} never happened");

@@ -200,6 +200,8 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
+    /// In kbit/s on the wire, for what this queue pair sends, answers of READs included; 0 for no limit.
+    pub rate_limit: u32,
 }
 
 bitflags! {
@@ -248,7 +250,7 @@ bitflags! {
         const CAP = 1 << 19;
         /// `dest_qp`.
         const DEST_QPN = 1 << 20;
-        /// Rate limit; not supported.
+        /// `rate_limit`.
         const RATE_LIMIT = 1 << 25;
     }
 }

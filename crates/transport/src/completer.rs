@@ -109,6 +109,7 @@ impl Requester {
         let unanswered = self.first_unanswered();
         if unanswered < to && self.on_missing_answers(now, unanswered, to) {
             ep.counters.completer_retry_err += 1;
+            ep.counters.implied_nak_seq_err += 1;
         }
         news
     }

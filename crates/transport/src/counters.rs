@@ -46,14 +46,26 @@ counters! {
     rcvd_seq_err,
     /// Sequence NAKs sent.
     send_seq_err,
+    /// Packets that arrived with the mark of congestion (ECN CE).
+    np_ecn_marked_roce_packets,
+    /// CNPs sent.
+    np_cnp_sent,
+    /// CNPs received that cut the rate.
+    rp_cnp_handled,
+    /// CNPs received too soon after the one before.
+    rp_cnp_ignored,
+    /// Times that sending waited for its rate.
+    rate_waits,
     /// Plain ACKs that left together with a request.
     ack_deferred,
     /// Work requests that ended with `RETRY_EXC_ERR`.
     retry_exceeded_err,
     /// Work requests that ended with `RNR_RETRY_EXC_ERR`.
     retry_rnr_exceeded_err,
-    /// Times the requester went back for missing responses.
+    /// Times the requester asked again for answers that are missing, as later ones, or an acknowledgement of what follows, show.
     completer_retry_err,
+    /// ... of these, those that an acknowledgement showed.
+    implied_nak_seq_err,
     /// Times the local ACK timer fired.
     local_ack_timeout_err,
     /// Times the peer was asked because an answer was overdue, before that timer.

@@ -6,7 +6,10 @@ use crate::attr::MAX_PACKET;
 #[cfg(doc)]
 use crate::attr::QpType;
 use crate::endpoint::Endpoint;
-use crate::wr::{UdDest, WrOp};
+use crate::wr::{AddressVector, UdDest, WrOp};
+
+/// DSCP 48 (CS6), as hardware sends them (mlx5: `np_cnp_dscp`); not ECN-capable.
+const CNP_TRAFFIC_CLASS: u8 = 48 << 2;
 
 /// A buffer that every packet fits in.
 pub(crate) type Buffer = [u8; MAX_PACKET];
@@ -16,7 +19,8 @@ pub(crate) type Buffer = [u8; MAX_PACKET];
 pub struct Transmit {
     /// Bytes from the BTH to the pad; the ICRC is the owner's.
     pub len: usize,
-    /// Where a datagram goes; `None` on connected queue pairs, which use their own address vector.
+    /// Where a packet goes that does not take the path of a connection: a datagram, or a congestion notification, whose
+    /// traffic class is another. `None` for all others of connected queue pairs, which use their own address vector.
     pub ud: Option<UdDest>,
 }
 
@@ -72,6 +76,17 @@ pub(crate) fn acknowledge(buf: &mut Buffer, ep: &Endpoint, syndrome: Syndrome, p
     let mut packet = Emitter::new(buf);
     Aeth { syndrome, msn }.emit(packet.header());
     packet.finish(response_bth(Opcode::RC_ACKNOWLEDGE, ep, psn))
+}
+
+/// Writes a congestion notification packet (Annex A17.9): BECN is set, and 16 reserved bytes follow.
+pub(crate) fn congestion_notification(buf: &mut Buffer, ep: &Endpoint) -> Transmit {
+    let mut packet = Emitter::new(buf);
+    *packet.header::<16>() = [0; 16];
+    let dest_qp = ep.attr.dest_qp;
+    let bth = Bth { opcode: Opcode::CNP, dest_qp, becn: true, p_key: PKey::DEFAULT, ..Bth::default() };
+    let len = packet.finish(bth);
+    let av = AddressVector { traffic_class: CNP_TRAFFIC_CLASS, ..ep.attr.av };
+    Transmit { len, ud: Some(UdDest { av, remote_qpn: dest_qp, ..UdDest::default() }) }
 }
 
 /// The BTH of a response, by its opcode on RC: no AckReq, no SE.

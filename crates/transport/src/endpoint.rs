@@ -3,6 +3,7 @@
 use wire::Qpn;
 
 use crate::attr::{QpAttr, QpConfig, QpType};
+use crate::cc::Congestion;
 use crate::counters::QpCounters;
 use crate::event::Events;
 use crate::memory::PdId;
@@ -21,6 +22,7 @@ pub(crate) struct Endpoint {
     pub(crate) mtu: usize,
     /// See [`QpConfig::equal_writes`].
     pub(crate) equal_writes: bool,
+    pub(crate) congestion: Congestion,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
 }
@@ -41,9 +43,16 @@ impl Endpoint {
             attr: QpAttr { cap: config.cap, path_mtu: config.max_path_mtu, ..QpAttr::default() },
             mtu: config.max_path_mtu.bytes(),
             equal_writes: config.equal_writes,
+            congestion: Congestion::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
         }
+    }
+
+    /// Never sends faster, in kbit/s as the verbs interface has it; 0 for no limit.
+    pub(crate) fn set_rate_limit(&mut self, rate_limit_kbps: u32) {
+        self.attr.rate_limit = rate_limit_kbps;
+        self.congestion.set_limit(rate_limit_kbps);
     }
 
     /// Completes a receive work request with an error; that counts as solicited.

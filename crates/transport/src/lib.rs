@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod cc;
 pub mod cm;
 mod completer;
 mod counters;

@@ -71,6 +71,7 @@ impl Qp {
                 QpAttrMask::MAX_DEST_RD_ATOMIC => attr.max_dest_rd_atomic = new.max_dest_rd_atomic,
                 QpAttrMask::MIN_RNR_TIMER => attr.min_rnr_timer = new.min_rnr_timer,
                 QpAttrMask::DEST_QPN => attr.dest_qp = new.dest_qp,
+                QpAttrMask::RATE_LIMIT => attr.rate_limit = new.rate_limit,
                 // The state is entered, not set; there are no alternate paths.
                 _ => {}
             }
@@ -80,6 +81,9 @@ impl Qp {
         }
         if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) && attr.state == QpState::Sqd {
             self.responder.set_fetch_limit(attr.max_dest_rd_atomic);
+        }
+        if mask.contains(QpAttrMask::RATE_LIMIT) {
+            self.ep.set_rate_limit(new.rate_limit);
         }
         if mask.intersects(QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY) {
             self.requester.reload_retries(&self.ep);
@@ -125,5 +129,6 @@ impl Qp {
         self.established = false;
         let cap = self.ep.attr.cap;
         self.ep.attr = QpAttr { cap, path_mtu: self.max_path_mtu, ..QpAttr::default() };
+        self.ep.attr.rate_limit = self.ep.congestion.reset();
     }
 }

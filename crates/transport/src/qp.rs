@@ -1,11 +1,11 @@
 //! A queue pair: the checks every packet passes first, the order of what is sent, and the ways into and out of the error
 //! states. The halves are in `requester.rs` and `responder.rs`, what `modify` permits in `modify.rs`.
 
-use wire::{DropReason, PKey, Packet, Qpn, Service};
+use wire::{DropReason, Operation, PKey, Packet, Qpn, Service};
 
 use crate::attr::{MAX_PACKET, PathMtu, QpAttr, QpConfig, QpState, QpType};
 use crate::counters::QpCounters;
-use crate::emit::Transmit;
+use crate::emit::{Transmit, congestion_notification};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::event::{AsyncEventKind, QpEvent};
@@ -37,6 +37,10 @@ pub struct Qp {
     pub(crate) max_path_mtu: PathMtu,
 }
 
+/// The ECN field of the traffic class, and what it says of a packet that met congestion (RFC 3168, section 5).
+const ECN: u8 = 3;
+const ECN_CE: u8 = 3;
+
 impl Qp {
     /// A queue pair in RESET.
     ///
@@ -56,6 +60,13 @@ impl Qp {
             established: false,
             max_path_mtu: config.max_path_mtu,
         })
+    }
+
+    /// Never sends faster than so many kbit/s on the wire (0: no limit), unless `modify` sets another limit; that is forgotten
+    /// in RESET, this one is not.
+    pub fn set_initial_rate_limit(&mut self, rate_limit_kbps: u32) {
+        self.ep.attr.rate_limit = rate_limit_kbps;
+        self.ep.congestion.set_initial_limit(rate_limit_kbps);
     }
 
     /// Queues a send work request; `poll_transmit` sends it.
@@ -115,7 +126,7 @@ impl Qp {
             _ => false,
         };
         if row.service != ep.ty.service() || wrong_end {
-            return Err(DropReason::WrongService);
+            return self.handle_other_service(now, packet, from);
         }
         let accepted = match ep.attr.state {
             QpState::Rts | QpState::Sqd => true,
@@ -132,6 +143,10 @@ impl Qp {
             return Err(DropReason::BadPKey);
         }
         ep.counters.rcvd_pkts += 1;
+        if from.tos & ECN == ECN_CE && !ep.ty.is_datagram() {
+            ep.counters.np_ecn_marked_roce_packets += 1;
+            ep.congestion.on_marked(now);
+        }
         if is_response {
             let step = self.requester.handle_response(now, packet, mem, ep)?;
             self.after(step);
@@ -159,6 +174,37 @@ impl Qp {
             self.on_fault(fault, self.responder.expected);
             Err(fault.row().reason)
         })
+    }
+
+    /// A packet that is not of this service, unless it is a congestion notification, which slows down what this queue pair
+    /// sends, answers included.
+    #[cold]
+    fn handle_other_service(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        from: &PacketSource,
+    ) -> Result<(), DropReason> {
+        let ep = &mut self.ep;
+        if packet.row().operation != Operation::Cnp || ep.ty.is_datagram() {
+            return Err(DropReason::WrongService);
+        }
+        if matches!(ep.attr.state, QpState::Reset | QpState::Init | QpState::Err) {
+            return Err(DropReason::WrongState);
+        }
+        if from.src != ep.attr.av.dgid {
+            return Err(DropReason::WrongPeer);
+        }
+        if !packet.bth.p_key.matches(PKey::DEFAULT) {
+            return Err(DropReason::BadPKey);
+        }
+        ep.counters.rcvd_pkts += 1;
+        if ep.congestion.on_cnp(now) {
+            ep.counters.rp_cnp_handled += 1;
+        } else {
+            ep.counters.rp_cnp_ignored += 1;
+        }
+        Ok(())
     }
 
     /// The packets that arrived together are all handled: a coalesced ACK becomes due.
@@ -190,11 +236,23 @@ impl Qp {
             debug_assert!(false, "a transmit buffer holds MAX_PACKET bytes");
             return None;
         };
+        if self.ep.congestion.take_cnp() {
+            self.ep.counters.np_cnp_sent += 1;
+            self.ep.counters.sent_pkts += 1;
+            return Some(congestion_notification(buf, &self.ep));
+        }
         let ready = self.requester.sendable(&self.ep);
-        if self.may_reply() && self.responder.has_reply() {
+        let is_paced = self.ep.congestion.pacer().is_some();
+        let is_held = is_paced && self.is_held(now);
+        if self.may_reply() && self.responder.has_reply() && !(is_held && self.responder.replay.is_pending())
+        {
+            let is_answer = self.responder.replay.is_pending();
             match self.responder.transmit(mem, &mut self.ep, buf) {
                 Ok(Some(transmit)) => {
                     self.ep.counters.sent_pkts += 1;
+                    if is_answer && let Some(pacer) = self.ep.congestion.pacer() {
+                        pacer.on_sent(now, transmit.len);
+                    }
                     return Some(transmit);
                 }
                 Ok(None) => {}
@@ -208,7 +266,7 @@ impl Qp {
                 }
             }
         }
-        if !ready {
+        if !ready || is_held {
             return None;
         }
         let step = self.requester.transmit(now, mem, budget, &mut self.ep, buf);
@@ -216,6 +274,9 @@ impl Qp {
         match step {
             Step::Sent(transmit) => {
                 self.ep.counters.sent_pkts += 1;
+                if let Some(pacer) = self.ep.congestion.pacer() {
+                    pacer.on_sent(now, transmit.len);
+                }
                 // The ACK that waited for this request follows its last packet: a peer that stops polling at its ACK
                 // has then seen the request as well, and the shorter packet can close the same burst.
                 if self.responder.reply.is_deferred() && !self.requester.sendable(&self.ep) {
@@ -228,11 +289,25 @@ impl Qp {
         }
     }
 
+    /// Whether the rate has no room for a packet now.
+    #[cold]
+    fn is_held(&mut self, now: Instant) -> bool {
+        let Some(pacer) = self.ep.congestion.pacer() else { return false };
+        let waits = pacer.is_holding();
+        let is_held = !pacer.lets_pass(now);
+        self.ep.counters.rate_waits += u64::from(is_held && !waits);
+        is_held
+    }
+
     /// Whether `poll_transmit` has something to do.
     #[must_use]
     #[inline]
     pub fn wants_transmit(&self) -> bool {
-        (self.may_reply() && self.responder.has_reply()) || self.requester.sendable(&self.ep)
+        let is_held = self.ep.congestion.is_holding();
+        let has_reply = self.responder.has_reply() && !(is_held && self.responder.replay.is_pending());
+        (self.may_reply() && has_reply)
+            || (!is_held && self.requester.sendable(&self.ep))
+            || self.ep.congestion.owes_cnp()
     }
 
     /// Whether READ responses or atomic results wait to be sent.
@@ -281,15 +356,20 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match (self.requester.deadline(&self.ep), self.responder.reply.deadline()) {
+        let earliest = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
-        }
+        };
+        let deadline = earliest(self.requester.deadline(&self.ep), self.responder.reply.deadline());
+        earliest(deadline, self.ep.congestion.deadline())
     }
 
     /// Time has passed. Harmless when nothing is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.responder.reply.handle_timeout(now);
+        if let Some(pacer) = self.ep.congestion.pacer() {
+            pacer.handle_timeout(now);
+        }
         let step = self.requester.handle_timeout(now, &mut self.ep);
         self.after(step);
     }
@@ -426,6 +506,7 @@ impl Qp {
     pub(crate) fn enter_err(&mut self) {
         self.ep.attr.state = QpState::Err;
         self.ep.attr.sq_draining = false;
+        self.ep.congestion.silence();
         self.requester.flush(&mut self.ep);
         self.responder.fail_wqe(WcStatus::WrFlushErr, &mut self.ep);
         while let Some(wr_id) = self.rq.take_id() {

@@ -23,24 +23,44 @@ pub(crate) struct Rtt {
     /// From one that is sent again to the progress that it makes.
     repair: Estimate,
     /// The packet being timed, when it was sent, and whether again.
-    timed: Option<(u64, Instant, bool)>,
+    timed: (u64, Instant, Timed),
+}
+
+/// Which transmission of a packet is timed, if any.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Timed {
+    #[default]
+    None,
+    First,
+    Again,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Estimate {
     smoothed_ns: u64,
-    variation_ns: u64,
-    is_known: bool,
+    /// One more than the variation; 0 before the first sample.
+    variation_plus_ns: u64,
 }
 
 impl Estimate {
     fn sample(&mut self, ns: u64) {
-        if self.is_known {
-            self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(ns)) / 4;
-            self.smoothed_ns = (7 * self.smoothed_ns + ns) / 8;
-        } else {
-            *self = Self { smoothed_ns: ns, variation_ns: ns / 2, is_known: true };
-        }
+        let (smoothed_ns, variation_ns) = match self.known() {
+            Some((smoothed, variation)) => {
+                ((7 * smoothed + ns) / 8, (3 * variation + smoothed.abs_diff(ns)) / 4)
+            }
+            None => (ns, ns / 2),
+        };
+        *self = Self { smoothed_ns, variation_plus_ns: variation_ns + 1 };
+    }
+
+    /// What is known of this, or else of another.
+    fn or(self, other: Self) -> Option<(u64, u64)> {
+        self.known().or_else(|| other.known())
+    }
+
+    /// Smoothed time and variation, once there was a sample.
+    fn known(&self) -> Option<(u64, u64)> {
+        Some((self.smoothed_ns, self.variation_plus_ns.checked_sub(1)?))
     }
 }
 
@@ -48,8 +68,8 @@ impl Rtt {
     /// A packet that asks for an acknowledgement leaves, for the first time.
     #[inline]
     pub(crate) fn sent(&mut self, position: u64, now: Instant) {
-        if self.timed.is_none() {
-            self.timed = Some((position, now, false));
+        if self.timed.2 == Timed::None {
+            self.timed = (position, now, Timed::First);
         }
     }
 
@@ -58,20 +78,19 @@ impl Rtt {
     /// Without this a path that loses often would never be measured.
     pub(crate) fn sent_again(&mut self, position: u64, is_oldest: bool, now: Instant) {
         if is_oldest {
-            self.timed = Some((position, now, true));
-        } else if self.timed.is_some_and(|(timed, ..)| timed >= position) {
-            self.timed = None;
+            self.timed = (position, now, Timed::Again);
+        } else if self.timed.0 >= position {
+            self.timed.2 = Timed::None;
         }
     }
 
     /// Everything before `to` is acknowledged.
     #[inline]
     pub(crate) fn acknowledged(&mut self, to: u64, now: Instant) {
-        if let Some((position, sent, again)) = self.timed
-            && position < to
-        {
-            self.timed = None;
-            let estimate = if again { &mut self.repair } else { &mut self.answer };
+        let (position, sent, timed) = self.timed;
+        if timed != Timed::None && position < to {
+            self.timed.2 = Timed::None;
+            let estimate = if timed == Timed::Again { &mut self.repair } else { &mut self.answer };
             estimate.sample(now.since(sent).as_nanos() as u64);
         }
     }
@@ -79,18 +98,16 @@ impl Rtt {
     /// Whether anything was measured.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
-        self.answer.is_known || self.repair.is_known
+        self.answer.or(self.repair).is_some()
     }
 
     /// How long nothing may happen before the peer is asked, after so many questions in vain, and whether it has said that
     /// packets are missing.
     #[inline]
     pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> u64 {
-        let Estimate { smoothed_ns, variation_ns, is_known } =
-            if self.answer.is_known { self.answer } else { self.repair };
-        let once = if is_repairing && self.repair.is_known {
+        let once = if is_repairing && self.repair.known().is_some() {
             (2 * self.period_ns()).max(REPAIR_MIN_NS)
-        } else if is_known {
+        } else if let Some((smoothed_ns, variation_ns)) = self.answer.or(self.repair) {
             (smoothed_ns + 4 * variation_ns).max(PROBE_MIN_NS)
         } else {
             PROBE_FIRST_NS
@@ -100,9 +117,8 @@ impl Rtt {
 
     /// How long a packet that was sent again may be on its way, and the report of its loss back.
     pub(crate) fn period_ns(&self) -> u64 {
-        let Estimate { smoothed_ns, variation_ns, is_known } =
-            if self.repair.is_known { self.repair } else { self.answer };
-        if is_known { (smoothed_ns + variation_ns).max(PERIOD_MIN_NS) } else { PERIOD_NS }
+        let known = self.repair.or(self.answer);
+        known.map_or(PERIOD_NS, |(smoothed_ns, variation_ns)| (smoothed_ns + variation_ns).max(PERIOD_MIN_NS))
     }
 }
 

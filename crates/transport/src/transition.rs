@@ -38,8 +38,13 @@ const RC_RTS: QpAttrMask = bits(&[
     QpAttrMask::MAX_QP_RD_ATOMIC,
 ]);
 const UD_LIVE: QpAttrMask = bits(&[CUR, QpAttrMask::QKEY]);
-const UC_LIVE: QpAttrMask =
-    bits(&[CUR, QpAttrMask::ALT_PATH, QpAttrMask::ACCESS_FLAGS, QpAttrMask::PATH_MIG_STATE]);
+const UC_LIVE: QpAttrMask = bits(&[
+    CUR,
+    QpAttrMask::ALT_PATH,
+    QpAttrMask::ACCESS_FLAGS,
+    QpAttrMask::PATH_MIG_STATE,
+    QpAttrMask::RATE_LIMIT,
+]);
 const RC_LIVE: QpAttrMask = bits(&[UC_LIVE, QpAttrMask::MIN_RNR_TIMER]);
 const UC_SQD: QpAttrMask = bits(&[
     QpAttrMask::AV,

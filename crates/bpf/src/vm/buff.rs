@@ -92,6 +92,12 @@ impl<'a> XdpBuff<'a> {
         &self.buffer[self.data..self.end - self.rest.len()]
     }
 
+    /// The same to write to, which counts as a change.
+    pub fn packet_mut(&mut self) -> &mut [u8] {
+        self.changed = true;
+        &mut self.buffer[self.data..self.end - self.rest.len()]
+    }
+
     /// Whether a program has written to the packet, or moved its start or end.
     #[must_use]
     pub fn is_changed(&self) -> bool {

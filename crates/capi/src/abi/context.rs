@@ -9,8 +9,9 @@ use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input
 use super::layouts;
 use super::objects::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_qp_rate_limit_attr, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd,
+    ibv_xrcd_init_attr,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
@@ -85,7 +86,7 @@ pub struct verbs_context {
     pub modify_flow_action_esp: Empty,
     pub destroy_flow_action: Empty,
     pub create_flow_action_esp: Empty,
-    pub modify_qp_rate_limit: Empty,
+    pub modify_qp_rate_limit: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_rate_limit_attr) -> c_int>,
     pub alloc_parent_domain:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,

@@ -401,6 +401,14 @@ pub struct ibv_qp_attr {
 }
 
 #[repr(C)]
+pub struct ibv_qp_rate_limit_attr {
+    pub rate_limit: u32,
+    pub max_burst_sz: u32,
+    pub typical_pkt_sz: u16,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
 pub struct ibv_ece {
     pub vendor_id: u32,
     pub options: u32,
@@ -482,5 +490,6 @@ layouts! {
         max_dest_rd_atomic @ 127, min_rnr_timer @ 128, port_num @ 129, timeout @ 130, retry_cnt @ 131,
         rnr_retry @ 132, alt_port_num @ 133, alt_timeout @ 134, rate_limit @ 136,
     }
+    ibv_qp_rate_limit_attr: 16 { rate_limit @ 0, max_burst_sz @ 4, typical_pkt_sz @ 8, comp_mask @ 12 }
     ibv_ece: 12 { vendor_id @ 0, options @ 4, comp_mask @ 8 }
 }

@@ -162,6 +162,7 @@ fn operations() -> Box<verbs_context> {
     verbs.dealloc_td = Some(td::dealloc_td);
     verbs.alloc_parent_domain = Some(td::alloc_parent_domain);
     verbs.modify_cq = Some(cq::modify_cq);
+    verbs.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     verbs.advise_mr = Some(pd_mr::advise_mr);
     verbs.alloc_null_mr = Some(pd_mr::alloc_null_mr);
     verbs.query_port = Some(query::query_port);

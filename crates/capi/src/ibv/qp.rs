@@ -14,7 +14,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
     ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_xrcd,
+    ibv_qp_rate_limit_attr, ibv_xrcd,
 };
 use crate::errno::{code, null, status};
 use crate::object::Object;
@@ -281,6 +281,22 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     0
 }
 
+/// The operation behind `ibv_modify_qp_rate_limit`. The burst is ours, whatever size the program would like.
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    // SAFETY: one of ours or NULL; NULL or the program's.
+    let (Some(object), Some(attr)) = (unsafe { (QpObject::from_qp(qp), attr.as_ref()) }) else {
+        return code(libc::EINVAL);
+    };
+    if attr.comp_mask != 0 {
+        return code(libc::EINVAL);
+    }
+    let to = QpAttr { rate_limit: attr.rate_limit, ..QpAttr::default() };
+    status(object.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT))
+}
+
 pub(crate) fn state_from_c(state: c_int) -> Option<QpState> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|s| *s as c_int == state)
@@ -309,6 +325,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit,
         ..QpAttr::default()
     };
     if has(QpAttrMask::STATE) {
@@ -356,6 +373,7 @@ pub(crate) fn attr_to_c(attr: &QpAttr) -> ibv_qp_attr {
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit,
         ..ibv_qp_attr::default()
     }
 }

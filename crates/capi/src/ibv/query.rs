@@ -15,6 +15,7 @@ use crate::errno::code;
 use crate::refusal;
 
 use super::device::ContextObject;
+use super::qp::{QPT_RC, QPT_UC};
 
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
@@ -29,6 +30,9 @@ const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 2
 /// it has them.
 const ODP_CAPS: ibv_odp_caps =
     ibv_odp_caps { general_caps: 1 | 1 << 1, per_transport_caps: [0x3f, 0x07, 0x23] };
+
+/// Least and most of a rate limit in kbit/s, and the services that have one.
+const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << QPT_RC | 1 << QPT_UC];
 
 /// IB_UVERBS_DEVICE_FLUSH_GLOBAL, ATOMIC_WRITE.
 const DEVICE_CAPS_EX: u64 = 1 << 38 | 1 << 40;
@@ -126,6 +130,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.odp_caps = ODP_CAPS;
     }
     full.cq_mod_caps = [u16::MAX; 2];
+    full.packet_pacing_caps = PACKET_PACING_CAPS;
     full.phys_port_cnt_ex = u32::from(PORT);
     // SAFETY: the caller passes room for `attr_size` bytes.
     unsafe { fill(attr, &full, attr_size) };

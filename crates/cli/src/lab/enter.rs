@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use super::args::ExecArgs;
 use super::spec::NETDEV;
 use super::state::{Host, State, directory, hosts_file};
-use crate::args::{DeviceArgs, PortArgs};
+use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{During, Failure, Outcome};
 use crate::hook::args::HookArgs;
 use crate::library::has_runtime_dir;
@@ -36,7 +36,8 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
 }
 
 fn device_variables() -> Outcome<Vec<(&'static str, OsString)>> {
-    let mut variables = env::variables(&DeviceArgs::default(), &PortArgs::default(), &HookArgs::default())?;
+    let (device, port) = (DeviceArgs::default(), PortArgs::default());
+    let mut variables = env::variables(&device, &port, &HookArgs::default(), &TrafficArgs::default())?;
     variables.push(("ROXIE_NETDEV", NETDEV.into()));
     Ok(variables)
 }

@@ -1,4 +1,6 @@
-//! A bad network, from a seed: packets are lost, come twice, or late.
+//! A bad network, from a seed: packets are lost, come twice, late, or marked as having met congestion.
+
+use wire::{Ethernet, Ipv4, Ipv6};
 
 use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
@@ -15,17 +17,20 @@ pub struct Impair {
     pub delay_ns: u64,
     /// How much more than that at most; packets overtake each other then.
     pub jitter_ns: u64,
+    /// Probability that a packet that is ECN-capable is marked.
+    pub ecn: f64,
     /// Where chance begins.
     pub seed: u64,
 }
 
 impl Impair {
-    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7, each of them optional and given once; \
+    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7, each of them optional and given once; \
                          shares are 0%..100% or 0..1, times at most 60s";
 
     /// From the text behind `impair:`.
     pub(super) fn parse(text: &str) -> Result<Impair, HookError> {
-        let mut impair = Impair { loss: 0.0, duplicate: 0.0, delay_ns: 0, jitter_ns: 0, seed: random_u64() };
+        let mut impair =
+            Impair { loss: 0.0, duplicate: 0.0, delay_ns: 0, jitter_ns: 0, ecn: 0.0, seed: random_u64() };
         let mut parameters = Parameters::new("impair", text, Self::USAGE);
         let mut seen = Vec::new();
         while let Some((name, value)) = parameters.next()? {
@@ -38,6 +43,7 @@ impl Impair {
                 "duplicate" => impair.duplicate = parameters.fraction(value)?,
                 "delay" => impair.delay_ns = parameters.time_ns(value)?,
                 "jitter" => impair.jitter_ns = parameters.time_ns(value)?,
+                "ecn" => impair.ecn = parameters.fraction(value)?,
                 "seed" => impair.seed = parameters.number(value)?,
                 _ => return Err(parameters.error()),
             }
@@ -48,7 +54,7 @@ impl Impair {
     /// The stage that does it.
     #[must_use]
     pub fn stage(self) -> Box<dyn Stage> {
-        Box::new(Impairing { impair: self, state: self.seed, lost: 0, doubled: 0, delayed: 0 })
+        Box::new(Impairing { impair: self, state: self.seed, lost: 0, doubled: 0, delayed: 0, marked: 0 })
     }
 }
 
@@ -59,6 +65,7 @@ struct Impairing {
     lost: u64,
     doubled: u64,
     delayed: u64,
+    marked: u64,
 }
 
 impl Impairing {
@@ -87,6 +94,9 @@ impl Stage for Impairing {
             self.doubled += 1;
             packet.double();
         }
+        if self.happens(self.impair.ecn) && mark(packet) {
+            self.marked += 1;
+        }
         let Impair { delay_ns, jitter_ns, .. } = self.impair;
         if delay_ns + jitter_ns > 0 {
             self.delayed += 1;
@@ -102,7 +112,81 @@ impl Stage for Impairing {
             ("lost", self.lost),
             ("doubled", self.doubled),
             ("delayed", self.delayed),
+            ("marked", self.marked),
         ];
         rows.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
+
+/// ECN fields of a traffic class (RFC 3168, section 5): the mask, which is also what Congestion Experienced looks like.
+const CE: u8 = 3;
+
+/// What a congested switch does to a packet that is ECN-capable; any other is left alone. Returns whether it is one.
+fn mark(packet: &mut HookPacket<'_>) -> bool {
+    let done = packet.with_frame(|buff| {
+        // The frames that hooks see have no VLAN tag.
+        let marked = buff.packet().get(Ethernet::LEN..).and_then(marked_header)?;
+        let header = buff.packet_mut().get_mut(Ethernet::LEN..)?.get_mut(..marked.len)?;
+        header.copy_from_slice(&marked.bytes[..marked.len]);
+        Some(())
+    });
+    done.flatten().is_some()
+}
+
+/// The IP header at the beginning of these bytes with the mark; `None` if the sender does not take part.
+fn marked_header(ip: &[u8]) -> Option<Marked> {
+    let (mut bytes, len) = ([0; Ipv6::LEN], if ip.first()? >> 4 == 4 { Ipv4::LEN } else { Ipv6::LEN });
+    let class = match (ip.first_chunk(), ip.first_chunk()) {
+        (Some(v4), _) if len == Ipv4::LEN => {
+            let header = Ipv4::parse(v4);
+            let marked = Ipv4 { tos: header.tos | CE, ..header }.with_checksum();
+            marked.emit(bytes.first_chunk_mut()?);
+            header.tos
+        }
+        (_, Some(v6)) => {
+            let header = Ipv6::parse(v6);
+            Ipv6 { traffic_class: header.traffic_class | CE, ..header }.emit(&mut bytes);
+            header.traffic_class
+        }
+        _ => return None,
+    };
+    (class & CE != 0).then_some(Marked { bytes, len })
+}
+
+/// An IP header.
+struct Marked {
+    bytes: [u8; Ipv6::LEN],
+    len: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn a_packet_that_is_capable_is_marked_and_its_checksum_is_right() {
+        let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let marked = |tos| {
+            let mut bytes = [0; Ipv4::LEN];
+            Ipv4 { tos, ..Ipv4::udp(src, dst, 64, 28) }.with_checksum().emit(&mut bytes);
+            marked_header(&bytes).map(|marked| Ipv4::parse(marked.bytes.first_chunk().unwrap()))
+        };
+        assert_eq!(marked(0x68), None);
+        for tos in [0x69, 0x6a, 0x6b] {
+            let header = marked(tos).unwrap();
+            assert_eq!(header, Ipv4 { tos: 0x6b, ..Ipv4::udp(src, dst, 64, 28) }.with_checksum());
+        }
+    }
+
+    #[test]
+    fn so_is_one_of_ipv6() {
+        let marked = |traffic_class| {
+            let mut bytes = [0; Ipv6::LEN];
+            let ip = Ipv6::udp(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, 64, 28);
+            Ipv6 { traffic_class, ..ip }.emit(&mut bytes);
+            marked_header(&bytes).map(|marked| Ipv6::parse(&marked.bytes).traffic_class)
+        };
+        assert_eq!([0, 0x68, 0x6a, 2].map(marked), [None, None, Some(0x6b), Some(3)]);
     }
 }

@@ -83,9 +83,15 @@ mod tests {
 
     #[test]
     fn parameters_have_units() {
-        let all = impair("loss=1%,duplicate=0.25,delay=1.5ms,jitter=20us,seed=7").unwrap();
-        let expected =
-            Impair { loss: 0.01, duplicate: 0.25, delay_ns: 1_500_000, jitter_ns: 20_000, seed: 7 };
+        let all = impair("loss=1%,duplicate=0.25,delay=1.5ms,jitter=20us,ecn=5%,seed=7").unwrap();
+        let expected = Impair {
+            loss: 0.01,
+            duplicate: 0.25,
+            delay_ns: 1_500_000,
+            jitter_ns: 20_000,
+            ecn: 0.05,
+            seed: 7,
+        };
         assert_eq!(all, expected);
         assert_eq!(impair("").unwrap().loss, 0.0);
         for wrong in [

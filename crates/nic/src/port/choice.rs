@@ -89,9 +89,17 @@ fn word<T: Copy + Default>(name: &'static str, value: String, known: Words<T>) -
     found.copied().ok_or(BadVariable { name, value, words })
 }
 
+impl BadVariable {
+    /// That `value` of variable `name` is none of these words, or not what the only one describes.
+    pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
+        BadVariable { name, value: value.to_owned(), words }
+    }
+}
+
 impl fmt::Display for BadVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} is none of {}", self.name, self.value, self.words.join(", "))
+        let none = if self.words.len() == 1 { "not" } else { "none of" };
+        write!(f, "{}={} is {none} {}", self.name, self.value, self.words.join(", "))
     }
 }
 

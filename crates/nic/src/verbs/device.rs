@@ -7,7 +7,9 @@ use std::sync::{Arc, PoisonError};
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::hooks::EarlyHooks;
-use super::{CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Xrcd, XrcdInit};
+use super::{
+    CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
+};
 use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
@@ -38,6 +40,8 @@ pub struct DeviceConfig {
     pub port: Option<PortChoice>,
     /// What is attached from the start; `None` takes what `ROXIE_INGRESS` and `ROXIE_EGRESS` say.
     pub hooks: Option<HookConfig>,
+    /// How connections send; `None` takes what `ROXIE_ECN` and `ROXIE_RATE_LIMIT` say.
+    pub traffic: Option<Traffic>,
 }
 
 impl DeviceConfig {
@@ -53,6 +57,7 @@ impl DeviceConfig {
             netdev: get("ROXIE_NETDEV"),
             port: None,
             hooks: None,
+            traffic: None,
         }
     }
 
@@ -79,6 +84,7 @@ pub(super) struct DeviceInner {
     name: String,
     gids: Arc<Gids>,
     port: Option<PortChoice>,
+    traffic: Option<Traffic>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
 }
@@ -94,7 +100,8 @@ impl Device {
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
-        Ok(Self(Arc::new(DeviceInner { name, gids, port: config.port, hooks, engine: Arc::default() })))
+        let (port, traffic) = (config.port, config.traffic);
+        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, hooks, engine: Arc::default() })))
     }
 
     /// Name of the device.
@@ -168,12 +175,14 @@ impl Device {
             return Ok(Arc::clone(engine));
         }
         let choice = self.choice().map_err(Refusal::BadVariable)?;
+        let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
         let hooks = self.0.hooks.take(self.gids().ifindex)?;
         let domain = DomainConfig::from_env()?;
         let bag = Membership::join(&domain)?;
         let control = Control::open(&domain, bag.slot()).ok();
         let port = port::choice::open(choice, &bag, &self.gids())?;
         let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks, control)?;
+        engine.lock().tables.traffic = traffic;
         fork::watch(&self.0.engine)?;
         background::spawn(&engine)?;
         *slot = Some(Arc::clone(&engine));

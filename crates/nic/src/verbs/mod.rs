@@ -14,6 +14,7 @@ mod pd;
 mod qp;
 mod refusal;
 mod srq;
+mod traffic;
 mod xrc;
 
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
@@ -27,5 +28,6 @@ pub use pd::{Ah, Mr, MrChange, Pd, Td};
 pub use qp::{PostGuard, Qp, QpInitAttr};
 pub use refusal::{Refusal, remedy};
 pub use srq::{Srq, SrqAttr, SrqInitAttr};
+pub use traffic::Traffic;
 pub(crate) use xrc::{Domain as XrcDomain, FileId};
 pub use xrc::{Xrcd, XrcdInit};

@@ -113,6 +113,7 @@ impl Qp {
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
         let srqs = InReach { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
+        let traffic = pd.engine().lock().tables.traffic;
         let qpn = pd.engine().insert_qp(|qpn| {
             let config = QpConfig {
                 qpn,
@@ -124,7 +125,8 @@ impl Qp {
                 max_path_mtu,
                 equal_writes: pd.engine().equal_packets,
             };
-            let qp = TransportQp::new(config)?;
+            let mut qp = TransportQp::new(config)?;
+            qp.set_initial_rate_limit(traffic.rate_limit_kbps);
             Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());

@@ -338,7 +338,11 @@ fn silent(lab: &Lab) -> Vec<Case> {
             DropReason::WrongService,
         ),
         dropped("XRC on RC", shot(O::XRC_WRITE_ONLY, 8).at(open, 0, 8), DropReason::WrongService),
-        dropped("a CNP", shot(O::CNP, 0), DropReason::WrongService),
+        dropped(
+            "a CNP of another partition",
+            shot(O::CNP, 0).with(|f| f.p_key = PKey(0x1234)),
+            DropReason::BadPKey,
+        ),
         dropped("an opcode that is reserved", shot(Opcode(0x15), 32), DropReason::UnknownOpcode),
         dropped("an opcode of a vendor", shot(Opcode(0xc0), 32), DropReason::UnknownOpcode),
         dropped(

@@ -64,11 +64,11 @@ pub(crate) struct Outcome {
     pub(crate) needed: u64,
 }
 
-struct End {
-    qp: Qp,
-    memory: SimMemory,
-    reorder: ReorderBuffer,
-    from: PacketSource,
+pub(crate) struct End {
+    pub(crate) qp: Qp,
+    pub(crate) memory: SimMemory,
+    pub(crate) reorder: ReorderBuffer,
+    pub(crate) from: PacketSource,
     /// On their way to this end, with the time of arrival.
     arriving: VecDeque<(u64, Vec<u8>)>,
     /// When the line towards this end is free again.
@@ -90,7 +90,7 @@ fn gid(index: usize) -> Gid {
     std::net::Ipv4Addr::new(10, 0, 0, index as u8 + 1).into()
 }
 
-fn end(index: usize, peer: Peer, size: u64) -> End {
+pub(crate) fn end(index: usize, peer: Peer, size: u64) -> End {
     use QpAttrMask as M;
     let qpn = |index: usize| Qpn::new(0x10 + index as u32);
     let cap =

@@ -1,0 +1,52 @@
+//! The notification point: CNPs for packets that a switch has marked (Annex A17.9; DCQCN, section 3).
+
+use crate::time::Instant;
+
+/// At most one CNP of a queue pair in this time (N of the paper; mlx5: `np_min_time_between_cnps`).
+const INTERVAL_NS: u64 = 50_000;
+
+/// Whether the peer of one queue pair is to be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notifier {
+    due: bool,
+    not_before: Instant,
+}
+
+impl Notifier {
+    /// A packet of the peer arrived marked.
+    pub(crate) fn on_marked(&mut self, now: Instant) {
+        if now >= self.not_before {
+            self.due = true;
+            self.not_before = now.plus_ns(INTERVAL_NS);
+        }
+    }
+
+    /// Whether a CNP is to be sent.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Whether a CNP is to be sent, which is sent then.
+    pub(crate) fn take(&mut self) -> bool {
+        core::mem::take(&mut self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_is_told_once_in_50_us() {
+        let mut notifier = Notifier::default();
+        let mut told = vec![];
+        for us in 0..200 {
+            notifier.on_marked(Instant(us * 1000));
+            if notifier.is_due() && notifier.take() {
+                told.push(us);
+            }
+        }
+        assert_eq!(told, [0, 50, 100, 150]);
+    }
+}

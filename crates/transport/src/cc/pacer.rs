@@ -1,0 +1,155 @@
+//! From a rate to the time of each packet.
+
+use super::ReactionPoint;
+use crate::time::Instant;
+
+/// What was not sent in this time may be sent at once: threads wake late by 70 us, and a burst costs a system call.
+const CREDIT_NS: u64 = 100_000;
+/// IPv4, UDP and ICRC around a packet, and Ethernet with preamble, checksum and gap; a rate is one on the wire.
+const OVERHEAD_BYTES: u64 = 20 + 8 + 4 + 38;
+
+/// Holds packets back so that a rate is kept. One that has none lets everything pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pacer<C> {
+    control: C,
+    /// What the program has set, in bits per second; 0 means nothing.
+    limit_bps: u64,
+    /// There is a rate to be kept.
+    is_active: bool,
+    /// When what was sent has left at that rate.
+    free_at: Instant,
+    /// The next packet waits for `free_at`.
+    is_holding: bool,
+}
+
+impl<C: ReactionPoint> Pacer<C> {
+    /// A CNP arrived. Returns whether it counts.
+    pub(crate) fn on_cnp(&mut self, now: Instant) -> bool {
+        self.is_active = true;
+        self.control.on_cnp(now)
+    }
+
+    /// Never faster than this, in bits per second; 0 for no limit.
+    pub(crate) fn set_limit(&mut self, limit_bps: u64) {
+        self.limit_bps = limit_bps;
+        (self.is_active, self.is_holding) = (true, false);
+    }
+
+    /// Whether there is a rate to be kept; only then the others need to be asked.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active
+    }
+
+    /// Whether a packet may be sent now; if not, the next may at [`deadline`](Self::deadline).
+    pub(crate) fn lets_pass(&mut self, now: Instant) -> bool {
+        if self.rate_bps(now).is_none() {
+            (self.is_active, self.is_holding) = (false, false);
+            return true;
+        }
+        self.is_holding = now < self.free_at;
+        !self.is_holding
+    }
+
+    /// A packet of so many bytes, BTH to pad, was sent.
+    pub(crate) fn on_sent(&mut self, now: Instant, len: usize) {
+        let Some(rate) = self.rate_bps(now) else { return };
+        let bytes = len as u64 + OVERHEAD_BYTES;
+        self.control.on_sent(bytes);
+        let from = self.free_at.max(Instant(now.0.saturating_sub(CREDIT_NS)));
+        self.free_at = from.plus_ns((bytes * 8 * 1_000_000_000).div_ceil(rate));
+    }
+
+    /// Whether a packet is being held back.
+    #[inline]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.is_holding
+    }
+
+    /// When the packet that is held back may be sent.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.is_holding.then_some(self.free_at)
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.is_holding = self.is_holding && now < self.free_at;
+    }
+
+    fn rate_bps(&mut self, now: Instant) -> Option<u64> {
+        match (self.control.rate_bps(now), self.limit_bps) {
+            (rate, 0) => rate,
+            (rate, limit) => Some(rate.map_or(limit, |rate| rate.min(limit))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Halves 8 Gbit/s with each CNP and never recovers.
+    #[derive(Default)]
+    struct Halving(u32);
+
+    impl ReactionPoint for Halving {
+        fn on_cnp(&mut self, _now: Instant) -> bool {
+            self.0 += 1;
+            true
+        }
+        fn on_sent(&mut self, _bytes: u64) {}
+        fn rate_bps(&mut self, _now: Instant) -> Option<u64> {
+            (self.0 > 0).then(|| 8_000_000_000 >> self.0)
+        }
+    }
+
+    /// Packets of 1000 bytes on the wire that leave until then, looked at every microsecond.
+    fn sent(pacer: &mut Pacer<Halving>, from_us: u64, to_us: u64) -> u64 {
+        let mut sent = 0;
+        for us in from_us..to_us {
+            let now = Instant(us * 1000);
+            while sent < 100_000 && pacer.lets_pass(now) {
+                pacer.on_sent(now, 1000 - OVERHEAD_BYTES as usize);
+                sent += 1;
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn nothing_is_held_back_without_a_rate() {
+        let mut pacer = Pacer::<Halving>::default();
+        assert!(!pacer.is_active());
+        assert_eq!(sent(&mut pacer, 0, 1), 100_000);
+        assert_eq!(pacer.deadline(), None);
+    }
+
+    #[test]
+    fn the_rate_is_kept_whoever_sets_it() {
+        let mut pacer = Pacer::<Halving>::default();
+        pacer.set_limit(2_000_000_000);
+        let (first, rest) = (sent(&mut pacer, 1000, 2000), sent(&mut pacer, 2000, 12_000));
+        assert!((250..=280).contains(&first), "{first}: 4 us each, and what 100 us allow at once");
+        assert!((2499..=2501).contains(&rest), "{rest}");
+        assert!(pacer.on_cnp(Instant(12_000_000)));
+        assert_eq!(sent(&mut pacer, 12_000, 22_000).abs_diff(2500), 0, "4 Gbit/s are above the limit");
+        pacer.on_cnp(Instant(22_000_000));
+        pacer.on_cnp(Instant(22_000_000));
+        assert!(sent(&mut pacer, 22_000, 32_000).abs_diff(1250) <= 1, "1 Gbit/s is below");
+        assert_eq!(pacer.deadline().map(|at| at.0 / 1000), Some(32_000));
+        pacer.handle_timeout(Instant(32_001_000));
+        assert!(!pacer.is_holding());
+    }
+
+    #[test]
+    fn a_limit_that_is_taken_back_ends() {
+        let mut pacer = Pacer::<Halving>::default();
+        pacer.set_limit(1_000_000);
+        assert!(pacer.lets_pass(Instant(0)));
+        pacer.on_sent(Instant(0), 1000);
+        assert!(!pacer.lets_pass(Instant(0)));
+        pacer.set_limit(0);
+        assert!(pacer.lets_pass(Instant(0)) && !pacer.is_active());
+    }
+}
