@@ -214,7 +214,8 @@ impl fmt::Display for FaultListError {
         match self {
             Self::Unknown(word) => {
                 let names: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
-                write!(f, "no fault is called '{word}'; there are: {}, or none", names.join(", "))
+                let all = names.join(", ");
+                write!(f, "no fault is called '{word}'; there are: {all}; 'none' stands for itself")
             }
             Self::Number(fault, text) => {
                 write!(f, "'{text}' is no number of {}: {}", fault.name(), fault.range())

@@ -17,8 +17,9 @@ use crate::{Failed, Options, Outcome, frame};
 const END_NS: u64 = 30_000_000_000;
 /// Packets of a queue pair's turn at sending.
 const TX_QUOTA: usize = 64;
-/// Request packets in flight that no window exceeds (256 KiB in packets of 1 KiB and their like; see `requester.rs`).
-const WINDOW_MAX: usize = 310;
+/// Request packets in flight at most: a window (see `requester.rs`) and, while READs are asked for again, what was on its way
+/// behind a loss, as far as single packets are told apart.
+const WINDOW_MAX: usize = 512;
 /// Longest pause between an application's turns, and between late receives.
 const PAUSE_NS_MAX: u64 = 100_000;
 const LATE_NS_MAX: u64 = 3_000_000;

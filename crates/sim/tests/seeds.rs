@@ -10,7 +10,7 @@ use roxie_sim::{Cause, Options, Tally, run};
 use transport::QpCounters;
 
 /// Seeds that failed once.
-const SEEDS: &[u64] = &[0x371];
+const SEEDS: &[u64] = &[0x371, 0x1a2d, 0x24ba];
 
 fn seeds() -> u64 {
     let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 10_000 };

@@ -164,13 +164,15 @@ impl Requester {
         }
     }
 
-    /// Goes back. Without progress since the last time it costs a retry, so that it ends some time.
+    /// Goes back. Without progress since the last time the ACK timeout goes on, and uses up the retries; without one, this does.
     fn resend_from(&mut self, now: Instant, position: u64, news: bool, ep: &mut Endpoint) -> Step {
-        if !news && !self.take_retry(ep) {
+        if news {
+            self.timer_base = now;
+        } else if ep.attr.timeout == 0 && !self.take_retry(ep) {
             return Step::Fatal;
         }
+        self.probed_at = now;
         self.go_back(position, ep);
-        self.timer_base = now;
         Step::Idle
     }
 

@@ -1,7 +1,7 @@
 //! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, live or in files.
 //!
-//! [`live`] listens to an interface and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes, [`filter`] selects, [`fields`] and [`show`] present,
-//! [`analyse`] finds out what happened.
+//! `live` listens to an interface and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes,
+//! [`filter`] selects, [`fields`] and [`show`] present, [`analyse`] finds out what happened.
 
 pub mod analyse;
 mod annotate;

@@ -22,7 +22,10 @@ Examples:
   roxie capture record -i eth0 -o trace.pcapng -s 128
           Headers only, until Ctrl-C
   roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
-          The last gigabyte: ring.pcapng, ring.1.pcapng, ...")]
+          The last gigabyte: ring.pcapng, ring.1.pcapng, ...
+
+Exit status:
+  0 if --seconds or a signal has ended it; 1 if it could not go on.")]
 pub(super) struct RecordArgs {
     /// The network interface (needs root)
     #[arg(short = 'i', long, value_name = "IF")]
@@ -99,6 +102,9 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     terminal.progress_done();
     let lost = live.lost().during(netdev)?;
     eprintln!("{} packets captured, {lost} lost", live.packets());
+    if live.is_gone() {
+        return Err(Failure::new(format!("{netdev}: the capture has ended before it should")));
+    }
     Ok(())
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     match &args.command {
         HookCommand::Attach(args) => {
             // What is wrong with it shows here, with all its names, and not in the other process.
-            let plan = sound(&args.hook).map_err(refused)?;
+            let plan = sound(&args.hook).map_err(|error| refused(error).code(2))?;
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),

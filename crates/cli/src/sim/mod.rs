@@ -23,6 +23,9 @@ const SEEDS: u64 = 1000;
 /// Time between two looks at how far it is.
 const TICK: Duration = Duration::from_millis(200);
 
+/// Threads at most, however many are asked for.
+const THREADS_MAX: usize = 256;
+
 thread_local! {
     /// What this thread runs, for the words after a panic.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
@@ -37,7 +40,8 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     let start = Instant::now();
     let work = Work::new(args);
     let terminal = (!args.json).then(Terminal::stdout);
-    let threads = args.threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let threads = args.threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work.run())).collect();
         while workers.iter().any(|worker| !worker.is_finished()) {

@@ -25,8 +25,7 @@ pub(super) fn map(args: &MapArgs) -> Outcome {
             let map = find(netdev, map)?;
             let found = entry::key(&map, key)?;
             // Of maps that cannot be read it is not known.
-            let mut value = vec![0; map.value_size()];
-            if map.lookup(&found, &mut value).is_ok_and(|there| !there) {
+            if has(&map, &found).is_ok_and(|there| !there) {
                 return Err(Failure::new(format!("{netdev}: there is no entry {key}")));
             }
             map.delete(&found).map_err(|error| refused(netdev, &map, "taking an entry out", &error))
@@ -100,11 +99,10 @@ fn get(netdev: &str, name: &str, key: Option<&str>, is_json: bool) -> Outcome {
     match key {
         Some(text) => {
             let key = entry::key(&map, text)?;
-            let value = read(netdev, &map, &key)?;
-            rows.push((
-                key,
-                value.ok_or_else(|| Failure::new(format!("{netdev}: {name} has no entry {text}")))?,
-            ));
+            let there = has(&map, &key).map_err(|error| refused(netdev, &map, "reading", &error))?;
+            let value = if there { read(netdev, &map, &key)? } else { None };
+            let value = value.ok_or_else(|| Failure::new(format!("{netdev}: {name} has no entry {text}")))?;
+            rows.push((key, value));
         }
         None => {
             let mut key = None;
@@ -139,6 +137,20 @@ fn get(netdev: &str, name: &str, key: Option<&str>, is_json: bool) -> Outcome {
     Ok(())
 }
 
+/// Whether there is an entry with exactly this key: a look-up in a table of prefixes finds a shorter one as well.
+fn has(map: &Map, key: &[u8]) -> io::Result<bool> {
+    if map.kind() != MapKind::LpmTrie {
+        return map.lookup(key, &mut vec![0; map.value_size()]);
+    }
+    let mut next = vec![0; map.key_size()];
+    let mut there = map.next_key(None, &mut next)?;
+    while there && next != key {
+        let last = next.clone();
+        there = map.next_key(Some(&last), &mut next)?;
+    }
+    Ok(there)
+}
+
 /// The value of an entry; of a map with one for each CPU all of them. `None` if there is no such entry.
 fn read(netdev: &str, map: &Map, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
     let mut value = vec![0; map.value_size()];
@@ -150,6 +162,11 @@ fn read(netdev: &str, map: &Map, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
 
 fn refused(netdev: &str, map: &Map, what: &str, error: &io::Error) -> Failure {
     let kind = map.kind();
+    if error.raw_os_error() == Some(nix::libc::E2BIG) {
+        return Failure::new(format!(
+            "{netdev}: {what}: the key is beyond the map's size, or the map is full"
+        ));
+    }
     let failure = Failure::new(format!("{netdev}: {what}: {error}"));
     match kind {
         MapKind::Xskmap | MapKind::ProgArray | MapKind::Ringbuf => {

@@ -24,7 +24,7 @@ Recipes: NAME or NAME:KEY=VALUE,...
                 slots=0-255 (bits 23-16 of QPNs)
   police        Sources that send faster are dropped. rate=BYTES/s, burst=BYTES (64K), sources=4096
   access        Sources are let in or dropped by longest prefix: deny=PREFIX+..., allow=PREFIX+...;
-                what no prefix matches is dropped if only allow= is given
+                what no prefix matches is dropped if only allow= is given. Room for prefixes=1024
   lose          Packets are lost by chance. ppm=PACKETS of a million
   sample        Copies of packet heads for 'roxie xdp samples IF'. every=1, snap=128, ring=1Mi
   forward       Routed by the kernel's tables between these interfaces, without the stack.
@@ -168,6 +168,11 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
     Ok((roce(keys)?, Vec::new(), action, fill))
 }
 
+/// Room in the table of `access`, unless it is said; `roxie xdp map set` fills what the recipe leaves.
+const PREFIXES: u32 = 1024;
+/// 64 MiB of kernel memory.
+const PREFIXES_MAX: u64 = 1 << 20;
+
 fn access(keys: &mut Keys) -> Outcome<Blocks> {
     let mut prefixes = Vec::new();
     let (deny, allow) = (keys.optional_list("deny"), keys.optional_list("allow"));
@@ -185,7 +190,9 @@ fn access(keys: &mut Keys) -> Outcome<Blocks> {
     if let Some((address, len, _)) = prefixes.iter().find(|one| denied(one)) {
         return Err(usage(format!("recipe access: {address}/{len} is both in deny= and in allow=")));
     }
-    let access = Access { default_allow: !deny.is_empty(), entries: prefixes.len() as u32 };
+    let given = prefixes.len() as u32;
+    let entries = keys.number("prefixes", Some(given.max(PREFIXES)), given.into()..=PREFIXES_MAX)?;
+    let access = Access { default_allow: !deny.is_empty(), entries };
     let select = keys.only("ip")?;
     Ok((select, vec![Stage::Access(access)], Action::Verdict(XdpAction::Pass), vec![Fill::Access(prefixes)]))
 }

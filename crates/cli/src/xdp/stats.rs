@@ -79,11 +79,12 @@ impl Snapshot {
         }
         for id in program.map_ids().during("program")? {
             let map = Map::by_id(id).during("map")?;
-            if map.kind() != MapKind::PercpuArray {
+            // Others' programs have maps of the same name.
+            if map.kind() != MapKind::PercpuArray || map.value_len() != Counter::LEN {
                 continue;
             }
             match map.name().during("map")?.as_str() {
-                COUNTERS => self.verdicts(&map)?,
+                COUNTERS if has_verdicts(&map)? => self.verdicts(&map)?,
                 SAMPLE_STATE => {
                     let sums = pair(&map, 0)?;
                     self.rows.push(("samples", "seen".to_owned(), sums.packets));
@@ -107,6 +108,12 @@ impl Snapshot {
     fn of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
         self.rows.iter().filter(move |row| row.0 == group).map(|(_, name, value)| (name.as_str(), *value))
     }
+}
+
+/// Whether there is a counter for each verdict.
+fn has_verdicts(map: &Map) -> Outcome<bool> {
+    let last = XdpAction::ALL.len() as u32 - 1;
+    map.lookup(&last.to_ne_bytes(), &mut vec![0; map.value_size()]).during("map")
 }
 
 /// The value of `index`, two numbers, summed over the CPUs.

@@ -247,8 +247,11 @@ fn maps_are_read_and_filled_while_the_program_runs() {
     good(&["attach", "veth0", "--recipe", "access:deny=192.0.2.0/24+192.0.3.0/24"]);
     let list = good(&["map", "list", "veth0"]);
     assert!(list.contains("access") && list.contains("lpm_trie") && list.contains("counters"), "{list}");
-    good(&["map", "delete", "veth0", "access", "192.0.3.0/24"]);
     good(&["map", "set", "veth0", "access", "10.9.0.0/16", "0"]);
+    good(&["map", "delete", "veth0", "access", "192.0.3.0/24"]);
+    // What a shorter prefix covers has no entry of its own.
+    refused(&["map", "get", "veth0", "access", "10.9.1.0/24"], 1, &["no entry 10.9.1.0/24"]);
+    refused(&["map", "delete", "veth0", "access", "10.9.1.0/24"], 1, &["no entry 10.9.1.0/24"]);
     let entries: Value = serde_json::from_str(&good(&["map", "get", "veth0", "access", "--json"])).unwrap();
     let mut keys: Vec<&str> =
         entries.as_array().unwrap().iter().map(|entry| entry["key"].as_str().unwrap()).collect();
@@ -267,6 +270,7 @@ fn maps_are_read_and_filled_while_the_program_runs() {
         &["value 'many' does not make 4 bytes"],
     );
     refused(&["map", "set", "veth0", "nonesuch", "1", "1"], 1, &["no map 'nonesuch'", "access, counters"]);
+    refused(&["map", "set", "veth0", "counters", "99", "1+1"], 1, &["beyond the map's size"]);
     refused(&["map", "delete", "veth0", "counters", "1"], 1, &["none can be taken out"]);
     refused(&["map", "delete", "veth0", "access", "192.0.3.0/24"], 1, &["there is no entry 192.0.3.0/24"]);
     refused(&["map", "list", "veth1"], 1, &["no XDP program", "roxie xdp attach"]);
@@ -277,4 +281,15 @@ fn maps_are_read_and_filled_while_the_program_runs() {
     assert!(good(&["map", "get", "veth1", "devs", "0"]).contains("veth1"));
     let ended = roxie_as_nobody(&["map", "list", "veth0"]);
     assert!(ended.code == Some(1) && ended.err.contains("try with sudo"), "{ended:?}");
+}
+
+#[test]
+fn somebody_elses_counters_are_not_taken_for_verdicts() {
+    if !enter() {
+        return;
+    }
+    let Some(file) = object("classes", include_str!("../../../../xdp/count.c")) else { return };
+    good(&["attach", "veth0", &file]);
+    let said = good(&["stats", "veth0"]);
+    assert!(said.contains("rx_packets") && !said.contains("XDP_DROP"), "{said}");
 }

@@ -61,6 +61,7 @@ pub(super) struct Live {
     /// On CLOCK_MONOTONIC.
     end_ns: Option<u64>,
     ended: bool,
+    gone: bool,
     frame: Vec<u8>,
 }
 
@@ -110,6 +111,7 @@ impl Live {
             at: 0,
             end_ns: wanted.duration.map(|duration| now_ns().saturating_add(duration.as_nanos() as u64)),
             ended: false,
+            gone: false,
             frame: Vec::new(),
         })
     }
@@ -147,17 +149,22 @@ impl Live {
         ];
         poll(&mut fds, Some(left))?;
         let signalled = self.signals.read_signal()?.is_some();
-        let gone = !self.taps[0].is_attached()?;
-        if gone {
+        if !self.gone && !self.taps[0].is_attached()? {
+            self.gone = true;
             eprintln!("roxie: {} is gone", self.netdev);
         }
-        self.ended |= signalled || gone || self.end_ns.is_some_and(|end| now_ns() >= end);
+        self.ended |= signalled || self.gone || self.end_ns.is_some_and(|end| now_ns() >= end);
         Ok(())
     }
 
     /// Packets taken so far.
     pub(super) fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// Whether the interface was deleted meanwhile.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
     }
 
     /// Packets that found the ring full.
