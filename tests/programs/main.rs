@@ -87,11 +87,11 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(mckey::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
+    cases.extend(capture::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));
-    cases.extend(capture::cases());
     cases
 }
 

@@ -194,7 +194,8 @@ impl Lab {
         if place.user == User::Ordinary {
             words.extend(["prlimit", "--memlock=65536:65536", "--"].map(str::to_owned));
         }
-        words.extend(["setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
+        // Who runs this in the background may have SIGINT ignored, which would be inherited.
+        words.extend(["env", "--default-signal=INT", "setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
         if self.root && place.user == User::Ordinary {
             words.extend([
                 format!("--reuid={NOBODY}"),
