@@ -1,14 +1,17 @@
 //! Traffic of unmodified programs as `roxie capture` sees it on their interfaces.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready};
-use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Running, eventually};
+use serde_json::Value;
 
 use crate::case::{Case, LONG, SHORT, good, roxie, says};
+use crate::hooks::only_process;
 use crate::perftest;
 
 /// How long a capture may take to begin.
@@ -19,6 +22,8 @@ const SHOWN: Duration = Duration::from_millis(500);
 pub(crate) fn cases() -> Vec<Case> {
     let v4 = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let v6 = Place::new(Topology::TwoHosts, Family::V6, User::Root);
+    let unprivileged = Place::new(Topology::TwoHosts, Family::V4, User::Ordinary);
+    let native = Place::xsk(Family::V4, 1500, Port::Native, Port::Native);
     let case = |place: Place, what: &str, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
         Case::new(place, what, program, move |lab, name| run(lab, &place, name))
     };
@@ -27,6 +32,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case(v6, "rping captured on both interfaces", "rping", exchange),
         case(v4, "bursts captured as the packets they are", "ib_write_bw", bursts),
         case(v6, "bursts captured as the packets they are", "ib_write_bw", bursts),
+        case(unprivileged, "rping captured by process", "rping", process),
+        case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
+        case(native, "rping captured by process", "rping", process),
+        case(unprivileged, "bursts captured by process", "ib_write_bw", bursts_of_process),
+        case(v4, "a process of another user", "rping", strangers),
     ]
 }
 
@@ -45,6 +55,139 @@ fn begin(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Re
     }
     capture.signal(Signal::SIGINT);
     Err(format!("it does not listen\n{}", capture.wait(SHORT).describe()))
+}
+
+/// The process that has the device on one side.
+fn process_of(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
+    let mut found = Err("no process".to_owned());
+    eventually(BEGINS, || {
+        found = roxie(lab, place, side, "processes", &["hook", "list", "--json"])
+            .and_then(good)
+            .and_then(|ended| only_process(&ended).ok_or(ended.output));
+        found.is_ok()
+    });
+    found
+}
+
+/// Records a process into a new file; begun when the file is.
+fn record(
+    lab: &Lab,
+    place: &Place,
+    name: &str,
+    pid: &str,
+    more: &[&str],
+) -> Result<(Running, PathBuf), String> {
+    let file = std::env::temp_dir().join(format!("roxie-{}-{}.pcapng", std::process::id(), lab.port()));
+    let path = file.display().to_string();
+    let words = [&["capture", "record", "-p", pid, "-o", &path], more].concat();
+    let mut capture =
+        lab.roxie_command(place, Side::Server, name, &words).map_err(|error| error.to_string())?;
+    if eventually(BEGINS, || file.metadata().is_ok_and(|meta| meta.len() > 0)) {
+        return Ok((capture, file));
+    }
+    capture.signal(Signal::SIGINT);
+    Err(format!("it does not listen\n{}", capture.wait(SHORT).describe()))
+}
+
+/// Handshake, payload and disconnection, of a server alone; the capture ends with it, and misses nothing of its end.
+fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let common = ["-a", address, "-p", &port, "-C", "3"];
+    let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s"], &common[..]].concat())?;
+    wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
+    let pid = process_of(lab, place, Side::Server)?;
+    let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &[])?;
+    let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
+    good(client.wait(LONG))?;
+    good(server.wait(SHORT))?;
+    let said = good(capture.wait(SHORT))?;
+    says(&said, " 0 lost")?;
+    says(&said, &format!("process {pid} has ended"))?;
+    let path = file.display().to_string();
+    let words = ["capture", "read", &path, "--format", "struct", "--no-pager"];
+    let shown = good(roxie(lab, place, Side::Server, &format!("{name} read"), &words)?)?;
+    for text in [
+        "ConnectRequest",
+        "ConnectReply",
+        "ReadyToUse",
+        "DisconnectRequest",
+        "IB_OPCODE_RC_SEND_ONLY",
+        "IB_OPCODE_RC_RDMA_READ_REQUEST",
+        "IB_OPCODE_RC_RDMA_READ_RESPONSE_ONLY",
+        "IB_OPCODE_RC_RDMA_WRITE_ONLY",
+        "IB_OPCODE_RC_ACKNOWLEDGE",
+        "rdma-ping-2: CDE",
+        "RXE_ICRC ok",
+    ] {
+        says(&shown, text)?;
+    }
+    let words = ["capture", "analyse", &path, "--no-pager"];
+    good(roxie(lab, place, Side::Server, &format!("{name} analysis"), &words)?)?;
+    std::fs::remove_file(&file).map_err(|error| error.to_string())
+}
+
+/// A moment of a stream: each packet of its bursts has its headers and its ICRC, and what found no room is counted. A queue
+/// pair by itself. The stream goes on when its reader was killed.
+fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-s", "65536", "-D", "8"];
+    let mut server = start(lab, place, Side::Server, name, &common)?;
+    wait_ready(&mut server, Ready::Tcp(port))?;
+    let mut client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
+    let pid = process_of(lab, place, Side::Server)?;
+    let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &["--seconds", "0.2"])?;
+    says(&good(capture.wait(SHORT))?, " packets captured, ")?;
+    let path = file.display().to_string();
+    let read = |words: &[&str]| {
+        let words = [&["capture", "read", "--no-pager"], words].concat();
+        good(roxie(lab, place, Side::Server, &format!("{name} read"), &words)?)
+    };
+    let writes = read(&[&path, "--opcode", "write", "--json", "-c", "2000"])?;
+    let packets: Vec<Value> =
+        writes.output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let bad = packets.iter().find(|packet| packet["roxie.icrc.status"] != "good");
+    if packets.len() < 1000 || bad.is_some() {
+        return Err(format!("{} packets, {bad:?}", packets.len()));
+    }
+    if !packets.iter().any(|packet| packet["ip.id"].as_str().is_some_and(|id| id != "0x0000")) {
+        return Err("no packet is behind another one in a burst".to_owned());
+    }
+    says(&read(&[&path, "--only-errors"])?, "nothing to show")?;
+    let qpn = packets[0]["infiniband.bth.destqp"].as_str().ok_or("no queue pair")?.to_owned();
+    says(&read(&["-p", &pid, "--qp", &qpn, "-c", "500"])?, "ACK")?;
+
+    let (mut killed, again) = record(lab, place, &format!("{name} killed"), &pid, &[])?;
+    killed.signal(Signal::SIGKILL);
+    killed.wait(SHORT);
+    good(client.wait(LONG))?;
+    good(server.wait(SHORT))?;
+    [file, again].iter().try_for_each(std::fs::remove_file).or_else(|error| match error.kind() {
+        // Both have the name of the place.
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error.to_string()),
+    })
+}
+
+/// What another user's process does is nobody's business; what is no process of roxie is said.
+fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let words = ["rping", "-s", "-a", address, "-p", &port, "-C", "1"];
+    let mut server = start(lab, place, Side::Server, name, &words)?;
+    wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
+    let pid = process_of(lab, place, Side::Server)?;
+    let ordinary = Place { user: User::Ordinary, ..*place };
+    let refused = |place: &Place, pid: &str, why: &str| {
+        let words = ["capture", "read", "-p", pid];
+        let ended = roxie(lab, place, Side::Server, &format!("{name} {pid}"), &words)?;
+        if ended.succeeded() { Err(ended.describe()) } else { says(&ended, why) }
+    };
+    refused(&ordinary, &pid, "is another user's")?;
+    refused(place, &std::process::id().to_string(), "in another network namespace")?;
+    refused(place, "4194304", "there is no process 4194304")?;
+    server.signal(Signal::SIGINT);
+    server.wait(SHORT);
+    Ok(())
 }
 
 /// Ends a capture as a person does.

@@ -113,7 +113,7 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 /// The one process that `roxie hook list --json` shows.
-fn only_process(ended: &Ended) -> Option<String> {
+pub(crate) fn only_process(ended: &Ended) -> Option<String> {
     let rows: Value = serde_json::from_str(&ended.output).ok()?;
     match rows.as_array()?.as_slice() {
         [row] => Some(row["pid"].as_u64()?.to_string()),

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use roxie_cli::{capture, failure, netdev, terminal};
+use roxie_cli::{capture, engines, failure, netdev, terminal};
 
 fn main() -> ExitCode {
     let result = match parse().command {

@@ -17,7 +17,7 @@ use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
-use crate::hook::control::{Control, FRAMES_BYTES_MAX, Reply, Request};
+use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{Hooks, RedirectOutcome};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
@@ -31,6 +31,8 @@ pub(crate) const TX_QUOTA: usize = 124;
 const ANSWER_TURNS: usize = 16;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
+/// How long the readers of taps may hold up the end of the process.
+const LAST_COPIES_NS: u64 = 50_000_000;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
 const DOORBELL_BATCH: usize = 64;
 
@@ -215,22 +217,8 @@ impl Engine {
     /// Does what is asked about hooks from outside.
     pub(crate) fn serve_control(&self) {
         if let Some(control) = &self.control {
-            control.serve(&mut |request| self.answer(request));
+            control.serve(self);
         }
-    }
-
-    fn answer(&self, request: Request) -> Reply {
-        let done = match request {
-            // Made before anything is locked: maps may be large.
-            Request::Attach { point, plan, replace } => plan
-                .build()
-                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
-                .map(|_before| Reply::Done),
-            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
-            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
-            Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
-        };
-        done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })
     }
 
     /// Answers other processes of this host and takes the packets they hand over; how many records came.
@@ -344,6 +332,58 @@ impl Engine {
         let Core { hooks, port, .. } = &mut *core;
         // What a slow network holds would still arrive.
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
+        drop(core);
+        self.hand_out_copies();
+    }
+
+    /// What taps have copied goes to their readers now, as there may be no later.
+    fn hand_out_copies(&self) {
+        let Some(control) = &self.control else { return };
+        let until_ns = now_ns() + LAST_COPIES_NS;
+        let clients = self.lock().hooks.tap_clients();
+        for client in clients {
+            loop {
+                // The lock is not held while something is sent: whoever serves the connections takes both, in this order.
+                let copies = self.lock().hooks.read_tap(client, FRAMES_BYTES_MAX);
+                let Ok(copies) = copies else { break };
+                if copies.frames.is_empty() {
+                    break;
+                }
+                let reply = Reply::Tapped(copies);
+                while !control.send(client, &reply) {
+                    if now_ns() > until_ns {
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
+impl Answers for Engine {
+    fn answer(&self, client: u64, request: Request) -> Reply {
+        let done = match request {
+            // Made before anything is locked: maps may be large.
+            Request::Attach { point, plan, replace } => plan
+                .build()
+                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
+                .map(|_before| Reply::Done),
+            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
+            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
+            Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
+            Request::Tap(mut filter) => {
+                let core = &mut *self.lock();
+                filter.qps.extend(core.tables.connected_to(&filter.qps));
+                core.hooks.tap(client, filter).map(|()| Reply::Done)
+            }
+            Request::Tapped => self.lock().hooks.read_tap(client, FRAMES_BYTES_MAX).map(Reply::Tapped),
+        };
+        done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })
+    }
+
+    fn forget(&self, client: u64) {
+        self.lock().hooks.untap(client);
     }
 }
 

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, ReorderBuffer, VerbsError,
+    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
+    VerbsError,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -186,6 +187,12 @@ impl Tables {
             return None;
         }
         self.qp_mut(qpn.value() as u16)
+    }
+
+    /// The queue pairs here that are connected to one of these.
+    pub(crate) fn connected_to(&self, peers: &[Qpn]) -> Vec<Qpn> {
+        let entries = self.qps.iter().flatten().filter(|entry| entry.qp.ty() != QpType::Ud);
+        entries.filter(|entry| peers.contains(&entry.qp.dest_qpn())).map(|entry| entry.qp.qpn()).collect()
     }
 
     /// When to look again whether the port has room, if somebody waits for it.

@@ -60,6 +60,7 @@ impl Core {
         }
         let (mut sent, mut is_other) = (0, false);
         hooks.change_flow();
+        hooks.set_sender(Some(entry.qp.qpn()));
         while sent < TX_QUOTA {
             let before = entry.qp.packets_in_flight();
             let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else {
@@ -108,6 +109,7 @@ impl Core {
         let deth = Deth { q_key: QKey::GSI, src_qp: Qpn::GSI };
         if let Some(len) = write_mad(self.port.tx_slot(), &bth, deth, mad) {
             self.hooks.change_flow();
+            self.hooks.set_sender(Some(Qpn::GSI));
             self.hooks.commit(&mut *self.port, flow, len);
             self.hooks.change_flow();
             self.port.flush();

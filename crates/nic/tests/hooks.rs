@@ -1,19 +1,20 @@
 //! Hooks of devices that run: two of them talk over loopback, in a process and a domain of their own per test.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roxie::bag::DomainConfig;
 use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
 use roxie::hook::control::Remote;
-use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
+use roxie::hook::{Hook, HookError, HookPlan, HookPoint, KeptFrame, TapFilter, Tapped};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
+use roxie::wire::{Bth, IcrcHeader, Ipv4, Qpn, Udp};
 
 const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;
@@ -375,6 +376,146 @@ fn what_is_redirected_to_an_xskmap_is_read_from_outside() {
                 assert!(frame.bytes.len() > 14 + 20 + 8 + 12 && frame.bytes[12..14] == [8, 0], "{frame:?}");
             }
         });
+    });
+}
+
+/// Frames of a tap until there are `wanted`, while `work` is done again and again.
+fn copies(remote: &Remote, wanted: usize, work: impl Fn() + Sync) -> Vec<KeptFrame> {
+    let (stop, start, mut frames) = (AtomicBool::new(false), Instant::now(), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                work();
+            }
+        });
+        while frames.len() < wanted && start.elapsed() < PATIENCE {
+            let tapped = remote.tapped().expect("it answers").expect("it runs");
+            frames.extend(tapped.frames);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(frames.len() >= wanted, "{} frames", frames.len());
+    frames
+}
+
+/// The IPv4 header of a frame, and its UDP payload.
+fn parts(frame: &KeptFrame) -> (Ipv4, &[u8]) {
+    let ip = Ipv4::parse(frame.bytes[14..].first_chunk().expect("a header"));
+    (ip, &frame.bytes[14 + Ipv4::LEN + Udp::LEN..])
+}
+
+fn icrc_of(frame: &KeptFrame) -> IcrcHeader {
+    let (ip, _) = parts(frame);
+    let udp = Udp::parse(frame.bytes[14 + Ipv4::LEN..].first_chunk().expect("a header"));
+    assert_eq!((udp.dst_port, usize::from(udp.length)), (domain::port(), frame.len as usize - 34));
+    IcrcHeader::v4(ip.src, ip.dst, udp.src_port, udp.dst_port)
+}
+
+/// Both ways, packets of bursts one by one: each has the identification with which it leaves, and its ICRC.
+#[test]
+fn a_tap_sees_packets_as_they_are_on_the_wire() {
+    domain::alone("a_tap_sees_packets_as_they_are_on_the_wire", || {
+        let ends = pair(PATIENT);
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
+        for (at, slot) in slots.into_iter().enumerate() {
+            let remote = Remote::connect(&domain, std::process::id(), slot).expect("it listens");
+            assert!(remote.tapped().is_err(), "no tap has begun");
+            remote.tap(&TapFilter::default()).expect("it is the first");
+            let frames = copies(&remote, 500, || {
+                assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
+            });
+            let mut ids = [0; 2];
+            for frame in &frames {
+                let ((ip, payload), outward) = (parts(frame), frame.point == HookPoint::Egress);
+                assert!(ip.checksum_ok(), "{ip}");
+                assert_eq!(icrc_of(frame).verify(ip.id, payload), Ok(ip.id), "{frame:?}");
+                assert_eq!(frame.bytes.len(), frame.len as usize);
+                let dest = Bth::parse(payload.first_chunk().expect("a header")).dest_qp;
+                assert_eq!(dest, ends[if outward { 1 - at } else { at }].qp.qpn());
+                ids[usize::from(outward)] = ids[usize::from(outward)].max(ip.id);
+            }
+            assert!(ids.iter().all(|id| *id > 10), "no bursts: {ids:?}");
+        }
+    });
+}
+
+#[test]
+fn a_tap_copies_what_is_wanted_and_goes_with_its_reader() {
+    domain::alone("a_tap_copies_what_is_wanted_and_goes_with_its_reader", || {
+        let ends = pair(PATIENT);
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        let slot = (ends[0].qp.qpn().value() >> 16) as u8;
+        let connect = || Remote::connect(&domain, std::process::id(), slot).expect("it listens");
+        let write = || assert_eq!(ends[0].write(&ends[1], MESSAGE), WcStatus::Success);
+        let remote = connect();
+        // By its own number, by its peer's.
+        for qp in [ends[0].qp.qpn(), ends[1].qp.qpn()] {
+            let filter = TapFilter { snap_len: 60, qps: vec![qp], hosts: vec![Ipv4Addr::LOCALHOST.into()] };
+            remote.tap(&filter).expect("there is room");
+            let frames = copies(&remote, 200, write);
+            assert!(frames.iter().all(|frame| frame.bytes.len() == 60 && frame.len >= 62));
+            for point in HookPoint::ALL {
+                assert!(frames.iter().any(|frame| frame.point == point), "{point}");
+            }
+        }
+        let nobody = TapFilter { qps: vec![Qpn::new(0xff_1234)], ..TapFilter::default() };
+        remote.tap(&nobody).expect("there is room");
+        write();
+        assert_eq!(remote.tapped().expect("it answers").expect("it runs"), Tapped::default());
+        let elsewhere = TapFilter { hosts: vec![Ipv4Addr::new(10, 0, 0, 9).into()], ..TapFilter::default() };
+        remote.tap(&elsewhere).expect("there is room");
+        write();
+        assert_eq!(remote.tapped().expect("it answers").expect("it runs"), Tapped::default());
+
+        // Nobody reads: what finds no room is counted.
+        remote.tap(&TapFilter::default()).expect("there is room");
+        let start = Instant::now();
+        while remote.tapped().expect("it answers").expect("it runs").lost == 0 {
+            (0..400).for_each(|_| write());
+            assert!(start.elapsed() < PATIENCE, "nothing is lost");
+        }
+        let mut others: Vec<Remote> = (0..3).map(|_| connect()).collect();
+        others.iter().for_each(|other| other.tap(&nobody).expect("there is room"));
+        let late = connect();
+        let refused = late.tap(&nobody).expect_err("there are four").to_string();
+        assert!(refused.contains("4 captures"), "{refused}");
+        others.pop();
+        while late.tap(&nobody).is_err() {
+            assert!(start.elapsed() < PATIENCE, "a tap stays without its reader");
+        }
+    });
+}
+
+/// What the hook drops has been seen on its way in; what it changes is seen changed on its way out.
+#[test]
+fn a_tap_is_on_the_wire_s_side_of_hooks() {
+    domain::alone("a_tap_is_on_the_wire_s_side_of_hooks", || {
+        let ends = pair(HASTY);
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        let remotes = ends.each_ref().map(|end| {
+            let slot = (end.qp.qpn().value() >> 16) as u8;
+            let remote = Remote::connect(&domain, std::process::id(), slot).expect("it listens");
+            remote.tap(&TapFilter::default()).expect("it is the first");
+            remote
+        });
+        let marks = Hook::parse("impair:ecn=100%+count").expect("native");
+        ends[0].device.attach_hook(HookPoint::Egress, marks, false).expect("nothing is there");
+        let drops = hook(&verdict("drops", XdpAction::Drop));
+        ends[1].device.attach_hook(HookPoint::Ingress, drops, false).expect("nothing is there");
+        assert_eq!(ends[0].write(&ends[1], 1000), WcStatus::RetryExcErr);
+        let [sent, received] =
+            remotes.each_ref().map(|remote| remote.tapped().expect("it answers").expect("it runs").frames);
+        assert!(sent.len() > 1 && sent.len() == received.len(), "{} and {}", sent.len(), received.len());
+        for (sent, received) in sent.iter().zip(&received) {
+            assert_eq!((sent.point, received.point), (HookPoint::Egress, HookPoint::Ingress));
+            assert_eq!(sent.bytes[14..], received.bytes[14..]);
+        }
+        // A hook that drops on the way out leaves nothing to be seen.
+        let drops = hook(&verdict("drops", XdpAction::Drop));
+        ends[1].device.attach_hook(HookPoint::Egress, drops, false).expect("nothing is there");
+        assert_eq!(ends[1].device.detach_hook(HookPoint::Ingress).expect("it is there").name(), "drops");
+        assert_eq!(remotes[1].tapped().expect("it answers").expect("it runs"), Tapped::default());
     });
 }
 

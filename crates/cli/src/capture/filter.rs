@@ -122,7 +122,7 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-fn parse_qpn(text: &str) -> Result<Qpn, String> {
+pub(super) fn parse_qpn(text: &str) -> Result<Qpn, String> {
     match parse_number(text) {
         Some(n) if n < 1 << 24 => Ok(Qpn::new(n as u32)),
         _ => Err("a queue pair number has 24 bits: 17 or 0x11".to_owned()),
@@ -136,6 +136,8 @@ type End = (IpAddr, Qpn);
 #[derive(Debug)]
 pub struct Filter {
     args: FilterArgs,
+    /// Only management datagrams are looked at for `--qp`.
+    chosen: bool,
     /// Who asked for a connection, by address and communication id.
     asked: HashMap<(IpAddr, u32), End>,
     peers: HashMap<End, End>,
@@ -145,7 +147,14 @@ impl Filter {
     /// With these conditions.
     #[must_use]
     pub fn new(args: FilterArgs) -> Self {
-        Self { args, asked: HashMap::new(), peers: HashMap::new() }
+        Self { args, chosen: false, asked: HashMap::new(), peers: HashMap::new() }
+    }
+
+    /// With these conditions, for packets that somebody has chosen by `--qp` who knows it better. Of management datagrams there
+    /// may be others'.
+    #[must_use]
+    pub fn of_chosen(args: FilterArgs) -> Self {
+        Self { chosen: true, ..Self::new(args) }
     }
 
     /// Whether packets that are not RoCEv2 are wanted.
@@ -177,6 +186,9 @@ impl Filter {
 
     fn of_qp(&self, seen: &Seen<'_>, message: Option<&CmMessage>) -> bool {
         let Some(bth) = seen.bth else { return false };
+        if self.chosen && bth.dest_qp != Qpn::GSI {
+            return true;
+        }
         let wanted = |qpn: Qpn| self.args.qp.contains(&qpn);
         let peer = self.peers.get(&(seen.ip.dst(), bth.dest_qp));
         let source = seen.packet.as_ref().ok().and_then(Packet::deth).map(|deth| deth.src_qp);

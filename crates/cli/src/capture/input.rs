@@ -1,13 +1,13 @@
 //! Where packets come from: a file, standard input, or an interface that is being listened to.
 
 use std::io::Read;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::live::{Live, Wanted};
+use super::filter::FilterArgs;
+use super::live::{Live, Place, Wanted};
 use super::source::{self, Source};
 use crate::failure::Outcome;
 
@@ -15,27 +15,46 @@ use crate::failure::Outcome;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InputArgs {
     /// The file, or - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "interface")]
+    #[arg(value_name = "FILE", required_unless_present = "live")]
     file: Option<PathBuf>,
     /// Listen on this network interface, both directions, until Ctrl-C (needs root)
     ///
     /// Sees what sockets send and what XDP programs have passed; AF_XDP sockets are by-passed by the network stack and so by this.
-    #[arg(short = 'i', long, value_name = "IF", conflicts_with = "file")]
+    #[arg(short = 'i', long, value_name = "IF", group = "live", conflicts_with = "file")]
     interface: Option<String>,
+    /// Listen to a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
+    ///
+    /// Sees what comes in before the process's hooks and what leaves after them, whichever port it has.
+    #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with_all = ["file", "interface"])]
+    pid: Option<u32>,
     /// Stop listening after so long
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "interface")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "live")]
     seconds: Option<Duration>,
 }
 
 impl InputArgs {
-    /// Opens the file or starts to listen. Of an interface's packets only those from or to `hosts` (any, if there are none) are
-    /// copied, and `snap` bytes of each.
-    pub(crate) fn open(&self, snap: Option<u32>, hosts: &[IpAddr]) -> Outcome<Source<Box<dyn Read>>> {
-        let (Some(netdev), None) = (&self.interface, &self.file) else {
+    /// Opens the file or starts to listen: then only what `filter` asks for by address, and of a process by queue pair, is copied,
+    /// and `snap` bytes of each packet.
+    pub(crate) fn open(&self, snap: Option<u32>, filter: &FilterArgs) -> Outcome<Source<Box<dyn Read>>> {
+        let Some(place) = self.place() else {
             return source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
         };
-        let wanted = Wanted { netdev: netdev.clone(), snap, hosts: hosts.to_vec(), duration: self.seconds };
-        Source::new(Box::new(Live::new(&wanted)?) as Box<dyn Read>)
+        let (hosts, qps) = (filter.host.clone(), filter.qp.clone());
+        let wanted = Wanted { snap, hosts, qps, duration: self.seconds };
+        Source::new(Box::new(Live::new(&place, &wanted)?) as Box<dyn Read>)
+    }
+
+    fn place(&self) -> Option<Place> {
+        match (&self.interface, self.pid) {
+            (Some(netdev), _) => Some(Place::Netdev(netdev.clone())),
+            (None, Some(pid)) => Some(Place::Process(pid)),
+            (None, None) => None,
+        }
+    }
+
+    /// Whether `--qp` has been looked at by a process, which knows its queue pairs.
+    pub(crate) fn knows_queue_pairs(&self) -> bool {
+        self.pid.is_some()
     }
 
     /// Packets come in as they are sent.
@@ -45,9 +64,9 @@ impl InputArgs {
 
     /// For messages.
     pub(crate) fn name(&self) -> String {
-        match (&self.file, &self.interface) {
+        match (&self.file, self.place()) {
             (Some(file), _) => file.display().to_string(),
-            (None, Some(netdev)) => netdev.clone(),
+            (None, Some(place)) => place.name(),
             (None, None) => "standard input".to_owned(),
         }
     }

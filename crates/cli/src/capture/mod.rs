@@ -1,6 +1,6 @@
 //! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, live or in files.
 //!
-//! `live` listens to an interface and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes,
+//! `live` listens to an interface or a process and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes,
 //! [`filter`] selects, [`fields`] and [`show`] present, [`analyse`] finds out what happened.
 
 pub mod analyse;
@@ -26,7 +26,7 @@ use crate::failure::Outcome;
 
 /// Record, decode and analyse RoCEv2 traffic
 ///
-/// Listens on network interfaces, and reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch
+/// Listens on network interfaces and to processes, and reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch
 /// port, a NIC's sniffer.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {

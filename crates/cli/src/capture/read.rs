@@ -13,7 +13,7 @@ use super::source::{self, Record};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
-/// Show the packets of a capture file or of an interface
+/// Show the packets of a capture file, of an interface or of a process
 ///
 /// Reads pcap and pcapng: either byte order, micro- and nanoseconds, several interfaces; Ethernet with VLAN tags, Linux
 /// cooked captures (tcpdump -i any) and raw IP. Of a damaged or cut file everything readable is shown, and said at the end
@@ -30,6 +30,8 @@ Examples:
           What went wrong on a queue pair
   roxie capture read -i eth0 -s 128
           Live, headers only
+  roxie capture read -p 4711 --qp 0x11
+          What a process sends and receives on a queue pair; no root
   tcpdump -i any -w - udp port 4791 | roxie capture read -
           Live, from tcpdump
   roxie capture read trace.pcapng --json | jq 'select(.\"infiniband.aeth.syndrome\" > 31)'
@@ -72,11 +74,14 @@ struct Counts {
 }
 
 pub(super) fn run(args: &ReadArgs) -> Outcome {
-    let mut source = args.input.open(args.snap, &args.filter.host)?;
+    let mut source = args.input.open(args.snap, &args.filter)?;
     let terminal = Terminal::stdout();
     let style = if args.json { Style::Json } else { args.format };
     let mut show = Show::new(style, args.time, terminal);
-    let mut filter = Filter::new(args.filter.clone());
+    let mut filter = match args.input.knows_queue_pairs() {
+        true => Filter::of_chosen(args.filter.clone()),
+        false => Filter::new(args.filter.clone()),
+    };
     // What comes in slowly shall be seen at once; a file does not come in slowly.
     let live = args.input.is_live();
     let mut output = Output::new(!args.no_pager && !live);

@@ -1,18 +1,20 @@
 //! `roxie capture record`: an interface's traffic into pcapng files.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use wire::Qpn;
 
+use super::filter::parse_qpn;
 use super::input::seconds;
-use super::live::{Live, Wanted};
+use super::live::{Live, Place, Wanted};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
-/// Write what passes an interface to a pcapng file
+/// Write the traffic of an interface or of a process to a pcapng file
 ///
 /// RoCEv2 packets of both directions, as the wire has them: bursts that the kernel still has in one buffer are taken apart. What was
 /// lost because the file was written too slowly is counted in the file and said at the end.
@@ -23,13 +25,20 @@ Examples:
           Headers only, until Ctrl-C
   roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
           The last gigabyte: ring.pcapng, ring.1.pcapng, ...
+  roxie capture record -p 4711 -o trace.pcapng
+          What a process on roxie sends and receives, until it ends; no root
 
 Exit status:
-  0 if --seconds or a signal has ended it; 1 if it could not go on.")]
+  0 if --seconds, a signal or the end of the process has ended it; 1 if it could not go on.")]
 pub(super) struct RecordArgs {
     /// The network interface (needs root)
-    #[arg(short = 'i', long, value_name = "IF")]
-    interface: String,
+    #[arg(short = 'i', long, value_name = "IF", required_unless_present = "pid")]
+    interface: Option<String>,
+    /// The process, which must run on roxie
+    ///
+    /// Sees what comes in before the process's hooks and what leaves after them, whichever port it has.
+    #[arg(short = 'p', long, value_name = "PID", conflicts_with = "interface")]
+    pid: Option<u32>,
     /// Stop after so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -42,6 +51,9 @@ pub(super) struct RecordArgs {
     /// From or to this address (any of them, if given several times)
     #[arg(long, value_name = "IP")]
     host: Vec<std::net::IpAddr>,
+    /// To or from this queue pair of the process, or its peer's, and management datagrams
+    #[arg(long, value_name = "QPN", value_parser = parse_qpn, requires = "pid")]
+    qp: Vec<Qpn>,
     /// Begin another file when this one has so many millions of bytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     rotate_size: Option<u64>,
@@ -59,7 +71,11 @@ const MB: u64 = 1_000_000;
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &RecordArgs) -> Outcome {
-    let netdev = &args.interface;
+    let place = match (&args.interface, args.pid) {
+        (Some(netdev), _) => Place::Netdev(netdev.clone()),
+        (None, pid) => Place::Process(pid.unwrap_or_default()),
+    };
+    let name = &place.name();
     let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
     let to_stdout = args.output.as_os_str() == "-";
     if rotates && to_stdout {
@@ -68,26 +84,26 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     if args.files.is_some() && !rotates {
         return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
     }
-    let wanted =
-        Wanted { netdev: netdev.clone(), snap: args.snap, hosts: args.host.clone(), duration: args.seconds };
+    let (snap, duration) = (args.snap, args.seconds);
+    let wanted = Wanted { snap, hosts: args.host.clone(), qps: args.qp.clone(), duration };
     // First what can fail without having disturbed anything.
     let mut file = open(&args.output, 0)?;
-    let mut live = Live::new(&wanted)?;
+    let mut live = Live::new(&place, &wanted)?;
     let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
     let (mut opened, mut shown, mut number) = (Instant::now(), Instant::now(), 0);
     let (mut in_file, mut total) = (0, 0);
     loop {
-        let bytes = live.next_bytes().during(netdev)?;
+        let bytes = live.next_bytes().during(name)?;
         if bytes.is_empty() {
             break;
         }
-        file.write_all(bytes).during(&args.output.display().to_string())?;
+        // Whoever follows the file sees what there is.
+        file.write_all(bytes).and_then(|()| file.flush()).during(&args.output.display().to_string())?;
         in_file += bytes.len() as u64;
         total += bytes.len() as u64;
         let full = args.rotate_size.is_some_and(|size| in_file >= size * MB);
         let old = args.rotate_seconds.is_some_and(|seconds| opened.elapsed().as_secs() >= seconds);
         if full || old {
-            file.flush().during(&args.output.display().to_string())?;
             number = (number + 1) % args.files.unwrap_or(u32::MAX);
             file = open(&args.output, number)?;
             live.next_section().during("pcapng")?;
@@ -98,12 +114,11 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
             terminal.progress(&format!("{} packets, {total} bytes", live.packets()));
         }
     }
-    file.flush().during(&args.output.display().to_string())?;
     terminal.progress_done();
-    let lost = live.lost().during(netdev)?;
+    let lost = live.lost().during(name)?;
     eprintln!("{} packets captured, {lost} lost", live.packets());
-    if live.is_gone() {
-        return Err(Failure::new(format!("{netdev}: the capture has ended before it should")));
+    if live.has_failed() {
+        return Err(Failure::new(format!("{name}: the capture has ended before it should")));
     }
     Ok(())
 }
@@ -121,5 +136,5 @@ fn open(path: &Path, number: u32) -> Outcome<Box<dyn Write>> {
         }
     };
     let file = File::create(&path).during(&format!("creating {}", path.display()))?;
-    Ok(Box::new(BufWriter::new(file)))
+    Ok(Box::new(file))
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::args::HookFramesArgs;
-use super::{engines, unanswered};
 use crate::capture::clock;
+use crate::engines::{engines, unanswered};
 use crate::failure::{During, Outcome};
 use crate::frames::FrameOutput;
 

@@ -4,12 +4,12 @@ pub(crate) mod args;
 mod frames;
 mod report;
 
-use roxie::bag::DomainConfig;
 use roxie::hook::control::{ControlError, Remote};
 use roxie::hook::{self, HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
 
-use crate::failure::{During, Failure, Outcome};
+use crate::engines::{engines, unanswered};
+use crate::failure::{Failure, Outcome};
 use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
 
 /// Does what was asked.
@@ -30,34 +30,6 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
 /// Asks all engines of a process.
 fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
     engines(Some(pid))?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
-}
-
-/// The engines of a process, or of all that we may ask.
-fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
-    let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
-    let found = Remote::find(&domain, pid);
-    match pid {
-        Some(pid) if found.is_empty() => {
-            Err(Failure::new(format!("process {pid} has no device of roxie, or not in this network namespace"))
-                .hint("'roxie hook list' shows those that have; one that is yet to start takes roxie run --ingress, --egress"))
-        }
-        Some(pid) => found
-            .into_iter()
-            .map(|(_, slot)| {
-                Remote::connect(&domain, pid, slot).map_err(|error| unanswered(pid, &error.into()))
-            })
-            .collect(),
-        // Other users' are not for us to see, and some may be gone by now.
-        None => Ok(found.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok()).collect()),
-    }
-}
-
-fn unanswered(pid: u32, error: &ControlError) -> Failure {
-    let failure = Failure::new(format!("process {pid}: {error}"));
-    match error.remedy() {
-        Some(remedy) => failure.hint(remedy),
-        None => failure,
-    }
 }
 
 impl PointArg {

@@ -5,7 +5,7 @@ use roxie::hook::control::Remote;
 use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};
-use super::{engines, unanswered};
+use crate::engines::{engines, unanswered};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 

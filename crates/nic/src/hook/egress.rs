@@ -5,7 +5,7 @@ use wire::{Bth, Qpn};
 
 use super::chain::Fate;
 use super::held::Late;
-use super::{HookPoint, Hooks, RedirectedFrame, Target, Verdict};
+use super::{HookPoint, Hooks, Target, Verdict};
 use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
 
@@ -13,6 +13,8 @@ use crate::sys::now_ns;
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) key: FlowKey,
+    /// The queue pair here that sends it, if one does.
+    pub(super) sender: Option<Qpn>,
     /// BTH to the last byte before the ICRC.
     pub(super) bytes: Vec<u8>,
 }
@@ -28,7 +30,11 @@ impl Outgoing {
         };
         let RxTrain { src, dst, tos, ttl, .. } = *packet;
         let fits = packet.bytes.len() <= MAX_PACKET;
-        fits.then(|| Outgoing { key: FlowKey { src, dst, dst_slot, tos, ttl }, bytes: bytes.to_vec() })
+        fits.then(|| Outgoing {
+            key: FlowKey { src, dst, dst_slot, tos, ttl },
+            sender: None,
+            bytes: bytes.to_vec(),
+        })
     }
 
     /// Puts it into the port's slot; `None` if it cannot be sent from there to there.
@@ -54,6 +60,7 @@ impl Hooks {
     #[inline]
     pub(crate) fn change_flow(&mut self) {
         self.egress_flow = None;
+        self.taps.change_flow();
         self.end_foreseen();
     }
 
@@ -73,12 +80,12 @@ impl Hooks {
     /// Commits the `len` bytes at the start of the port's slot to `flow`, if the egress hook lets them pass.
     #[inline]
     pub(crate) fn commit(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
-        if self.egress.hook.is_none() {
+        if !self.egress.is_watched {
             return port.tx_commit(flow, len);
         }
         if self.foreseen.len == len && self.egress_flow == Some(flow) {
             self.foreseen.packets += 1;
-            return port.tx_commit(flow, len);
+            return self.leave(port, flow, len);
         }
         self.judge_outgoing(port, flow, len);
     }
@@ -94,6 +101,7 @@ impl Hooks {
                 Some(flow) => {
                     self.xmit += 1;
                     self.change_flow();
+                    self.set_sender(None);
                     self.commit(port, flow, out.bytes.len());
                 }
                 None => self.xmit_errors += 1,
@@ -107,14 +115,18 @@ impl Hooks {
     /// Sends a packet that has been through the hook.
     pub(super) fn send_late(&mut self, port: &mut dyn Port, out: &Outgoing) {
         match out.stage(port) {
-            Some(flow) => port.tx_commit(flow, out.bytes.len()),
+            Some(flow) => {
+                self.taps.change_flow();
+                self.taps.sender = out.sender;
+                self.leave(port, flow, out.bytes.len());
+            }
             None => self.egress.counters.malformed += 1,
         }
     }
 
     fn judge_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
         self.end_foreseen();
-        let Some(hook) = &mut self.egress.hook else { return };
+        let Some(hook) = &mut self.egress.hook else { return self.leave(port, flow, len) };
         if self.egress_flow != Some(flow) {
             let Some(headers) = port.headers(flow) else {
                 debug_assert!(false, "no such flow");
@@ -136,7 +148,7 @@ impl Hooks {
             if hook.foresees_pass() {
                 self.foreseen = Foreseen { len, packets: 0 };
             }
-            return port.tx_commit(flow, len);
+            return self.leave(port, flow, len);
         }
         self.settle_outgoing(port, flow, len, fate);
     }
@@ -144,7 +156,7 @@ impl Hooks {
     /// A packet that does not simply pass.
     #[cold]
     fn settle_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, mut len: usize, fate: Fate) {
-        let Hooks { egress, scratch, held, .. } = self;
+        let Hooks { egress, scratch, .. } = self;
         let counters = &mut egress.counters;
         let verdict = match fate.verdict {
             // Out of the interface it is on its way to is nothing else than what PASS means.
@@ -159,12 +171,7 @@ impl Hooks {
         if let Verdict::Redirect(Target::Ring(key)) = verdict {
             let with_icrc = port.tx_slot().get(..len + ICRC_LEN).unwrap_or_default();
             let bytes = scratch.copy(fate.changed.as_ref(), with_icrc);
-            return self.keep_for_reader(RedirectedFrame {
-                time_ns: now_ns(),
-                point: HookPoint::Egress,
-                key,
-                bytes,
-            });
+            return self.keep_for_reader(HookPoint::Egress, key, bytes);
         }
         if let Verdict::Redirect(_) = verdict {
             return counters.redirect_errors += 1;
@@ -181,19 +188,21 @@ impl Hooks {
             }
             len = left.bytes.len();
             port.tx_slot()[..len].copy_from_slice(&left.bytes);
+            self.taps.change_flow();
         }
         if fate.hold_ns == 0 && !fate.is_doubled {
-            return port.tx_commit(flow, len);
+            return self.leave(port, flow, len);
         }
-        let out = Outgoing { key, bytes: port.tx_slot()[..len].to_vec() };
+        let out = Outgoing { key, sender: self.taps.sender, bytes: port.tx_slot()[..len].to_vec() };
         for _ in 0..=u8::from(fate.is_doubled) {
             if fate.hold_ns == 0 {
                 port.tx_slot()[..len].copy_from_slice(&out.bytes);
-                port.tx_commit(flow, len);
+                self.leave(port, flow, len);
             } else {
-                counters.hold(held.keep(now_ns() + fate.hold_ns, Late::Out(out.clone())));
+                let kept = self.held.keep(now_ns() + fate.hold_ns, Late::Out(out.clone()));
+                self.egress.counters.hold(kept);
             }
         }
-        counters.doubled += u64::from(fate.is_doubled);
+        self.egress.counters.doubled += u64::from(fate.is_doubled);
     }
 }

@@ -77,6 +77,13 @@ pub enum HookError {
         /// What can be said.
         usage: &'static str,
     },
+    /// There are as many taps as there can be.
+    Tapped {
+        /// How many.
+        taps: usize,
+    },
+    /// Copies were asked for where no tap has begun.
+    NoTap,
     /// Nothing between two `+`, or nothing at all.
     Empty,
 }
@@ -97,6 +104,8 @@ impl fmt::Display for HookError {
             HookError::Parameter { stage, text, usage } => {
                 write!(f, "stage {stage} does not understand {text:?}; it is {usage}")
             }
+            HookError::Tapped { taps } => write!(f, "{taps} captures of it are running already"),
+            HookError::NoTap => f.write_str("no capture of it has begun"),
             HookError::Empty => f.write_str("no stage is named"),
         }
     }
@@ -108,6 +117,7 @@ impl HookError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             HookError::Occupied { .. } => Some("replace it (--replace), or detach it first".to_owned()),
+            HookError::Tapped { .. } => Some("end one of them".to_owned()),
             HookError::Which { path, programs } => {
                 let name = programs.first()?;
                 Some(format!("name one of them: {}:{name}", path.display()))

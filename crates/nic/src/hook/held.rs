@@ -94,7 +94,7 @@ mod tests {
     fn packet(number: u8) -> Late {
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
         let key = FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 64 };
-        Late::Out(Outgoing { key, bytes: vec![number] })
+        Late::Out(Outgoing { key, sender: None, bytes: vec![number] })
     }
 
     fn number(packet: Option<Late>) -> Option<u8> {

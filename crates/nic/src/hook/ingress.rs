@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
-use super::{HookCounters, HookPoint, Hooks, RedirectedFrame, Target, Verdict};
+use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::bag::SLOTS;
 use crate::port::{FlowKey, Headers, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
@@ -21,11 +21,14 @@ impl Hooks {
     /// Whether what the port receives must come here first.
     #[inline]
     pub(crate) fn has_ingress(&self) -> bool {
-        self.ingress.hook.is_some()
+        self.ingress.is_watched
     }
 
     /// Judges a train; what passes goes to `deliver`.
     pub(crate) fn receive(&mut self, train: &RxTrain<'_>, deliver: Deliver<'_>) {
+        if !self.taps.is_empty() {
+            self.tap_incoming(train);
+        }
         if self.ingress.hook.is_none() {
             return deliver(train);
         }
@@ -80,12 +83,7 @@ impl Hooks {
         }
         if let Verdict::Redirect(Target::Ring(key)) = fate.verdict {
             let bytes = scratch.copy(fate.changed.as_ref(), packet.bytes);
-            return self.keep_for_reader(RedirectedFrame {
-                time_ns: now_ns(),
-                point: HookPoint::Ingress,
-                key,
-                bytes,
-            });
+            return self.keep_for_reader(HookPoint::Ingress, key, bytes);
         }
         let changed = fate.changed.map(|frame| scratch.packet_at(&frame, packet.queue));
         let packet = match &changed {

@@ -18,6 +18,8 @@
 //! reads as zeros), so the change reaches the peer as if we had meant it; addresses, TOS and TTL are taken from the IP
 //! header, the rest of the headers is the port's own.
 //!
+//! Beyond both, next to the port, taps copy what passes (`tap.rs`).
+//!
 //! Start with `ingress.rs` and `egress.rs`.
 
 mod chain;
@@ -34,9 +36,11 @@ mod parameters;
 mod plan;
 mod police;
 mod program;
+mod reader;
 mod redirect;
 mod ring;
 mod stage;
+mod tap;
 
 pub use chain::Hook;
 pub use counters::HookCounters;
@@ -47,8 +51,9 @@ pub use parameters::quantity;
 pub use plan::{HookPlan, absolute};
 pub use police::{Police, PoliceUnit};
 pub use program::{Aborted, ProgramStage};
-pub use ring::RedirectedFrame;
+pub use ring::KeptFrame;
 pub use stage::{Count, Stage, Target, Verdict};
+pub use tap::{TapFilter, Tapped};
 
 use std::fmt;
 
@@ -57,6 +62,7 @@ use transport::Instant;
 use crate::bag::{Handed, SLOTS};
 use crate::port::FlowId;
 use crate::stats::Row;
+use crate::sys::now_ns;
 use crate::tables::OwnedPacket;
 pub(crate) use redirect::RedirectOutcome;
 
@@ -65,7 +71,8 @@ use std::sync::Arc;
 use egress::{Foreseen, Outgoing};
 use held::Held;
 use packet::Scratch;
-use ring::FrameRing;
+use reader::Reader;
+use tap::Taps;
 
 /// Where a hook is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -123,7 +130,8 @@ pub(crate) struct Hooks {
     /// Packets for other processes, by slot; they wait for the same.
     redirected: Vec<(u8, OwnedPacket)>,
     redirects: Arc<RedirectOutcome>,
-    ring: FrameRing,
+    reader: Reader,
+    taps: Taps,
     slot: u8,
     /// The flow whose headers `scratch` has, while packets leave.
     egress_flow: Option<FlowId>,
@@ -136,6 +144,8 @@ pub(crate) struct Hooks {
 #[derive(Debug, Default)]
 struct Point {
     hook: Option<Hook>,
+    /// Whether packets are looked at here, by a hook or by a tap: all that is asked while they are not.
+    is_watched: bool,
     /// Verdicts since the hook was attached, and those of the ones before it.
     counters: HookCounters,
     retired: HookCounters,
@@ -152,7 +162,8 @@ impl Hooks {
             bounced: Vec::new(),
             redirected: Vec::new(),
             redirects: Arc::default(),
-            ring: FrameRing::default(),
+            reader: Reader::default(),
+            taps: Taps::default(),
             slot: SLOTS,
             egress_flow: None,
             foreseen: Foreseen::default(),
@@ -186,20 +197,20 @@ impl Hooks {
 
     /// Frames that were redirected to an XSKMAP, the oldest first, of at most `bytes_max` bytes; the caller is their reader
     /// for as long as it asks again.
-    pub(crate) fn read_frames(&mut self, now_ns: u64, bytes_max: usize) -> Vec<RedirectedFrame> {
-        let Hooks { ring, ingress, egress, .. } = self;
-        ring.open(now_ns, ingress.hook.iter().chain(&egress.hook));
-        ring.take(bytes_max)
+    pub(crate) fn read_frames(&mut self, now_ns: u64, bytes_max: usize) -> Vec<KeptFrame> {
+        let Hooks { reader, ingress, egress, .. } = self;
+        reader.open(now_ns, ingress.hook.iter().chain(&egress.hook));
+        reader.take(bytes_max)
     }
 
     /// A frame is redirected to an XSKMAP. Nobody may read any more, which the map did not know; a ring without room
     /// slows the source.
-    fn keep_for_reader(&mut self, frame: RedirectedFrame) {
-        let Hooks { ring, ingress, egress, redirects, .. } = self;
-        let (now_ns, point) = (frame.time_ns, frame.point);
-        if !ring.has_reader(now_ns, ingress.hook.iter().chain(&egress.hook)) {
+    fn keep_for_reader(&mut self, point: HookPoint, key: u32, bytes: Vec<u8>) {
+        let Hooks { reader, ingress, egress, redirects, .. } = self;
+        let (now_ns, len) = (now_ns(), bytes.len() as u32);
+        if !reader.is_there(now_ns, ingress.hook.iter().chain(&egress.hook)) {
             self.point(point).counters.redirect_errors += 1;
-        } else if !ring.push(frame) {
+        } else if !reader.push(KeptFrame { time_ns: now_ns, point, key, len, bytes }) {
             redirects.count(Ok(Handed::Full), now_ns);
         }
     }
@@ -226,14 +237,26 @@ impl Hooks {
             return Err(HookError::Occupied { point: at, name: there.name().to_owned() });
         }
         point.retired.absorb(&std::mem::take(&mut point.counters));
-        Ok(point.hook.replace(hook))
+        let before = point.hook.replace(hook);
+        self.watch();
+        Ok(before)
     }
 
     /// Takes the hook off. What it holds back is still released.
     pub(crate) fn detach(&mut self, at: HookPoint) -> Result<Hook, HookError> {
         let point = self.point(at);
         point.retired.absorb(&std::mem::take(&mut point.counters));
-        point.hook.take().ok_or(HookError::NothingThere { point: at })
+        let there = point.hook.take().ok_or(HookError::NothingThere { point: at });
+        self.watch();
+        there
+    }
+
+    /// To be called when a hook or a tap has come or gone.
+    fn watch(&mut self) {
+        let is_tapped = !self.taps.is_empty();
+        for point in [&mut self.ingress, &mut self.egress] {
+            point.is_watched = is_tapped || point.hook.is_some();
+        }
     }
 
     /// The hooks that are attached.

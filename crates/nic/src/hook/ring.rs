@@ -1,84 +1,59 @@
-//! Packets that a hook redirects to an XSKMAP: they wait here for whoever reads them, as they would for an AF_XDP socket.
-//!
-//! As with sockets, an entry of such a map is there only while somebody reads; without a reader, the program finds nothing
-//! and does with the packet what it does on a miss.
+//! Frames that wait for a reader: those a hook redirects to an XSKMAP (`reader.rs`), and the copies of a tap (`tap.rs`).
 
 use std::collections::VecDeque;
 
-use bpf::{Map, MapKind, UpdateMode};
+use super::HookPoint;
 
-use super::{Hook, HookPoint};
-
-/// A packet on its way to a reader.
+/// A frame on its way to a reader.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct RedirectedFrame {
-    /// When it was redirected (CLOCK_MONOTONIC, nanoseconds).
+pub struct KeptFrame {
+    /// When it was redirected or copied (CLOCK_MONOTONIC, nanoseconds).
     pub time_ns: u64,
-    /// By the hook there.
+    /// On which way it was.
     pub point: HookPoint,
-    /// The map's key: where an AF_XDP socket would be.
+    /// Of what was redirected the XSKMAP's key, where an AF_XDP socket would be; 0 of copies.
     pub key: u32,
-    /// Ethernet header to ICRC; on the way out the ICRC is not made yet, and zero.
+    /// Bytes it has on the wire: Ethernet header to ICRC.
+    pub len: u32,
+    /// As many of them as are wanted. What is redirected on the way out has no ICRC yet, but zeros.
     pub bytes: Vec<u8>,
 }
 
 /// What nobody has read yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FrameRing {
-    frames: VecDeque<RedirectedFrame>,
+    frames: VecDeque<KeptFrame>,
     bytes: usize,
-    /// When somebody read last; `None` while the maps' entries are not there.
-    read_ns: Option<u64>,
+    bytes_max: usize,
 }
 
-/// Bytes that wait at most, with [`FRAME_COST`] for each frame.
-const BYTES_MAX: usize = 4 << 20;
+/// What a frame takes beside its bytes.
 const FRAME_COST: usize = 64;
-/// Whoever has not read for so long is gone.
-const READER_NS: u64 = 2_000_000_000;
-/// Entries of a map that lead here.
-const ENTRIES_MAX: u32 = 1024;
 
 impl FrameRing {
-    /// Somebody is there to read: from now on the maps of these hooks have entries.
-    pub(super) fn open<'h>(&mut self, now_ns: u64, hooks: impl Iterator<Item = &'h Hook>) {
-        self.read_ns = Some(now_ns);
-        for map in hooks.flat_map(maps) {
-            for key in 0..map.def().max_entries.min(ENTRIES_MAX) {
-                // Of the right length and within the map, so that it has room.
-                let _there = map.update(&key.to_le_bytes(), &1u32.to_le_bytes(), UpdateMode::Any);
-            }
-        }
+    /// Room for `bytes_max` bytes, with [`FRAME_COST`] for each frame.
+    pub(super) fn new(bytes_max: usize) -> FrameRing {
+        FrameRing { frames: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// Whether a reader is there; if it has gone, so have the entries of the maps.
-    pub(super) fn has_reader<'h>(&mut self, now_ns: u64, hooks: impl Iterator<Item = &'h Hook>) -> bool {
-        let Some(read_ns) = self.read_ns else { return false };
-        if now_ns.saturating_sub(read_ns) < READER_NS {
-            return true;
-        }
-        *self = FrameRing::default();
-        for map in hooks.flat_map(maps) {
-            for key in map.keys() {
-                let _gone = map.delete(&key);
-            }
-        }
-        false
+    /// Whether a frame of so many bytes has room.
+    #[inline]
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.bytes + len + FRAME_COST <= self.bytes_max
     }
 
     /// Takes a frame in; false if there is no room for it.
-    pub(super) fn push(&mut self, frame: RedirectedFrame) -> bool {
-        let cost = frame.bytes.len() + FRAME_COST;
-        if self.bytes + cost > BYTES_MAX {
+    pub(super) fn push(&mut self, frame: KeptFrame) -> bool {
+        if !self.has_room(frame.bytes.len()) {
             return false;
         }
-        self.bytes += cost;
+        self.bytes += frame.bytes.len() + FRAME_COST;
         self.frames.push_back(frame);
         true
     }
 
     /// The oldest frames, no more than `bytes_max` with what they cost.
-    pub(super) fn take(&mut self, bytes_max: usize) -> Vec<RedirectedFrame> {
+    pub(super) fn take(&mut self, bytes_max: usize) -> Vec<KeptFrame> {
         let (mut frames, mut taken) = (Vec::new(), 0);
         while let Some(frame) = self.frames.front() {
             let cost = frame.bytes.len() + FRAME_COST;
@@ -93,21 +68,19 @@ impl FrameRing {
     }
 }
 
-fn maps(hook: &Hook) -> impl Iterator<Item = &Map> {
-    hook.maps().iter().map(AsRef::as_ref).filter(|map| map.def().kind == MapKind::Xskmap)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn frame(len: usize) -> RedirectedFrame {
-        RedirectedFrame { time_ns: 1, point: HookPoint::Ingress, key: 0, bytes: vec![7; len] }
+    pub(in super::super) fn frame(len: usize) -> KeptFrame {
+        let point = HookPoint::Ingress;
+        KeptFrame { time_ns: 1, point, key: 0, len: len as u32, bytes: vec![7; len] }
     }
 
     #[test]
     fn the_ring_has_a_size_and_keeps_the_order() {
-        let mut ring = FrameRing::default();
+        const BYTES_MAX: usize = 1 << 20;
+        let mut ring = FrameRing::new(BYTES_MAX);
         assert!(ring.push(frame(1)) && ring.push(frame(2)));
         let mut pushed = 2;
         while ring.push(frame(1000)) {
@@ -122,16 +95,5 @@ mod tests {
         assert!((1..=2).contains(&more), "{more}");
         while !ring.take(1 << 17).is_empty() {}
         assert_eq!((ring.bytes, ring.frames.len()), (0, 0));
-    }
-
-    #[test]
-    fn a_reader_that_stays_away_is_gone() {
-        let mut ring = FrameRing::default();
-        let none = || std::iter::empty();
-        assert!(!ring.has_reader(5, none()));
-        ring.open(5, none());
-        assert!(ring.push(frame(9)) && ring.has_reader(4 + READER_NS, none()));
-        assert!(!ring.has_reader(5 + READER_NS, none()));
-        assert_eq!(ring.take(100), [], "and what was for it");
     }
 }

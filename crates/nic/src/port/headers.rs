@@ -110,6 +110,20 @@ impl Headers {
             None => out[ip + 4..ip + 6].copy_from_slice(&udp_len.to_be_bytes()),
         }
     }
+
+    /// As [`emit`](Headers::emit), with an IPv4 identification other than 0. IPv6 has none.
+    ///
+    /// # Panics
+    /// If `room` is shorter than the headers.
+    pub fn emit_with_id(&self, room: &mut [u8], payload_len: usize, id: u16) {
+        self.emit(room, payload_len);
+        let ip = room.len() - self.len + Ethernet::LEN;
+        if self.checksum.is_some()
+            && let Some(bytes) = room[ip..].first_chunk_mut()
+        {
+            Ipv4 { id, ..Ipv4::parse(bytes) }.with_checksum().emit(bytes);
+        }
+    }
 }
 
 /// The UDP payload of a frame to `udp_port`, as a train of one packet; `None` if it is no such frame, or cut off.
@@ -172,6 +186,10 @@ mod tests {
             let udp = Udp::parse(datagram.first_chunk().unwrap());
             assert_eq!((udp.src_port, udp.dst_port, udp.checksum), (0xc123, 4791, 0));
             assert_eq!(usize::from(udp.length), Udp::LEN + payload_len);
+            let end = frame.len() - payload_len;
+            headers.emit_with_id(&mut frame[..end], payload_len, 61);
+            let ip = Ipv4::parse(frame[5 + Ethernet::LEN..].first_chunk().unwrap());
+            assert!(ip.checksum_ok() && ip.id == 61, "{payload_len}: {ip}");
         }
     }
 

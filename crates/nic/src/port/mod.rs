@@ -152,6 +152,13 @@ pub trait Port: Send {
     /// call [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
     fn tx_slot(&mut self) -> &mut [u8];
 
+    /// The IPv4 identification of a packet of `len` bytes if it is committed to `flow` next. Should the kernel refuse to cut a
+    /// burst apart, it leaves with another one.
+    fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
+        let _alone = (flow, len);
+        0
+    }
+
     /// Queues the `len` bytes at the start of [`tx_slot`](Port::tx_slot) for `flow` and appends the ICRC.
     /// Sends by itself when out of space, else at [`flush`](Port::flush).
     fn tx_commit(&mut self, flow: FlowId, len: usize);

@@ -70,6 +70,10 @@ impl Port for UdpPort {
         self.tx.tx_slot()
     }
 
+    fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
+        self.tx.identification(flow, len)
+    }
+
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
         self.tx.tx_commit(flow, len);
     }

@@ -177,6 +177,14 @@ impl Port for XskPort {
         self.next_slot()
     }
 
+    fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
+        let inner = self.flows.get(flow.0 as usize).filter(|flow| !flow.is_direct);
+        match inner.map(|flow| self.inner.datagram_flow(&flow.key)) {
+            Some(Ok(flow)) => self.inner.identification(flow, len),
+            _ => 0,
+        }
+    }
+
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
         self.commit(flow, len);
     }

@@ -8,6 +8,7 @@ use wire::capture::Seen;
 
 use super::{Analysis, Verdict, summary};
 use crate::capture::clock;
+use crate::capture::filter::FilterArgs;
 use crate::capture::input::InputArgs;
 use crate::capture::pager::Output;
 use crate::capture::source::Source;
@@ -36,6 +37,8 @@ Examples:
           Connections, findings, verdict
   roxie capture analyse -i eth0 -s 128 --seconds 10
           Of ten seconds of live traffic
+  roxie capture analyse -p 4711
+          Of a process that runs on roxie, until it ends; no root
   roxie capture analyse trace.pcapng --messages
           A line for each message as well
   roxie capture analyse trace.pcapng --json | jq -r .verdict
@@ -43,8 +46,8 @@ Examples:
 pub(crate) struct AnalyseArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Look at the first N bytes of each packet of an interface only
-    #[arg(short = 's', long, value_name = "N", requires = "interface")]
+    /// Look at the first N bytes of each packet of an interface or a process only
+    #[arg(short = 's', long, value_name = "N", requires = "live")]
     snap: Option<u32>,
     /// A line for each message: verb, size, packets, latency
     #[arg(long, conflicts_with = "json")]
@@ -59,7 +62,7 @@ pub(crate) struct AnalyseArgs {
 
 pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     let terminal = Terminal::stdout();
-    let mut source = args.input.open(args.snap, &[])?;
+    let mut source = args.input.open(args.snap, &FilterArgs::default())?;
     let mut lines = String::new();
     let verdict = if args.messages {
         // Lines can be many: they go out as they come.

@@ -1,58 +1,84 @@
-//! Live traffic of a network interface as a capture file that is still being written: everything that reads files reads it.
+//! Live traffic as a capture file that is still being written: everything that reads files reads it.
 //!
-//! Two classifiers (`bpf::Tap`), one for each direction, copy packets into one ring buffer; reading takes them out and
-//! makes pcapng of them. The classifiers go when this value does, however the process ends.
+//! A [`Listener`] takes packets, of a network interface or of a process; reading makes pcapng of them.
 
+mod netdev;
+mod process;
 mod split;
 
-use std::convert::Infallible;
 use std::io::{self, Read};
 use std::mem;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use bpf::{TAP, TAP_STATE, Tap, TapHeader};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use roxie::sys::bpf::{Direction, Map, Program, RingReader, TcxLink};
-use roxie::sys::{Link, PollFd, now_ns, poll};
-use wire::ROCE_PORT;
+use roxie::sys::{PollFd, now_ns, poll};
+use wire::Qpn;
 use wire::capture::LinkType;
 
-use super::clock;
 use super::write::{NewPacket, Writer};
-use crate::failure::{During, Failure, Outcome};
-use crate::netdev;
-
-/// A fifth of a second of everything that two CPUs can send, headers only.
-const RING_LEN: u32 = 64 << 20;
-/// So much waits before the reader is woken; sooner than after [`WAIT_NS`] it looks by itself.
-const WAKEUP_LEN: u32 = 256 << 10;
-const WAIT_NS: u64 = 50_000_000;
-/// Records taken at a time, so that what was written is passed on.
-const BATCH: usize = 256;
+use crate::failure::{During, Outcome};
+use netdev::Netdev;
+use process::Process;
 
 /// What to listen to.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// A network interface.
+    Netdev(String),
+    /// A process with a device of roxie.
+    Process(u32),
+}
+
+/// What to copy, and how long.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
-    pub(super) netdev: String,
     /// Bytes of each packet; all if not given.
     pub(super) snap: Option<u32>,
     /// Only packets from or to one of these.
     pub(super) hosts: Vec<IpAddr>,
+    /// Of a process only: packets from or to one of these, and management datagrams.
+    pub(super) qps: Vec<Qpn>,
     /// How long to listen; for ever if not given.
     pub(super) duration: Option<Duration>,
 }
 
-/// The classifiers, and the file they fill.
+/// Who is told of a packet.
+type Each<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
+
+/// Something that can be listened to.
+trait Listener {
+    /// Names of the interfaces that packets are of.
+    fn interfaces(&self) -> Vec<String>;
+
+    /// Hands over what has come in, some of it; 0 if there was nothing.
+    fn take(&mut self, each: Each<'_>) -> io::Result<usize>;
+
+    /// What is readable when there may be something (-1: nothing tells), and how long to wait at most before looking.
+    fn wait(&self) -> (RawFd, u64);
+
+    /// Packets lost so far, by interface.
+    fn lost(&self) -> io::Result<Vec<u64>>;
+
+    /// Whether anything may still come.
+    fn is_there(&self) -> io::Result<bool>;
+
+    /// What to say when nothing will.
+    fn farewell(&self) -> String;
+
+    /// Whether that is how it should end.
+    fn may_end(&self) -> bool;
+}
+
+/// How long what came before the end is taken, should ever more come.
+const LAST_NS: u64 = 100_000_000;
+
+/// A listener, and the file it fills.
 pub(super) struct Live {
-    taps: [TcxLink; 2],
-    ring: RingReader,
-    state: Map,
+    listener: Box<dyn Listener>,
     signals: SignalFd,
-    netdev: String,
-    snap: usize,
     writer: Writer<Vec<u8>>,
     packets: u64,
     /// What [`read`](Read::read) has yet to hand over, and from where on.
@@ -62,49 +88,35 @@ pub(super) struct Live {
     end_ns: Option<u64>,
     ended: bool,
     gone: bool,
-    frame: Vec<u8>,
+}
+
+impl Place {
+    /// What a message calls it.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Place::Netdev(name) => name.clone(),
+            Place::Process(pid) => format!("process {pid}"),
+        }
+    }
 }
 
 impl Live {
     /// Starts to listen.
-    pub(super) fn new(wanted: &Wanted) -> Outcome<Self> {
-        let link = interface(&wanted.netdev)?;
-        let snap_len = wanted.snap.unwrap_or(Tap::WHOLE);
-        let tap = Tap {
-            snap_len,
-            hosts: hosts(&wanted.hosts)?,
-            port: ROCE_PORT,
-            ring_len: RING_LEN,
-            wakeup_len: WAKEUP_LEN,
-        };
+    pub(super) fn new(place: &Place, wanted: &Wanted) -> Outcome<Self> {
         // From here on a signal ends the capture, not the process: what was captured is still written.
         let mut ending = SigSet::empty();
         ending.extend([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         ending.thread_block().during("signals")?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
-
-        let definition = tap.program("roxie_tap_in", false).during("assembling the tap")?;
-        let (inward, maps) = Program::load_with_maps(&definition).during("loading the tap")?;
-        let definition = tap.program("roxie_tap_out", true).during("assembling the tap")?;
-        let outward = Program::load(&definition, &maps).during("loading the tap")?;
-        let attach = |program: &Program, direction| {
-            TcxLink::attach(program, link.index, direction).map_err(|error| not_attached(&link.name, &error))
+        let listener: Box<dyn Listener> = match place {
+            Place::Netdev(name) => Box::new(Netdev::new(name, wanted)?),
+            Place::Process(pid) => Box::new(Process::new(*pid, wanted)?),
         };
-        let taps = [attach(&inward, Direction::Ingress)?, attach(&outward, Direction::Egress)?];
-        let mut maps: Vec<Option<Map>> = maps.into_iter().map(Some).collect();
-        let mut named = |name: &str| definition.map(name).and_then(|map| maps.get_mut(map.index())?.take());
-        let (Some(ring), Some(state)) = (named(TAP), named(TAP_STATE)) else {
-            return Err(Failure::new("the tap has no maps"));
-        };
-        let writer = section(&link.name)?;
+        let writer = section(&*listener)?;
         Ok(Self {
-            taps,
-            ring: RingReader::new(&ring).during("ring buffer")?,
-            state,
+            listener,
             signals,
-            netdev: link.name,
-            snap: snap_len as usize,
             writer,
             packets: 0,
             ready: Vec::new(),
@@ -112,46 +124,30 @@ impl Live {
             end_ns: wanted.duration.map(|duration| now_ns().saturating_add(duration.as_nanos() as u64)),
             ended: false,
             gone: false,
-            frame: Vec::new(),
         })
     }
 
-    /// Takes what is in the ring; how many records that were.
-    fn take(&mut self) -> usize {
-        let Self { ring, writer, frame, snap, packets, .. } = self;
-        let offset_ns = clock::realtime_offset();
-        ring.read(BATCH, |record| {
-            let Some((header, copy)) = TapHeader::parse(record) else { return };
-            let written: Result<(), Infallible> = split::frames(&header, copy, *snap, frame, |frame| {
-                let packet = NewPacket {
-                    interface: 0,
-                    time_ns: header.time_ns + offset_ns,
-                    original_len: frame.original_len,
-                    data: frame.data,
-                    outbound: Some(header.outbound),
-                };
-                *packets += 1;
-                // Into memory: only a packet that no file can hold fails, and those end at 64 KiB.
-                let _never = writer.packet(&packet, []);
-                Ok(())
-            });
-            let Ok(()) = written;
+    /// Takes what is there; how much that was.
+    fn take(&mut self) -> io::Result<usize> {
+        let Self { listener, writer, packets, .. } = self;
+        listener.take(&mut |packet| {
+            *packets += 1;
+            // Into memory: only a packet that no file can hold fails, and those end at 64 KiB.
+            let _never = writer.packet(packet, []);
         })
     }
 
     /// Waits until there is something, or nothing will come any more.
     fn wait(&mut self) -> io::Result<()> {
         let now = now_ns();
-        let left = self.end_ns.map_or(WAIT_NS, |end| end.saturating_sub(now).min(WAIT_NS));
-        let mut fds = [
-            PollFd::readable(self.ring.as_fd().as_raw_fd()),
-            PollFd::readable(self.signals.as_fd().as_raw_fd()),
-        ];
+        let (fd, wait_ns) = self.listener.wait();
+        let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now).min(wait_ns));
+        let mut fds = [PollFd::readable(fd), PollFd::readable(self.signals.as_fd().as_raw_fd())];
         poll(&mut fds, Some(left))?;
         let signalled = self.signals.read_signal()?.is_some();
-        if !self.gone && !self.taps[0].is_attached()? {
+        if !self.gone && !self.listener.is_there()? {
             self.gone = true;
-            eprintln!("roxie: {} is gone", self.netdev);
+            eprintln!("roxie: {}", self.listener.farewell());
         }
         self.ended |= signalled || self.gone || self.end_ns.is_some_and(|end| now_ns() >= end);
         Ok(())
@@ -162,22 +158,19 @@ impl Live {
         self.packets
     }
 
-    /// Whether the interface was deleted meanwhile.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone
+    /// Whether what is listened to has gone although it should not.
+    pub(super) fn has_failed(&self) -> bool {
+        self.gone && !self.listener.may_end()
     }
 
-    /// Packets that found the ring full.
+    /// Packets that were lost before they could be taken.
     pub(super) fn lost(&self) -> io::Result<u64> {
-        let mut counters = vec![0; self.state.value_size()];
-        self.state.lookup(&0u32.to_ne_bytes(), &mut counters)?;
-        let lost = counters.chunks_exact(16).filter_map(|cpu| cpu[8..].first_chunk());
-        Ok(lost.map(|lost| u64::from_ne_bytes(*lost)).sum())
+        Ok(self.listener.lost()?.iter().sum())
     }
 
     /// What comes next begins a file of its own.
     pub(super) fn next_section(&mut self) -> Outcome {
-        self.writer = section(&self.netdev)?;
+        self.writer = section(&*self.listener)?;
         Ok(())
     }
 
@@ -185,7 +178,7 @@ impl Live {
     pub(super) fn next_bytes(&mut self) -> io::Result<&[u8]> {
         self.ready.clear();
         while self.writer.output().is_empty() {
-            if self.take() > 0 {
+            if self.take()? > 0 {
                 break;
             }
             if self.ended {
@@ -194,10 +187,12 @@ impl Live {
             self.wait()?;
             if self.ended {
                 // What came in the meantime, then the last words.
-                while self.take() > 0 {}
-                let lost = self.lost()?;
-                if lost > 0 {
-                    self.writer.drops(0, lost).map_err(io::Error::other)?;
+                let until_ns = now_ns() + LAST_NS;
+                while self.take()? > 0 && (self.gone || now_ns() < until_ns) {}
+                for (interface, lost) in self.listener.lost()?.into_iter().enumerate() {
+                    if lost > 0 {
+                        self.writer.drops(interface, lost).map_err(io::Error::other)?;
+                    }
                 }
             }
         }
@@ -220,35 +215,10 @@ impl Read for Live {
 }
 
 /// The beginning of a file.
-fn section(netdev: &str) -> Outcome<Writer<Vec<u8>>> {
+fn section(listener: &dyn Listener) -> Outcome<Writer<Vec<u8>>> {
     let mut writer = Writer::new(Vec::new()).during("pcapng")?;
-    writer.interface(Some(netdev), LinkType::ETHERNET).during("pcapng")?;
+    for name in listener.interfaces() {
+        writer.interface(Some(&name), LinkType::ETHERNET).during("pcapng")?;
+    }
     Ok(writer)
-}
-
-fn interface(name: &str) -> Outcome<Link> {
-    let link = netdev::link(name)?;
-    if link.is_ethernet || link.is_loopback {
-        return Ok(link);
-    }
-    Err(Failure::new(format!("{name}: is not an Ethernet interface")))
-}
-
-fn hosts(hosts: &[IpAddr]) -> Outcome<Vec<IpAddr>> {
-    if hosts.len() > Tap::HOSTS_MAX {
-        return Err(
-            Failure::new(format!("at most {} addresses of an interface's traffic", Tap::HOSTS_MAX)).code(2)
-        );
-    }
-    Ok(hosts.to_vec())
-}
-
-fn not_attached(netdev: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("listening on {netdev}: {error}"));
-    match error.raw_os_error() {
-        Some(nix::libc::EINVAL) => failure.hint(
-            "needs Linux 6.6 (TCX); before that: tcpdump -i IF -w - udp port 4791 | roxie capture read -",
-        ),
-        _ => failure,
-    }
 }

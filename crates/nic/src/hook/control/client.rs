@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
-use crate::hook::{HookPlan, HookPoint, HookStatus, RedirectedFrame};
+use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
 use crate::sys::{self, PollFd};
 
 /// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
@@ -98,10 +98,46 @@ impl Remote {
     ///
     /// # Errors
     /// That it says nothing.
-    pub fn frames(&self) -> Result<Vec<RedirectedFrame>, ControlError> {
+    pub fn frames(&self) -> Result<Vec<KeptFrame>, ControlError> {
         match self.ask(&Request::Frames)? {
             Reply::Frames(frames) => Ok(frames),
             _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Begins to copy the packets that the process sends and receives, for [`tapped`](Remote::tapped). Ends with this value,
+    /// and with another call of this.
+    ///
+    /// # Errors
+    /// What it says, or that it says nothing.
+    pub fn tap(&self, filter: &TapFilter) -> Result<(), ControlError> {
+        self.order(&Request::Tap(filter.clone()))
+    }
+
+    /// What was copied since the last call, the oldest first; no more than fits into a reply. `None` if the process has ended
+    /// and everything it has left was read.
+    ///
+    /// # Errors
+    /// That it says nothing.
+    pub fn tapped(&self) -> Result<Option<Tapped>, ControlError> {
+        match self.ask(&Request::Tapped) {
+            Ok(Reply::Tapped(tapped)) => Ok(Some(tapped)),
+            Ok(_) => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+            Err(ControlError::Io(error)) if has_ended(&error) => Ok(self.last_words()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a process that has ended has said unasked.
+    fn last_words(&self) -> Option<Tapped> {
+        let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut buffer = vec![0; RECORD_MAX];
+        let mut receive = || sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false);
+        // That it has not read everything is said first.
+        let received = receive().or_else(|_reset| receive()).ok().filter(|received| received.len > 0)?;
+        match Reply::parse(&buffer[..received.len]) {
+            Some(Reply::Tapped(tapped)) => Some(tapped),
+            _ => None,
         }
     }
 
@@ -134,6 +170,10 @@ impl Remote {
             None => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
         }
     }
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Why nothing came of a request.

@@ -1,4 +1,4 @@
-//! Hooks of a running process, from outside: what is said over the Unix socket that every engine listens on.
+//! Hooks and taps of a running process, from outside: what is said over the Unix socket that every engine listens on.
 //!
 //! The socket's abstract name is `<domain>/hook/<pid>/<slot>`. Whoever connects must have the process's own user id, or be root.
 //! One record is one request, and one the reply. Programs come as instructions and map definitions: the process that
@@ -9,10 +9,10 @@ mod record;
 mod server;
 
 pub use client::{ControlError, Remote};
-pub(crate) use server::Control;
+pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
-use super::{HookPoint, HookStatus, RedirectedFrame};
+use super::{HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
 use crate::bag::DomainConfig;
 
 /// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).
@@ -24,10 +24,20 @@ pub(crate) const FRAMES_BYTES_MAX: usize = 128 * 1024;
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Request {
-    Attach { point: HookPoint, plan: HookPlan, replace: bool },
-    Detach { point: HookPoint },
+    Attach {
+        point: HookPoint,
+        plan: HookPlan,
+        replace: bool,
+    },
+    Detach {
+        point: HookPoint,
+    },
     Frames,
     Status,
+    /// A tap that ends with the connection.
+    Tap(TapFilter),
+    /// What it has copied.
+    Tapped,
 }
 
 /// What is answered.
@@ -40,7 +50,9 @@ pub(crate) enum Reply {
         remedy: Option<String>,
     },
     Status(Vec<HookStatus>),
-    Frames(Vec<RedirectedFrame>),
+    Frames(Vec<KeptFrame>),
+    /// Also unasked, when the process ends.
+    Tapped(Tapped),
 }
 
 impl DomainConfig {

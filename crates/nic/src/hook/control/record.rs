@@ -2,13 +2,14 @@
 //! their length in front. What is longer than its fields is none.
 
 use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
+use wire::Qpn;
 
 use super::super::plan::{HookPlan, PlannedStage};
-use super::super::{HookCounters, HookPoint, HookStatus, RedirectedFrame};
+use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
 use super::{Reply, Request};
 
 /// Changes with every layout.
-const VERSION: u32 = 0x524f_5801;
+const VERSION: u32 = 0x524f_5802;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -35,6 +36,13 @@ impl Request {
             }
             Request::Status => out.u8(3),
             Request::Frames => out.u8(4),
+            Request::Tap(filter) => {
+                out.u8(5);
+                out.u32(filter.snap_len);
+                out.list(&filter.hosts, |out, host| out.text(&host.to_string()));
+                out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
+            }
+            Request::Tapped => out.u8(6),
         }
         out.0
     }
@@ -54,6 +62,12 @@ impl Request {
             2 => Request::Detach { point: fields.point()? },
             3 => Request::Status,
             4 => Request::Frames,
+            5 => Request::Tap(TapFilter {
+                snap_len: fields.u32()?,
+                hosts: fields.list(|fields| fields.text()?.parse().ok())?,
+                qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
+            }),
+            6 => Request::Tapped,
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -85,12 +99,12 @@ impl Reply {
             }
             Reply::Frames(frames) => {
                 out.u8(4);
-                out.list(frames, |out, frame| {
-                    out.u64(frame.time_ns);
-                    out.point(frame.point);
-                    out.u32(frame.key);
-                    out.bytes(&frame.bytes);
-                });
+                out.list(frames, Writer::frame);
+            }
+            Reply::Tapped(tapped) => {
+                out.u8(5);
+                out.u64(tapped.lost);
+                out.list(&tapped.frames, Writer::frame);
             }
         }
         out.0
@@ -113,14 +127,8 @@ impl Reply {
                     notes: fields.list(Reader::text)?,
                 })
             })?),
-            4 => Reply::Frames(fields.list(|fields| {
-                Some(RedirectedFrame {
-                    time_ns: fields.u64()?,
-                    point: fields.point()?,
-                    key: fields.u32()?,
-                    bytes: fields.bytes()?.to_vec(),
-                })
-            })?),
+            4 => Reply::Frames(fields.list(Reader::frame)?),
+            5 => Reply::Tapped(Tapped { lost: fields.u64()?, frames: fields.list(Reader::frame)? }),
             _ => return None,
         };
         fields.0.is_empty().then_some(reply)
@@ -162,6 +170,14 @@ impl Writer {
 
     fn point(&mut self, point: HookPoint) {
         self.u8(u8::from(point == HookPoint::Egress));
+    }
+
+    fn frame(&mut self, frame: &KeptFrame) {
+        self.u64(frame.time_ns);
+        self.point(frame.point);
+        self.u32(frame.key);
+        self.u32(frame.len);
+        self.bytes(&frame.bytes);
     }
 
     fn program(&mut self, program: &Program) {
@@ -228,6 +244,16 @@ impl<'a> Reader<'a> {
 
     fn point(&mut self) -> Option<HookPoint> {
         HookPoint::ALL.get(usize::from(self.u8()?)).copied()
+    }
+
+    fn frame(&mut self) -> Option<KeptFrame> {
+        Some(KeptFrame {
+            time_ns: self.u64()?,
+            point: self.point()?,
+            key: self.u32()?,
+            len: self.u32()?,
+            bytes: self.bytes()?.to_vec(),
+        })
     }
 
     fn program(&mut self) -> Option<Program> {

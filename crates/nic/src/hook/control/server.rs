@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
@@ -21,6 +21,15 @@ pub(crate) struct Control {
     epoll: Epoll,
     listener: OwnedFd,
     connections: Mutex<Connections>,
+}
+
+/// Who is asked.
+pub(crate) trait Answers {
+    /// Answers a connection.
+    fn answer(&self, client: u64, request: Request) -> Reply;
+
+    /// The connection is gone, however it ended.
+    fn forget(&self, client: u64);
 }
 
 #[derive(Debug, Default)]
@@ -48,8 +57,8 @@ impl Control {
         self.epoll.as_raw_fd()
     }
 
-    /// Lets `answer` answer what was asked, without waiting.
-    pub(crate) fn serve(&self, answer: &mut dyn FnMut(Request) -> Reply) {
+    /// Lets `owner` answer what was asked, without waiting.
+    pub(crate) fn serve(&self, owner: &dyn Answers) {
         // Whoever has it serves.
         let Ok(mut connections) = self.connections.try_lock() else { return };
         let mut tokens = [0; 16];
@@ -57,14 +66,24 @@ impl Control {
             let ready = self.epoll.ready(&mut tokens);
             for &token in &tokens[..ready] {
                 match token {
-                    LISTENER => connections.accept(&self.epoll, &self.listener),
-                    token => connections.serve(token, answer),
+                    LISTENER => connections.accept(&self.epoll, &self.listener, owner),
+                    token => connections.serve(token, owner),
                 }
             }
             if ready == 0 {
                 break;
             }
         }
+    }
+
+    /// Sends a connection what it has not asked for; false if it has no room now. One that has gone has room for everything.
+    pub(crate) fn send(&self, client: u64, reply: &Reply) -> bool {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, connection)) = connections.open.iter().find(|(token, _)| *token == client) else {
+            return true;
+        };
+        let sent = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &[]);
+        !sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// A forked child gives up its copies.
@@ -79,15 +98,17 @@ impl Control {
 }
 
 impl Connections {
-    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd) {
+    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, owner: &dyn Answers) {
         // Whoever has gone already is not missed.
         let Ok(connection) = sys::accept(listener.as_fd()) else { return };
         let is_ours = |uid| uid == 0 || uid == sys::effective_uid();
         if !sys::peer_credentials(connection.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
             return;
         }
-        if self.open.len() == CONNECTIONS_MAX {
-            self.open.pop_front();
+        if self.open.len() == CONNECTIONS_MAX
+            && let Some((token, _)) = self.open.pop_front()
+        {
+            owner.forget(token);
         }
         self.last_token += 1;
         // Out of memory: the connection is closed, and its owner sees that.
@@ -96,7 +117,7 @@ impl Connections {
         }
     }
 
-    fn serve(&mut self, token: u64, answer: &mut dyn FnMut(Request) -> Reply) {
+    fn serve(&mut self, token: u64, owner: &dyn Answers) {
         let Some(at) = self.open.iter().position(|(known, _)| *known == token) else { return };
         let connection = &self.open[at].1;
         let mut buffer = vec![0; RECORD_MAX];
@@ -104,11 +125,14 @@ impl Connections {
         let received = match sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false) {
             Ok(received) if received.len > 0 => received,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
-            _ => return drop(self.open.remove(at)),
+            _ => {
+                drop(self.open.remove(at));
+                return owner.forget(token);
+            }
         };
         let request = Request::parse(&buffer[..received.len]).filter(|_| !received.truncated);
         let reply = match request {
-            Some(request) => answer(request),
+            Some(request) => owner.answer(token, request),
             None => Reply::Refused {
                 why: "the process does not understand the request".to_owned(),
                 remedy: Some("it may run another version of roxie: restart it".to_owned()),

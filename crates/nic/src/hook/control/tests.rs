@@ -1,13 +1,15 @@
 //! Requests and replies survive the socket; strangers and nonsense get nowhere.
 
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bpf::{MapDef, Program, ProgramKind, Recipe};
+use wire::Qpn;
 
 use super::*;
 use crate::hook::plan::PlannedStage;
-use crate::hook::{HookCounters, HookPlan, RedirectedFrame};
+use crate::hook::{HookCounters, HookPlan};
 use crate::sys;
 
 fn program() -> Program {
@@ -26,12 +28,19 @@ fn requests() -> Vec<Request> {
         Request::Detach { point: HookPoint::Ingress },
         Request::Status,
         Request::Frames,
+        Request::Tap(TapFilter {
+            snap_len: 128,
+            hosts: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            qps: vec![Qpn::new(0x03_0011)],
+        }),
+        Request::Tapped,
     ]
 }
 
 fn replies() -> Vec<Reply> {
     let counters = HookCounters { packets: 7, bytes: u64::MAX, doubled: 3, ..HookCounters::default() };
     let rows = vec![("faults".to_owned(), 1)];
+    let frame = KeptFrame { time_ns: 5, point: HookPoint::Egress, key: 3, len: 70, bytes: vec![1, 2, 3] };
     let (name, notes) = ("a+b".to_owned(), vec!["slot 3: invalid access".to_owned()]);
     vec![
         Reply::Done,
@@ -39,12 +48,8 @@ fn replies() -> Vec<Reply> {
         Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
         Reply::Status(vec![HookStatus { point: HookPoint::Egress, name, counters, rows, notes }]),
         Reply::Status(Vec::new()),
-        Reply::Frames(vec![RedirectedFrame {
-            time_ns: 5,
-            point: HookPoint::Egress,
-            key: 3,
-            bytes: vec![1, 2, 3],
-        }]),
+        Reply::Frames(vec![frame.clone()]),
+        Reply::Tapped(Tapped { frames: vec![frame], lost: 9 }),
     ]
 }
 
@@ -81,6 +86,77 @@ fn domain() -> DomainConfig {
     DomainConfig { name: format!("roxie-hook-{:x}", sys::random_u64()), ..DomainConfig::default() }
 }
 
+/// An engine's part, and which connections it was told are gone.
+#[derive(Default)]
+struct Owner {
+    gone: Mutex<Vec<u64>>,
+}
+
+impl Answers for Owner {
+    fn answer(&self, client: u64, request: Request) -> Reply {
+        match request {
+            Request::Attach { point: HookPoint::Egress, plan, replace: true } => {
+                assert_eq!(plan.stages, [PlannedStage::Program(program())]);
+                Reply::Done
+            }
+            Request::Status => replies().swap_remove(3),
+            Request::Tap(_) => Reply::Done,
+            Request::Tapped => Reply::Tapped(Tapped { lost: client, ..Tapped::default() }),
+            _ => Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
+        }
+    }
+
+    fn forget(&self, client: u64) {
+        self.gone.lock().unwrap().push(client);
+    }
+}
+
+/// Whoever has been asked for copies gives the last ones unasked; the reader gets them when the process is gone.
+#[test]
+fn the_last_words_of_a_process_are_heard() {
+    let (domain, owner) = (domain(), Owner::default());
+    let control = Control::open(&domain, 3).unwrap();
+    let remote = Remote::connect(&domain, std::process::id(), 3).unwrap();
+    let client = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            remote.tap(&TapFilter::default()).unwrap();
+            remote.tapped().unwrap().unwrap().lost
+        });
+        while !first.is_finished() {
+            control.serve(&owner);
+            std::thread::yield_now();
+        }
+        first.join().unwrap()
+    });
+    let Reply::Tapped(last) = replies().pop().unwrap() else { panic!("copies") };
+    assert!(control.send(client, &Reply::Tapped(last.clone())));
+    assert!(control.send(client + 1, &Reply::Done), "who is gone holds up nobody");
+    drop(control);
+    assert_eq!(remote.tapped().unwrap(), Some(last));
+    assert_eq!(remote.tapped().unwrap(), None);
+}
+
+/// However a connection ends, what belongs to it is given up.
+#[test]
+fn the_owner_is_told_of_connections_that_are_gone() {
+    let (domain, owner) = (domain(), Owner::default());
+    let control = Control::open(&domain, 3).unwrap();
+    let connect = || Remote::connect(&domain, std::process::id(), 3).unwrap();
+    // A turn takes in a few.
+    let gone = || {
+        (0..10).for_each(|_| control.serve(&owner));
+        owner.gone.lock().unwrap().clone()
+    };
+    drop(connect());
+    assert_eq!(gone(), [1]);
+    let crowd: Vec<Remote> = (0..8).map(|_| connect()).collect();
+    assert_eq!(gone(), [1]);
+    // The ninth takes the place of the oldest.
+    let one_more = connect();
+    assert_eq!(gone(), [1, 2]);
+    drop((crowd, one_more));
+}
+
 #[test]
 fn a_request_is_answered() {
     let (domain, pid) = (domain(), std::process::id());
@@ -90,18 +166,11 @@ fn a_request_is_answered() {
     assert_eq!(Remote::find(&domain, Some(pid + 1)), []);
     let remote = Remote::connect(&domain, pid, 3).unwrap();
     assert_eq!((remote.pid(), remote.slot()), (pid, 3));
-    let done = AtomicBool::new(false);
+    let (done, owner) = (AtomicBool::new(false), Owner::default());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                control.serve(&mut |request| match request {
-                    Request::Attach { point: HookPoint::Egress, plan, replace: true } => {
-                        assert_eq!(plan.stages, [PlannedStage::Program(program())]);
-                        Reply::Done
-                    }
-                    Request::Status => replies().swap_remove(3),
-                    _ => Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
-                });
+                control.serve(&owner);
                 std::thread::yield_now();
             }
         });

@@ -178,6 +178,13 @@ impl Transmitter {
         &mut self.staging[self.end..self.end + MAX_PACKET]
     }
 
+    /// See [`Port::identification`](super::super::Port::identification).
+    pub(super) fn identification(&self, flow: FlowId, len: usize) -> u16 {
+        let Some(state) = self.flows.get(flow.0 as usize) else { return 0 };
+        let open = self.bursts.get(state.open as usize);
+        open.filter(|burst| burst.takes(state, (len + ICRC_LEN) as u32)).map_or(0, |burst| burst.count)
+    }
+
     pub(super) fn tx_commit(&mut self, flow: FlowId, len: usize) {
         let Some(state) = self.flows.get_mut(flow.0 as usize) else {
             debug_assert!(false, "no such flow");
@@ -191,17 +198,7 @@ impl Transmitter {
         let (start, len) = (self.end as u32, with_icrc as u32);
         let packet = &mut self.staging[self.end..self.end + with_icrc];
         self.end += with_icrc;
-        let joins = match self.bursts.get_mut(state.open as usize) {
-            Some(burst)
-                if len <= burst.segment
-                    && burst.total + len <= state.burst_bytes_max
-                    && burst.count < state.segments_max =>
-            {
-                Some(burst)
-            }
-            _ => None,
-        };
-        match joins {
+        match self.bursts.get_mut(state.open as usize).filter(|burst| burst.takes(state, len)) {
             Some(burst) => {
                 put_icrc(&state.icrc, burst.count, packet);
                 burst.count += 1;
@@ -546,6 +543,14 @@ impl Transmitter {
             libc::EPERM | libc::EACCES => &mut counters.tx_forbidden,
             _ => &mut counters.tx_errors,
         } += packets;
+    }
+}
+
+impl Burst {
+    /// Whether a packet of `len` bytes, ICRC included, may join it.
+    #[inline]
+    fn takes(&self, flow: &Flow, len: u32) -> bool {
+        len <= self.segment && self.total + len <= flow.burst_bytes_max && self.count < flow.segments_max
     }
 }
 

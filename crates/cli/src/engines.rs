@@ -1,0 +1,74 @@
+//! Processes with a device of roxie, as the caller's network namespace has them: found, asked, and why they do not answer.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use roxie::bag::DomainConfig;
+use roxie::hook::control::{ControlError, Remote};
+use roxie::sys::effective_uid;
+
+use crate::failure::{During, Failure, Outcome};
+
+/// The engines of a process, or of all that we may ask.
+///
+/// # Errors
+/// If a process was named: that there is none, that it has no device, or that it is another user's.
+pub fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
+    let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
+    let found = Remote::find(&domain, pid);
+    match pid {
+        Some(pid) if found.is_empty() => Err(absent(pid)),
+        Some(pid) => found
+            .into_iter()
+            .map(|(_, slot)| Remote::connect(&domain, pid, slot).map_err(|error| unreached(pid, error)))
+            .collect(),
+        // Other users' are not for us to see, and some may be gone by now.
+        None => {
+            let connect = |(pid, slot)| Remote::connect(&domain, pid, slot).ok();
+            Ok(found.into_iter().filter_map(connect).collect())
+        }
+    }
+}
+
+/// Why a process has given no answer.
+#[must_use]
+pub fn unanswered(pid: u32, error: &ControlError) -> Failure {
+    let failure = Failure::new(format!("process {pid}: {error}"));
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
+}
+
+fn unreached(pid: u32, error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(nix::libc::EPERM) => of_another(pid),
+        Some(nix::libc::ECONNREFUSED) => Failure::new(format!("process {pid} has just ended")),
+        _ => unanswered(pid, &error.into()),
+    }
+}
+
+fn of_another(pid: u32) -> Failure {
+    Failure::new(format!("process {pid} is another user's")).hint("only that user and root may look into it")
+}
+
+/// Nobody of this id listens here.
+fn absent(pid: u32) -> Failure {
+    let process = Path::new("/proc").join(pid.to_string());
+    let Ok(owner) = process.metadata().map(|meta| meta.uid()) else {
+        return Failure::new(format!("there is no process {pid}"));
+    };
+    let own = effective_uid();
+    if own != 0 && own != owner {
+        return of_another(pid);
+    }
+    let namespace = |process: &Path| process.join("ns/net").read_link().ok();
+    let there = namespace(&process);
+    if there.is_some() && there != namespace(Path::new("/proc/self")) {
+        return Failure::new(format!("process {pid} is in another network namespace"))
+            .hint(format!("as root: nsenter -t {pid} -n roxie ..."));
+    }
+    Failure::new(format!("process {pid} has no device of roxie"))
+        .hint("'roxie hook list' shows those that have; a program gets one by roxie run -- PROGRAM")
+}
