@@ -1,5 +1,7 @@
 //! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a file may be.
 
+#[path = "tidy/conformance.rs"]
+mod conformance;
 #[path = "tidy/operations.rs"]
 mod operations;
 #[path = "tidy/support.rs"]
@@ -123,6 +125,12 @@ fn every_file_says_what_it_is_for() {
         let says = text.lines().take(3).any(|l| l.starts_with("//!"));
         assert!(says, "{name} does not begin with a //! line");
     });
+}
+
+#[test]
+fn the_tests_that_conformance_names_exist() {
+    let complaints = conformance::complaints(&root());
+    assert!(complaints.is_empty(), "docs/conformance.md:\n{}", complaints.join("\n"));
 }
 
 /// `ROXIE_BLESS=1` in the environment writes the tables instead.

@@ -5,6 +5,8 @@
 
 mod background;
 pub mod bag;
+#[cfg(test)]
+mod both_ends;
 pub mod cm;
 mod cq;
 mod engine;

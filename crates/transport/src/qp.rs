@@ -489,7 +489,8 @@ impl Qp {
             }
             NakKind::Nak(code) => self.responder.reply.nak_finally(position, code),
         }
-        if !row.fatal {
+        // What comes in the error state is a fault of an answer that was still to be given: it is told to the peer only.
+        if !row.fatal || self.ep.attr.state == QpState::Err {
             return;
         }
         if row.nak == NakKind::Silence {

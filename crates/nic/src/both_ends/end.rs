@@ -1,0 +1,357 @@
+//! One end: everything a device has behind its port, with one queue pair.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use transport::{
+    Access, AddressVector, AsyncEventKind, Dest, Instant, PathMtu, PdId, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+};
+use wire::{Gid, Lkey, Psn, QKey, Qpn, Rkey};
+
+use super::cable::Cable;
+use crate::cq::CompletionQueue;
+use crate::engine::Core;
+use crate::events::EventQueue;
+use crate::gid::{GidRow, GidTable};
+use crate::hook::Hooks;
+use crate::keys::{MwType, Range};
+use crate::mr::DmaMemory;
+use crate::port::RxQueues;
+use crate::srqs::{InReach, SrqEntry, XrcScope, srqn};
+use crate::tables::{QpEntry, Tables};
+use crate::verbs::AsyncEvent;
+
+/// Payload of a full packet.
+pub(super) const MTU: usize = 1024;
+/// The first PSN in both directions.
+pub(super) const PSN: u32 = 100;
+pub(super) const Q_KEY: QKey = QKey(0x1122_3344);
+/// 0.64 ms.
+pub(super) const RNR_TIMER: u8 = 12;
+pub(super) const PD: PdId = PdId(1);
+pub(super) const OTHER_PD: PdId = PdId(2);
+/// Stands for the XRC domain.
+const XRC_DOMAIN: PdId = PdId(3);
+/// What work requests use, and behind it what peers may use.
+const LOCAL_LEN: u64 = 64 * 1024;
+const GRANTED_LEN: u64 = 64 * 1024;
+const COOKIE: u64 = 1;
+const CQ_COOKIE: u64 = 2;
+const SRQ_COOKIE: u64 = 3;
+
+pub(super) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::MW_BIND);
+
+/// A range that a peer was told of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) va: u64,
+    pub(super) key: u32,
+    pub(super) len: u64,
+}
+
+impl Granted {
+    pub(super) fn write(self, offset: u64) -> WrOp {
+        WrOp::Write { remote_addr: self.va.wrapping_add(offset), r_key: Rkey(self.key) }
+    }
+
+    pub(super) fn write_imm(self, offset: u64) -> WrOp {
+        WrOp::WriteImm { remote_addr: self.va.wrapping_add(offset), r_key: Rkey(self.key), imm: [1; 4] }
+    }
+
+    pub(super) fn read(self, offset: u64) -> WrOp {
+        WrOp::Read { remote_addr: self.va.wrapping_add(offset), r_key: Rkey(self.key) }
+    }
+
+    pub(super) fn add(self, offset: u64) -> WrOp {
+        WrOp::FetchAdd { remote_addr: self.va.wrapping_add(offset), r_key: Rkey(self.key), add: 1 }
+    }
+
+    pub(super) fn atomic_write(self, offset: u64) -> WrOp {
+        WrOp::AtomicWrite { remote_addr: self.va.wrapping_add(offset), r_key: Rkey(self.key) }
+    }
+
+    pub(super) fn flush(self, placement: u8, selectivity: u8) -> WrOp {
+        let (remote_addr, r_key) = (self.va, Rkey(self.key));
+        WrOp::Flush { remote_addr, r_key, length: 8, placement, selectivity }
+    }
+}
+
+/// What makes the ends of a row what they are.
+#[derive(Clone, Copy)]
+pub(super) struct Made {
+    pub(super) ty: QpType,
+    /// Entries of its receive CQ.
+    pub(super) recv_cqe: u32,
+    pub(super) send_cqe: u32,
+    /// Its receives come from a shared queue.
+    pub(super) shared: bool,
+}
+
+/// What an application has seen of its end, and an administrator.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Sight {
+    pub(super) sends: Vec<WcStatus>,
+    pub(super) recvs: Vec<WcStatus>,
+    pub(super) events: Vec<AsyncEventKind>,
+    pub(super) state: QpState,
+    /// Counters that are not 0, but for those of traffic.
+    pub(super) counted: Vec<String>,
+}
+
+pub(super) struct End {
+    pub(super) core: Core,
+    pub(super) qpn: Qpn,
+    pub(super) send_cq: Arc<CompletionQueue>,
+    pub(super) recv_cq: Arc<CompletionQueue>,
+    pub(super) channel: Arc<EventQueue<u64>>,
+    events: Arc<EventQueue<AsyncEvent>>,
+    memory: DmaMemory,
+    lkey: u32,
+    /// The range that grants everything.
+    pub(super) open: Granted,
+    /// Where messages go that say so themselves.
+    pub(super) dest: Option<Dest>,
+    next_wr_id: u64,
+}
+
+/// Counters of traffic, and second names of others.
+const UNREMARKABLE: [&str; 12] = [
+    "sent_pkts",
+    "rcvd_pkts",
+    "sent_bytes",
+    "rcvd_bytes",
+    "rdma_sends",
+    "rdma_recvs",
+    "ack_deferred",
+    "probes",
+    "retransmitted_pkts",
+    "out_of_sequence",
+    "packet_seq_err",
+    "rnr_nak_retry_err",
+];
+
+impl End {
+    /// In RESET, on a port of the cable.
+    pub(super) fn new(number: usize, address: IpAddr, cable: &Cable, made: Made) -> Self {
+        let table = GidTable {
+            netdev: "cable".to_owned(),
+            ifindex: 7,
+            mtu: 1500,
+            up: true,
+            entries: vec![GidRow { gid: Gid::from(address), ifindex: 7 }],
+            node_guid: [1; 8],
+        };
+        let slot = number as u8 + 1;
+        let mut core = Core {
+            port: Box::new(cable.plug(number, address)),
+            hooks: Hooks::new(7),
+            tables: Tables::new(slot, &Arc::new(table)),
+        };
+        let events = Arc::new(EventQueue::new().expect("descriptors"));
+        let channel = Arc::new(EventQueue::new().expect("descriptors"));
+        let cq = |cqe| {
+            let channel = Some(Arc::clone(&channel));
+            CompletionQueue::new(cqe, channel, CQ_COOKIE, Arc::default(), &Arc::default())
+        };
+        let (send_cq, recv_cq) = (cq(made.send_cqe), cq(made.recv_cqe));
+        let is_target = made.ty == QpType::XrcTgt;
+        if made.shared {
+            let queue = RecvQueue::new(16, 2, PD).expect("small");
+            let xrc = is_target.then(|| XrcScope { domain: XRC_DOMAIN, cq: Arc::clone(&recv_cq) });
+            core.tables.srqs.0.push(Some(SrqEntry { queue, cookie: SRQ_COOKIE, xrc }));
+        }
+        let own = (made.shared && !is_target).then_some(0);
+        let srqs = InReach { own, xrcd: is_target.then_some(XRC_DOMAIN) };
+        let cqs = (Arc::clone(&send_cq), Arc::clone(&recv_cq));
+        let inserted = core.tables.insert_qp(|qpn| {
+            let config = QpConfig {
+                qpn,
+                ty: made.ty,
+                pd: if is_target { XRC_DOMAIN } else { PD },
+                cap: QpCap {
+                    max_send_wr: 32,
+                    max_recv_wr: 16,
+                    max_send_sge: 2,
+                    max_recv_sge: 2,
+                    max_inline_data: 64,
+                },
+                sq_sig_all: true,
+                srq: own.is_some(),
+                max_path_mtu: PathMtu::M1024,
+                equal_writes: false,
+            };
+            Ok(QpEntry::new(transport::Qp::new(config)?, cqs, srqs, Arc::clone(&events), COOKIE))
+        });
+        let memory = DmaMemory::zeroed((LOCAL_LEN + GRANTED_LEN) as usize).expect("memory");
+        let local = Range { base: memory.addr(), len: LOCAL_LEN, iova: memory.addr() };
+        let lkey = core.tables.mrs.register(PD, local, Access::LOCAL_WRITE).expect("room");
+        let open = Granted { va: 0, key: 0, len: GRANTED_LEN };
+        let qpn = inserted.expect("room");
+        let mut end = Self {
+            core,
+            qpn,
+            send_cq,
+            recv_cq,
+            channel,
+            events,
+            memory,
+            lkey,
+            open,
+            dest: None,
+            next_wr_id: 1,
+        };
+        end.open = end.grant(PD, ALL_RIGHTS);
+        end
+    }
+
+    /// Registers what peers may use once more, with these rights.
+    pub(super) fn grant(&mut self, pd: PdId, access: Access) -> Granted {
+        let va = self.memory.addr() + LOCAL_LEN;
+        let range = Range { base: va, len: GRANTED_LEN, iova: va };
+        let key = self.core.tables.mrs.register(pd, range, access).expect("room");
+        Granted { va, key, len: GRANTED_LEN }
+    }
+
+    pub(super) fn take_back(&mut self, granted: Granted) {
+        self.core.tables.mrs.remove(granted.key);
+    }
+
+    pub(super) fn window(&mut self, ty: MwType) -> u32 {
+        self.core.tables.mrs.alloc_window(PD, ty).expect("room")
+    }
+
+    pub(super) fn entry(&mut self) -> &mut QpEntry {
+        self.core.tables.by_qpn(self.qpn).expect("it was made")
+    }
+
+    /// Takes the queue pair as far as `state`, with this peer.
+    pub(super) fn connect(&mut self, peer: (Gid, Qpn), state: QpState, change: fn(&mut QpAttr)) {
+        let mut attr = QpAttr {
+            path_mtu: PathMtu::M1024,
+            q_key: Q_KEY,
+            rq_psn: Psn::new(PSN),
+            sq_psn: Psn::new(PSN),
+            dest_qp: peer.1,
+            access: ALL_RIGHTS - Access::MW_BIND,
+            av: AddressVector { dgid: peer.0, hop_limit: 64, ..AddressVector::default() },
+            port_num: 1,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: RNR_TIMER,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        change(&mut attr);
+        let ty = self.entry().qp.ty();
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            if to as u32 <= state as u32 {
+                let attr = QpAttr { state: to, ..attr.clone() };
+                self.modify(Instant::ZERO, &attr, QpAttrMask::required(ty, to)).expect("a legal transition");
+            }
+        }
+        if ty == QpType::Ud {
+            self.dest = Some(Dest::Ud(UdDest { av: attr.av, remote_qpn: peer.1, remote_qkey: Q_KEY }));
+        } else {
+            self.core.bind_flow(self.qpn.value() as u16).expect("the cable has both addresses");
+        }
+    }
+
+    pub(super) fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        self.entry().qp.modify(now, attr, mask)?;
+        self.core.tables.settle(now, self.qpn.value() as u16);
+        self.core.transmit(now);
+        Ok(())
+    }
+
+    /// The number of its XRC shared receive queue.
+    pub(super) fn srqn(&self) -> u32 {
+        srqn(self.core.tables.slot, 0)
+    }
+
+    /// `len` bytes of local memory.
+    pub(super) fn sge(&self, len: usize) -> Sge {
+        Sge { addr: self.memory.addr(), length: len as u32, lkey: Lkey(self.lkey) }
+    }
+
+    pub(super) fn write_local(&self, bytes: &[u8]) {
+        self.memory.write(0, bytes);
+    }
+
+    pub(super) fn local(&self, len: usize) -> Vec<u8> {
+        self.read(0, len)
+    }
+
+    pub(super) fn write_granted(&self, offset: u64, bytes: &[u8]) {
+        self.memory.write((LOCAL_LEN + offset) as usize, bytes);
+    }
+
+    pub(super) fn granted(&self, offset: u64, len: usize) -> Vec<u8> {
+        self.read(LOCAL_LEN + offset, len)
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(at as usize, &mut bytes);
+        bytes
+    }
+
+    /// As a verb does it, doorbell included.
+    pub(super) fn post_send(
+        &mut self,
+        now: Instant,
+        op: WrOp,
+        sg_list: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), VerbsError> {
+        let wr = SendWr { wr_id: self.next_wr_id, op, sg_list, flags, dest: self.dest };
+        self.next_wr_id += 1;
+        let index = self.qpn.value() as u16;
+        let tables = &mut self.core.tables;
+        let entry = tables.qps[usize::from(index)].as_deref_mut().expect("it was made");
+        entry.qp.post_send(&wr, &tables.mrs)?;
+        tables.settle(now, index);
+        Ok(())
+    }
+
+    pub(super) fn post_recv(&mut self, sg_list: &[Sge]) {
+        let wr = RecvWr { wr_id: self.next_wr_id, sg_list };
+        self.next_wr_id += 1;
+        let index = self.qpn.value() as u16;
+        match self.core.tables.srqs.get_mut(0) {
+            Some(srq) => srq.queue.post(&wr).expect("room"),
+            None => self.entry().qp.post_recv(&wr).expect("room"),
+        }
+        self.core.tables.settle(Instant::ZERO, index);
+    }
+
+    /// One batch, as the engine does it. Returns whether anything had arrived.
+    pub(super) fn turn(&mut self, now: Instant) -> bool {
+        let trains = self.core.receive(now, RxQueues::ALL);
+        self.core.tables.expire(now);
+        self.core.transmit(now);
+        trains > 0
+    }
+
+    /// What there is to see, completions and events since the last time.
+    pub(super) fn look(&mut self) -> Sight {
+        let take = |cq: &CompletionQueue| -> Vec<WcStatus> {
+            std::iter::from_fn(|| cq.pop_one()).map(|wc: Wc| wc.status).collect()
+        };
+        let (sends, recvs) = (take(&self.send_cq), take(&self.recv_cq));
+        let mut events = Vec::new();
+        self.events.for_each(|event| events.push(event.kind));
+        self.events.retain(|_| false);
+        let rows = self.core.rows();
+        let remarkable = rows.iter().filter(|(name, value)| *value > 0 && !UNREMARKABLE.contains(name));
+        let counted = remarkable.map(|(name, value)| format!("{name} {value}")).collect();
+        Sight { sends, recvs, events, state: self.entry().qp.state(), counted }
+    }
+}

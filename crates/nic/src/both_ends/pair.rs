@@ -1,0 +1,140 @@
+//! Two ends, a cable, and the time.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use transport::{Dest, Instant, QpAttr, QpState, QpType, SendFlags, Sge, WrOp};
+use wire::Gid;
+
+use super::cable::{Cable, Fate};
+use super::end::{End, Made};
+
+/// Number of the end that asks.
+pub(super) const HERE: usize = 0;
+/// Number of the end that answers.
+pub(super) const THERE: usize = 1;
+/// Time a packet takes.
+const HOP_NS: u64 = 1_000;
+/// Turns after which nothing will ever end.
+const TURNS_MAX: usize = 1_000_000;
+
+/// What the ends of a pair are.
+#[derive(Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) ty: QpType,
+    /// Attributes that are not the usual ones.
+    pub(super) here: fn(&mut QpAttr),
+    pub(super) there: fn(&mut QpAttr),
+    /// How far the answering end is.
+    pub(super) there_state: QpState,
+    /// Entries of the CQ for sends here, and of that for receives there.
+    pub(super) send_cqe: u32,
+    pub(super) recv_cqe: u32,
+    /// Receives there come from a shared queue.
+    pub(super) shared: bool,
+}
+
+impl Setup {
+    pub(super) const fn new(ty: QpType) -> Self {
+        Self {
+            ty,
+            here: |_| (),
+            there: |_| (),
+            there_state: QpState::Rts,
+            send_cqe: 64,
+            recv_cqe: 64,
+            shared: false,
+        }
+    }
+}
+
+pub(super) struct Pair {
+    pub(super) here: End,
+    pub(super) there: End,
+    pub(super) cable: Cable,
+    pub(super) now: Instant,
+}
+
+impl Pair {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let cable = Cable::default();
+        let addresses = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)].map(IpAddr::V4);
+        let (ty, peer_ty) = match setup.ty {
+            QpType::XrcIni => (QpType::XrcIni, QpType::XrcTgt),
+            ty => (ty, ty),
+        };
+        let made = Made { ty, recv_cqe: 64, send_cqe: setup.send_cqe, shared: false };
+        let mut here = End::new(HERE, addresses[HERE], &cable, made);
+        let shared = setup.shared || peer_ty == QpType::XrcTgt;
+        let made = Made { ty: peer_ty, recv_cqe: setup.recv_cqe, send_cqe: 64, shared };
+        let mut there = End::new(THERE, addresses[THERE], &cable, made);
+        here.connect((Gid::from(addresses[THERE]), there.qpn), QpState::Rts, setup.here);
+        there.connect((Gid::from(addresses[HERE]), here.qpn), setup.there_state, setup.there);
+        if ty == QpType::XrcIni {
+            here.dest = Some(Dest::Srq(there.srqn()));
+        }
+        Self { here, there, cable, now: Instant::ZERO }
+    }
+
+    /// Posts a work request with `len` bytes here; it leaves when the pair runs.
+    pub(super) fn post(&mut self, op: WrOp, len: usize) {
+        let sge = self.here.sge(len);
+        self.post_sges(op, if len == 0 { &[] } else { std::slice::from_ref(&sge) });
+    }
+
+    pub(super) fn post_sges(&mut self, op: WrOp, sges: &[Sge]) {
+        self.here
+            .post_send(self.now, op, sges, SendFlags::empty())
+            .expect("a work request that is well-formed");
+    }
+
+    /// Posts a receive of `len` bytes there.
+    pub(super) fn receive(&mut self, len: usize) {
+        let sge = self.there.sge(len);
+        self.there.post_recv(&[sge]);
+    }
+
+    /// Decides on each packet of one end, by its opcode's name and how many it has sent before.
+    pub(super) fn judge(
+        &self,
+        end: usize,
+        mut judge: impl FnMut(usize, &mut Vec<u8>) -> Fate + Send + 'static,
+    ) {
+        let mut before = 0;
+        self.cable.judge(Box::new(move |from, packet| {
+            if from != end {
+                return Fate::Arrives;
+            }
+            before += 1;
+            judge(before - 1, packet)
+        }));
+    }
+
+    /// Lets time pass until nothing is on its way and no deadline is left.
+    pub(super) fn run(&mut self) {
+        self.run_until(Instant(u64::MAX));
+    }
+
+    /// ... or until that time.
+    pub(super) fn run_until(&mut self, end: Instant) {
+        for _ in 0..TURNS_MAX {
+            let moved = self.here.turn(self.now) | self.there.turn(self.now);
+            let next = self.now.plus_ns(HOP_NS);
+            if moved || !self.cable.is_empty() {
+                self.now = next;
+            } else {
+                let deadlines = [&self.here, &self.there].map(|end| end.core.tables.timers.next());
+                let Some(deadline) = deadlines.into_iter().flatten().min() else { return };
+                self.now = deadline.max(next);
+            }
+            if self.now > end {
+                self.now = end;
+                return;
+            }
+        }
+        panic!("it goes on for ever: {:?}", self.cable.said_by(HERE).last());
+    }
+
+    pub(super) fn run_for_us(&mut self, us: u64) {
+        self.run_until(self.now.plus_ns(us * 1000));
+    }
+}
