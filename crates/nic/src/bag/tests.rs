@@ -438,8 +438,13 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     }
     let queues: Vec<_> = receive(&mut port).iter().map(|g| g.queue).collect();
     assert_eq!(queues, [RxQueue::Slot, RxQueue::Gsi]);
-    // Newcomers join the survivor.
-    let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+    // Newcomers join the survivor. In the slot that was found empty just now, one would have to wait for its first train.
+    let b = loop {
+        let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+        if b.slot() != slot {
+            break b;
+        }
+    };
     let (taken, got) = while_serving(&[&b], || a.forward(b.slot(), &train(&[1; 8])).unwrap());
     assert!(taken && got.len() == 1);
 }

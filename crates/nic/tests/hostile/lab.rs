@@ -57,7 +57,9 @@ impl Lab {
             replies: HashMap::new(),
         };
         let attr = QpAttr { access: Access::REMOTE_WRITE, ..connected() };
-        lab.sentinel = Some(Victim::new(&mut lab, QpType::Rc, false, attr));
+        let sentinel = Victim::new(&mut lab, QpType::Rc, false, attr);
+        lab.peer.spare(sentinel.qp.qpn());
+        lab.sentinel = Some(sentinel);
         lab
     }
 
@@ -76,7 +78,7 @@ impl Lab {
         let mut sent = None;
         'answered: loop {
             if sent.is_none_or(|at: Instant| at.elapsed() > AGAIN) {
-                self.peer.send(&packet);
+                self.peer.send_barrier(&packet);
                 sent = Some(Instant::now());
             }
             if drive {
@@ -94,7 +96,12 @@ impl Lab {
                     break 'answered;
                 }
             }
-            assert!(start.elapsed() < PATIENCE, "the device does not answer");
+            let state = sentinel.qp.state();
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the device does not answer {}, the sentinel is in {state:?}",
+                sentinel.expected
+            );
         }
         sentinel.expected = sentinel.expected.advance(1);
         assert_eq!(sentinel.qp.state(), QpState::Rts, "nobody attacked the sentinel");

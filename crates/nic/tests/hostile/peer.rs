@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use roxie::sys::{self, Opt, SockAddr};
-use roxie::wire::{Gid, IcrcHeader, Packet};
+use roxie::wire::{Gid, IcrcHeader, Packet, Qpn};
 
 use crate::arena;
 
@@ -32,6 +32,8 @@ pub(crate) struct Peer {
     /// Another process of the device's host.
     neighbour: Sender,
     port: u16,
+    /// See [`Peer::spare`].
+    spared: Option<Qpn>,
     replies: VecDeque<Vec<u8>>,
     pub(crate) received: u64,
 }
@@ -45,11 +47,25 @@ impl Peer {
         let inbox = UdpSocket::from(inbox);
         inbox.set_nonblocking(true)?;
         let (own, neighbour) = (Sender::new(PEER, port)?, Sender::new(DEVICE, port)?);
-        Ok(Self { inbox, own, neighbour, port, replies: VecDeque::new(), received: 0 })
+        Ok(Self { inbox, own, neighbour, port, spared: None, replies: VecDeque::new(), received: 0 })
+    }
+
+    /// From now on nothing but barriers goes to this queue pair. A packet for another one with the wrong bit flipped could be
+    /// what it expects next, or soon: it would be ahead of its barriers, or dead, and say nothing about the device.
+    pub(crate) fn spare(&mut self, qpn: Qpn) {
+        self.spared = Some(qpn);
     }
 
     /// Sends `packet`, BTH to pad, with its ICRC.
     pub(crate) fn send(&self, packet: &[u8]) {
+        let is_spared = |qpn: Qpn| packet.get(5..8) == Some(&qpn.value().to_be_bytes()[1..]);
+        if !self.spared.is_some_and(is_spared) {
+            self.own.send(packet, 0, self.port);
+        }
+    }
+
+    /// The same for the queue pair that is spared.
+    pub(crate) fn send_barrier(&self, packet: &[u8]) {
         self.own.send(packet, 0, self.port);
     }
 

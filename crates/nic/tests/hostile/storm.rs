@@ -306,6 +306,8 @@ impl Storm {
             0 => packet.truncate(rng.below(packet.len() + 1)),
             1 => packet.resize(packet.len() + rng.below(40), 0x33),
             2 => {}
+            // For a queue pair nearby.
+            3 if packet.len() >= 8 => packet[7] ^= 1 << rng.below(8),
             _ => {
                 for _ in 0..1 + rng.below(4) {
                     // Mostly the headers.
