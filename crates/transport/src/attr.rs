@@ -254,3 +254,16 @@ bitflags! {
         const RATE_LIMIT = 1 << 25;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mtu_has_its_code_and_no_other_code_is_one() {
+        let known: Vec<_> = (0..=u8::MAX).filter_map(PathMtu::from_code).collect();
+        assert_eq!(known, PathMtu::ALL);
+        assert!(PathMtu::ALL.iter().all(|&mtu| PathMtu::from_code(mtu as u8) == Some(mtu)));
+        assert_eq!(PathMtu::ALL.map(PathMtu::bytes), [256, 512, 1024, 2048, 4096]);
+    }
+}

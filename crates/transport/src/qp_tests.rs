@@ -6,8 +6,8 @@ use crate::testing::{
     Bench, LKEY, LOCAL, PEER_QPN, Pkt, QPN, REMOTE, RKEY, RQ_PSN, attr, config, read, text, write,
 };
 use crate::{
-    AddressVector, Dest, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpEvent, QpState, QpType, RecvWr,
-    SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
+    AddressVector, Dest, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpConfig, QpEvent, QpState, QpType,
+    RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
 };
 
 const NONE: [&str; 0] = [];
@@ -34,6 +34,41 @@ fn post_ud(b: &mut Bench, wr_id: u64, op: WrOp, len: u32, q_key: u32) -> Result<
 
 fn to_state(b: &mut Bench, state: QpState) -> Result<(), VerbsError> {
     b.qp.modify(b.now, &QpAttr { state, ..attr() }, QpAttrMask::STATE)
+}
+
+#[test]
+fn values_at_their_limits_are_taken() {
+    let most = QpAttr {
+        path_mtu: PathMtu::M1024,
+        min_rnr_timer: 31,
+        max_dest_rd_atomic: 128,
+        max_rd_atomic: 128,
+        timeout: 31,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..attr()
+    };
+    let mut qp = Qp::new(QpConfig { max_path_mtu: PathMtu::M1024, ..config(QpType::Rc) }).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let step = QpAttr { state, ..most.clone() };
+        qp.modify(Instant::ZERO, &step, QpAttrMask::required(QpType::Rc, state)).unwrap();
+    }
+    for (bit, bad) in [
+        (QpAttrMask::TIMEOUT, QpAttr { timeout: 32, ..most.clone() }),
+        (QpAttrMask::RETRY_CNT, QpAttr { retry_cnt: 8, ..most.clone() }),
+        (QpAttrMask::MIN_RNR_TIMER, QpAttr { min_rnr_timer: 32, ..most.clone() }),
+        (QpAttrMask::MAX_QP_RD_ATOMIC, QpAttr { max_rd_atomic: 129, ..most.clone() }),
+        (QpAttrMask::CUR_STATE, QpAttr { cur_state: QpState::Rtr, ..most.clone() }),
+    ] {
+        let bad = QpAttr { state: QpState::Rts, ..bad };
+        assert_eq!(
+            qp.modify(Instant::ZERO, &bad, bit | QpAttrMask::STATE),
+            Err(VerbsError::Invalid),
+            "{bit:?}"
+        );
+    }
+    let same = QpAttr { state: QpState::Rts, cur_state: QpState::Rts, ..most };
+    qp.modify(Instant::ZERO, &same, QpAttrMask::CUR_STATE | QpAttrMask::STATE).unwrap();
 }
 
 #[test]

@@ -327,6 +327,43 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_was_answered_is_answered_again_by_itself() {
+        let mut replay = Replay::new(2);
+        replay.push(read(10, 4));
+        assert_eq!(sent(&mut replay, 2), [10, 11]);
+        assert!(replay.repeat_read(10, 256, 0x1000, Rkey(7), 2 * 256));
+        let cursors: Vec<_> = core::iter::from_fn(|| {
+            let (_, cursor) = replay.current()?;
+            replay.advance();
+            Some((cursor.start, cursor.at, cursor.end))
+        })
+        .collect();
+        assert_eq!(cursors, [(10, 10, 12), (10, 11, 12), (10, 12, 14), (10, 13, 14)]);
+    }
+
+    /// A restart inside the answer in progress forgets what waits to be given again of that answer, and of no other.
+    #[test]
+    fn a_restart_leaves_other_repetitions_alone() {
+        let mut replay = Replay::new(4);
+        replay.push(read(10, 2));
+        replay.push(read(12, 4));
+        replay.push(read(16, 8));
+        assert_eq!(sent(&mut replay, 8), [10, 11, 12, 13, 14, 15, 16, 17]);
+        assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256));
+        assert!(replay.repeat_read(10, 256, 0x1000, Rkey(7), 256));
+        assert!(replay.repeat_read(16, 256, 0x1000, Rkey(7), 256));
+        assert!(replay.repeat_read(17, 256, 0x1100, Rkey(7), 2 * 256), "it reaches into the answer");
+        assert_eq!(sent(&mut replay, 99), [12, 10, 16, 17, 18, 19, 20, 21, 22, 23]);
+    }
+
+    #[test]
+    fn nothing_is_found_behind_the_youngest_request() {
+        let mut replay = Replay::new(2);
+        replay.push(Entry::new(10, 11, Msn::new(1), Answer::Done));
+        assert!(!replay.repeat_atomic(11) && !replay.repeat_atomic(9));
+    }
+
+    #[test]
     fn a_stale_repetition_does_not_block_a_new_request() {
         let mut replay = Replay::new(1);
         replay.push(read(10, 4));

@@ -2,7 +2,7 @@
 
 use wire::{DropReason, Opcode, Rkey};
 
-use crate::testing::{Bench, LOCAL, PEER_QPN, Pkt, REMOTE, RKEY, attr, config, us};
+use crate::testing::{Bench, LOCAL, PEER_QPN, Pkt, QPN, REMOTE, RKEY, attr, config, us};
 use crate::{
     Access, AsyncEventKind, QpEvent, QpState, QpType, RecvWr, ReorderBuffer, Sge, Wc, WcOpcode, WcStatus,
     WrOp,
@@ -406,7 +406,8 @@ fn a_receive_with_a_bad_key_is_a_remote_operational_error() {
     b.qp.post_recv(&RecvWr { wr_id: 1, sg_list: &[sge] }).unwrap();
     b.recv(&send(100, 1, 8)).unwrap_err();
     assert_eq!(b.sent(), ["Acknowledge 100 NAK 3 msn 0"]);
-    assert_eq!(b.recv_wc().status, WcStatus::LocProtErr);
+    let wc = b.recv_wc();
+    assert_eq!((wc.status, wc.opcode, wc.qp_num), (WcStatus::LocProtErr, WcOpcode::Recv, QPN));
     assert_eq!(b.qp.state(), QpState::Err);
 }
 
@@ -474,6 +475,22 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
     assert_eq!(b.sent(), ["Acknowledge 103 msn 4"], "needs two new turns");
     turn(&mut b, 4);
     assert_eq!(b.sent(), [""; 0]);
+}
+
+/// Whoever is about to drop the queue pair asks for what is owed.
+#[test]
+fn an_ack_that_waits_is_released_before_the_end() {
+    let mut b = Bench::rc();
+    for i in 0..3 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
+    }
+    assert_eq!(b.sent(), [""; 0], "it waits for the next request");
+    b.qp.release_ack();
+    assert_eq!(b.sent(), ["Acknowledge 102 msn 3"]);
+    b.qp.release_ack();
+    assert_eq!(b.sent(), [""; 0], "there is nothing more to release");
 }
 
 #[test]

@@ -188,6 +188,34 @@ mod tests {
         assert_eq!(rc(QpState::Rtr, QpState::Rts), 0x1_2e00);
     }
 
+    /// The whole table: what a transition needs, and what it takes in addition. `ROXIE_BLESS=1` writes it anew.
+    #[test]
+    fn every_transition_is_as_pictured() {
+        use std::fmt::Write;
+        let mut picture = String::new();
+        for ty in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcIni, QpType::XrcTgt] {
+            for (from, to) in ALL.iter().flat_map(|from| ALL.map(|to| (*from, to))) {
+                let Some(row) = transition(ty, from, to) else { continue };
+                let names = |mask: QpAttrMask| {
+                    let names: Vec<_> = mask.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+                    if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }
+                };
+                writeln!(
+                    picture,
+                    "{ty:?} {from:?} -> {to:?}: {}; {}",
+                    names(row.required),
+                    names(row.optional)
+                )
+                .unwrap();
+            }
+        }
+        if std::env::var_os("ROXIE_BLESS").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/transitions.txt");
+            std::fs::write(path, &picture).unwrap();
+        }
+        assert_eq!(picture, include_str!("transitions.txt"));
+    }
+
     #[test]
     fn every_state_goes_to_reset_and_only_neighbours_are_reachable() {
         for from in ALL {

@@ -2,6 +2,7 @@
 //! to deadline. Each state and message that can meet has a test here.
 
 mod active;
+mod counters;
 mod disconnect;
 mod loss;
 mod passive;

@@ -66,3 +66,12 @@ fn the_ack_timeout_option_shortens_everything() {
     assert_eq!(req.primary.ack_timeout, 16, "ack delay 15, life 13");
     assert_eq!(net.cm[A].poll_timeout(), Some(Instant((2 * 32 + 4096) * 1_000_000)));
 }
+
+#[test]
+fn depths_that_were_settled_before_the_answer_count() {
+    let (mut net, _, b) = Net::requested();
+    net.cm[B].set_depths(b, 5, 6);
+    let step = |net: &Net, state| net.cm[B].qp_attr(b, state).unwrap().attr;
+    let (rtr, rts) = (step(&net, QpState::Rtr), step(&net, QpState::Rts));
+    assert_eq!((rtr.max_dest_rd_atomic, rts.max_rd_atomic), (5, 6));
+}

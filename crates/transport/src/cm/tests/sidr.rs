@@ -122,3 +122,20 @@ fn destroying_the_asking_side_is_silent() {
     assert!(net.log.is_empty());
     assert_eq!(net.cm[A].poll_timeout(), None);
 }
+
+#[test]
+fn private_data_goes_up_to_the_limit() {
+    const BYTES: [u8; 256] = [0x5a; 256];
+    let mut net = listening();
+    ask(&mut net);
+    let b = net.event(B).unwrap().id;
+    let service_id = ServiceId::from_port(ServiceId::UDP, PORT);
+    for (len, fits) in [(SIDR_REQ_PRIVATE_MAX, true), (SIDR_REQ_PRIVATE_MAX + 1, false), (256, false)] {
+        let params = SidrParams { service_id, path: net.path(), private_data: &BYTES[..len] };
+        assert_eq!(net.cm[A].sidr_connect(net.now, &params).is_ok(), fits, "{len}");
+    }
+    for (len, fits) in [(SIDR_REP_PRIVATE_MAX + 1, false), (256, false), (SIDR_REP_PRIVATE_MAX, true)] {
+        let answer = SidrAnswer { private_data: &BYTES[..len], ..answer(SidrStatus::SUCCESS) };
+        assert_eq!(net.cm[B].sidr_reply(b, &answer).is_ok(), fits, "{len}");
+    }
+}
