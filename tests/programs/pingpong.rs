@@ -23,6 +23,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-e", "-N", "-s", "65536", "-n", "200"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-o", "-P"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-O"]);
+    add(Spread::Two, "ibv_rc_pingpong", &["-c", "-t"]);
     add(Spread::Two, "ibv_srq_pingpong", &["-c", "-q", "4"]);
     add(Spread::Two, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
     add(Spread::Two, "ibv_uc_pingpong", &["-s", "65536", "-n", "200"]);

@@ -1,5 +1,5 @@
-//! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `memory.c`
-//! takes keys back, `unmapped.c` memory, `events.c` waits for events, `xrc.c` shares
+//! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `builder.c`
+//! posts by `ibv_wr_*` and polls field by field, `memory.c` takes keys back, `unmapped.c` memory, `events.c` waits for events, `xrc.c` shares
 //! receive queues, `will.c` kills a process, `signal.c` ends some by
 //! signals, `fork.c` forks.
 
@@ -12,6 +12,11 @@ const NO_DEVICE: i32 = 77;
 #[test]
 fn verbs_programs_get_the_answers_of_the_manual_pages() {
     run("verbs");
+}
+
+#[test]
+fn the_builder_and_extended_completion_queues_do_all_they_offer() {
+    run("builder");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use transport::{Instant, VerbsError, Wc};
 
 use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
+use crate::sys::now_ns;
 
 /// Most entries one CQ may have.
 pub(crate) const CQE_MAX: u32 = 1 << 20;
@@ -24,6 +25,8 @@ enum Armed {
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Wc>,
+    /// When each of them was added, by [`now_ns`]; `None` unless somebody wants to know.
+    times: Option<VecDeque<u64>>,
     capacity: usize,
     armed: Armed,
     moderation: Moderation,
@@ -54,7 +57,8 @@ impl CompletionQueue {
     ) -> Arc<Self> {
         let capacity = cqe as usize;
         let entries = VecDeque::with_capacity(capacity);
-        let ring = Ring { entries, capacity, armed: Armed::No, moderation: Moderation::default() };
+        let ring =
+            Ring { entries, times: None, capacity, armed: Armed::No, moderation: Moderation::default() };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
         let (overflowed, moderator) = (AtomicBool::new(false), Arc::clone(moderator));
         Arc::new_cyclic(|own| Self {
@@ -89,6 +93,9 @@ impl CompletionQueue {
             return self.overflowed.swap(true, Ordering::Relaxed);
         }
         ring.entries.push_back(wc);
+        if let Some(times) = &mut ring.times {
+            times.push_back(now_ns());
+        }
         self.len.store(ring.entries.len(), Ordering::Release);
         let fires = match ring.armed {
             Armed::No => false,
@@ -145,19 +152,36 @@ impl CompletionQueue {
         for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..n)) {
             slot.write(wc);
         }
+        if let Some(times) = &mut ring.times {
+            times.drain(..n);
+        }
         self.len.store(ring.entries.len(), Ordering::Release);
         n
     }
 
     /// Takes the oldest completion.
     pub(crate) fn pop_one(&self) -> Option<Wc> {
+        self.pop_timed().map(|(wc, _time_ns)| wc)
+    }
+
+    /// Takes the oldest completion with the time when it was added, 0 if that is not recorded.
+    pub(crate) fn pop_timed(&self) -> Option<(Wc, u64)> {
         if self.is_empty() {
             return None;
         }
         let mut ring = self.ring();
         let wc = ring.entries.pop_front();
+        let time_ns = ring.times.as_mut().and_then(VecDeque::pop_front);
         self.len.store(ring.entries.len(), Ordering::Release);
-        wc
+        Some((wc?, time_ns.unwrap_or_default()))
+    }
+
+    /// From now on the time of each completion is recorded; those that are there have this one.
+    pub(crate) fn record_times(&self) {
+        let mut ring = self.ring();
+        let mut times = VecDeque::with_capacity(ring.capacity);
+        times.extend(std::iter::repeat_n(now_ns(), ring.entries.len()));
+        ring.times = Some(times);
     }
 
     /// Asks for one event at the next completion; "any" supersedes "solicited".
@@ -187,6 +211,9 @@ impl CompletionQueue {
         }
         let missing = (cqe as usize).saturating_sub(ring.entries.len());
         ring.entries.reserve(missing);
+        if let Some(times) = &mut ring.times {
+            times.reserve(missing);
+        }
         ring.capacity = cqe as usize;
         Ok(())
     }
@@ -194,7 +221,12 @@ impl CompletionQueue {
     /// Forgets the completions of a QP that is being destroyed or reset, as hardware providers do.
     pub(crate) fn purge(&self, qp_num: u32) {
         let mut ring = self.ring();
-        ring.entries.retain(|wc| wc.qp_num != qp_num);
+        let Ring { entries, times, .. } = &mut *ring;
+        if let Some(times) = times {
+            let mut entries = entries.iter();
+            times.retain(|_| entries.next().is_some_and(|wc| wc.qp_num != qp_num));
+        }
+        entries.retain(|wc| wc.qp_num != qp_num);
         self.len.store(ring.entries.len(), Ordering::Release);
     }
 
@@ -204,5 +236,40 @@ impl CompletionQueue {
         if let Some(channel) = &self.channel {
             channel.retain(|cookie| *cookie != self.cookie);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wc(qp_num: u32) -> Wc {
+        Wc { qp_num, ..Wc::default() }
+    }
+
+    #[test]
+    fn a_completion_keeps_its_time_whatever_happens_to_others() {
+        let cq = CompletionQueue::new(4, None, 0, Arc::default(), &Arc::default());
+        assert!(cq.push(wc(1), false));
+        assert_eq!(cq.pop_timed(), Some((wc(1), 0)), "nobody wanted to know");
+        cq.record_times();
+        let before = now_ns();
+        let mut middle = 0;
+        for qp_num in [1, 2, 1, 3] {
+            if qp_num == 3 {
+                middle = now_ns();
+            }
+            assert!(cq.push(wc(qp_num), false));
+        }
+        let after = now_ns();
+        cq.purge(1);
+        cq.resize(8).expect("it holds two");
+        let (first, second) = (cq.pop_timed().expect("of 2"), cq.pop_timed().expect("of 3"));
+        assert_eq!((first.0.qp_num, second.0.qp_num), (2, 3));
+        assert!((before..=middle).contains(&first.1) && (middle..=after).contains(&second.1));
+        let mut out = [MaybeUninit::uninit(); 1];
+        assert!(cq.push(wc(4), false) && cq.push(wc(5), false));
+        assert_eq!((cq.pop(&mut out), cq.pop_timed().map(|(wc, _)| wc.qp_num)), (1, Some(5)));
+        assert_eq!(cq.pop_timed(), None);
     }
 }

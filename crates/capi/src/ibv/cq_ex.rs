@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 
+use roxie::sys::time_of_day_ns;
 use roxie::transport::Wc;
 
 use crate::abi::context::ibv_context;
@@ -13,14 +13,16 @@ use crate::errno::null;
 use super::cq::{self, CqObject};
 
 /// IBV_WC_STANDARD_FLAGS: everything but time stamps, VLANs, flow tags and tag matching.
-const WC_FLAGS: u64 = 0x7f;
+const STANDARD_FLAGS: u64 = 0x7f;
+/// IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, by the device's clock, and the same by that of the day.
+const TIMESTAMPS: u64 = 1 << 7 | 1 << 11;
 /// IBV_CQ_INIT_ATTR_MASK_FLAGS, and the flag that promises one polling thread.
 const MASK_FLAGS: u32 = 1;
 const SINGLE_THREADED: u32 = 1;
 
-/// The completion that the `read_*` functions look at.
+/// The completion that the `read_*` functions look at, and its time.
 #[derive(Default)]
-pub(crate) struct Cursor(UnsafeCell<Wc>);
+pub(crate) struct Cursor(UnsafeCell<(Wc, u64)>);
 
 // SAFETY: only touched between start_poll and end_poll, which programs call from one thread at a time
 // (ibv_create_cq_ex(3)).
@@ -32,7 +34,7 @@ impl Cursor {
     /// # Safety
     /// No other thread polls this CQ through the extended interface.
     #[inline]
-    unsafe fn get(&self) -> Wc {
+    unsafe fn get(&self) -> (Wc, u64) {
         // SAFETY: upheld by the caller.
         unsafe { *self.0.get() }
     }
@@ -40,9 +42,9 @@ impl Cursor {
     /// # Safety
     /// As [`Self::get`].
     #[inline]
-    unsafe fn set(&self, wc: Wc) {
+    unsafe fn set(&self, timed: (Wc, u64)) {
         // SAFETY: upheld by the caller.
-        unsafe { *self.0.get() = wc };
+        unsafe { *self.0.get() = timed };
     }
 }
 
@@ -54,7 +56,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return null(libc::EINVAL) };
     let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
-    if attr.comp_mask & !MASK_FLAGS != 0 || flags & !SINGLE_THREADED != 0 || attr.wc_flags & !WC_FLAGS != 0 {
+    let known = STANDARD_FLAGS | TIMESTAMPS;
+    if attr.comp_mask & !MASK_FLAGS != 0 || flags & !SINGLE_THREADED != 0 || attr.wc_flags & !known != 0 {
         return null(libc::EOPNOTSUPP);
     }
     // SAFETY: as the caller's.
@@ -63,6 +66,11 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         Ok(cq) => {
             // SAFETY: just created; the program does not know it yet.
             unsafe { fill_operations(&mut *cq) };
+            // SAFETY: as above.
+            let object = unsafe { CqObject::from_ptr(cq) };
+            if let Some(object) = object.filter(|_| attr.wc_flags & TIMESTAMPS != 0) {
+                object.tail.cq.record_times();
+            }
             cq
         }
         Err(errno) => null(errno),
@@ -84,11 +92,11 @@ fn fill_operations(cq: &mut ibv_cq_ex) {
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
-    cq.read_completion_ts = Some(read_zero_u64);
+    cq.read_completion_ts = Some(read_completion_ts);
     cq.read_cvlan = Some(read_zero_u16);
     cq.read_flow_tag = Some(read_zero_u32);
     cq.read_tm_info = Some(read_tm_info);
-    cq.read_completion_wallclock_ns = Some(read_zero_u64);
+    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -103,15 +111,11 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: one of ours or NULL.
     let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return libc::EINVAL };
-    let mut one = [MaybeUninit::<Wc>::uninit()];
-    if object.tail.cq.poll(&mut one) == 0 {
-        return libc::ENOENT;
-    }
-    // SAFETY: `poll` returned 1, so it wrote the element.
-    let wc = unsafe { one[0].assume_init() };
+    let Some(timed) = object.tail.cq.poll_timed() else { return libc::ENOENT };
+    let (wc, _) = timed;
     // SAFETY: one thread polls at a time; `status` and `wr_id` are members of a live object.
     unsafe {
-        object.tail.cursor.set(wc);
+        object.tail.cursor.set(timed);
         (*cq).status = wc.status as c_int;
         (*cq).wr_id = wc.wr_id;
     }
@@ -120,18 +124,18 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// The current completion.
+/// The current completion and its time.
 ///
 /// # Safety
 /// `cq` is ours, between start_poll and end_poll.
 #[inline]
-unsafe fn current(cq: *mut ibv_cq_ex) -> Wc {
+unsafe fn current(cq: *mut ibv_cq_ex) -> (Wc, u64) {
     // SAFETY: upheld by the caller.
-    unsafe { CqObject::from_ptr(cq).map_or_else(Wc::default, |object| object.tail.cursor.get()) }
+    unsafe { CqObject::from_ptr(cq).map_or_else(Default::default, |object| object.tail.cursor.get()) }
 }
 
 macro_rules! readers {
-    ($($name:ident -> $ty:ty: |$wc:ident| $value:expr;)*) => {$(
+    ($($name:ident -> $ty:ty: |$wc:pat_param| $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
             // SAFETY: programs call it between start_poll and end_poll.
             let $wc = unsafe { current(cq) };
@@ -141,20 +145,18 @@ macro_rules! readers {
 }
 
 readers! {
-    read_opcode -> c_int: |wc| wc.opcode as c_int;
-    read_vendor_err -> u32: |wc| wc.vendor_err;
-    read_byte_len -> u32: |wc| wc.byte_len;
-    read_imm_data -> u32: |wc| u32::from_ne_bytes(wc.imm_data);
-    read_qp_num -> u32: |wc| wc.qp_num;
-    read_src_qp -> u32: |wc| wc.src_qp;
-    read_wc_flags -> u32: |wc| wc.wc_flags;
-    read_slid -> u32: |wc| u32::from(wc.slid);
-    read_sl -> u8: |wc| wc.sl;
-    read_dlid_path_bits -> u8: |wc| wc.dlid_path_bits;
-}
-
-unsafe extern "C" fn read_zero_u64(_cq: *mut ibv_cq_ex) -> u64 {
-    0
+    read_opcode -> c_int: |(wc, _)| wc.opcode as c_int;
+    read_vendor_err -> u32: |(wc, _)| wc.vendor_err;
+    read_byte_len -> u32: |(wc, _)| wc.byte_len;
+    read_imm_data -> u32: |(wc, _)| u32::from_ne_bytes(wc.imm_data);
+    read_qp_num -> u32: |(wc, _)| wc.qp_num;
+    read_src_qp -> u32: |(wc, _)| wc.src_qp;
+    read_wc_flags -> u32: |(wc, _)| wc.wc_flags;
+    read_slid -> u32: |(wc, _)| u32::from(wc.slid);
+    read_sl -> u8: |(wc, _)| wc.sl;
+    read_dlid_path_bits -> u8: |(wc, _)| wc.dlid_path_bits;
+    read_completion_ts -> u64: |(_, time_ns)| time_ns;
+    read_completion_wallclock_ns -> u64: |(_, time_ns)| time_of_day_ns(time_ns);
 }
 
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {

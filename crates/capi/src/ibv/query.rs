@@ -5,11 +5,13 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::size_t;
+use roxie::sys::now_ns;
 use roxie::verbs::Context;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::{
     ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
+    ibv_values_ex,
 };
 use crate::errno::code;
 use crate::refusal;
@@ -36,6 +38,10 @@ const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << QPT_RC | 1 << QPT_U
 
 /// IB_UVERBS_DEVICE_FLUSH_GLOBAL, ATOMIC_WRITE.
 const DEVICE_CAPS_EX: u64 = 1 << 38 | 1 << 40;
+
+/// The device's clock counts nanoseconds (`CLOCK_MONOTONIC`), in 64 bits; `hca_core_clock` is in kHz.
+const CLOCK_KHZ: u64 = 1_000_000;
+const CLOCK_MASK: u64 = u64::MAX;
 
 /// IBV_PORT_DOWN, IBV_PORT_ACTIVE.
 const PORT_DOWN: c_int = 1;
@@ -129,11 +135,33 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if context.tail.context.query_device().on_demand_paging {
         full.odp_caps = ODP_CAPS;
     }
+    full.completion_timestamp_mask = CLOCK_MASK;
+    full.hca_core_clock = CLOCK_KHZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.packet_pacing_caps = PACKET_PACING_CAPS;
     full.phys_port_cnt_ex = u32::from(PORT);
     // SAFETY: the caller passes room for `attr_size` bytes.
     unsafe { fill(attr, &full, attr_size) };
+    0
+}
+
+/// The operation behind `ibv_query_rt_values_ex`: the device's clock as it is now, in the nanoseconds of the time as hardware
+/// providers have their counter there.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    /// IBV_VALUES_MASK_RAW_CLOCK.
+    const RAW_CLOCK: u32 = 1;
+    // SAFETY: NULL or the program's structure.
+    let Some(values) = (unsafe { values.as_mut() }) else { return code(libc::EINVAL) };
+    if context.is_null() {
+        return code(libc::EINVAL);
+    }
+    values.comp_mask &= RAW_CLOCK;
+    if values.comp_mask != 0 {
+        values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now_ns() as i64 };
+    }
     0
 }
 

@@ -1,11 +1,22 @@
-//! The monotonic clock.
+//! The monotonic clock, and the time of day.
 
 /// Nanoseconds since some fixed moment, never going back (`CLOCK_MONOTONIC`).
 #[must_use]
 pub fn now_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// What time of day a moment of [`now_ns`] was, in nanoseconds since 1970, as the clock goes now (`CLOCK_REALTIME`).
+#[must_use]
+pub fn time_of_day_ns(moment_ns: u64) -> u64 {
+    let (now, day) = (now_ns(), read(libc::CLOCK_REALTIME));
+    day.wrapping_sub(now).wrapping_add(moment_ns)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid timespec the kernel may write.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
+    unsafe { libc::clock_gettime(clock, &raw mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
@@ -15,5 +26,15 @@ mod tests {
     fn the_clock_does_not_go_back() {
         let a = super::now_ns();
         assert!(a > 0 && super::now_ns() >= a);
+    }
+
+    #[test]
+    fn a_moment_has_a_time_of_day() {
+        let day = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+        let second = 1_000_000_000;
+        assert!(super::time_of_day_ns(super::now_ns()).abs_diff(day) < second);
+        let now = super::now_ns();
+        let apart = super::time_of_day_ns(now + second).abs_diff(super::time_of_day_ns(now));
+        assert!(apart.abs_diff(second) < second / 10);
     }
 }

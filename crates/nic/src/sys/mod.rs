@@ -28,7 +28,7 @@ pub mod xdp;
 
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
-pub use clock::now_ns;
+pub use clock::{now_ns, time_of_day_ns};
 pub use epoll::Epoll;
 pub use ethtool::driver_counters;
 pub use eventfd::EventFd;

@@ -96,6 +96,22 @@ impl Cq {
         queue.pop_one()
     }
 
+    /// From now on [`poll_timed`](Self::poll_timed) tells when each completion was added.
+    pub fn record_times(&self) {
+        self.0.queue.record_times();
+    }
+
+    /// One completion, if there is one, and when it was added: nanoseconds of the device's clock, which is
+    /// [`now_ns`](crate::sys::now_ns), 0 unless times are recorded.
+    #[must_use]
+    pub fn poll_timed(&self) -> Option<(Wc, u64)> {
+        let queue = &self.0.queue;
+        if queue.is_empty() {
+            self.0.engine.poll_inline();
+        }
+        queue.pop_timed()
+    }
+
     /// Asks for one channel event at the next completion (or the next solicited or failed one).
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
