@@ -155,7 +155,8 @@ impl Requester {
         if !news && self.peer.is_asked(position) && ep.attr.timeout != 0 {
             return self.ask_again(now, position, ep);
         }
-        match self.peer.on_nak(position, self.next, window_pkts(ep.mtu)) {
+        let numbers = self.fetch_at(position).map_or(1, |fetch| fetch.end - position);
+        match self.peer.on_nak(position, numbers, self.next, window_pkts(ep.mtu)) {
             Remedy::Packets(packets) => {
                 self.on_gap(now, position, position + packets);
                 self.report_failure(ep)

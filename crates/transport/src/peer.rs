@@ -67,6 +67,12 @@ impl Peer {
         }
     }
 
+    /// Of answers to READ requests. One that does not keep drops only requests, which are small.
+    #[inline]
+    pub(crate) fn fetch_limit(&self) -> u64 {
+        if self.kind == Kind::Asked { 1 } else { u64::MAX }
+    }
+
     pub(crate) fn keeps(&self) -> bool {
         self.kind == Kind::Keeps
     }
@@ -82,16 +88,24 @@ impl Peer {
         self.kind == Kind::Asked && position + 1 == self.behind
     }
 
+    /// Whether it is to be seen what it does, for which just one packet is on its way.
+    #[inline]
+    pub(crate) fn is_being_asked(&self) -> bool {
+        self.kind == Kind::Asked
+    }
+
     /// It says that it misses the packet at `position`, before that counts as an acknowledgement. Right behind the one that
-    /// was sent alone, it can know only because it has kept something further on.
+    /// was sent alone, it can know only because it has kept something further on. (Or this one was sent since, and lost: then
+    /// it creeps.)
     pub(crate) fn hear_nak(&mut self, position: u64) {
-        if self.kind == Kind::Asked && position == self.behind {
+        if matches!(self.kind, Kind::Asked | Kind::GoesBack) && position == self.behind {
             self.keep();
         }
     }
 
-    /// What to do about a missing packet at `position`; `next` is the first that was never sent, `limit` what was allowed.
-    pub(crate) fn on_nak(&mut self, position: u64, next: u64, window: u64) -> Remedy {
+    /// What to do about a missing packet at `position`, which takes `numbers` (a READ request: one for each answer); `next` is
+    /// the first that was never sent, `window` what was allowed.
+    pub(crate) fn on_nak(&mut self, position: u64, numbers: u64, next: u64, window: u64) -> Remedy {
         match self.kind {
             Kind::Unknown => {
                 self.kind = Kind::Asked;
@@ -107,7 +121,7 @@ impl Peer {
                     return Remedy::GoBack;
                 }
                 let packets = 1 << self.creeps;
-                self.behind = position + packets;
+                self.behind = position + packets.max(numbers);
                 Remedy::Packets(packets)
             }
             Kind::GoesBack => {
@@ -170,27 +184,39 @@ mod tests {
     #[test]
     fn a_peer_that_acknowledges_what_was_not_sent_again_keeps() {
         let mut peer = Peer::default();
-        assert_eq!((peer.limit(310), peer.on_nak(10, 100, 310)), (310, Remedy::GoBack));
+        assert_eq!((peer.limit(310), peer.on_nak(10, 1, 100, 310)), (310, Remedy::GoBack));
         assert_eq!(peer.limit(310), 1, "one packet, to see");
         peer.on_ack(50, 40, 11);
         assert!(peer.keeps());
-        assert_eq!((peer.limit(310), peer.on_nak(60, 200, 310)), (310, Remedy::Packets(1)));
+        assert_eq!((peer.limit(310), peer.on_nak(60, 1, 200, 310)), (310, Remedy::Packets(1)));
     }
 
     #[test]
     fn a_peer_that_misses_the_next_one_without_being_sent_more_keeps() {
         let mut peer = Peer::default();
-        peer.on_nak(10, 100, 310);
+        peer.on_nak(10, 1, 100, 310);
         peer.hear_nak(11);
         peer.on_ack(11, 1, 11);
-        assert_eq!(peer.on_nak(11, 100, 310), Remedy::Packets(2));
+        assert_eq!(peer.on_nak(11, 1, 100, 310), Remedy::Packets(2));
+        assert!(peer.keeps());
+    }
+
+    /// READ answers leave before the NAK.
+    #[test]
+    fn a_peer_that_misses_the_next_one_behind_its_answers_keeps() {
+        let mut peer = Peer::default();
+        peer.on_nak(10, 64, 200, 310);
+        assert_eq!((peer.fetch_limit(), peer.is_asked(10)), (1, true));
+        peer.on_ack(11, 1, 11);
+        assert!(!peer.keeps());
+        peer.hear_nak(11);
         assert!(peer.keeps());
     }
 
     #[test]
     fn a_peer_that_acknowledges_just_that_packet_goes_back() {
         let mut peer = Peer::default();
-        peer.on_nak(10, 100, 310);
+        peer.on_nak(10, 1, 100, 310);
         peer.on_ack(11, 1, 11);
         assert_eq!(peer.limit(310), LIMIT_FIRST);
         for _ in 0..10 {
@@ -198,9 +224,9 @@ mod tests {
             peer.on_ack(12, limit, 1000);
         }
         assert_eq!(peer.limit(310), 310);
-        assert_eq!(peer.on_nak(500, 700, 310), Remedy::GoBack);
+        assert_eq!(peer.on_nak(500, 1, 700, 310), Remedy::GoBack);
         assert_eq!(peer.limit(310), 155);
-        peer.on_nak(600, 700, 310);
+        peer.on_nak(600, 1, 700, 310);
         assert_eq!(peer.limit(310), 155, "one event");
         peer.on_ack(700, 155, 1000);
         assert_eq!(peer.limit(310), 155 + 155 / 4);
@@ -212,13 +238,22 @@ mod tests {
     #[test]
     fn a_peer_that_creeps_goes_back() {
         let mut peer = Peer { kind: Kind::Keeps, ..Peer::default() };
-        assert_eq!(peer.on_nak(10, 100, 310), Remedy::Packets(1));
-        assert_eq!(peer.on_nak(11, 100, 310), Remedy::Packets(2));
-        assert_eq!(peer.on_nak(13, 100, 310), Remedy::Packets(4));
-        assert_eq!(peer.on_nak(17, 100, 310), Remedy::Packets(8));
-        assert_eq!(peer.on_nak(25, 100, 310), Remedy::GoBack);
+        assert_eq!(peer.on_nak(10, 1, 100, 310), Remedy::Packets(1));
+        assert_eq!(peer.on_nak(11, 1, 100, 310), Remedy::Packets(2));
+        assert_eq!(peer.on_nak(13, 1, 100, 310), Remedy::Packets(4));
+        assert_eq!(peer.on_nak(17, 1, 100, 310), Remedy::Packets(8));
+        assert_eq!(peer.on_nak(25, 1, 100, 310), Remedy::GoBack);
         assert!(!peer.keeps());
         peer.on_ack(90, 65, 40);
         assert!(peer.keeps(), "and shows itself again");
+    }
+
+    #[test]
+    fn a_peer_that_creeps_from_read_to_read_goes_back() {
+        let mut peer = Peer { kind: Kind::Keeps, ..Peer::default() };
+        for read in 1..5 {
+            assert!(matches!(peer.on_nak(64 * read, 64, 640, 310), Remedy::Packets(_)));
+        }
+        assert_eq!(peer.on_nak(64 * 5, 64, 640, 310), Remedy::GoBack);
     }
 }

@@ -25,8 +25,11 @@ use crate::time::Instant;
 
 /// Packets ahead of the expected one that may be kept; further ones are dropped. More than the window of our requester.
 pub(crate) const REACH: u64 = SPAN;
-/// After this time all gaps are reported again to a requester that sends single packets: a report or a repetition was lost.
-const REPORT_NS: u64 = 25_000;
+/// A requester that sends single packets is told of a gap again when it takes longer than others took, but not before this:
+/// then the report or the repetition was lost. Each report costs both sides a packet.
+const REPORT_MIN_NS: u64 = 25_000;
+/// ... and not after this.
+const REPORT_MAX_NS: u64 = 2_000_000;
 /// So many packets that a requester had sent and did not send again show that it does not go back. A go-back-N requester
 /// shows the same if just these are lost a second time.
 const PROOF: u64 = 8;
@@ -118,9 +121,15 @@ pub(crate) struct Ahead {
     behind: Option<(u64, u64)>,
     /// Packets that were not sent again because they were here.
     proof: u64,
-    /// Gaps from this packet on are to be reported, if any.
-    report_from: Option<u64>,
+    /// Gaps that are to be reported, between two packets: those reported before, and new ones.
+    reports: [(u64, u64); 2],
+    /// When the gaps before `reported` are reported again.
     report_at: Instant,
+    reported: u64,
+    /// A packet that was reported missing, and when.
+    timed: Option<(u64, Instant)>,
+    /// From a report to the repetition, smoothed; 0 before the first sample.
+    repair_ns: u64,
 }
 
 impl Ahead {
@@ -142,25 +151,57 @@ impl Ahead {
     /// Whether a report is due.
     #[inline]
     pub(crate) fn has_report(&self) -> bool {
-        self.report_from.is_some()
-    }
-
-    fn report(&mut self, from: u64) {
-        if self.proof >= PROOF {
-            self.report_from = Some(self.report_from.map_or(from, |at| at.min(from)));
-        }
+        self.reports.iter().any(|(from, to)| from < to)
     }
 
     /// The next gap to report: where it begins and how many packets it has.
     pub(crate) fn next_gap(&mut self, expected: u64) -> Option<(u64, u64)> {
-        let from = self.report_from.take()?.max(expected);
-        let first = self.kept.first(from, self.end.max(from), false);
-        if first >= self.end {
-            return None;
+        for (from, to) in &mut self.reports {
+            let first = self.kept.first((*from).max(expected), (*to).max(expected), false);
+            if first < *to {
+                *from = self.kept.first(first, *to, true);
+                return Some((first, *from - first));
+            }
+            *to = 0;
         }
-        let end = self.kept.first(first, self.end, true);
-        self.report_from = Some(end);
-        Some((first, end - first))
+        None
+    }
+
+    /// The packets between `end` and this one are missing as well. The expected one has its NAK.
+    fn new_gap(&mut self, now: Instant, expected: u64, position: u64) {
+        self.timed = self.timed.or(Some((self.end, now)));
+        if self.proof >= PROOF {
+            let (from, to) = &mut self.reports[1];
+            *from = if *from < *to { *from } else { self.end.max(expected + 1) };
+            *to = position;
+        }
+    }
+
+    /// Whether it is time to report again what is old; the next time follows.
+    fn is_overdue(&mut self, now: Instant, expected: u64) -> bool {
+        if now < self.report_at || self.proof < PROOF {
+            return false;
+        }
+        self.reports[0] = (expected + 1, self.reported);
+        self.report_later(now);
+        true
+    }
+
+    fn report_later(&mut self, now: Instant) {
+        let patience = self.repair_ns;
+        self.report_at = now.plus_ns(patience.clamp(REPORT_MIN_NS, REPORT_MAX_NS));
+        self.reported = self.end;
+    }
+
+    /// The packet that is timed may be here.
+    fn time(&mut self, now: Instant, is_here: impl FnOnce(u64) -> bool) {
+        if let Some((position, since)) = self.timed
+            && is_here(position)
+        {
+            self.timed = None;
+            let ns = now.since(since).as_nanos() as u64;
+            self.repair_ns = if self.repair_ns == 0 { ns } else { (7 * self.repair_ns + ns) / 8 };
+        }
     }
 }
 
@@ -184,22 +225,26 @@ impl Responder {
         }
         let ahead = &mut self.ahead;
         if !ahead.is_beyond(self.expected) {
-            let episode = reorder.begin_episode();
-            let report_at = now.plus_ns(REPORT_NS);
-            *ahead = Ahead { episode, report_at, end: self.expected, proof: ahead.proof, ..Ahead::default() };
+            *ahead = Ahead {
+                episode: reorder.begin_episode(),
+                end: self.expected,
+                proof: ahead.proof,
+                repair_ns: ahead.repair_ns,
+                ..Ahead::default()
+            };
+            ahead.report_later(now);
         }
         if !reorder.keep(ahead.episode, position, packet.bytes()) {
             return Err(DropReason::OutOfSequence);
         }
         if position > ahead.end {
-            ahead.report(ahead.end);
+            ahead.new_gap(now, self.expected, position);
         }
+        ahead.time(now, |timed| timed == position);
         ahead.end = ahead.end.max(position + 1);
         ahead.kept.insert(position);
         ep.counters.kept_request += 1;
-        if now >= ahead.report_at && ahead.proof >= PROOF && !self.reply.is_waiting() {
-            ahead.report_at = now.plus_ns(REPORT_NS);
-            ahead.report(self.expected);
+        if !self.reply.is_waiting() && ahead.is_overdue(now, self.expected) {
             self.nak_gap(ep);
         }
         Ok(())
@@ -209,12 +254,14 @@ impl Responder {
     #[cold]
     pub(crate) fn execute_kept(
         &mut self,
+        now: Instant,
         reorder: &ReorderBuffer,
         mem: &impl Memory,
         srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
         let behind = self.expected;
+        self.ahead.time(now, |timed| timed < behind);
         while let Some(bytes) = reorder.get(self.ahead.episode, self.expected) {
             // It was a packet when it was kept.
             let Ok(packet) = Packet::parse(bytes) else { break };

@@ -217,31 +217,32 @@ impl Requester {
         }
         match wqe.op {
             _ if wqe.op.is_local() => self.sq.head == self.cursor_index,
-            _ if !wqe.op.is_fetch() => self.window_has(1, 1, ep.mtu),
-            _ if self.cursor < self.next => true,
+            _ if !wqe.op.is_fetch() => self.window_has(1, 1, self.peer.limit(u64::MAX), ep.mtu),
+            _ if self.cursor < self.next => self.in_flight() == 0 || !self.peer.is_being_asked(),
             _ if ep.attr.max_rd_atomic == 0 => true,
             _ => {
                 let (end, bytes) = chunk(wqe, self.cursor, ep.mtu);
-                !self.fetches.is_full() && self.window_has(end - self.cursor, bytes, ep.mtu)
+                !self.fetches.is_full()
+                    && self.window_has(end - self.cursor, bytes, self.peer.fetch_limit(), ep.mtu)
             }
         }
     }
 
     /// Whether so much more may be on its way; the first packet always may.
     #[inline]
-    fn window_has(&self, packets: u64, bytes: u64, mtu: usize) -> bool {
+    fn window_has(&self, packets: u64, bytes: u64, limit: u64, mtu: usize) -> bool {
         let in_flight = self.cursor - self.una;
         in_flight == 0
-            || (in_flight + packets <= self.peer.limit(WINDOW_PKTS)
+            || (in_flight + packets <= limit.min(WINDOW_PKTS)
                 && self.cursor_byte - self.una_byte + bytes <= WINDOW_BYTES)
-            || (self.reached > self.una && self.window_has_beyond(packets, mtu))
+            || (self.reached > self.una && self.window_has_beyond(packets, limit, mtu))
     }
 
     /// What arrived behind a missing packet is not on its way any more: the window opens while that is sent again, as far as
     /// single packets can be told apart.
     #[cold]
-    fn window_has_beyond(&self, packets: u64, mtu: usize) -> bool {
-        self.cursor + packets - self.una <= SPAN && self.in_flight() + packets <= self.window(mtu)
+    fn window_has_beyond(&self, packets: u64, limit: u64, mtu: usize) -> bool {
+        self.cursor + packets - self.una <= SPAN && self.in_flight() + packets <= limit.min(window_pkts(mtu))
     }
 
     /// Packets on their way: those that are known to have arrived behind a missing one are not.
@@ -291,7 +292,7 @@ impl Requester {
                 return Step::Idle;
             }
             let is_fetch = wqe.op.is_fetch();
-            let (end, _) = if is_fetch { chunk(&wqe, self.cursor, ep.mtu) } else { (self.cursor + 1, 0) };
+            let end = if is_fetch { self.fetch_end(&wqe, ep.mtu) } else { self.cursor + 1 };
             let part = Part { index, first: self.cursor, end };
             let ack_req = ep.ty.is_reliable() && (is_fetch || self.ask(end == wqe.end, budget, ep));
             let written = match ep.ty {
@@ -331,6 +332,18 @@ impl Requester {
             }
             return Step::Sent(Transmit { len, ud });
         }
+    }
+
+    /// Where the READ request at the cursor ends. To see whether the peer keeps what is behind, it is just one packet.
+    #[inline]
+    fn fetch_end(&mut self, wqe: &SendWqe, mtu: usize) -> u64 {
+        if self.cursor < self.next && self.peer.is_asked(self.cursor) {
+            let end = self.cursor + 1;
+            self.board.set_end(self.cursor);
+            self.board.sent_again(self.cursor, end);
+            return end;
+        }
+        chunk(wqe, self.cursor, mtu).0
     }
 
     #[inline]

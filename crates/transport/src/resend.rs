@@ -119,11 +119,13 @@ impl Requester {
 
     /// Nothing comes back: the oldest packet is sent again in case it is what is missing, and the youngest so that the peer
     /// says what it misses.
-    pub(crate) fn probe(&mut self) {
+    pub(crate) fn probe(&mut self, now: Instant) {
         if self.una >= self.cursor {
             return;
         }
         self.lose(self.una);
+        // Of answers that come no more nothing else tells.
+        self.on_missing_answers(now, self.una, self.seen);
         let last = self.cursor - 1;
         // Answers that are coming in need no question.
         if self

@@ -92,7 +92,7 @@ fn old_acks_of_others_are_old() {
 fn a_gap_is_coded_by_how_old_the_ack_is() {
     assert_eq!(gap_of(500, 3 * GAP_UNIT - 20), Some((520, 3)));
     assert_eq!(gap_of(500, GAP_UNIT), Some((500, 1)));
-    for late in 1..GAP_UNIT - 512 {
+    for late in 1..GAP_UNIT - super::SPAN {
         assert_eq!(gap_of(5000, late), None, "an ACK that is {late} packets late");
     }
 }
@@ -167,7 +167,8 @@ fn an_answer_to_a_probe_ends_it() {
     assert_eq!((b.qp.poll_timeout(), b.qp.counters().probes), (None, 1));
 }
 
-/// Some responders repeat only the rest of a READ request: after three probes in vain that is asked for.
+/// All that is missing, since no later answer will show it. Some responders repeat only the rest of a READ request: after three
+/// probes in vain that is asked for.
 #[test]
 fn a_missing_read_response_is_probed_for_exactly_and_then_to_the_end() {
     let mut b = Bench::rc();
@@ -185,8 +186,9 @@ fn a_missing_read_response_is_probed_for_exactly_and_then_to_the_end() {
         b.at(b.qp.poll_timeout().unwrap());
         asked.extend(b.sent());
     }
-    let exact = "READ Request 501 AckReq +0x0 len 1024";
-    assert_eq!(asked, [exact, exact, "READ Request 501 AckReq +0x0 len 4096"]);
+    let exact = ["READ Request 501 AckReq +0x0 len 1024", "READ Request 503 AckReq +0x800 len 1024"];
+    let rest = "READ Request 501 AckReq +0x0 len 4096";
+    assert_eq!(asked, [&exact[..], &exact, &[rest]].concat());
     b.batch(&[
         Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 501).payload(1, 1024),
         Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, 502).payload(9, 1024),
@@ -217,6 +219,20 @@ fn a_lost_read_request_is_sent_again_whole() {
     assert_eq!(b.events(), []);
     b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 601).payload(2, 1024)).unwrap();
     assert_eq!(b.send_wcs(), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
+}
+
+/// Of a READ one packet shows as well what the peer does with the requests behind.
+#[test]
+fn a_lost_read_request_is_sent_again_for_one_packet_to_an_unknown_peer() {
+    let mut b = Bench::rc();
+    for wr_id in 1..=3 {
+        b.post(wr_id, read(0), 4096);
+    }
+    assert_eq!(b.sent().len(), 3);
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 500 AckReq +0x0 len 1024"]);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 500).payload(1, 1024)).unwrap();
+    assert_eq!(b.sent()[0], "READ Request 501 AckReq +0x400 len 3072");
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Responder {
         self.reply.expected_arrived();
         self.execute_next(packet, mem, srqs, ep)?;
         if self.ahead.is_beyond(self.expected) {
-            self.execute_kept(reorder, mem, srqs, ep)?;
+            self.execute_kept(now, reorder, mem, srqs, ep)?;
         }
         Ok(Ok(()))
     }

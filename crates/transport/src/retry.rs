@@ -60,7 +60,7 @@ impl Requester {
         self.probes = self.probes.saturating_add(1);
         self.probed_at = now;
         self.peer.on_timeout(self.next, window_pkts(ep.mtu));
-        self.probe();
+        self.probe(now);
         Step::Idle
     }
 
