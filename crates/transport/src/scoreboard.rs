@@ -5,8 +5,8 @@ use crate::time::Instant;
 /// Packet numbers that a set tells apart; more than any window of ours.
 pub(crate) const SPAN: u64 = 768;
 const WORDS: u64 = SPAN / 64;
-/// A period and a third, so that a whole one is over whenever in a third a packet was sent.
-const THIRDS: usize = 4;
+/// A period and a half, so that a whole one is over whenever in a half a packet was sent.
+const HALVES: usize = 3;
 
 /// A set of packet numbers out of [`SPAN`] consecutive ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,9 +65,9 @@ pub(crate) struct Scoreboard {
     /// To be sent again; how many.
     lost: PacketSet,
     lost_count: u32,
-    /// Sent again in this third of a period, and in those before: a report of their loss is older than their repetition.
-    recent: [PacketSet; THIRDS],
-    third_end: Instant,
+    /// Sent again in this half of a period, and in those before: a report of their loss is older than their repetition.
+    recent: [PacketSet; HALVES],
+    half_end: Instant,
     /// Answers of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
     /// Answers that end a part of a READ that was asked for again.
@@ -132,24 +132,24 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets which packets were sent again more than a period ago. Returns whether time has moved on by a third of one.
+    /// Forgets which packets were sent again more than a period ago. Returns whether time has moved on by half of one.
     pub(crate) fn age(&mut self, now: Instant, period_ns: u64) -> bool {
-        if now < self.third_end {
+        if now < self.half_end {
             return false;
         }
-        let third_ns = period_ns / 3;
+        let half_ns = period_ns / 2;
         // After a silence all are old.
-        if now >= self.third_end.plus_ns(period_ns) {
-            self.recent = [PacketSet::default(); THIRDS];
+        if now >= self.half_end.plus_ns(period_ns) {
+            self.recent = [PacketSet::default(); HALVES];
         } else {
-            let mut end = self.third_end;
+            let mut end = self.half_end;
             while end <= now {
                 self.recent.rotate_right(1);
                 self.recent[0] = PacketSet::default();
-                end = end.plus_ns(third_ns);
+                end = end.plus_ns(half_ns);
             }
         }
-        self.third_end = now.plus_ns(third_ns);
+        self.half_end = now.plus_ns(half_ns);
         true
     }
 
@@ -244,12 +244,10 @@ mod tests {
         assert!(board.report(7) && !board.report(7));
         board.sent_again(7, 8);
         assert!(!board.report(7) && !board.has_lost());
-        assert!(board.age(at(30), 90_000) && !board.age(at(59), 90_000));
-        for us in [60, 90] {
-            assert!(board.age(at(us), 90_000));
-            assert!(!board.report(7), "within a period");
-        }
-        board.age(at(120), 90_000);
+        assert!(board.age(at(45), 90_000) && !board.age(at(89), 90_000));
+        assert!(board.age(at(90), 90_000));
+        assert!(!board.report(7), "within a period");
+        board.age(at(135), 90_000);
         assert!(board.report(7));
         board.sent_again(7, 8);
         board.age(at(1000), 90_000);
