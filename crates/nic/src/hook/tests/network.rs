@@ -1,0 +1,51 @@
+//! A bad network, made by a native stage.
+
+use super::*;
+
+#[test]
+fn a_bad_network_is_bad_by_as_much_and_the_same_every_time() {
+    let run = |text: &str| {
+        let mut world = World::with(HookPoint::Ingress, Hook::parse(text).unwrap());
+        let arrived: Vec<u8> =
+            (0..10_000).flat_map(|n| world.receive(&packet(n as u8, 8))).map(|packet| packet.3[11]).collect();
+        (arrived, world.counters(HookPoint::Ingress))
+    };
+    let (arrived, counters) = run("impair:loss=10%,seed=7");
+    assert!((900..1100).contains(&counters.drop), "{counters:?}");
+    assert_eq!(arrived.len() as u64, counters.pass);
+    assert_eq!(run("impair:loss=10%,seed=7").0, arrived);
+    assert_ne!(run("impair:loss=10%,seed=8").0, arrived);
+    assert_eq!(run("impair:loss=100%").0, []);
+
+    let (arrived, counters) = run("impair:duplicate=10%,seed=7");
+    assert_eq!(arrived.len() as u64, 10_000 + counters.doubled);
+    assert!((900..1100).contains(&counters.doubled), "{counters:?}");
+}
+
+#[test]
+fn late_packets_come_late_in_both_directions() {
+    let late = || Hook::parse("impair:delay=1s").unwrap();
+    let mut world = World::with(HookPoint::Ingress, late());
+    world.hooks.attach(HookPoint::Egress, late(), false).unwrap();
+    assert_eq!((world.receive(&packet(1, 40)).len(), world.send(&packet(2, 40)[..52]).len()), (0, 0));
+    let due_ns = world.hooks.next_due_ns().unwrap();
+    // Their time comes although the hooks are gone.
+    world.hooks.detach(HookPoint::Ingress).unwrap();
+    world.hooks.detach(HookPoint::Egress).unwrap();
+    let mut arrived = Vec::new();
+    world.hooks.release(due_ns - 1, &mut world.port, &mut |_| panic!("too early"));
+    world
+        .hooks
+        .release(due_ns + 1_000_000_000, &mut world.port, &mut |train| arrived.push(train.bytes.to_vec()));
+    assert_eq!(arrived, [packet(1, 40)]);
+    assert_eq!(world.port.sent, [(key(PEER), packet(2, 40)[..52].to_vec())]);
+    assert_eq!((world.port.flushed, world.hooks.next_due_ns()), (1, None));
+    assert_eq!((world.row("rx_xdp_held"), world.row("tx_xdp_held")), (1, 1));
+}
+
+#[test]
+fn doubled_packets_leave_twice() {
+    let mut world = World::with(HookPoint::Egress, Hook::parse("impair:duplicate=100%").unwrap());
+    let sent = world.send(&packet(1, 40)[..52]);
+    assert_eq!(sent, vec![(key(PEER), packet(1, 40)[..52].to_vec()); 2]);
+}

@@ -1,0 +1,149 @@
+//! What becomes of a packet with each verdict.
+
+use super::*;
+
+/// Swaps the IPv4 addresses.
+fn swaps_addresses(asm: &mut Asm) {
+    at_frame(asm).load(Size::W, Reg::R3, Reg::R2, 26).load(Size::W, Reg::R4, Reg::R2, 30);
+    asm.store(Size::W, Reg::R2, 26, Reg::R4).store(Size::W, Reg::R2, 30, Reg::R3);
+}
+
+#[test]
+fn tx_sends_the_packet_back_through_egress() {
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            swaps_addresses(asm);
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    let count = || Hook::new("count", vec![Box::new(Count::default())]);
+    world.hooks.attach(HookPoint::Egress, count(), false).unwrap();
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    let back = FlowKey { tos: 3, ttl: 9, ..key(PEER) };
+    assert_eq!(world.port.sent, [(back, packet(1, 40)[..52].to_vec())]);
+    assert_eq!(world.port.flushed, 1);
+    assert_eq!((world.row("rx_xdp_tx"), world.row("tx_xdp_xmit"), world.row("tx_xdp_packets")), (1, 1, 1));
+
+    // Without ours as the source it cannot leave.
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    assert_eq!((world.receive(&packet(1, 40)), world.port.sent.len()), (vec![], 0));
+    assert_eq!((world.row("rx_xdp_tx"), world.row("tx_xdp_xmit_errors")), (1, 1));
+}
+
+#[test]
+fn every_other_verdict_ends_the_packet_and_is_counted() {
+    type Counter = fn(&HookCounters) -> u64;
+    let cases: [(&str, Counter, i32); 4] = [
+        ("aborted", |c| c.aborted, 0),
+        ("drop", |c| c.drop, 1),
+        ("redirect", |c| c.redirect_errors, 4),
+        ("invalid", |c| c.invalid, 99),
+    ];
+    for (name, counter, number) in cases {
+        // As a constant, and as something that has to be run.
+        for constant in [true, false] {
+            let returns = || {
+                hook(|asm| {
+                    if !constant {
+                        at_frame(asm).load(Size::B, Reg::R3, Reg::R2, 0);
+                    }
+                    asm.mov(Reg::R0, number).exit();
+                })
+            };
+            let mut world = World::with(HookPoint::Ingress, returns());
+            assert_eq!(
+                world.receive_trains(&[packet(1, 40), packet(2, 40)].concat(), 56),
+                Vec::<Vec<_>>::new()
+            );
+            assert_eq!(counter(&world.counters(HookPoint::Ingress)), 2, "{name}");
+            let mut world = World::with(HookPoint::Egress, returns());
+            assert_eq!(world.send(&packet(1, 40)[..52]), []);
+            assert_eq!(counter(&world.counters(HookPoint::Egress)), 1, "{name}");
+        }
+    }
+    let mut world = World::with(
+        HookPoint::Egress,
+        hook(|asm| {
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    assert_eq!((world.send(&packet(1, 40)[..52]), world.counters(HookPoint::Egress).invalid), (vec![], 1));
+}
+
+#[test]
+fn a_redirect_leads_to_the_entry_of_the_map() {
+    // CPUMAP: a process by its slot. DEVMAP: an interface.
+    let to = |kind: fn(&str, u32) -> bpf::MapDef, entry: u32, value: u32| {
+        let hook = hook(|asm| {
+            let map = asm.map(kind("map", 16));
+            asm.load_map(Reg::R1, map).mov(Reg::R2, entry as i32).mov(Reg::R3, 0);
+            asm.call(Helper::RedirectMap).exit();
+        });
+        let mut bytes = u64::from(value).to_le_bytes().to_vec();
+        bytes.resize(8, 0);
+        hook.map("map").unwrap().update(&entry.to_le_bytes(), &bytes, bpf::UpdateMode::Any).unwrap();
+        let mut world = World::with(HookPoint::Ingress, hook);
+        world.hooks.set_slot(5);
+        world
+    };
+    let mut world = to(bpf::MapDef::cpumap, 3, 64);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    let redirected = world.hooks.take_redirected();
+    assert_eq!(
+        redirected.iter().map(|(slot, packet)| (*slot, packet.train().bytes)).collect::<Vec<_>>(),
+        [(3, &packet(1, 40)[..])]
+    );
+    assert_eq!((world.row("rx_xdp_redirect"), world.row("rx_xdp_redirect_errors")), (1, 0));
+    // Ours: it is where it should be.
+    assert_eq!(to(bpf::MapDef::cpumap, 5, 64).receive(&packet(1, 40)).len(), 1);
+    // The interface it came from, where it cannot go without a source address of ours; and one we do not have.
+    let mut world = to(bpf::MapDef::devmap, 3, IFINDEX);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    assert_eq!((world.row("rx_xdp_redirect"), world.row("tx_xdp_xmit_errors")), (1, 1));
+    let mut world = to(bpf::MapDef::devmap, 3, IFINDEX + 1);
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    assert_eq!(world.row("rx_xdp_redirect_errors"), 1);
+}
+
+#[test]
+fn a_hostile_program_costs_its_packets_and_nothing_else() {
+    let hostile: [fn(&mut Asm); 3] = [
+        // Nearly for ever.
+        |asm| {
+            let again = asm.label();
+            asm.load_imm64(Reg::R2, u64::MAX).mov(Reg::R0, 2);
+            asm.bind(again).add(Reg::R2, -1).branch(Cond::Ne, Reg::R2, 0, again).exit();
+        },
+        // Behind the packet.
+        |asm| {
+            at_frame(asm).load(Size::Dw, Reg::R0, Reg::R2, 30_000).exit();
+        },
+        // Through a number that is no address.
+        |asm| {
+            asm.call(Helper::KtimeGetNs)
+                .alu(AluOp::Or, Reg::R0, -1)
+                .store(Size::Dw, Reg::R0, 0, Reg::R0)
+                .exit();
+        },
+    ];
+    for emit in hostile {
+        let mut world = World::with(HookPoint::Ingress, hook(emit));
+        assert_eq!(world.receive(&packet(1, 40)), []);
+        assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
+        let status = &world.hooks.status()[0];
+        assert_eq!(status.rows, [("faults".to_owned(), 1)]);
+        assert!(status.notes[0].starts_with("test: the first ABORTED: slot "), "{:?}", status.notes);
+        world.hooks.attach(HookPoint::Ingress, drops_psn(9), true).unwrap();
+        assert_eq!(world.receive(&packet(1, 40)).len(), 1);
+    }
+    // Longer than any packet: no program sees it, nobody gets it.
+    let mut world = World::with(HookPoint::Ingress, drops_psn(9));
+    assert_eq!(world.receive(&packet(1, MAX_PACKET)), []);
+    assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
+}
