@@ -19,6 +19,7 @@ mod pingpong;
 mod reasons;
 mod rping;
 mod ucmatose;
+mod udaddy;
 mod xsk;
 
 use std::collections::BTreeMap;
@@ -84,6 +85,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucmatose::cases(scale));
+    cases.extend(udaddy::cases(scale));
     cases.extend(mckey::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));

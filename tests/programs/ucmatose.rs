@@ -1,10 +1,10 @@
-//! ucmatose and rdma_server: many connections of one process, and the endpoint calls.
+//! ucmatose and cmtime: many connections of one process; rdma_server and rdma_xserver: the endpoint calls.
 
-use roxie_tests::lab::Lab;
-use roxie_tests::pair::{Pair, Ready};
-use roxie_tests::place::Place;
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place};
 
-use crate::case::{Case, LONG, Scale, Spread, places, says};
+use crate::case::{Case, LONG, Scale, Spread, good, places, says};
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -17,6 +17,13 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         cases.push(Case::new(place, "rdma_server", "rdma_server", move |lab, name| {
             endpoints(lab, &place, name)
         }));
+        cases.push(Case::new(place, "cmtime -c 100", "cmtime", move |lab, name| steps(lab, &place, name)));
+        // It listens on IPv4 only.
+        if place.family == Family::V4 {
+            cases.push(Case::new(place, "rdma_xserver -c r", "rdma_xserver", move |lab, name| {
+                one_message(lab, &place, name, "r")
+            }));
+        }
     }
     cases
 }
@@ -52,4 +59,38 @@ fn endpoints(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     .run(lab, place)
     .and_then(|both| says(&both.client, "rdma_client: end 0"))
+}
+
+/// A server that any address will do, and a message from the client.
+fn one_message(lab: &Lab, place: &Place, name: &str, service: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let both = Pair {
+        name,
+        server: vec!["rdma_xserver", "-c", service, "-p", &port_word],
+        client: vec!["rdma_xclient", "-c", service, "-s", address, "-p", &port_word],
+        ready: Ready::Cm(port),
+        limit: LONG,
+    }
+    .run(lab, place)?;
+    says(&both.client, "rdma_xclient: end 0")?;
+    says(&both.server, "rdma_xserver: end 0")
+}
+
+/// The client times each step of a hundred connections; the server goes on for ever.
+fn steps(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["cmtime", "-c", "100", "-p", &port_word];
+    let mut server = start(lab, place, Side::Server, name, &[&common[..], &["-b", address]].concat())?;
+    wait_ready(&mut server, Ready::Cm(port))?;
+    let mut client = start(lab, place, Side::Client, name, &[&common[..], &["-s", address]].concat())?;
+    let client = good(client.wait(LONG))?;
+    for step in ["resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy"] {
+        says(&client, step)?;
+    }
+    if client.output.contains("failed") || client.output.contains("error") {
+        return Err(client.describe());
+    }
+    Ok(())
 }

@@ -1,0 +1,44 @@
+//! udaddy: datagrams between queue pairs that the connection manager has told each other (SIDR).
+
+use roxie_tests::lab::Lab;
+use roxie_tests::pair::{Pair, Ready};
+use roxie_tests::place::Place;
+
+use crate::case::{Case, LONG, Scale, Spread, places, says};
+
+/// The program listens there, whatever one would like.
+const PORT: u16 = 7174;
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
+    let mut cases: Vec<_> = places(scale, Spread::All).into_iter().map(|place| case(place, &[])).collect();
+    for place in places(scale, Spread::Two) {
+        cases.push(case(place, &["-c", "20", "-C", "50", "-S", "900"]));
+        cases.push(case(place, &["-t", "32"]));
+    }
+    cases
+}
+
+fn case(place: Place, words: &[&'static str]) -> Case {
+    let words = words.to_vec();
+    let title = format!("udaddy {}", words.join(" "));
+    Case::new(place, title.trim_end(), "udaddy", move |lab, name| run(lab, &place, name, &words))
+}
+
+/// Each message goes there and comes back.
+fn run(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<(), String> {
+    let address = lab.address(place);
+    let common = [&["udaddy"], words].concat();
+    let pair = Pair {
+        name,
+        server: [&common[..], &["-b", address]].concat(),
+        client: [&common[..], &["-s", address]].concat(),
+        ready: Ready::Cm(PORT),
+        limit: LONG,
+    };
+    let both = pair.run(lab, place)?;
+    for ended in [&both.client, &both.server] {
+        says(ended, "data transfers complete")?;
+        says(ended, "return status 0")?;
+    }
+    Ok(())
+}
