@@ -1,18 +1,15 @@
 //! Connections come and go: a server that served many holds no more memory, descriptors or names than before.
 
-use std::fs;
-
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
-use roxie_tests::process::{Running, eventually};
+use roxie_tests::process::eventually;
 
 use crate::case::{Case, SHORT, Scale};
+use crate::holdings::{Holdings, settled};
 
 /// Connections before the first look: caches and stacks are in place by then.
 const WARM_UP: usize = 10;
-/// Growth that is not a leak: the allocator's arenas, in KiB.
-const GROWTH_MAX_KIB: u64 = 512;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let rounds = if scale == Scale::Full { 1000 } else { 100 };
@@ -24,40 +21,6 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             Case::new(place, &what, "rping", move |lab, name| cycle(lab, &place, name, rounds))
         })
         .collect()
-}
-
-/// What a process holds.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Holdings {
-    rss_kib: u64,
-    descriptors: usize,
-    threads: u64,
-    names: usize,
-}
-
-impl Holdings {
-    fn of(process: &Running) -> Option<Self> {
-        let pid = process.pid();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name: &str| -> Option<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
-        Some(Self {
-            rss_kib: field("VmRSS:")?,
-            descriptors: fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count(),
-            threads: field("Threads:")?,
-            names: process.net("unix").lines().filter(|line| line.contains("@roxie/")).count(),
-        })
-    }
-
-    /// Nothing but memory within bounds differs.
-    fn has_grown_from(self, before: Self) -> bool {
-        self.descriptors > before.descriptors
-            || self.threads > before.threads
-            || self.names > before.names
-            || self.rss_kib > before.rss_kib + GROWTH_MAX_KIB
-    }
 }
 
 fn cycle(lab: &Lab, place: &Place, name: &str, rounds: usize) -> Result<(), String> {
@@ -80,20 +43,10 @@ fn cycle(lab: &Lab, place: &Place, name: &str, rounds: usize) -> Result<(), Stri
     let back = eventually(SHORT, || match look() {
         Ok(now) => {
             after = now;
-            !now.has_grown_from(before)
+            !now.has_grown_from(before, 0)
         }
         Err(_) => true,
     });
     look()?;
     if back { Ok(()) } else { Err(format!("before: {before:?}\nafter {rounds} connections: {after:?}")) }
-}
-
-/// Holdings once the server has let go of the warm-up's last connection.
-fn settled<'a>(look: &dyn Fn() -> Result<Holdings, &'a str>) -> Result<Holdings, String> {
-    let mut last = look()?;
-    eventually(SHORT, || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        look().is_ok_and(|now| std::mem::replace(&mut last, now) == now)
-    });
-    Ok(last)
 }

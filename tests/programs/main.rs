@@ -2,14 +2,17 @@
 //!
 //! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it the core ones run everywhere and the others
 //! at two places or one. A case has one try. What cannot run here is named at the end: `skipped: needs X`.
+//! `--minutes=N` is how long processes come and go in `churn.rs`, instead of ten seconds.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod capture;
 mod case;
+mod churn;
 mod cli;
 mod cycles;
 mod devices;
+mod holdings;
 mod hooks;
 mod kill;
 mod lab;
@@ -18,6 +21,7 @@ mod perftest;
 mod pingpong;
 mod reasons;
 mod rping;
+mod rsocket;
 mod ucmatose;
 mod udaddy;
 mod xsk;
@@ -38,13 +42,16 @@ fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().collect();
     let before = words.len();
     words.retain(|word| word != "--full");
-    let full = words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
+    let full = words.len() < before;
+    let minutes = words.iter().find_map(|word| word.strip_prefix("--minutes=")?.parse().ok());
+    words.retain(|word| !word.starts_with("--minutes="));
+    let full = full || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
     let mut args = Arguments::from_iter(words);
     // Both processes of a pair poll: a second pair would measure the scheduler.
     args.test_threads = args.test_threads.or(Some(1));
 
     let scale = if full { Scale::Full } else { Scale::Quick };
-    let (mut cases, mut skipped) = (cases(scale), BTreeMap::<String, usize>::new());
+    let (mut cases, mut skipped) = (cases(scale, minutes), BTreeMap::<String, usize>::new());
     if args.list {
         return libtest_mimic::run(
             &args,
@@ -77,7 +84,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn cases(scale: Scale) -> Vec<Case> {
+fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     let mut cases = devices::cases();
     cases.extend(cli::cases());
     cases.extend(reasons::cases());
@@ -87,8 +94,10 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases.extend(ucmatose::cases(scale));
     cases.extend(udaddy::cases(scale));
     cases.extend(mckey::cases(scale));
+    cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
+    cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::ibv::device::known_device;
 use crate::rdma::id::leave_all;
+use crate::rsocket::table;
 
 /// Longest that exit is held up. Signal handlers call exit(3) while the thread they interrupted holds our locks; then
 /// the farewell cannot be said.
@@ -61,6 +62,7 @@ unsafe extern "C" {
 fn say_farewell() {
     let Some(device) = known_device() else { return };
     let device = &device.tail.device;
+    table::leave_all();
     leave_all();
     device.quiesce();
     if wants_report() {

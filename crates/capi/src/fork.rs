@@ -8,6 +8,7 @@ use roxie::sys::{at_fork, now_ns};
 
 use crate::ibv::{device, events};
 use crate::rdma::{channel, device as cm_device, id};
+use crate::rsocket::table;
 
 /// Longest that each lock is waited for: if a signal handler forks, the thread it interrupted may hold it.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -28,6 +29,7 @@ extern "C" fn prepare() {
     let locks = vec![
         cm_device::keep_locked(until()),
         device::keep_locked(until()),
+        table::keep_locked(until()),
         id::LIVING.keep_locked(until()),
         channel::LIVING.keep_locked(until()),
         events::keep_locked(until()),

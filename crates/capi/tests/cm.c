@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
-#include <rdma/rsocket.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +65,6 @@ static void conventions(struct rdma_event_channel *ch)
 	CHECK(!rdma_destroy_id(id));
 	MINUS(EINVAL, rdma_destroy_id(gone));
 	MINUS(EINVAL, rdma_listen(gone, 1));
-	MINUS(ENOSYS, rsocket(AF_INET, SOCK_STREAM, 0));
 	MINUS(EINVAL, rdma_ack_cm_event(NULL));
 }
 

@@ -1,7 +1,7 @@
 //! C programs with our libraries: `verbs.c` and `cm.c` check the manual pages' conventions and transfer data, `builder.c`
 //! posts by `ibv_wr_*` and polls field by field, `memory.c` takes keys back, `unmapped.c` memory, `events.c` waits for events, `xrc.c` shares
 //! receive queues, `will.c` kills a process, `signal.c` ends some by
-//! signals, `fork.c` forks.
+//! signals, `fork.c` forks, `rsocket.c` uses sockets.
 
 mod c_program;
 mod libraries;
@@ -52,6 +52,11 @@ fn the_peer_of_a_killed_process_is_told_even_if_it_waits_idle() {
 #[test]
 fn signals_end_a_program_as_they_do_without_a_device() {
     run("signal");
+}
+
+#[test]
+fn socket_programs_get_what_sockets_give() {
+    run("rsocket");
 }
 
 #[test]

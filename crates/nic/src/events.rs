@@ -30,6 +30,15 @@ impl<T> EventQueue<T> {
         self.fd.is_nonblocking()
     }
 
+    /// Puts it there.
+    pub(crate) fn set_nonblocking(&self) -> std::io::Result<()> {
+        self.fd.set_nonblocking()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub(crate) fn push(&self, event: T) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         self.fd.signal(1);

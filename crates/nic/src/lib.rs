@@ -22,6 +22,7 @@ mod multicast;
 mod notice;
 pub mod page_pool;
 pub mod port;
+pub mod rsocket;
 mod rx;
 mod srqs;
 mod stats;

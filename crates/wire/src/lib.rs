@@ -38,6 +38,8 @@ pub mod packet;
 pub mod cm;
 pub mod mad;
 
+pub mod rsocket;
+
 pub mod capture;
 
 mod bytes;

@@ -40,6 +40,16 @@ impl EventChannel {
         self.0.fd()
     }
 
+    /// Lets [`get_event`](Self::get_event) return `WouldBlock` instead of waiting.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        self.0.set_nonblocking()
+    }
+
+    /// Whether events wait, without a system call.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The next event; waits for one. Does what librdmacm does at this point: moves the QP and completes the
     /// handshake when the peer has accepted, moves it to ERR when the peer has refused.
     ///

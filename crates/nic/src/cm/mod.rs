@@ -44,6 +44,6 @@ fn invalid() -> io::Error {
     errno(libc::EINVAL)
 }
 
-fn verbs(error: VerbsError) -> io::Error {
+pub(crate) fn verbs(error: VerbsError) -> io::Error {
     errno(error.errno())
 }

@@ -76,6 +76,19 @@ impl EventFd {
         flags >= 0 && flags & libc::O_NONBLOCK != 0
     }
 
+    /// Lets [`take`](EventFd::take) fail where it would wait.
+    ///
+    /// # Errors
+    /// `EBADF` if the application closed our descriptor.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: F_GETFL takes no pointer.
+        let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+        // SAFETY: F_SETFL takes an int.
+        check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+        Ok(())
+    }
+
     fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }

@@ -40,7 +40,7 @@ pub use netlink::{
     NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
 pub use phase::Phase;
-pub use poll::{PollFd, poll};
+pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
 pub use random::random_u64;
 pub use socket::{

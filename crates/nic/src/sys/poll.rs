@@ -21,6 +21,18 @@ impl PollFd {
         PollFd(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 })
     }
 
+    /// Waits for `events` of poll(2); a negative `fd` is passed over.
+    #[must_use]
+    pub fn new(fd: RawFd, events: i16) -> PollFd {
+        PollFd(libc::pollfd { fd, events, revents: 0 })
+    }
+
+    /// What the last [`poll`] found.
+    #[must_use]
+    pub fn found(&self) -> i16 {
+        self.0.revents
+    }
+
     /// True if the last [`poll`] found what was waited for, an error, or a hang-up.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -34,6 +46,17 @@ impl PollFd {
 /// # Errors
 /// `EINVAL` (more descriptors than RLIMIT_NOFILE), `ENOMEM`.
 pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
+    match poll_interruptible(fds, timeout_ns) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        result => result,
+    }
+}
+
+/// The same, but an interruption by a signal is an error.
+///
+/// # Errors
+/// `EINTR`, and those of [`poll`].
+pub fn poll_interruptible(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let ts = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
@@ -42,16 +65,13 @@ pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
     // SAFETY: `PollFd` is a transparent pollfd, the slice gives the count, `ts` outlives the call.
     let ret =
         unsafe { libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
-    match usize::try_from(ret) {
-        Ok(n) => Ok(n),
-        Err(_) => {
-            let error = io::Error::last_os_error();
-            for fd in fds {
-                fd.0.revents = 0;
-            }
-            if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+    usize::try_from(ret).map_err(|_| {
+        let error = io::Error::last_os_error();
+        for fd in fds {
+            fd.0.revents = 0;
         }
-    }
+        error
+    })
 }
 
 #[cfg(test)]

@@ -36,6 +36,11 @@ impl CompChannel {
         self.events.fd()
     }
 
+    /// Drops the unread events.
+    pub(crate) fn discard_events(&self) {
+        self.events.retain(|_| false);
+    }
+
     /// The cookie of the CQ the next event is about; waits for one.
     ///
     /// # Errors

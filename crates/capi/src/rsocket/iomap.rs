@@ -1,0 +1,60 @@
+//! Memory that the peer writes to directly (riomap, riounmap, riowrite).
+
+use std::ffi::{c_int, c_void};
+use std::{io, slice};
+
+use libc::{off_t, size_t};
+use roxie::rsocket::Flags;
+use roxie::transport::Access;
+
+use super::socket::{call, count};
+use super::table;
+use crate::errno::{minus1, of_io};
+
+pub(crate) unsafe extern "C" fn riomap(
+    socket: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    _flags: c_int,
+    offset: off_t,
+) -> off_t {
+    let map = || {
+        let invalid = |()| io::Error::from_raw_os_error(libc::EINVAL);
+        let socket = table::find(socket).map_err(io::Error::from_raw_os_error)?;
+        // Iomaps have 32 bits for a length.
+        let sized = u32::try_from(len).is_ok() && prot & !libc::PROT_WRITE == 0;
+        sized.then_some(()).ok_or(()).map_err(invalid)?;
+        let writable = prot & libc::PROT_WRITE != 0;
+        let remote = if writable { Access::REMOTE_WRITE } else { Access::empty() };
+        let pd = socket.stream.pd()?;
+        // SAFETY: the program's memory, which it leaves mapped until riounmap, as ibv_reg_mr(3) has it.
+        let mr = unsafe { pd.reg_mr(buf.cast(), len, buf.addr() as u64, Access::LOCAL_WRITE | remote) };
+        let mr = mr.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        let offset = if offset == -1 { buf.addr() as off_t } else { offset };
+        socket.stream.map(mr, offset as u64, writable)?;
+        Ok(offset)
+    };
+    map().unwrap_or_else(|error: io::Error| off_t::from(minus1(of_io(&error))))
+}
+
+pub(crate) unsafe extern "C" fn riounmap(socket: c_int, buf: *mut c_void, len: size_t) -> c_int {
+    call(socket, |socket| socket.stream.unmap(buf.addr() as u64, len as u64))
+}
+
+pub(crate) unsafe extern "C" fn riowrite(
+    socket: c_int,
+    buf: *const c_void,
+    len: size_t,
+    offset: off_t,
+    flags: c_int,
+) -> size_t {
+    let flags = Flags { nonblocking: flags & libc::MSG_DONTWAIT != 0, ..Flags::default() };
+    let written = table::find(socket).map_err(io::Error::from_raw_os_error).and_then(|socket| {
+        // SAFETY: the caller's buffer.
+        let data = if len == 0 { &[][..] } else { unsafe { slice::from_raw_parts(buf.cast::<u8>(), len) } };
+        socket.stream.write_mapped(data, offset as u64, flags)
+    });
+    // The manual page has a type without a sign, and -1 for failure.
+    count(written) as size_t
+}

@@ -1,0 +1,241 @@
+//! Options (rsetsockopt, rgetsockopt, rfcntl). Those that mean nothing here are remembered for programs that ask.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::{io, slice};
+
+use libc::socklen_t;
+use roxie::rsocket::Sizes;
+
+use super::socket::call;
+use super::table::Socket;
+use crate::errno::minus1;
+
+/// Level of the options of rdma/rsocket.h, and those.
+const SOL_RDMA: c_int = 0x10000;
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
+const RDMA_ROUTE: c_int = 4;
+/// Size of struct ibv_path_data.
+const PATH_DATA_LEN: usize = 72;
+/// RDMA_OPTION_ID of rdma_set_option(3).
+const LEVEL_ID: i32 = 0;
+const ID_TOS: i32 = 0;
+const ID_REUSEADDR: i32 = 1;
+const ID_AFONLY: i32 = 2;
+/// tcpi_state of tcp(7) (linux/tcp.h).
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_CLOSE: u8 = 7;
+/// Linux's default of net.ipv4.tcp_keepalive_time.
+const KEEP_IDLE: c_int = 7200;
+/// Most of what rdma-core says before it knows the path.
+const SEGMENT_BEFORE: u32 = 2048;
+
+/// What programs have set and nobody looks at, and the flags of rfcntl.
+pub(crate) struct Options {
+    cloexec: bool,
+    /// File status flags beside O_NONBLOCK.
+    status: c_int,
+    reuse: c_int,
+    keepalive: c_int,
+    oob_inline: c_int,
+    no_delay: c_int,
+    keep_idle: c_int,
+    v6_only: c_int,
+    tos: c_int,
+    linger: libc::linger,
+}
+
+impl Options {
+    /// Of a socket made with or without SOCK_CLOEXEC.
+    pub(super) fn new(cloexec: bool) -> Self {
+        Self { cloexec, ..Self::default() }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cloexec: false,
+            status: 0,
+            reuse: 0,
+            keepalive: 0,
+            oob_inline: 0,
+            no_delay: 0,
+            keep_idle: KEEP_IDLE,
+            v6_only: 0,
+            tos: 0,
+            // Closing waits for what was sent.
+            linger: libc::linger { l_onoff: 1, l_linger: 0 },
+        }
+    }
+}
+
+fn error<T>(errno: c_int) -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(errno))
+}
+
+pub(crate) unsafe extern "C" fn rsetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if value.is_null() {
+        return minus1(libc::EFAULT);
+    }
+    // SAFETY: the caller passes `len` bytes.
+    let value = unsafe { slice::from_raw_parts(value.cast::<u8>(), len as usize) };
+    call(socket, |socket| set(socket, level, name, value))
+}
+
+fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    let int =
+        || value.first_chunk().map_or_else(|| error(libc::EINVAL), |int| Ok(c_int::from_ne_bytes(*int)));
+    let stream = &socket.stream;
+    let sizes = |change: fn(&mut Sizes, u32)| {
+        let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
+        stream.set_sizes(|sizes| change(sizes, value))
+    };
+    // Twice what is asked for, as the kernel's sockets; too late is not an error there.
+    let buffer = |change: fn(&mut Sizes, u32)| -> io::Result<()> {
+        let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
+        stream.set_sizes(|sizes| change(sizes, value.saturating_mul(2))).ok();
+        Ok(())
+    };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
+            // Once it is bound it makes no difference.
+            stream.set_id_option(LEVEL_ID, ID_REUSEADDR, &int()?.to_ne_bytes()).ok();
+            socket.options().reuse = int()?;
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(Sizes::set_receive_buffer)?,
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => buffer(Sizes::set_send_buffer)?,
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let (on, time) =
+                value.split_first_chunk().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+            let time = time.first_chunk().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+            let (l_onoff, l_linger) = (c_int::from_ne_bytes(*on), c_int::from_ne_bytes(*time));
+            socket.options().linger = libc::linger { l_onoff, l_linger };
+        }
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.options().keepalive = int()?,
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.options().oob_inline = int()?,
+        (libc::IPPROTO_IP, libc::IP_TOS) => {
+            stream.set_id_option(LEVEL_ID, ID_TOS, &[int()? as u8])?;
+            socket.options().tos = int()?;
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+            stream.set_id_option(LEVEL_ID, ID_AFONLY, &int()?.to_ne_bytes())?;
+            socket.options().v6_only = int()?;
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.options().no_delay = int()?,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => match int()? {
+            ..=0 => return error(libc::EINVAL),
+            seconds => socket.options().keep_idle = seconds,
+        },
+        (
+            libc::IPPROTO_TCP,
+            libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG | libc::TCP_CONGESTION,
+        ) => {}
+        (SOL_RDMA, RDMA_SQSIZE) => sizes(Sizes::set_send_queue)?,
+        (SOL_RDMA, RDMA_RQSIZE) => sizes(Sizes::set_receive_queue)?,
+        (SOL_RDMA, RDMA_INLINE) => {
+            sizes(|sizes, bytes| sizes.inline = bytes.min(u32::from(u16::MAX)) as u16)?
+        }
+        (SOL_RDMA, RDMA_IOMAPSIZE) => sizes(Sizes::set_iomaps)?,
+        // There is one path to a peer.
+        (SOL_RDMA, RDMA_ROUTE) if !value.is_empty() && value.len().is_multiple_of(PATH_DATA_LEN) => {}
+        (SOL_RDMA, RDMA_ROUTE) => return error(libc::EINVAL),
+        _ => return error(libc::ENOTSUP),
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rgetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if value.is_null() || len.is_null() {
+        return minus1(libc::EFAULT);
+    }
+    call(socket, |socket| {
+        let bytes = get(socket, level, name)?;
+        // SAFETY: the caller passes room for `*len` bytes.
+        unsafe {
+            let room = bytes.len().min(*len as usize);
+            bytes.as_ptr().copy_to_nonoverlapping(value.cast(), room);
+            len.write(room as socklen_t);
+        }
+        Ok(())
+    })
+}
+
+/// The bytes of an option.
+fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+    let (stream, sizes) = (&socket.stream, socket.stream.sizes());
+    let size = |size: u32| c_int::try_from(size).unwrap_or(c_int::MAX);
+    let options = socket.options();
+    let int = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => socket.family,
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
+        (libc::SOL_SOCKET, libc::SO_ERROR) => stream.take_error().unwrap_or(0),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => c_int::from(options.reuse != 0),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => c_int::from(options.keepalive != 0),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => c_int::from(options.oob_inline != 0),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => size(sizes.receive_buffer),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => size(sizes.send_buffer),
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let libc::linger { l_onoff, l_linger } = options.linger;
+            return Ok([l_onoff.to_ne_bytes(), l_linger.to_ne_bytes()].concat());
+        }
+        (libc::IPPROTO_IP, libc::IP_TOS) => options.tos,
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => c_int::from(options.v6_only != 0),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => c_int::from(options.no_delay != 0),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => 1,
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(b"rdma\0".to_vec()),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => size(stream.path_mtu().unwrap_or(SEGMENT_BEFORE)),
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            // The first byte is the state; nothing else is known of a connection that is not TCP.
+            let mut info = vec![0; size_of::<libc::tcp_info>()];
+            info[0] = if stream.is_connected() { TCP_ESTABLISHED } else { TCP_CLOSE };
+            return Ok(info);
+        }
+        (SOL_RDMA, RDMA_SQSIZE) => c_int::from(sizes.send_queue),
+        (SOL_RDMA, RDMA_RQSIZE) => c_int::from(sizes.receive_queue),
+        (SOL_RDMA, RDMA_INLINE) => c_int::from(sizes.inline),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => c_int::from(sizes.iomaps),
+        _ => return error(libc::ENOTSUP),
+    };
+    Ok(int.to_ne_bytes().to_vec())
+}
+
+/// In C the third argument is variadic; on the supported machines it is passed as an ordinary one.
+pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, cmd: c_int, argument: c_long) -> c_int {
+    let argument = argument as c_int;
+    let mut result = 0;
+    let status = call(socket, |socket| {
+        let mut options = socket.options();
+        match cmd {
+            libc::F_GETFL => {
+                let nonblocking = if socket.stream.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
+                result = options.status | nonblocking | libc::O_RDWR;
+            }
+            libc::F_SETFL => {
+                options.status = argument & !(libc::O_NONBLOCK | libc::O_ACCMODE);
+                socket.stream.set_nonblocking(argument & libc::O_NONBLOCK != 0);
+            }
+            libc::F_GETFD => result = if options.cloexec { libc::FD_CLOEXEC } else { 0 },
+            libc::F_SETFD => options.cloexec = argument & libc::FD_CLOEXEC != 0,
+            _ => return error(libc::ENOTSUP),
+        }
+        Ok(())
+    });
+    if status < 0 { status } else { result }
+}

@@ -1,0 +1,73 @@
+//! The sockets of the process by their numbers.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use roxie::rsocket::Stream;
+use roxie::sys::lock_until;
+
+use super::option::Options;
+
+/// Longest that the end of the process waits for what was sent to arrive.
+const DRAIN_MAX: Duration = Duration::from_millis(100);
+
+/// A socket and what programs have set about it.
+pub(crate) struct Socket {
+    pub(crate) stream: Stream,
+    /// AF_INET or AF_INET6.
+    pub(crate) family: c_int,
+    pub(crate) options: Mutex<Options>,
+}
+
+static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
+
+impl Socket {
+    pub(crate) fn options(&self) -> MutexGuard<'_, Options> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn sockets() -> MutexGuard<'static, HashMap<c_int, Arc<Socket>>> {
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a socket to the program; its number.
+pub(crate) fn insert(stream: Stream, family: c_int, options: Options) -> c_int {
+    let number = stream.fd();
+    sockets().insert(number, Arc::new(Socket { stream, family, options: Mutex::new(options) }));
+    number
+}
+
+/// The socket of a number; `EBADF` if there is none. A forked child cannot use its parent's.
+pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, c_int> {
+    let found = sockets().get(&number).cloned();
+    found.filter(|socket| !socket.stream.is_inherited()).ok_or(libc::EBADF)
+}
+
+/// Takes a socket from the program.
+pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
+    let mut sockets = sockets();
+    let socket = sockets.remove(&number).ok_or(libc::EBADF)?;
+    if socket.stream.is_inherited() {
+        // Its engine is the parent's, and so is what a destructor would undo.
+        std::mem::forget(Arc::clone(&socket));
+    }
+    Ok(socket)
+}
+
+/// The process ends: what was sent arrives if it does so soon, and peers are told.
+pub(crate) fn leave_all() {
+    // A signal handler may have interrupted a thread that has the lock.
+    let Ok(sockets) = SOCKETS.try_lock() else { return };
+    for socket in sockets.values().filter(|socket| !socket.stream.is_inherited()) {
+        socket.stream.abandon(DRAIN_MAX);
+    }
+}
+
+/// Locks the table until the value is dropped, or gives up at `until_ns`.
+pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&SOCKETS, until_ns))
+}

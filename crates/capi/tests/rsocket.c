@@ -1,0 +1,421 @@
+/*
+ * Calls rsockets as a program does: conventions of errors, transfers of every kind between two threads, how connections
+ * end, waiting for several at once, memory that the peer writes to. Prints the first wrong answer and exits 1; exits 77
+ * without a device.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rsocket.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+/* The call returns -1 and sets errno. */
+#define MINUS(e, call) CHECK((errno = 0, (call) == -1) && errno == (e))
+#define LEN(array) (sizeof(array) / sizeof((array)[0]))
+
+static struct sockaddr_in loopback(uint16_t port)
+{
+	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+}
+
+static int set(int s, int level, int name, int value)
+{
+	return rsetsockopt(s, level, name, &value, sizeof(value));
+}
+
+static int get(int s, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+	CHECK(!rgetsockopt(s, level, name, &value, &len) && len == sizeof(value));
+	return value;
+}
+
+static struct sockaddr_in listening(int *s)
+{
+	struct sockaddr_in at = loopback(0);
+	socklen_t len = sizeof(at);
+	*s = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(*s >= 0);
+	CHECK(!rbind(*s, (struct sockaddr *)&at, sizeof(at)) && !rlisten(*s, 8));
+	CHECK(!rgetsockname(*s, (struct sockaddr *)&at, &len) && len == sizeof(at) && at.sin_port);
+	return at;
+}
+
+/* A connection of this process with itself: the client's end does not wait, as nobody accepts yet. */
+static void connected(int *client, int *server, void (*options)(int))
+{
+	int listener;
+	struct sockaddr_in at, peer;
+	socklen_t len = sizeof(peer);
+	struct pollfd wait;
+
+	at = listening(&listener);
+	*client = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
+	CHECK(*client >= 0);
+	if (options) {
+		options(listener);
+		options(*client);
+	}
+	CHECK(!rfcntl(*client, F_SETFL, O_NONBLOCK) && rfcntl(*client, F_GETFL) & O_NONBLOCK);
+	MINUS(EINPROGRESS, rconnect(*client, (struct sockaddr *)&at, sizeof(at)));
+	MINUS(EALREADY, rconnect(*client, (struct sockaddr *)&at, sizeof(at)));
+	*server = raccept(listener, (struct sockaddr *)&peer, &len);
+	CHECK(*server >= 0 && len == sizeof(peer) && peer.sin_port);
+	wait = (struct pollfd){ .fd = *client, .events = POLLOUT };
+	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents == POLLOUT);
+	CHECK(get(*client, SOL_SOCKET, SO_ERROR) == 0);
+	MINUS(EISCONN, rconnect(*client, (struct sockaddr *)&at, sizeof(at)));
+	CHECK(!rfcntl(*client, F_SETFL, 0));
+	len = sizeof(at);
+	CHECK(!rgetpeername(*server, (struct sockaddr *)&at, &len) && at.sin_port == peer.sin_port);
+	CHECK(!rclose(listener));
+}
+
+static void conventions(void)
+{
+	struct sockaddr_in at = loopback(0), nobody;
+	struct linger linger;
+	struct tcp_info info;
+	socklen_t len;
+	int s, listener;
+	char byte;
+
+	MINUS(ENOTSUP, rsocket(AF_UNIX, SOCK_STREAM, 0));
+	MINUS(ENOTSUP, rsocket(AF_INET, SOCK_SEQPACKET, 0));
+	MINUS(ENOTSUP, rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP));
+	MINUS(EBADF, rclose(12345));
+	MINUS(EBADF, rsend(12345, "", 1, 0));
+	s = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (s < 0 && errno == ENODEV)
+		exit(77);
+	CHECK(s >= 0 && rfcntl(s, F_GETFL) & O_NONBLOCK && rfcntl(s, F_GETFD) == FD_CLOEXEC);
+	MINUS(ENOTSUP, rfcntl(s, F_DUPFD, 0));
+	MINUS(ENOTCONN, rsend(s, "", 1, 0));
+	MINUS(ENOTCONN, rrecv(s, &byte, 1, 0));
+	MINUS(ENOTCONN, rshutdown(s, SHUT_RDWR));
+	len = sizeof(at);
+	MINUS(ENOTCONN, rgetpeername(s, (struct sockaddr *)&at, &len));
+	MINUS(EINVAL, raccept(s, NULL, NULL));
+	MINUS(EINVAL, rbind(s, (struct sockaddr *)&at, 3));
+	len = sizeof(at);
+	CHECK(!rgetsockname(s, (struct sockaddr *)&at, &len) && at.sin_family == AF_INET && !at.sin_port);
+	MINUS(EINVAL, rbind(s, NULL, 0));
+	MINUS(EINVAL, riomap(s, &byte, 1, PROT_WRITE, 0, 0));
+
+	MINUS(ENOTSUP, set(s, SOL_SOCKET, SO_MARK, 1));
+	MINUS(EINVAL, rsetsockopt(s, SOL_SOCKET, SO_RCVBUF, &byte, 1));
+	CHECK(!set(s, SOL_SOCKET, SO_RCVBUF, 30000) && get(s, SOL_SOCKET, SO_RCVBUF) == 60000);
+	CHECK(!set(s, SOL_SOCKET, SO_SNDBUF, 10) && get(s, SOL_SOCKET, SO_SNDBUF) == 4096);
+	CHECK(!set(s, SOL_SOCKET, SO_REUSEADDR, 1) && get(s, SOL_SOCKET, SO_REUSEADDR) == 1);
+	CHECK(!set(s, SOL_SOCKET, SO_KEEPALIVE, 1) && get(s, SOL_SOCKET, SO_KEEPALIVE) == 1);
+	CHECK(!set(s, IPPROTO_TCP, TCP_NODELAY, 1) && get(s, IPPROTO_TCP, TCP_NODELAY) == 1);
+	CHECK(!set(s, IPPROTO_TCP, TCP_KEEPIDLE, 5) && get(s, IPPROTO_TCP, TCP_KEEPIDLE) == 5);
+	MINUS(EINVAL, set(s, IPPROTO_TCP, TCP_KEEPIDLE, 0));
+	CHECK(!set(s, IPPROTO_IP, IP_TOS, 8) && get(s, IPPROTO_IP, IP_TOS) == 8);
+	CHECK(!set(s, SOL_RDMA, RDMA_SQSIZE, 1) && get(s, SOL_RDMA, RDMA_SQSIZE) == 16);
+	CHECK(!set(s, SOL_RDMA, RDMA_RQSIZE, 100) && get(s, SOL_RDMA, RDMA_RQSIZE) == 100);
+	CHECK(!set(s, SOL_RDMA, RDMA_INLINE, 32) && get(s, SOL_RDMA, RDMA_INLINE) == 32);
+	CHECK(!set(s, SOL_RDMA, RDMA_IOMAPSIZE, 129) && get(s, SOL_RDMA, RDMA_IOMAPSIZE) == 128);
+	CHECK(get(s, SOL_SOCKET, SO_TYPE) == SOCK_STREAM);
+	len = sizeof(linger);
+	CHECK(!rgetsockopt(s, SOL_SOCKET, SO_LINGER, &linger, &len) && len == sizeof(linger) && linger.l_onoff == 1);
+	len = sizeof(info);
+	CHECK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_state == TCP_CLOSE);
+
+	/* Nobody listens there any more. */
+	nobody = listening(&listener);
+	MINUS(EAGAIN, (rfcntl(listener, F_SETFL, O_NONBLOCK), raccept(listener, NULL, NULL)));
+	CHECK(!rclose(listener));
+	CHECK(!rfcntl(s, F_SETFL, 0));
+	MINUS(ECONNREFUSED, rconnect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
+	MINUS(EINVAL, rconnect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
+	CHECK(!rclose(s));
+	MINUS(EBADF, rclose(s));
+}
+
+static uint8_t pattern(size_t at)
+{
+	return (uint8_t)(at * 7 + (at >> 8) * 13 + (at >> 16));
+}
+
+struct stream {
+	int s;
+	size_t bytes;
+	int flags;
+};
+
+/* Sends so many bytes, in pieces of all sizes. */
+static void *send_all(void *argument)
+{
+	struct stream *to = argument;
+	uint8_t *data = malloc(to->bytes);
+	size_t done = 0, piece = 1;
+
+	for (size_t i = 0; i < to->bytes; i++)
+		data[i] = pattern(i);
+	while (done < to->bytes) {
+		size_t len = piece < to->bytes - done ? piece : to->bytes - done, half = len / 2;
+		struct iovec parts[] = { { data + done, half }, { NULL, 0 }, { data + done + half, len - half } };
+		struct msghdr msg = { .msg_iov = parts, .msg_iovlen = LEN(parts) };
+		ssize_t sent = piece & 1 ? rsend(to->s, data + done, len, to->flags) : rsendmsg(to->s, &msg, to->flags);
+		if (sent < 0) {
+			CHECK(errno == EAGAIN && to->flags & MSG_DONTWAIT);
+			struct pollfd wait = { .fd = to->s, .events = POLLOUT };
+			CHECK(rpoll(&wait, 1, 10000) == 1 && wait.revents & POLLOUT);
+			continue;
+		}
+		CHECK(sent > 0 && (size_t)sent <= len && (to->flags || (size_t)sent == len));
+		done += sent;
+		piece = piece * 3 % 300007 + 1;
+	}
+	free(data);
+	return NULL;
+}
+
+/* Receives them, in pieces of all sizes. */
+static void *receive_all(void *argument)
+{
+	struct stream *from = argument;
+	uint8_t *data = malloc(300007);
+	size_t done = 0, piece = 2;
+
+	while (done < from->bytes) {
+		size_t half = piece / 2;
+		struct iovec parts[] = { { data, half }, { data + half, piece - half } };
+		struct msghdr msg = { .msg_iov = parts, .msg_iovlen = LEN(parts), .msg_flags = 0x55 };
+		ssize_t got = piece & 1 ? rrecv(from->s, data, piece, from->flags) : rrecvmsg(from->s, &msg, from->flags);
+		if (got < 0) {
+			CHECK(errno == EAGAIN && from->flags & MSG_DONTWAIT);
+			struct pollfd wait = { .fd = from->s, .events = POLLIN };
+			CHECK(rpoll(&wait, 1, 10000) == 1 && wait.revents & POLLIN);
+			continue;
+		}
+		CHECK(got > 0 && (size_t)got <= piece);
+		for (ssize_t i = 0; i < got; i++)
+			CHECK(data[i] == pattern(done + i));
+		done += got;
+		piece = piece * 5 % 300007 + 1;
+	}
+	free(data);
+	return NULL;
+}
+
+/* Both directions at once, each end with a thread that sends and one that receives. */
+static void exchange(int a, int b, size_t bytes, int flags)
+{
+	struct stream ends[] = { { a, bytes, flags }, { b, bytes, flags } };
+	pthread_t threads[4];
+
+	for (int i = 0; i < 2; i++) {
+		CHECK(!pthread_create(&threads[2 * i], NULL, send_all, &ends[i]));
+		CHECK(!pthread_create(&threads[2 * i + 1], NULL, receive_all, &ends[i]));
+	}
+	for (size_t i = 0; i < LEN(threads); i++)
+		CHECK(!pthread_join(threads[i], NULL));
+}
+
+static void narrow(int s)
+{
+	CHECK(!set(s, SOL_SOCKET, SO_RCVBUF, 3000) && !set(s, SOL_SOCKET, SO_SNDBUF, 2048));
+	CHECK(!set(s, SOL_RDMA, RDMA_SQSIZE, 16) && !set(s, SOL_RDMA, RDMA_RQSIZE, 16));
+}
+
+static void transfers(void)
+{
+	int client, server;
+	char data[8] = "", *text = "abcdefgh";
+	struct sockaddr_in from;
+	socklen_t len = sizeof(from);
+
+	connected(&client, &server, NULL);
+	CHECK(rsend(client, text, 0, 0) == 0 && rrecv(server, data, 0, 0) == 0);
+	MINUS(EAGAIN, rrecv(server, data, 1, MSG_DONTWAIT));
+	CHECK(rwrite(client, text, 8) == 8);
+	CHECK(rrecv(server, data, 3, MSG_PEEK | MSG_WAITALL) > 0 && data[0] == 'a');
+	CHECK(rrecvfrom(server, data, 3, MSG_WAITALL, (struct sockaddr *)&from, &len) == 3 && !memcmp(data, "abc", 3));
+	CHECK(len == sizeof(from) && from.sin_family == AF_INET);
+	CHECK(rread(server, data, 8) == 5 && !memcmp(data, "defgh", 5));
+	MINUS(EISCONN, rsendto(client, text, 1, 0, (struct sockaddr *)&from, len));
+	CHECK(rsendto(server, text, 2, 0, NULL, 0) == 2 && rrecv(client, data, 2, MSG_WAITALL) == 2);
+	exchange(client, server, 20 << 20, 0);
+	exchange(client, server, 5 << 20, MSG_DONTWAIT);
+	CHECK(!rclose(client) && !rclose(server));
+
+	connected(&client, &server, narrow);
+	exchange(client, server, 1 << 20, 0);
+	/* What the peer does not read comes to an end, and goes on when it does. */
+	size_t sent = 0;
+	ssize_t now;
+	while ((now = rsend(client, text, 8, MSG_DONTWAIT)) > 0)
+		sent += now;
+	CHECK(errno == EAGAIN && sent > 0 && sent <= 16 * 8);
+	CHECK(rrecv(server, data, 8, MSG_WAITALL) == 8 && !memcmp(data, text, 8));
+	for (size_t got = 8; got < sent; got += 8)
+		CHECK(rrecv(server, data, 8, MSG_WAITALL) == 8);
+	CHECK(rsend(client, text, 8, 0) == 8);
+	CHECK(!rclose(client) && !rclose(server));
+}
+
+static void ends(void)
+{
+	int client, server;
+	char data[8];
+	struct pollfd wait;
+
+	/* One direction, then the other. */
+	connected(&client, &server, NULL);
+	CHECK(rsend(client, "last", 4, 0) == 4 && !rshutdown(client, SHUT_WR));
+	MINUS(EPIPE, rsend(client, "more", 4, 0));
+	CHECK(rrecv(server, data, 8, MSG_WAITALL) == 4 && !memcmp(data, "last", 4));
+	CHECK(rrecv(server, data, 8, 0) == 0);
+	wait = (struct pollfd){ .fd = server, .events = POLLIN | POLLOUT | POLLRDHUP };
+	CHECK(rpoll(&wait, 1, 0) == 1 && wait.revents == (POLLIN | POLLOUT | POLLRDHUP));
+	CHECK(rsend(server, "answer", 6, 0) == 6 && rrecv(client, data, 8, 0) == 6);
+	CHECK(!rshutdown(server, SHUT_WR) && rrecv(client, data, 8, 0) == 0);
+	CHECK(!rclose(client) && !rclose(server));
+
+	/* What was sent before the end is there after it. */
+	connected(&client, &server, NULL);
+	CHECK(rsend(client, "last", 4, 0) == 4 && !rclose(client));
+	wait = (struct pollfd){ .fd = server, .events = POLLIN };
+	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents & POLLIN);
+	CHECK(rrecv(server, data, 8, 0) == 4 && rrecv(server, data, 8, 0) == 0);
+	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents == (POLLIN | POLLHUP));
+	MINUS(ECONNRESET, rsend(server, "x", 1, 0));
+	CHECK(!rshutdown(server, SHUT_RDWR) && !rclose(server));
+
+	/* A process that is killed says nothing; the connection ends all the same. */
+	struct sockaddr_in at = listening(&server);
+	pid_t child = fork();
+	if (!child) {
+		int s = rsocket(AF_INET, SOCK_STREAM, 0);
+		/* Not ours but the parent's. */
+		if (s < 0 || rsend(server, "x", 1, 0) != -1 || errno != EBADF)
+			_exit(1);
+		if (rconnect(s, (struct sockaddr *)&at, sizeof(at)) || rsend(s, "hello", 5, 0) != 5)
+			_exit(2);
+		pause();
+	}
+	client = raccept(server, NULL, NULL);
+	CHECK(client >= 0 && rrecv(client, data, 5, MSG_WAITALL) == 5);
+	CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+	CHECK(rrecv(client, data, 8, 0) == 0);
+	CHECK(!rclose(client) && !rclose(server));
+}
+
+static void *close_later(void *s)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+	CHECK(!rclose((int)(intptr_t)s));
+	return NULL;
+}
+
+static void *write_later(void *fd)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+	CHECK(write((int)(intptr_t)fd, "x", 1) == 1);
+	return NULL;
+}
+
+static void waiting(void)
+{
+	int client, server, ends[2];
+	char byte;
+	pthread_t thread;
+	struct timeval soon = { .tv_usec = 10000 };
+	fd_set readable, writable;
+
+	connected(&client, &server, NULL);
+	CHECK(!pipe(ends));
+	struct pollfd both[] = { { .fd = ends[0], .events = POLLIN }, { .fd = server, .events = POLLIN }, { .fd = -1 } };
+	CHECK(rpoll(both, LEN(both), 0) == 0 && rpoll(both, LEN(both), 20) == 0);
+	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(intptr_t)ends[1]));
+	CHECK(rpoll(both, LEN(both), 5000) == 1 && both[0].revents == POLLIN && !both[1].revents);
+	CHECK(!pthread_join(thread, NULL) && read(ends[0], &byte, 1) == 1);
+	CHECK(rsend(client, "x", 1, 0) == 1);
+	CHECK(rpoll(both, LEN(both), 5000) == 1 && !both[0].revents && both[1].revents == POLLIN);
+
+	FD_ZERO(&readable);
+	FD_ZERO(&writable);
+	FD_SET(server, &readable);
+	FD_SET(client, &readable);
+	FD_SET(ends[0], &readable);
+	FD_SET(client, &writable);
+	int most = (server > client ? server : client) + 1;
+	CHECK(rselect(most > ends[0] ? most : ends[0] + 1, &readable, &writable, NULL, NULL) == 2);
+	CHECK(FD_ISSET(server, &readable) && !FD_ISSET(client, &readable) && FD_ISSET(client, &writable));
+	CHECK(rrecv(server, &byte, 1, 0) == 1);
+	FD_ZERO(&readable);
+	FD_SET(server, &readable);
+	CHECK(rselect(server + 1, &readable, NULL, NULL, &soon) == 0 && !FD_ISSET(server, &readable));
+
+	/* A thread that waits on a socket is let go when another closes it. */
+	CHECK(!pthread_create(&thread, NULL, close_later, (void *)(intptr_t)server));
+	CHECK(rrecv(server, &byte, 1, 0) <= 0);
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(rrecv(client, &byte, 1, 0) == 0 && !rclose(client));
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void two_maps(int s)
+{
+	CHECK(!set(s, SOL_RDMA, RDMA_IOMAPSIZE, 2));
+}
+
+static void maps(void)
+{
+	static uint8_t window[100000], other[64], data[100000];
+	int client, server;
+	char byte;
+
+	connected(&client, &server, two_maps);
+	MINUS(EINVAL, riomap(server, window, sizeof(window), PROT_EXEC, 0, 0));
+	CHECK(riomap(server, window, sizeof(window), PROT_WRITE, 0, 4096) == 4096);
+	CHECK(riomap(server, other, sizeof(other), PROT_WRITE, 0, -1) == (off_t)(intptr_t)other);
+	MINUS(ENOMEM, riomap(server, other, 1, PROT_WRITE, 0, 0));
+	CHECK(riomap(server, other, 1, PROT_NONE, 0, 0) == 0);
+	/* The peer knows of them after the next transfer. */
+	CHECK(rsend(server, "m", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = pattern(i);
+	CHECK(riowrite(client, data, sizeof(data) - 1, 4097, 0) == sizeof(data) - 1);
+	CHECK(riowrite(client, "there", 5, (off_t)(intptr_t)other + 59, 0) == 5);
+	CHECK(riowrite(client, data, 100, 4096 + sizeof(data) - 10, 0) == 10);
+	CHECK(riowrite(client, data, 1, 1, 0) == 0);
+	CHECK(rsend(client, "w", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
+	CHECK(!window[0] && !memcmp(window + 1, data, sizeof(window) - 11) && !memcmp(other + 59, "there", 5));
+	CHECK(!memcmp(window + sizeof(window) - 10, data, 10));
+	MINUS(EINVAL, riounmap(server, window, 5));
+	CHECK(!riounmap(server, window, sizeof(window)));
+	/* Writing where nothing is any more ends the connection. */
+	CHECK(riowrite(client, data, 10, 4096, 0) == 10);
+	CHECK(rrecv(client, &byte, 1, 0) == -1 && errno == ECONNRESET);
+	CHECK(!rclose(client) && !rclose(server));
+}
+
+int main(void)
+{
+	alarm(120);
+	conventions();
+	transfers();
+	ends();
+	waiting();
+	maps();
+	return 0;
+}

@@ -1,0 +1,412 @@
+//! The queue pair of a connected stream and the memory behind it: numbers of [`Outbound`] and [`Inbound`] become WRITEs.
+//!
+//! Invariant: work requests complete in order, so the oldest bytes of the staging ring are free when the oldest WRITE is
+//! complete, and four slots suffice for four control messages under way.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
+use wire::Rkey;
+use wire::rsocket::{ByteOrder, Control, Hello, Iomap, Message, Segment};
+
+use super::inbound::Inbound;
+use super::outbound::{Outbound, Pieces};
+use super::settings::{BESIDE_CREDITS, Sizes};
+use super::{Broken, Violation};
+use crate::cm::{self, Id};
+use crate::verbs::{Buffer, CompChannel, Context, Cq, Mr, Pd, Qp, QpInitAttr};
+
+/// Control messages under way at a time (rdma-core's RS_QP_CTRL_SIZE).
+const CONTROLS: u32 = 4;
+/// Entries for grants in our table (rdma-core's RS_SGL_SIZE).
+const GRANTS: u32 = 2;
+
+/// A queue pair with its buffers. Fields are dropped in this order: the queue pair ends before its memory goes.
+pub(super) struct Endpoint {
+    qp: Qp,
+    cq: Cq,
+    channel: CompChannel,
+    pd: Pd,
+    /// The ring of [`Outbound`], and behind it a slot for each control message.
+    staging: Buffer,
+    staging_ring: usize,
+    /// The ring of [`Inbound`].
+    received: Buffer,
+    /// The peer writes its grants here, and behind them its iomaps.
+    table: Buffer,
+    /// The entry that the next grant comes in.
+    next_grant: u32,
+    iomaps: u16,
+    credits: u16,
+    out: Outbound,
+    inbound: Inbound,
+    peer: Peer,
+    controls_free: u32,
+    next_control: u32,
+    /// Work requests that are not complete.
+    unfinished: u32,
+}
+
+/// The peer's tables.
+#[derive(Default)]
+struct Peer {
+    order: Option<ByteOrder>,
+    table: Segment,
+    /// The entry for our next grant.
+    entry: u32,
+    iomaps: u16,
+}
+
+/// What a look at the completions brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Heard {
+    /// Something.
+    pub(super) any: bool,
+    /// The peer's last word about the connection.
+    pub(super) control: Option<Control>,
+}
+
+impl Endpoint {
+    /// A queue pair in RESET with receives to be posted by [`start`](Self::start).
+    pub(super) fn new(context: &Context, sizes: &Sizes) -> std::io::Result<Self> {
+        let pd = context.alloc_pd()?;
+        let (send, receive) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
+        let receives = receive + BESIDE_CREDITS;
+        let channel = context.create_comp_channel()?;
+        let cq = context.create_cq(send + receives, Some(&channel), 0).map_err(cm::verbs)?;
+        let cap = QpCap {
+            max_send_wr: send,
+            max_recv_wr: receives,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let init =
+            QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
+        let qp = pd.create_qp(&init).map_err(cm::verbs)?;
+        let staging_ring = sizes.send_buffer as usize;
+        let slots = CONTROLS as usize * Segment::LEN;
+        let table = GRANTS as usize * Segment::LEN + usize::from(sizes.iomaps) * Iomap::LEN;
+        let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let alloc = |len, access| pd.alloc_buffer(len, access).map_err(cm::verbs);
+        let staging = alloc(staging_ring + slots, Access::empty())?;
+        let received = alloc(sizes.receive_buffer as usize, remote)?;
+        let table = alloc(table, remote)?;
+        Ok(Self {
+            qp,
+            cq,
+            channel,
+            pd,
+            staging,
+            staging_ring,
+            received,
+            table,
+            next_grant: 1,
+            iomaps: sizes.iomaps,
+            credits: sizes.receive_queue,
+            out: Outbound::new(staging_ring, send - CONTROLS),
+            inbound: Inbound::new(sizes.receive_buffer as usize, sizes.receive_queue),
+            peer: Peer::default(),
+            controls_free: CONTROLS,
+            next_control: 0,
+            unfinished: 0,
+        })
+    }
+
+    /// Gives the queue pair to the identifier, and posts the receives.
+    pub(super) fn start(&self, id: &Id) -> std::io::Result<()> {
+        id.attach_qp(&self.qp)?;
+        for _ in 0..u32::from(self.credits) + BESIDE_CREDITS {
+            self.post_recv().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
+        }
+        Ok(())
+    }
+
+    /// What the peer must know.
+    pub(super) fn hello(&self) -> [u8; Hello::LEN] {
+        let memory = Segment {
+            addr: self.received.addr(),
+            key: self.received.rkey(),
+            length: (self.received.len() / 2) as u32,
+        };
+        let table = Segment { addr: self.table.addr(), key: self.table.rkey(), length: GRANTS };
+        let hello =
+            Hello { order: ByteOrder::NATIVE, credits: self.credits, iomaps: self.iomaps, table, memory };
+        let mut bytes = [0; Hello::LEN];
+        hello.emit(&mut bytes);
+        bytes
+    }
+
+    /// What we must know of the peer.
+    pub(super) fn open(&mut self, hello: &Hello) {
+        self.peer = Peer { order: Some(hello.order), table: hello.table, entry: 1, iomaps: hello.iomaps };
+        self.out.open(hello.memory, hello.credits);
+    }
+
+    /// Whether the peer's side is known.
+    pub(super) fn is_open(&self) -> bool {
+        self.peer.order.is_some()
+    }
+
+    /// The domain of its memory.
+    pub(super) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Readable once something completes after [`arm`](Self::arm).
+    pub(super) fn channel(&self) -> &CompChannel {
+        &self.channel
+    }
+
+    /// Asks for that.
+    pub(super) fn arm(&self) {
+        self.channel.discard_events();
+        self.cq.req_notify(false);
+    }
+
+    /// Bytes that wait to be read.
+    pub(super) fn unread(&self) -> usize {
+        self.inbound.unread()
+    }
+
+    /// Whether something can be sent now.
+    pub(super) fn has_room(&self) -> bool {
+        self.out.room() > 0
+    }
+
+    /// Whether every work request is complete.
+    pub(super) fn is_idle(&self) -> bool {
+        self.unfinished == 0
+    }
+
+    /// Whether [`control`](Self::control) may be called.
+    pub(super) fn has_room_for_control(&self) -> bool {
+        self.controls_free > 0
+    }
+
+    /// Copies bytes of the stream to `to` without taking them; how many.
+    pub(super) fn peek(&self, to: &mut [IoSliceMut<'_>]) -> usize {
+        let total: usize = to.iter().map(|part| part.len()).sum();
+        let len = total.min(self.inbound.unread());
+        let mut parts = to.iter_mut().map(|part| &mut **part).filter(|part| !part.is_empty());
+        let mut to: &mut [u8] = &mut [];
+        for (mut offset, mut left) in self.inbound.front(len) {
+            while left > 0 {
+                if to.is_empty() {
+                    let Some(next) = parts.next() else { return len };
+                    to = next;
+                }
+                let (piece, rest) = to.split_at_mut(left.min(to.len()));
+                self.received.read(offset, piece);
+                offset += piece.len();
+                left -= piece.len();
+                to = rest;
+            }
+        }
+        len
+    }
+
+    /// Takes them.
+    pub(super) fn consume(&mut self, len: usize) -> Result<(), Broken> {
+        self.inbound.consume(len);
+        self.settle()
+    }
+
+    /// Sends as much of `from` behind `done` bytes as fits into one message; how much.
+    pub(super) fn send(&mut self, from: &[IoSlice<'_>], done: usize, total: usize) -> Result<usize, Broken> {
+        let len = self.out.room().min(total - done);
+        if len == 0 {
+            return Ok(0);
+        }
+        let (staged, to) = self.out.take(len);
+        self.stage(staged, from, done);
+        let imm = Message::Data(len as u32).to_bytes();
+        let op = WrOp::WriteImm { remote_addr: to.addr, r_key: to.key, imm };
+        self.post_staged(op, staged)?;
+        Ok(len)
+    }
+
+    /// Writes as much of `from` as fits at once to `at` in the peer's memory, silently; how much.
+    pub(super) fn write_beside(&mut self, from: &[u8], at: Segment) -> Result<usize, Broken> {
+        let len = self.out.room_beside().min(from.len()).min(at.length as usize);
+        if len == 0 {
+            return Ok(0);
+        }
+        let staged = self.out.take_beside(len);
+        self.stage(staged, &[IoSlice::new(from)], 0);
+        let op = WrOp::Write { remote_addr: at.addr, r_key: at.key };
+        self.post_staged(op, staged)?;
+        Ok(len)
+    }
+
+    /// Entries for our iomaps that the peer has.
+    pub(super) fn peer_iomaps(&self) -> u16 {
+        self.peer.iomaps
+    }
+
+    /// Tells the peer of an iomap of ours; false if there is no room to.
+    pub(super) fn tell_iomap(&mut self, index: u16, mr: &Mr, offset: u64) -> Result<bool, Broken> {
+        if !self.out.has_room_for_entry(Iomap::LEN) {
+            return Ok(false);
+        }
+        let Some(order) = self.peer.order else { return Ok(false) };
+        let length = u32::try_from(mr.len()).unwrap_or(u32::MAX);
+        let entry = Iomap { offset, segment: Segment { addr: mr.iova(), key: mr.rkey(), length } };
+        let mut bytes = [0; Iomap::LEN];
+        entry.emit(&mut bytes, order);
+        let staged = self.out.take_entry(Iomap::LEN);
+        self.stage(staged, &[IoSlice::new(&bytes)], 0);
+        let grants = u64::from(self.peer.table.length) * Segment::LEN as u64;
+        let entry = grants + u64::from(index) * Iomap::LEN as u64;
+        let remote_addr = self.peer.table.addr.wrapping_add(entry);
+        let imm = Message::Iomap(index).to_bytes();
+        let op = WrOp::WriteImm { remote_addr, r_key: self.peer.table.key, imm };
+        self.post_staged(op, staged)?;
+        Ok(true)
+    }
+
+    /// The peer's memory behind `offset` of its iomaps.
+    pub(super) fn find_iomap(&self, offset: u64) -> Option<Segment> {
+        (0..usize::from(self.iomaps)).find_map(|index| {
+            let mut bytes = [0; Iomap::LEN];
+            self.table.read(GRANTS as usize * Segment::LEN + index * Iomap::LEN, &mut bytes);
+            let Iomap { offset: base, segment } = Iomap::parse(&bytes, ByteOrder::NATIVE);
+            let within = offset.checked_sub(base).filter(|within| *within < u64::from(segment.length))?;
+            let length = segment.length - within as u32;
+            Some(Segment { addr: segment.addr.wrapping_add(within), length, ..segment })
+        })
+    }
+
+    /// Says something about the connection; there must be room.
+    pub(super) fn control(&mut self, control: Control) -> Result<(), Broken> {
+        self.post_control(Message::Control(control), None)
+    }
+
+    /// Looks at everything that completed, and answers with grants that have become due.
+    pub(super) fn reap(&mut self) -> Result<Heard, Broken> {
+        let mut heard = Heard::default();
+        while let Some(wc) = self.cq.poll_one() {
+            heard.any = true;
+            if wc.status != WcStatus::Success {
+                return Err(broken(wc.status));
+            }
+            if wc.opcode == WcOpcode::RecvRdmaWithImm {
+                self.post_recv()?;
+                heard.control = self.arrived(&wc)?.or(heard.control);
+            } else {
+                self.unfinished -= 1;
+                match wc.wr_id {
+                    CONTROL_WR => self.controls_free += 1,
+                    len => self.out.completed(len as usize),
+                }
+            }
+        }
+        self.settle()?;
+        Ok(heard)
+    }
+
+    fn arrived(&mut self, wc: &Wc) -> Result<Option<Control>, Violation> {
+        match Message::parse(wc.imm_data) {
+            Message::Data(len) => self.inbound.arrived(len)?,
+            Message::Credits(limit) => {
+                self.out.credit(limit);
+                if wc.byte_len as usize == Segment::LEN {
+                    let mut bytes = [0; Segment::LEN];
+                    self.table.read(self.next_grant as usize * Segment::LEN, &mut bytes);
+                    self.next_grant = (self.next_grant + 1) % GRANTS;
+                    self.out.grant(Segment::parse(&bytes, ByteOrder::NATIVE))?;
+                }
+            }
+            Message::Iomap(_) => self.inbound.arrived_beside(),
+            Message::Control(control) => return Ok(Some(control)),
+            Message::Unknown(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Tells the peer what it may send.
+    fn settle(&mut self) -> Result<(), Broken> {
+        while self.controls_free > 0 && self.inbound.owes() {
+            let grant = self.inbound.grant();
+            let segment = grant.half.map(|(offset, len)| Segment {
+                addr: self.received.addr() + offset as u64,
+                key: self.received.rkey(),
+                length: len as u32,
+            });
+            self.post_control(Message::Credits(grant.limit), segment)?;
+        }
+        Ok(())
+    }
+
+    /// Posts a message that costs no credit, with an entry for the peer's table or without.
+    fn post_control(&mut self, message: Message, entry: Option<Segment>) -> Result<(), Broken> {
+        let imm = message.to_bytes();
+        self.controls_free -= 1;
+        let (Some(entry), Some(order)) = (entry, self.peer.order) else {
+            return self.post(WrOp::WriteImm { remote_addr: 0, r_key: Rkey(0), imm }, &[], CONTROL_WR);
+        };
+        let mut bytes = [0; Segment::LEN];
+        entry.emit(&mut bytes, order);
+        let slot = self.staging_ring + self.next_control as usize * Segment::LEN;
+        self.next_control = (self.next_control + 1) % CONTROLS;
+        self.staging.write(slot, &bytes);
+        let remote_addr = self.peer.table.addr.wrapping_add(u64::from(self.peer.entry) * Segment::LEN as u64);
+        self.peer.entry = (self.peer.entry + 1) % self.peer.table.length.max(1);
+        let op = WrOp::WriteImm { remote_addr, r_key: self.peer.table.key, imm };
+        self.post(op, &[self.staging.sge(slot, Segment::LEN)], CONTROL_WR)
+    }
+
+    fn post(&mut self, op: WrOp, sg_list: &[Sge], wr_id: u64) -> Result<(), Broken> {
+        let wr = SendWr { wr_id, op, sg_list, flags: SendFlags::empty(), dest: None };
+        self.qp.post_send(&wr).map_err(|_| Broken(libc::ECONNRESET))?;
+        self.unfinished += 1;
+        Ok(())
+    }
+
+    fn post_recv(&self) -> Result<(), Broken> {
+        self.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[] }).map_err(|_| Broken(libc::ECONNRESET))
+    }
+
+    /// Posts what was staged.
+    fn post_staged(&mut self, op: WrOp, staged: Pieces) -> Result<(), Broken> {
+        let sges = staged.map(|(at, len)| self.staging.sge(at, len));
+        let parts = if sges[1].length == 0 { 1 } else { 2 };
+        let len = u64::from(sges[0].length) + u64::from(sges[1].length);
+        self.post(op, &sges[..parts], len)
+    }
+
+    /// Copies to the staging ring what `from` has behind `skip` bytes.
+    fn stage(&self, staged: Pieces, from: &[IoSlice<'_>], mut skip: usize) {
+        let mut parts = from.iter().filter_map(|part| {
+            let behind = part.get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(part.len());
+            (!behind.is_empty()).then_some(behind)
+        });
+        let mut from: &[u8] = &[];
+        for (mut at, mut left) in staged {
+            while left > 0 {
+                if from.is_empty() {
+                    let Some(next) = parts.next() else { return };
+                    from = next;
+                }
+                let (piece, rest) = from.split_at(left.min(from.len()));
+                self.staging.write(at, piece);
+                at += piece.len();
+                left -= piece.len();
+                from = rest;
+            }
+        }
+    }
+}
+
+/// Names control messages in completions; other WRITEs are named by their length.
+const CONTROL_WR: u64 = u64::MAX;
+
+/// The errno of a connection whose work request ended like this.
+fn broken(status: WcStatus) -> Broken {
+    Broken(match status {
+        WcStatus::RetryExcErr | WcStatus::RespTimeoutErr => libc::ETIMEDOUT,
+        _ => libc::ECONNRESET,
+    })
+}

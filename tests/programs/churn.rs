@@ -1,0 +1,166 @@
+//! Processes come and go: 50 of them on one address, started and killed at random while others talk to each other. Nothing
+//! is lost for those who stay, and nothing of those who went stays behind.
+//!
+//! `cargo test --release -p roxie-tests --test programs -- churn --minutes=10` is ten thousand starts.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::{Running, eventually};
+
+use crate::case::{Case, LONG};
+use crate::holdings::{Holdings, settled};
+
+/// Processes that are started and killed, and pairs that are not.
+const COMING_AND_GOING: usize = 43;
+const LIVING_PAIRS: usize = 3;
+/// Ten thousand in ten minutes.
+const STARTS_PER_SECOND: f64 = 17.0;
+const QUICK: Duration = Duration::from_secs(10);
+/// Starts before the first look: caches and stacks are in place by then.
+const WARM_UP: usize = 60;
+/// What a killed client costs rping's server itself: its connection's memory, which it frees only after an orderly end.
+const RPING_LOSES_KIB: u64 = 12;
+/// Time for whoever remains to tell the peers of the dead.
+const AFTERMATH: Duration = Duration::from_secs(20);
+
+pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
+    let time = minutes.map_or(QUICK, |minutes| Duration::from_secs_f64(60.0 * minutes));
+    let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
+    vec![Case::new(place, "churn of 50 processes", "rping", move |lab, name| churn(lab, &place, name, time))]
+}
+
+/// What went on.
+#[derive(Debug, Default)]
+struct Tally {
+    starts: usize,
+    kills: usize,
+}
+
+/// Processes that come and go, each in a slot.
+struct Crowd<'a> {
+    lab: &'a Lab,
+    place: &'a Place,
+    name: &'a str,
+    keeper: String,
+    slots: Vec<Option<Running>>,
+    random: u64,
+    tally: Tally,
+}
+
+impl Crowd<'_> {
+    /// A number below `n` (Knuth's linear congruential generator; which processes meet is chance all the same).
+    fn draw(&mut self, n: usize) -> usize {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % n
+    }
+
+    /// Kills whoever is in a slot and starts another there.
+    fn turn(&mut self) -> Result<(), String> {
+        let slot = self.draw(self.slots.len());
+        self.kill(slot);
+        let address = self.lab.address(self.place);
+        let own_port = self.lab.port().to_string();
+        let words: &[&str] = match self.draw(4) {
+            // Somebody to talk to who stays; somebody who waits for nobody; one that only looks.
+            0 | 1 => &["rping", "-c", "-V", "-C", "1000000", "-a", address, "-p", &self.keeper],
+            2 => &["rping", "-s", "-a", address, "-p", &own_port],
+            _ => &["ibv_devinfo"],
+        };
+        let name = format!("{}-{slot}", self.name);
+        self.slots[slot] = Some(start(self.lab, self.place, Side::Client, &name, words)?);
+        self.tally.starts += 1;
+        Ok(())
+    }
+
+    fn kill(&mut self, slot: usize) {
+        if let Some(mut process) = self.slots[slot].take()
+            && !process.has_ended()
+        {
+            process.signal(Signal::SIGKILL);
+            self.tally.kills += 1;
+        }
+    }
+
+    fn kill_all(&mut self) {
+        (0..self.slots.len()).for_each(|slot| self.kill(slot));
+    }
+}
+
+fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let keeper_port = port.to_string();
+    let words = ["rping", "-s", "-P", "-a", address, "-p", &keeper_port];
+    let mut keeper = start(lab, place, Side::Server, &format!("{name}-keeper"), &words)?;
+    wait_ready(&mut keeper, Ready::Cm(port))?;
+    let slots = (0..COMING_AND_GOING).map(|_| None).collect();
+    let (tally, random) = (Tally::default(), u64::from(keeper.pid()));
+    let mut crowd = Crowd { lab, place, name, keeper: keeper_port.clone(), slots, random, tally };
+    for _ in 0..WARM_UP {
+        crowd.turn()?;
+    }
+    crowd.kill_all();
+    let before = settled(&|| Holdings::of(&keeper).ok_or("the keeper is gone"))?;
+    crowd.tally = Tally::default();
+
+    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let live = |n| living(lab, place, &format!("{name}-living-{n}"), &over, &rounds);
+        let living: Vec<_> = (0..LIVING_PAIRS).map(|n| scope.spawn(move || live(n))).collect();
+        let begun = Instant::now();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && begun.elapsed() < time {
+            let due = Duration::from_secs_f64(crowd.tally.starts as f64 / STARTS_PER_SECOND);
+            thread::sleep(due.saturating_sub(begun.elapsed()));
+            outcome = crowd.turn();
+        }
+        over.store(true, Ordering::Relaxed);
+        let lived = living.into_iter().map(|pair| pair.join().expect("no panic"));
+        lived.fold(outcome, Result::and)
+    })?;
+    crowd.kill_all();
+
+    let lost_by_rping = RPING_LOSES_KIB * crowd.tally.starts as u64;
+    let mut after = Err("the keeper is gone".to_owned());
+    let back = eventually(AFTERMATH, || {
+        let now = Holdings::of(&keeper);
+        after = now.ok_or_else(|| format!("the keeper is gone\n{}", keeper.output()));
+        now.is_none_or(|now| !now.has_grown_from(before, lost_by_rping))
+    });
+    let after = after?;
+    println!("{:?}, {rounds:?} rounds of living pairs\nbefore: {before:?}\nafter:  {after:?}", crowd.tally);
+    // Whoever stayed still serves.
+    let words = ["rping", "-c", "-V", "-C", "10", "-a", address, "-p", &keeper_port];
+    let ended = start(lab, place, Side::Client, name, &words)?.wait(LONG);
+    if !ended.succeeded() || keeper.has_ended() {
+        return Err(format!("{}{}", ended.describe(), keeper.wait(Duration::ZERO).describe()));
+    }
+    if back { Ok(()) } else { Err(format!("before: {before:?}\nafter {:?}: {after:?}", crowd.tally)) }
+}
+
+/// Connects, talks and ends, again and again; every byte is checked by rping itself.
+fn living(
+    lab: &Lab,
+    place: &Place,
+    name: &str,
+    over: &AtomicBool,
+    rounds: &AtomicUsize,
+) -> Result<(), String> {
+    let address = lab.address(place);
+    while !over.load(Ordering::Relaxed) {
+        let port = lab.port();
+        let port_word = port.to_string();
+        let common = ["-a", address, "-p", &port_word, "-V", "-C", "300", "-S", "5000"];
+        let server = [&["rping", "-s"], &common[..]].concat();
+        let client = [&["rping", "-c"], &common[..]].concat();
+        Pair { name, server, client, ready: Ready::Cm(port), limit: LONG }.run(lab, place)?;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}

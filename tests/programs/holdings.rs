@@ -1,0 +1,58 @@
+//! What a process holds: memory, descriptors, threads, and the names of its namespace.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use roxie_tests::process::{Running, eventually};
+
+use crate::case::SHORT;
+
+/// Growth that is not a leak: the allocator's arenas, in KiB.
+const GROWTH_MAX_KIB: u64 = 512;
+/// Two looks so far apart that are the same: nothing is under way.
+const CALM: Duration = Duration::from_millis(300);
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Holdings {
+    rss_kib: u64,
+    descriptors: usize,
+    threads: u64,
+    names: usize,
+}
+
+impl Holdings {
+    pub(crate) fn of(process: &Running) -> Option<Self> {
+        let pid = process.pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Some(Self {
+            rss_kib: field("VmRSS:")?,
+            descriptors: fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count(),
+            threads: field("Threads:")?,
+            names: process.net("unix").lines().filter(|line| line.contains("@roxie/")).count(),
+        })
+    }
+
+    /// Nothing but memory within bounds differs; `program_kib` is what the program itself is known to lose.
+    pub(crate) fn has_grown_from(self, before: Self, program_kib: u64) -> bool {
+        self.descriptors > before.descriptors
+            || self.threads > before.threads
+            || self.names > before.names
+            || self.rss_kib > before.rss_kib + GROWTH_MAX_KIB + program_kib
+    }
+}
+
+/// Holdings once nothing changes any more.
+pub(crate) fn settled<'a>(look: &dyn Fn() -> Result<Holdings, &'a str>) -> Result<Holdings, String> {
+    let mut last = look()?;
+    eventually(SHORT, || {
+        sleep(CALM);
+        look().is_ok_and(|now| std::mem::replace(&mut last, now) == now)
+    });
+    Ok(last)
+}
