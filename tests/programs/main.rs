@@ -10,6 +10,7 @@ mod capture;
 mod case;
 mod churn;
 mod cli;
+mod containers;
 mod cycles;
 mod devices;
 mod holdings;
@@ -88,6 +89,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     let mut cases = devices::cases();
     cases.extend(cli::cases());
     cases.extend(reasons::cases());
+    cases.extend(containers::cases());
     cases.extend(lab::cases());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));

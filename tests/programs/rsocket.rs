@@ -43,14 +43,17 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         }
         cases.push(stream(place, "rstream", &["-S", "1000", "-i", "0", "-k", "5", "-T", "r"]));
         cases.push(Case::new(place, "rcopy", "rcopy", move |lab, name| copy(lab, &place, name)));
-        cases.push(Case::new(place, "rstream to nobody", "rstream", move |lab, name| {
-            nobody(lab, &place, name)
-        }));
         let iperf =
             Case::new(place, "iperf3 by librspreload", "iperf3", move |lab, name| iperf(lab, &place, name));
         if Path::new(PRELOAD).exists() {
             cases.push(iperf);
         }
+    }
+    // Who refuses is a process of that host.
+    for place in places(Scale::Quick, Spread::Ordinary) {
+        cases.push(Case::new(place, "rstream to nobody", "rstream", move |lab, name| {
+            nobody(lab, &place, name)
+        }));
     }
     if scale == Scale::Full {
         for place in places(Scale::Quick, Spread::Root) {
@@ -85,7 +88,7 @@ fn pair(lab: &Lab, place: &Place, name: &str, program: &str, words: &[&str]) -> 
 
 fn nobody(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port = lab.port().to_string();
-    let words = ["rstream", "-p", &port, "-s", lab.address(place)];
+    let words = ["rstream", "-p", &port, "-s", lab.address(place), "-T", "b"];
     says(&start(lab, place, Side::Client, name, &words)?.wait(SHORT), "Connection refused")
 }
 

@@ -1,0 +1,114 @@
+//! What containers take away (docs/containers.md), one thing at a time and all at once: rping still runs. Each case has
+//! namespaces of its own, made without privileges by unshare(1).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use roxie_tests::lab::Lab;
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::{Ended, Running};
+
+use crate::case::{Case, LONG, good, says};
+
+/// A server and a client in front of which stands `$IN`; `$ROXIE` is the program. The server's end counts as well.
+const RPING: &str = r#"
+ip link set lo up
+$IN "$ROXIE" run --netdev lo -- rping -s -a 127.0.0.1 -C 50 -V & server=$!
+for try in $(seq 100); do grep -q /svc/ /proc/self/net/unix && break; sleep 0.05; done
+$IN "$ROXIE" run --netdev lo -- rping -c -a 127.0.0.1 -C 50 -V
+wait $server
+echo both ended well
+"#;
+
+/// Only $XDG_RUNTIME_DIR can be written to, and nothing tells of InfiniBand devices.
+const READ_ONLY: &str = r#"
+mount -t tmpfs -o mode=700 none /mnt
+mkdir -m 700 /mnt/run
+export XDG_RUNTIME_DIR=/mnt/run
+mount -t tmpfs -o ro none /sys
+for at in /tmp /var; do mount --rbind $at $at; mount -o remount,ro,bind $at; done
+mount -o remount,ro,bind /
+if touch /tmp/writable 2>/dev/null || touch /writable 2>/dev/null; then echo it can be written to; exit 1; fi
+"#;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        case("rootless namespaces", "env", ""),
+        case("few descriptors", "prlimit --nofile=64:300", ""),
+        case("no locked memory", "prlimit --memlock=0:0", ""),
+        case("nothing to write to, no /sys", "env", READ_ONLY),
+        confined("seccomp", ""),
+        confined("all of it", READ_ONLY),
+        Case { run: Box::new(too_few), ..case(TOO_FEW, "", "") },
+    ]
+}
+
+const TOO_FEW: &str = "too few descriptors, and it says so";
+
+fn place() -> Place {
+    Place::new(Topology::Loopback, Family::V4, User::Ordinary)
+}
+
+fn case(what: &str, within: &'static str, before: &'static str) -> Case {
+    let mut case = Case::new(place(), &format!("in a container: {what}"), "rping", move |lab, name| {
+        says(&good(shell(lab, name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
+    });
+    case.programs.extend(["ip", "prlimit", unshare()]);
+    case
+}
+
+fn confined(what: &str, before: &'static str) -> Case {
+    let mut confined = case(what, "", "");
+    confined.programs.push("cc");
+    let name = confined.name.clone();
+    confined.run = Box::new(move |lab| {
+        let confine = compile()?;
+        let within = format!("prlimit --nofile=64:300 --memlock=0:0 {}", confine.display());
+        says(&good(shell(lab, &name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
+    });
+    confined
+}
+
+fn too_few(lab: &Lab) -> Result<(), String> {
+    let script =
+        "ip link set lo up\nprlimit --nofile=64:64 \"$ROXIE\" run --netdev lo -- rping -s -a 127.0.0.1";
+    let ended = shell(lab, TOO_FEW, script)?;
+    if ended.succeeded() {
+        return Err(ended.describe());
+    }
+    says(&ended, "the limit of open descriptors (ulimit -n) is too low")
+}
+
+/// The program, or what to say that is missing where it may not make namespaces.
+fn unshare() -> &'static str {
+    let works =
+        Command::new("unshare").args(["-Urnm", "true"]).output().is_ok_and(|made| made.status.success());
+    if works { "unshare" } else { "unshare(1) that may make user namespaces" }
+}
+
+/// Runs a script as root of new namespaces that nobody outside notices.
+fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
+    let mut command = Command::new("unshare");
+    command.args(["-Urnm", "--propagation", "private", "sh", "-euc", script]).env("ROXIE", lab.roxie());
+    let log = scratch().join(format!("{}.log", name.replace(['/', ' ', ':'], "-")));
+    let started = Running::start(command, format!("unshare -Urnm sh -euc '{script}'"), &log, None);
+    Ok(started.map_err(|error| error.to_string())?.wait(LONG))
+}
+
+fn scratch() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("containers")
+}
+
+/// The program that puts another under a filter.
+fn compile() -> Result<PathBuf, String> {
+    let (program, source) =
+        (scratch().join("confine"), Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/confine.c"));
+    std::fs::create_dir_all(scratch()).map_err(|error| error.to_string())?;
+    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output();
+    let compiled = compiled.map_err(|error| error.to_string())?;
+    if compiled.status.success() {
+        Ok(program)
+    } else {
+        Err(String::from_utf8_lossy(&compiled.stderr).into_owned())
+    }
+}
