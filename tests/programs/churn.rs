@@ -21,6 +21,8 @@ const COMING_AND_GOING: usize = 43;
 const LIVING_PAIRS: usize = 3;
 /// Ten thousand in ten minutes.
 const STARTS_PER_SECOND: f64 = 17.0;
+/// Between two turns that come late.
+const PAUSE: Duration = Duration::from_millis(1);
 const QUICK: Duration = Duration::from_secs(10);
 /// Starts before the first look: caches and stacks are in place by then.
 const WARM_UP: usize = 60;
@@ -35,6 +37,9 @@ pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
     vec![Case::new(place, "churn of 50 processes", "rping", move |lab, name| churn(lab, &place, name, time))]
 }
 
+/// rping's server ends, on any device, when a client dies in the middle of connecting; after this it has connected.
+const CONNECTED_AFTER: Duration = Duration::from_secs(2);
+
 /// What went on.
 #[derive(Debug, Default)]
 struct Tally {
@@ -48,9 +53,16 @@ struct Crowd<'a> {
     place: &'a Place,
     name: &'a str,
     keeper: String,
-    slots: Vec<Option<Running>>,
+    slots: Vec<Option<Guest>>,
     random: u64,
     tally: Tally,
+}
+
+/// One of them.
+struct Guest {
+    process: Running,
+    /// Not to be killed before.
+    until: Instant,
 }
 
 impl Crowd<'_> {
@@ -61,34 +73,41 @@ impl Crowd<'_> {
         (self.random >> 33) as usize % n
     }
 
-    /// Kills whoever is in a slot and starts another there.
+    /// Kills whoever is in a slot, unless it is too early for that, and starts another there.
     fn turn(&mut self) -> Result<(), String> {
         let slot = self.draw(self.slots.len());
+        if self.slots[slot].as_ref().is_some_and(|guest| Instant::now() < guest.until) {
+            return Ok(());
+        }
         self.kill(slot);
         let address = self.lab.address(self.place);
         let own_port = self.lab.port().to_string();
-        let words: &[&str] = match self.draw(4) {
+        let (words, time): (&[&str], _) = match self.draw(4) {
             // Somebody to talk to who stays; somebody who waits for nobody; one that only looks.
-            0 | 1 => &["rping", "-c", "-V", "-C", "1000000", "-a", address, "-p", &self.keeper],
-            2 => &["rping", "-s", "-a", address, "-p", &own_port],
-            _ => &["ibv_devinfo"],
+            0 | 1 => {
+                (&["rping", "-c", "-V", "-C", "1000000", "-a", address, "-p", &self.keeper], CONNECTED_AFTER)
+            }
+            2 => (&["rping", "-s", "-a", address, "-p", &own_port], Duration::ZERO),
+            _ => (&["ibv_devinfo"], Duration::ZERO),
         };
         let name = format!("{}-{slot}", self.name);
-        self.slots[slot] = Some(start(self.lab, self.place, Side::Client, &name, words)?);
+        let process = start(self.lab, self.place, Side::Client, &name, words)?;
+        self.slots[slot] = Some(Guest { process, until: Instant::now() + time });
         self.tally.starts += 1;
         Ok(())
     }
 
     fn kill(&mut self, slot: usize) {
-        if let Some(mut process) = self.slots[slot].take()
-            && !process.has_ended()
+        if let Some(mut guest) = self.slots[slot].take()
+            && !guest.process.has_ended()
         {
-            process.signal(Signal::SIGKILL);
+            guest.process.signal(Signal::SIGKILL);
             self.tally.kills += 1;
         }
     }
 
     fn kill_all(&mut self) {
+        thread::sleep(CONNECTED_AFTER);
         (0..self.slots.len()).for_each(|slot| self.kill(slot));
     }
 }
@@ -102,8 +121,9 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
     let slots = (0..COMING_AND_GOING).map(|_| None).collect();
     let (tally, random) = (Tally::default(), u64::from(keeper.pid()));
     let mut crowd = Crowd { lab, place, name, keeper: keeper_port.clone(), slots, random, tally };
-    for _ in 0..WARM_UP {
+    while crowd.tally.starts < WARM_UP {
         crowd.turn()?;
+        thread::sleep(Duration::from_secs_f64(1.0 / STARTS_PER_SECOND));
     }
     crowd.kill_all();
     let before = settled(&|| Holdings::of(&keeper).ok_or("the keeper is gone"))?;
@@ -117,7 +137,7 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
         let mut outcome = Ok(());
         while outcome.is_ok() && begun.elapsed() < time {
             let due = Duration::from_secs_f64(crowd.tally.starts as f64 / STARTS_PER_SECOND);
-            thread::sleep(due.saturating_sub(begun.elapsed()));
+            thread::sleep(due.saturating_sub(begun.elapsed()).max(PAUSE));
             outcome = crowd.turn();
         }
         over.store(true, Ordering::Relaxed);
@@ -130,10 +150,10 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
     let mut after = Err("the keeper is gone".to_owned());
     let back = eventually(AFTERMATH, || {
         let now = Holdings::of(&keeper);
-        after = now.ok_or_else(|| format!("the keeper is gone\n{}", keeper.output()));
+        after = now.ok_or_else(|| "the keeper is gone".to_owned());
         now.is_none_or(|now| !now.has_grown_from(before, lost_by_rping))
     });
-    let after = after?;
+    let after = after.map_err(|gone| format!("{gone}\n{}", keeper.wait(Duration::ZERO).describe()))?;
     println!("{:?}, {rounds:?} rounds of living pairs\nbefore: {before:?}\nafter:  {after:?}", crowd.tally);
     // Whoever stayed still serves.
     let words = ["rping", "-c", "-V", "-C", "10", "-a", address, "-p", &keeper_port];

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -249,6 +250,47 @@ static void destroyed_under_its_reader(void)
 	CHECK(!atomic_load(&ended_badly));
 }
 
+/* Younger than some headers. */
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+#pragma weak rdma_write_cm_event
+#pragma weak rdma_resolve_addrinfo
+#pragma weak rdma_query_addrinfo
+enum { EVENT_ADDRINFO_RESOLVED = 16, EVENT_USER = 18, FLAG_SA = 0x10 };
+
+static void own_events(struct rdma_event_channel *ch)
+{
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *event;
+	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_NUMERICHOST | RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
+	uint64_t arg;
+
+	CHECK(rdma_write_cm_event && rdma_resolve_addrinfo && rdma_query_addrinfo);
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
+	MINUS(EINVAL, rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0));
+	CHECK(!rdma_write_cm_event(id, EVENT_USER, -5, 0x1122334455667788));
+	event = expect(ch, EVENT_USER);
+	memcpy(&arg, &event->param, sizeof(arg));
+	CHECK(event->id == id && event->status == -5 && arg == 0x1122334455667788 && !rdma_ack_cm_event(event));
+
+	MINUS(ENOENT, rdma_query_addrinfo(id, &info));
+	MINUS(EOPNOTSUPP, (hints.ai_flags |= FLAG_SA, rdma_resolve_addrinfo(id, NULL, "x", &hints)));
+	hints.ai_flags &= ~FLAG_SA;
+	MINUS(ENODATA, rdma_resolve_addrinfo(id, "no address", NULL, &hints));
+	CHECK(!rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints));
+	MINUS(EBUSY, rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints));
+	event = expect(ch, EVENT_ADDRINFO_RESOLVED);
+	CHECK(event->id == id && !event->status && !rdma_ack_cm_event(event));
+	CHECK(!rdma_query_addrinfo(id, &info) && info->ai_src_len == sizeof(struct sockaddr_in));
+	CHECK(((struct sockaddr_in *)info->ai_src_addr)->sin_port == htons(7471));
+	rdma_freeaddrinfo(info);
+	MINUS(ENOENT, rdma_query_addrinfo(id, &info));
+	/* What nobody has asked for goes with the identifier. */
+	CHECK(!rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints) && !rdma_destroy_id(id));
+}
+
 int main(void)
 {
 	struct rdma_event_channel *ch, *server;
@@ -269,6 +311,7 @@ int main(void)
 	CHECK(listener->verbs == devices[0] && !rdma_listen(listener, 4));
 	rdma_free_devices(devices);
 	conventions(ch);
+	own_events(ch);
 	refusal(ch, listener);
 	connection(ch, listener);
 	endpoints();

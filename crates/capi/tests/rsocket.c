@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -373,6 +375,52 @@ static void waiting(void)
 	close(ends[1]);
 }
 
+/* repoll_* are younger than some headers. */
+int repoll_create(int flags);
+int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+int repoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
+#pragma weak repoll_create
+#pragma weak repoll_ctl
+#pragma weak repoll_wait
+
+static void epolls(void)
+{
+	int client, server, ends[2], ep;
+	char byte;
+	pthread_t thread;
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 1 }, found[4];
+
+	CHECK(repoll_create && (ep = repoll_create(O_CLOEXEC)) >= 0);
+	connected(&client, &server, NULL);
+	CHECK(!pipe(ends));
+	MINUS(EBADF, repoll_ctl(12345, EPOLL_CTL_ADD, server, &event));
+	MINUS(EINVAL, repoll_ctl(ep, EPOLL_CTL_ADD, ep, &event));
+	MINUS(ENOENT, repoll_ctl(ep, EPOLL_CTL_MOD, server, &event));
+	CHECK(!repoll_ctl(ep, EPOLL_CTL_ADD, server, &event));
+	MINUS(EEXIST, repoll_ctl(ep, EPOLL_CTL_ADD, server, &event));
+	event.data.u64 = 2;
+	CHECK(!repoll_ctl(ep, EPOLL_CTL_ADD, ends[0], &event));
+	MINUS(EINVAL, repoll_wait(ep, found, 0, 0));
+	CHECK(repoll_wait(ep, found, 4, 0) == 0 && repoll_wait(ep, found, 4, 20) == 0);
+	CHECK(rsend(client, "x", 1, 0) == 1);
+	CHECK(repoll_wait(ep, found, 4, 5000) == 1 && found[0].data.u64 == 1 && found[0].events == EPOLLIN);
+	CHECK(write(ends[1], "x", 1) == 1 && repoll_wait(ep, found, 1, 5000) == 1);
+	CHECK(repoll_wait(ep, found, 4, 5000) == 2);
+	CHECK(rrecv(server, &byte, 1, 0) == 1 && repoll_wait(ep, found, 4, -1) == 1 && found[0].data.u64 == 2);
+	CHECK(read(ends[0], &byte, 1) == 1 && repoll_wait(ep, found, 4, 0) == 0);
+	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(intptr_t)ends[1]));
+	CHECK(repoll_wait(ep, found, 4, 5000) == 1 && found[0].data.u64 == 2 && !pthread_join(thread, NULL));
+	CHECK(!repoll_ctl(ep, EPOLL_CTL_DEL, ends[0], NULL) && repoll_wait(ep, found, 4, 0) == 0);
+	event = (struct epoll_event){ .events = EPOLLOUT | EPOLLONESHOT, .data.u64 = 3 };
+	CHECK(!repoll_ctl(ep, EPOLL_CTL_MOD, server, &event));
+	CHECK(repoll_wait(ep, found, 4, 5000) == 1 && found[0].data.u64 == 3 && found[0].events == EPOLLOUT);
+	CHECK(repoll_wait(ep, found, 4, 0) == 0);
+	CHECK(!rclose(ep) && !rclose(client) && !rclose(server));
+	MINUS(EBADF, repoll_wait(ep, found, 4, 0));
+	close(ends[0]);
+	close(ends[1]);
+}
+
 static void two_maps(int s)
 {
 	CHECK(!set(s, SOL_RDMA, RDMA_IOMAPSIZE, 2));
@@ -416,6 +464,7 @@ int main(void)
 	transfers();
 	ends();
 	waiting();
+	epolls();
 	maps();
 	return 0;
 }

@@ -96,6 +96,7 @@ pub struct rdma_ud_param {
 pub union EventParam {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    pub arg: u64,
 }
 
 #[repr(C)]

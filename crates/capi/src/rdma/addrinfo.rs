@@ -6,16 +6,21 @@ use std::ptr;
 
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use crate::abi::cm::rdma_addrinfo;
+use roxie::cm::CmEventKind;
+
+use crate::abi::cm::{rdma_addrinfo, rdma_cm_id};
 use crate::errno::minus1;
 use crate::ibv::qp::{QPT_RC, QPT_UC, QPT_UD};
 
-use super::id::{PS_IPOIB, PS_TCP, PS_UDP};
+use super::addr::call;
+use super::id::{PS_IPOIB, PS_TCP, PS_UDP, find};
 
 /// RAI_PASSIVE, RAI_NUMERICHOST, RAI_FAMILY.
 pub(crate) const RAI_PASSIVE: c_int = 1;
 const RAI_NUMERICHOST: c_int = 2;
 const RAI_FAMILY: c_int = 8;
+/// RAI_SA: from the subnet administrator of InfiniBand.
+const RAI_SA: c_int = 0x10;
 
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -124,6 +129,67 @@ unsafe fn from_addrinfo(to: &mut rdma_addrinfo, hints: Option<&rdma_addrinfo>, f
     } else {
         (to.ai_dst_addr, to.ai_dst_len) = (addr, len);
     }
+}
+
+/// What rdma_getaddrinfo returned, until somebody takes it.
+pub(crate) struct AddrInfo(*mut rdma_addrinfo);
+
+// SAFETY: plain memory of the C heap with one owner.
+unsafe impl Send for AddrInfo {}
+
+impl Drop for AddrInfo {
+    fn drop(&mut self) {
+        // SAFETY: it came from rdma_getaddrinfo, and nobody has taken it.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+/// Looks up at once, as rdma-core does, and reports it as an event.
+pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    // SAFETY: ours or NULL.
+    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
+    // SAFETY: the program's hints or NULL.
+    if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+        return minus1(libc::EOPNOTSUPP);
+    }
+    if std::mem::replace(&mut object.tail.extra().resolving, true) {
+        return minus1(libc::EBUSY);
+    }
+    let mut found = ptr::null_mut();
+    // SAFETY: as the caller's.
+    let answer = unsafe { rdma_getaddrinfo(node, service, hints, &raw mut found) };
+    if answer != 0 {
+        object.tail.extra().resolving = false;
+        // -1 with errno, or what getaddrinfo(3) says of the name.
+        return if answer == -1 { -1 } else { minus1(libc::ENODATA) };
+    }
+    object.tail.extra().resolved = Some(AddrInfo(found));
+    // SAFETY: as the caller's.
+    unsafe { call(id, true, |tail| tail.id.report(CmEventKind::AddrInfoResolved, 0, 0)) }
+}
+
+/// Gives away what was found; the program frees it.
+pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut *mut rdma_addrinfo,
+) -> c_int {
+    // SAFETY: ours or NULL.
+    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
+    if info.is_null() {
+        return minus1(libc::EINVAL);
+    }
+    let mut extra = object.tail.extra();
+    let Some(found) = extra.resolved.take() else { return minus1(libc::ENOENT) };
+    extra.resolving = false;
+    // SAFETY: the caller passes room for a pointer.
+    unsafe { info.write(found.0) };
+    std::mem::forget(found);
+    0
 }
 
 /// A copy of an address on the C heap; NULL for none, or when memory is short.

@@ -14,6 +14,7 @@ use crate::errno::{minus1, of_io};
 use crate::ibv::ah::ah_attr;
 use crate::object::Object;
 
+use super::addr::call;
 use super::channel::{self, rdma_migrate_id};
 use super::id::{by_cookie, channel_of, create_child, find, rdma_destroy_id, refresh, set_path_record};
 
@@ -113,6 +114,7 @@ fn param(event: &CmEvent) -> EventParam {
                 qp_num: conn.qp_num.value(),
             };
         }
+        Param::Own(argument) => to.arg = *argument,
         Param::Ud(ud) => {
             to.ud = rdma_ud_param {
                 // Of a group: what the program gave with the join.
@@ -177,8 +179,22 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
     }
 }
 
+/// An event of the program's own.
+pub(crate) unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: c_int,
+    status: c_int,
+    argument: u64,
+) -> c_int {
+    if event != CmEventKind::User as c_int {
+        return minus1(libc::EINVAL);
+    }
+    // SAFETY: as the caller's.
+    unsafe { call(id, false, |tail| tail.id.report(CmEventKind::User, status, argument)) }
+}
+
 pub(crate) unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
-    const NAMES: [&CStr; 16] = [
+    const NAMES: [&CStr; 20] = [
         c"RDMA_CM_EVENT_ADDR_RESOLVED",
         c"RDMA_CM_EVENT_ADDR_ERROR",
         c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -195,6 +211,10 @@ pub(crate) unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
         c"RDMA_CM_EVENT_MULTICAST_ERROR",
         c"RDMA_CM_EVENT_ADDR_CHANGE",
         c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        c"RDMA_CM_EVENT_USER",
+        c"RDMA_CM_EVENT_INTERNAL",
     ];
     let name = usize::try_from(event).ok().and_then(|i| NAMES.get(i));
     name.unwrap_or(&c"UNKNOWN EVENT").as_ptr()

@@ -20,6 +20,7 @@ use crate::ibv::query::PORT;
 use crate::object::{Living, Object};
 
 use super::addr::to_c;
+use super::addrinfo::AddrInfo;
 use super::channel::{self, rdma_create_event_channel, rdma_destroy_event_channel};
 use super::device::cm_device;
 use super::event::drop_own_event;
@@ -72,6 +73,9 @@ pub(crate) struct Extra {
     /// Goes in front of the private data of rdma_connect.
     pub(crate) connect: Vec<u8>,
     path_rec: Option<Box<ibv_sa_path_rec>>,
+    /// What rdma_resolve_addrinfo found, until somebody asks; and whether that is still to come.
+    pub(crate) resolved: Option<AddrInfo>,
+    pub(crate) resolving: bool,
 }
 
 /// Attributes with pointers to objects that may be used from any thread.

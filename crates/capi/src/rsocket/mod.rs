@@ -1,6 +1,7 @@
 //! rsockets (rsocket(7)): socket calls by number. What a socket does is in the crate `roxie`; here are the numbers, the
 //! options, and the C forms of addresses and messages.
 
+pub(crate) mod epoll;
 pub(crate) mod iomap;
 pub(crate) mod option;
 pub(crate) mod poll;
@@ -10,6 +11,7 @@ pub(crate) mod transfer;
 
 /// What `symbols/rdmacm.txt` names.
 pub(crate) mod exported {
+    pub(crate) use super::epoll::{repoll_create, repoll_ctl, repoll_wait};
     pub(crate) use super::iomap::{riomap, riounmap, riowrite};
     pub(crate) use super::option::{rfcntl, rgetsockopt, rsetsockopt};
     pub(crate) use super::poll::{rpoll, rselect};

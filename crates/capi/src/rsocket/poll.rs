@@ -20,12 +20,13 @@ pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout_m
     poll(fds, timeout_ns)
 }
 
+/// A socket of ours, or a descriptor of the kernel.
+pub(super) fn entry(fd: c_int) -> PollEntry {
+    table::find(fd).map_or(PollEntry::Fd(fd), |socket| PollEntry::Stream(socket.stream.clone()))
+}
+
 fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
-    let entry = |fd: &pollfd| match table::find(fd.fd) {
-        Ok(socket) => PollEntry::Stream(socket.stream.clone()),
-        Err(_) => PollEntry::Fd(fd.fd),
-    };
-    let entries: Vec<PollEntry> = fds.iter().map(entry).collect();
+    let entries: Vec<PollEntry> = fds.iter().map(|fd| entry(fd.fd)).collect();
     let events: Vec<i16> = fds.iter().map(|fd| fd.events).collect();
     let mut ready = vec![0; fds.len()];
     match rsocket::poll(&entries, &events, &mut ready, timeout_ns) {

@@ -8,6 +8,7 @@ use std::ptr;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use roxie::rsocket::{Shutdown, Stream};
 
+use super::epoll;
 use super::option::Options;
 use super::table::{self, Socket};
 use crate::errno::{errno, minus1, of_io, set_errno};
@@ -104,6 +105,9 @@ pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
+    if epoll::close(socket) {
+        return 0;
+    }
     match table::remove(socket) {
         Ok(socket) if !socket.stream.is_inherited() => {
             socket.stream.close();

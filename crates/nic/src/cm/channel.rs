@@ -126,6 +126,10 @@ fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
         }
         Happening::RouteResolved => event.kind = CmEventKind::RouteResolved,
         Happening::DeviceRemoval => event.kind = CmEventKind::DeviceRemoval,
+        Happening::Own { kind, status, argument } => {
+            (event.kind, event.status) = (kind, status);
+            event.param = Param::Own(argument);
+        }
         Happening::Request { child, params, private_data } => {
             child.request_taken();
             event.kind = CmEventKind::ConnectRequest;

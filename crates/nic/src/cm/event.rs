@@ -48,6 +48,10 @@ pub enum CmEventKind {
     AddrChange = 14,
     /// No packet of the old connection can be about any more.
     TimewaitExit = 15,
+    /// What was to be looked up is known ([`Id::report`]).
+    AddrInfoResolved = 16,
+    /// The program says something to itself ([`Id::report`]).
+    User = 18,
 }
 
 /// Parameters of a connection: ours in calls, the peer's, seen from our side, in events.
@@ -127,6 +131,8 @@ pub enum Param {
     Conn(ConnParam),
     /// Datagram services; also in requests, where nothing is known yet.
     Ud(UdParam),
+    /// What the program gave with an event of its own.
+    Own(u64),
 }
 
 /// One event. Dropping it acknowledges it: [`Id::destroy`] and [`Id::migrate`] wait for that.
@@ -166,6 +172,12 @@ pub(super) enum Happening {
     AddrError(i32),
     RouteResolved,
     DeviceRemoval,
+    /// From the program itself.
+    Own {
+        kind: CmEventKind,
+        status: i32,
+        argument: u64,
+    },
     /// A group may be talked to.
     Joined(Join),
     /// The protocol says.

@@ -11,7 +11,7 @@ use transport::{AddressVector, Instant, PathMtu, QpType};
 use wire::{Gid, Psn};
 
 use super::channel::{EventChannel, Queue, Unread, take_unread};
-use super::event::{ConnParam, Happening, Param, Receipt, UdParam};
+use super::event::{CmEventKind, ConnParam, Happening, Param, Receipt, UdParam};
 use super::host::Host;
 use super::invalid;
 use super::multicast::Join;
@@ -237,6 +237,18 @@ impl Id {
         self.0.lock().qp.clone()
     }
 
+    /// Puts an event of the program's own into the channel (rdma_write_cm_event(3)).
+    ///
+    /// # Errors
+    /// `EINVAL` after [`destroy`](Self::destroy).
+    pub fn report(&self, kind: CmEventKind, status: i32, argument: u64) -> io::Result<()> {
+        if self.0.lock().phase == Phase::Destroyed {
+            return Err(invalid());
+        }
+        self.0.push(Happening::Own { kind, status, argument });
+        Ok(())
+    }
+
     /// Ends the identifier: tells the peer what fits its state, drops unread events (refusing unread
     /// requests), and waits until all events read are acknowledged.
     pub fn destroy(&self) {
@@ -362,6 +374,7 @@ impl IdInner {
             | Happening::AddrError(_)
             | Happening::RouteResolved
             | Happening::Joined(_)
+            | Happening::Own { .. }
             | Happening::DeviceRemoval => true,
         };
         if !wanted || state.silent {

@@ -1,0 +1,156 @@
+//! epoll(7) for sockets and other descriptors (repoll_create, repoll_ctl, repoll_wait), level-triggered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{io, slice};
+
+use libc::epoll_event;
+use roxie::rsocket::{self, PollEntry};
+use roxie::sys::EventFd;
+
+use super::poll::entry;
+use crate::errno::{minus1, of_io};
+
+/// Longest that a thread waits for what it was to wait for when it began: of several that wait, one is told of a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A set of descriptors.
+struct Epoll {
+    /// Its number; signalled when the set changes under a thread that waits.
+    changed: EventFd,
+    members: Mutex<BTreeMap<c_int, Member>>,
+}
+
+#[derive(Clone, Copy)]
+struct Member {
+    events: u32,
+    data: u64,
+}
+
+static EPOLLS: LazyLock<Mutex<HashMap<c_int, Arc<Epoll>>>> = LazyLock::new(Mutex::default);
+
+fn epolls() -> MutexGuard<'static, HashMap<c_int, Arc<Epoll>>> {
+    EPOLLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Epoll {
+    fn find(number: c_int) -> Result<Arc<Self>, c_int> {
+        epolls().get(&number).cloned().ok_or(libc::EBADF)
+    }
+
+    fn members(&self) -> MutexGuard<'_, BTreeMap<c_int, Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn control(&self, op: c_int, fd: c_int, event: Option<&epoll_event>) -> Result<(), c_int> {
+        let mut members = self.members();
+        let known = members.contains_key(&fd);
+        match (op, event) {
+            (libc::EPOLL_CTL_DEL, _) if known => drop(members.remove(&fd)),
+            (libc::EPOLL_CTL_ADD, Some(_)) if known => return Err(libc::EEXIST),
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _) if !known => return Err(libc::ENOENT),
+            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => {
+                members.insert(fd, Member { events: event.events, data: event.u64 });
+            }
+            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return Err(libc::EFAULT),
+            _ => return Err(libc::EINVAL),
+        }
+        drop(members);
+        self.changed.signal(1);
+        Ok(())
+    }
+
+    fn wait(&self, found: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let members: Vec<(c_int, Member)> =
+                self.members().iter().map(|(fd, member)| (*fd, *member)).collect();
+            let mut entries: Vec<PollEntry> = members.iter().map(|(fd, _)| entry(*fd)).collect();
+            // The lower bits are those of poll(2); one that was reported once only is asked for nothing.
+            let mut events: Vec<i16> = members.iter().map(|(_, member)| member.events as i16).collect();
+            entries.push(PollEntry::Fd(self.changed.as_raw_fd()));
+            events.push(libc::POLLIN);
+            let left = deadline.map_or(LOOK_AGAIN, |deadline| {
+                deadline.saturating_duration_since(Instant::now()).min(LOOK_AGAIN)
+            });
+            let mut ready = vec![0; entries.len()];
+            rsocket::poll(&entries, &events, &mut ready, Some(left.as_nanos() as u64))?;
+            if ready.pop() != Some(0) {
+                // Another thread may have been faster.
+                self.changed.take().ok();
+            }
+            let reported = members.iter().zip(ready).filter(|(_, ready)| *ready != 0);
+            let mut count = 0;
+            for (((fd, member), ready), to) in reported.zip(&mut *found) {
+                *to = epoll_event { events: u32::from(ready.cast_unsigned()), u64: member.data };
+                count += 1;
+                if member.events & libc::EPOLLONESHOT as u32 != 0 {
+                    self.members().entry(*fd).and_modify(|member| member.events = 0);
+                }
+            }
+            if count > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn repoll_create(flags: c_int) -> c_int {
+    if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
+        return minus1(libc::EINVAL);
+    }
+    match EventFd::new() {
+        Ok(changed) => {
+            let number = changed.as_raw_fd();
+            epolls().insert(number, Arc::new(Epoll { changed, members: Mutex::default() }));
+            number
+        }
+        Err(error) => minus1(of_io(&error)),
+    }
+}
+
+/// Ends a set; false if there is none of that number.
+pub(super) fn close(number: c_int) -> bool {
+    epolls().remove(&number).is_some()
+}
+
+pub(crate) unsafe extern "C" fn repoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if fd < 0 {
+        return minus1(libc::EBADF);
+    }
+    if fd == epfd {
+        return minus1(libc::EINVAL);
+    }
+    // SAFETY: the caller's event, or NULL.
+    let event = unsafe { event.as_ref() };
+    match Epoll::find(epfd).and_then(|epoll| epoll.control(op, fd, event)) {
+        Ok(()) => 0,
+        Err(errno) => minus1(errno),
+    }
+}
+
+pub(crate) unsafe extern "C" fn repoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { return minus1(libc::EINVAL) };
+    if events.is_null() {
+        return minus1(libc::EFAULT);
+    }
+    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    // SAFETY: the caller passes room for so many, which are plain numbers.
+    let found = unsafe { slice::from_raw_parts_mut(events, most) };
+    let waited =
+        Epoll::find(epfd).map_err(io::Error::from_raw_os_error).and_then(|epoll| epoll.wait(found, timeout));
+    waited.map_or_else(|error| minus1(of_io(&error)), |count| c_int::try_from(count).unwrap_or(c_int::MAX))
+}
