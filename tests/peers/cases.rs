@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use roxie_cli::interop::flows::{Ends, FLOWS, Flow, Style};
+use roxie_tests::pair::Ready;
 use roxie_tests::place::{Family, Port};
 use roxie_tests::process::Ended;
 
 use crate::end::{End, Kind};
-use crate::flows::{FLOWS, Flow, Style};
 use crate::machine::{Machine, good};
 
 /// Time for a client. The other end is emulated; a lost packet that only a timer reveals costs most.
@@ -128,11 +129,12 @@ impl Case {
         let port = self.flow.port(machine.port());
         let (word, v6) = (port.to_string(), self.wire.family == Family::V6);
         let start = |end| {
-            let words = self.flow.words(end, self.client, &word, v6);
+            let words = self.flow.words(self.ends(end, v6), &word);
             machine.start(end, &name, self.wire.port, &words)
         };
         let mut server = start(server_end)?;
-        machine.wait_ready(server_end, &mut server, self.flow.ready(port))?;
+        let ready = if self.flow.uses_cm() { Ready::Cm(port) } else { Ready::Tcp(port) };
+        machine.wait_ready(server_end, &mut server, ready)?;
         let mut client = start(self.client)?;
         let client_ended = good(client.wait(CLIENT), &mut server)?;
         let server_ended = good(server.wait(SERVER), &mut client)?;
@@ -142,6 +144,18 @@ impl Case {
             Some(complaint) => {
                 Err(format!("{complaint}\n{}{}", client_ended.describe(), server_ended.describe()))
             }
+        }
+    }
+
+    /// What a program at `end` is told. What is exchanged over TCP is exchanged over IPv4; the GID decides about the queue pairs.
+    fn ends(&self, end: End, v6: bool) -> Ends<'static> {
+        let server = self.client.other();
+        Ends {
+            device: end.device(),
+            gid_index: end.gid_index(v6),
+            server: server.address(v6),
+            exchange: server.address(false),
+            is_client: end == self.client,
         }
     }
 

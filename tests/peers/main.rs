@@ -9,7 +9,6 @@
 mod cases;
 mod dispatcher;
 mod end;
-mod flows;
 mod machine;
 
 use std::collections::BTreeMap;

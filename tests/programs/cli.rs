@@ -34,7 +34,30 @@ pub(crate) fn cases() -> Vec<Case> {
             case(place, "roxie run starts fast", "ibv_devices", starts_fast),
         ]);
     }
+    let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
+    cases.push(Case::new(place, "roxie interop", "rping", move |lab, name| interop(lab, &place, name)));
     cases
+}
+
+/// The peer is another roxie on the same host; then one without a device.
+fn interop(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let via = format!("{} run --netdev {} --", lab.roxie().display(), lab.netdev(place));
+    let interop = |via| {
+        roxie(
+            lab,
+            place,
+            Side::Client,
+            name,
+            &["interop", lab.address(place), "--via", via, "--only", "rping", "--json"],
+        )
+    };
+    let ended = good(interop(&via)?)?;
+    if ended.output.matches("\"verdict\":\"pass\"").count() != 2 {
+        return Err(format!("not two passes\n{}", ended.describe()));
+    }
+    let ended = interop("env")?;
+    says(&ended, "no RoCEv2 device has the address")?;
+    if ended.succeeded() { Err(ended.describe()) } else { Ok(()) }
 }
 
 fn demo(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

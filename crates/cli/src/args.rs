@@ -7,6 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
 use roxie_cli::capture::CaptureArgs;
+use roxie_cli::interop::InteropArgs;
 
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::lab::args::{HoldArgs, LabArgs};
@@ -60,6 +61,7 @@ pub(crate) enum Command {
     Hook(HookToolArgs),
     Capture(CaptureArgs),
     Lab(LabArgs),
+    Interop(InteropArgs),
     Sim(SimArgs),
     Demo(DemoArgs),
     /// The process that holds a lab.

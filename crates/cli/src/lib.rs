@@ -4,5 +4,6 @@
 pub mod capture;
 pub mod engines;
 pub mod failure;
+pub mod interop;
 pub mod netdev;
 pub mod terminal;

@@ -1,5 +1,7 @@
 //! Network interfaces by name, as the caller's network namespace has them.
 
+use std::net::IpAddr;
+
 use roxie::sys::{Link, Netlink};
 
 use crate::failure::{During, Failure, Outcome};
@@ -9,6 +11,20 @@ use crate::failure::{During, Failure, Outcome};
 pub fn names() -> Vec<String> {
     let Ok(list) = nix::net::if_::if_nameindex() else { return Vec::new() };
     list.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect()
+}
+
+/// The interface that has this address.
+#[must_use]
+pub fn with_address(address: IpAddr) -> Option<String> {
+    let mut addresses = nix::ifaddrs::getifaddrs().ok()?;
+    let found = addresses.find(|interface| {
+        let ip = interface.address.and_then(|address| {
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        });
+        ip == Some(address)
+    });
+    found.map(|interface| interface.interface_name)
 }
 
 /// Fails with the list of interfaces if there is none called `name`.

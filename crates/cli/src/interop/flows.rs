@@ -1,15 +1,11 @@
-//! The programs, and what each is told about itself and its peer.
-
-use roxie_tests::pair::Ready;
-
-use crate::end::End;
+//! The programs that a NIC is tried with, and what each is told about itself and its peer.
 
 /// Where `udaddy` listens; it has no option for it.
 const UDADDY_PORT: u16 = 7174;
 
 /// What a program is told about its peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Style {
+pub enum Style {
     /// `ibv_*_pingpong`: addresses over TCP, `-g` names the GID.
     Pingpong,
     /// perftest: addresses over TCP, `-x` names the GID.
@@ -30,17 +26,34 @@ type Words = &'static [&'static str];
 
 /// A program and its options.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flow {
-    pub(crate) style: Style,
-    pub(crate) words: Words,
+pub struct Flow {
+    /// How it is told about its peer.
+    pub style: Style,
+    /// The program and options that are the same at both ends.
+    pub words: Words,
+}
+
+/// What a program has to know of an end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    /// The device at this end.
+    pub device: &'a str,
+    /// Index of the GID in use there.
+    pub gid_index: &'a str,
+    /// Address of the server's device.
+    pub server: &'a str,
+    /// Where the server takes TCP connections, on which some programs exchange their addresses.
+    pub exchange: &'a str,
+    /// Whether this is the client's end.
+    pub is_client: bool,
 }
 
 const fn flow(style: Style, words: Words) -> Flow {
     Flow { style, words }
 }
 
-/// Every program that roxie is for, and what makes a difference to it.
-pub(crate) const FLOWS: [Flow; 23] = [
+/// Every program of rdma-core and perftest that connects two hosts, and what makes a difference to it.
+pub const FLOWS: [Flow; 23] = [
     flow(Style::Pingpong, &["ibv_rc_pingpong", "-c", "-n", "100"]),
     flow(Style::Pingpong, &["ibv_rc_pingpong", "-c", "-e", "-n", "50", "-s", "100000", "-m", "256"]),
     flow(Style::Pingpong, &["ibv_srq_pingpong", "-c", "-q", "4", "-n", "100"]),
@@ -65,44 +78,42 @@ pub(crate) const FLOWS: [Flow; 23] = [
     flow(Style::PerftestCm, &["ib_read_lat", "-R"]),
     flow(Style::PerftestCm, &["ib_send_lat", "-R"]),
 ];
-/// Exchanges, and an ACK timeout of half a second (4.096 us << 17): emulation is slow, and starved now and then.
+/// Exchanges, and an ACK timeout of half a second (4.096 us << 17): an emulated peer is slow, and starved now and then.
 const PERFTEST: Words = &["-F", "-n", "200", "-u", "17"];
 
 impl Flow {
     /// The port that the server listens on, of which `free` is used by nobody else.
-    pub(crate) fn port(self, free: u16) -> u16 {
+    #[must_use]
+    pub fn port(self, free: u16) -> u16 {
         if self.style == Style::Udaddy { UDADDY_PORT } else { free }
     }
 
-    /// How the server on `port` shows that it listens.
-    pub(crate) fn ready(self, port: u16) -> Ready {
-        match self.style {
-            Style::Pingpong | Style::Perftest => Ready::Tcp(port),
-            _ => Ready::Cm(port),
-        }
+    /// Whether it goes without TCP and without a GID index: rdma_cm does both.
+    #[must_use]
+    pub fn uses_cm(self) -> bool {
+        !matches!(self.style, Style::Pingpong | Style::Perftest)
     }
 
-    /// The command line at `end`; the queue pairs use IPv6 if `v6`.
-    pub(crate) fn words(self, end: End, client: End, port: &str, v6: bool) -> Vec<&str> {
-        let (is_client, server) = (end == client, client.other());
-        // What is exchanged over TCP is exchanged over IPv4; the GID decides about the queue pairs.
-        let (over_tcp, address) = (is_client.then(|| server.address(false)), server.address(v6));
-        let (device, gid) = (["-d", end.device()], end.gid_index(v6));
-        let mut words = self.words.to_vec();
+    /// The command line at one end.
+    #[must_use]
+    pub fn words<'a>(self, ends: Ends<'a>, port: &'a str) -> Vec<&'a str> {
+        let Ends { device, gid_index, server, exchange, is_client } = ends;
+        let (over_tcp, device) = (is_client.then_some(exchange), ["-d", device]);
+        let mut words: Vec<&'a str> = self.words.to_vec();
         if self.style != Style::Udaddy {
             words.extend(["-p", port]);
         }
         match self.style {
-            Style::Pingpong => words.extend(device.into_iter().chain(["-g", gid]).chain(over_tcp)),
+            Style::Pingpong => words.extend(device.into_iter().chain(["-g", gid_index]).chain(over_tcp)),
             Style::Perftest => {
-                words.extend(PERFTEST.iter().copied().chain(device).chain(["-x", gid]).chain(over_tcp));
+                words.extend(PERFTEST.iter().copied().chain(device).chain(["-x", gid_index]).chain(over_tcp));
             }
             Style::PerftestCm => words.extend(PERFTEST.iter().copied().chain(device).chain(over_tcp)),
-            Style::Rping => words.extend([if is_client { "-c" } else { "-s" }, "-a", address]),
-            Style::Ucmatose | Style::Udaddy => words.extend([if is_client { "-s" } else { "-b" }, address]),
+            Style::Rping => words.extend([if is_client { "-c" } else { "-s" }, "-a", server]),
+            Style::Ucmatose | Style::Udaddy => words.extend([if is_client { "-s" } else { "-b" }, server]),
             Style::Rdma => {
                 words[0] = if is_client { "rdma_client" } else { words[0] };
-                words.extend(["-s", address]);
+                words.extend(["-s", server]);
             }
         }
         words

@@ -1,0 +1,251 @@
+//! `roxie interop`: every program that RDMA people use, between this host's roxie and a peer, in both directions.
+
+mod args;
+pub mod flows;
+mod host;
+mod program;
+
+use std::net::{IpAddr, UdpSocket};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+pub use args::InteropArgs;
+use flows::{FLOWS, Flow, Style};
+use host::Host;
+
+use crate::failure::{During, Failure, Outcome};
+use crate::terminal::{self, Terminal, Tone};
+
+/// RoCEv2's; nothing is sent to it here.
+const ROCE_PORT: u16 = 4791;
+/// Ports of the servers: one for each program and direction, so that what is left of one does not hold up the next.
+const FIRST_PORT: u16 = 18_600;
+/// How long a server may take until it listens.
+const READY_MAX: Duration = Duration::from_secs(6);
+/// Time between two tries to connect to it.
+const RETRY_AFTER: Duration = Duration::from_millis(300);
+/// How long a server may take to end after its client.
+const AFTER_MAX: Duration = Duration::from_secs(8);
+/// Lines of a program's output that are shown when it fails.
+const LINES: usize = 6;
+
+/// What came of one program in one direction.
+enum Verdict {
+    Pass,
+    Fail(String),
+    Skip(String),
+}
+
+struct Result {
+    verdict: Verdict,
+    took: Duration,
+    /// How often the client was started until the server listened.
+    tries: u32,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The peer or the device here cannot be used.
+pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
+    let wanted =
+        |flow: &&Flow| args.only.as_ref().is_none_or(|text| flow.words.join(" ").contains(text.as_str()));
+    let flows: Vec<Flow> = FLOWS.iter().filter(wanted).copied().collect();
+    if flows.is_empty() {
+        let failure = Failure::new(format!("no program has '{}' in it", args.only.as_deref().unwrap_or("")));
+        return Err(failure.hint("'roxie interop --list' prints them").code(2));
+    }
+    if args.list {
+        for flow in flows {
+            terminal::print(&flow.words.join(" "));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (Some(peer), Some(via)) = (args.peer, &args.via) else {
+        return Err(Failure::new("no peer given").code(2));
+    };
+    let (here, there) = hosts(args, peer, via)?;
+    let view =
+        View { terminal: if args.json { Terminal::plain() } else { Terminal::stdout() }, json: args.json };
+    view.title(&here, &there);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for (number, flow) in flows.into_iter().enumerate() {
+        let mut both = Vec::new();
+        for (direction, (client, server)) in [(&here, &there), (&there, &here)].into_iter().enumerate() {
+            view.terminal.progress(&format!("{} on {}", flow.words.join(" "), client.name));
+            let port = flow.port(FIRST_PORT + 2 * number as u16 + direction as u16);
+            let result = attempt(flow, client, server, port, peer, Duration::from_secs(args.timeout));
+            match result.verdict {
+                Verdict::Pass => passed += 1,
+                Verdict::Fail(_) => failed += 1,
+                Verdict::Skip(_) => skipped += 1,
+            }
+            view.json(flow, client, &result);
+            both.push(result);
+        }
+        view.row(flow, &both);
+    }
+    view.total(passed, failed, skipped);
+    Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// This host and the peer, each with its device.
+fn hosts(args: &InteropArgs, peer: IpAddr, via: &str) -> Outcome<(Host, Host)> {
+    let exchange = args.exchange.unwrap_or(peer);
+    let here = towards(peer)?;
+    let local_exchange = match args.local_exchange {
+        Some(address) => address,
+        None => towards(exchange)?,
+    };
+    let roxie = std::env::current_exe().during("finding this program")?;
+    let mut ours = vec![roxie.to_string_lossy().into_owned(), "run".to_owned()];
+    let options = [("--netdev", args.netdev.as_ref()), ("--port", args.port.as_ref())];
+    for (option, value) in options {
+        ours.extend(value.into_iter().flat_map(|value| [option.to_owned(), value.clone()]));
+    }
+    if args.netdev.is_none() {
+        ours.extend(
+            crate::netdev::with_address(here).into_iter().flat_map(|name| ["--netdev".to_owned(), name]),
+        );
+    }
+    ours.push("--".to_owned());
+    let theirs = via.split_whitespace().map(str::to_owned).collect();
+    let here = Host::find("this host", ours, here, local_exchange, None)?;
+    let there = Host::find("the peer", theirs, peer, exchange, args.peer_device.as_deref())?;
+    Ok((here, there))
+}
+
+/// This host's address on the way to `peer`.
+fn towards(peer: IpAddr) -> Outcome<IpAddr> {
+    let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).during("opening a socket")?;
+    socket.connect((peer, ROCE_PORT)).during(&format!("finding the way to {peer}"))?;
+    Ok(socket.local_addr().during("asking for an address")?.ip())
+}
+
+/// A server, then a client, both to a good end.
+fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, peer: IpAddr, limit: Duration) -> Result {
+    let began = Instant::now();
+    let mut tries = 0;
+    let verdict = if flow.style == Style::PerftestCm && peer.is_ipv6() {
+        Verdict::Skip("perftest resolves names over IPv4 only with -R".to_owned())
+    } else {
+        pair(flow, client, server, &port.to_string(), limit, &mut tries)
+            .unwrap_or_else(|error| Verdict::Fail(error.to_string()))
+    };
+    Result { verdict, took: began.elapsed(), tries }
+}
+
+fn pair(
+    flow: Flow,
+    client: &Host,
+    server: &Host,
+    port: &str,
+    limit: Duration,
+    tries: &mut u32,
+) -> std::io::Result<Verdict> {
+    let mut serving = server.start(&server.words(flow, server, port))?;
+    let began = Instant::now();
+    let client_ended = loop {
+        std::thread::sleep(RETRY_AFTER);
+        *tries += 1;
+        let started = Instant::now();
+        let ended = client.start(&client.words(flow, server, port))?.wait(limit);
+        // One that fails at once may have been too early, as long as the server waits.
+        let early = started.elapsed() < READY_MAX && began.elapsed() < READY_MAX;
+        if ended.succeeded() || ended.is_missing() || !early || !serving.runs() {
+            break ended;
+        }
+    };
+    let server_ended = serving.wait(if client_ended.succeeded() { AFTER_MAX } else { Duration::ZERO });
+    for (ended, host) in [(&server_ended, server), (&client_ended, client)] {
+        if ended.is_missing() {
+            return Ok(Verdict::Skip(format!("not installed: {}", host.name)));
+        }
+    }
+    let complaint = ["invalid data", "ompletion with error"]
+        .into_iter()
+        .find(|words| client_ended.output.contains(words) || server_ended.output.contains(words));
+    if client_ended.succeeded() && server_ended.succeeded() && complaint.is_none() {
+        return Ok(Verdict::Pass);
+    }
+    let mut reason = String::new();
+    for (ended, host) in [(&client_ended, client), (&server_ended, server)] {
+        reason.push_str(&format!("{}: {}\n", host.name, ended.how()));
+        for line in ended.last_lines(LINES) {
+            reason.push_str(&format!("  {line}\n"));
+        }
+    }
+    Ok(Verdict::Fail(reason))
+}
+
+/// What people or scripts are shown.
+struct View {
+    terminal: Terminal,
+    json: bool,
+}
+
+impl View {
+    fn title(&self, here: &Host, there: &Host) {
+        if !self.json {
+            self.terminal.line(&format!("roxie {} and peer {}", here.describe(), there.describe()));
+            let head = format!("{:<58} {:<12} {}", "program", "as client", "as server");
+            self.terminal.line(&self.terminal.paint(Tone::Strong, &head));
+        }
+    }
+
+    fn json(&self, flow: Flow, client: &Host, result: &Result) {
+        if !self.json {
+            return;
+        }
+        let (verdict, reason) = match &result.verdict {
+            Verdict::Pass => ("pass", None),
+            Verdict::Fail(reason) => ("fail", Some(reason)),
+            Verdict::Skip(reason) => ("skip", Some(reason)),
+        };
+        terminal::print(
+            &json!({
+                "program": flow.words.join(" "),
+                "client": client.name,
+                "verdict": verdict,
+                "seconds": (result.took.as_secs_f64() * 1000.0).round() / 1000.0,
+                "tries": result.tries,
+                "reason": reason,
+            })
+            .to_string(),
+        );
+    }
+
+    fn row(&self, flow: Flow, both: &[Result]) {
+        if self.json {
+            return;
+        }
+        let mut line = format!("{:<58}", flow.words.join(" "));
+        for result in both {
+            let (tone, word) = match &result.verdict {
+                Verdict::Pass => (Tone::Good, "pass"),
+                Verdict::Fail(_) => (Tone::Bad, "FAIL"),
+                Verdict::Skip(_) => (Tone::Warn, "skip"),
+            };
+            let cell = format!("{word} {:>4.1} s", result.took.as_secs_f64());
+            line.push(' ');
+            line.push_str(&self.terminal.paint(tone, &format!("{cell:<12}")));
+        }
+        self.terminal.line(line.trim_end());
+        for (role, result) in ["as client", "as server"].into_iter().zip(both) {
+            let (Verdict::Fail(reason) | Verdict::Skip(reason)) = &result.verdict else { continue };
+            self.terminal.line(&format!("  {role}:"));
+            for line in reason.lines() {
+                self.terminal.line(&format!("    {line}"));
+            }
+        }
+    }
+
+    fn total(&self, passed: usize, failed: usize, skipped: usize) {
+        if !self.json {
+            self.terminal.line(&format!("{passed} passed, {failed} failed, {skipped} skipped"));
+        }
+    }
+}

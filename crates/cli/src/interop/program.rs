@@ -1,0 +1,168 @@
+//! A program that runs here or, behind a command such as ssh, there; what it printed, and how it ended.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How often it is looked whether a program has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What is kept of what a program prints, its beginning and then its end.
+const OUTPUT_MAX: usize = 64 << 10;
+/// A program that is told to end and does not is killed after this time.
+const END_MAX: Duration = Duration::from_millis(500);
+/// Exit codes of commands that do not exist (sh, env, ssh), or cannot be executed.
+const NOT_FOUND: [i32; 2] = [126, 127];
+
+/// One that was started; ended when dropped.
+pub(super) struct Program {
+    child: Child,
+    output: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// How one ended.
+pub(super) struct Ended {
+    /// `None`: it took too long.
+    status: Option<ExitStatus>,
+    pub(super) output: String,
+}
+
+impl Program {
+    pub(super) fn start(words: &[&str]) -> std::io::Result<Self> {
+        let (program, arguments) = words.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let output = Arc::default();
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(|pipe| collect(pipe, &output)));
+        readers.extend(child.stderr.take().map(|pipe| collect(pipe, &output)));
+        Ok(Self { child, output, readers })
+    }
+
+    /// Whether it still runs.
+    pub(super) fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end, at most for `limit`, after which it is told to end.
+    pub(super) fn wait(mut self, limit: Duration) -> Ended {
+        let status = self.ends_within(limit);
+        self.stop();
+        // What it has left behind may hold the pipes open for ever.
+        let until = Instant::now() + END_MAX;
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        Ended { status, output: String::from_utf8_lossy(&output).into_owned() }
+    }
+
+    fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if !self.runs() {
+            return;
+        }
+        // It may end at this moment, which is what is wanted.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        if self.ends_within(END_MAX).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Ended {
+    pub(super) fn succeeded(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// The command does not exist.
+    pub(super) fn is_missing(&self) -> bool {
+        self.status.and_then(|status| status.code()).is_some_and(|code| NOT_FOUND.contains(&code))
+    }
+
+    /// How it ended, in words.
+    pub(super) fn how(&self) -> String {
+        self.status.map_or_else(|| "took too long".to_owned(), |status| status.to_string())
+    }
+
+    /// The last lines that it printed.
+    pub(super) fn last_lines(&self, most: usize) -> Vec<&str> {
+        let lines: Vec<&str> = self.output.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(most)..].to_vec()
+    }
+}
+
+/// Reads a pipe to its end.
+fn collect(mut pipe: impl Read + Send + 'static, output: &Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
+    let output = Arc::clone(output);
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(len @ 1..) = pipe.read(&mut bytes) {
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            if output.len() + len > OUTPUT_MAX {
+                let excess = output.len() + len - OUTPUT_MAX;
+                output.drain(OUTPUT_MAX / 2..(OUTPUT_MAX / 2 + excess).min(OUTPUT_MAX));
+            }
+            output.extend_from_slice(&bytes[..len]);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str, limit: Duration) -> Ended {
+        Program::start(&["sh", "-c", script]).expect("there is a shell").wait(limit)
+    }
+
+    #[test]
+    fn what_it_prints_and_how_it_ends_are_known() {
+        let ended = run("echo out; echo; echo err >&2; exit 3", Duration::from_secs(10));
+        assert!(!ended.succeeded() && !ended.is_missing());
+        assert!(ended.output.contains("out\n") && ended.output.contains("err\n"));
+        assert_eq!((ended.last_lines(9).len(), ended.how()), (2, "exit status: 3".to_owned()));
+        assert!(run("no-such-program", Duration::from_secs(10)).is_missing());
+    }
+
+    #[test]
+    fn one_that_takes_too_long_is_ended() {
+        let began = Instant::now();
+        let ended = run("trap '' TERM; sleep 60 & wait; sleep 60 & wait", Duration::from_millis(50));
+        assert_eq!(ended.how(), "took too long");
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn of_much_output_the_beginning_and_the_end_are_kept() {
+        let ended = run("echo first; seq 100000; echo last", Duration::from_secs(60));
+        assert!(ended.output.starts_with("first\n") && ended.output.ends_with("last\n"));
+        assert!(ended.output.len() <= OUTPUT_MAX);
+    }
+}
