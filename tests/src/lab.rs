@@ -36,7 +36,7 @@ pub enum Side {
 /// Everything cases share.
 #[derive(Debug)]
 pub struct Lab {
-    binaries: Binaries,
+    binaries: Arc<Binaries>,
     logs: PathBuf,
     root: bool,
     nets: Mutex<HashMap<(Topology, User, u32), Arc<Net>>>,
@@ -60,12 +60,30 @@ impl Lab {
     /// If the binaries are not built.
     pub fn new(logs: PathBuf) -> io::Result<Self> {
         Ok(Self {
-            binaries: Binaries::copy()?,
+            binaries: Arc::new(Binaries::copy()?),
             logs,
             root: is_root(),
             nets: Mutex::default(),
             port: AtomicU16::new(PORT_MIN),
         })
+    }
+
+    /// The same programs in namespaces of their own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            binaries: Arc::clone(&self.binaries),
+            logs: self.logs.clone(),
+            root: self.root,
+            nets: Mutex::default(),
+            port: AtomicU16::new(PORT_MIN),
+        }
+    }
+
+    /// Where outputs are kept; made when the first program starts.
+    #[must_use]
+    pub fn logs(&self) -> &Path {
+        &self.logs
     }
 
     /// The `roxie` program.

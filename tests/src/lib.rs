@@ -6,3 +6,4 @@ pub mod lab;
 pub mod pair;
 pub mod place;
 pub mod process;
+pub mod wireshark;

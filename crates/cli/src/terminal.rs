@@ -83,6 +83,35 @@ impl Terminal {
     }
 }
 
+/// How far something is, on standard error: the result on standard output may be for a file, a pipe or a pager.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    live: bool,
+}
+
+impl Progress {
+    /// Nothing is shown unless a person looks at standard error.
+    pub fn stderr() -> Self {
+        let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        Self { live: std::io::stderr().is_terminal() && !dumb }
+    }
+
+    /// Shows it; the next one replaces it.
+    pub fn show(self, text: &str) {
+        if self.live {
+            // Who has closed standard error does not want to know.
+            let _ = write!(std::io::stderr(), "\r\x1b[K  {text}");
+        }
+    }
+
+    /// Takes it away.
+    pub fn done(self) {
+        if self.live {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
 /// Prints a line for programs, JSON or shell, as it is.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();

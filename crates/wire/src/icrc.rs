@@ -235,6 +235,13 @@ fn recover_id(difference: u32, packet_len: usize) -> Result<u16, DropReason> {
     }
 }
 
+/// Whether two packets, `packet_len` bytes BTH..pad each, whose ICRCs differ by `difference` (exclusive or) are the same but for
+/// their IPv4 identifications, which differ by `ids`.
+#[must_use]
+pub fn differ_by_id(difference: u32, ids: u16, packet_len: usize) -> bool {
+    if difference == 0 { ids == 0 } else { recover_id(difference, packet_len) == Ok(ids) }
+}
+
 /// x^-8n modulo the polynomial: the factor that takes `n` bytes back, for n below 256.
 static BACK_1: [u32; 256] = powers(back(ONE));
 /// The same for multiples of 256 bytes, up to the longest UDP payload.
@@ -386,7 +393,11 @@ mod tests {
     /// The worked example of V1: ICRC with identification 0 is 0xa34b8c59, with 0x1234 it is 0xfaad6b15.
     #[test]
     fn the_identification_is_recovered_from_the_difference() {
-        assert_eq!(recover_id(0xa34b_8c59 ^ 0xfaad_6b15, 28), Ok(0x1234));
+        let difference = 0xa34b_8c59 ^ 0xfaad_6b15;
+        assert_eq!(recover_id(difference, 28), Ok(0x1234));
+        assert!(differ_by_id(difference, 0x1234, 28) && differ_by_id(0, 0, 28));
+        assert!(!differ_by_id(difference, 0x1235, 28) && !differ_by_id(difference ^ 1, 0x1234, 28));
+        assert!(!differ_by_id(0, 1, 28));
     }
 
     proptest! {

@@ -93,6 +93,24 @@ impl OpcodeRow {
         !self.is_response() && !matches!(self.operation, Operation::Cnp)
     }
 
+    /// Whether each of these words, between blanks or dashes, is part of the name, in either case. `ack` and `imm` stand for
+    /// what the name says in full.
+    #[must_use]
+    pub fn is_called(&self, words: &str) -> bool {
+        let in_full = |word| match word {
+            "ack" => "acknowledge",
+            "imm" => "immediate",
+            word => word,
+        };
+        let has = |word: &str| {
+            self.name
+                .as_bytes()
+                .windows(word.len().max(1))
+                .any(|part| part.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        words.split([' ', '-']).filter(|word| !word.is_empty()).all(|word| has(in_full(word)))
+    }
+
     const fn new(
         opcode: u8,
         name: &'static str,
@@ -463,6 +481,16 @@ mod tests {
         assert_eq!(Opcode::RC_FLUSH.row().unwrap().offset(ExtHeader::Reth), Some(16));
         assert_eq!(Opcode::CNP.row().unwrap().header_len(), 28);
         assert_eq!(Opcode::RC_READ_RESPONSE_MIDDLE.row().unwrap().header_len(), 12);
+    }
+
+    #[test]
+    fn a_row_is_called_by_words_of_its_name() {
+        let row = Opcode::RC_WRITE_ONLY_IMM.row().unwrap();
+        for words in ["", "write", "Write-only imm", "rc rdma write only immediate"] {
+            assert!(row.is_called(words), "{words}");
+        }
+        assert!(!row.is_called("write last") && !row.is_called("writeonly"));
+        assert!(Opcode::RC_ATOMIC_ACKNOWLEDGE.row().unwrap().is_called("atomic ack"));
     }
 
     #[test]

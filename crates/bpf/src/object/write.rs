@@ -43,13 +43,16 @@ pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
     add(&mut file, ".BTF", SectionKind::Other, &extended.types);
     add(&mut file, ".BTF.ext", SectionKind::Other, &extended.ext);
     symbol(&mut file, text, SymbolKind::Text, &program.name, 0, code.len() as u64);
-    let variables = vec![0; extended.map_lens.iter().sum::<u32>() as usize];
-    let maps = add(&mut file, ".maps", SectionKind::Data, &variables);
-    let mut at = 0;
     let mut symbols = Vec::new();
-    for (map, len) in program.maps.iter().zip(extended.map_lens) {
-        symbols.push(symbol(&mut file, maps, SymbolKind::Data, &map.name, at, u64::from(len)));
-        at += u64::from(len);
+    // Readers take a section of maps without any for damage.
+    if !program.maps.is_empty() {
+        let variables = vec![0; extended.map_lens.iter().sum::<u32>() as usize];
+        let maps = add(&mut file, ".maps", SectionKind::Data, &variables);
+        let mut at = 0;
+        for (map, len) in program.maps.iter().zip(extended.map_lens) {
+            symbols.push(symbol(&mut file, maps, SymbolKind::Data, &map.name, at, u64::from(len)));
+            at += u64::from(len);
+        }
     }
     for (offset, map) in references {
         let symbol = *symbols.get(map as usize).ok_or_else(|| unwritable("a map is missing"))?;
@@ -109,6 +112,14 @@ mod tests {
     use super::*;
     use crate::object::programs_of;
     use crate::{Recipe, XdpAction};
+
+    #[test]
+    fn a_program_without_maps_comes_back_as_well() {
+        let program = Recipe::verdict(XdpAction::Drop).program("drop", ProgramKind::Xdp).unwrap();
+        assert_eq!(program.maps, []);
+        let [back] = &programs_of(&write(&program).unwrap(), None).unwrap()[..] else { panic!() };
+        assert_eq!((&back.slots, &back.maps), (&program.slots, &program.maps));
+    }
 
     #[test]
     fn a_program_comes_back_from_its_file() {

@@ -45,7 +45,7 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
     }
     let terminal = Terminal::stdout();
     let mut first = source::open(&args.file)?;
-    let verdict = analyse::read(&mut first, Analysis::new(), |_, _| Ok(true))?;
+    let verdict = analyse::with_progress(&mut first, Analysis::new(), |_, _| Ok(true))?;
     let comments = comments(&verdict);
     let writer: Box<dyn Write> = if args.output.as_os_str() == "-" {
         Box::new(io::stdout())

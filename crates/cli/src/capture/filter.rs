@@ -50,8 +50,8 @@ pub struct FilterArgs {
 pub enum OpcodeFilter {
     /// The opcode byte.
     Byte(u8),
-    /// Words that must be in the opcode's name, in lower case.
-    Words(Vec<String>),
+    /// Words that must be in the opcode's name.
+    Words(String),
 }
 
 impl FromStr for OpcodeFilter {
@@ -61,8 +61,7 @@ impl FromStr for OpcodeFilter {
         if let Some(byte) = parse_number(text) {
             return u8::try_from(byte).map(Self::Byte).map_err(|_| "an opcode is a byte".to_owned());
         }
-        let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
-        let filter = Self::Words(words);
+        let filter = Self::Words(text.to_lowercase());
         if (0..=255).any(|byte| filter.admits(Opcode(byte))) {
             return Ok(filter);
         }
@@ -74,16 +73,7 @@ impl OpcodeFilter {
     fn admits(&self, opcode: Opcode) -> bool {
         match self {
             Self::Byte(byte) => opcode.0 == *byte,
-            Self::Words(words) => opcode.row().is_some_and(|row| {
-                let name = row.name.to_lowercase();
-                let whole = |word: &String| match word.as_str() {
-                    // The name says it in full.
-                    "ack" => name.contains("acknowledge"),
-                    "imm" => name.contains("immediate"),
-                    word => name.contains(word),
-                };
-                words.iter().all(whole)
-            }),
+            Self::Words(words) => opcode.row().is_some_and(|row| row.is_called(words)),
         }
     }
 }

@@ -35,13 +35,13 @@ pub(crate) struct InputArgs {
 impl InputArgs {
     /// Opens the file or starts to listen: then only what `filter` asks for by address, and of a process by queue pair, is copied,
     /// and `snap` bytes of each packet.
-    pub(crate) fn open(&self, snap: Option<u32>, filter: &FilterArgs) -> Outcome<Source<Box<dyn Read>>> {
+    pub(crate) fn open(&self, snap: Option<u32>, filter: &FilterArgs) -> Outcome<Source<Box<dyn Read + Send>>> {
         let Some(place) = self.place() else {
             return source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
         };
         let (hosts, qps) = (filter.host.clone(), filter.qp.clone());
         let wanted = Wanted { snap, hosts, qps, duration: self.seconds };
-        Source::new(Box::new(Live::new(&place, &wanted)?) as Box<dyn Read>)
+        Source::new(Box::new(Live::new(&place, &wanted)?) as Box<dyn Read + Send>)
     }
 
     fn place(&self) -> Option<Place> {

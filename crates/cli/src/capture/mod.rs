@@ -3,6 +3,7 @@
 //! `live` listens to an interface or a process and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes,
 //! [`filter`] selects, [`fields`] and [`show`] present, [`analyse`] finds out what happened.
 
+mod ahead;
 pub mod analyse;
 mod annotate;
 pub mod clock;

@@ -89,10 +89,10 @@ pub struct Record<'a> {
 ///
 /// # Errors
 /// If it cannot be read, is empty, or is no capture.
-pub fn open(path: &Path) -> Outcome<Source<Box<dyn Read>>> {
+pub fn open(path: &Path) -> Outcome<Source<Box<dyn Read + Send>>> {
     let name = path.display();
     if path.as_os_str() == "-" {
-        let input: Box<dyn Read> = Box::new(io::stdin());
+        let input: Box<dyn Read + Send> = Box::new(io::stdin());
         return Source::new(input).map_err(|failure| failure.of("standard input"));
     }
     let file = File::open(path).during(&format!("opening {name}"))?;
@@ -100,8 +100,8 @@ pub fn open(path: &Path) -> Outcome<Source<Box<dyn Read>>> {
     if meta.is_dir() {
         return Err(Failure::new(format!("{name} is a directory")));
     }
-    let mut source =
-        Source::new(Box::new(file) as Box<dyn Read>).map_err(|failure| failure.of(&name.to_string()))?;
+    let mut source = Source::new(Box::new(file) as Box<dyn Read + Send>)
+        .map_err(|failure| failure.of(&name.to_string()))?;
     source.total_len = meta.is_file().then_some(meta.len());
     Ok(source)
 }

@@ -11,7 +11,8 @@ pub(crate) struct HookArgs {
     ///
     /// An object file that 'clang -target bpf' has made, whose XDP program sees every packet before the transport
     /// does, in a machine of roxie's own: no privileges are needed. Its verdicts are those of XDP. 'count' counts
-    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,seed=7' is a bad network;
+    /// packets and bytes; 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7' is a bad network,
+    /// 'impair:loss=100%,opcode=write-last,nth=3' one that loses the third packet of that kind;
     /// 'police:rate=125M,burst=1M' or 'police:pps=10K,burst=100' drops what a source sends beyond that. Also:
     /// environment variable ROXIE_INGRESS.
     #[arg(long, value_name = "HOOK")]

@@ -1,7 +1,9 @@
-//! A bad network, from a seed: packets are lost, come twice, late, or marked as having met congestion.
+//! A bad network, from a seed: packets are lost, come twice, late, or marked as having met congestion; any of them, or those of a
+//! kind, or one.
 
 use wire::{Ethernet, Ipv4, Ipv6};
 
+use super::chosen::Chosen;
 use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
 use crate::sys::random_u64;
@@ -21,16 +23,26 @@ pub struct Impair {
     pub ecn: f64,
     /// Where chance begins.
     pub seed: u64,
+    /// Which packets this concerns; the others pass.
+    pub chosen: Chosen,
 }
 
 impl Impair {
     const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7, each of them optional and given once; \
-                         shares are 0%..100% or 0..1, times at most 60s";
+                         shares are 0%..100% or 0..1, times at most 60s; with opcode=write-last only these packets are meant, with \
+                         nth=3, nth=3..5 or nth=3.. only the third of them, the third to the fifth, or all from the third on";
 
     /// From the text behind `impair:`.
     pub(super) fn parse(text: &str) -> Result<Impair, HookError> {
-        let mut impair =
-            Impair { loss: 0.0, duplicate: 0.0, delay_ns: 0, jitter_ns: 0, ecn: 0.0, seed: random_u64() };
+        let mut impair = Impair {
+            loss: 0.0,
+            duplicate: 0.0,
+            delay_ns: 0,
+            jitter_ns: 0,
+            ecn: 0.0,
+            seed: random_u64(),
+            chosen: Chosen::ALL,
+        };
         let mut parameters = Parameters::new("impair", text, Self::USAGE);
         let mut seen = Vec::new();
         while let Some((name, value)) = parameters.next()? {
@@ -45,6 +57,8 @@ impl Impair {
                 "jitter" => impair.jitter_ns = parameters.time_ns(value)?,
                 "ecn" => impair.ecn = parameters.fraction(value)?,
                 "seed" => impair.seed = parameters.number(value)?,
+                "opcode" => impair.chosen = impair.chosen.opcode(value).ok_or_else(|| parameters.error())?,
+                "nth" => impair.chosen = impair.chosen.nth_from(value).ok_or_else(|| parameters.error())?,
                 _ => return Err(parameters.error()),
             }
         }
@@ -54,7 +68,8 @@ impl Impair {
     /// The stage that does it.
     #[must_use]
     pub fn stage(self) -> Box<dyn Stage> {
-        Box::new(Impairing { impair: self, state: self.seed, lost: 0, doubled: 0, delayed: 0, marked: 0 })
+        let state = self.seed;
+        Box::new(Impairing { impair: self, state, chosen: 0, lost: 0, doubled: 0, delayed: 0, marked: 0 })
     }
 }
 
@@ -62,6 +77,8 @@ impl Impair {
 struct Impairing {
     impair: Impair,
     state: u64,
+    /// Packets of the kind that is meant.
+    chosen: u64,
     lost: u64,
     doubled: u64,
     delayed: u64,
@@ -86,6 +103,10 @@ impl Impairing {
 
 impl Stage for Impairing {
     fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict {
+        let opcode = packet.bytes().first().copied().unwrap_or_default();
+        if !self.impair.chosen.admits(opcode, &mut self.chosen) {
+            return Verdict::Pass;
+        }
         if self.happens(self.impair.loss) {
             self.lost += 1;
             return Verdict::Drop;

@@ -23,6 +23,7 @@
 //! Start with `ingress.rs` and `egress.rs`.
 
 mod chain;
+mod chosen;
 pub mod control;
 mod counters;
 mod egress;
@@ -43,6 +44,7 @@ mod stage;
 mod tap;
 
 pub use chain::Hook;
+pub use chosen::Chosen;
 pub use counters::HookCounters;
 pub use error::HookError;
 pub use impair::Impair;

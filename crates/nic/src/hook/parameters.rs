@@ -74,7 +74,7 @@ pub fn quantity(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Impair;
+    use super::super::{Chosen, Impair};
     use super::*;
 
     fn impair(text: &str) -> Result<Impair, String> {
@@ -91,8 +91,13 @@ mod tests {
             jitter_ns: 20_000,
             ecn: 0.05,
             seed: 7,
+            chosen: Chosen::ALL,
         };
         assert_eq!(all, expected);
+        let third =
+            Impair { chosen: Chosen::ALL.opcode("ack").and_then(|acks| acks.nth(3, 3)).unwrap(), ..all };
+        let text = "loss=1%,duplicate=0.25,delay=1.5ms,jitter=20us,ecn=5%,seed=7,nth=3,opcode=ack";
+        assert_eq!(impair(text), Ok(third));
         assert_eq!(impair("").unwrap().loss, 0.0);
         for wrong in [
             "loss",
@@ -106,6 +111,8 @@ mod tests {
             "x=1",
             "seed=-1",
             "loss=1%,loss=2%",
+            "opcode=wrte",
+            "nth=0",
             ",",
         ] {
             let error = impair(wrong).unwrap_err();

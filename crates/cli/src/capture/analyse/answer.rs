@@ -18,10 +18,15 @@ impl Analysis {
         let psn = packet.bth.psn;
         let Some(index) = self.halves[half].peer.or_else(|| self.find_peer(half, psn)) else { return };
         let requests = &mut self.halves[index];
-        if requests.timeout.is_some() {
-            requests.timeout = None;
+        if let Some(timeout) = requests.timeout.take() {
             requests.episode = None;
+            // Whoever has everything, also what was not repeated, has missed nothing: the answer came late.
+            let acked = matches!(packet.aeth(), Some(aeth) if matches!(aeth.syndrome, Syndrome::Ack(_)));
+            if acked && timeout.highest.is_before(psn) && psn.advance(1) == requests.window.next() {
+                self.findings.withdraw(timeout.finding);
+            }
         }
+        let requests = &mut self.halves[index];
         match packet.row().operation {
             Operation::ReadResponse => self.response(index, at, seen, packet),
             Operation::AtomicAck => {
@@ -231,13 +236,13 @@ impl Analysis {
                 "the responder could not carry it out, for a reason of its own".to_owned(),
             ),
             _ if takes_receive => {
-                let why =
-                    "the receive posted for it is too small, or the packets' order or length makes no sense";
+                let why = "the receive posted for it is too small, or its packets have not the length of the responder's path MTU, or \
+                           not their order";
                 (Kind::RequestRefused, why.to_owned())
             }
             _ => {
-                let why = "the responder's queue pair does not allow this operation (qp_access_flags, max_dest_rd_atomic), or \
-                           the packets' order or length makes no sense";
+                let why = "the responder's queue pair does not allow this operation (qp_access_flags, max_dest_rd_atomic), or its \
+                           packets have not the length of the responder's path MTU, or not their order";
                 (Kind::RequestRefused, why.to_owned())
             }
         };

@@ -4,16 +4,16 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use wire::capture::Seen;
 
 use super::{Analysis, Verdict, summary};
+use crate::capture::ahead::{self, Looked};
 use crate::capture::clock;
 use crate::capture::filter::FilterArgs;
 use crate::capture::input::InputArgs;
 use crate::capture::pager::Output;
 use crate::capture::source::Source;
 use crate::failure::{During, Outcome};
-use crate::terminal::{self, Terminal};
+use crate::terminal::{self, Progress, Terminal};
 
 /// Packets between two looks at the clock.
 const PROGRESS_PACKETS: u64 = 1 << 16;
@@ -76,13 +76,7 @@ pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
         output.finish().during("writing")?;
         verdict
     } else {
-        let verdict = read(&mut source, Analysis::new(), |_, progress| {
-            if let Some(progress) = progress {
-                terminal.progress(&progress);
-            }
-            Ok(true)
-        })?;
-        terminal.progress_done();
+        let verdict = with_progress(&mut source, Analysis::new(), |_, _| Ok(true))?;
         if args.json {
             terminal::print(&summary::json(&verdict).to_string());
         } else {
@@ -98,28 +92,37 @@ pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     Ok(if verdict.findings.is_empty() { 0 } else { 3 })
 }
 
-/// Feeds a whole file to an analysis. `each` is called after every packet, now and then with words about the progress; it says
-/// whether to go on.
-pub(crate) fn read<R: Read>(
+/// Feeds a whole file to an analysis. `each` is called after every packet, and says whether to go on.
+pub(crate) fn read<R: Read + Send>(
     source: &mut Source<R>,
     mut analysis: Analysis,
-    mut each: impl FnMut(&mut Analysis, Option<String>) -> Outcome<bool>,
+    mut each: impl FnMut(&mut Analysis, &Looked<'_>) -> Outcome<bool>,
 ) -> Outcome<Verdict> {
-    let start = Instant::now();
+    ahead::each(source, |packet| {
+        analysis.feed_checked(&packet.record, &packet.seen, packet.icrc);
+        each(&mut analysis, packet)
+    })?;
+    Ok(analysis.finish(source.drops()))
+}
+
+/// As [`read`], while a person at a terminal sees how far it is.
+pub(crate) fn with_progress<R: Read + Send>(
+    source: &mut Source<R>,
+    analysis: Analysis,
+    mut each: impl FnMut(&mut Analysis, &Looked<'_>) -> Outcome<bool>,
+) -> Outcome<Verdict> {
+    let (start, progress, total) = (Instant::now(), Progress::stderr(), source.total_len());
     let mut shown = start;
-    while let Some(record) = source.next_record().during("reading")? {
-        let number = record.number;
-        analysis.feed(&record, &Seen::parse(record.link_type, record.data));
-        let mut progress = None;
+    let verdict = read(source, analysis, |analysis, packet| {
+        let number = packet.record.number;
         if number % PROGRESS_PACKETS == 0 && shown.elapsed() > PROGRESS_EVERY {
             shown = Instant::now();
-            progress = Some(words(source.offset(), source.total_len(), number, start));
+            progress.show(&words(packet.offset, total, number, start));
         }
-        if !each(&mut analysis, progress)? {
-            break;
-        }
-    }
-    Ok(analysis.finish(source.drops()))
+        each(analysis, packet)
+    });
+    progress.done();
+    verdict
 }
 
 /// `[=====     ] 47 %, 1.2 GB/s, 12345678 packets`.

@@ -149,9 +149,17 @@ impl Findings {
         self.list.get_mut(index?)
     }
 
+    /// Takes back the one at an index that [`Findings::add`] gave: it has another explanation.
+    pub fn withdraw(&mut self, index: Option<usize>) {
+        if let Some(finding) = self.at(index) {
+            finding.count = 0;
+        }
+    }
+
     /// In the order of the packets they show in.
     #[must_use]
     pub fn sorted(mut self) -> (Vec<Finding>, u64) {
+        self.list.retain(|finding| finding.count > 0);
         self.list.sort_by_key(|finding| finding.at.number);
         (self.list, self.left_out)
     }

@@ -116,6 +116,17 @@ pub(super) struct Episode {
     pub(super) next: Psn,
 }
 
+/// A request that was repeated, since no answer came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeout {
+    /// Index of the finding about it.
+    pub(super) finding: Option<usize>,
+    /// How often it was sent.
+    pub(super) attempts: u32,
+    /// The highest number that was repeated.
+    pub(super) highest: Psn,
+}
+
 /// Numbers of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -185,12 +196,16 @@ pub struct Half {
     pub(super) told: Option<Told>,
     pub(super) episode: Option<Episode>,
     pub(super) keys: Keys,
-    /// Index of the finding about a time-out not answered yet, and attempts made.
-    pub(super) timeout: Option<(Option<usize>, u32)>,
+    /// A request that was repeated and is not answered yet.
+    pub(super) timeout: Option<Timeout>,
+    /// The highest number of a request that asks for an answer.
+    pub(super) asked: Option<Psn>,
     pub(super) rnr: Option<(Option<usize>, u64)>,
     pub(super) duplicates: Option<usize>,
     pub(super) reordered: Option<usize>,
     pub(super) slow: Option<usize>,
+    /// The latest hole that a repetition filled, and the finding about it.
+    pub(super) filled: Option<(Psn, Option<usize>)>,
     pub(super) mtu_finding: bool,
     /// Where the latest hole opened, and the identification of the packet that opened it.
     pub(super) hole: Option<(At, u16)>,
@@ -202,6 +217,9 @@ pub struct Half {
     pub(super) late_ns: u64,
     pub(super) q_key: Option<u32>,
     pub(super) wrong_key: bool,
+    /// Without its highest bit, the membership, and where it was seen first.
+    pub(super) p_key: Option<(u16, At)>,
+    pub(super) wrong_p_key: bool,
     /// The latest request, whatever it was.
     pub(super) last_request: At,
     /// The peer refused for good; what follows is not looked at.
@@ -231,10 +249,12 @@ impl Half {
             episode: None,
             keys: Keys::default(),
             timeout: None,
+            asked: None,
             rnr: None,
             duplicates: None,
             reordered: None,
             slow: None,
+            filled: None,
             mtu_finding: false,
             hole: None,
             ip_id: 0,
@@ -242,6 +262,8 @@ impl Half {
             late_ns: 0,
             q_key: None,
             wrong_key: false,
+            p_key: None,
+            wrong_p_key: false,
             last_request: At::default(),
             refused: false,
         }
@@ -280,6 +302,17 @@ impl Half {
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.last_request.number != 0
+    }
+
+    /// A request asks for an answer, at the latest now.
+    pub(super) fn ask(&mut self, psn: Psn) {
+        self.asked = self.asked.filter(|asked| !asked.is_before(psn)).or(Some(psn));
+    }
+
+    /// Whether an answer was asked for and has not come.
+    #[must_use]
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.asked.is_some_and(|asked| !asked.is_before(self.una))
     }
 
     /// The open message that has this number.

@@ -7,6 +7,7 @@ use wire::capture::Seen;
 use wire::cm::{Rej, RejReason, Req, SidrStatus};
 use wire::{CmMessage, Packet, Qpn};
 
+use super::PARTITION;
 use super::finding::{At, Finding, Findings, Kind, whose};
 use crate::capture::clock;
 
@@ -28,6 +29,8 @@ pub struct Handshake {
     pub service: String,
     /// Bytes of a full packet.
     pub path_mtu: Option<u32>,
+    /// The partition, a P_Key without its highest bit.
+    p_key: u16,
     /// The first request.
     pub asked: At,
     /// The answer, whatever it was.
@@ -62,6 +65,8 @@ pub struct Connection {
     pub peer_qp: Qpn,
     /// Bytes of a full packet.
     pub path_mtu: Option<u32>,
+    /// The partition and where that was said.
+    pub p_key: Option<(u16, At)>,
 }
 
 /// All of them.
@@ -108,8 +113,9 @@ impl Handshakes {
                 }
                 let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
                 let path_mtu = handshake.path_mtu;
-                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu });
-                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu });
+                let p_key = Some((handshake.p_key, handshake.asked));
+                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key });
+                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key });
             }
             CmMessage::Rtu(rtu) => {
                 let Some(handshake) = self.find(src, rtu.local_comm_id) else { return };
@@ -198,6 +204,7 @@ impl Handshakes {
             passive_qp: None,
             service: req.service_id.to_string(),
             path_mtu: matches!(req.path_mtu, 1..=5).then(|| 128 << req.path_mtu),
+            p_key: req.p_key.0 & PARTITION,
             asked: at,
             answered: None,
             ready: None,

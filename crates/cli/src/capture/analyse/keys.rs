@@ -79,16 +79,34 @@ struct Known {
 
 /// The keys of one direction that worked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keys(HashMap<u32, Known>);
+pub(super) struct Keys {
+    list: Vec<(u32, Known)>,
+    index: HashMap<u32, usize>,
+    /// The one that was used last: most often the next one as well.
+    latest: usize,
+}
 
 impl Keys {
     /// An access succeeded. Zero bytes prove nothing: the key is not looked at (IBA C9-88).
     pub(super) fn worked(&mut self, access: &Access) {
-        if access.len == 0 || self.0.len() >= KEYS_MAX && !self.0.contains_key(&access.key.0) {
+        if access.len == 0 {
             return;
         }
-        let nothing = Known { rights: [false; 4], low: access.va, high: access.end(), invalidated: 0 };
-        let known = self.0.entry(access.key.0).or_insert(nothing);
+        let key = access.key.0;
+        if self.list.get(self.latest).is_none_or(|(latest, _)| *latest != key) {
+            self.latest = match self.index.get(&key) {
+                Some(at) => *at,
+                None if self.list.len() >= KEYS_MAX => return,
+                None => {
+                    let nothing =
+                        Known { rights: [false; 4], low: access.va, high: access.end(), invalidated: 0 };
+                    self.list.push((key, nothing));
+                    self.index.insert(key, self.list.len() - 1);
+                    self.list.len() - 1
+                }
+            };
+        }
+        let (_, known) = &mut self.list[self.latest];
         known.rights[access.what as usize] = true;
         known.low = known.low.min(access.va);
         known.high = known.high.max(access.end());
@@ -96,7 +114,7 @@ impl Keys {
 
     /// A SEND told the receiver to invalidate a key.
     pub(super) fn invalidated(&mut self, key: Rkey, at: At) {
-        if let Some(known) = self.0.get_mut(&key.0) {
+        if let Some((_, known)) = self.index.get(&key.0).and_then(|at| self.list.get_mut(*at)) {
             known.invalidated = at.number;
         }
     }
@@ -105,7 +123,7 @@ impl Keys {
     #[must_use]
     pub(super) fn explain(&self, access: &Access) -> String {
         let key = format!("R_Key {}", access.key);
-        let Some(known) = self.0.get(&access.key.0) else {
+        let Some((_, known)) = self.index.get(&access.key.0).and_then(|at| self.list.get(*at)) else {
             return format!(
                 "{key} never worked in this capture: it does not exist, belongs to another protection domain, lacks \
                  {}, or the range lies outside",

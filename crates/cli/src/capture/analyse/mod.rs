@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use wire::capture::{IcrcCheck, NotRoce, Seen};
 use wire::{Operation, Packet, Qpn, Service};
 
-pub(super) use command::{AnalyseArgs, read, run};
+pub(super) use command::{AnalyseArgs, run, with_progress};
 pub use finding::{At, Finding, Kind};
 pub use half::{Counts, Half, Key, Message};
 pub use histogram::Histogram;
@@ -36,6 +36,9 @@ use handshake::Handshakes;
 const HALVES_MAX: usize = 1 << 16;
 /// Congestion signals that make a finding; fewer are only counted.
 const CONGESTION_MIN: u64 = 1;
+
+/// The bits of a P_Key that name the partition; the highest is the membership.
+const PARTITION: u16 = 0x7fff;
 
 /// The state of an analysis.
 #[derive(Default)]
@@ -92,6 +95,12 @@ impl Analysis {
 
     /// The next packet.
     pub fn feed(&mut self, record: &Record<'_>, seen: &Result<Seen<'_>, NotRoce>) {
+        let icrc = seen.as_ref().map_or(IcrcCheck::Cut, Seen::icrc);
+        self.feed_checked(record, seen, icrc);
+    }
+
+    /// The next packet, whose invariant CRC was looked at before.
+    pub fn feed_checked(&mut self, record: &Record<'_>, seen: &Result<Seen<'_>, NotRoce>, icrc: IcrcCheck) {
         let at = At { number: record.number, ns: record.time_ns };
         if self.totals.packets == 0 {
             self.totals.first = at;
@@ -110,7 +119,16 @@ impl Analysis {
                 return;
             }
         };
-        if !self.intact(at, seen, packet) {
+        if !seen.is_whole() && record.data.len() >= record.original_len {
+            let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
+            let text = format!(
+                "A packet was cut on its way: its headers promise {len} bytes behind the UDP header, and {there} are there. Its receiver \
+                 drops it silently, so this counts as lost."
+            );
+            self.find(Kind::Malformed, at, at.number, whose(seen), text);
+            return;
+        }
+        if !self.intact(at, seen, packet, icrc) {
             return;
         }
         let place = seen.link.ifindex.unwrap_or(record.interface as u32);
@@ -135,8 +153,8 @@ impl Analysis {
     }
 
     /// Whether the packet reaches its receiver's transport; a damaged one does not.
-    fn intact(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>) -> bool {
-        match seen.icrc() {
+    fn intact(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>, icrc: IcrcCheck) -> bool {
+        match icrc {
             IcrcCheck::Good => true,
             IcrcCheck::Cut => {
                 self.totals.cut += 1;
@@ -186,6 +204,9 @@ impl Analysis {
 
     fn count(&mut self, half: usize, at: At, seen: &Seen<'_>) {
         self.current = Some(half);
+        if let Some(bth) = seen.bth {
+            self.check_p_key(half, at, bth.p_key.0 & PARTITION);
+        }
         let half = &mut self.halves[half];
         half.last = at;
         half.counts.packets += 1;
@@ -193,11 +214,29 @@ impl Analysis {
         half.counts.ce += u64::from(seen.ecn() == 3);
     }
 
+    /// Both ends of a connection are of one partition.
+    fn check_p_key(&mut self, index: usize, at: At, key: u16) {
+        let half = &mut self.halves[index];
+        let (known, since) = *half.p_key.get_or_insert((key, at));
+        if known == key || half.wrong_p_key {
+            return;
+        }
+        half.wrong_p_key = true;
+        let whose = half.name();
+        let text = format!(
+            "Packet {} is of the partition {key:#06x} (P_Key without its highest bit), while packet {} says {known:#06x} for this \
+             connection. A queue pair has one; it drops packets of others silently.",
+            at.number, since.number
+        );
+        self.find(Kind::WrongKey, at, at.number, whose, text);
+    }
+
     /// Joins both directions of a connection whose handshake was seen.
     fn pair_by_handshake(&mut self, index: usize) {
         let key = self.halves[index].key;
         let Some(connection) = self.handshakes.connection(key.dst, key.qp) else { return };
         self.halves[index].path_mtu = connection.path_mtu;
+        self.halves[index].p_key = connection.p_key;
         let other = Key { src: key.dst, dst: key.src, qp: connection.peer_qp };
         if let Some(peer) = self.index.get(&other).copied() {
             self.pair(index, peer);
@@ -207,6 +246,10 @@ impl Analysis {
     fn pair(&mut self, a: usize, b: usize) {
         self.halves[a].peer = Some(b);
         self.halves[b].peer = Some(a);
+        if let (Some(key), Some((other, at))) = (self.halves[a].p_key, self.halves[b].p_key) {
+            self.halves[b].p_key = Some(key);
+            self.check_p_key(b, at, other);
+        }
         let mtu = self.halves[a].path_mtu.or(self.halves[b].path_mtu);
         self.halves[a].path_mtu = mtu;
         self.halves[b].path_mtu = mtu;

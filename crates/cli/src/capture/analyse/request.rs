@@ -1,18 +1,19 @@
 //! Requests: new ones, and those that come again, with the cause.
 
 use wire::capture::Seen;
+use wire::icrc::{ICRC_LEN, differ_by_id};
 use wire::{Ip, Operation, Packet, Position, Psn, Service};
 
 use super::Analysis;
 use super::finding::{At, Kind};
-use super::half::{Episode, Half, Message, Told, verb};
+use super::half::{Episode, Half, Message, Timeout, Told, verb};
 use super::keys::Access;
 use super::window::{Place, Slot};
 use crate::capture::clock;
 
-/// A copy that follows within this time, and is the same to the bit, was doubled on its way. Shorter than any useful
-/// acknowledgement time-out.
-const DOUBLED_NS: u64 = 1_000_000;
+/// A copy that follows within this time, and is the same to the bit, was doubled on its way. Shorter than the time after which roxie
+/// asks whether a packet has arrived.
+const DOUBLED_NS: u64 = 200_000;
 /// Longest time by which a packet is overtaken and not repeated, where the identification does not tell.
 const OVERTAKEN_NS: u64 = 20_000_000;
 /// A complaint or a repetition so soon after a packet that was overtaken comes from that.
@@ -34,7 +35,7 @@ impl Analysis {
         self.stretch(index, psn);
         let half = &mut self.halves[index];
         match half.window.place(psn) {
-            Place::Again => return self.again(index, at, packet, &slot),
+            Place::Again => return self.again(index, at, seen, packet, &slot),
             Place::Filler => return self.filler(index, at, packet, slot),
             Place::Ancient if half.window.reach_back(psn) => {
                 half.hole.get_or_insert((half.first, half.ip_id));
@@ -57,7 +58,11 @@ impl Analysis {
                 self.in_order(index, at, seen, packet, slot);
             }
         }
-        self.halves[index].last_request = at;
+        let half = &mut self.halves[index];
+        if packet.bth.ack_req || answered_itself(packet) {
+            half.ask(psn);
+        }
+        half.last_request = at;
     }
 
     /// The span of a READ is as long as the next request says, as long as the path MTU is not known.
@@ -214,7 +219,8 @@ impl Analysis {
              before the point of capture.",
             at.number
         );
-        self.find(Kind::LostRequest, opened, at.number, whose, text);
+        let finding = self.find(Kind::LostRequest, opened, at.number, whose, text);
+        self.halves[index].filled = Some((psn, finding));
     }
 
     pub(super) fn reordered(&mut self, index: usize, at: At, psn: Psn) {
@@ -232,19 +238,34 @@ impl Analysis {
     }
 
     /// A number seen before.
-    fn again(&mut self, index: usize, at: At, packet: &Packet<'_>, slot: &Slot) {
+    fn again(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>, slot: &Slot) {
         let half = &mut self.halves[index];
         let psn = packet.bth.psn;
         let Some(before) = half.window.get_mut(psn) else { return };
         let (first, again, answered) = (before.sent, before.again, before.answered);
-        let same = slot.icrc != 0 && slot.icrc == before.icrc;
+        // A socket that sends a packet twice gives it two identifications.
+        let ids = slot.ip_id ^ before.ip_id;
+        let len = seen.udp_payload_len.saturating_sub(ICRC_LEN);
+        let same = slot.icrc != 0 && before.icrc != 0 && differ_by_id(slot.icrc ^ before.icrc, ids, len);
         if same && slot.place != before.place && at.ns.abs_diff(again.ns) < DOUBLED_NS {
             self.totals.seen_twice += 1;
             return;
         }
         before.again = at;
         half.last_request = at;
+        let asked = half.awaits_answer();
+        if packet.bth.ack_req {
+            half.ask(psn);
+        }
         let told = half.told.is_some();
+        // What the responder missed was repeated once, and then came a second time: it was on its way all the time.
+        if let Some((_, finding)) = half.filled.filter(|(filled, _)| *filled == psn && !told) {
+            half.filled = None;
+            half.counts.late += 1;
+            half.late_ns = at.ns;
+            self.findings.withdraw(finding);
+            return self.reordered(index, at, psn);
+        }
         if same && !told && half.episode.is_none() && at.ns.abs_diff(again.ns) < DOUBLED_NS {
             return self.doubled(index, at, again);
         }
@@ -253,6 +274,11 @@ impl Analysis {
             message.resent += 1;
         }
         let span = half.span(psn);
+        if let Some(timeout) = &mut half.timeout
+            && timeout.highest.is_before(psn)
+        {
+            timeout.highest = psn;
+        }
         if half.episode.is_some_and(|episode| episode.next == psn) && !told {
             half.episode = Some(Episode { next: psn.advance(span) });
             return;
@@ -263,6 +289,11 @@ impl Analysis {
             Some(Told::Missing(..) | Told::NotReady(..)) => {}
             // Repetitions overtake each other as well; that is said once.
             None if half.overtaken(at) => {}
+            // No answer came because nobody asked for one; now somebody does.
+            None if !asked
+                && !psn.is_before(half.una)
+                && half.timeout.is_none()
+                && !answered_itself(packet) => {}
             None => self.unasked(index, at, packet, first, again, answered),
         }
     }
@@ -294,9 +325,9 @@ impl Analysis {
             self.find(Kind::LostAck, ack, at.number, whose, text);
             return;
         }
-        if let Some((finding, attempts)) = half.timeout {
-            half.timeout = Some((finding, attempts + 1));
-            if let Some(finding) = self.findings.at(finding) {
+        if let Some(timeout) = &mut half.timeout {
+            timeout.attempts += 1;
+            if let Some(finding) = self.findings.at(timeout.finding) {
                 finding.count += 1;
             }
             return;
@@ -323,14 +354,14 @@ impl Analysis {
             };
             let text = format!(
                 "The {what} in {which} was not answered within {waited} and is sent again in packet {}. No answer was seen: the \
-                 last packet or its answer was lost.",
+                 last packet or its answer was lost, or came too late.",
                 at.number
             );
             (Kind::LostRequest, last, text)
         };
         let finding = self.find(kind, lost, at.number, whose, text);
         if kind == Kind::LostRequest {
-            self.halves[index].timeout = Some((finding, 2));
+            self.halves[index].timeout = Some(Timeout { finding, attempts: 2, highest: psn });
         }
     }
 
@@ -356,7 +387,7 @@ impl Analysis {
     pub(super) fn conclude_requests(&mut self, index: usize) {
         let half = &mut self.halves[index];
         let (whose, dst) = (half.name(), half.key.dst);
-        if let Some((finding, attempts)) = half.timeout.take() {
+        if let Some(Timeout { finding, attempts, .. }) = half.timeout.take() {
             let answered = half.last_ack.number;
             let last = half.last_request.number;
             if let Some(finding) = self.findings.at(finding) {
@@ -410,6 +441,14 @@ impl Half {
             message.last_psn = last;
         }
     }
+}
+
+/// Whether the request has an answer of its own, asked for or not.
+fn answered_itself(packet: &Packet<'_>) -> bool {
+    !matches!(
+        packet.row().operation,
+        Operation::Send | Operation::SendImm | Operation::SendInv | Operation::Write | Operation::WriteImm
+    )
 }
 
 /// The invariant CRC as captured, 0 if it was not.

@@ -10,7 +10,7 @@ use clap::Args;
 use wire::Psn;
 use wire::capture::Seen;
 
-use super::analyse::{Analysis, At, Verdict};
+use super::analyse::{self, Analysis, At, Verdict};
 use super::source;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
@@ -59,22 +59,19 @@ struct Traces {
 pub(super) fn run(args: &ReportArgs) -> Outcome {
     let terminal = Terminal::stdout();
     let mut source = source::open(&args.file)?;
-    let mut analysis = Analysis::with_messages();
     let mut traces = Traces::default();
-    while let Some(record) = source.next_record().during("reading")? {
-        let at = At { number: record.number, ns: record.time_ns };
-        let seen = Seen::parse(record.link_type, record.data);
-        analysis.feed(&record, &seen);
-        if let (Ok(seen), Some(direction)) = (&seen, analysis.current()) {
-            traces.packet(&analysis, direction, at, seen);
+    let verdict = analyse::with_progress(&mut source, Analysis::with_messages(), |analysis, packet| {
+        let at = At { number: packet.record.number, ns: packet.record.time_ns };
+        if let (Ok(seen), Some(direction)) = (&packet.seen, analysis.current()) {
+            traces.packet(analysis, direction, at, seen);
         }
         for (_, message, done) in analysis.take_messages() {
             if done.number != message.last.number {
                 traces.latency.add(done.ns, done.ns.saturating_sub(message.last.ns) as f64);
             }
         }
-    }
-    let verdict = analysis.finish(source.drops());
+        Ok(true)
+    })?;
     if verdict.totals.roce == 0 {
         return Err(Failure::new(format!("{}: {}", args.file.display(), verdict.text())));
     }

@@ -23,6 +23,19 @@ fn a_bad_network_is_bad_by_as_much_and_the_same_every_time() {
 }
 
 #[test]
+fn a_bad_network_may_be_bad_to_one_packet_of_a_kind() {
+    let arrived = |text: &str| {
+        let mut world = World::with(HookPoint::Ingress, Hook::parse(text).unwrap());
+        let arrived = (0..6).flat_map(|n| world.receive(&packet(n, 8))).map(|packet| packet.3[11]);
+        arrived.collect::<Vec<u8>>()
+    };
+    let opcode = wire::Opcode(packet(0, 8)[0]).row().unwrap().name.replace(' ', "-");
+    assert_eq!(arrived(&format!("impair:loss=100%,opcode={opcode},nth=2")), [0, 2, 3, 4, 5]);
+    assert_eq!(arrived("impair:loss=100%,nth=3.."), [0, 1]);
+    assert_eq!(arrived("impair:loss=100%,opcode=cnp"), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn late_packets_come_late_in_both_directions() {
     let late = || Hook::parse("impair:delay=1s").unwrap();
     let mut world = World::with(HookPoint::Ingress, late());
