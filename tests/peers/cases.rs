@@ -50,6 +50,17 @@ pub(crate) fn all(full: bool) -> Vec<Case> {
     cases
 }
 
+/// Those worth a recording: few packets, of every kind, in both roles and both families.
+pub(crate) fn recorded() -> Vec<Case> {
+    let plain = |flow: &Flow| !flow.words[0].ends_with("_bw") && flow.style != Style::PerftestCm;
+    let roles = [(Family::V4, End::Roxie), (Family::V6, End::Rxe)];
+    let of_role = |(family, client)| {
+        let wire = Wire { port: Port::Udp, family, mtu: 1500, lossy: false };
+        FLOWS.into_iter().filter(plain).map(move |flow| Case { flow, wire, client })
+    };
+    roles.into_iter().flat_map(of_role).collect()
+}
+
 /// Those between roxie and rxe.
 fn wires(full: bool) -> Vec<Wire> {
     use Family::{V4, V6};

@@ -81,6 +81,20 @@ impl Machine {
         self.port.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The `roxie` program.
+    pub(crate) fn roxie(&self) -> PathBuf {
+        self.binaries.roxie()
+    }
+
+    /// Starts to record what passes the host's end of the wire.
+    pub(crate) fn record(&self, name: &str, file: &Path) -> Result<Running, String> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(self.binaries.roxie());
+        command.args(["capture", "record", "-i", End::Roxie.netdev(), "-o"]).arg(file);
+        let log = self.logs.join(format!("{}.log", name.replace(|c: char| !c.is_ascii_alphanumeric(), "_")));
+        Running::start(command, format!("record {name}"), &log, None).map_err(|error| error.to_string())
+    }
+
     /// Sets the MTU between host and guest, at both ends.
     pub(crate) fn set_mtu(&self, mtu: u32) -> Result<(), String> {
         if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {

@@ -10,6 +10,7 @@ mod cases;
 mod dispatcher;
 mod end;
 mod machine;
+mod recorded;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,6 +43,9 @@ fn main() -> ExitCode {
     };
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
+    }
+    for (name, run) in recorded::CASES {
+        add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {
         add(name.to_owned(), Kind::Wire, Box::new(move |machine| run(machine, name)));

@@ -3,19 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
-use roxie_tests::process::{Ended, Running, eventually};
+use roxie_tests::process::{Ended, Running};
+use roxie_tests::recording::Recording;
 use serde_json::Value;
 
-/// How long a recording may take to begin.
-const BEGINS: Duration = Duration::from_secs(5);
-/// Packets are in the recording this long after they passed at the latest.
-const RECORDED: Duration = Duration::from_millis(150);
-/// Time for a recording to be written, or read.
-const SHORT: Duration = Duration::from_secs(10);
 /// Time for the client of a scenario.
 const LIMIT: Duration = Duration::from_secs(12);
 /// Time for the server to end by itself after the client, unless it has more to do.
@@ -48,6 +42,8 @@ pub(crate) enum Shows {
     Nothing,
     /// A finding of this kind comes first, with these words in the verdict.
     First(&'static str, &'static str),
+    /// A finding of this kind, with these words in it, beside others that follow from it.
+    Also(&'static str, &'static str),
     /// As `First`, at the packet that is the nth (from 1) of those with these words in their opcode.
     Packet(&'static str, &'static str, (&'static str, usize)),
 }
@@ -176,15 +172,10 @@ impl Scenario {
             prepare(lab)?;
         }
         let file = self.file(lab);
-        let mut recording = self.record(lab, &file)?;
+        let recording = self.record(lab, &file)?;
         let ended = self.play(lab);
-        std::thread::sleep(RECORDED);
-        recording.signal(Signal::SIGINT);
-        let said = recording.wait(SHORT);
+        recording.end()?;
         let outputs: String = ended?.iter().map(Ended::describe).collect();
-        if !said.succeeded() || !said.output.contains(" 0 lost") {
-            return Err(said.describe());
-        }
         let described = |why: String| format!("{why}\nrecording: {}\n{outputs}", file.display());
         let verdict = json(lab, &["analyse", "--json", &file.display().to_string()])?;
         let Err(why) = self.judge(lab, &file, &verdict) else { return Ok(Outcome::Right) };
@@ -195,27 +186,13 @@ impl Scenario {
         Ok(if self.is_healthy() && !repeated { Outcome::Wrong(why) } else { Outcome::Disturbed(why) })
     }
 
-    fn record(&self, lab: &Lab, file: &Path) -> Result<Running, String> {
+    fn record(&self, lab: &Lab, file: &Path) -> Result<Recording, String> {
         let place = place();
         let path = file.display().to_string();
         let words = ["capture", "record", "-i", lab.netdev(&place), "-o", &path];
         let name = format!("{} recording", self.name);
-        let mut recording =
-            lab.roxie_command(&place, self.tap, &name, &words).map_err(|error| error.to_string())?;
-        let listens = || {
-            let shown =
-                std::fs::read_dir(format!("/proc/{}/fd", recording.pid())).into_iter().flatten().flatten();
-            // Two links of the two classifiers, by what /proc calls such descriptors.
-            shown
-                .filter(|fd| fd.path().read_link().is_ok_and(|to| to.ends_with("anon_inode:bpf_link")))
-                .count()
-                == 2
-        };
-        if eventually(BEGINS, listens) {
-            return Ok(recording);
-        }
-        recording.signal(Signal::SIGINT);
-        Err(format!("it does not record\n{}", recording.wait(SHORT).describe()))
+        let started = lab.roxie_command(&place, self.tap, &name, &words);
+        Recording::begin(started.map_err(|error| error.to_string())?)
     }
 
     /// Lets the programs run; how they end is theirs.
@@ -273,6 +250,14 @@ impl Scenario {
         let (kind, text, packet) = match self.shows {
             Shows::Nothing if verdict["findings"].as_array().is_some_and(Vec::is_empty) => return Ok(()),
             Shows::Nothing => return Err("a false alarm".to_owned()),
+            Shows::Also(kind, text) => {
+                let mut findings = verdict["findings"].as_array().into_iter().flatten();
+                let named = |finding: &Value| {
+                    finding["kind"] == kind
+                        && finding["text"].as_str().is_some_and(|said| said.contains(text))
+                };
+                return findings.any(named).then_some(()).ok_or(format!("no {kind}"));
+            }
             Shows::First(kind, text) => (kind, text, None),
             Shows::Packet(kind, text, packet) => (kind, text, Some(packet)),
         };

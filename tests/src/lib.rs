@@ -6,4 +6,5 @@ pub mod lab;
 pub mod pair;
 pub mod place;
 pub mod process;
+pub mod recording;
 pub mod wireshark;

@@ -35,7 +35,11 @@ pub(crate) struct InputArgs {
 impl InputArgs {
     /// Opens the file or starts to listen: then only what `filter` asks for by address, and of a process by queue pair, is copied,
     /// and `snap` bytes of each packet.
-    pub(crate) fn open(&self, snap: Option<u32>, filter: &FilterArgs) -> Outcome<Source<Box<dyn Read + Send>>> {
+    pub(crate) fn open(
+        &self,
+        snap: Option<u32>,
+        filter: &FilterArgs,
+    ) -> Outcome<Source<Box<dyn Read + Send>>> {
         let Some(place) = self.place() else {
             return source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
         };
@@ -65,9 +69,9 @@ impl InputArgs {
     /// For messages.
     pub(crate) fn name(&self) -> String {
         match (&self.file, self.place()) {
-            (Some(file), _) => file.display().to_string(),
+            (Some(file), _) if file.as_os_str() != "-" => file.display().to_string(),
             (None, Some(place)) => place.name(),
-            (None, None) => "standard input".to_owned(),
+            _ => "standard input".to_owned(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes pcapng: times in nanoseconds, directions, drop counters, comments.
 
 use std::borrow::Cow;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use pcap_file::pcapng::PcapNgWriter;
@@ -10,7 +10,7 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
-use pcap_file::{DataLink, Endianness, PcapResult};
+use pcap_file::{DataLink, Endianness, PcapError};
 use wire::capture::LinkType;
 
 /// One packet to write.
@@ -34,9 +34,9 @@ pub(super) struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// Writes the beginning.
-    pub(super) fn new(output: W) -> PcapResult<Self> {
+    pub(super) fn new(output: W) -> io::Result<Self> {
         // Big-endian, in which pcap-file writes the two halves of a statistics block's time in their order.
-        let inner = PcapNgWriter::with_endianness(output, Endianness::Big)?;
+        let inner = PcapNgWriter::with_endianness(output, Endianness::Big).map_err(why)?;
         Ok(Self { inner, interfaces: 0, last_ns: 0 })
     }
 
@@ -46,13 +46,13 @@ impl<W: Write> Writer<W> {
     }
 
     /// Describes the next interface.
-    pub(super) fn interface(&mut self, name: Option<&str>, link_type: LinkType) -> PcapResult<()> {
+    pub(super) fn interface(&mut self, name: Option<&str>, link_type: LinkType) -> io::Result<()> {
         let mut options = vec![InterfaceDescriptionOption::IfTsResol(9)];
         options.extend(name.map(|name| InterfaceDescriptionOption::IfName(Cow::Borrowed(name))));
         let linktype = DataLink::from(u32::from(link_type.0));
         let block = InterfaceDescriptionBlock { linktype, snaplen: 0, options };
         self.interfaces += 1;
-        self.inner.write_pcapng_block(block).map(drop)
+        self.inner.write_pcapng_block(block).map(drop).map_err(why)
     }
 
     /// Writes a packet with what is said of it.
@@ -60,7 +60,7 @@ impl<W: Write> Writer<W> {
         &mut self,
         packet: &NewPacket<'a>,
         comments: impl IntoIterator<Item = Cow<'a, str>>,
-    ) -> PcapResult<()> {
+    ) -> io::Result<()> {
         let comments = comments.into_iter().map(EnhancedPacketOption::Comment);
         // Bits 0 and 1: 1 inbound, 2 outbound.
         let direction = packet.outbound.map(|out| EnhancedPacketOption::Flags(if out { 2 } else { 1 }));
@@ -72,19 +72,27 @@ impl<W: Write> Writer<W> {
             data: Cow::Borrowed(packet.data),
             options: comments.chain(direction).collect(),
         };
-        self.inner.write_pcapng_block(block).map(drop)
+        self.inner.write_pcapng_block(block).map(drop).map_err(why)
     }
 
     /// Says that so many packets of an interface were lost before they could be written.
-    pub(super) fn drops(&mut self, interface: usize, drops: u64) -> PcapResult<()> {
+    pub(super) fn drops(&mut self, interface: usize, drops: u64) -> io::Result<()> {
         let options = vec![InterfaceStatisticsOption::IsbOsDrop(drops)];
         let block =
             InterfaceStatisticsBlock { interface_id: interface as u32, timestamp: self.last_ns, options };
-        self.inner.write_pcapng_block(block).map(drop)
+        self.inner.write_pcapng_block(block).map(drop).map_err(why)
     }
 
     /// What is written to.
     pub(super) fn output(&mut self) -> &mut W {
         self.inner.get_mut()
+    }
+}
+
+/// What the system said; pcap-file itself takes every failure for one of reading.
+fn why(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
     }
 }

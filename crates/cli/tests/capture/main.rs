@@ -7,6 +7,7 @@ mod build;
 mod damage;
 mod formats;
 mod links;
+mod odd;
 mod outputs;
 mod styles;
 mod verdicts;

@@ -166,6 +166,27 @@ fn the_page_has_plots_of_what_happened_and_loads_nothing() {
     std::fs::remove_file(&output).expect("it was written");
 }
 
+#[test]
+fn the_drawing_has_the_same_plots() {
+    let output = temporary("drawing.svg");
+    let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", &output.to_string_lossy()]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let drawing = std::fs::read_to_string(&output).expect("written");
+    assert!(drawing.starts_with("<svg xmlns=") && drawing.ends_with("</svg>\n"));
+    for part in [
+        "Throughput",
+        "Latency",
+        "Packet sequence numbers",
+        "class=\"cross\"",
+        "class=\"event\"",
+        "First, at packet",
+    ] {
+        assert!(drawing.contains(part), "{part}");
+    }
+    assert!(!drawing.contains("NaN") && !drawing.contains("var("));
+    std::fs::remove_file(&output).expect("it was written");
+}
+
 /// Bytes as a file, for as long as the value lives.
 struct File(std::path::PathBuf);
 

@@ -49,7 +49,7 @@ pub(super) struct Wanted {
 type Each<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
 
 /// Something that can be listened to.
-trait Listener {
+trait Listener: Send {
     /// Names of the interfaces that packets are of.
     fn interfaces(&self) -> Vec<String>;
 

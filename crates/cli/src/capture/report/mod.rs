@@ -1,5 +1,7 @@
-//! `roxie capture report`: the outcome of an analysis as one HTML page with plots, which needs nothing else to be looked at.
+//! `roxie capture report`: the outcome of an analysis as one HTML page with plots, which needs nothing else to be looked at, or
+//! the plots alone as a drawing.
 
+mod drawing;
 mod page;
 mod series;
 mod svg;
@@ -21,17 +23,20 @@ const PLOTTED_MAX: usize = 256;
 
 /// Make an HTML page of a capture: verdict, connections, and plots of throughput, latency and packet sequence numbers
 ///
-/// The page stands alone: no scripts, nothing loaded from anywhere. Packets sent again are marked in the plots.
+/// The page stands alone: no scripts, nothing loaded from anywhere. Packets sent again are marked in the plots. A name that ends in
+/// .svg gives the plots alone.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   roxie capture report trace.pcapng -o trace.html
-          A page to look at and to send around")]
+          A page to look at and to send around
+  roxie capture report trace.pcapng -o trace.svg
+          The plots as a drawing; 'rsvg-convert trace.svg -o trace.png' makes a PNG")]
 pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The page to write
+    /// The page to write, or the drawing if its name ends in .svg
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -76,8 +81,13 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
         return Err(Failure::new(format!("{}: {}", args.file.display(), verdict.text())));
     }
     let name = args.file.file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
-    let page = page::html(&name, &verdict, &traces, source.notes());
-    std::fs::write(&args.output, page).during(&format!("writing {}", args.output.display()))?;
+    let is_drawing = args.output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+    let report = if is_drawing {
+        drawing::svg(&name, &verdict, &traces)
+    } else {
+        page::html(&name, &verdict, &traces, source.notes())
+    };
+    std::fs::write(&args.output, report).during(&format!("writing {}", args.output.display()))?;
     terminal.line(&format!("{}: {}", args.output.display(), verdict.text()));
     Ok(())
 }

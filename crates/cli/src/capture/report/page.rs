@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::svg::{Layer, Mark, Unit, escape, plot};
+use super::svg::{Layer, Mark, Plot, Unit, escape, plot};
 use super::{Traces, busiest};
 use crate::capture::analyse::{Finding, Half, Verdict};
 use crate::capture::clock;
@@ -63,14 +63,19 @@ pub(super) fn html(
     for note in notes {
         let _ = writeln!(out, "<p class=\"warn\">{}</p>", escape(&note));
     }
-    plots(&mut out, verdict, traces);
+    for (title, plot) in plots(verdict, traces) {
+        let _ = writeln!(out, "<h2>{}</h2>\n{}", escape(&title), plot.html());
+    }
     findings(&mut out, &verdict.findings, verdict.left_out);
     directions(&mut out, verdict);
     out.push_str("</body></html>\n");
     out
 }
 
-fn plots(out: &mut String, verdict: &Verdict, traces: &Traces) {
+/// Every plot there is something for, with its title.
+pub(super) fn plots(verdict: &Verdict, traces: &Traces) -> Vec<(String, Plot)> {
+    let mut plots = Vec::new();
+    let mut add = |title: String, plot: Option<Plot>| plots.extend(plot.map(|plot| (title, plot)));
     let span = (verdict.totals.first.ns, verdict.totals.last.ns);
     let events: Vec<(u64, String)> = verdict
         .findings
@@ -92,14 +97,14 @@ fn plots(out: &mut String, verdict: &Verdict, traces: &Traces) {
             values,
         })
         .collect();
-    section(out, "Throughput (payload)", &plot(span, Unit::Rate, &lines, &events));
+    add("Throughput (payload)".to_owned(), plot(span, Unit::Rate, &lines, &events));
     let latency = [Layer {
         name: "time from a message's last packet to its answer, at the point of capture".into(),
         mark: Mark::Dots,
         class: "c0",
         values: traces.latency.list(),
     }];
-    section(out, "Latency", &plot(span, Unit::Time, &latency, &events));
+    add("Latency".to_owned(), plot(span, Unit::Time, &latency, &events));
     for index in order.into_iter().filter(|index| verdict.halves[*index].has_requests()).take(SEQUENCES_MAX) {
         let trace = &traces.directions[index];
         let layers = [
@@ -114,14 +119,9 @@ fn plots(out: &mut String, verdict: &Verdict, traces: &Traces) {
         ];
         let first = trace.first.map_or(0, |psn| psn.value());
         let title = format!("Packet sequence numbers after {first}, {}", verdict.halves[index].name());
-        section(out, &title, &plot(span, Unit::Count, &layers, &events));
+        add(title, plot(span, Unit::Count, &layers, &events));
     }
-}
-
-fn section(out: &mut String, title: &str, content: &str) {
-    if !content.is_empty() {
-        let _ = writeln!(out, "<h2>{}</h2>\n{content}", escape(title));
-    }
+    plots
 }
 
 fn findings(out: &mut String, list: &[Finding], left_out: u64) {

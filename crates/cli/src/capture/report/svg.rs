@@ -10,6 +10,8 @@ const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 36.0;
+/// Height of a legend in a drawing.
+const LEGEND: f64 = 36.0;
 /// Ticks aimed at on an axis.
 const TICKS: f64 = 6.0;
 
@@ -42,20 +44,69 @@ pub(super) struct Layer<'a> {
     pub(super) values: &'a [(u64, f64)],
 }
 
-/// A plot over `span` (first and last nanosecond); empty if there is nothing in it. `events` are times marked by a vertical line, with
-/// words.
-pub(super) fn plot(span: (u64, u64), unit: Unit, layers: &[Layer<'_>], events: &[(u64, String)]) -> String {
-    let values = || layers.iter().flat_map(|layer| layer.values);
-    if values().next().is_none() {
-        return String::new();
+/// A plot that is drawn.
+#[derive(Debug)]
+pub(super) struct Plot {
+    elements: String,
+    /// CSS class and name of each layer.
+    legend: Vec<(&'static str, String)>,
+}
+
+impl Plot {
+    /// Size in a drawing, legend included.
+    pub(super) const WIDTH: f64 = WIDTH;
+    pub(super) const HEIGHT: f64 = HEIGHT + LEGEND;
+
+    /// For a page: an element, and its legend below.
+    pub(super) fn html(&self) -> String {
+        let span =
+            |(class, name): &(&str, String)| format!("<span class=\"{class}\">{}</span>", escape(name));
+        let legend: Vec<String> = self.legend.iter().map(span).collect();
+        format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n{}</svg>\n<p class=\"legend\">{}</p>\n",
+            self.elements,
+            legend.join(" ")
+        )
     }
+
+    /// For a drawing, with its upper left corner there.
+    pub(super) fn group(&self, x: f64, y: f64) -> String {
+        let mut out = format!("<g transform=\"translate({x} {y})\">\n{}", self.elements);
+        for ((class, name), row) in self.legend.iter().zip(0_u8..) {
+            // Six names are the most there are; three fit beside each other.
+            let (column, row) = (f64::from(row % 3), f64::from(row / 3));
+            let (x, y) = (LEFT + column * (WIDTH - LEFT) / 3.0, HEIGHT + 8.0 + row * LEGEND / 2.0);
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                out,
+                "<g class=\"{class}\"><path class=\"dots\" d=\"M{x:.1} {y:.1}h0\"/></g><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                x + 10.0,
+                y + 4.0,
+                escape(name)
+            );
+        }
+        out.push_str("</g>\n");
+        out
+    }
+}
+
+/// A plot over `span` (first and last nanosecond); `None` if there is nothing in it. `events` are times marked by a vertical line, with
+/// words.
+pub(super) fn plot(
+    span: (u64, u64),
+    unit: Unit,
+    layers: &[Layer<'_>],
+    events: &[(u64, String)],
+) -> Option<Plot> {
+    let values = || layers.iter().flat_map(|layer| layer.values);
+    values().next()?;
     let most = values().map(|(_, value)| *value).fold(0.0, f64::max);
     let least = values().map(|(_, value)| *value).fold(0.0, f64::min);
     let most = if most > least { most * 1.05 } else { least + 1.0 };
     let duration = span.1.saturating_sub(span.0).max(1) as f64;
     let x = |ns: u64| LEFT + ns.saturating_sub(span.0) as f64 / duration * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - (value - least) / (most - least) * (HEIGHT - TOP - BOTTOM);
-    let mut out = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n");
+    let mut out = String::new();
     // Writing to a string does not fail.
     for tick in ticks(least, most) {
         let (at, words) = (y(tick), words(unit, tick));
@@ -111,14 +162,9 @@ pub(super) fn plot(span: (u64, u64), unit: Unit, layers: &[Layer<'_>], events: &
         }
         out.push_str("</g>\n");
     }
-    out.push_str("</svg>\n");
-    let legend: Vec<String> = layers
-        .iter()
-        .filter(|layer| !layer.values.is_empty())
-        .map(|layer| format!("<span class=\"{}\">{}</span>", layer.class, escape(&layer.name)))
-        .collect();
-    let _ = writeln!(out, "<p class=\"legend\">{}</p>", legend.join(" "));
-    out
+    let drawn = layers.iter().filter(|layer| !layer.values.is_empty());
+    let legend = drawn.map(|layer| (layer.class, layer.name.clone())).collect();
+    Some(Plot { elements: out, legend })
 }
 
 /// Round numbers from `least` to `most`, some six of them.
@@ -183,9 +229,16 @@ mod tests {
     #[test]
     fn a_plot_is_one_element_and_its_text_is_escaped() {
         let layers = [Layer { name: "a<b".into(), mark: Mark::Crosses, class: "bad", values: &[(5, 1.0)] }];
-        let text = plot((0, 10), Unit::Count, &layers, &[(7, "5 > 3".into())]);
-        assert_eq!(text.matches("<svg").count(), text.matches("</svg>").count());
-        assert!(text.contains("a&lt;b") && text.contains("5 &gt; 3") && !text.contains("NaN"));
-        assert_eq!(plot((0, 10), Unit::Count, &[], &[]), "");
+        let plot_of = |layers: &[Layer<'_>]| plot((0, 10), Unit::Count, layers, &[(7, "5 > 3".into())]);
+        let drawn = plot_of(&layers).expect("there is a value");
+        for text in [drawn.html(), drawn.group(0.0, 10.0)] {
+            for element in ["svg", "g"] {
+                let count = |tag: String| text.matches(&tag).count();
+                let opened = count(format!("<{element} ")) + count(format!("<{element}>"));
+                assert_eq!(opened, count(format!("</{element}>")), "{text}");
+            }
+            assert!(text.contains("a&lt;b") && text.contains("5 &gt; 3") && !text.contains("NaN"));
+        }
+        assert!(plot_of(&[]).is_none());
     }
 }
