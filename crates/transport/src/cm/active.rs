@@ -55,6 +55,7 @@ impl Cm {
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.conns.insert(id, conn);
         self.peers.insert_local(id, params.qp.qpn);
+        self.enter_in_will(id);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(id)
     }
@@ -75,6 +76,8 @@ impl Cm {
         conn.state = ConnState::Established;
         conn.answer = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
+        // So far it only withdraws the request.
+        self.strike_from_will(id);
         self.enter_in_will(id);
         self.send(src, dst, mad);
         Ok(())

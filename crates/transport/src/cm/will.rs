@@ -3,18 +3,18 @@
 //! A kernel disconnects for a process that was killed. We have no kernel part, so a process says while it lives what is
 //! to be sent should it die ([`Cm::poll_will`]), its owner keeps that where others of the host find it, and one of them
 //! sends it ([`Cm::say_farewell`]). Invariant: a connection is in the will while its peer may believe in it, from our
-//! REP or RTU until TIMEWAIT.
+//! REP or RTU until TIMEWAIT. A request is in it from the REQ on: its peer would answer, and wait for our RTU for a minute.
 
 use core::time::Duration;
 
-use wire::cm::Dreq;
+use wire::cm::{Answered, Dreq, RejReason};
 use wire::{Gid, Qpn};
 
 use super::conn::{Conn, MadBytes};
 use super::{Cm, CmId, message};
 use crate::Instant;
 
-/// Everything a DREQ for somebody else's connection needs.
+/// Everything a DREQ for somebody else's connection needs, or a REJ that withdraws its request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Farewell {
     /// The communication id of the process that died.
@@ -23,7 +23,7 @@ pub struct Farewell {
     pub src: Gid,
     /// The peer.
     pub dst: Gid,
-    /// The peer's communication id.
+    /// The peer's communication id; 0 for a request.
     pub remote_id: u32,
     /// The peer's QP.
     pub remote_qpn: Qpn,
@@ -59,7 +59,13 @@ impl Farewell {
         Self { id, src, dst, remote_id, remote_qpn }
     }
 
-    fn dreq(&self) -> Box<MadBytes> {
+    /// `guid` is that of the host, which all its processes have.
+    fn mad(&self, guid: u64) -> Box<MadBytes> {
+        if self.remote_id == 0 {
+            let (tid, ids) = (u64::from(self.id.0), (self.id.0, 0));
+            let rej = message::rej(tid, ids, Answered::OTHER, RejReason::TIMEOUT, &guid.to_be_bytes());
+            return message::emit(|mad| rej.emit(mad));
+        }
         let dreq = Dreq {
             tid: u64::from(self.id.0),
             local_comm_id: self.id.0,
@@ -84,7 +90,7 @@ impl Cm {
         self.farewells.push_front(Pending { at: now, farewell, left: TIMES });
     }
 
-    /// The peer may believe in the connection from now on.
+    /// The peer may believe in the connection, or in the request, from now on.
     pub(super) fn enter_in_will(&mut self, id: CmId) {
         if let Some(conn) = self.conns.get_mut(&id)
             && !core::mem::replace(&mut conn.in_will, true)
@@ -110,7 +116,8 @@ impl Cm {
     pub(super) fn send_farewells(&mut self, now: Instant) {
         while self.next_farewell().is_some_and(|at| at <= now) && self.transmit.len() < WAITING_MAX {
             let Some(Pending { farewell, left, .. }) = self.farewells.pop_front() else { return };
-            self.send(farewell.src, farewell.dst, farewell.dreq());
+            let mad = farewell.mad(self.config.ca_guid);
+            self.send(farewell.src, farewell.dst, mad);
             if left > 1 {
                 self.farewells.push_back(Pending { at: now + INTERVAL, farewell, left: left - 1 });
             }

@@ -33,6 +33,37 @@ fn a_third_process_disconnects_for_one_that_died() {
 }
 
 #[test]
+fn a_third_process_withdraws_the_request_of_one_that_died() {
+    let (mut net, a, b) = Net::requested();
+    let will = will_of(&mut net.cm[A]);
+    assert_eq!((will.len(), will[0].id, will[0].remote_id), (1, a, 0));
+    net.accept(b);
+    // A has died before the REP came; another process of its host has its will.
+    net.cm[A] = Cm::new(CmConfig::new(9, 1, 0x0200_0aff_fe00_0001, PathMtu::M4096));
+    net.cm[A].say_farewell(net.now, will[0]);
+    let before = net.now;
+    let withdrawn = loop {
+        if let Some(event) = net.event(B) {
+            break event;
+        }
+        assert!(net.step(), "B is told");
+    };
+    assert_eq!(net.now, before, "at once");
+    assert_eq!(withdrawn.id, b);
+    let CmEventKind::Rejected(rejection) = withdrawn.kind else { panic!("{:?}", withdrawn.kind) };
+    assert_eq!(rejection.reason, RejReason::TIMEOUT);
+    assert_eq!(net.cm[B].state(b), Some(ConnState::Idle));
+}
+
+#[test]
+fn a_request_that_is_refused_leaves_the_will() {
+    let (mut net, a, b) = Net::requested();
+    net.cm[B].reject(b, RejReason::CONSUMER_DEFINED, &[]).unwrap();
+    net.run();
+    assert!(will_of(&mut net.cm[A]).is_empty(), "{a:?}");
+}
+
+#[test]
 fn a_farewell_is_said_three_times_and_no_more() {
     let (mut net, a, b) = Net::established();
     let will = will_of(&mut net.cm[B]);
@@ -54,14 +85,16 @@ fn a_farewell_is_said_three_times_and_no_more() {
 #[test]
 fn the_will_names_connections_the_peer_may_believe_in() {
     let (mut net, a, b) = Net::requested();
-    assert!(will_of(&mut net.cm[A]).is_empty() && will_of(&mut net.cm[B]).is_empty());
+    assert_eq!(will_of(&mut net.cm[A]).len(), 1, "the request");
+    assert!(will_of(&mut net.cm[B]).is_empty());
     net.accept(b);
     assert_eq!(will_of(&mut net.cm[B]).len(), 1, "the REP may arrive");
     net.run();
     net.event(A).unwrap();
     assert!(will_of(&mut net.cm[A]).is_empty(), "it has promised nothing");
     net.cm[A].rtu(a, &[]).unwrap();
-    assert_eq!(will_of(&mut net.cm[A]).len(), 1);
+    assert_eq!(net.cm[A].poll_will(), Some(WillChange::Remove(a)));
+    assert!(matches!(net.cm[A].poll_will(), Some(WillChange::Add(Farewell { remote_id: 1.., .. }))));
     net.run();
     assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Established));
     assert_eq!(net.cm[B].poll_will(), None, "nothing new");
