@@ -38,7 +38,7 @@ causes! {
     Drop = "drop",
     /// It was the k-th of its kind.
     Kth = "kth",
-    /// The link had a bad moment.
+    /// The link was in its bad state.
     Burst = "burst",
     /// Bits were flipped, and the receiver noticed.
     Corrupt = "corrupt",
@@ -71,6 +71,8 @@ pub struct Tally {
     pub reordered: u64,
     /// Times a link stood still.
     pub delayed: u64,
+    /// Marked as those that met congestion.
+    pub marked: u64,
     /// Lost, by cause.
     pub lost: [u64; Cause::ALL.len()],
 }
@@ -90,6 +92,7 @@ impl Tally {
         self.harmless += other.harmless;
         self.reordered += other.reordered;
         self.delayed += other.delayed;
+        self.marked += other.marked;
         for (sum, lost) in self.lost.iter_mut().zip(other.lost) {
             *sum += lost;
         }
@@ -140,7 +143,26 @@ pub(crate) struct Links {
     pub(crate) delay_ns: Vec<u64>,
     /// Bytes that a port of the switch queues while `full-ring` is on; any number otherwise.
     pub(crate) queue_bytes: u64,
+    /// Frames of which a link in a bad moment recovers after one, on the average.
+    pub(crate) bad_frames: u64,
+    pub(crate) marking: Option<Marking>,
     pub(crate) v6: bool,
+}
+
+/// Which ECN-capable frames a port of the switch marks, by the bytes queued before them (section 5 of the DCQCN paper): none up
+/// to `min_bytes`, all from `max_bytes` on, a growing share between them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marking {
+    pub(crate) min_bytes: u64,
+    pub(crate) max_bytes: u64,
+}
+
+impl Marking {
+    /// Frames in a million.
+    fn share_ppm(self, queued_bytes: u64) -> u64 {
+        let above = queued_bytes.saturating_sub(self.min_bytes);
+        (above * 1_000_000 / (self.max_bytes - self.min_bytes)).min(1_000_000)
+    }
 }
 
 /// A node's link and its port of the switch.
@@ -149,7 +171,7 @@ struct Port {
     /// When the last bit of everything sent so far has left: the node, the switch.
     up_free_ns: u64,
     down_free_ns: u64,
-    /// Until when the link loses most frames.
+    /// Until when the link loses most frames, at the latest.
     bad_until_ns: u64,
 }
 
@@ -163,7 +185,8 @@ enum Place {
 const NODE_QUEUE_BYTES: u64 = 64 * 1024;
 /// Share of frames that a link loses in a bad moment, per mille.
 const BAD_LOSS: u64 = 800;
-/// Longest bad moment and longest stand-still.
+/// Longest bad moment, shorter than any ACK timeout: a link that has nothing to carry but repetitions does not lose all of
+/// them. And longest stand-still.
 const BAD_NS_MAX: u64 = 400_000;
 const STILL_NS_MAX: u64 = 1_000_000;
 /// Longest time by which a frame is held back.
@@ -224,6 +247,11 @@ impl<'w> Fabric<'w> {
 
     pub(crate) fn v6(&self) -> bool {
         self.links.v6
+    }
+
+    /// Whether nodes say that their frames may be marked.
+    pub(crate) fn is_ecn_capable(&self) -> bool {
+        self.links.marking.is_some()
     }
 
     /// Whether chance still has its way.
@@ -323,10 +351,7 @@ impl<'w> Fabric<'w> {
         if self.rng.chance_ppm(self.number(Fault::Drop, now)) {
             return Some(Cause::Drop);
         }
-        if self.rng.chance_ppm(self.number(Fault::Burst, now)) {
-            self.ports[frame.from].bad_until_ns = now + self.rng.between(1_000, BAD_NS_MAX);
-        }
-        if self.ports[frame.from].bad_until_ns > now && self.is_faulty(now) && self.rng.chance(BAD_LOSS) {
+        if self.is_bad(now, frame.from) && self.rng.chance(BAD_LOSS) {
             return Some(Cause::Burst);
         }
         let kth = self.number(Fault::Kth, now);
@@ -348,6 +373,26 @@ impl<'w> Fabric<'w> {
             }
         }
         None
+    }
+
+    /// Whether the link is in its bad state for this frame: Gilbert and Elliott's two states, which change from frame to frame.
+    fn is_bad(&mut self, now: u64, node: usize) -> bool {
+        let begins_ppm = self.number(Fault::Burst, now);
+        if begins_ppm == 0 {
+            return false;
+        }
+        let is_bad = if self.ports[node].bad_until_ns > now {
+            !self.rng.next().is_multiple_of(self.links.bad_frames)
+        } else {
+            self.rng.chance_ppm(begins_ppm)
+        };
+        let port = &mut self.ports[node];
+        port.bad_until_ns = match is_bad {
+            true if port.bad_until_ns > now => port.bad_until_ns,
+            true => now + BAD_NS_MAX,
+            false => 0,
+        };
+        is_bad
     }
 
     fn copy(&mut self, frame: &Frame) -> Vec<u8> {
@@ -388,8 +433,8 @@ impl<'w> Fabric<'w> {
         None
     }
 
-    /// From one port to another. Marking of congestion belongs here: what is queued is known before a frame is.
-    fn switch(&mut self, at: u64, frame: Frame) {
+    /// From one port to another. What is queued before a frame decides whether it is marked.
+    fn switch(&mut self, at: u64, mut frame: Frame) {
         if let Some((side, [from_ns, to_ns])) = self.schedule.partition
             && (from_ns..to_ns).contains(&at)
             && (side >> frame.from ^ side >> frame.to) & 1 == 1
@@ -401,6 +446,11 @@ impl<'w> Fabric<'w> {
         let is_short = self.number(Fault::FullRing, at) > 0;
         if is_short && queued_ns * 1000 > self.links.queue_bytes * ps_per_byte {
             return self.lose(at, frame, Cause::FullQueue);
+        }
+        if let Some(marking) = self.links.marking
+            && self.rng.chance_ppm(marking.share_ppm(queued_ns * 1000 / ps_per_byte))
+        {
+            self.tally.marked += u64::from(frame::mark(&mut frame.bytes));
         }
         let port = &mut self.ports[frame.to];
         port.down_free_ns = port.down_free_ns.max(at) + serialisation_ns(&frame.bytes, ps_per_byte);
@@ -443,4 +493,50 @@ impl<'w> Fabric<'w> {
 /// Preamble, FCS and the gap between frames take time as well (IEEE 802.3).
 fn serialisation_ns(bytes: &[u8], ps_per_byte: u64) -> u64 {
     (bytes.len() as u64 + 24).max(84) * ps_per_byte / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, run};
+
+    /// A link's losses by `burst` come together: behind one that is lost the next one is lost far more often than others are.
+    #[test]
+    fn losses_of_a_bad_link_come_in_bursts() {
+        let options =
+            |seed| Options { seed, nodes: Some(2), faults: Some("burst=0.5%".parse().expect("a fault")) };
+        let (mut frames, mut lost, mut behind, mut both) = (0_u64, 0_u64, 0_u64, 0_u64);
+        for seed in 0..150 {
+            let mut fates: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
+            let mut note = |sight: &Sight<'_>| match sight.what {
+                What::Sent { number, .. } => drop(fates.insert(number, (sight.node, false))),
+                What::Lost { number, from, cause: Cause::Burst, .. } => {
+                    fates.insert(number, (from, true));
+                }
+                _ => {}
+            };
+            run(&options(seed), Some(&mut note)).expect("no violation");
+            let mut last = [false; 2];
+            for (node, is_lost) in fates.into_values() {
+                frames += 1;
+                lost += u64::from(is_lost);
+                behind += u64::from(last[node]);
+                both += u64::from(last[node] && is_lost);
+                last[node] = is_lost;
+            }
+        }
+        assert!(lost > 100, "{lost} of {frames} frames are lost");
+        let (share, share_behind) = (lost * 1000 / frames, both * 1000 / behind);
+        assert!(
+            share < 150 && share_behind > 300,
+            "{share} per mille are lost, behind a loss {share_behind}"
+        );
+    }
+
+    #[test]
+    fn the_share_that_is_marked_grows_with_the_queue() {
+        let marking = Marking { min_bytes: 1000, max_bytes: 3000 };
+        let shares = [0, 1000, 1001, 2000, 2999, 3000, u64::MAX / 2_000_000].map(|at| marking.share_ppm(at));
+        assert_eq!(shares, [0, 0, 500, 500_000, 999_500, 1_000_000, 1_000_000]);
+    }
 }

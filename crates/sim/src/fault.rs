@@ -46,7 +46,7 @@ faults! {
     Drop = "drop", Unit::Rate(50_000, 100_000);
     /// The k-th frame of one kind (requests, acknowledgements, answers ...) to each queue pair is lost.
     Kth = "kth", Unit::Count(24, 1_000_000);
-    /// A link loses most of what it carries for some microseconds; the number is how often that begins.
+    /// A link loses most of some frames in a row; the number is how often that begins.
     Burst = "burst", Unit::Rate(5_000, 20_000);
     /// Frames arrive twice.
     Duplicate = "duplicate", Unit::Rate(50_000, 100_000);

@@ -13,6 +13,10 @@ const TTL: u8 = 64;
 /// UDP source ports begin here (RFC 6335: dynamic ports).
 const SRC_PORT: u16 = 0xc000;
 
+/// ECN-capable, and marked by a switch that is congested (RFC 3168).
+const ECT_0: u8 = 2;
+const CE: u8 = 3;
+
 /// The addresses of a node.
 pub(crate) fn address(node: usize, v6: bool) -> IpAddr {
     let number = node as u16 + 1;
@@ -35,16 +39,23 @@ pub(crate) fn node_of(gid: &Gid) -> usize {
     usize::from(u16::from_be_bytes([high, low])).wrapping_sub(1)
 }
 
-/// Writes the frame of a packet (BTH to pad) to `out`; returns nothing if it would not be one.
-pub(crate) fn emit(
-    out: &mut Vec<u8>,
-    from: usize,
-    to: usize,
-    v6: bool,
-    ip_id: u16,
-    flow: u16,
-    packet: &[u8],
-) {
+/// What a frame says beside its packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) v6: bool,
+    pub(crate) ip_id: u16,
+    /// Chooses the UDP source port.
+    pub(crate) flow: u16,
+    /// Switches may mark it.
+    pub(crate) ecn: bool,
+}
+
+/// Writes the frame of a packet (BTH to pad) to `out`.
+pub(crate) fn emit(out: &mut Vec<u8>, head: Head, packet: &[u8]) {
+    let Head { from, to, v6, ip_id, flow, ecn } = head;
+    let tos = if ecn { ECT_0 } else { 0 };
     let (src_port, dst_port) = (SRC_PORT | flow & 0x3fff, ROCE_PORT);
     let ether_type = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
     let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
@@ -53,7 +64,7 @@ pub(crate) fn emit(
     Ethernet { dst: mac(to), src: mac(from), ether_type }.emit(out.first_chunk_mut().expect("just made"));
     let icrc = match (address(from, v6), address(to, v6)) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let ip = Ipv4 { id: ip_id, ..Ipv4::udp(src, dst, TTL, udp_len) }.with_checksum();
+            let ip = Ipv4 { id: ip_id, tos, ..Ipv4::udp(src, dst, TTL, udp_len) }.with_checksum();
             let mut bytes = [0; Ipv4::LEN];
             ip.emit(&mut bytes);
             out.extend_from_slice(&bytes);
@@ -62,7 +73,7 @@ pub(crate) fn emit(
         (src, dst) => {
             let (src, dst) = (v6_of(src), v6_of(dst));
             let mut bytes = [0; Ipv6::LEN];
-            Ipv6::udp(src, dst, TTL, udp_len).emit(&mut bytes);
+            Ipv6 { traffic_class: tos, ..Ipv6::udp(src, dst, TTL, udp_len) }.emit(&mut bytes);
             out.extend_from_slice(&bytes);
             IcrcHeader::v6(src, dst, src_port, dst_port)
         }
@@ -72,6 +83,31 @@ pub(crate) fn emit(
     out.extend_from_slice(&bytes);
     out.extend_from_slice(packet);
     out.extend_from_slice(&icrc.icrc(ip_id, packet).to_le_bytes());
+}
+
+/// Marks an ECN-capable frame as a router does, which changes the checksum by what it changes (RFC 1624): damage stays
+/// damage. Returns whether it was one.
+pub(crate) fn mark(frame: &mut [u8]) -> bool {
+    let is_v4 = frame.get(12..14) == Some(&EtherType::IPV4.0.to_be_bytes());
+    let Some(ip) = frame.get_mut(Ethernet::LEN..).and_then(|ip| ip.first_chunk_mut::<{ Ipv4::LEN }>()) else {
+        return false;
+    };
+    let word = u16::from_be_bytes([ip[0], ip[1]]);
+    // The traffic class of IPv6 begins four bits earlier.
+    let shift = if is_v4 { 0 } else { 4 };
+    if word >> shift & u16::from(CE) != u16::from(ECT_0) {
+        return false;
+    }
+    let marked = word | u16::from(CE) << shift;
+    ip[..2].copy_from_slice(&marked.to_be_bytes());
+    if is_v4 {
+        let checksum = u16::from_be_bytes([ip[10], ip[11]]);
+        let sum = [!checksum, !word, marked].into_iter().map(u32::from).sum::<u32>();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        ip[10..12].copy_from_slice(&(!folded as u16).to_be_bytes());
+    }
+    true
 }
 
 fn v6_of(ip: IpAddr) -> Ipv6Addr {
@@ -135,7 +171,8 @@ mod tests {
         let bth = Bth { opcode: Opcode::RC_SEND_ONLY, dest_qp: Qpn::new(7), ..Bth::default() };
         bth.emit(packet.first_chunk_mut().unwrap());
         let mut out = Vec::new();
-        emit(&mut out, 2, 300, v6, 77, 5, &packet);
+        let head = Head { from: 2, to: 300, v6, ip_id: 77, flow: 5, ecn: true };
+        emit(&mut out, head, &packet);
         out
     }
 
@@ -171,5 +208,25 @@ mod tests {
                 assert!(open(&whole[..at], 300, v6).is_err(), "cut to {at}");
             }
         }
+    }
+
+    #[test]
+    fn a_mark_changes_nothing_else_and_hides_no_damage() {
+        for v6 in [false, true] {
+            let mut marked = frame(v6);
+            let before = open(&frame(v6), 300, v6).map(|(from, _)| from.tos).unwrap();
+            assert!(mark(&mut marked));
+            let (from, packet) = open(&marked, 300, v6).unwrap();
+            assert_eq!((before, from.tos), (ECT_0, CE));
+            assert_eq!(packet.bytes(), packet_of(&frame(v6), v6).unwrap().bytes());
+            assert!(!mark(&mut marked), "it is marked already");
+        }
+        for bit in 0..8 * Ipv4::LEN {
+            let mut damaged = frame(false);
+            damaged[Ethernet::LEN + bit / 8] ^= 1 << (bit % 8);
+            mark(&mut damaged);
+            assert!(open(&damaged, 300, false).is_err(), "bit {bit}");
+        }
+        assert!(!mark(&mut frame(true)[..30]), "what is left of a frame");
     }
 }

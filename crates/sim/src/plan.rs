@@ -5,6 +5,7 @@ use transport::WrOp;
 use wire::{Feth, Rkey};
 
 use crate::memory::{REMOTE_BASE, REMOTE_KEY};
+use crate::queue_pair::SRQNS;
 use crate::rng::Rng;
 
 /// An operation and what it expects.
@@ -31,6 +32,8 @@ pub(crate) struct Op {
     pub(crate) len: usize,
     /// Lengths of the elements; their sum is `len`.
     pub(crate) pieces: Vec<u32>,
+    /// XRC: the shared receive queue that it names.
+    pub(crate) srqn: Option<u32>,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
@@ -54,6 +57,8 @@ pub(crate) struct Recv {
     pub(crate) imm: Option<[u8; 4]>,
     pub(crate) inv: Option<u32>,
     pub(crate) solicited: bool,
+    /// XRC: the shared receive queue that it is posted to.
+    pub(crate) srqn: Option<u32>,
 }
 
 /// One side.
@@ -81,6 +86,8 @@ pub(crate) struct Shape {
     pub(crate) bytes: usize,
     /// Fenced work requests in a thousand.
     pub(crate) fences: u64,
+    /// XRC, which has no FLUSH and no ATOMIC WRITE.
+    pub(crate) is_extended: bool,
 }
 
 impl Half {
@@ -143,7 +150,11 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
     let readable = to.take_remote(readable_len, rng);
     let mut written: Vec<usize> = Vec::new();
     for i in 0..shape.ops {
-        let kind = rng.between(0, 99);
+        let kind = match rng.between(0, 99) {
+            kind @ 87..=91 if shape.is_extended => kind - 60,
+            kind => kind,
+        };
+        let srqn = shape.is_extended.then(|| rng.pick(&SRQNS));
         let len = message_len(shape, left, rng);
         left -= len;
         let op = match kind {
@@ -181,6 +192,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                     imm: got_imm,
                     inv,
                     solicited,
+                    srqn,
                 });
                 Op { solicited, fence: read.is_some(), ..plain(kind, local, len) }
             }
@@ -202,6 +214,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
                         imm: Some(imm),
                         inv: None,
                         solicited,
+                        srqn,
                     });
                     Op { solicited, ..plain(Kind::WriteImm { to: at, imm }, local, len) }
                 }
@@ -265,6 +278,7 @@ pub(crate) fn draw(from: &mut Half, to: &mut Half, shape: &Shape, key_base: u32,
         let pieces = if has_none { vec![] } else { split(op.len, shape.max_sge, rng) };
         from.ops.push(Op {
             pieces,
+            srqn,
             signaled: rng.chance(600),
             fence: op.fence || rng.chance(shape.fences),
             inline,
@@ -323,6 +337,7 @@ fn plain(kind: Kind, local: usize, len: usize) -> Op {
         local,
         len,
         pieces: Vec::new(),
+        srqn: None,
         signaled: false,
         solicited: false,
         fence: false,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use transport::{
     Access, AddressVector, Instant, PathMtu, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
-    RecvQueue, RecvWr, SendWr, VerbsError,
+    RecvQueue, RecvWr, SendWr, SrqTable, VerbsError,
 };
 use wire::{Gid, Psn, QKey, Qpn};
 
@@ -18,9 +18,29 @@ pub(crate) const RETRY_CNT: u8 = 7;
 /// A queue pair and its memory.
 pub(crate) struct QueuePair {
     pub(crate) qp: Qp,
-    pub(crate) srq: Option<RecvQueue>,
+    pub(crate) srqs: Srqs,
     pub(crate) memory: SimMemory,
 }
+
+/// The shared receive queues of a queue pair: one of its own, or of XRC those of its domain, by number.
+#[derive(Default)]
+pub(crate) struct Srqs {
+    pub(crate) own: Option<RecvQueue>,
+    xrc: Vec<(u32, RecvQueue)>,
+}
+
+impl SrqTable for &mut Srqs {
+    fn own(&mut self) -> Option<&mut RecvQueue> {
+        self.own.as_mut()
+    }
+
+    fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
+        self.xrc.iter_mut().find(|(number, _)| *number == srqn).map(|(_, queue)| queue)
+    }
+}
+
+/// The shared receive queues of an XRC domain.
+pub(crate) const SRQNS: [u32; 2] = [0x51, 0x5_0052];
 
 /// Attributes drawn for a queue pair, and who its peer is.
 #[derive(Clone, Copy, Debug)]
@@ -71,18 +91,30 @@ impl QueuePair {
         };
         let mut qp = Qp::new(config)?;
         connect(&mut qp, ty, attributes)?;
-        let srq = if sizes.srq { Some(RecvQueue::new(sizes.depth, 2, config.pd)?) } else { None };
-        Ok(Self { qp, srq, memory })
+        let mut srqs = Srqs::default();
+        let new = || RecvQueue::new(sizes.depth, 2, config.pd);
+        if sizes.srq {
+            srqs.own = Some(new()?);
+        }
+        if ty == QpType::XrcTgt {
+            srqs.xrc = vec![(SRQNS[0], new()?), (SRQNS[1], new()?)];
+        }
+        Ok(Self { qp, srqs, memory })
     }
 
     pub(crate) fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.qp.post_send(wr, &self.memory)
     }
 
-    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        match &mut self.srq {
+    /// To the shared receive queue of XRC with this number, if there is one.
+    pub(crate) fn post_recv(&mut self, srqn: Option<u32>, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let mut srqs = &mut self.srqs;
+        match srqn.and_then(|srqn| srqs.xrc(srqn)) {
             Some(srq) => srq.post(wr),
-            None => self.qp.post_recv(wr),
+            None => match srqs.own() {
+                Some(srq) => srq.post(wr),
+                None => self.qp.post_recv(wr),
+            },
         }
     }
 }

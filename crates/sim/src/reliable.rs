@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use transport::{
-    QpState, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcOpcode, WcStatus, ack_timeout_ns,
+    Dest, QpState, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcOpcode, WcStatus, ack_timeout_ns,
 };
 
 use crate::memory::{LOCAL_BASE, LOCAL_KEY};
@@ -125,7 +125,13 @@ impl Reliable {
         flags.set(SendFlags::SOLICITED, op.solicited);
         flags.set(SendFlags::FENCE, op.fence);
         flags.set(SendFlags::INLINE, op.inline);
-        let wr = SendWr { wr_id: self.posted as u64, op: op.wr_op(), sg_list: &sges, flags, dest: None };
+        let wr = SendWr {
+            wr_id: self.posted as u64,
+            op: op.wr_op(),
+            sg_list: &sges,
+            flags,
+            dest: op.srqn.map(Dest::Srq),
+        };
         let was_idle = queue.qp.is_send_idle();
         match queue.post_send(&wr) {
             Ok(()) => {}
@@ -151,7 +157,7 @@ impl Reliable {
             Sge { addr: addr + first, length: recv.room as u32 - first as u32, lkey: LOCAL_KEY },
         ];
         let wr = RecvWr { wr_id: RECV_ID + self.recvs_posted as u64, sg_list: &sges };
-        match queue.post_recv(&wr) {
+        match queue.post_recv(recv.srqn, &wr) {
             Ok(()) => self.recvs_posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),
             Err(error) => ensure!(false, State, "post_recv of a good request: {error}"),
@@ -245,7 +251,7 @@ impl Reliable {
         ensure!(late_ns < GRACE_NS, Progress, "send {index} is given up {late_ns} ns too late");
         self.awaited.clear();
         let mut flushed = self.recvs_done;
-        if queue.srq.is_some() {
+        if queue.srqs.own.is_some() {
             // Nobody flushes a shared queue.
             self.recvs_posted = self.half.recvs.len();
             flushed = self.recvs_posted;
@@ -255,19 +261,25 @@ impl Reliable {
     }
 
     /// Receive work requests complete once and in order, with the message that is theirs.
-    pub(crate) fn on_recv_wc(&mut self, wc: &Wc, solicited: bool, queue: &QueuePair) -> Checked {
+    pub(crate) fn on_recv_wc(
+        &mut self,
+        wc: &Wc,
+        solicited: bool,
+        srqn: Option<u32>,
+        queue: &QueuePair,
+    ) -> Checked {
         if wc.status == WcStatus::WrFlushErr
             && let Some((_, next)) = &mut self.flushing
         {
             // Of a shared queue only the one that a message had taken.
-            let expected = if queue.srq.is_some() { self.recvs_done } else { *next };
+            let expected = if queue.srqs.own.is_some() { self.recvs_done } else { *next };
             ensure!(
                 wc.wr_id == RECV_ID + expected as u64,
                 Completion,
                 "receive {} is flushed before {expected}",
                 wc.wr_id - RECV_ID
             );
-            if queue.srq.is_none() {
+            if queue.srqs.own.is_none() {
                 *next += 1;
             } else {
                 self.recvs_done += 1;
@@ -302,8 +314,8 @@ impl Reliable {
         let wc_flags = if recv.imm.is_some() { Wc::WITH_IMM } else { 0 }
             | if recv.inv.is_some() { Wc::WITH_INV } else { 0 };
         let imm_data = recv.imm.or(recv.inv.map(u32::to_ne_bytes)).unwrap_or_default();
-        let seen = (wc.opcode, wc.byte_len as usize, wc.wc_flags, wc.imm_data, solicited);
-        let expected = (opcode, recv.byte_len, wc_flags, imm_data, recv.solicited);
+        let seen = (wc.opcode, wc.byte_len as usize, wc.wc_flags, wc.imm_data, solicited, srqn);
+        let expected = (opcode, recv.byte_len, wc_flags, imm_data, recv.solicited, recv.srqn);
         ensure!(seen == expected, Completion, "receive {number} says {seen:?}, not {expected:?}");
         if let Some(key) = recv.inv {
             let is_valid = queue.memory.keys.borrow().contains(&key);
@@ -315,7 +327,7 @@ impl Reliable {
 
     /// Whether an error may be reported to the program.
     pub(crate) fn expects_last_wqe(&self, queue: &QueuePair) -> bool {
-        self.flushing.is_some() && queue.srq.is_some()
+        self.flushing.is_some() && queue.srqs.own.is_some()
     }
 
     /// Memory is what the model says. Of a connection that broke, each byte may also be as it was before, and an atomic word

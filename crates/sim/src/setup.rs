@@ -4,7 +4,7 @@ use transport::{PathMtu, QpType, ReorderBuffer, VerbsError};
 use wire::{Gid, Qpn};
 
 use crate::Options;
-use crate::fabric::{Links, Schedule};
+use crate::fabric::{Links, Marking, Schedule};
 use crate::fault::{Fault, Faults};
 use crate::frame;
 use crate::node::{App, Endpoint, Node};
@@ -29,6 +29,8 @@ const SCHEDULE: u64 = 4;
 const WORK: u64 = 5;
 pub(crate) const PACE: u64 = 6;
 pub(crate) const CHANCE: u64 = 7;
+const CONGESTION: u64 = 8;
+const EXTENDED: u64 = 9;
 
 /// A drawn run.
 pub(crate) struct Setup {
@@ -59,7 +61,8 @@ impl Setup {
             Some(list) => list.resolve(&mut fault_rng),
             None => Faults::swarm(&mut fault_rng),
         };
-        let links = draw_links(count, &mut Rng::stream(seed, LINKS));
+        let mut links = draw_links(count, &mut Rng::stream(seed, LINKS));
+        draw_congestion(&mut links, &mut Rng::stream(seed, CONGESTION));
         let nodes = (0..count).map(|_| Node::new(draw_reorder(&mut rng), &mut rng)).collect();
         let mut setup = Self {
             faults,
@@ -70,6 +73,7 @@ impl Setup {
             paths: Vec::new(),
         };
         setup.draw_queue_pairs(&mut rng, &mut Rng::stream(seed, WORK))?;
+        setup.draw_extended(&mut Rng::stream(seed, EXTENDED))?;
         Ok(setup)
     }
 
@@ -78,7 +82,7 @@ impl Setup {
         let reliable = rng.between(1, nodes + nodes / 2);
         for _ in 0..reliable {
             let ends = self.two_nodes(rng);
-            self.add_reliable(ends, reliable as usize, work)?;
+            self.add_reliable([QpType::Rc; 2], ends, reliable as usize, work)?;
         }
         if rng.chance(300) {
             for _ in 0..rng.between(1, 1 + nodes / 4) {
@@ -90,6 +94,20 @@ impl Setup {
             let others = rng.between(1, (nodes - 1).min(6));
             let first = rng.between(0, nodes - 1);
             self.add_datagrams((0..=others).map(|i| ((first + i) % nodes) as usize).collect(), work)?;
+        }
+        Ok(())
+    }
+
+    /// Connections of XRC, in one of five fabrics. From a stream of their own, so that the others are as they would be.
+    fn draw_extended(&mut self, rng: &mut Rng) -> Result<(), VerbsError> {
+        if !rng.chance(200) {
+            return Ok(());
+        }
+        let nodes = self.nodes.len();
+        let count = rng.between(1, 1 + nodes as u64 / 2);
+        for _ in 0..count {
+            let ends = self.two_nodes(rng);
+            self.add_reliable([QpType::XrcIni, QpType::XrcTgt], ends, nodes, rng)?;
         }
         Ok(())
     }
@@ -106,7 +124,15 @@ impl Setup {
         Qpn::new(QPN_BASE + (self.nodes[node].endpoints.len() + before) as u32)
     }
 
-    fn add_reliable(&mut self, ends: [usize; 2], share: usize, rng: &mut Rng) -> Result<(), VerbsError> {
+    /// `share` such connections do as much as one.
+    fn add_reliable(
+        &mut self,
+        types: [QpType; 2],
+        ends: [usize; 2],
+        share: usize,
+        rng: &mut Rng,
+    ) -> Result<(), VerbsError> {
+        let is_extended = types[0] != QpType::Rc;
         let mtu = rng.pick(&PathMtu::ALL);
         let bytes = rng.pick(&[4 << 10, 64 << 10, 512 << 10]) * (mtu.bytes() / 256).min(2);
         let ops: usize = rng.pick(&[1, 5, 20, 60]);
@@ -118,11 +144,12 @@ impl Setup {
             ops: (ops / share.div_ceil(4)).max(1),
             bytes: (bytes / share).max(4 << 10),
             fences: rng.pick(&[0, 0, 300]),
+            is_extended,
         };
         let mut halves = [Half::default(), Half::default()];
         let [a, b] = &mut halves;
         plan::draw(a, b, &shape, 0x10_0000, rng);
-        if rng.chance(700) {
+        if !is_extended && rng.chance(700) {
             plan::draw(b, a, &shape, 0x20_0000, rng);
         }
         for half in &mut halves {
@@ -147,7 +174,8 @@ impl Setup {
         let flow_window = rng.pick(&[usize::MAX, usize::MAX, 1, 7, 64]);
         let paths = self.paths_of(ends);
         for (side, half) in halves.into_iter().enumerate() {
-            let sizes = Sizes { srq: rng.chance(250), equal_writes: rng.chance(500), ..sizes };
+            let sizes =
+                Sizes { srq: !is_extended && rng.chance(250), equal_writes: rng.chance(500), ..sizes };
             let attributes = Attributes {
                 mtu,
                 sq_psn: psn[side],
@@ -159,7 +187,7 @@ impl Setup {
             };
             let pd = self.endpoints.len() as u32 + 1;
             let memory = queue_pair::memory(pd, paths[side].1, &half.local, &half.remote, &half.keys);
-            let queue = QueuePair::new(QpType::Rc, memory, sizes, &attributes)?;
+            let queue = QueuePair::new(types[side], memory, sizes, &attributes)?;
             let app = App::Reliable(Box::new(Reliable::new(half)));
             self.add(ends[side], queue, app, psn[side], flow_window, Some(side));
         }
@@ -284,9 +312,18 @@ fn draw_links(nodes: usize, rng: &mut Rng) -> Links {
     Links {
         v6: rng.chance(300),
         queue_bytes: rng.between(4 << 10, 64 << 10),
+        bad_frames: 1,
+        marking: None,
         ps_per_byte: (0..nodes).map(|_| rng.pick(&rates)).collect(),
         delay_ns: (0..nodes).map(|_| rng.between(100, 20_000)).collect(),
     }
+}
+
+/// How long links stay bad, and whether switches mark what waits in their queues: in three of ten fabrics.
+fn draw_congestion(links: &mut Links, rng: &mut Rng) {
+    links.bad_frames = rng.pick(&[2, 8, 32, 128]);
+    let (min_bytes, above) = (rng.between(0, 8 << 10), rng.between(1 << 10, 64 << 10));
+    links.marking = rng.chance(300).then_some(Marking { min_bytes, max_bytes: min_bytes + above });
 }
 
 fn draw_schedule(nodes: usize, faults: &Faults, rng: &mut Rng) -> Schedule {
@@ -303,5 +340,25 @@ fn draw_schedule(nodes: usize, faults: &Faults, rng: &mut Rng) -> Schedule {
         heal_ns,
         partition: faults.has(Fault::Partition).then_some(partition),
         vanish: faults.has(Fault::Vanish).then_some(vanish),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is drawn from streams of its own is there in some fabrics and not in others.
+    #[test]
+    fn some_fabrics_have_xrc_and_some_mark_frames() {
+        let has = |seed| {
+            let setup = Setup::draw(&Options { seed, ..Options::default() }).unwrap();
+            let is_target = |endpoint: &Endpoint| endpoint.queue.qp.ty() == QpType::XrcTgt;
+            (setup.endpoints.iter().any(is_target), setup.links.marking.is_some())
+        };
+        let seen: Vec<_> = (0..300).map(has).collect();
+        for (is_extended, marks) in [(false, false), (false, true), (true, false), (true, true)] {
+            let count = seen.iter().filter(|has| **has == (is_extended, marks)).count();
+            assert!(count > 5, "{count} fabrics with XRC {is_extended}, marking {marks}");
+        }
     }
 }

@@ -193,7 +193,7 @@ impl Unreliable {
     fn post_recv(&mut self, queue: &mut QueuePair) -> Checked<bool> {
         let addr = LOCAL_BASE + self.slots.start(self.recvs_posted) as u64;
         let sge = Sge { addr, length: self.slots.room as u32, lkey: LOCAL_KEY };
-        match queue.post_recv(&RecvWr { wr_id: self.recvs_posted, sg_list: &[sge] }) {
+        match queue.post_recv(None, &RecvWr { wr_id: self.recvs_posted, sg_list: &[sge] }) {
             Ok(()) => self.recvs_posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),
             Err(error) => ensure!(false, State, "post_recv of a good request: {error}"),

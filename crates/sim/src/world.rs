@@ -1,6 +1,7 @@
 //! A run: who has a turn and when, and the checks that need more than one side.
 
 use transport::{AsyncEventKind, Instant, MAX_PACKET, QpCounters, QpEvent, Wc};
+use wire::{Opcode, Operation};
 
 use crate::fabric::{Cause, Fabric, Frame};
 use crate::fault::Fault;
@@ -263,7 +264,7 @@ impl<'w> World<'w> {
             &packet,
             &from,
             &queue.memory,
-            queue.srq.as_mut(),
+            &mut queue.srqs,
             &mut self.nodes[index].reorder,
         );
         endpoint.touched = true;
@@ -277,7 +278,7 @@ impl<'w> World<'w> {
     fn offer(&mut self, at: usize, from: usize, packet: &wire::Packet<'_>) {
         let endpoint = &self.endpoints[at];
         let App::Unreliable(_) = &endpoint.app else { return };
-        if !packet.row().position.ends() {
+        if !packet.row().position.ends() || packet.row().operation == Operation::Cnp {
             return;
         }
         let sender = packet.deth().map_or(endpoint.peer, |deth| self.endpoint_of(from, deth.src_qp.value()));
@@ -337,8 +338,9 @@ impl<'w> World<'w> {
                 "{} packets in flight",
                 qp.packets_in_flight()
             );
+            // A congestion notification has a traffic class of its own.
             ensure!(
-                sent.ud.is_some() == qp.ty().is_datagram(),
+                sent.ud.is_some() == (qp.ty().is_datagram() || buf[0] == Opcode::CNP.0),
                 State,
                 "a datagram is one of a datagram queue pair"
             );
@@ -347,7 +349,9 @@ impl<'w> World<'w> {
             *ip_id = ip_id.wrapping_add(1);
             let (v6, to) = (self.fabric.v6(), frame::node_of(&dgid));
             let mut bytes = self.fabric.buffer();
-            frame::emit(&mut bytes, node, to, v6, *ip_id, at as u16, &buf[..sent.len]);
+            let (ip_id, flow, ecn) = (*ip_id, at as u16, self.fabric.is_ecn_capable());
+            let head = frame::Head { from: node, to, v6, ip_id, flow, ecn };
+            frame::emit(&mut bytes, head, &buf[..sent.len]);
             self.fabric.send(self.now, node, to, bytes);
         }
         Ok(())
@@ -370,9 +374,9 @@ impl<'w> World<'w> {
                         App::Unreliable(app) => app.on_send_wc(&wc)?,
                     }
                 }
-                QpEvent::RecvWc { wc, solicited, .. } => {
+                QpEvent::RecvWc { wc, solicited, srqn } => {
                     self.fabric.tell(self.now, node, What::Completed { wc, is_receive: true });
-                    self.on_recv_wc(at, &wc, solicited)?;
+                    self.on_recv_wc(at, &wc, solicited, srqn)?;
                 }
                 QpEvent::Async(kind) => {
                     let Endpoint { app, queue, .. } = &self.endpoints[at];
@@ -382,7 +386,9 @@ impl<'w> World<'w> {
                         && matches!(app, App::Reliable(app) if app.expects_last_wqe(queue));
                     ensure!(is_expected, State, "QP {qpn:#x} raises {kind:?}");
                 }
-                QpEvent::XrcLimitReached(_) => ensure!(false, State, "there is no XRC"),
+                QpEvent::XrcLimitReached(srqn) => {
+                    ensure!(false, State, "shared receive queue {srqn:#x} reached a limit that nobody set");
+                }
             }
             let endpoint = &mut self.endpoints[at];
             endpoint.next_turn_ns = endpoint.next_turn_ns.min(self.now + 50);
@@ -391,10 +397,10 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    fn on_recv_wc(&mut self, at: usize, wc: &Wc, solicited: bool) -> Checked {
+    fn on_recv_wc(&mut self, at: usize, wc: &Wc, solicited: bool, srqn: Option<u32>) -> Checked {
         let Endpoint { app, queue, peer, .. } = &mut self.endpoints[at];
         let app = match app {
-            App::Reliable(app) => return app.on_recv_wc(wc, solicited, queue),
+            App::Reliable(app) => return app.on_recv_wc(wc, solicited, srqn, queue),
             App::Unreliable(app) => app,
         };
         let arrived = app.on_recv_wc(wc, queue)?;

@@ -9,8 +9,9 @@ use std::thread;
 use roxie_sim::{Cause, Options, Tally, run};
 use transport::QpCounters;
 
-/// Seeds that failed once.
-const SEEDS: &[u64] = &[0x371, 0x1a2d, 0x24ba];
+/// Seeds that failed once, as fabrics are drawn today. What older ones showed (a gap that is named again and again, sequence NAKs
+/// without progress) are tests of `completer_tests.rs`.
+const SEEDS: &[u64] = &[0x44d];
 
 fn seeds() -> u64 {
     let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 10_000 };
@@ -79,10 +80,7 @@ fn every_seed_keeps_every_promise() {
     for (name, value) in sum.counters.rows() {
         println!("{value:>12} {name}");
         let never = ["retry_rnr_exceeded_err", "send_err", "ud_send_too_long"];
-        // Nothing marks packets in these fabrics; `bottleneck.rs` does.
-        let congestion =
-            ["np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rate_waits"];
-        if never.contains(&name) || congestion.contains(&name) {
+        if never.contains(&name) {
             assert_eq!(value, 0, "{name}");
         } else {
             assert!(seeds < 1000 || value > 0, "{name} never happened");

@@ -202,6 +202,8 @@ impl Requester {
             };
             self.rnr_left = left;
         }
+        // It is there: how often it may be silent is counted anew.
+        self.retry_left = ep.attr.retry_cnt;
         if self.peer.keeps() && position < self.cursor {
             self.board.lose(position);
         } else {

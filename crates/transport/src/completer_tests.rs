@@ -292,6 +292,25 @@ fn rnr_retries_are_counted_by_themselves_and_seven_is_endless() {
     }
 }
 
+/// Retries are for a peer that does not answer; one that is not ready does.
+#[test]
+fn time_outs_between_rnr_naks_do_not_add_up() {
+    let mut b = Bench::rc_with(|attr| (attr.rnr_retry, attr.retry_cnt) = (7, 1));
+    b.post(1, WrOp::Send, 8);
+    for _ in 0..5 {
+        assert_eq!(b.sent().len(), 1);
+        b.at(Instant(b.now.0 + T));
+        assert!(!b.sent().is_empty(), "asked again after the timeout");
+        b.recv(&Pkt::rnr(500, 1)).unwrap();
+        b.at(Instant(b.now.0 + 10_000));
+        assert_eq!(b.send_wcs(), []);
+    }
+    // Silence is silence.
+    b.sent();
+    b.at(Instant(b.now.0 + 2 * T));
+    assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
+}
+
 #[test]
 fn a_final_nak_ends_the_request_that_it_names() {
     for (code, status) in [

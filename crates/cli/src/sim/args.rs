@@ -8,13 +8,13 @@ use clap::Args as ClapArgs;
 
 /// Run the transport in simulated fabrics, with faults, and check everything
 ///
-/// In virtual time, all of it drawn from a seed: 2 to 64 nodes on a switch, links of 10 to 100 Gb/s, queue pairs (RC, UC, UD), what they
+/// In virtual time, all of it drawn from a seed: 2 to 64 nodes on a switch, links of 10 to 100 Gb/s, queue pairs (RC, UC, UD, XRC), what they
 /// send, and what goes wrong. A model checks that every work request completes once and in order with the right bytes, that nothing
 /// else is written, that each frame is delivered or lost for a counted cause, and that everything ends once the network is whole again.
 /// No device is needed, and nothing is sent. The first violation ends it, with the command that shows it again.
 ///
 /// Faults are a random subset per seed, or those of --faults, with a number where it is said: drop=1% loses frames by chance,
-/// kth=7 the seventh of a kind, burst most of them for some microseconds; duplicate, reorder, corrupt (bits flip), truncate and delay
+/// kth=7 the seventh of a kind, burst most of some in a row; duplicate, reorder, corrupt (bits flip), truncate and delay
 /// (a link stands still) take a share as well; partition cuts nodes off for a while, vanish silences one for good, rnr posts receives late,
 /// full-ring has short queues, empty-pool nodes without buffers.
 #[derive(Debug, ClapArgs)]

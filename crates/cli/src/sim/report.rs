@@ -69,6 +69,7 @@ pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
     count("duplicated", sum.tally.duplicated);
     count("held back", sum.tally.reordered);
     count("links stood still", sum.tally.delayed);
+    count("marked", sum.tally.marked);
     count("sent again", sum.counters.retransmitted_pkts);
     count("timeouts", sum.counters.local_ack_timeout_err);
     count("RNR NAKs", sum.counters.rcvd_rnr_err);
@@ -108,6 +109,7 @@ pub(super) fn json(sum: &Sum, took: Duration, failed: Option<&Failed>) -> String
             "delivered": sum.tally.delivered,
             "reordered": sum.tally.reordered,
             "delayed": sum.tally.delayed,
+            "marked": sum.tally.marked,
             "lost": lost,
         },
         "counters": counters,
