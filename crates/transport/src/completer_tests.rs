@@ -82,6 +82,8 @@ fn ghosts_duplicates_and_reserved_syndromes_are_ignored() {
     assert_eq!(b.recv(&Pkt::ack(500).syndrome(Syndrome::Reserved(0x45))), Err(DropReason::ReservedSyndrome));
     assert_eq!(b.recv(&Pkt::nak(501, NakCode::InvalidRequest)), Err(DropReason::StaleResponse));
     assert_eq!(b.events(), []);
+    assert_eq!(b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 500, 1, 8)), Err(DropReason::StaleResponse));
+    assert_eq!(b.qp.counters().ignored_responses, 5);
     b.recv(&Pkt::ack(500).syndrome(Syndrome::Ack(3))).unwrap();
     assert_eq!(b.send_wcs(), [(1, SUCCESS)], "credits are an ACK");
 }
@@ -309,6 +311,20 @@ fn time_outs_between_rnr_naks_do_not_add_up() {
     b.sent();
     b.at(Instant(b.now.0 + 2 * T));
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn payload_is_counted_whichever_way_it_goes() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 2000);
+    b.post(2, write(0), 1500);
+    b.sent();
+    b.recv(&response(Opcode::RC_READ_RESPONSE_FIRST, 500, 1, 1024)).unwrap();
+    b.recv(&response(Opcode::RC_READ_RESPONSE_LAST, 501, 1, 976)).unwrap();
+    assert_eq!((b.qp.counters().rcvd_bytes, b.qp.counters().sent_bytes), (2000, 1500));
+    b.recv(&Pkt::new(Opcode::RC_WRITE_FIRST, 100).reth(REMOTE, RKEY, 1030).payload(1, 1024)).unwrap();
+    b.recv(&Pkt::new(Opcode::RC_WRITE_LAST, 101).payload(2, 6)).unwrap();
+    assert_eq!(b.qp.counters().rcvd_bytes, 2000 + 1030);
 }
 
 #[test]

@@ -76,3 +76,31 @@ impl fmt::Display for VerbsError {
 }
 
 impl core::error::Error for VerbsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `errno-base.h`, `errno.h` of Linux.
+    #[test]
+    fn each_error_has_its_number() {
+        use VerbsError::*;
+        let all = [
+            Invalid,
+            NoMem,
+            NotSupported,
+            Busy,
+            NoDev,
+            NoData,
+            Again,
+            Perm,
+            Fault,
+            AddrInUse,
+            AddrNotAvail,
+            TimedOut,
+            NotConn,
+        ];
+        let numbers = [22, 12, 95, 16, 19, 61, 11, 13, 14, 98, 99, 110, 107];
+        assert_eq!(all.map(VerbsError::errno), numbers);
+    }
+}

@@ -138,3 +138,21 @@ impl Events {
         while self.pop().is_some() {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody takes them: a peer that provokes them cannot make the queue grow.
+    #[test]
+    fn asynchronous_events_that_nobody_takes_are_bounded() {
+        let mut events = Events::new(1, 1, false);
+        for _ in 0..ASYNC_ROOM + 5 {
+            events.push_async(AsyncEventKind::SqDrained);
+        }
+        let taken = core::iter::from_fn(|| events.pop()).count();
+        assert_eq!(taken, ASYNC_ROOM);
+        events.push_limit(Some(7));
+        assert_eq!(events.pop(), Some(QpEvent::XrcLimitReached(7)));
+    }
+}

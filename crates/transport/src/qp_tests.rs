@@ -279,6 +279,7 @@ fn a_datagram_arrives_behind_the_grh_area() {
     assert_eq!(area[20..24], [0x45, 0, 0, 64]);
     assert_eq!(area[32..40], [10, 0, 0, 2, 10, 0, 0, 1]);
     assert_eq!(area[40..], [9; 8]);
+    assert_eq!(b.qp.counters().rcvd_bytes, 8);
 }
 
 #[test]

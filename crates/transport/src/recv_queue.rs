@@ -288,6 +288,14 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_that_is_armed_is_told() {
+        let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
+        assert_eq!((queue.limit(), queue.arm_limit(4)), (0, Err(VerbsError::Invalid)));
+        queue.arm_limit(3).unwrap();
+        assert_eq!(queue.limit(), 3);
+    }
+
+    #[test]
     fn work_requests_come_out_in_order_and_the_queue_is_bounded() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
         let mut wqe = RecvWqe::new();

@@ -528,7 +528,13 @@ impl Bench {
     }
 
     pub(crate) fn events(&mut self) -> Vec<QpEvent> {
-        core::iter::from_fn(|| self.qp.poll_event()).collect()
+        core::iter::from_fn(|| {
+            let is_said = self.qp.has_event();
+            let event = self.qp.poll_event();
+            assert_eq!(is_said, event.is_some());
+            event
+        })
+        .collect()
     }
 
     /// The send completions that are there: wr_id and status.

@@ -49,3 +49,21 @@ impl ConnState {
         matches!(self, ReqRcvd | MraReqSent | RepRcvd | MraRepSent | RepSent | MraRepRcvd | Established)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ConnState::*;
+
+    #[test]
+    fn a_connection_that_ends_makes_no_queue_pair_ready() {
+        for state in [Idle, DreqSent, DreqRcvd, Timewait] {
+            assert!(!state.allows_init() && !state.allows_ready(), "{state:?}");
+        }
+        for state in [ReqSent, MraReqRcvd] {
+            assert!(
+                state.allows_init() && !state.allows_ready(),
+                "{state:?}: the peer's queue pair is not known"
+            );
+        }
+    }
+}

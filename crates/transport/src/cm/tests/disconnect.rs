@@ -78,6 +78,7 @@ fn a_dreq_in_timewait_is_answered_again() {
     assert_eq!(net.states(a, b), (Timewait, Timewait));
     let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
     assert_eq!(&drep.private_data[..9], b"farewell\0");
+    assert_eq!(net.cm[B].counters().rx_duplicates, 1);
 }
 
 #[test]

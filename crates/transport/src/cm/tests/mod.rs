@@ -242,6 +242,8 @@ impl Net {
     pub(super) fn assert_quiet(&mut self) {
         for side in [A, B] {
             assert!(self.event(side).is_none());
+            while self.cm[side].poll_will().is_some() {}
+            assert!(!self.cm[side].has_output());
             assert!(self.cm[side].poll_transmit().is_none());
             assert_eq!(self.cm[side].poll_timeout(), None);
         }
