@@ -20,9 +20,12 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         cases.push(Case::new(place, "cmtime -c 100", "cmtime", move |lab, name| steps(lab, &place, name)));
         // It listens on IPv4 only.
         if place.family == Family::V4 {
-            cases.push(Case::new(place, "rdma_xserver -c r", "rdma_xserver", move |lab, name| {
-                one_message(lab, &place, name, "r")
-            }));
+            for service in ["r", "x"] {
+                let what = format!("rdma_xserver -c {service}");
+                cases.push(Case::new(place, &what, "rdma_xserver", move |lab, name| {
+                    one_message(lab, &place, name, service)
+                }));
+            }
         }
     }
     cases

@@ -1,6 +1,6 @@
 /*
  * Calls librdmacm as a program does: conventions of errors, one connection with event channels, one with synchronous
- * endpoints, one refusal. Prints the first wrong answer and exits 1; exits 77 without a device.
+ * endpoints, one over XRC, one refusal. Prints the first wrong answer and exits 1; exits 77 without a device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -213,6 +213,81 @@ static void endpoints(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+/* The receiving end of XRC: a queue pair in a domain that comes by itself, and a queue that senders name. */
+static void *xrc_server(void *unused)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP,
+		.ai_qp_type = IBV_QPT_XRC_RECV }, *res;
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .cap = { 0, 8, 0, 1, 0 } };
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct rdma_cm_id *listener, *id;
+	struct ibv_wc wc;
+	uint32_t number;
+	char buf[16] = "";
+
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &res) && res->ai_qp_type == IBV_QPT_XRC_RECV);
+	CHECK(!rdma_create_ep(&listener, res, NULL, NULL) && listener->qp_type == IBV_QPT_XRC_RECV);
+	rdma_freeaddrinfo(res);
+	CHECK(!rdma_listen(listener, 1));
+	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
+	pthread_barrier_wait(&ready);
+	CHECK(!rdma_get_request(listener, &id) && !id->qp && id->qp_type == IBV_QPT_XRC_RECV);
+	CHECK(!rdma_create_qp_ex(id, &init) && init.xrcd && id->qp->qp_type == IBV_QPT_XRC_RECV);
+	CHECK(!rdma_create_srq(id, NULL, &shared) && !ibv_get_srq_num(id->srq, &number));
+	struct ibv_mr *mr = rdma_reg_msgs(id, buf, sizeof(buf));
+	CHECK(mr && !rdma_post_recv(id, NULL, buf, sizeof(buf), mr));
+	struct rdma_conn_param param = { .private_data = &number, .private_data_len = sizeof(number) };
+	CHECK(!rdma_accept(id, &param) && id->qp->state == IBV_QPS_RTS);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && !wc.status && !strcmp(buf, "extended"));
+	CHECK(!rdma_disconnect(id) && !rdma_dereg_mr(mr));
+	/* The queue completes there. */
+	rdma_destroy_qp(id);
+	CHECK(!id->qp && id->recv_cq);
+	rdma_destroy_srq(id);
+	CHECK(!id->srq && !id->recv_cq);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listener);
+	return unused;
+}
+
+static struct rdma_cm_id *resolved(int qp_type)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_qp_type = qp_type }, *res;
+	struct ibv_qp_init_attr init = attributes;
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_getaddrinfo("127.0.0.1", port, &hints, &res));
+	CHECK(!rdma_create_ep(&id, res, NULL, &init) && id->qp->qp_type == (enum ibv_qp_type)qp_type);
+	rdma_freeaddrinfo(res);
+	return id;
+}
+
+static void extended_connection(void)
+{
+	struct rdma_conn_param param = { .retry_count = 7 };
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	pthread_t thread;
+	char buf[16] = "extended";
+
+	CHECK(!pthread_create(&thread, NULL, xrc_server, NULL));
+	pthread_barrier_wait(&ready);
+	/* Nobody listens for RC there. */
+	struct rdma_cm_id *id = resolved(IBV_QPT_RC);
+	MINUS(ECONNREFUSED, rdma_connect(id, NULL));
+	rdma_destroy_ep(id);
+	id = resolved(IBV_QPT_XRC_SEND);
+	CHECK(!rdma_connect(id, &param) && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	struct ibv_sge sge = { (uintptr_t)buf, sizeof(buf), 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	memcpy(&wr.qp_type.xrc.remote_srqn, id->event->param.conn.private_data, 4);
+	CHECK(!ibv_post_send(id->qp, &wr, &bad));
+	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!rdma_disconnect(id));
+	rdma_destroy_ep(id);
+	CHECK(!pthread_join(thread, NULL));
+}
+
 static atomic_int started, ended_badly;
 
 static void *waits_for_events(void *channel)
@@ -315,6 +390,7 @@ int main(void)
 	refusal(ch, listener);
 	connection(ch, listener);
 	endpoints();
+	extended_connection();
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(ch);
 	rdma_destroy_event_channel(server);

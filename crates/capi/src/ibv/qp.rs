@@ -71,11 +71,13 @@ impl QpObject {
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPT_UC: c_int = 3;
 pub(crate) const QPT_UD: c_int = 4;
-const QPT_XRC_SEND: c_int = 9;
+pub(crate) const QPT_XRC_SEND: c_int = 9;
 pub(crate) const QPT_XRC_RECV: c_int = 10;
 
 /// IBV_QP_INIT_ATTR_PD.
 pub(crate) const INIT_ATTR_PD: u32 = 1;
+/// IBV_QP_INIT_ATTR_XRCD.
+pub(crate) const INIT_ATTR_XRCD: u32 = 1 << 1;
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
@@ -95,19 +97,20 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    /// IBV_QP_INIT_ATTR_XRCD, CREATE_FLAGS, SEND_OPS_FLAGS.
-    const MASK_XRCD: u32 = 1 << 1;
+    /// IBV_QP_INIT_ATTR_CREATE_FLAGS, SEND_OPS_FLAGS.
     const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPS: u32 = 1 << 6;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
     let has = |mask| attr.comp_mask & mask != 0;
     let receives_xrc = attr.qp_type == QPT_XRC_RECV;
-    if !has(if receives_xrc { MASK_XRCD } else { INIT_ATTR_PD }) {
+    if !has(if receives_xrc { INIT_ATTR_XRCD } else { INIT_ATTR_PD }) {
         return null(libc::EINVAL);
     }
     let flags = if has(MASK_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !(INIT_ATTR_PD | MASK_XRCD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 || flags != 0 {
+    if attr.comp_mask & !(INIT_ATTR_PD | INIT_ATTR_XRCD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0
+        || flags != 0
+    {
         return null(libc::EOPNOTSUPP);
     }
     let send_ops = has(MASK_SEND_OPS).then_some(attr.send_ops_flags);

@@ -25,9 +25,14 @@ pub(crate) struct SrqTail {
     id: ObjectId,
 }
 
-/// IBV_SRQ_INIT_ATTR_TYPE, PD.
+/// IBV_SRQ_INIT_ATTR_TYPE, PD, XRCD, CQ.
 pub(crate) const INIT_ATTR_TYPE: u32 = 1;
 pub(crate) const INIT_ATTR_PD: u32 = 1 << 1;
+pub(crate) const INIT_ATTR_XRCD: u32 = 1 << 2;
+pub(crate) const INIT_ATTR_CQ: u32 = 1 << 3;
+/// IBV_SRQT_BASIC, XRC.
+const BASIC: c_int = 0;
+pub(crate) const XRC: c_int = 1;
 
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
@@ -47,11 +52,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    /// IBV_SRQT_BASIC, XRC.
-    const BASIC: c_int = 0;
-    const XRC: c_int = 1;
-    /// IBV_SRQ_INIT_ATTR_XRCD, CQ.
-    const XRC_ATTRS: u32 = 1 << 2 | 1 << 3;
+    const XRC_ATTRS: u32 = INIT_ATTR_XRCD | INIT_ATTR_CQ;
     // SAFETY: NULL or the program's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
     let ty = if attr.comp_mask & INIT_ATTR_TYPE != 0 { attr.srq_type } else { BASIC };

@@ -10,7 +10,7 @@ use roxie::cm::CmEventKind;
 
 use crate::abi::cm::{rdma_addrinfo, rdma_cm_id};
 use crate::errno::minus1;
-use crate::ibv::qp::{QPT_RC, QPT_UC, QPT_UD};
+use crate::ibv::qp::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND};
 
 use super::addr::call;
 use super::id::{PS_IPOIB, PS_TCP, PS_UDP, find};
@@ -101,7 +101,7 @@ fn to_addrinfo(hints: &rdma_addrinfo) -> addrinfo {
         to.ai_family = hints.ai_family;
     }
     to.ai_socktype = match hints.ai_qp_type {
-        QPT_RC | QPT_UC => libc::SOCK_STREAM,
+        QPT_RC | QPT_UC | QPT_XRC_SEND | QPT_XRC_RECV => libc::SOCK_STREAM,
         QPT_UD => libc::SOCK_DGRAM,
         _ => 0,
     };

@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use roxie::sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::ibv_pd;
+use crate::abi::objects::{ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::errno::{null, set_errno};
 use crate::ibv::device::{device, ibv_open_device};
 use crate::ibv::pd_mr::ibv_alloc_pd;
+use crate::ibv::xrc::open_xrcd;
 use crate::refusal;
 
 /// The context and protection domain that every identifier shares; open for the life of the process.
@@ -25,6 +26,7 @@ unsafe impl Send for CmDevice {}
 
 static CONTEXT: Mutex<Shared<usize>> = Mutex::new(Shared { made: None });
 static PD: Mutex<Shared<CmDevice>> = Mutex::new(Shared { made: None });
+static XRCD: Mutex<Shared<usize>> = Mutex::new(Shared { made: None });
 
 /// Something that a process makes once; a forked child does not take over its parent's.
 struct Shared<T> {
@@ -55,7 +57,7 @@ fn context() -> *mut ibv_context {
 
 /// Locks what is static here until the value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new((lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
+    Box::new((lock_until(&XRCD, until_ns), lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
 }
 
 /// The device with its protection domain; `None` with `errno` set if it cannot be opened.
@@ -70,6 +72,19 @@ pub(crate) fn cm_device() -> Option<CmDevice> {
         let pd = unsafe { ibv_alloc_pd(context) };
         (!pd.is_null()).then_some(CmDevice { context, pd })
     })
+}
+
+/// The XRC domain of identifiers whose program brings none, or NULL and `errno`.
+pub(crate) fn cm_xrcd() -> *mut ibv_xrcd {
+    let mut slot = XRCD.lock().unwrap_or_else(PoisonError::into_inner);
+    let xrcd = slot.get_or_make(|| {
+        // Both members, no file.
+        let mut asked = ibv_xrcd_init_attr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
+        // SAFETY: a context of ours or NULL.
+        let opened = unsafe { open_xrcd(context(), &raw mut asked) };
+        (!opened.is_null()).then(|| opened.expose_provenance())
+    });
+    xrcd.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {

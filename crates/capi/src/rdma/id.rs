@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
+use roxie::transport::QpType;
 use roxie::wire::PKey;
 
 use crate::abi::cm::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr};
@@ -15,7 +16,7 @@ use crate::abi::objects::ibv_qp_init_attr;
 use crate::errno::{minus1, of_io};
 use crate::ibv::device::ContextObject;
 use crate::ibv::events::ObjectId;
-use crate::ibv::qp::{QPT_RC, QPT_UD, QpObject};
+use crate::ibv::qp::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND, QpObject};
 use crate::ibv::query::PORT;
 use crate::object::{Living, Object};
 
@@ -136,7 +137,7 @@ pub(crate) unsafe fn create(
     let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
     let queue = channel::find(channel).ok_or(libc::EMFILE)?;
     let object_id = ObjectId::new();
-    let id = match Id::new(&device.tail.context, &queue, space, object_id.0) {
+    let id = match Id::of_service(&device.tail.context, &queue, space, service(space, qp_type), object_id.0) {
         Ok(id) => id,
         Err(error) => {
             if sync {
@@ -148,6 +149,17 @@ pub(crate) unsafe fn create(
     };
     let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..empty() };
     Ok(export(public, id, object_id, sync))
+}
+
+/// The service that a program names, where its port space has several.
+fn service(space: PortSpace, qp_type: c_int) -> QpType {
+    match qp_type {
+        _ if space.qp_type() == QpType::Ud => QpType::Ud,
+        QPT_UC => QpType::Uc,
+        QPT_XRC_SEND => QpType::XrcIni,
+        QPT_XRC_RECV => QpType::XrcTgt,
+        _ => QpType::Rc,
+    }
 }
 
 /// The C object of a connection request: in the listener's channel, with its context.

@@ -1,6 +1,7 @@
 //! QPs and SRQs of identifiers (rdma_create_qp(3), rdma_create_srq(3), rdma_init_qp_attr(3)).
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::abi::cm::rdma_cm_id;
@@ -10,9 +11,13 @@ use crate::abi::objects::{
 };
 use crate::errno::{minus1, of_io};
 use crate::ibv::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
-use crate::ibv::qp::{self, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp, state_from_c};
+use crate::ibv::qp::{
+    self, INIT_ATTR_XRCD, QPT_XRC_RECV, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp,
+    state_from_c,
+};
 use crate::ibv::srq::{self, create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
+use super::device::cm_xrcd;
 use super::id::{find, refresh};
 
 pub(crate) unsafe extern "C" fn rdma_create_qp(
@@ -28,7 +33,9 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     let pd = if pd.is_null() { unsafe { (*object.public()).pd } } else { pd };
     let create = |init: &mut ibv_qp_init_attr| {
         // SAFETY: as the caller's.
-        unsafe { ibv_create_qp(pd, ptr::from_mut(init)) }
+        unsafe {
+            if init.qp_type == QPT_XRC_RECV { create_target(id, init) } else { ibv_create_qp(pd, init) }
+        }
     };
     // SAFETY: as the caller's.
     unsafe { create_with(id, pd, init, create) }
@@ -47,17 +54,35 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         // SAFETY: a live identifier.
         attr.pd = unsafe { (*object.public()).pd };
     }
+    if attr.qp_type == QPT_XRC_RECV && (attr.comp_mask & INIT_ATTR_XRCD == 0 || attr.xrcd.is_null()) {
+        attr.comp_mask |= INIT_ATTR_XRCD;
+        attr.xrcd = cm_xrcd();
+    }
     let mut init = attr.classic();
     let pd = attr.pd;
     let create = |init: &mut ibv_qp_init_attr| {
         attr.set_classic(init);
-        // SAFETY: as the caller's.
-        let qp = unsafe { create_qp_ex(ptr::null_mut(), ptr::from_mut(attr)) };
+        // SAFETY: as the caller's; a live identifier.
+        let qp = unsafe { create_qp_ex((*id).verbs, ptr::from_mut(attr)) };
         init.cap = attr.cap;
         qp
     };
     // SAFETY: as the caller's.
     unsafe { create_with(id, pd, &mut init, create) }
+}
+
+/// The receiving end of XRC, in the domain of all identifiers.
+///
+/// # Safety
+/// `id` is live.
+unsafe fn create_target(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
+    let xrcd = cm_xrcd();
+    // SAFETY: zero bytes are a valid `ibv_qp_init_attr_ex`.
+    let mut attr: ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    (attr.comp_mask, attr.xrcd) = (INIT_ATTR_XRCD, xrcd);
+    attr.set_classic(init);
+    // SAFETY: upheld by the caller; a domain of ours or NULL.
+    unsafe { create_qp_ex((*id).verbs, &raw mut attr) }
 }
 
 /// The common part: supplies what the program left out, and gives the QP to the identifier.
@@ -149,6 +174,10 @@ unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> c_int {
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: upheld by the caller.
     unsafe {
+        // The receives of XRC complete where its shared receive queue says.
+        if (*id).qp_type == QPT_XRC_RECV && !(*id).srq.is_null() {
+            return;
+        }
         destroy_cq(&mut (*id).send_cq, &mut (*id).send_cq_channel);
         destroy_cq(&mut (*id).recv_cq, &mut (*id).recv_cq_channel);
     }
@@ -195,6 +224,9 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
             return minus1(libc::EINVAL);
         }
         let pd = if pd.is_null() { (*id).pd } else { pd };
+        if (*id).qp_type == QPT_XRC_RECV {
+            return create_xrc_srq(id, pd, attr);
+        }
         let srq = ibv_create_srq(pd, attr);
         if srq.is_null() {
             return -1;
@@ -203,6 +235,29 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
         (*id).pd = pd;
         0
     }
+}
+
+/// One that XRC senders name, of the receiving end of a connection.
+///
+/// # Safety
+/// `id` is live; `pd` is ours or NULL, `attr` the program's or NULL.
+unsafe fn create_xrc_srq(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> c_int {
+    // SAFETY: upheld by the caller.
+    let Some(attr) = (unsafe { attr.as_mut() }) else { return minus1(libc::EINVAL) };
+    let mut extended = ibv_srq_init_attr_ex {
+        srq_context: attr.srq_context,
+        attr: attr.attr,
+        comp_mask: srq::INIT_ATTR_TYPE | srq::INIT_ATTR_PD,
+        srq_type: srq::XRC,
+        pd,
+        xrcd: ptr::null_mut(),
+        cq: ptr::null_mut(),
+        tm_cap: [0; 2],
+    };
+    // SAFETY: upheld by the caller.
+    let created = unsafe { rdma_create_srq_ex(id, &raw mut extended) };
+    attr.attr = extended.attr;
+    created
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
@@ -219,6 +274,12 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
             attr.comp_mask |= srq::INIT_ATTR_PD;
             attr.pd = (*id).pd;
         }
+        if attr.srq_type == srq::XRC {
+            let scoped = supply_scope(id, attr);
+            if scoped != 0 {
+                return scoped;
+            }
+        }
         let srq = create_srq_ex((*id).verbs, ptr::from_mut(attr));
         if srq.is_null() {
             return -1;
@@ -229,6 +290,29 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     }
 }
 
+/// The XRC domain and the CQ that a program left out.
+///
+/// # Safety
+/// `id` is live.
+unsafe fn supply_scope(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> c_int {
+    if attr.comp_mask & srq::INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.comp_mask |= srq::INIT_ATTR_XRCD;
+        attr.xrcd = cm_xrcd();
+    }
+    if attr.comp_mask & srq::INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+        // SAFETY: upheld by the caller.
+        unsafe {
+            let made = if (*id).recv_cq.is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };
+            if made != 0 {
+                return made;
+            }
+            attr.comp_mask |= srq::INIT_ATTR_CQ;
+            attr.cq = (*id).recv_cq;
+        }
+    }
+    0
+}
+
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: ours or NULL.
     unsafe {
@@ -236,6 +320,9 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
             let srq = std::mem::replace(&mut (*id).srq, ptr::null_mut());
             if !srq.is_null() {
                 ibv_destroy_srq(srq);
+            }
+            if (*id).qp.is_null() {
+                destroy_cqs(id);
             }
         }
     }

@@ -15,6 +15,7 @@ use super::event::{ConnParam, DEPTH_MAX};
 use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
 use super::port;
 use super::{errno, invalid, verbs};
+use crate::verbs::Qp;
 
 impl Id {
     /// Waits for requests. At most `backlog` that were not read from the channel are kept; 0 or less means
@@ -50,7 +51,7 @@ impl Id {
             service_id: ps.service(port),
             address,
             backlog: u32::try_from(backlog).unwrap_or(0),
-            transport: Transport::Rc,
+            transport: transport(inner.qp_type),
         };
         let weak = Arc::downgrade(inner);
         let listener = driver.with(|driver| {
@@ -92,10 +93,7 @@ impl Id {
             let params = ConnectParams {
                 service_id,
                 path,
-                transport: match &state.qp {
-                    Some(qp) if qp.ty() == QpType::Uc => Transport::Uc,
-                    _ => Transport::Rc,
-                },
+                transport: transport(state.qp.as_ref().map_or(inner.qp_type, Qp::ty)),
                 qp: state.local_qp(&param),
                 responder_resources: state.responder_resources,
                 initiator_depth: state.initiator_depth,
@@ -299,6 +297,15 @@ impl IdState {
             Some(qp) => LocalQp { qpn: qp.qpn(), starting_psn, srq: qp.srq().is_some() },
             None => LocalQp { qpn: param.qp_num, starting_psn, srq: param.srq },
         }
+    }
+}
+
+/// What a REQ calls the service of connected queue pairs.
+fn transport(ty: QpType) -> Transport {
+    match ty {
+        QpType::Uc => Transport::Uc,
+        QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
+        QpType::Rc | QpType::Ud | QpType::Gsi => Transport::Rc,
     }
 }
 

@@ -149,22 +149,39 @@ impl Id {
         port_space: PortSpace,
         cookie: u64,
     ) -> io::Result<Self> {
+        Self::of_service(context, channel, port_space, port_space.qp_type(), cookie)
+    }
+
+    /// The same for queue pairs of one service: of connections a port space has RC, UC and XRC.
+    ///
+    /// # Errors
+    /// Those of starting the device's engine; `EINVAL` for datagrams in a port space of connections or the other way round.
+    pub fn of_service(
+        context: &Context,
+        channel: &EventChannel,
+        port_space: PortSpace,
+        qp_type: QpType,
+        cookie: u64,
+    ) -> io::Result<Self> {
+        if qp_type.is_datagram() != port_space.is_datagram() {
+            return Err(invalid());
+        }
         let host = context.device().engine()?;
-        Ok(Self::with_host(host, Some(context.clone()), channel, port_space, cookie))
+        Ok(Self::with_host(host, Some(context.clone()), channel, (port_space, qp_type), cookie))
     }
 
     pub(super) fn with_host(
         host: Arc<dyn Host>,
         context: Option<Context>,
         channel: &EventChannel,
-        port_space: PortSpace,
+        (port_space, qp_type): (PortSpace, QpType),
         cookie: u64,
     ) -> Self {
         Self(Arc::new(IdInner {
             host,
             context,
             port_space,
-            qp_type: if port_space.is_datagram() { QpType::Ud } else { QpType::Rc },
+            qp_type,
             cookie: AtomicU64::new(cookie),
             channel: Mutex::new(Arc::clone(&channel.0)),
             acks: Acks::default(),
@@ -189,7 +206,7 @@ impl Id {
         self.0.port_space
     }
 
-    /// The service its port space implies.
+    /// The service of its queue pair.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.0.qp_type

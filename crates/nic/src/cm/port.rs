@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 
+use transport::QpType;
 use transport::cm::ServiceId;
 use wire::Gid;
 
@@ -37,6 +38,12 @@ impl PortSpace {
     #[must_use]
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Udp | Self::Ipoib)
+    }
+
+    /// The service that it has if nothing else is said.
+    #[must_use]
+    pub fn qp_type(self) -> QpType {
+        if self.is_datagram() { QpType::Ud } else { QpType::Rc }
     }
 
     pub(super) fn service(self, port: u16) -> ServiceId {

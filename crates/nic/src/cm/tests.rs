@@ -134,7 +134,7 @@ impl World {
             Arc::clone(&self.desks[side]) as Arc<dyn Host>,
             None,
             &self.channels[side],
-            port_space,
+            (port_space, port_space.qp_type()),
             cookie,
         )
     }

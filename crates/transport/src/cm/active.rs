@@ -5,7 +5,7 @@ use wire::{Gid, Psn, Qpn};
 
 use super::conn::Conn;
 use super::event::{CmResult, ConnectResponse, PeerParams};
-use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
+use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
@@ -84,16 +84,17 @@ impl Cm {
     }
 
     pub(super) fn handle_rep(&mut self, now: Instant, rep: &Rep, src: Gid, dst: Gid) {
-        let waiting = self.lookup(rep.remote_comm_id, 0).map(|(id, conn)| (id, conn.state));
-        let Some((id, ConnState::ReqSent | ConnState::MraReqRcvd)) = waiting else {
+        let waiting = self.lookup(rep.remote_comm_id, 0).map(|(id, conn)| (id, conn.state, conn.transport));
+        let Some((id, ConnState::ReqSent | ConnState::MraReqRcvd, transport)) = waiting else {
             return self.handle_duplicate_rep(rep);
         };
+        let qpn = if transport == Transport::Xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn };
         let guid = rep.local_ca_guid;
         if self.peers.by_comm_id(guid, rep.local_comm_id).is_some() {
             self.counters.rx_duplicates += 1;
             return;
         }
-        if let Some(old) = self.peers.by_qpn(guid, rep.local_qpn) {
+        if let Some(old) = self.peers.by_qpn(guid, qpn) {
             // Our REQ stays under its timer: the peer repeats its REP, or gives up.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
             let rej = message::rej(rep.tid, ids, Answered::REP, RejReason::STALE_CONNECTION, &[]);
@@ -106,7 +107,7 @@ impl Cm {
         conn.state = ConnState::RepRcvd;
         conn.remote_id = rep.local_comm_id;
         conn.remote_guid = guid;
-        conn.remote_qpn = rep.local_qpn;
+        conn.remote_qpn = qpn;
         conn.sq_psn = rep.starting_psn;
         conn.initiator_depth = rep.responder_resources;
         conn.responder_resources = rep.initiator_depth;
@@ -120,11 +121,11 @@ impl Cm {
                 retry_count: 0,
                 rnr_retry_count: rep.rnr_retry_count,
                 srq: rep.srq,
-                qpn: rep.local_qpn,
+                qpn,
             },
             private_data: rep.private_data,
         };
-        self.peers.insert(id, guid, rep.local_comm_id, rep.local_qpn);
+        self.peers.insert(id, guid, rep.local_comm_id, qpn);
         self.report(id, CmEventKind::ConnectResponse(Box::new(response)));
     }
 

@@ -3,7 +3,7 @@
 use wire::cm::{Answered, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu};
 use wire::cm::{ServiceId, SidrRep, SidrReq};
 use wire::mad::MAD_LEN;
-use wire::{Gid, PKey};
+use wire::{Gid, PKey, Qpn};
 
 use super::conn::{Conn, MadBytes};
 use super::params::{AcceptParams, CmConfig, CmId, ConnectParams, Path, SidrAnswer, SidrParams, Transport};
@@ -23,28 +23,33 @@ pub(super) fn req(
     params: &ConnectParams<'_>,
     ack_timeout: u8,
 ) -> Box<MadBytes> {
+    // What an XRC sender does not have stays 0, as Linux has it.
+    let is_xrc = params.transport == Transport::Xrc;
+    let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
     let mut message = Req {
         tid: conn.tid,
         local_comm_id: id.0,
         service_id: params.service_id,
         local_ca_guid: config.ca_guid,
         local_qpn: params.qp.qpn,
-        responder_resources: params.responder_resources,
+        responder_resources: unless_xrc(params.responder_resources),
         initiator_depth: params.initiator_depth,
         remote_cm_response_timeout: timing::RESPONSE_TIMEOUT,
         transport: match params.transport {
             Transport::Rc => Req::TRANSPORT_RC,
             Transport::Uc => Req::TRANSPORT_UC,
+            Transport::Xrc => Req::TRANSPORT_EXTENDED,
         },
+        extended_transport: if is_xrc { Req::EXTENDED_XRC } else { 0 },
         flow_control: params.flow_control,
         starting_psn: params.qp.starting_psn,
         local_cm_response_timeout: timing::RESPONSE_TIMEOUT,
-        retry_count: conn.retry_count,
+        retry_count: unless_xrc(conn.retry_count),
         p_key: PKey::DEFAULT,
         path_mtu: params.path_mtu as u8,
-        rnr_retry_count: params.rnr_retry_count.min(7),
+        rnr_retry_count: unless_xrc(params.rnr_retry_count.min(7)),
         max_cm_retries: timing::MAX_CM_RETRIES,
-        srq: params.qp.srq,
+        srq: params.qp.srq && !is_xrc,
         primary: WirePath {
             local_lid: WirePath::PERMISSIVE_LID,
             remote_lid: WirePath::PERMISSIVE_LID,
@@ -65,18 +70,23 @@ pub(super) fn req(
 }
 
 pub(super) fn rep(config: &CmConfig, id: CmId, conn: &Conn, params: &AcceptParams<'_>) -> Box<MadBytes> {
+    // The number of an XRC receiver has a place of its own, and what it does not have stays 0.
+    let is_xrc = conn.transport == Transport::Xrc;
+    let (local_qpn, local_eecn) =
+        if is_xrc { (Qpn::new(0), params.qp.qpn.value()) } else { (params.qp.qpn, 0) };
     let mut message = Rep {
         tid: conn.tid,
         local_comm_id: id.0,
         remote_comm_id: conn.remote_id,
-        local_qpn: params.qp.qpn,
+        local_qpn,
+        local_eecn,
         starting_psn: params.qp.starting_psn,
         responder_resources: params.responder_resources,
-        initiator_depth: params.initiator_depth,
+        initiator_depth: if is_xrc { 0 } else { params.initiator_depth },
         target_ack_delay: config.ack_delay,
-        flow_control: params.flow_control,
+        flow_control: params.flow_control && !is_xrc,
         rnr_retry_count: params.rnr_retry_count.min(7),
-        srq: params.qp.srq,
+        srq: params.qp.srq || is_xrc,
         local_ca_guid: config.ca_guid,
         ..Rep::default()
     };

@@ -62,13 +62,15 @@ impl CmConfig {
     }
 }
 
-/// Service of a connection, as the two bits in a REQ say it.
+/// Service of a connection, as the two bits in a REQ and, for XRC, the three of its extension say it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Transport {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
     Uc,
+    /// Extended reliable connection (Annex A14): the active end sends, the passive one receives.
+    Xrc,
 }
 
 /// Local addresses a listener serves.

@@ -101,7 +101,8 @@ fn rtr(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
         QpAttrMask::STATE | QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::RQ_PSN | QpAttrMask::DEST_QPN;
     match transport {
         Transport::Uc => mask,
-        Transport::Rc => {
+        // Of XRC each end takes its half.
+        Transport::Rc | Transport::Xrc => {
             attr.max_dest_rd_atomic = conn.responder_resources;
             attr.min_rnr_timer = 0;
             mask | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::MAX_DEST_RD_ATOMIC
@@ -114,7 +115,7 @@ fn rts(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
     let mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
     match transport {
         Transport::Uc => mask,
-        Transport::Rc => {
+        Transport::Rc | Transport::Xrc => {
             attr.timeout = conn.ack_timeout;
             attr.retry_cnt = conn.retry_count;
             attr.rnr_retry = conn.rnr_retry_count;

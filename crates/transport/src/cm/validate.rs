@@ -36,9 +36,10 @@ pub(super) fn req(
         return Err(RejReason::INVALID_GID);
     }
     let addresses = addresses(req.ip_header(), gids).ok_or(RejReason::CONSUMER_DEFINED)?;
-    let transport = match req.transport {
-        Req::TRANSPORT_RC => Transport::Rc,
-        Req::TRANSPORT_UC => Transport::Uc,
+    let transport = match (req.transport, req.extended_transport) {
+        (Req::TRANSPORT_RC, _) => Transport::Rc,
+        (Req::TRANSPORT_UC, _) => Transport::Uc,
+        (Req::TRANSPORT_EXTENDED, Req::EXTENDED_XRC) => Transport::Xrc,
         _ => return Err(RejReason::CONSUMER_DEFINED),
     };
     if transport != wanted {

@@ -33,7 +33,7 @@ message! {
         remote_eecn: u32 = [(40, 0, 24)];
         /// How fast the receiver should answer: 4.096 us * 2^n.
         remote_cm_response_timeout: u8 = [(43, 0, 5)];
-        /// [`Req::TRANSPORT_RC`], [`Req::TRANSPORT_UC`], or 3: see `extended_transport`.
+        /// [`Req::TRANSPORT_RC`], [`Req::TRANSPORT_UC`] or [`Req::TRANSPORT_EXTENDED`].
         transport: u8 = [(43, 5, 2)];
         /// Whether the sender's receive queue reports credits.
         flow_control: bool = [(43, 7, 1)];
@@ -55,7 +55,7 @@ message! {
         max_cm_retries: u8 = [(51, 0, 4)];
         /// Whether the sender's QP uses a shared receive queue.
         srq: bool = [(51, 4, 1)];
-        /// 1 is XRC, if `transport` is 3.
+        /// [`Req::EXTENDED_XRC`], if `transport` is extended.
         extended_transport: u8 = [(51, 5, 3)];
     }
     blocks {
@@ -73,6 +73,10 @@ impl Req {
     pub const TRANSPORT_RC: u8 = 0;
     /// `transport` of an unreliable connection.
     pub const TRANSPORT_UC: u8 = 1;
+    /// `transport` of one that `extended_transport` names.
+    pub const TRANSPORT_EXTENDED: u8 = 3;
+    /// `extended_transport` of an extended reliable connection.
+    pub const EXTENDED_XRC: u8 = 1;
 
     /// Who asks whom, from the front of the private data. `None` if it is no such header.
     #[must_use]

@@ -56,6 +56,41 @@ fn uc_and_ud_have_their_own_masks() {
     assert_eq!(QpStep::early_init().attr.access, Access::empty());
 }
 
+/// As Linux has it: the request says what a sender has, the reply names the receiver where reliable datagrams had a context.
+#[test]
+fn xrc_has_a_sender_and_a_receiver() {
+    let mut net = Net::new();
+    let service_id = ServiceId::from_port(ServiceId::TCP, PORT);
+    let listen =
+        ListenParams { service_id, address: ListenAddress::Any, backlog: 0, transport: Transport::Xrc };
+    net.cm[B].listen(listen).unwrap();
+    let params = ConnectParams { transport: Transport::Xrc, ..net.params() };
+    let a = net.cm[A].connect(net.now, &params).unwrap();
+    net.run();
+    let b = net.event(B).unwrap().id;
+    net.accept(b);
+    net.run();
+    let (CmMessage::Req(req), CmMessage::Rep(rep)) = (net.sent[0].1, net.sent[1].1) else { panic!() };
+    assert_eq!((req.transport, req.extended_transport), (3, 1));
+    assert_eq!((req.local_qpn, req.initiator_depth), (params.qp.qpn, params.initiator_depth));
+    assert_eq!((req.responder_resources, req.retry_count, req.rnr_retry_count, req.srq), (0, 0, 0, false));
+    let accepted = Net::accept_params();
+    assert_eq!((rep.local_qpn, rep.local_eecn), (Qpn::new(0), accepted.qp.qpn.value()));
+    assert_eq!((rep.initiator_depth, rep.srq), (0, true));
+    assert_eq!(rep.responder_resources, accepted.responder_resources);
+    let step = |net: &Net, side: usize, id, state| net.cm[side].qp_attr(id, state).unwrap().attr;
+    let (rtr, rts) = (step(&net, A, a, QpState::Rtr), step(&net, A, a, QpState::Rts));
+    assert_eq!((rtr.dest_qp, rts.max_rd_atomic), (accepted.qp.qpn, accepted.responder_resources));
+    assert_eq!((rts.retry_cnt, rts.rnr_retry), (params.retry_count, accepted.rnr_retry_count));
+    let rtr = step(&net, B, b, QpState::Rtr);
+    assert_eq!((rtr.dest_qp, rtr.max_dest_rd_atomic), (params.qp.qpn, accepted.responder_resources));
+
+    // Who wants XRC does not get RC.
+    net.cm[A].connect(net.now, &ConnectParams { transport: Transport::Rc, ..params }).unwrap();
+    net.run();
+    assert!(matches!(net.sent.last().unwrap().1, CmMessage::Rej(_)));
+}
+
 #[test]
 fn the_ack_timeout_option_shortens_everything() {
     let mut net = Net::listening();
