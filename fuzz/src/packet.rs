@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::opcode::{ExtHeader, OPCODES};
 use wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Feth, IcrcHeader, Ieth, ImmDt, Ip, Ipv4, Ipv6,
-    Packet, Rdeth, Reth, Udp, VlanTag, Xrceth, icrc_of_frame,
+    Opcode, Packet, Rdeth, Reth, Udp, VlanTag, Xrceth, icrc_of_frame,
 };
 
 use crate::draw::Draw;
@@ -33,9 +33,13 @@ fn udp_payload(bytes: &[u8], expected_id: u16) {
     let v4 =
         IcrcHeader::v4(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2), 0xc123, wire::ROCE_PORT);
     let v6 = IcrcHeader::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED, 0xc123, wire::ROCE_PORT);
+    // A FLUSH may also be covered twice, as rxe does; its bits are then as good as chosen for one of the two.
+    let is_flush = bytes.first() == Some(&Opcode::RC_FLUSH.0);
     for header in [&v4, &v6] {
         // As it came: what is accepted has the ICRC that would be computed for it.
-        if let Ok(id) = header.verify(expected_id, bytes) {
+        if let Ok(id) = header.verify(expected_id, bytes)
+            && !is_flush
+        {
             let (covered, received) = bytes.split_at(bytes.len() - ICRC_LEN);
             assert_eq!(header.icrc(id, covered).to_le_bytes(), received);
         }
@@ -45,7 +49,7 @@ fn udp_payload(bytes: &[u8], expected_id: u16) {
             sent.extend(header.icrc(expected_id, bytes).to_le_bytes());
             assert!(header.verify(expected_id, &sent).is_ok());
             assert!(header.verify(0, &sent).is_ok());
-            if bytes.len() > Bth::LEN {
+            if bytes.len() > Bth::LEN && !is_flush {
                 let at = Bth::LEN + usize::from(expected_id) % (bytes.len() - Bth::LEN);
                 sent[at] ^= 0x10;
                 assert!(header.verify(expected_id, &sent).is_err());
