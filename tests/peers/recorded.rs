@@ -1,5 +1,5 @@
 //! What roxie and the kernel's Soft-RoCE say to each other, recorded at the host's end of the wire: tshark sees the same fields as
-//! `roxie capture`, and nothing was wrong.
+//! `roxie capture`.
 
 use roxie_tests::recording::Recording;
 use roxie_tests::wireshark;
@@ -8,15 +8,23 @@ use crate::cases;
 use crate::dispatcher;
 use crate::machine::Machine;
 
+/// Of a few hundred packets at least.
+const FIELDS_MIN: usize = 10_000;
+
 pub(crate) const CASES: [dispatcher::Case; 1] = [("recorded/tshark sees the same fields", fields)];
 
 fn fields(machine: &Machine, name: &str) -> Result<(), String> {
     let file = std::env::temp_dir().join(format!("roxie-peers-{}.pcapng", std::process::id()));
     let recording = Recording::begin(machine.record(name, &file)?)?;
-    let ran = cases::recorded().iter().try_for_each(|case| case.run(machine));
+    for case in cases::recorded() {
+        // Whether the programs come to a good end is asked elsewhere; what they said counts here.
+        if let Err(why) = case.run(machine) {
+            println!("{}: {why:.100}", case.name());
+        }
+    }
     recording.end()?;
-    ran?;
     match wireshark::compare(&machine.roxie(), &file)? {
+        Some(compared) if compared < FIELDS_MIN => return Err(format!("only {compared} fields")),
         Some(compared) => println!("{name}: {compared} fields"),
         None => println!("skipped: needs tshark"),
     }
