@@ -8,6 +8,8 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
 use roxie_cli::capture::CaptureArgs;
 use roxie_cli::interop::InteropArgs;
+use roxie_cli::metrics::MetricsArgs;
+use roxie_cli::top::TopArgs;
 
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::lab::args::{HoldArgs, LabArgs};
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     Xdp(XdpArgs),
     Hook(HookToolArgs),
     Capture(CaptureArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
     Lab(LabArgs),
     Interop(InteropArgs),
     Sim(SimArgs),

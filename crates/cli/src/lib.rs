@@ -5,5 +5,7 @@ pub mod capture;
 pub mod engines;
 pub mod failure;
 pub mod interop;
+pub mod metrics;
 pub mod netdev;
 pub mod terminal;
+pub mod top;

@@ -22,12 +22,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use roxie_cli::{capture, engines, failure, interop, netdev, terminal};
+use roxie_cli::{capture, engines, failure, interop, metrics, netdev, terminal, top};
 
 fn main() -> ExitCode {
     let result = match parse().command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
+        Command::Top(args) => top::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
         Command::Devinfo(args) => devinfo::print(&args),

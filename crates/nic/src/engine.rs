@@ -21,6 +21,8 @@ use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{Hooks, RedirectOutcome};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
+use crate::stats::Row;
+use crate::status::EngineStatus;
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
 use crate::verbs::{FileId, XrcDomain};
@@ -238,6 +240,13 @@ impl Engine {
         records
     }
 
+    /// Name and value of every counter.
+    pub(crate) fn rows(&self, core: &Core) -> Vec<Row> {
+        let mut rows = core.rows();
+        rows.push(("member_connects", self.bag.connects()));
+        rows
+    }
+
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let core = self.lock();
@@ -377,6 +386,13 @@ impl Answers for Engine {
                 filter.qps.extend(core.tables.connected_to(&filter.qps));
                 core.hooks.tap(client, filter).map(|()| Reply::Done)
             }
+            Request::Engine => {
+                let netdev = self.gids.get().netdev.clone();
+                let core = self.lock();
+                let port = core.port.describe();
+                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
+            }
+            Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(now(), from))),
             Request::Tapped => self.lock().hooks.read_tap(client, FRAMES_BYTES_MAX).map(Reply::Tapped),
         };
         done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })

@@ -26,6 +26,7 @@ pub mod rsocket;
 mod rx;
 mod srqs;
 mod stats;
+pub mod status;
 pub mod sys;
 mod tables;
 mod timers;

@@ -15,6 +15,24 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
 
+            /// What the one of this name counts.
+            #[must_use]
+            pub fn help(name: &str) -> Option<&'static str> {
+                match name {
+                    $(stringify!($name) => Some(concat!($($doc),*)),)*
+                    _ => None,
+                }
+            }
+
+            /// Sets the one of this name; false if there is none.
+            pub fn set(&mut self, name: &str, value: u64) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => return false,
+                }
+                true
+            }
+
             /// Adds another queue pair's.
             pub fn absorb(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*

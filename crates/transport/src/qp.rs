@@ -435,6 +435,18 @@ impl Qp {
         &self.ep.attr.av
     }
 
+    /// How long an answer takes, as far as that was measured. That of a READ waits for the answers before it.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        self.requester.rtt.smoothed_ns()
+    }
+
+    /// The rate it must keep, in bits per second on the wire, because of congestion or a limit; `None`: as fast as it goes.
+    #[must_use]
+    pub fn paced_bps(&mut self, now: Instant) -> Option<u64> {
+        self.ep.congestion.pacer()?.rate_bps(now)
+    }
+
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> &QpCounters {

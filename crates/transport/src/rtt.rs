@@ -95,6 +95,11 @@ impl Rtt {
         }
     }
 
+    /// From a packet to its answer, smoothed; of packets sent again if there were no others.
+    pub(crate) fn smoothed_ns(&self) -> Option<u64> {
+        self.answer.or(self.repair).map(|(smoothed_ns, _)| smoothed_ns)
+    }
+
     /// Whether anything was measured.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
@@ -135,6 +140,7 @@ mod tests {
             rtt.acknowledged(round + 1, Instant(round * 10_000_000 + 2_000_000));
         }
         assert!((2_000_000..2_001_000).contains(&rtt.period_ns()), "{rtt:?}");
+        assert_eq!(rtt.smoothed_ns(), Some(2_000_000));
         assert_eq!(rtt.probe_ns(0, false), rtt.probe_ns(1, false) / 2);
         assert_eq!(rtt.probe_ns(200, false), rtt.probe_ns(8, false));
     }

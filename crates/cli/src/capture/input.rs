@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::filter::FilterArgs;
-use super::live::{Live, Place, Wanted};
 use super::source::{self, Source};
+use super::{Place, Wanted, listen};
 use crate::failure::Outcome;
 
 /// A source of packets on the command line.
@@ -45,7 +45,7 @@ impl InputArgs {
         };
         let (hosts, qps) = (filter.host.clone(), filter.qp.clone());
         let wanted = Wanted { snap, hosts, qps, duration: self.seconds };
-        Source::new(Box::new(Live::new(&place, &wanted)?) as Box<dyn Read + Send>)
+        listen(&place, &wanted)
     }
 
     fn place(&self) -> Option<Place> {

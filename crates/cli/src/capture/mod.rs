@@ -19,11 +19,15 @@ pub mod show;
 pub mod source;
 mod write;
 
+pub(crate) use live::{Place, Wanted};
+
+use std::io::Read;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
+use source::Source;
 
 /// Record, decode and analyse RoCEv2 traffic
 ///
@@ -43,6 +47,14 @@ enum Command {
     Analyse(analyse::AnalyseArgs),
     Annotate(annotate::AnnotateArgs),
     Report(report::ReportArgs),
+}
+
+/// Listens, and gives what comes as a capture file.
+///
+/// # Errors
+/// Why that is not possible.
+pub(crate) fn listen(place: &Place, wanted: &Wanted) -> Outcome<Source<Box<dyn Read + Send>>> {
+    Source::new(Box::new(live::Live::new(place, wanted)?) as Box<dyn Read + Send>)
 }
 
 /// Runs the subcommand.

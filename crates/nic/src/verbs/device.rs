@@ -136,9 +136,7 @@ impl Device {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = &*engine else { return Vec::new() };
-        let mut rows = engine.lock().rows();
-        rows.push(("member_connects", engine.bag.connects()));
-        rows
+        engine.rows(&engine.lock())
     }
 
     /// Kind and mode of the port, for people; `None` if the engine has not been started.

@@ -77,7 +77,7 @@ impl<C: ReactionPoint> Pacer<C> {
         self.is_holding = self.is_holding && now < self.free_at;
     }
 
-    fn rate_bps(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn rate_bps(&mut self, now: Instant) -> Option<u64> {
         match (self.control.rate_bps(now), self.limit_bps) {
             (rate, 0) => rate,
             (rate, limit) => Some(rate.map_or(limit, |rate| rate.min(limit))),

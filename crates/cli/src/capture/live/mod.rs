@@ -25,7 +25,7 @@ use process::Process;
 
 /// What to listen to.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// A network interface.
     Netdev(String),
     /// A process with a device of roxie.
@@ -34,15 +34,15 @@ pub(super) enum Place {
 
 /// What to copy, and how long.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     /// Bytes of each packet; all if not given.
-    pub(super) snap: Option<u32>,
+    pub(crate) snap: Option<u32>,
     /// Only packets from or to one of these.
-    pub(super) hosts: Vec<IpAddr>,
+    pub(crate) hosts: Vec<IpAddr>,
     /// Of a process only: packets from or to one of these, and management datagrams.
-    pub(super) qps: Vec<Qpn>,
+    pub(crate) qps: Vec<Qpn>,
     /// How long to listen; for ever if not given.
-    pub(super) duration: Option<Duration>,
+    pub(crate) duration: Option<Duration>,
 }
 
 /// Who is told of a packet.

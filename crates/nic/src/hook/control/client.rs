@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
 use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
+use crate::status::{EngineStatus, QpStatus};
 use crate::sys::{self, PollFd};
 
 /// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
@@ -21,6 +22,7 @@ pub struct Remote {
     pid: u32,
     slot: u8,
     connection: Mutex<OwnedFd>,
+    patience: Duration,
 }
 
 impl Remote {
@@ -51,7 +53,13 @@ impl Remote {
         if own != 0 && peer.uid != own {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        Ok(Remote { pid, slot, connection: Mutex::new(connection) })
+        Ok(Remote { pid, slot, connection: Mutex::new(connection), patience: PATIENCE })
+    }
+
+    /// Waits no longer than this for an answer. Whoever has not waited for one must not ask again: it would come late.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Remote {
+        Remote { patience, ..self }
     }
 
     /// The process.
@@ -105,6 +113,33 @@ impl Remote {
         }
     }
 
+    /// The engine as a whole.
+    ///
+    /// # Errors
+    /// That it says nothing.
+    pub fn engine(&self) -> Result<EngineStatus, ControlError> {
+        match self.ask(&Request::Engine)? {
+            Reply::Engine(engine) => Ok(engine),
+            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Its queue pairs, in the order of their numbers. Many are asked for in several steps, so that they are not of one instant.
+    ///
+    /// # Errors
+    /// That it says nothing.
+    pub fn queue_pairs(&self) -> Result<Vec<QpStatus>, ControlError> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let Reply::QueuePairs(page) = self.ask(&Request::QueuePairs { from })? else {
+                return Err(ControlError::Io(io::ErrorKind::InvalidData.into()));
+            };
+            all.extend(page.qps);
+            next = page.next.filter(|next| *next > from);
+        }
+        Ok(all)
+    }
+
     /// Begins to copy the packets that the process sends and receives, for [`tapped`](Remote::tapped). Ends with this value,
     /// and with another call of this.
     ///
@@ -156,7 +191,7 @@ impl Remote {
         let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         sys::send_record(connection.as_fd(), &bytes, &[], &[])?;
         let mut fds = [PollFd::readable(connection.as_raw_fd())];
-        if sys::poll(&mut fds, Some(PATIENCE.as_nanos() as u64))? == 0 {
+        if sys::poll(&mut fds, Some(self.patience.as_nanos() as u64))? == 0 {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];

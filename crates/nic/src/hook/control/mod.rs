@@ -1,4 +1,4 @@
-//! Hooks and taps of a running process, from outside: what is said over the Unix socket that every engine listens on.
+//! Hooks, taps and counters of a running process, from outside: what is said over the Unix socket that every engine listens on.
 //!
 //! The socket's abstract name is `<domain>/hook/<pid>/<slot>`. Whoever connects must have the process's own user id, or be root.
 //! One record is one request, and one the reply. Programs come as instructions and map definitions: the process that
@@ -14,6 +14,7 @@ pub(crate) use server::{Answers, Control};
 use super::plan::HookPlan;
 use super::{HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
 use crate::bag::DomainConfig;
+use crate::status::{EngineStatus, QpPage};
 
 /// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).
 const RECORD_MAX: usize = 192 * 1024;
@@ -38,6 +39,12 @@ pub(crate) enum Request {
     Tap(TapFilter),
     /// What it has copied.
     Tapped,
+    /// Of the engine as a whole.
+    Engine,
+    /// Of queue pairs, from this index on.
+    QueuePairs {
+        from: u16,
+    },
 }
 
 /// What is answered.
@@ -53,6 +60,8 @@ pub(crate) enum Reply {
     Frames(Vec<KeptFrame>),
     /// Also unasked, when the process ends.
     Tapped(Tapped),
+    Engine(EngineStatus),
+    QueuePairs(QpPage),
 }
 
 impl DomainConfig {

@@ -1,6 +1,8 @@
 //! Requests and replies as bytes: a version, a kind, then fields one behind the other, little-endian, texts and lists with
 //! their length in front. What is longer than its fields is none.
 
+mod status;
+
 use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
 use wire::Qpn;
 
@@ -9,7 +11,7 @@ use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter, Ta
 use super::{Reply, Request};
 
 /// Changes with every layout.
-const VERSION: u32 = 0x524f_5802;
+const VERSION: u32 = 0x524f_5803;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -43,6 +45,11 @@ impl Request {
                 out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
             }
             Request::Tapped => out.u8(6),
+            Request::Engine => out.u8(7),
+            Request::QueuePairs { from } => {
+                out.u8(8);
+                out.u32(u32::from(*from));
+            }
         }
         out.0
     }
@@ -68,6 +75,8 @@ impl Request {
                 qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
             }),
             6 => Request::Tapped,
+            7 => Request::Engine,
+            8 => Request::QueuePairs { from: u16::try_from(fields.u32()?).ok()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -90,10 +99,7 @@ impl Reply {
                     out.point(hook.point);
                     out.text(&hook.name);
                     hook.counters.values().into_iter().for_each(|value| out.u64(value));
-                    out.list(&hook.rows, |out, (name, value)| {
-                        out.text(name);
-                        out.u64(*value);
-                    });
+                    out.rows(&hook.rows);
                     out.list(&hook.notes, |out, note| out.text(note));
                 });
             }
@@ -105,6 +111,14 @@ impl Reply {
                 out.u8(5);
                 out.u64(tapped.lost);
                 out.list(&tapped.frames, Writer::frame);
+            }
+            Reply::Engine(engine) => {
+                out.u8(6);
+                out.engine(engine);
+            }
+            Reply::QueuePairs(page) => {
+                out.u8(7);
+                out.page(page);
             }
         }
         out.0
@@ -123,12 +137,14 @@ impl Reply {
                     point: fields.point()?,
                     name: fields.text()?,
                     counters: HookCounters::from_values(|| fields.u64())?,
-                    rows: fields.list(|fields| Some((fields.text()?, fields.u64()?)))?,
+                    rows: fields.rows()?,
                     notes: fields.list(Reader::text)?,
                 })
             })?),
             4 => Reply::Frames(fields.list(Reader::frame)?),
             5 => Reply::Tapped(Tapped { lost: fields.u64()?, frames: fields.list(Reader::frame)? }),
+            6 => Reply::Engine(fields.engine()?),
+            7 => Reply::QueuePairs(fields.page()?),
             _ => return None,
         };
         fields.0.is_empty().then_some(reply)
@@ -170,6 +186,13 @@ impl Writer {
 
     fn point(&mut self, point: HookPoint) {
         self.u8(u8::from(point == HookPoint::Egress));
+    }
+
+    fn rows(&mut self, rows: &[(String, u64)]) {
+        self.list(rows, |out, (name, value)| {
+            out.text(name);
+            out.u64(*value);
+        });
     }
 
     fn frame(&mut self, frame: &KeptFrame) {
@@ -244,6 +267,10 @@ impl<'a> Reader<'a> {
 
     fn point(&mut self) -> Option<HookPoint> {
         HookPoint::ALL.get(usize::from(self.u8()?)).copied()
+    }
+
+    fn rows(&mut self) -> Option<Vec<(String, u64)>> {
+        self.list(|fields| Some((fields.text()?, fields.u64()?)))
     }
 
     fn frame(&mut self) -> Option<KeptFrame> {

@@ -5,11 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bpf::{MapDef, Program, ProgramKind, Recipe};
-use wire::Qpn;
+use transport::QpCounters;
+use wire::{Psn, Qpn};
 
 use super::*;
 use crate::hook::plan::PlannedStage;
 use crate::hook::{HookCounters, HookPlan};
+use crate::status::QpStatus;
 use crate::sys;
 
 fn program() -> Program {
@@ -34,7 +36,27 @@ fn requests() -> Vec<Request> {
             qps: vec![Qpn::new(0x03_0011)],
         }),
         Request::Tapped,
+        Request::Engine,
+        Request::QueuePairs { from: 65_535 },
     ]
+}
+
+fn queue_pair() -> QpStatus {
+    QpStatus {
+        qpn: Qpn::new(0x03_0011),
+        service: "RC".to_owned(),
+        state: "RTS".to_owned(),
+        local: Some("fd00::1".parse().unwrap()),
+        remote: Some("10.0.0.2".parse().unwrap()),
+        dest_qpn: Some(Qpn::new(0x12)),
+        sq_psn: Psn::new(0xff_ffff),
+        timeout: 14,
+        traffic_class: 3,
+        round_trip_ns: Some(17_000),
+        paced_bps: Some(0),
+        counters: QpCounters { sent_pkts: 1, uc_dropped_messages: 2, ..QpCounters::default() },
+        ..QpStatus::default()
+    }
 }
 
 fn replies() -> Vec<Reply> {
@@ -50,6 +72,12 @@ fn replies() -> Vec<Reply> {
         Reply::Status(Vec::new()),
         Reply::Frames(vec![frame.clone()]),
         Reply::Tapped(Tapped { frames: vec![frame], lost: 9 }),
+        Reply::Engine(EngineStatus {
+            netdev: "eth0".to_owned(),
+            port: "udp".to_owned(),
+            counters: vec![("rx_packets".to_owned(), 7)],
+        }),
+        Reply::QueuePairs(QpPage { qps: vec![QpStatus::default(), queue_pair()], next: Some(129) }),
     ]
 }
 
@@ -128,7 +156,7 @@ fn the_last_words_of_a_process_are_heard() {
         }
         first.join().unwrap()
     });
-    let Reply::Tapped(last) = replies().pop().unwrap() else { panic!("copies") };
+    let last = Tapped { lost: 9, ..Tapped::default() };
     assert!(control.send(client, &Reply::Tapped(last.clone())));
     assert!(control.send(client + 1, &Reply::Done), "who is gone holds up nobody");
     drop(control);

@@ -1,0 +1,51 @@
+//! `roxie metrics`: counters of all processes for Prometheus, over HTTP or once.
+
+mod server;
+mod text;
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use crate::failure::Outcome;
+use crate::terminal;
+use crate::top::Processes;
+
+/// Serve the counters of all processes to Prometheus
+///
+/// In its text exposition format, at /metrics. Of all processes of this user and network namespace that run on roxie (root sees
+/// everybody's), as they are when they are asked for. There is no authentication: whoever reaches the address reads them.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  roxie metrics
+          On 127.0.0.1, port 9791
+  roxie metrics --listen [::]:9791 --queue-pairs
+          For everybody, with series for each queue pair
+  roxie metrics --once > /var/lib/node_exporter/roxie.prom
+          For a collector of text files")]
+pub struct MetricsArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]
+    listen: SocketAddr,
+    /// Series for each queue pair as well: some 35 of each
+    #[arg(long)]
+    queue_pairs: bool,
+    /// Print them and end
+    #[arg(long, conflicts_with = "listen")]
+    once: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// If the address cannot be listened on.
+pub fn run(args: &MetricsArgs) -> Outcome {
+    let mut processes = Processes::new(&[])?;
+    let mut scrape = || text::exposition(&processes.look(), args.queue_pairs);
+    if args.once {
+        terminal::print(scrape().trim_end());
+        return Ok(());
+    }
+    server::serve(args.listen, &mut scrape)
+}

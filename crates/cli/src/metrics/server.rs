@@ -1,0 +1,129 @@
+//! As much of an HTTP server as a scrape needs: one request a connection, one connection at a time.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::failure::{During, Failure, Outcome};
+
+/// A request's line and headers; Prometheus sends some 300 bytes.
+const REQUEST_MAX: usize = 8 << 10;
+/// What one client may take of the others' time.
+const PATIENCE: Duration = Duration::from_secs(2);
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Serves until the process ends.
+pub(super) fn serve(address: SocketAddr, scrape: &mut dyn FnMut() -> String) -> Outcome {
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let failure = Failure::new(format!("listening on {address}: {error}"));
+        match error.kind() {
+            io::ErrorKind::AddrInUse => failure.hint("another address: --listen 127.0.0.1:PORT"),
+            _ => failure,
+        }
+    })?;
+    let address = listener.local_addr().during("listening")?;
+    eprintln!("roxie: http://{address}/metrics");
+    for stream in listener.incoming() {
+        // Whoever goes away in the middle has not waited for the rest.
+        let _gone = stream.and_then(|mut stream| answer(&mut stream, scrape));
+    }
+    Ok(())
+}
+
+fn answer(stream: &mut TcpStream, scrape: &mut dyn FnMut() -> String) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let reply = match request(stream)?.as_deref().map(parse) {
+        Some(Ok(body)) => reply("200 OK", &scrape(), body),
+        Some(Err(status)) => reply(status, &format!("{status}\n"), true),
+        None => reply("400 Bad Request", "400 Bad Request\n", true),
+    };
+    stream.write_all(&reply)
+}
+
+/// The line and the headers, as text; `None` if they do not end in time, or are too long.
+fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let (begun, mut bytes) = (Instant::now(), Vec::new());
+    while !bytes.ends_with(b"\r\n\r\n") && !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        if left.is_zero() || bytes.len() > REQUEST_MAX {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut part = [0; 1024];
+        match stream.read(&mut part) {
+            Ok(0) => return Ok(None),
+            Ok(len) => bytes.extend_from_slice(&part[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Whether the metrics are asked for, with their body or without; else what to say.
+fn parse(request: &str) -> Result<bool, &'static str> {
+    let mut words = request.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
+        return Err("400 Bad Request");
+    }
+    match (method, target.split('?').next().unwrap_or_default()) {
+        ("GET" | "HEAD", "/metrics" | "/") => Ok(method == "GET"),
+        ("GET" | "HEAD", _) => Err("404 Not Found"),
+        _ => Err("405 Method Not Allowed"),
+    }
+}
+
+fn reply(status: &str, text: &str, body: bool) -> Vec<u8> {
+    let len = text.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {TEXT}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), if body { text.as_bytes() } else { b"" }].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    use super::*;
+
+    /// What the server says to some bytes.
+    fn ask(bytes: &[u8]) -> String {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                answer(&mut stream, &mut || "roxie_processes 0\n".to_owned()).unwrap();
+            });
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        })
+    }
+
+    #[test]
+    fn a_scrape_is_answered_and_nothing_else() {
+        let text = ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"), "{head}");
+        assert!(head.contains("Content-Length: 18") && body == "roxie_processes 0\n", "{text}");
+        assert!(ask(b"HEAD / HTTP/1.0\r\n\r\n").ends_with("\r\n\r\n"));
+        for (bytes, status) in [
+            (&b"GET /secrets HTTP/1.1\r\n\r\n"[..], "404"),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            (b"GET /metrics\r\n\r\n", "400"),
+            (b"GET /metrics HTTP/1.1\r\n", "400"),
+            (b"\xff\xfe\r\n\r\n", "400"),
+            // As much as is read of it.
+            (&[b'a'; 9 * 1024], "400"),
+        ] {
+            assert!(ask(bytes).starts_with(&format!("HTTP/1.1 {status} ")), "{status}");
+        }
+    }
+}

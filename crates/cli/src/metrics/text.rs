@@ -1,0 +1,192 @@
+//! The text exposition format, version 0.0.4: families of samples, each with its help and its type.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use roxie::status::QpStatus;
+use roxie::transport::QpCounters;
+
+use crate::top::Engine;
+
+/// Samples of one name.
+struct Family {
+    kind: &'static str,
+    help: String,
+    samples: Vec<(String, String)>,
+}
+
+/// Families by name.
+#[derive(Default)]
+struct Families(BTreeMap<String, Family>);
+
+/// Everything these engines say.
+pub(super) fn exposition(engines: &[Engine], with_queue_pairs: bool) -> String {
+    let mut families = Families::default();
+    let pids: std::collections::BTreeSet<u32> = engines.iter().map(|engine| engine.pid).collect();
+    families.gauge("roxie_processes", "Processes that have answered.", String::new(), pids.len() as f64);
+    for engine in engines {
+        let (pid, slot) = (engine.pid.to_string(), engine.slot.to_string());
+        let whose = [("pid", pid.as_str()), ("command", &engine.command), ("slot", &slot)];
+        let about = [("netdev", engine.status.netdev.as_str()), ("port", &engine.status.port)];
+        let help = "What a device sits on and what moves its packets; always 1.";
+        families.gauge("roxie_device_info", help, labels(&[&whose[..], &about].concat()), 1.0);
+        for (name, value) in &engine.status.counters {
+            let help = QpCounters::help(name).map_or_else(
+                || format!("The device's counter {name}."),
+                |help| format!("{} Sum over the queue pairs of a device.", help.trim()),
+            );
+            families.counter(&format!("roxie_{name}_total"), help, labels(&whose), *value);
+        }
+        let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for qp in &engine.queue_pairs {
+            *states.entry((&qp.service, &qp.state)).or_default() += 1;
+        }
+        for ((service, state), count) in states {
+            let labels = labels(&[&whose[..], &[("service", service), ("state", state)]].concat());
+            families.gauge("roxie_queue_pairs", "Queue pairs by service and state.", labels, count as f64);
+        }
+        if with_queue_pairs {
+            engine.queue_pairs.iter().for_each(|qp| families.queue_pair(qp, &whose[..2]));
+        }
+    }
+    families.text()
+}
+
+impl Families {
+    fn queue_pair(&mut self, qp: &QpStatus, whose: &[(&str, &str)]) {
+        let number = format!("{:#08x}", qp.qpn.value());
+        let remote = qp.remote.map(|remote| remote.to_string()).unwrap_or_default();
+        let more = [("qpn", number.as_str()), ("service", &qp.service), ("remote", &remote)];
+        let labels = labels(&[whose, &more].concat());
+        for (name, value) in qp.counters.rows() {
+            let help = QpCounters::help(name).unwrap_or_default().trim().to_owned();
+            self.counter(&format!("roxie_qp_{name}_total"), help, labels.clone(), value);
+        }
+        let help = "Request packets that are not acknowledged.";
+        self.gauge("roxie_qp_in_flight_packets", help, labels.clone(), f64::from(qp.in_flight));
+        let help = "Request packets that wait to be sent.";
+        self.gauge("roxie_qp_pending_packets", help, labels.clone(), f64::from(qp.pending));
+        if let Some(ns) = qp.round_trip_ns {
+            let help = "How long an answer takes, smoothed.";
+            self.gauge("roxie_qp_round_trip_seconds", help, labels.clone(), ns as f64 / 1e9);
+        }
+        if let Some(bps) = qp.paced_bps {
+            let help = "Rate kept because of congestion or a limit, on the wire.";
+            self.gauge("roxie_qp_paced_bytes_per_second", help, labels, bps as f64 / 8.0);
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: String, labels: String, value: u64) {
+        self.add(name, "counter", help, labels, value.to_string());
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: String, value: f64) {
+        self.add(name, "gauge", help.to_owned(), labels, value.to_string());
+    }
+
+    fn add(&mut self, name: &str, kind: &'static str, help: String, labels: String, value: String) {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
+        let name: String = name.chars().map(allowed).collect();
+        let family = self.0.entry(name).or_insert_with(|| Family { kind, help, samples: Vec::new() });
+        // The same counter under the same name twice would make the whole text invalid.
+        if !family.samples.iter().any(|(known, _)| *known == labels) {
+            family.samples.push((labels, value));
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, family) in &self.0 {
+            let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+            // Writing to memory does not fail.
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", family.kind);
+            for (labels, value) in &family.samples {
+                let _ = writeln!(text, "{name}{labels} {value}");
+            }
+        }
+        text
+    }
+}
+
+/// `{pid="4711",command="rping"}`.
+fn labels(labels: &[(&str, &str)]) -> String {
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let labels: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    format!("{{{}}}", labels.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use roxie::status::EngineStatus;
+    use wire::Qpn;
+
+    use super::*;
+
+    fn engine(pid: u32, command: &str) -> Engine {
+        let mut qp = QpStatus {
+            qpn: Qpn::new(0x11),
+            service: "RC".into(),
+            state: "RTS".into(),
+            ..QpStatus::default()
+        };
+        qp.remote = Some("10.0.0.2".parse().unwrap());
+        qp.round_trip_ns = Some(1500);
+        qp.counters.sent_bytes = 7;
+        let other = QpStatus { qpn: Qpn::new(0x12), ..qp.clone() };
+        let counters = vec![("rx_packets".to_owned(), 5), ("sent_bytes".to_owned(), 14)];
+        let status = EngineStatus { netdev: "eth0".into(), port: "udp".into(), counters };
+        Engine { pid, slot: 3, command: command.to_owned(), status, queue_pairs: vec![qp, other] }
+    }
+
+    /// What Prometheus' own parser and linter ask for.
+    fn check(text: &str) -> usize {
+        let (mut names, mut series) = (BTreeSet::new(), BTreeSet::new());
+        let mut current = (String::new(), String::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').expect("a help");
+                assert!(names.insert(name.to_owned()), "{name} in two places");
+                assert!(!help.is_empty(), "{name}");
+                current = (name.to_owned(), String::new());
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect("a type");
+                assert_eq!(name, current.0, "the type follows the help");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+                current.1 = kind.to_owned();
+            } else {
+                let end = line.find(['{', ' ']).expect("a sample");
+                assert_eq!(line[..end], current.0, "samples stand below their type");
+                let (labels, value) = line[end..].rsplit_once(' ').expect("a value");
+                assert!(value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
+                assert!(series.insert(line[..end].to_owned() + labels), "twice: {line}");
+                assert!(line[..end].starts_with(|c: char| c.is_ascii_lowercase()));
+            }
+        }
+        assert!(text.ends_with('\n'));
+        series.len()
+    }
+
+    #[test]
+    fn what_is_said_is_valid() {
+        let engines = [engine(4711, "ib_write_bw"), engine(4712, "a \"b\"\\c\nd")];
+        let text = exposition(&engines, true);
+        let queue_pairs = QpCounters::default().rows().count() + 3;
+        assert_eq!(check(&text), 1 + 2 * (1 + 2 + 1 + 2 * queue_pairs));
+        for line in [
+            "roxie_processes 2",
+            "# TYPE roxie_rx_packets_total counter",
+            r#"roxie_rx_packets_total{pid="4711",command="ib_write_bw",slot="3"} 5"#,
+            r#"roxie_rx_packets_total{pid="4712",command="a \"b\"\\c\nd",slot="3"} 5"#,
+            r#"roxie_queue_pairs{pid="4711",command="ib_write_bw",slot="3",service="RC",state="RTS"} 2"#,
+            r#"roxie_qp_round_trip_seconds{pid="4711",command="ib_write_bw",qpn="0x000011",service="RC",remote="10.0.0.2"} 0.0000015"#,
+            "# HELP roxie_qp_sent_bytes_total Payload bytes sent, resent ones included.",
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line}\n{text}");
+        }
+        assert_eq!(check(&exposition(&engines, false)), 1 + 2 * 4);
+        assert_eq!(check(&exposition(&[], true)), 1);
+    }
+}

@@ -1,0 +1,201 @@
+//! The live view: what is shown, and what keys do to it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::detail::Detail;
+use super::source::Source;
+use super::table::{Key, Row, Table};
+use super::{Sort, TopArgs, draw};
+use crate::failure::{During, Outcome};
+
+/// Everything that is shown.
+pub(super) struct App {
+    pub(super) table: Table,
+    pub(super) sort: Sort,
+    pub(super) filter: String,
+    pub(super) view: View,
+    /// The row that is marked; the first if there is none of this name.
+    pub(super) marked: Option<Key>,
+    pub(super) is_paused: bool,
+    pub(super) interval: Duration,
+}
+
+/// What the screen is for.
+pub(super) enum View {
+    /// The table.
+    List,
+    /// The table, and the filter is being written.
+    Filter,
+    /// The keys.
+    Help,
+    /// One queue pair.
+    One(Box<Detail>),
+}
+
+/// What is to be done after a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Step {
+    /// Show it.
+    Draw,
+    /// Look at once.
+    Look,
+    /// Enough.
+    Quit,
+}
+
+/// Rows that a page key passes.
+const PAGE: isize = 10;
+/// Signals are looked at this often.
+const LOOK_MAX: Duration = Duration::from_millis(250);
+const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+
+/// Shows it until somebody has seen enough. The terminal is as before then.
+pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
+    let mut ending = SigSet::empty();
+    ending.extend([Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT]);
+    ending.thread_block().during("signals")?;
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
+    let mut app = App {
+        table,
+        sort: args.sort,
+        filter: args.filter.clone(),
+        view: View::List,
+        marked: None,
+        is_paused: false,
+        interval: args.interval,
+    };
+    let mut terminal = ratatui::try_init().during("terminal")?;
+    let outcome = watch(&mut terminal, &mut app, source, &signals);
+    ratatui::restore();
+    outcome
+}
+
+fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, signals: &SignalFd) -> Outcome {
+    let mut looked = Instant::now();
+    // Soon once more: before there are two looks, there are no rates.
+    let mut wait = app.interval.min(Duration::from_millis(300));
+    loop {
+        terminal.draw(|frame| draw::draw(frame, app)).during("terminal")?;
+        let left = if app.is_paused { LOOK_MAX } else { wait.saturating_sub(looked.elapsed()) };
+        let mut step = Step::Draw;
+        if event::poll(left.min(LOOK_MAX)).during("terminal")?
+            && let Event::Key(key) = event::read().during("terminal")?
+            && key.kind != KeyEventKind::Release
+        {
+            step = app.on_key(key);
+        }
+        if step == Step::Quit || signals.read_signal().during("signals")?.is_some() {
+            return Ok(());
+        }
+        if step == Step::Look || !app.is_paused && looked.elapsed() >= wait {
+            app.table.update(&mut source)?;
+            if let View::One(detail) = &mut app.view {
+                detail.refresh(&app.table);
+            }
+            (looked, wait) = (Instant::now(), app.interval);
+        }
+    }
+}
+
+impl App {
+    /// Does what a key is for.
+    pub(super) fn on_key(&mut self, key: KeyEvent) -> Step {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Step::Quit;
+        }
+        match &self.view {
+            View::Filter => self.write_filter(key.code),
+            View::Help => self.view = View::List,
+            View::One(_) => return self.on_key_of_one(key.code),
+            View::List => return self.on_key_of_list(key.code),
+        }
+        Step::Draw
+    }
+
+    fn on_key_of_list(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Char('q') => return Step::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.view = View::Help,
+            KeyCode::Char('/') => self.view = View::Filter,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('b') => self.sort = Sort::Traffic,
+            KeyCode::Char('t') => self.sort = Sort::Sent,
+            KeyCode::Char('r') => self.sort = Sort::Received,
+            KeyCode::Char('m') => self.sort = Sort::Messages,
+            KeyCode::Char('d') => self.sort = Sort::RoundTrip,
+            KeyCode::Char('l') => self.sort = Sort::Retransmissions,
+            KeyCode::Char('p') => self.sort = Sort::Process,
+            KeyCode::Down | KeyCode::Char('j') => self.mark(1),
+            KeyCode::Up | KeyCode::Char('k') => self.mark(-1),
+            KeyCode::PageDown => self.mark(PAGE),
+            KeyCode::PageUp => self.mark(-PAGE),
+            KeyCode::Home => self.mark(isize::MIN),
+            KeyCode::End => self.mark(isize::MAX),
+            KeyCode::Enter => {
+                let chosen = self.chosen();
+                if let Some(row) = chosen.get(self.marked_index(&chosen)) {
+                    self.view = View::One(Box::new(Detail::new(row)));
+                }
+            }
+            code => return self.on_key_of_time(code),
+        }
+        Step::Draw
+    }
+
+    fn on_key_of_one(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Char('q') | KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter => {
+                self.view = View::List;
+                Step::Draw
+            }
+            code => self.on_key_of_time(code),
+        }
+    }
+
+    fn on_key_of_time(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Char(' ') => self.is_paused = !self.is_paused,
+            KeyCode::Char('+') => self.interval = (self.interval / 2).max(*INTERVALS.start()),
+            KeyCode::Char('-') => self.interval = (self.interval * 2).min(*INTERVALS.end()),
+            KeyCode::Char('n') => return Step::Look,
+            _ => {}
+        }
+        Step::Draw
+    }
+
+    fn write_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.view = View::List;
+            }
+            KeyCode::Enter => self.view = View::List,
+            _ => {}
+        }
+    }
+
+    /// Rows in the order in which they are shown.
+    pub(super) fn chosen(&self) -> Vec<&Row> {
+        self.table.chosen(self.sort, &self.filter)
+    }
+
+    /// Which of them is marked.
+    pub(super) fn marked_index(&self, chosen: &[&Row]) -> usize {
+        let marked = self.marked.as_ref();
+        marked.and_then(|key| chosen.iter().position(|row| row.item.key == *key)).unwrap_or(0)
+    }
+
+    fn mark(&mut self, by: isize) {
+        let chosen = self.chosen();
+        let at = self.marked_index(&chosen).saturating_add_signed(by).min(chosen.len().saturating_sub(1));
+        self.marked = chosen.get(at).map(|row| row.item.key.clone());
+    }
+}

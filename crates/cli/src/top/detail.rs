@@ -1,0 +1,143 @@
+//! One queue pair: what it is, what it has counted, and its packets.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ::wire::Qpn;
+use ::wire::capture::{LinkType, Seen};
+use roxie::hook::control::Remote;
+use roxie::hook::{HookPoint, KeptFrame, TapFilter};
+use roxie::transport::QpCounters;
+
+use super::table::{Key, Row, Table};
+use crate::capture::clock;
+use crate::capture::show::{Show, Style, Times};
+use crate::capture::source::Record;
+use crate::engines::engines;
+use crate::terminal::Terminal;
+
+/// Bytes of each packet: all headers.
+const SNAP_LEN: u32 = 128;
+/// Packets that are kept to be shown.
+const KEPT: usize = 64;
+
+/// See the module documentation.
+pub(super) struct Detail {
+    /// As it was when it was last there.
+    pub(super) row: Row,
+    /// It is not there any more.
+    pub(super) is_gone: bool,
+    /// What it counted between the last two looks, per second.
+    pub(super) growth: Vec<(&'static str, u64, f64)>,
+    looked: Instant,
+    tap: Option<Remote>,
+    show: Show,
+    /// The latest packets, a line each, the latest last.
+    pub(super) packets: VecDeque<String>,
+    seen: u64,
+    /// Why there are none.
+    pub(super) note: String,
+}
+
+impl Detail {
+    /// Of this row.
+    pub(super) fn new(row: &Row) -> Self {
+        let mut detail = Self {
+            row: row.clone(),
+            is_gone: false,
+            growth: Vec::new(),
+            looked: Instant::now(),
+            tap: None,
+            show: Show::new(Style::Line, Times::Day, Terminal::plain()),
+            packets: VecDeque::new(),
+            seen: 0,
+            note: "waiting for packets".to_owned(),
+        };
+        detail.growth = detail.grown(&row.item.status.counters, 0.0);
+        detail.listen();
+        detail
+    }
+
+    /// After another look.
+    pub(super) fn refresh(&mut self, table: &Table) {
+        match table.find(&self.row.item.key) {
+            Some(row) => {
+                self.growth = self.grown(&row.item.status.counters, self.looked.elapsed().as_secs_f64());
+                self.row = row.clone();
+                self.is_gone = false;
+            }
+            None => self.is_gone = true,
+        }
+        self.looked = Instant::now();
+        self.read();
+    }
+
+    /// Counters that are not zero, with what each has grown per second.
+    fn grown(&self, now: &QpCounters, seconds: f64) -> Vec<(&'static str, u64, f64)> {
+        let before = self.row.item.status.counters.rows();
+        let grown = |value: u64, before: u64| {
+            if seconds > 0.0 { value.saturating_sub(before) as f64 / seconds } else { 0.0 }
+        };
+        now.rows()
+            .zip(before)
+            .filter(|((_, value), _)| *value > 0)
+            .map(|((name, value), (_, before))| (name, value, grown(value, before)))
+            .collect()
+    }
+
+    /// Begins a tap, or begins it anew: what waits in it is forgotten, and what comes next is the latest. A busy process so
+    /// copies a ring full of packets for each look, and no more.
+    fn listen(&mut self) {
+        let Key::Process { pid, slot, qpn } = self.row.item.key else {
+            "packets are shown of processes only: roxie capture read -i IF".clone_into(&mut self.note);
+            return;
+        };
+        if self.tap.is_none() {
+            let found = engines(Some(pid)).unwrap_or_default();
+            self.tap = found.into_iter().find(|remote| remote.slot() == slot);
+        }
+        let filter = TapFilter { snap_len: SNAP_LEN, qps: vec![qpn], ..TapFilter::default() };
+        if let Some(Err(error)) = self.tap.as_ref().map(|remote| remote.tap(&filter)) {
+            self.note = error.to_string();
+            self.tap = None;
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(tapped) = self.tap.as_ref().and_then(|remote| remote.tapped().ok().flatten()) else {
+            return;
+        };
+        let offset_ns = clock::realtime_offset();
+        let latest = tapped.frames.len().saturating_sub(KEPT);
+        for frame in &tapped.frames[latest..] {
+            self.keep(frame, offset_ns);
+        }
+        self.listen();
+    }
+
+    fn keep(&mut self, frame: &KeptFrame, offset_ns: u64) {
+        let seen = Seen::parse(LinkType::ETHERNET, &frame.bytes);
+        let is_management =
+            seen.as_ref().is_ok_and(|seen| seen.bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI));
+        if is_management {
+            return;
+        }
+        self.seen += 1;
+        let record = Record {
+            number: self.seen,
+            time_ns: frame.time_ns + offset_ns,
+            interface: 0,
+            link_type: LinkType::ETHERNET,
+            data: &frame.bytes,
+            original_len: frame.len as usize,
+            outbound: Some(frame.point == HookPoint::Egress),
+            comment: None,
+        };
+        let mut line = String::new();
+        self.show.packet(&mut line, &record, &seen);
+        if self.packets.len() == KEPT {
+            self.packets.pop_front();
+        }
+        self.packets.push_back(line.trim_end().to_owned());
+    }
+}

@@ -1,0 +1,296 @@
+//! The screen, from what there is to show. Fits 80 columns and 24 lines; more of both shows more.
+
+use std::collections::VecDeque;
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table as Grid, TableState};
+
+use super::Sort;
+use super::app::{App, View};
+use super::detail::Detail;
+use super::table::{Metric, Row};
+use super::units::{cut, short, time};
+use crate::capture::clock;
+
+/// A column: heading, width, whether it stands to the left, and what stands below. Those further down are left out first.
+struct Column {
+    heading: &'static str,
+    width: u16,
+    left: bool,
+    cell: fn(&Row, usize) -> String,
+}
+
+/// In the order of the screen; the number says from which width of the screen on.
+const COLUMNS: [(u16, Column); 15] = [
+    (0, column("PID", 7, false, |row, _| row.pid().map_or_else(String::new, |pid| pid.to_string()))),
+    (0, column("COMMAND", 11, true, |row, width| cut(&row.item.command, width))),
+    (0, column("QP", 8, true, |row, _| format!("{:#08x}", row.item.status.qpn.value()))),
+    (106, column("TYPE", 4, true, |row, _| row.item.status.service.clone())),
+    (0, column("STATE", 5, true, |row, _| row.item.status.state.clone())),
+    (0, column("PEER", 12, true, |row, width| cut(&row.peer(false), width))),
+    (
+        115,
+        column("PEER QP", 8, true, |row, _| match row.item.status.dest_qpn {
+            Some(qpn) => format!("{:#08x}", qpn.value()),
+            None => String::new(),
+        }),
+    ),
+    (0, column("TX B/s", 6, false, |row, _| short(row.rate(Metric::TxBytes)))),
+    (0, column("RX B/s", 6, false, |row, _| short(row.rate(Metric::RxBytes)))),
+    (
+        0,
+        column("MSG/s", 5, false, |row, _| {
+            short(row.rate(Metric::TxMessages) + row.rate(Metric::RxMessages))
+        }),
+    ),
+    (0, column("RTT", 6, false, |row, _| time(row.item.status.round_trip_ns))),
+    (0, column("RETX", 5, false, |row, _| short(row.rate(Metric::Retransmitted)))),
+    (100, column("NAK", 5, false, |row, _| short(row.rate(Metric::Naks)))),
+    (100, column("RNR", 5, false, |row, _| short(row.rate(Metric::RnrNaks)))),
+    (100, column("CNP", 5, false, |row, _| short(row.rate(Metric::Cnps)))),
+];
+
+const fn column(heading: &'static str, width: u16, left: bool, cell: fn(&Row, usize) -> String) -> Column {
+    Column { heading, width, left, cell }
+}
+
+const HELP: &str = "\
+ Enter         one queue pair: attributes, counters, packets     Esc, q   back
+ Up Down j k   mark another one; PgUp PgDn Home End
+ /             filter: process, number, state, type, address; Esc forgets it
+
+ Sort by   b traffic     t sent          r received     m messages
+           d round trip  l sent again    p process and number
+
+ Space         pause                   n    look now
+ + -           look twice, half as often
+ q, Ctrl-C     end
+
+ TX RX B/s  payload sent (again, too) and received   RTT   an answer's, smoothed
+ MSG/s      completions: own work requests, messages received
+ RETX       packets sent again    NAK RNR CNP   got and sent    all per second";
+
+/// Draws it.
+pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)])
+            .areas(frame.area());
+    match &app.view {
+        View::One(detail) => return one(frame, app, detail),
+        View::Help => frame.render_widget(Paragraph::new(HELP), body),
+        View::List | View::Filter => list(frame, app, body),
+    }
+    header(frame, app, head);
+    let foot_line = match app.view {
+        View::Filter => Line::from(vec!["Filter: ".bold(), app.filter.as_str().into(), "_".into()]),
+        View::Help => Line::from("any key: back"),
+        _ if !app.filter.is_empty() => {
+            Line::from(vec!["Filter: ".bold(), app.filter.as_str().into(), "   Esc: all   ? help".dim()])
+        }
+        _ => Line::from(
+            "? help   Enter one queue pair   / filter   b t r m d l p sort   Space pause   q end".dim(),
+        ),
+    };
+    frame.render_widget(Paragraph::new(foot_line), foot);
+}
+
+/// What all do together.
+fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let width = area.width as usize;
+    let table = &app.table;
+    let what = format!("roxie top: {}, {} queue pairs", table.summary, table.len());
+    let how = if app.is_paused { "paused".to_owned() } else { format!("every {:?}", app.interval) };
+    let how = format!("by {}, {how}", sort(app.sort));
+    let gap = width.saturating_sub(what.chars().count() + how.chars().count());
+    let rate = |metric: Metric| short(table.total(metric));
+    let more = format!(
+        "messages {}/s   sent again {}/s   NAK {}/s   RNR {}/s   CNP {}/s",
+        short(table.total(Metric::TxMessages) + table.total(Metric::RxMessages)),
+        rate(Metric::Retransmitted),
+        rate(Metric::Naks),
+        rate(Metric::RnrNaks),
+        rate(Metric::Cnps),
+    );
+    let lines = vec![
+        Line::from(vec![what.bold(), " ".repeat(gap.max(1)).into(), how.dim()]),
+        flow("tx", table.total(Metric::TxBytes), &table.tx_history, width),
+        flow("rx", table.total(Metric::RxBytes), &table.rx_history, width),
+        Line::from(more),
+    ];
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// A rate and how it was.
+fn flow(name: &'static str, rate: f64, history: &VecDeque<u64>, width: usize) -> Line<'static> {
+    let label = format!("{name} {:>5}B/s ", short(rate));
+    let bars = bars(history, width.saturating_sub(label.len()));
+    Line::from(vec![Span::from(label), bars.fg(if name == "tx" { Color::Green } else { Color::Cyan })])
+}
+
+/// The latest values as bars, a column each, the latest to the right; the highest fills the line.
+pub(super) fn bars(history: &VecDeque<u64>, width: usize) -> String {
+    const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let shown = history.len().min(width);
+    let values = history.iter().skip(history.len() - shown);
+    let most = values.clone().copied().max().unwrap_or(0).max(1);
+    // Whatever is there is seen.
+    let level = |value: &u64| LEVELS[(u128::from(*value) * 8).div_ceil(u128::from(most)) as usize];
+    " ".repeat(width - shown).chars().chain(values.map(level)).collect()
+}
+
+fn sort(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Traffic => "traffic",
+        Sort::Sent => "bytes sent",
+        Sort::Received => "bytes received",
+        Sort::Messages => "messages",
+        Sort::RoundTrip => "round trip",
+        Sort::Retransmissions => "packets sent again",
+        Sort::Process => "process",
+    }
+}
+
+/// The table.
+fn list(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let rows = app.chosen();
+    if rows.is_empty() {
+        let words = match (app.table.len(), app.filter.is_empty()) {
+            (0, _) => "No queue pairs. A program has some by: roxie run -- PROGRAM".to_owned(),
+            _ => format!("None of {} has \"{}\" in its words.", app.table.len(), app.filter),
+        };
+        return frame.render_widget(Paragraph::new(vec![Line::default(), Line::from(words)]), area);
+    }
+    let columns: Vec<&Column> =
+        COLUMNS.iter().filter(|(from, _)| area.width >= *from).map(|(_, column)| column).collect();
+    let fixed: u16 = columns.iter().map(|column| column.width + 1).sum();
+    // An address may take what is left.
+    let wide = |column: &Column| match column.heading {
+        "PEER" => column.width + (area.width + 1).saturating_sub(fixed).min(28),
+        _ => column.width,
+    };
+    let widths = columns.iter().map(|column| Constraint::Length(wide(column)));
+    let aligned = |column: &Column, text: String| {
+        let alignment = if column.left { Alignment::Left } else { Alignment::Right };
+        Cell::from(Line::from(text).alignment(alignment))
+    };
+    let heading = columns.iter().map(|column| aligned(column, column.heading.to_owned()));
+    let body = rows.iter().map(|row| {
+        let cells = columns.iter().map(|column| aligned(column, (column.cell)(row, wide(column) as usize)));
+        Cells::new(cells).style(tone(row))
+    });
+    let grid = Grid::new(body, widths)
+        .header(Cells::new(heading).style(Style::new().bold().reversed()))
+        .row_highlight_style(Style::new().reversed())
+        .column_spacing(1);
+    let mut state = TableState::default().with_selected(app.marked_index(&rows));
+    frame.render_stateful_widget(grid, area, &mut state);
+}
+
+/// In error red, losing yellow, idle dim.
+fn tone(row: &Row) -> Style {
+    let lost = row.rate(Metric::Retransmitted) + row.rate(Metric::Timeouts);
+    match row.item.status.state.as_str() {
+        "ERR" | "SQE" => Style::new().fg(Color::Red),
+        _ if lost > 0.0 => Style::new().fg(Color::Yellow),
+        _ if row.rate(Metric::TxPackets) + row.rate(Metric::RxPackets) == 0.0 => Style::new().dim(),
+        _ => Style::new(),
+    }
+}
+
+/// One queue pair.
+fn one(frame: &mut Frame<'_>, app: &App, detail: &Detail) {
+    let (row, area) = (&detail.row, frame.area());
+    let width = area.width as usize;
+    let mut lines = attributes(row, detail.is_gone);
+    lines.push(flow("tx", row.rate(Metric::TxBytes), &row.tx_history, width));
+    lines.push(flow("rx", row.rate(Metric::RxBytes), &row.rx_history, width));
+    // Two counters beside each other, in a third of the screen at least.
+    let cells: Vec<String> =
+        detail.growth.iter().map(|(name, total, rate)| counter(name, *total, *rate)).collect();
+    let across = (width / COUNTER_WIDTH).max(1);
+    let most = (area.height as usize / 3).max(4);
+    let shown: Vec<String> = cells.chunks(across).map(|line| line.concat()).collect();
+    lines.extend(shown.iter().take(most).map(|line| Line::from(line.clone())));
+    if shown.len() > most {
+        let hidden = cells.len() - most * across;
+        lines.push(Line::from(format!("{hidden} more counters: roxie top --once --json")).dim());
+    }
+    lines.push(Line::from(format!("{:<width$}", "PACKETS")).bold().reversed());
+    let room = (area.height as usize).saturating_sub(lines.len() + 1);
+    let skipped = detail.packets.len().saturating_sub(room);
+    if detail.packets.is_empty() {
+        lines.push(Line::from(detail.note.as_str()).dim());
+    }
+    lines.extend(detail.packets.iter().skip(skipped).map(|line| Line::from(line.as_str())));
+    let [body, foot] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
+    frame.render_widget(Paragraph::new(lines), body);
+    let paused = if app.is_paused { "   paused" } else { "" };
+    frame.render_widget(Paragraph::new(format!("Esc back   Space pause   n look now{paused}").dim()), foot);
+}
+
+/// Name, total, and what it grows.
+const COUNTER_WIDTH: usize = 40;
+
+fn counter(name: &str, total: u64, rate: f64) -> String {
+    let rate = if rate >= 0.5 { format!("+{}/s", short(rate)) } else { String::new() };
+    let text = format!("{} {:>6} {rate}", cut(name, 21), short(total as f64));
+    format!("{text:<COUNTER_WIDTH$}")
+}
+
+/// What it is.
+fn attributes(row: &Row, is_gone: bool) -> Vec<Line<'static>> {
+    let status = &row.item.status;
+    let who = match row.pid() {
+        Some(pid) => format!("process {pid} {}, queue pair {:#08x}", row.item.command, status.qpn.value()),
+        None => format!("queue pair {:#08x}", status.qpn.value()),
+    };
+    let state = if is_gone { "gone".to_owned() } else { status.state.clone() };
+    let title = format!("{who}, {} {state}", status.service);
+    let path = match (status.local, status.remote) {
+        (Some(local), Some(_)) => {
+            format!(
+                "{local} -> {}, path MTU {}, traffic class {}",
+                row.peer(true),
+                status.path_mtu,
+                status.traffic_class
+            )
+        }
+        _ => format!("not connected, path MTU {}", status.path_mtu),
+    };
+    let timeout = match status.timeout {
+        0 => "none".to_owned(),
+        // 4.096 us times a power of two (IBA 9.7.6.1.3).
+        power => clock::span(4096 << power.min(31)),
+    };
+    let tries = format!(
+        "ACK timeout {timeout}, retries {}, RNR retries {}, READs {} own, {} peer's; queues {} send, {} receive",
+        status.retry_cnt,
+        if status.rnr_retry == 7 { "for ever".to_owned() } else { status.rnr_retry.to_string() },
+        status.max_rd_atomic,
+        status.max_dest_rd_atomic,
+        status.max_send_wr,
+        status.max_recv_wr,
+    );
+    let paced = match status.paced_bps {
+        Some(bps) => format!(", held to {}bit/s", short(bps as f64)),
+        None => String::new(),
+    };
+    let now = format!(
+        "first PSN {} own, {} peer's; {} packets in flight, {} to send; round trip {}{paced}",
+        status.sq_psn.value(),
+        status.rq_psn.value(),
+        status.in_flight,
+        status.pending,
+        time(status.round_trip_ns),
+    );
+    let title = Line::from(title).bold();
+    let title = if is_gone || status.state == "ERR" { title.fg(Color::Red) } else { title };
+    let mut lines = vec![title, Line::from(path)];
+    if row.pid().is_some() {
+        lines.extend([Line::from(tries), Line::from(now)]);
+    }
+    lines
+}

@@ -1,0 +1,105 @@
+//! One table, as text or for programs.
+
+use serde_json::{Map, Value, json};
+
+use super::TopArgs;
+use super::table::{Key, Metric, Row, Table};
+use super::units::{short, time};
+use crate::terminal::{self, Terminal, Tone};
+
+/// A column: its heading and what stands below.
+type Column = (&'static str, fn(&Row) -> String);
+
+const COLUMNS: [Column; 17] = [
+    ("PID", |row| row.pid().map_or_else(|| "-".to_owned(), |pid| pid.to_string())),
+    ("COMMAND", |row| if row.item.command.is_empty() { "-".into() } else { row.item.command.clone() }),
+    ("QP", |row| format!("{:#08x}", row.item.status.qpn.value())),
+    ("TYPE", |row| row.item.status.service.clone()),
+    (
+        "STATE",
+        |row| if row.item.status.state.is_empty() { "-".into() } else { row.item.status.state.clone() },
+    ),
+    ("PEER", |row| row.peer(false)),
+    ("PEER-QP", |row| match row.item.status.dest_qpn {
+        Some(qpn) => format!("{:#08x}", qpn.value()),
+        None => "-".to_owned(),
+    }),
+    ("TX-B/s", |row| short(row.rate(Metric::TxBytes))),
+    ("RX-B/s", |row| short(row.rate(Metric::RxBytes))),
+    ("TX-MSG/s", |row| short(row.rate(Metric::TxMessages))),
+    ("RX-MSG/s", |row| short(row.rate(Metric::RxMessages))),
+    ("RTT", |row| time(row.item.status.round_trip_ns)),
+    ("RETX/s", |row| short(row.rate(Metric::Retransmitted))),
+    ("NAK/s", |row| short(row.rate(Metric::Naks))),
+    ("RNR/s", |row| short(row.rate(Metric::RnrNaks))),
+    ("CNP/s", |row| short(row.rate(Metric::Cnps))),
+    ("IN-FLIGHT", |row| short(f64::from(row.item.status.in_flight))),
+];
+/// Columns of words; the others are numbers, which stand to the right.
+const WORDS: std::ops::Range<usize> = 1..7;
+
+/// Prints it.
+pub(super) fn print(table: &Table, args: &TopArgs) {
+    let rows = table.chosen(args.sort, &args.filter);
+    if args.json {
+        return terminal::print(&json(table, &rows).to_string());
+    }
+    let terminal = Terminal::stdout();
+    for (number, line) in lines(&rows).iter().enumerate() {
+        terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
+    }
+}
+
+/// Every column as wide as it must be.
+pub(super) fn lines(rows: &[&Row]) -> Vec<String> {
+    let heading = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let cells = rows.iter().map(|row| COLUMNS.iter().map(|(_, cell)| cell(row)).collect());
+    let cells: Vec<Vec<String>> = std::iter::once(heading).chain(cells).collect();
+    let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let pad = |(column, cell): (usize, &String)| {
+        let width = widths[column];
+        if WORDS.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+    };
+    cells.iter().map(|line| line.iter().enumerate().map(pad).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// All of it.
+pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
+    let queue_pairs: Vec<Value> = rows.iter().map(|row| queue_pair(row)).collect();
+    json!({ "summary": table.summary, "queue_pairs": queue_pairs })
+}
+
+fn queue_pair(row: &Row) -> Value {
+    let (status, totals) = (&row.item.status, &row.item.totals);
+    let named = |value: &dyn Fn(usize) -> Value| -> Map<String, Value> {
+        Metric::ALL.iter().map(|(metric, name)| ((*name).to_owned(), value(*metric as usize))).collect()
+    };
+    let mut object = json!({
+        "qpn": status.qpn.value(),
+        "service": status.service,
+        "local": status.local,
+        "remote": status.remote,
+        "dest_qpn": status.dest_qpn.map(::wire::Qpn::value),
+        "round_trip_ns": status.round_trip_ns,
+        "rates": named(&|metric| row.rates[metric].into()),
+        "totals": named(&|metric| totals[metric].into()),
+    });
+    if let (Key::Process { pid, slot, .. }, Some(object)) = (&row.item.key, object.as_object_mut()) {
+        let counters: Map<String, Value> =
+            status.counters.rows().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        let more = json!({
+            "pid": pid,
+            "command": row.item.command,
+            "slot": slot,
+            "state": status.state,
+            "path_mtu": status.path_mtu,
+            "in_flight_packets": status.in_flight,
+            "pending_packets": status.pending,
+            "paced_bps": status.paced_bps,
+            "counters": counters,
+        });
+        object.extend(more.as_object().cloned().unwrap_or_default());
+    }
+    object
+}

@@ -1,0 +1,217 @@
+//! Queue pairs with their rates: what two looks make of counters.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use ::wire::Qpn;
+use roxie::status::QpStatus;
+
+use super::Sort;
+use super::source::Source;
+use crate::failure::Outcome;
+
+/// What is counted; the index of each in [`Counts`] and [`Rates`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Metric {
+    TxBytes,
+    RxBytes,
+    TxMessages,
+    RxMessages,
+    TxPackets,
+    RxPackets,
+    Retransmitted,
+    Timeouts,
+    Naks,
+    RnrNaks,
+    Cnps,
+    Marked,
+}
+
+impl Metric {
+    /// All of them with their names, in order.
+    pub(super) const ALL: [(Metric, &str); 12] = [
+        (Metric::TxBytes, "tx_bytes"),
+        (Metric::RxBytes, "rx_bytes"),
+        (Metric::TxMessages, "tx_messages"),
+        (Metric::RxMessages, "rx_messages"),
+        (Metric::TxPackets, "tx_packets"),
+        (Metric::RxPackets, "rx_packets"),
+        (Metric::Retransmitted, "retransmitted"),
+        (Metric::Timeouts, "timeouts"),
+        (Metric::Naks, "naks"),
+        (Metric::RnrNaks, "rnr_naks"),
+        (Metric::Cnps, "cnps"),
+        (Metric::Marked, "marked"),
+    ];
+}
+
+/// Totals.
+pub(super) type Counts = [u64; Metric::ALL.len()];
+/// Changes per second.
+pub(super) type Rates = [f64; Metric::ALL.len()];
+
+/// What names a queue pair, or a connection on the wire.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(super) enum Key {
+    /// Of a process.
+    Process { pid: u32, slot: u8, qpn: Qpn },
+    /// Of an interface: from one host to the queue pair of another.
+    Wire { src: IpAddr, dst: IpAddr, qpn: Qpn },
+}
+
+/// A queue pair at one look.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) key: Key,
+    /// The program.
+    pub(super) command: String,
+    pub(super) status: QpStatus,
+    pub(super) totals: Counts,
+}
+
+/// A queue pair over several looks.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) item: Item,
+    pub(super) rates: Rates,
+    /// Bytes per second, the latest last.
+    pub(super) tx_history: VecDeque<u64>,
+    pub(super) rx_history: VecDeque<u64>,
+}
+
+/// Looks that are remembered: as many as a wide terminal has columns.
+pub(super) const HISTORY: usize = 240;
+
+impl Row {
+    pub(super) fn rate(&self, metric: Metric) -> f64 {
+        self.rates[metric as usize]
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        match self.item.key {
+            Key::Process { pid, .. } => Some(pid),
+            Key::Wire { .. } => None,
+        }
+    }
+
+    /// `10.0.0.2`, with its queue pair if `with_qp`; nothing of what is not connected.
+    pub(super) fn peer(&self, with_qp: bool) -> String {
+        match (self.item.status.remote, self.item.status.dest_qpn) {
+            (Some(remote), Some(qpn)) if with_qp => format!("{remote} {:#x}", qpn.value()),
+            (Some(remote), _) => remote.to_string(),
+            _ => "-".to_owned(),
+        }
+    }
+
+    fn has(&self, text: &str) -> bool {
+        let status = &self.item.status;
+        let words = [
+            self.pid().map(|pid| pid.to_string()).unwrap_or_default(),
+            self.item.command.to_lowercase(),
+            format!("{:#08x}", status.qpn.value()),
+            status.service.to_lowercase(),
+            status.state.to_lowercase(),
+            status.local.map(|address| address.to_string()).unwrap_or_default(),
+            self.peer(true),
+        ];
+        words.iter().any(|word| word.contains(text))
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    rows: Vec<Row>,
+    at: Option<Instant>,
+    /// Bytes per second of all, the latest last.
+    pub(super) tx_history: VecDeque<u64>,
+    pub(super) rx_history: VecDeque<u64>,
+    /// Processes, or what is listened to, in words.
+    pub(super) summary: String,
+}
+
+impl Table {
+    /// Looks again.
+    pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
+        let items = source.look()?;
+        self.summary = source.summary();
+        self.take(items, Instant::now());
+        Ok(())
+    }
+
+    /// Takes in a look.
+    pub(super) fn take(&mut self, items: Vec<Item>, now: Instant) {
+        let seconds = self.at.map(|at| now.duration_since(at).as_secs_f64()).filter(|seconds| *seconds > 0.0);
+        self.at = Some(now);
+        let mut before: HashMap<Key, Row> =
+            self.rows.drain(..).map(|row| (row.item.key.clone(), row)).collect();
+        for item in items {
+            let known = before.remove(&item.key);
+            let old = known.as_ref().map_or([0; _], |row| row.item.totals);
+            // A queue pair that was not there at the last look began with nothing, unless this is the first.
+            let rates = std::array::from_fn(|metric| {
+                let grown = item.totals[metric].saturating_sub(old[metric]);
+                seconds.map_or(0.0, |seconds| grown as f64 / seconds)
+            });
+            let (tx_history, rx_history) =
+                known.map(|row| (row.tx_history, row.rx_history)).unwrap_or_default();
+            let mut row = Row { item, rates, tx_history, rx_history };
+            if seconds.is_some() {
+                remember(&mut row.tx_history, row.rates[Metric::TxBytes as usize]);
+                remember(&mut row.rx_history, row.rates[Metric::RxBytes as usize]);
+            }
+            self.rows.push(row);
+        }
+        if seconds.is_some() {
+            let (tx, rx) = (self.total(Metric::TxBytes), self.total(Metric::RxBytes));
+            remember(&mut self.tx_history, tx);
+            remember(&mut self.rx_history, rx);
+        }
+    }
+
+    /// The rate of all together.
+    pub(super) fn total(&self, metric: Metric) -> f64 {
+        self.rows.iter().map(|row| row.rate(metric)).sum()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The one of this name.
+    pub(super) fn find(&self, key: &Key) -> Option<&Row> {
+        self.rows.iter().find(|row| row.item.key == *key)
+    }
+
+    /// Those that have `filter` in their words, in this order; equal ones by process and number.
+    pub(super) fn chosen(&self, sort: Sort, filter: &str) -> Vec<&Row> {
+        let filter = filter.to_lowercase();
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.has(&filter)).collect();
+        let weight = |row: &Row| {
+            let sum = |metrics: &[Metric]| metrics.iter().map(|metric| row.rate(*metric)).sum::<f64>();
+            match sort {
+                Sort::Traffic => sum(&[Metric::TxBytes, Metric::RxBytes]),
+                Sort::Sent => sum(&[Metric::TxBytes]),
+                Sort::Received => sum(&[Metric::RxBytes]),
+                Sort::Messages => sum(&[Metric::TxMessages, Metric::RxMessages]),
+                Sort::RoundTrip => row.item.status.round_trip_ns.unwrap_or(0) as f64,
+                Sort::Retransmissions => sum(&[Metric::Retransmitted]),
+                Sort::Process => 0.0,
+            }
+        };
+        rows.sort_by(|a, b| {
+            let names = |row: &Row| (row.pid(), row.item.status.qpn.value());
+            weight(b).total_cmp(&weight(a)).then_with(|| names(a).cmp(&names(b)))
+        });
+        rows
+    }
+}
+
+fn remember(history: &mut VecDeque<u64>, rate: f64) {
+    if history.len() == HISTORY {
+        history.pop_front();
+    }
+    history.push_back(rate as u64);
+}

@@ -1,0 +1,224 @@
+//! The view without a terminal and without processes: what keys do, and what the screen then shows.
+
+use std::time::{Duration, Instant};
+
+use ::wire::Qpn;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use roxie::status::QpStatus;
+
+use super::app::{App, Step, View};
+use super::table::{Item, Key, Metric, Table};
+use super::{Sort, draw, once};
+
+/// A queue pair that has sent so much.
+fn item(number: u32, tx_bytes: u64) -> Item {
+    let qpn = Qpn::new(0x03_0000 + number);
+    let status = QpStatus {
+        qpn,
+        service: "RC".to_owned(),
+        state: if number == 7 { "ERR" } else { "RTS" }.to_owned(),
+        local: Some("10.77.0.1".parse().unwrap()),
+        remote: Some("10.77.0.2".parse().unwrap()),
+        dest_qpn: Some(Qpn::new(0x12)),
+        path_mtu: 1024,
+        timeout: 14,
+        rnr_retry: 7,
+        round_trip_ns: Some(17_300),
+        ..QpStatus::default()
+    };
+    let mut totals = [0; Metric::ALL.len()];
+    totals[Metric::TxBytes as usize] = tx_bytes;
+    totals[Metric::Retransmitted as usize] = u64::from(number == 3) * tx_bytes;
+    let command = if number.is_multiple_of(2) { "ib_write_bw" } else { "rping" }.to_owned();
+    Item { key: Key::Process { pid: 4711 + number, slot: 3, qpn }, command, status, totals }
+}
+
+/// Two looks a second apart, in which queue pair n has sent n MB.
+fn table(count: u32) -> Table {
+    let (mut table, start) = (Table::default(), Instant::now());
+    table.summary = format!("{count} processes");
+    table.take((0..count).map(|number| item(number, 5)).collect(), start);
+    let later = start + Duration::from_secs(1);
+    table.take((0..count).map(|number| item(number, 5 + u64::from(number) * 1_000_000)).collect(), later);
+    table
+}
+
+fn app(count: u32) -> App {
+    App {
+        table: table(count),
+        sort: Sort::Traffic,
+        filter: String::new(),
+        view: View::List,
+        marked: None,
+        is_paused: false,
+        interval: Duration::from_secs(1),
+    }
+}
+
+fn press(app: &mut App, keys: &[KeyCode]) {
+    for code in keys {
+        assert_ne!(app.on_key(KeyEvent::new(*code, KeyModifiers::NONE)), Step::Quit, "{code:?}");
+    }
+}
+
+fn screen(app: &App, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw::draw(frame, app)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..height).map(line).collect()
+}
+
+#[test]
+fn rates_are_what_has_grown_between_two_looks() {
+    let mut table = table(4);
+    let rates = |table: &Table| {
+        let rows = table.chosen(Sort::Process, "");
+        rows.iter().map(|row| row.rate(Metric::TxBytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(rates(&table), [0.0, 1e6, 2e6, 3e6]);
+    assert_eq!(table.total(Metric::TxBytes), 6e6);
+    // One has gone, one has begun anew, one is new and has sent its bytes since then.
+    let later = Instant::now() + Duration::from_secs(60);
+    table.take(vec![item(1, 0), item(2, 2_000_005), item(9, 0)], later);
+    assert_eq!(rates(&table), [0.0, 0.0, 0.0]);
+    assert_eq!(table.chosen(Sort::Process, "")[1].tx_history, [2_000_000, 0]);
+}
+
+#[test]
+fn keys_sort_filter_and_mark() {
+    let mut app = app(9);
+    let first = |app: &App| app.chosen()[0].item.status.qpn.value() & 0xff;
+    assert_eq!(first(&app), 8);
+    press(&mut app, &[KeyCode::Char('p')]);
+    assert_eq!(first(&app), 0);
+    press(&mut app, &[KeyCode::Char('l')]);
+    assert_eq!(first(&app), 3, "only that one loses");
+    press(&mut app, &[KeyCode::Char('/'), KeyCode::Char('E'), KeyCode::Char('r'), KeyCode::Char('r')]);
+    assert_eq!(app.chosen().len(), 1);
+    press(&mut app, &[KeyCode::Enter]);
+    assert!(matches!(app.view, View::List) && app.filter == "Err");
+    press(&mut app, &[KeyCode::Esc, KeyCode::Char('p'), KeyCode::End]);
+    assert_eq!(app.marked_index(&app.chosen()), 8);
+    // What is marked stays so in another order.
+    press(&mut app, &[KeyCode::Char('b')]);
+    assert_eq!(app.marked_index(&app.chosen()), 0);
+    press(&mut app, &[KeyCode::PageDown, KeyCode::Up, KeyCode::Char(' '), KeyCode::Char('+')]);
+    assert_eq!(app.marked_index(&app.chosen()), 7);
+    assert!(app.is_paused && app.interval == Duration::from_millis(500));
+    assert_eq!(app.on_key(KeyEvent::new(KeyCode::Char('n'), KeyModifiers::NONE)), Step::Look);
+    for (code, modifiers) in
+        [(KeyCode::Char('q'), KeyModifiers::NONE), (KeyCode::Char('c'), KeyModifiers::CONTROL)]
+    {
+        assert_eq!(app.on_key(KeyEvent::new(code, modifiers)), Step::Quit);
+    }
+}
+
+#[test]
+fn the_list_fits_a_small_terminal_and_fills_a_large_one() {
+    let small = screen(&app(9), 80, 24);
+    assert!(
+        small[0].contains("9 processes, 9 queue pairs") && small[0].contains("by traffic"),
+        "{}",
+        small[0]
+    );
+    assert!(small[1].starts_with("tx 36.0MB/s") && small[1].trim_end().ends_with('█'), "{}", small[1]);
+    assert_eq!(
+        small[5].trim_end(),
+        "   4719 ib_write_bw 0x030008 RTS   10.77.0.2     8.00M      -     - 17.3us     -"
+    );
+    let large = screen(&app(9), 120, 40);
+    for heading in ["TYPE", "PEER QP", "NAK", "RNR", "CNP"] {
+        assert!(large[4].contains(heading) && !small[4].contains(heading), "{heading}");
+    }
+    // Nothing breaks where there is no room at all.
+    for (width, height) in [(1, 1), (20, 5), (79, 3), (300, 100)] {
+        screen(&app(200), width, height);
+    }
+}
+
+#[test]
+fn of_many_the_marked_one_is_seen() {
+    let mut app = app(200);
+    press(&mut app, &[KeyCode::Char('p'), KeyCode::End]);
+    assert!(screen(&app, 80, 24).iter().any(|line| line.contains("0x0300c7")));
+}
+
+#[test]
+fn nothing_to_show_is_said() {
+    let mut app = app(0);
+    assert!(screen(&app, 80, 24)[5].starts_with("No queue pairs."));
+    press(&mut app, &[KeyCode::Enter, KeyCode::Down]);
+    assert!(matches!(app.view, View::List));
+    app.table = table(3);
+    app.filter = "nobody".to_owned();
+    assert!(screen(&app, 80, 24)[5].contains("None of 3"));
+    press(&mut app, &[KeyCode::Char('?')]);
+    let help = screen(&app, 80, 24);
+    assert!(
+        help.iter().any(|line| line.contains("Ctrl-C"))
+            && help.iter().any(|line| line.contains("all per second"))
+    );
+}
+
+#[test]
+fn one_queue_pair_has_its_attributes() {
+    let mut app = app(9);
+    press(&mut app, &[KeyCode::Enter]);
+    let shown = screen(&app, 80, 24);
+    assert!(shown[0].starts_with("process 4719 ib_write_bw, queue pair 0x030008, RC RTS"), "{}", shown[0]);
+    assert!(shown[1].starts_with("10.77.0.1 -> 10.77.0.2 0x12, path MTU 1024"), "{}", shown[1]);
+    assert!(shown[2].starts_with("ACK timeout 67.1 ms, retries 0, RNR retries for ever"), "{}", shown[2]);
+    // It goes while somebody looks.
+    let View::One(detail) = &mut app.view else { panic!("one") };
+    detail.refresh(&Table::default());
+    assert!(screen(&app, 80, 24)[0].contains("RC gone"));
+    press(&mut app, &[KeyCode::Esc]);
+    assert!(matches!(app.view, View::List));
+}
+
+#[test]
+fn bars_reach_the_top_and_show_whatever_is_there() {
+    assert_eq!(draw::bars(&[0, 1, 50, 100].into(), 6), "   ▁▄█");
+    assert_eq!(draw::bars(&[5, 5, 5].into(), 2), "██");
+    assert_eq!(draw::bars(&[u64::MAX].into(), 1), "█");
+}
+
+#[test]
+fn a_printed_table_has_its_columns_one_below_the_other() {
+    let table = table(3);
+    let lines = once::lines(&table.chosen(Sort::Traffic, ""));
+    assert!(lines.iter().all(|line| line.chars().count() == lines[0].chars().count()));
+    let words: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!(
+        words,
+        [
+            "4713",
+            "ib_write_bw",
+            "0x030002",
+            "RC",
+            "RTS",
+            "10.77.0.2",
+            "0x000012",
+            "2.00M",
+            "-",
+            "-",
+            "-",
+            "17.3us",
+            "-",
+            "-",
+            "-",
+            "-",
+            "-"
+        ]
+    );
+    let json = once::json(&table, &table.chosen(Sort::Traffic, ""));
+    let first = &json["queue_pairs"][0];
+    assert_eq!((first["pid"].as_u64(), first["rates"]["tx_bytes"].as_f64()), (Some(4713), Some(2e6)));
+    assert_eq!(
+        (first["remote"].as_str(), first["counters"]["sent_pkts"].as_u64()),
+        (Some("10.77.0.2"), Some(0))
+    );
+}

@@ -1,0 +1,123 @@
+//! What an engine says of itself, as bytes. Counters have their names, once a page: another version has others.
+
+use std::net::IpAddr;
+
+use transport::QpCounters;
+use wire::{Psn, Qpn};
+
+use super::{Reader, Writer};
+use crate::status::{EngineStatus, QpPage, QpStatus};
+
+impl Writer {
+    pub(super) fn engine(&mut self, engine: &EngineStatus) {
+        self.text(&engine.netdev);
+        self.text(&engine.port);
+        self.rows(&engine.counters);
+    }
+
+    pub(super) fn page(&mut self, page: &QpPage) {
+        self.u32(page.next.map_or(u32::MAX, u32::from));
+        let names: Vec<&str> = QpCounters::default().rows().map(|(name, _)| name).collect();
+        self.list(&names, |out, name| out.text(name));
+        self.list(&page.qps, Writer::queue_pair);
+    }
+
+    fn queue_pair(&mut self, qp: &QpStatus) {
+        self.u32(qp.qpn.value());
+        self.text(&qp.service);
+        self.text(&qp.state);
+        self.address(qp.local);
+        self.address(qp.remote);
+        self.option(qp.dest_qpn.map(|qpn| u64::from(qpn.value())));
+        let words = [
+            qp.path_mtu,
+            qp.sq_psn.value(),
+            qp.rq_psn.value(),
+            qp.max_send_wr,
+            qp.max_recv_wr,
+            qp.in_flight,
+            qp.pending,
+        ];
+        words.into_iter().for_each(|word| self.u32(word));
+        let bytes = [
+            qp.timeout,
+            qp.retry_cnt,
+            qp.rnr_retry,
+            qp.max_rd_atomic,
+            qp.max_dest_rd_atomic,
+            qp.traffic_class,
+        ];
+        bytes.into_iter().for_each(|byte| self.u8(byte));
+        self.option(qp.round_trip_ns);
+        self.option(qp.paced_bps);
+        qp.counters.rows().for_each(|(_, value)| self.u64(value));
+    }
+
+    fn address(&mut self, address: Option<IpAddr>) {
+        self.text(&address.map(|address| address.to_string()).unwrap_or_default());
+    }
+
+    fn option(&mut self, value: Option<u64>) {
+        self.u8(u8::from(value.is_some()));
+        self.u64(value.unwrap_or(0));
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn engine(&mut self) -> Option<EngineStatus> {
+        Some(EngineStatus { netdev: self.text()?, port: self.text()?, counters: self.rows()? })
+    }
+
+    pub(super) fn page(&mut self) -> Option<QpPage> {
+        let next = match self.u32()? {
+            u32::MAX => None,
+            next => Some(u16::try_from(next).ok()?),
+        };
+        let names = self.list(Reader::text)?;
+        Some(QpPage { qps: self.list(|fields| fields.queue_pair(&names))?, next })
+    }
+
+    fn queue_pair(&mut self, names: &[String]) -> Option<QpStatus> {
+        let mut qp = QpStatus {
+            qpn: Qpn::new(self.u32()?),
+            service: self.text()?,
+            state: self.text()?,
+            local: self.address()?,
+            remote: self.address()?,
+            dest_qpn: self.option()?.map(|qpn| Qpn::new(qpn as u32)),
+            path_mtu: self.u32()?,
+            sq_psn: Psn::new(self.u32()?),
+            rq_psn: Psn::new(self.u32()?),
+            max_send_wr: self.u32()?,
+            max_recv_wr: self.u32()?,
+            in_flight: self.u32()?,
+            pending: self.u32()?,
+            timeout: self.u8()?,
+            retry_cnt: self.u8()?,
+            rnr_retry: self.u8()?,
+            max_rd_atomic: self.u8()?,
+            max_dest_rd_atomic: self.u8()?,
+            traffic_class: self.u8()?,
+            round_trip_ns: self.option()?,
+            paced_bps: self.option()?,
+            counters: QpCounters::default(),
+        };
+        for name in names {
+            // One that another version has is not known here.
+            let _known = qp.counters.set(name, self.u64()?);
+        }
+        Some(qp)
+    }
+
+    fn address(&mut self) -> Option<Option<IpAddr>> {
+        match self.text()?.as_str() {
+            "" => Some(None),
+            text => Some(Some(text.parse().ok()?)),
+        }
+    }
+
+    fn option(&mut self) -> Option<Option<u64>> {
+        let (there, value) = (self.u8()? != 0, self.u64()?);
+        Some(there.then_some(value))
+    }
+}
