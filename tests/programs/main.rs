@@ -23,6 +23,7 @@ mod pingpong;
 mod reasons;
 mod rping;
 mod rsocket;
+mod top;
 mod ucmatose;
 mod udaddy;
 mod xsk;
@@ -101,6 +102,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(cycles::cases(scale));
     cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());
+    cases.extend(top::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(xsk::cases());

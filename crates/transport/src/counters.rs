@@ -54,7 +54,7 @@ counters! {
     duplicate_request,
     /// Requests received ahead of the expected one.
     out_of_seq_request,
-    /// ... of these, kept until those before them had arrived.
+    /// Requests received ahead of the expected one and kept until those before them had arrived.
     kept_request,
     /// RNR NAKs received.
     rcvd_rnr_err,
@@ -82,7 +82,7 @@ counters! {
     retry_rnr_exceeded_err,
     /// Times the requester asked again for answers that are missing, as later ones, or an acknowledgement of what follows, show.
     completer_retry_err,
-    /// ... of these, those that an acknowledgement showed.
+    /// Times that an acknowledgement of what follows has shown that answers are missing.
     implied_nak_seq_err,
     /// Times the local ACK timer fired.
     local_ack_timeout_err,

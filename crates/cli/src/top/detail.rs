@@ -138,6 +138,11 @@ impl Detail {
         if self.packets.len() == KEPT {
             self.packets.pop_front();
         }
+        // Both addresses are known.
+        if let Ok(seen) = &seen {
+            line = line.replacen(&format!("{} > {} ", seen.ip.src(), seen.ip.dst()), "", 1);
+        }
+        let line = line.trim_start().split_once(' ').map_or("", |(_number, line)| line);
         self.packets.push_back(line.trim_end().to_owned());
     }
 }

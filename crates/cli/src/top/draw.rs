@@ -57,8 +57,7 @@ const fn column(heading: &'static str, width: u16, left: bool, cell: fn(&Row, us
     Column { heading, width, left, cell }
 }
 
-const HELP: &str = "\
- Enter         one queue pair: attributes, counters, packets     Esc, q   back
+const HELP: &str = " Enter         one queue pair: attributes, counters, packets     Esc, q   back
  Up Down j k   mark another one; PgUp PgDn Home End
  /             filter: process, number, state, type, address; Esc forgets it
 
@@ -90,9 +89,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
         _ if !app.filter.is_empty() => {
             Line::from(vec!["Filter: ".bold(), app.filter.as_str().into(), "   Esc: all   ? help".dim()])
         }
-        _ => Line::from(
-            "? help   Enter one queue pair   / filter   b t r m d l p sort   Space pause   q end".dim(),
-        ),
+        _ => {
+            Line::from("? help   Enter one queue pair   / filter   btrmdlp sort   Space pause   q end".dim())
+        }
     };
     frame.render_widget(Paragraph::new(foot_line), foot);
 }
@@ -204,7 +203,7 @@ fn tone(row: &Row) -> Style {
 fn one(frame: &mut Frame<'_>, app: &App, detail: &Detail) {
     let (row, area) = (&detail.row, frame.area());
     let width = area.width as usize;
-    let mut lines = attributes(row, detail.is_gone);
+    let mut lines = attributes(row, detail.is_gone, width);
     lines.push(flow("tx", row.rate(Metric::TxBytes), &row.tx_history, width));
     lines.push(flow("rx", row.rate(Metric::RxBytes), &row.rx_history, width));
     // Two counters beside each other, in a third of the screen at least.
@@ -236,12 +235,12 @@ const COUNTER_WIDTH: usize = 40;
 
 fn counter(name: &str, total: u64, rate: f64) -> String {
     let rate = if rate >= 0.5 { format!("+{}/s", short(rate)) } else { String::new() };
-    let text = format!("{} {:>6} {rate}", cut(name, 21), short(total as f64));
+    let text = format!("{:<22} {:>6} {rate}", cut(name, 22), short(total as f64));
     format!("{text:<COUNTER_WIDTH$}")
 }
 
 /// What it is.
-fn attributes(row: &Row, is_gone: bool) -> Vec<Line<'static>> {
+fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
     let status = &row.item.status;
     let who = match row.pid() {
         Some(pid) => format!("process {pid} {}, queue pair {:#08x}", row.item.command, status.qpn.value()),
@@ -250,47 +249,51 @@ fn attributes(row: &Row, is_gone: bool) -> Vec<Line<'static>> {
     let state = if is_gone { "gone".to_owned() } else { status.state.clone() };
     let title = format!("{who}, {} {state}", status.service);
     let path = match (status.local, status.remote) {
-        (Some(local), Some(_)) => {
-            format!(
-                "{local} -> {}, path MTU {}, traffic class {}",
-                row.peer(true),
-                status.path_mtu,
-                status.traffic_class
-            )
-        }
-        _ => format!("not connected, path MTU {}", status.path_mtu),
+        (Some(local), Some(_)) => format!("{local} -> {}", row.peer(true)),
+        _ => "not connected".to_owned(),
     };
     let timeout = match status.timeout {
         0 => "none".to_owned(),
         // 4.096 us times a power of two (IBA 9.7.6.1.3).
         power => clock::span(4096 << power.min(31)),
     };
-    let tries = format!(
-        "ACK timeout {timeout}, retries {}, RNR retries {}, READs {} own, {} peer's; queues {} send, {} receive",
-        status.retry_cnt,
-        if status.rnr_retry == 7 { "for ever".to_owned() } else { status.rnr_retry.to_string() },
-        status.max_rd_atomic,
-        status.max_dest_rd_atomic,
-        status.max_send_wr,
-        status.max_recv_wr,
-    );
-    let paced = match status.paced_bps {
-        Some(bps) => format!(", held to {}bit/s", short(bps as f64)),
-        None => String::new(),
-    };
-    let now = format!(
-        "first PSN {} own, {} peer's; {} packets in flight, {} to send; round trip {}{paced}",
-        status.sq_psn.value(),
-        status.rq_psn.value(),
-        status.in_flight,
-        status.pending,
-        time(status.round_trip_ns),
-    );
+    let rnr = if status.rnr_retry == 7 { "for ever".to_owned() } else { status.rnr_retry.to_string() };
+    let mut said = vec![
+        path,
+        format!("path MTU {}", status.path_mtu),
+        format!("traffic class {}", status.traffic_class),
+        format!("round trip {}", time(status.round_trip_ns)),
+    ];
+    if row.pid().is_some() {
+        said.extend([
+            format!("ACK timeout {timeout}"),
+            format!("retries {}", status.retry_cnt),
+            format!("RNR retries {rnr}"),
+            format!("READs {} own, {} peer's", status.max_rd_atomic, status.max_dest_rd_atomic),
+            format!("queues {} send, {} receive", status.max_send_wr, status.max_recv_wr),
+            format!("first PSN {} own, {} peer's", status.sq_psn.value(), status.rq_psn.value()),
+            format!("{} packets in flight, {} to send", status.in_flight, status.pending),
+        ]);
+    }
+    said.extend(status.paced_bps.map(|bps| format!("held to {}bit/s", short(bps as f64))));
     let title = Line::from(title).bold();
     let title = if is_gone || status.state == "ERR" { title.fg(Color::Red) } else { title };
-    let mut lines = vec![title, Line::from(path)];
-    if row.pid().is_some() {
-        lines.extend([Line::from(tries), Line::from(now)]);
+    let mut lines = vec![title];
+    lines.extend(wrapped(&said, width).into_iter().map(Line::from));
+    lines
+}
+
+/// As many as fit into each line, none in two.
+fn wrapped(parts: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 2 + part.chars().count() <= width => {
+                line.push_str("; ");
+                line.push_str(part);
+            }
+            _ => lines.push(part.clone()),
+        }
     }
     lines
 }

@@ -169,8 +169,10 @@ fn one_queue_pair_has_its_attributes() {
     press(&mut app, &[KeyCode::Enter]);
     let shown = screen(&app, 80, 24);
     assert!(shown[0].starts_with("process 4719 ib_write_bw, queue pair 0x030008, RC RTS"), "{}", shown[0]);
-    assert!(shown[1].starts_with("10.77.0.1 -> 10.77.0.2 0x12, path MTU 1024"), "{}", shown[1]);
-    assert!(shown[2].starts_with("ACK timeout 67.1 ms, retries 0, RNR retries for ever"), "{}", shown[2]);
+    let words = "10.77.0.1 -> 10.77.0.2 0x12; path MTU 1024; traffic class 0; round trip 17.3us";
+    assert_eq!(shown[1].trim_end(), words);
+    let words = "ACK timeout 67.1 ms; retries 0; RNR retries for ever; READs 0 own, 0 peer's";
+    assert_eq!(shown[2].trim_end(), words);
     // It goes while somebody looks.
     let View::One(detail) = &mut app.view else { panic!("one") };
     detail.refresh(&Table::default());
