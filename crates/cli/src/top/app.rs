@@ -1,7 +1,10 @@
 //! The live view: what is shown, and what keys do to it.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use ratatui::DefaultTerminal;
@@ -57,7 +60,8 @@ const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)
 /// Shows it until somebody has seen enough. The terminal is as before then.
 pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
     let mut ending = SigSet::empty();
-    ending.extend([Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT]);
+    // SIGHUP ends the process as it is: there is no terminal any more that would have to be as before.
+    ending.extend([Signal::SIGTERM, Signal::SIGINT]);
     ending.thread_block().during("signals")?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
@@ -84,13 +88,16 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, sign
         terminal.draw(|frame| draw::draw(frame, app)).during("terminal")?;
         let left = if app.is_paused { LOOK_MAX } else { wait.saturating_sub(looked.elapsed()) };
         let mut step = Step::Draw;
-        if event::poll(left.min(LOOK_MAX)).during("terminal")?
+        if wait_for_input(signals, left.min(LOOK_MAX)).during("terminal")? {
+            return Ok(());
+        }
+        if event::poll(Duration::ZERO).during("terminal")?
             && let Event::Key(key) = event::read().during("terminal")?
             && key.kind != KeyEventKind::Release
         {
             step = app.on_key(key);
         }
-        if step == Step::Quit || signals.read_signal().during("signals")?.is_some() {
+        if step == Step::Quit {
             return Ok(());
         }
         if step == Step::Look || !app.is_paused && looked.elapsed() >= wait {
@@ -101,6 +108,23 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, sign
             (looked, wait) = (Instant::now(), app.interval);
         }
     }
+}
+
+/// Whether it is over: a signal came, or the terminal went. Crossterm would read its end again and again.
+fn wait_for_input(signals: &SignalFd, most: Duration) -> nix::Result<bool> {
+    let stdin = std::io::stdin();
+    let mut fds =
+        [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+    let most = u16::try_from(most.as_millis()).unwrap_or(u16::MAX);
+    match poll(&mut fds, PollTimeout::from(most)) {
+        Ok(_) => {}
+        // The terminal has another size: crossterm knows.
+        Err(Errno::EINTR) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    let happened = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    Ok(happened(&fds[0]).intersects(gone) || happened(&fds[1]).contains(PollFlags::POLLIN))
 }
 
 impl App {

@@ -99,8 +99,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// What the user must know: no such process, an interface that cannot be listened to.
 pub fn run(args: &TopArgs) -> Outcome {
-    if !args.once && !std::io::stdout().is_terminal() {
-        return Err(Failure::new("standard output is no terminal").hint("--once prints one table").code(2));
+    let is_seen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !args.once && !is_seen {
+        return Err(Failure::new("there is no terminal").hint("--once prints one table").code(2));
     }
     let mut source = Source::open(args)?;
     let mut table = Table::default();

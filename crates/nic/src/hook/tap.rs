@@ -69,7 +69,7 @@ struct Passing<'a> {
     /// BTH to pad.
     body: &'a [u8],
     /// As it came in; not made yet on the way out.
-    icrc: Option<&'a [u8]>,
+    icrc: Option<[u8; ICRC_LEN]>,
     /// The queue pair here that sends it.
     sender: Option<Qpn>,
 }
@@ -141,7 +141,7 @@ impl Hooks {
                     // The socket does not tell; the ICRC does. The expected one stands in a packet that is damaged.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
                 }
-                let (point, icrc) = (HookPoint::Ingress, Some(&icrc[..]));
+                let (point, icrc) = (HookPoint::Ingress, Some(*icrc));
                 let passing = Passing { point, outer: &outer, id, body, icrc, sender: None };
                 self.taps.copy(time_ns, &passing);
             }
@@ -239,16 +239,15 @@ impl Passing<'_> {
     /// The first `len` bytes of the frame.
     fn front(&self, len: usize) -> Vec<u8> {
         let headers_len = self.outer.headers.len();
-        let mut bytes = Vec::with_capacity((headers_len + self.body.len() + ICRC_LEN).max(len));
+        let mut bytes = Vec::with_capacity(len.max(headers_len));
         bytes.resize(headers_len, 0);
         self.outer.headers.emit_with_id(&mut bytes, self.body.len() + ICRC_LEN, self.id);
         let payload_len = len.saturating_sub(headers_len);
         bytes.extend_from_slice(&self.body[..payload_len.min(self.body.len())]);
-        if payload_len > self.body.len() {
-            match self.icrc {
-                Some(icrc) => bytes.extend_from_slice(icrc),
-                None => bytes.extend(self.outer.icrc.icrc(self.id, self.body).to_le_bytes()),
-            }
+        let icrc_len = payload_len.saturating_sub(self.body.len());
+        if icrc_len > 0 {
+            let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
+            bytes.extend_from_slice(&self.icrc.unwrap_or_else(made)[..icrc_len]);
         }
         bytes.truncate(len);
         bytes
