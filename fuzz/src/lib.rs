@@ -20,5 +20,7 @@ mod craft;
 mod draw;
 mod ledger;
 pub mod mad;
+pub mod messages;
 pub mod packet;
+pub mod program;
 pub mod qp_packets;

@@ -115,3 +115,13 @@ fn the_connection_manager_survives_a_hostile_peer() {
 fn any_capture_file_is_read_decoded_and_analysed() {
     check("capture", roxie_fuzz::capture::run);
 }
+
+#[test]
+fn any_program_is_refused_or_runs_to_an_end() {
+    check("program", roxie_fuzz::program::run);
+}
+
+#[test]
+fn what_other_processes_say_is_understood_or_ignored() {
+    check("messages", roxie_fuzz::messages::run);
+}

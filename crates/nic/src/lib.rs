@@ -12,6 +12,9 @@ mod cq;
 mod engine;
 mod events;
 mod fork;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod gid;
 mod gsi;
 pub mod hook;

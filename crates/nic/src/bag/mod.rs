@@ -29,6 +29,8 @@ mod will;
 
 pub use error::JoinError;
 pub use forward::Handed;
+#[cfg(feature = "fuzz")]
+pub use record::check as check_record;
 pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;

@@ -133,6 +133,23 @@ impl<'a> Record<'a> {
     }
 }
 
+/// What was understood is understood again when it is written anew.
+#[cfg(feature = "fuzz")]
+pub fn check(bytes: &[u8]) {
+    let udp_port = 4791;
+    let Ok(record) = Record::parse(bytes, udp_port) else { return };
+    let mut out = [0; SHORT_MAX];
+    let len = record.emit(Record::sender(bytes), &mut out);
+    let mut again = out[..len].to_vec();
+    if let Record::Frame(train) = record {
+        assert!(train.segment > 0 && train.segment <= train.bytes.len());
+        again.extend(train.bytes);
+    }
+    assert_eq!(Record::sender(&again), Record::sender(bytes));
+    let read = Record::parse(&again, udp_port);
+    assert_eq!(format!("{read:?}"), format!("{:?}", Ok::<_, BadRecord>(record)));
+}
+
 fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
     // u16 slots, u16 GSI index, u8 QPN shift, u8 id shift, u16 port, u32 transport.
     let is_known = u16_at(body, 0)? == u16::from(SLOTS)

@@ -9,6 +9,8 @@ mod record;
 mod server;
 
 pub use client::{ControlError, Remote};
+#[cfg(feature = "fuzz")]
+pub use record::{check_reply, check_request};
 pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;

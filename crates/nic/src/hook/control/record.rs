@@ -151,6 +151,24 @@ impl Reply {
     }
 }
 
+/// What was understood is understood again when it is written anew, and a hook is made if it can be.
+#[cfg(feature = "fuzz")]
+pub fn check_request(bytes: &[u8]) {
+    let Some(request) = Request::parse(bytes) else { return };
+    assert_eq!(Request::parse(&request.to_bytes()).as_ref(), Some(&request));
+    if let Request::Attach { plan, .. } = request {
+        assert!(plan.doubts().iter().all(|doubt| !doubt.is_empty()));
+        let _made_or_refused = plan.build();
+    }
+}
+
+/// What was understood is understood again when it is written anew.
+#[cfg(feature = "fuzz")]
+pub fn check_reply(bytes: &[u8]) {
+    let Some(reply) = Reply::parse(bytes) else { return };
+    assert_eq!(Reply::parse(&reply.to_bytes()), Some(reply));
+}
+
 struct Writer(Vec<u8>);
 
 impl Writer {
