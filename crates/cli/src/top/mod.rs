@@ -1,7 +1,7 @@
 //! `roxie top`: queue pairs by what they do, live or once.
 //!
-//! A [`Source`](source::Source) looks at all queue pairs once in a while, [`Table`](table::Table) makes rates of what has changed, `once`
-//! prints it, `app` and what is below it show it until somebody has seen enough.
+//! `source` looks at all queue pairs once in a while, `table` makes rates of what has changed, `once` prints it, `app` and what
+//! is below it show it until somebody has seen enough.
 
 mod app;
 mod detail;
