@@ -148,7 +148,8 @@ pub fn compare(roxie: &Path, file: &Path) -> Result<Option<usize>, String> {
 /// Wireshark takes some bytes of a payload for another protocol's header, if they look like it.
 fn is_part(ours: &Value, theirs: &str) -> bool {
     let shown = theirs.replace(':', "");
-    ours.as_str().is_some_and(|ours| ours.contains(shown.trim_end_matches('0')))
+    let shown = shown.trim_end_matches('0');
+    !shown.is_empty() && ours.as_str().is_some_and(|ours| ours.contains(shown))
 }
 
 fn agrees(ours: &Value, theirs: &str) -> bool {
