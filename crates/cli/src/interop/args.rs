@@ -14,7 +14,7 @@ use roxie::port::PortChoice;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 if the command line makes no sense.
+  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong command line.
 
 Examples:
   roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2'
