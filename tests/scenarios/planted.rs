@@ -300,7 +300,7 @@ fn bad_paths() -> Vec<Scenario> {
             Actor("rc", "rc write=10000 write=100"),
             First("reordered", "overtake"),
         )
-        .env(Client, &["ROXIE_EGRESS=impair:delay=3ms,opcode=write-only,nth=3"]),
+        .env(Client, &["ROXIE_EGRESS=impair:delay=200us,opcode=write-only,nth=3"]),
         Scenario::new(
             "packets come twice",
             SENDS,
