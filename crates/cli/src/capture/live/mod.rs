@@ -137,19 +137,31 @@ impl Live {
         })
     }
 
-    /// Waits until there is something, or nothing will come any more.
-    fn wait(&mut self) -> io::Result<()> {
-        let now = now_ns();
+    /// Whether this is the end: the time is over, a signal has come, or there is nothing left to listen to. Waits for packets
+    /// if none came just now.
+    fn is_over(&mut self, came: usize) -> io::Result<bool> {
         let (fd, wait_ns) = self.listener.wait();
-        let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now).min(wait_ns));
+        let wait_ns = if came > 0 { 0 } else { wait_ns };
+        let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now_ns()).min(wait_ns));
         let mut fds = [PollFd::readable(fd), PollFd::readable(self.signals.as_fd().as_raw_fd())];
         poll(&mut fds, Some(left))?;
-        let signalled = self.signals.read_signal()?.is_some();
-        if !self.gone && !self.listener.is_there()? {
+        let signalled = fds[1].is_ready() && self.signals.read_signal()?.is_some();
+        if came == 0 && !self.listener.is_there()? {
             self.gone = true;
             eprintln!("roxie: {}", self.listener.farewell());
         }
-        self.ended |= signalled || self.gone || self.end_ns.is_some_and(|end| now_ns() >= end);
+        Ok(signalled || self.gone || self.end_ns.is_some_and(|end| now_ns() >= end))
+    }
+
+    /// What came before the end, and what was lost until then.
+    fn last_words(&mut self) -> io::Result<()> {
+        let until_ns = now_ns() + LAST_NS;
+        while self.take()? > 0 && (self.gone || now_ns() < until_ns) {}
+        for (interface, lost) in self.listener.lost()?.into_iter().enumerate() {
+            if lost > 0 {
+                self.writer.drops(interface, lost).map_err(io::Error::other)?;
+            }
+        }
         Ok(())
     }
 
@@ -177,23 +189,11 @@ impl Live {
     /// The next bytes of the file, whole blocks; waits for some. None are left once the capture has ended.
     pub(super) fn next_bytes(&mut self) -> io::Result<&[u8]> {
         self.ready.clear();
-        while self.writer.output().is_empty() {
-            if self.take()? > 0 {
-                break;
-            }
+        while self.writer.output().is_empty() && !self.ended {
+            let came = self.take()?;
+            self.ended = self.is_over(came)?;
             if self.ended {
-                return Ok(&[]);
-            }
-            self.wait()?;
-            if self.ended {
-                // What came in the meantime, then the last words.
-                let until_ns = now_ns() + LAST_NS;
-                while self.take()? > 0 && (self.gone || now_ns() < until_ns) {}
-                for (interface, lost) in self.listener.lost()?.into_iter().enumerate() {
-                    if lost > 0 {
-                        self.writer.drops(interface, lost).map_err(io::Error::other)?;
-                    }
-                }
+                self.last_words()?;
             }
         }
         mem::swap(&mut self.ready, self.writer.output());
