@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -80,15 +81,41 @@ fn a_trace_is_words_or_a_capture() {
     let bytes = std::fs::read(&path).expect("written");
     std::fs::remove_file(&path).expect("ours");
     assert!(written.status.success(), "{}", text(&written));
+    let verdict = text(&written);
+    assert!(verdict.starts_with("No violation: 2 nodes, "), "{verdict}");
+    assert_eq!(lines.lines().last(), Some(verdict.trim_end()), "the same at the end of the words");
     assert!(text(&read).lines().count() >= sent(&lines), "each frame is there");
     assert!(text(&analysed).contains("Verdict: First"), "{}", text(&analysed));
     let comment = b"(drop)";
     assert!(bytes.windows(comment.len()).any(|there| there == comment));
 }
 
+/// 1 would be a violation.
+#[test]
+fn a_trace_that_cannot_be_written_is_no_violation() {
+    for file in ["/dev/full", "/nowhere/trace", "/dev/full/trace.pcapng"] {
+        let output = roxie(&["sim", "--seed", "1", "--trace", file]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains(&format!("roxie: {file}: ")), "{}", text(&output));
+    }
+}
+
+/// It does not sleep until it would next show how far it is.
+#[test]
+fn a_run_is_over_when_its_fabrics_are() {
+    let took = || {
+        let start = Instant::now();
+        assert!(roxie(&["sim", "--seed", "1", "--faults", "none", "--nodes", "2"]).status.success());
+        start.elapsed()
+    };
+    // Whatever else the machine does, one of them is quick.
+    let quickest = (0..10).map(|_| took()).min();
+    assert!(quickest < Some(Duration::from_millis(150)), "{quickest:?}");
+}
+
 #[test]
 fn nonsense_is_refused() {
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 11] = [
         (&["--seed", "x"], "decimal or 0x"),
         (&["--nodes", "1"], "from 2 to 64"),
         (&["--nodes", "65"], "from 2 to 64"),
@@ -96,6 +123,9 @@ fn nonsense_is_refused() {
         (&["--packets", "1e30"], "1e6"),
         (&["--packets", "1e3", "--seeds", "2"], "cannot be used with"),
         (&["--faults", "drip"], "there are: drop, kth"),
+        (&["--faults", "none,drop"], "'none' stands alone"),
+        (&["--faults", "vanish=3"], "write just 'vanish'"),
+        (&["--threads", "0"], "a number from 1 on"),
         (&["--faults", "drop=50%"], "0.0001% to 10%"),
     ];
     for (words, says) in table {

@@ -99,7 +99,7 @@ impl Fault {
         match self.unit() {
             Unit::Rate(_, max) => format!("0.0001% to {}%", f64::from(max) / 10_000.0),
             Unit::Count(_, max) => format!("1 to {max}"),
-            Unit::Nothing => "nothing".to_owned(),
+            Unit::Nothing => String::new(),
         }
     }
 }
@@ -205,8 +205,12 @@ pub enum FaultListError {
     Unknown(String),
     /// The number is missing its unit, or out of range.
     Number(Fault, String),
+    /// It has none.
+    NoNumber(Fault),
     /// It is named twice.
     Twice(Fault),
+    /// `none` beside others.
+    NoneAndOthers,
 }
 
 impl fmt::Display for FaultListError {
@@ -215,12 +219,14 @@ impl fmt::Display for FaultListError {
             Self::Unknown(word) => {
                 let names: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
                 let all = names.join(", ");
-                write!(f, "no fault is called '{word}'; there are: {all}; 'none' stands for itself")
+                write!(f, "no fault is called '{word}'; there are: {all}; or 'none' alone")
             }
             Self::Number(fault, text) => {
-                write!(f, "'{text}' is no number of {}: {}", fault.name(), fault.range())
+                write!(f, "'{text}' is no number of {0}: write {0}={1}", fault.name(), fault.range())
             }
-            Self::Twice(fault) => write!(f, "{} is named twice", fault.name()),
+            Self::NoNumber(fault) => write!(f, "{0} takes no number: write just '{0}'", fault.name()),
+            Self::Twice(fault) => write!(f, "{} is named twice: name it once", fault.name()),
+            Self::NoneAndOthers => f.write_str("'none' stands alone: leave it out, or the others"),
         }
     }
 }
@@ -240,12 +246,18 @@ impl FromStr for FaultList {
                 Some((name, number)) => (name.trim(), Some(number.trim())),
                 None => (word, None),
             };
+            if name == "none" {
+                return Err(FaultListError::NoneAndOthers);
+            }
             let fault = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
             let fault = fault.ok_or_else(|| FaultListError::Unknown(name.to_owned()))?;
             if list.iter().any(|(named, _)| *named == fault) {
                 return Err(FaultListError::Twice(fault));
             }
-            let wrong = |text: &str| FaultListError::Number(fault, text.to_owned());
+            let wrong = |text: &str| match fault.unit() {
+                Unit::Nothing => FaultListError::NoNumber(fault),
+                Unit::Rate(..) | Unit::Count(..) => FaultListError::Number(fault, text.to_owned()),
+            };
             let number = number.map(|text| fault.parse(text).ok_or_else(|| wrong(text))).transpose()?;
             list.push((fault, number));
         }
@@ -290,13 +302,16 @@ mod tests {
         for (text, says) in [
             ("drip", "no fault is called 'drip'; there are: drop, kth"),
             ("", "no fault is called ''"),
-            ("drop=1", "'1' is no number of drop: 0.0001% to 10%"),
+            ("drop=1", "'1' is no number of drop: write drop=0.0001% to 10%"),
             ("drop=0%", "'0%'"),
             ("drop=11%", "'11%'"),
             ("drop=NaN%", "'NaN%'"),
             ("kth=0", "1 to 1000000"),
-            ("vanish=1", "nothing"),
+            ("vanish=1", "vanish takes no number: write just 'vanish'"),
             ("burst,burst", "burst is named twice"),
+            ("none,drop", "'none' stands alone"),
+            ("drop,none", "'none' stands alone"),
+            ("none=1", "'none' stands alone"),
         ] {
             let error = FaultList::from_str(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

@@ -118,9 +118,29 @@ impl fmt::Display for Sight<'_> {
             }
             What::Event { qpn, kind } => write!(f, "QP {qpn:#x}: event {kind:?}"),
             What::Vanished => f.write_str("falls silent"),
-            What::Parted(nodes) => write!(f, "the nodes {nodes:#b} are cut off from the others"),
+            What::Parted(nodes) => write!(f, "{} cut off from the others", Nodes(*nodes)),
             What::Healed => f.write_str("the network is whole again"),
         }
+    }
+}
+
+/// The nodes of a mask, with their verb.
+struct Nodes(u64);
+
+impl fmt::Display for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<_> = (0..u64::BITS).filter(|node| self.0 >> node & 1 == 1).collect();
+        let (noun, verb) = if nodes.len() == 1 { ("node", "is") } else { ("nodes", "are") };
+        f.write_str(noun)?;
+        for (i, node) in nodes.iter().enumerate() {
+            let before = match nodes.len() - i {
+                _ if i == 0 => " ",
+                1 => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{node}")?;
+        }
+        write!(f, " {verb}")
     }
 }
 
@@ -132,6 +152,23 @@ impl fmt::Display for Shown<'_> {
         match crate::frame::packet_anyhow(self.0) {
             Some(packet) => packet.fmt(f),
             None => write!(f, "{} bytes, damaged", self.0.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_shown_as_the_nodes_it_means() {
+        for (mask, says) in [
+            (0b1, "node 0 is cut off from the others"),
+            (0b101, "nodes 0 and 2 are cut off from the others"),
+            (1 << 63 | 0b110, "nodes 1, 2 and 63 are cut off from the others"),
+        ] {
+            let line = Sight { at_ns: 0, node: 1, what: What::Parted(mask) }.to_string();
+            assert!(line.ends_with(says), "{line}");
         }
     }
 }

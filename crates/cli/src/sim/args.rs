@@ -20,7 +20,7 @@ use clap::Args as ClapArgs;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense.
+  0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense or the trace cannot be written.
 
 Examples:
   roxie sim
@@ -55,7 +55,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "packets", "json"])]
     pub(crate) trace: Option<PathBuf>,
     /// Threads [default: one for each CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// One JSON object instead of lines
     #[arg(long)]
@@ -73,6 +73,10 @@ fn seed(text: &str) -> Result<u64, String> {
 fn nodes(text: &str) -> Result<usize, String> {
     let nodes = text.parse().ok().filter(|nodes| (NODES_MIN..=NODES_MAX).contains(nodes));
     nodes.ok_or_else(|| format!("a number from {NODES_MIN} to {NODES_MAX}"))
+}
+
+fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "a number from 1 on; without --threads there is one for each CPU".to_owned())
 }
 
 /// Whole numbers, also as 1e9.

@@ -7,6 +7,7 @@ mod trace;
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,13 +43,20 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     let terminal = (!args.json).then(Terminal::stdout);
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
+    // Nothing is ever sent: the channel is closed when the last thread ends, by whatever way.
+    let (running, all_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work.run())).collect();
-        while workers.iter().any(|worker| !worker.is_finished()) {
+        let work = &work;
+        for running in vec![running; threads] {
+            scope.spawn(move || {
+                let _running = running;
+                work.run();
+            });
+        }
+        while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
             if let Some(terminal) = terminal {
                 terminal.progress(&work.progress(start.elapsed()));
             }
-            thread::park_timeout(TICK);
         }
     });
     let sum = work.sum.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -48,6 +48,16 @@ impl Sum {
     }
 }
 
+/// A run without violation in one line.
+pub(super) fn verdict(run: &Outcome) -> String {
+    let (Tally { sent, delivered, .. }, lost) = (&run.tally, run.tally.lost_in_all());
+    let ms = run.elapsed_ns as f64 / 1e6;
+    format!(
+        "No violation: {} nodes, {ms:.3} ms, frames: {sent} sent, {delivered} delivered, {lost} lost",
+        run.nodes
+    )
+}
+
 /// The table.
 pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
     let seconds = took.as_secs_f64();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -15,29 +16,40 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 
-use crate::failure::{During, Outcome};
+use super::report;
+use crate::failure::{Failure, Outcome};
+use crate::terminal::Terminal;
 
-/// Runs one fabric and writes what happened, also if it ends in a violation.
+/// Exit code if the trace cannot be written; 1 is a violation.
+const NOT_WRITTEN: u8 = 2;
+
+/// Runs one fabric and writes what happened, also if it ends in a violation, then says how it ended.
 pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
-    let name = path.display();
     let out: Box<dyn Write> = if path.as_os_str() == "-" {
         Box::new(io::stdout())
     } else {
-        Box::new(File::create(path).during(&format!("creating {name}"))?)
+        let failed = |error| not_written(path, error).hint("give --trace a file that can be created");
+        Box::new(File::create(path).map_err(failed)?)
     };
     let out = BufWriter::new(out);
     let (written, result) = if is_capture {
         let mut capture = Capture::default();
         let result = ::sim::run(options, Some(&mut |sight| capture.see(sight)));
-        (capture.write(out), result)
+        (capture.write(out).map_err(|error| not_written(path, error)), result)
     } else {
         let mut words = Words { out, written: Ok(()) };
         let result = ::sim::run(options, Some(&mut |sight| words.see(sight)));
-        (words.finish(), result)
+        (words.finish().map_err(|error| not_written(path, error)), result)
     };
-    written.during(&format!("writing {name}"))?;
-    result.map(|_| ()).map_err(|failed| super::violation(&failed))
+    let outcome = result.map_err(|failed| super::violation(&failed))?;
+    written?;
+    Terminal::stdout().line(&report::verdict(&outcome));
+    Ok(())
+}
+
+fn not_written(path: &Path, error: impl fmt::Display) -> Failure {
+    Failure::new(format!("{}: {error}", path.display())).code(NOT_WRITTEN)
 }
 
 /// A line for each sight.
