@@ -79,6 +79,8 @@ pub(crate) struct Requester {
     pub(crate) fetches: Ring<Fetch>,
     pub(crate) retry_left: u8,
     pub(crate) rnr_left: u8,
+    /// One past the last packet that has asked for an acknowledgement.
+    asked: u64,
     /// When the ACK timer was started or restarted.
     pub(crate) timer_base: Instant,
     /// End of the wait after an RNR NAK.
@@ -114,6 +116,7 @@ impl Requester {
             fetches: Ring::new(0),
             retry_left: 0,
             rnr_left: 0,
+            asked: 0,
             timer_base: Instant::ZERO,
             rnr_until: None,
             acked: 0,
@@ -135,7 +138,7 @@ impl Requester {
         self.reset();
         self.sq.restart_at(psn);
         (self.una, self.next, self.cursor) = (psn, psn, psn);
-        (self.acked, self.seen, self.reached) = (psn, psn, psn);
+        (self.acked, self.seen, self.reached, self.asked) = (psn, psn, psn, psn);
         self.fetches = Ring::new(usize::from(ep.attr.max_rd_atomic));
         self.reload_retries(ep);
     }
@@ -155,7 +158,7 @@ impl Requester {
     pub(crate) fn reset(&mut self) {
         self.sq.restart_at(0);
         (self.una, self.next, self.cursor) = (0, 0, 0);
-        (self.acked, self.seen, self.reached) = (0, 0, 0);
+        (self.acked, self.seen, self.reached, self.asked) = (0, 0, 0, 0);
         self.board = Scoreboard::default();
         self.peer = Peer::default();
         self.rtt = Rtt::default();
@@ -317,9 +320,7 @@ impl Requester {
                 Err(status) => return self.fail(status, ep),
             };
             let ud = if ep.ty.is_datagram() { self.sq.destination(index) } else { None };
-            if self.una == self.next {
-                self.timer_base = now;
-            }
+            self.note_sent(now, end, ack_req);
             if self.cursor < self.next {
                 ep.counters.retransmitted_pkts += 1;
                 self.rtt.sent_again(self.cursor, self.cursor == self.una, now);
@@ -332,6 +333,24 @@ impl Requester {
             }
             return Step::Sent(Transmit { len, ud });
         }
+    }
+
+    /// A packet leaves. The timer runs from the first one on that asks for an answer; before that nobody owes any (IBA
+    /// 9.7.6.1.3).
+    #[inline]
+    pub(crate) fn note_sent(&mut self, now: Instant, end: u64, asks: bool) {
+        if !self.is_asked() {
+            self.timer_base = now;
+        }
+        if asks {
+            self.asked = self.asked.max(end);
+        }
+    }
+
+    /// Whether the peer owes an answer.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked > self.una
     }
 
     /// Where the READ request at the cursor ends. To see whether the peer keeps what is behind, it is just one packet.

@@ -64,6 +64,7 @@ impl Requester {
                 return self.fail(status, ep);
             }
         };
+        self.note_sent(now, end, true);
         self.board.age(now, self.rtt.period_ns());
         self.board.sent_again(first, end);
         self.rtt.sent_again(first, first == self.una, now);

@@ -13,7 +13,8 @@ impl Requester {
         if let Some(until) = self.rnr_until {
             return Some(until);
         }
-        if self.una == self.next {
+        // What the rate holds back will ask.
+        if self.una == self.next || (!self.is_asked() && ep.congestion.is_holding()) {
             return None;
         }
         match (self.timeout(ep), self.probe_due(ep)) {

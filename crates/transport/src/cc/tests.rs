@@ -144,6 +144,19 @@ fn answers_of_reads_keep_the_rate_and_acknowledgements_need_not() {
     assert_eq!(b.sent()[0], "Acknowledge 301 msn 3");
 }
 
+/// A packet takes 88.8 us at 100 Mbit/s, and only the last one asks for an acknowledgement.
+#[test]
+fn a_peer_is_not_asked_again_before_it_was_asked() {
+    let mut b = Bench::rc();
+    limit(&mut b, 100_000);
+    b.post(1, write(0), 100 * 1024);
+    assert!((88..=92).contains(&sent_until(&mut b, ms(8))));
+    sent_until(&mut b, ms(12));
+    assert_eq!((b.qp.counters().sent_pkts, b.qp.counters().probes), (100, 0));
+    sent_until(&mut b, ms(13));
+    assert_eq!(b.qp.counters().probes, 1, "4 ms behind the last one");
+}
+
 /// RESET forgets what `modify` has set, but not what the owner has.
 #[test]
 fn the_owners_limit_survives_reset() {
