@@ -4,8 +4,8 @@
 //! the checked-in corpus and inputs of a seeded generator, so that the same statements are checked without a fuzzer.
 //!
 //! ```text
-//! RUSTC_BOOTSTRAP=1 cargo fuzz run -s none qp_packets /tmp/corpus corpus/qp_packets -- -max_total_time=300
-//! cargo test --no-default-features
+//! RUSTC_BOOTSTRAP=1 cargo fuzz run -s none --features libfuzzer qp_packets /tmp/corpus corpus/qp_packets -- -max_total_time=300
+//! cargo test -p roxie-fuzz
 //! ```
 //!
 //! New inputs go to the first directory; the checked-in corpus is small on purpose, one input per kind of path:

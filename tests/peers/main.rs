@@ -12,32 +12,29 @@ mod end;
 mod machine;
 mod recorded;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use roxie_tests::harness::{Skipped, is_full, logs};
 
 use end::Kind;
 use machine::Machine;
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().collect();
-    let before = words.len();
-    words.retain(|word| word != "--full");
-    let full = words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
+    let full = is_full(&mut words);
     let mut args = Arguments::from_iter(words);
     // One emulated CPU serves them all.
     args.test_threads = args.test_threads.or(Some(1));
     let needs = |kind| if args.list { None } else { Machine::missing(kind) };
     let needs = [Kind::Rxe, Kind::Wire].map(|kind| (kind, needs(kind)));
     let running: Running = Arc::default();
-    let (mut trials, mut skipped) = (Vec::new(), BTreeMap::<&str, usize>::new());
+    let (mut trials, mut skipped) = (Vec::new(), Skipped::default());
     let mut add = |name: String, kind, run: Run| {
         let need = needs.iter().find(|(has, _)| *has == kind).and_then(|(_, need)| *need);
         if let Some(need) = need {
-            *skipped.entry(need).or_default() += 1;
+            skipped.add(need);
         }
         trials.push(trial(name, kind, run, &running).with_ignored_flag(need.is_some()));
     };
@@ -51,18 +48,10 @@ fn main() -> ExitCode {
         add(name.to_owned(), Kind::Wire, Box::new(move |machine| run(machine, name)));
     }
     let conclusion = libtest_mimic::run(&args, trials);
-    if !args.list {
-        for (need, count) in &skipped {
-            println!("skipped: needs {need}: {count} cases");
-        }
-        println!(
-            "{} passed, {} failed, {} skipped",
-            conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
-        );
-    }
+    let code = if args.list { conclusion.exit_code() } else { skipped.summary(&conclusion) };
     // A machine ends with its last user.
     running.lock().unwrap_or_else(PoisonError::into_inner).take();
-    conclusion.exit_code()
+    code
 }
 
 /// The machine that runs: one at a time, booted for the first case that needs it.
@@ -77,14 +66,8 @@ fn trial(name: String, kind: Kind, run: Run, running: &Running) -> Trial {
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         let machine = match running.take().filter(|machine| machine.kind() == kind) {
             Some(machine) => machine,
-            None => Machine::boot(kind, logs())?,
+            None => Machine::boot(kind, logs("peers"))?,
         };
         run(running.insert(machine)).map_err(Failed::from)
     })
-}
-
-/// Where the programs' output is kept.
-fn logs() -> PathBuf {
-    let dir = std::env::var_os("ROXIE_LOG_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    dir.join(format!("roxie-peers-{}", nix::unistd::Uid::effective()))
 }

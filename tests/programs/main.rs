@@ -28,13 +28,12 @@ mod ucmatose;
 mod udaddy;
 mod xsk;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use roxie_tests::binaries;
+use roxie_tests::harness::{Skipped, is_chosen, is_full, logs, without_binaries};
 use roxie_tests::lab::{Lab, is_root};
 use roxie_tests::place::{Topology, User};
 
@@ -42,18 +41,14 @@ use case::{Case, Scale};
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().collect();
-    let before = words.len();
-    words.retain(|word| word != "--full");
-    let full = words.len() < before;
+    let scale = if is_full(&mut words) { Scale::Full } else { Scale::Quick };
     let minutes = words.iter().find_map(|word| word.strip_prefix("--minutes=")?.parse().ok());
     words.retain(|word| !word.starts_with("--minutes="));
-    let full = full || std::env::var_os("ROXIE_FULL").is_some_and(|v| v == "1");
     let mut args = Arguments::from_iter(words);
     // Both processes of a pair poll: a second pair would measure the scheduler.
     args.test_threads = args.test_threads.or(Some(1));
 
-    let scale = if full { Scale::Full } else { Scale::Quick };
-    let (mut cases, mut skipped) = (cases(scale, minutes), BTreeMap::<String, usize>::new());
+    let (mut cases, mut skipped) = (cases(scale, minutes), Skipped::default());
     if args.list {
         return libtest_mimic::run(
             &args,
@@ -61,29 +56,14 @@ fn main() -> ExitCode {
         )
         .exit_code();
     }
-    cases.retain(|case| chosen(&args, &case.name));
-    let lab = match Lab::new(logs()) {
+    cases.retain(|case| is_chosen(&args, &case.name));
+    let lab = match Lab::new(logs("programs")) {
         Ok(lab) => Arc::new(lab),
-        Err(error) if std::env::var_os("ROXIE_BIN_DIR").is_none() => {
-            println!("skipped: needs cargo build --release ({error}): {} cases", cases.len());
-            println!("\n0 passed, 0 failed, {} skipped", cases.len());
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return without_binaries(&error.to_string(), cases.len()),
     };
     let trials = cases.into_iter().map(|case| trial(case, &lab, &mut skipped)).collect();
     let conclusion = libtest_mimic::run(&args, trials);
-    for (need, count) in &skipped {
-        println!("skipped: needs {need}: {count} cases");
-    }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
-    );
-    conclusion.exit_code()
+    skipped.summary(&conclusion)
 }
 
 fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
@@ -110,12 +90,12 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases
 }
 
-fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut BTreeMap<String, usize>) -> Trial {
+fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut Skipped) -> Trial {
     let need = missing(&case);
     let lab = Arc::clone(lab);
     let ignored = need.is_some();
     if let Some(need) = need {
-        *skipped.entry(need).or_default() += 1;
+        skipped.add(&need);
     }
     let run = case.run;
     Trial::test(case.name, move || run(&lab).map_err(Failed::from)).with_ignored_flag(ignored)
@@ -128,19 +108,4 @@ fn missing(case: &Case) -> Option<String> {
     }
     let anywhere = case.place.topology == Topology::Loopback && case.place.user == User::Ordinary;
     (!is_root() && !anywhere).then(|| "root (network namespaces)".to_owned())
-}
-
-/// As libtest-mimic will choose, so that only chosen cases count as skipped.
-fn chosen(args: &Arguments, name: &str) -> bool {
-    let matches =
-        |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
-    args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
-}
-
-/// Where the programs' output is kept.
-fn logs() -> PathBuf {
-    match std::env::var_os("ROXIE_LOG_DIR") {
-        Some(dir) => PathBuf::from(dir).join("programs"),
-        None => std::env::temp_dir().join(format!("roxie-programs-{}", nix::unistd::Uid::effective())),
-    }
 }

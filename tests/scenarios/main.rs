@@ -11,13 +11,13 @@ mod planted;
 mod scenario;
 mod wire_faults;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use roxie_tests::binaries;
+use roxie_tests::harness::{Skipped, is_chosen, logs, without_binaries};
 use roxie_tests::lab::{Lab, is_root};
 use roxie_tests::wireshark;
 
@@ -41,25 +41,17 @@ fn main() -> ExitCode {
     args.test_threads = args.test_threads.or(Some(THREADS));
     let mut scenarios = planted::scenarios();
     scenarios.extend(healthy::scenarios());
-    let lab = if args.list { None } else { Some(Lab::new(logs())) };
+    let lab = if args.list { None } else { Some(Lab::new(logs("scenarios"))) };
     let lab = match lab.transpose() {
         Ok(lab) => lab,
-        Err(error) => {
-            println!("skipped: needs cargo build --release ({error}): {} cases", scenarios.len());
-            println!("\n0 passed, 0 failed, {} skipped", scenarios.len());
-            return if std::env::var_os("ROXIE_BIN_DIR").is_none() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            };
-        }
+        Err(error) => return without_binaries(&error.to_string(), scenarios.len()),
     };
-    let (quiet, mut skipped) = (Arc::new(RwLock::new(())), BTreeMap::<String, usize>::new());
+    let (quiet, mut skipped) = (Arc::new(RwLock::new(())), Skipped::default());
     let (mut trials, mut files) = (Vec::new(), Vec::new());
-    for scenario in scenarios.into_iter().filter(|scenario| chosen(&args, &scenario.name)) {
+    for scenario in scenarios.into_iter().filter(|scenario| is_chosen(&args, &scenario.name)) {
         let need = if args.list { None } else { missing(&scenario) };
         if let Some(need) = &need {
-            *skipped.entry(need.clone()).or_default() += 1;
+            skipped.add(need);
         }
         let (lab, quiet) = (lab.as_ref().map(Lab::apart), Arc::clone(&quiet));
         if let (None, Some(lab)) = (&need, &lab) {
@@ -80,7 +72,7 @@ fn main() -> ExitCode {
             conclusion.num_passed += 1;
         }
         Ok(None) => {
-            *skipped.entry("tshark".to_owned()).or_default() += 1;
+            skipped.add("tshark");
             conclusion.num_ignored += 1;
         }
         Err(why) => {
@@ -88,14 +80,7 @@ fn main() -> ExitCode {
             conclusion.num_failed += 1;
         }
     }
-    for (need, count) in &skipped {
-        println!("skipped: needs {need}: {count} cases");
-    }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
-    );
-    conclusion.exit_code()
+    skipped.summary(&conclusion)
 }
 
 /// Compares the fields of every packet recorded with tshark's: all recordings in one file, since tshark takes a second to start.
@@ -129,19 +114,4 @@ fn missing(scenario: &Scenario) -> Option<String> {
     }
     let program = scenario.program().filter(|program| binaries::find(program).is_none());
     program.map(str::to_owned)
-}
-
-/// As libtest-mimic will choose, so that only chosen ones count as skipped.
-fn chosen(args: &Arguments, name: &str) -> bool {
-    let matches =
-        |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
-    args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
-}
-
-/// Where outputs and recordings are kept.
-fn logs() -> PathBuf {
-    match std::env::var_os("ROXIE_LOG_DIR") {
-        Some(dir) => PathBuf::from(dir).join("scenarios"),
-        None => std::env::temp_dir().join(format!("roxie-scenarios-{}", nix::unistd::Uid::effective())),
-    }
 }

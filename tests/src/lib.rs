@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+pub mod harness;
 pub mod lab;
 pub mod pair;
 pub mod place;

@@ -1,0 +1,67 @@
+//! What suites of named cases have in common: which of them run, where their outputs go, and the last lines, which `./check`
+//! adds up.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Conclusion};
+
+/// Takes `--full` out of the command line; whether it was there, or `ROXIE_FULL=1` says the same.
+#[must_use]
+pub fn is_full(words: &mut Vec<String>) -> bool {
+    let before = words.len();
+    words.retain(|word| word != "--full");
+    words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|value| value == "1")
+}
+
+/// As libtest-mimic will choose, so that only chosen cases count as skipped.
+#[must_use]
+pub fn is_chosen(args: &Arguments, name: &str) -> bool {
+    let matches =
+        |pattern: &String| if args.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
+}
+
+/// Where a suite's outputs are kept: in `ROXIE_LOG_DIR`, or in a place of the user's own.
+#[must_use]
+pub fn logs(suite: &str) -> PathBuf {
+    match std::env::var_os("ROXIE_LOG_DIR") {
+        Some(dir) => PathBuf::from(dir).join(suite),
+        None => std::env::temp_dir().join(format!("roxie-{suite}-{}", nix::unistd::Uid::effective())),
+    }
+}
+
+/// Cases that cannot run here, by what they need.
+#[derive(Debug, Default)]
+pub struct Skipped(BTreeMap<String, usize>);
+
+impl Skipped {
+    /// One more.
+    pub fn add(&mut self, need: &str) {
+        *self.0.entry(need.to_owned()).or_default() += 1;
+    }
+
+    /// The last lines of a suite.
+    #[must_use]
+    pub fn summary(&self, conclusion: &Conclusion) -> ExitCode {
+        for (need, count) in &self.0 {
+            println!("skipped: needs {need}: {count} cases");
+        }
+        let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
+        println!("{num_passed} passed, {num_failed} failed, {num_ignored} skipped");
+        conclusion.exit_code()
+    }
+}
+
+/// The end of a suite without binaries to test: they are skipped, unless `ROXIE_BIN_DIR` promised them.
+#[must_use]
+pub fn without_binaries(error: &str, cases: usize) -> ExitCode {
+    if std::env::var_os("ROXIE_BIN_DIR").is_some() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    println!("skipped: needs cargo build --release ({error}): {cases} cases");
+    println!("\n0 passed, 0 failed, {cases} skipped");
+    ExitCode::SUCCESS
+}
