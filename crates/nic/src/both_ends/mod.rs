@@ -16,5 +16,6 @@ mod end;
 mod pair;
 mod requester;
 mod responder;
+mod responder_memory;
 mod row;
 mod unreliable;

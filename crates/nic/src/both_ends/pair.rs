@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use transport::{Dest, Instant, QpAttr, QpState, QpType, SendFlags, Sge, WrOp};
-use wire::Gid;
+use transport::{Access, Dest, Instant, MwBind, QpAttr, QpState, QpType, SendFlags, Sge, WrOp};
+use wire::{Gid, Lkey, Rkey};
 
 use super::cable::{Cable, Fate};
-use super::end::{End, Made};
+use super::end::{End, Made, PD};
+use crate::keys::MwType;
 
 /// Number of the end that asks.
 pub(super) const HERE: usize = 0;
@@ -85,6 +86,15 @@ impl Pair {
         self.here
             .post_send(self.now, op, sges, SendFlags::empty())
             .expect("a work request that is well-formed");
+    }
+
+    /// Posts the binding of a window here to a region that does not permit that.
+    pub(super) fn bind_what_does_not_permit_it(&mut self) {
+        let r_key = Rkey(self.here.window(MwType::Type2));
+        let plain = self.here.grant(PD, Access::LOCAL_WRITE);
+        let mr = Lkey(plain.key);
+        let bind = MwBind { r_key, mr, addr: plain.va, len: 8, access: Access::REMOTE_READ };
+        self.post(WrOp::BindMw(bind), 0);
     }
 
     /// Posts a receive of `len` bytes there.

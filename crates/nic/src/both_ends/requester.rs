@@ -5,14 +5,13 @@ use transport::WcStatus::{
     BadRespErr, LocLenErr, LocProtErr, LocQpOpErr, MwBindErr, RetryExcErr, RnrRetryExcErr, Success,
     WrFlushErr,
 };
-use transport::{Access, FastReg, MwBind, QpAttr, QpAttrMask, QpState, QpType, Sge, WrOp};
+use transport::{Access, FastReg, QpAttr, QpAttrMask, QpState, QpType, Sge, WrOp};
 use wire::{Lkey, Opcode, Rkey};
 
 use super::cable::Fate;
 use super::end::{MTU, OTHER_PD};
 use super::pair::{HERE, Pair, Setup, THERE};
 use super::row::{NOTHING, Row, Told, fails, show};
-use crate::keys::MwType;
 
 const RC: Row = Row::new(QpType::Rc);
 const SETUP: Setup = RC.setup;
@@ -153,13 +152,7 @@ fn what_cannot_be_done_fails_in_its_turn() {
         },
         Row {
             name: "a window on a region that does not permit it",
-            act: |pair| {
-                let window = Rkey(pair.here.window(MwType::Type2));
-                let plain = pair.here.grant(super::end::PD, Access::LOCAL_WRITE);
-                let access = Access::REMOTE_READ;
-                let bind = MwBind { r_key: window, mr: Lkey(plain.key), addr: plain.va, len: 8, access };
-                pair.post(WrOp::BindMw(bind), 0);
-            },
+            act: Pair::bind_what_does_not_permit_it,
             here: Told { counted: &["send_err 1"], ..fails(&[MwBindErr, WrFlushErr]) },
             ..OPERATION
         },

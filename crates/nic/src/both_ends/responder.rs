@@ -1,62 +1,39 @@
 //! The responder's table (IBA 9.9.3, C9-222): a request that the responder refuses, does not get or cannot serve.
 
-use transport::AsyncEventKind::{CommEst, CqErr, QpAccessErr, QpFatal, QpLastWqeReached, QpReqErr};
+use transport::AsyncEventKind::{CommEst, CqErr, QpFatal, QpLastWqeReached, QpReqErr};
 use transport::WcStatus::{
-    LocAccessErr, LocLenErr, LocProtErr, LocQpOpErr, RemAccessErr, RemInvReqErr, RemOpErr, RetryExcErr,
-    Success, WrFlushErr,
+    LocLenErr, LocProtErr, LocQpOpErr, RemInvReqErr, RemOpErr, RetryExcErr, Success, WrFlushErr,
 };
-use transport::{Access, Dest, MwBind, QpAttr, QpAttrMask, QpState, QpType, WrOp};
+use transport::{Access, Dest, QpAttr, QpAttrMask, QpState, QpType, WrOp};
 use wire::{Lkey, Opcode, Qpn, Rkey};
 
 use super::cable::Fate;
-use super::end::{ALL_RIGHTS, Granted, MTU, OTHER_PD, PD};
+use super::end::MTU;
 use super::pair::{HERE, Pair, Setup, THERE};
 use super::row::{DEAD, NOTHING, Row, Told, fails, show};
-use crate::keys::MwType;
 
-const RC: Row = Row::new(QpType::Rc);
-const SETUP: Setup = RC.setup;
+pub(super) const RC: Row = Row::new(QpType::Rc);
+pub(super) const SETUP: Setup = RC.setup;
 
 /// There, without a receive to blame: an event, and the receive that was posted is flushed. The request behind is dropped.
 const REQ_ERR: Told = Told { events: &[QpReqErr], ..DEAD };
-const ACCESS_ERR: Told =
-    Told { events: &[QpAccessErr], counted: &["rx_wrong_state 1", "rx_access_fault 1"], ..DEAD };
 /// Here: the peer said that the request is invalid, or that it may not.
 const INVALID: Told = fails(&[RemInvReqErr, WrFlushErr]);
-const FORBIDDEN: Told = fails(&[RemAccessErr, WrFlushErr]);
 /// Here: nobody answers.
 const UNANSWERED: Told = Told {
     counted: &["retry_exceeded_err 1", "local_ack_timeout_err 8"],
     ..fails(&[RetryExcErr, WrFlushErr])
 };
 
-const WRITES: &[&str] = &["WRITE Only 100", "WRITE Only 101"];
-const READ: &[&str] = &["READ Request 100", "WRITE Only 101"];
+pub(super) const WRITES: &[&str] = &["WRITE Only 100", "WRITE Only 101"];
+pub(super) const READ: &[&str] = &["READ Request 100", "WRITE Only 101"];
 const SEND: &[&str] = &["SEND Only 100", "WRITE Only 101"];
-const ADD: &[&str] = &["Fetch Add 100", "WRITE Only 101"];
+pub(super) const ADD: &[&str] = &["Fetch Add 100", "WRITE Only 101"];
 
 const NAK_INVALID: &[&str] = &["NAK Invalid request 100"];
-const NAK_ACCESS: &[&str] = &["NAK Remote access error 100"];
 
-/// A key of the peer's domain that was given for something else.
-fn with_rights(pair: &mut Pair, access: Access) -> Granted {
-    pair.there.grant(PD, access)
-}
-
-/// 16 bytes at 0x100 of a region that grants everything, for writing; bound for this queue pair.
-fn window(pair: &mut Pair, qpn: Qpn) -> Granted {
-    let key = pair.there.window(MwType::Type2);
-    let open = pair.there.open;
-    let bind = MwBind {
-        r_key: Rkey(key),
-        mr: Lkey(open.key),
-        addr: open.va + 0x100,
-        len: 16,
-        access: Access::REMOTE_WRITE,
-    };
-    pair.there.core.tables.mrs.bind(PD, qpn, &bind).expect("a bind that is permitted");
-    Granted { va: open.va + 0x100, key, len: 16 }
-}
+/// A request that is invalid.
+const REFUSED: Row = Row { answers: NAK_INVALID, here: INVALID, ..RC };
 
 /// The `nth` packet from here has another opcode when it arrives.
 fn replace_opcode(pair: &mut Pair, nth: usize, opcode: Opcode) {
@@ -174,10 +151,8 @@ fn opcodes_that_do_not_fit_are_invalid_requests() {
                 pair.post(WrOp::Send, 8);
             },
             asks: &["SEND Middle 100", "WRITE Only 101"],
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { counted: COUNTED, ..REQ_ERR },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "a WRITE inside a SEND",
@@ -201,10 +176,8 @@ fn opcodes_that_do_not_fit_are_invalid_requests() {
                 pair.post(open.flush(1, 2), 0);
             },
             asks: &["FLUSH 100", "WRITE Only 101"],
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { counted: COUNTED, ..REQ_ERR },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "an XRC message to a queue that is not there",
@@ -229,92 +202,71 @@ fn opcodes_that_do_not_fit_are_invalid_requests() {
 
 #[test]
 fn what_the_queue_pair_does_not_permit_is_an_invalid_request() {
-    const THERE_IS: Told = Told { counted: &["rx_wrong_state 1", "rx_access_fault 1"], ..REQ_ERR };
-    const OF: &str = "responder: QP access flag missing";
+    const NOT_PERMITTED: Row = Row {
+        of: "responder: QP access flag missing",
+        there: Told { counted: &["rx_wrong_state 1", "rx_access_fault 1"], ..REQ_ERR },
+        ..REFUSED
+    };
     show(&[
         Row {
             name: "WRITE",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_WRITE, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.write(0), 8);
             },
             asks: WRITES,
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
         Row {
             name: "WRITE with Immediate, whose receive was not taken yet",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_WRITE, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.write_imm(0), 8);
             },
             asks: &["WRITE Only Immediate 100", "WRITE Only 101"],
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
         Row {
             name: "READ",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_READ, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.read(0), 8);
             },
             asks: READ,
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
         Row {
             name: "atomic",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_ATOMIC, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.add(0), 8);
             },
             asks: ADD,
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
         Row {
             name: "ATOMIC WRITE",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_WRITE, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.atomic_write(0), 8);
             },
             asks: &["ATOMIC WRITE 100", "WRITE Only 101"],
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
         Row {
             name: "FLUSH",
-            of: OF,
             setup: Setup { there: |attr| attr.access -= Access::FLUSH_GLOBAL, ..SETUP },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.flush(1, 0), 0);
             },
             asks: &["FLUSH 100", "WRITE Only 101"],
-            answers: NAK_INVALID,
-            here: INVALID,
-            there: THERE_IS,
-            ..RC
+            ..NOT_PERMITTED
         },
     ]);
 }
@@ -331,10 +283,8 @@ fn lengths_and_numbers_beyond_the_rules_are_invalid_requests() {
                 pair.post(WrOp::Send, 2 * MTU);
             },
             asks: &["SEND First 100", "SEND Last 101", "WRITE Only 102"],
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { recvs: &[LocQpOpErr], counted: &["rx_wrong_state 2", "rx_bad_length 1"], ..DEAD },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "a WRITE that is shorter than it says",
@@ -345,24 +295,20 @@ fn lengths_and_numbers_beyond_the_rules_are_invalid_requests() {
                 pair.post(open.write(0), 8);
             },
             asks: WRITES,
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { counted: &["rx_wrong_state 1", "rx_bad_length 1"], ..REQ_ERR },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "a SEND longer than its receive",
             of: "responder: message longer than receive buffer",
             act: |pair| pair.post(WrOp::Send, 65),
             asks: SEND,
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told {
                 recvs: &[LocLenErr],
                 counted: &["rx_wrong_state 1", "rx_receive_too_small 1"],
                 ..DEAD
             },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "a SEND longer than its receive from a shared queue, which keeps the others",
@@ -373,15 +319,13 @@ fn lengths_and_numbers_beyond_the_rules_are_invalid_requests() {
                 pair.post(WrOp::Send, 65);
             },
             asks: SEND,
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told {
                 recvs: &[LocLenErr],
                 events: &[QpLastWqeReached],
                 counted: &["rx_wrong_state 1", "rx_receive_too_small 1"],
                 ..DEAD
             },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "a READ more than the responder keeps",
@@ -408,10 +352,8 @@ fn lengths_and_numbers_beyond_the_rules_are_invalid_requests() {
                 pair.post(open.add(0), 8);
             },
             asks: ADD,
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { counted: &["rx_wrong_state 1", "rx_queue_full 1"], ..REQ_ERR },
-            ..RC
+            ..REFUSED
         },
         Row {
             name: "an atomic on an odd address",
@@ -421,184 +363,8 @@ fn lengths_and_numbers_beyond_the_rules_are_invalid_requests() {
                 pair.post(open.add(4), 8);
             },
             asks: ADD,
-            answers: NAK_INVALID,
-            here: INVALID,
             there: Told { counted: &["rx_wrong_state 1", "rx_access_fault 1"], ..REQ_ERR },
-            ..RC
-        },
-    ]);
-}
-
-#[test]
-fn memory_that_is_not_granted_is_a_remote_access_error() {
-    const OF: &str = "responder: R_Key, PD, bounds, MR/MW permission";
-    const WRITE: Row =
-        Row { of: OF, asks: WRITES, answers: NAK_ACCESS, here: FORBIDDEN, there: ACCESS_ERR, ..RC };
-    show(&[
-        Row {
-            name: "WRITE with a key that was never given",
-            act: |pair| {
-                let open = pair.there.open;
-                pair.post(Granted { key: open.key ^ 1, ..open }.write(0), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE with a key that was taken back",
-            act: |pair| {
-                let gone = with_rights(pair, ALL_RIGHTS);
-                pair.there.take_back(gone);
-                pair.post(gone.write(0), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE with a key of another domain",
-            act: |pair| {
-                let foreign = pair.there.grant(OTHER_PD, ALL_RIGHTS);
-                pair.post(foreign.write(0), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE to memory that may be read",
-            act: |pair| {
-                let readable = with_rights(pair, Access::REMOTE_READ);
-                pair.post(readable.write(0), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE past the end",
-            act: |pair| {
-                let open = pair.there.open;
-                pair.post(open.write(open.len - 7), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE that wraps",
-            act: |pair| {
-                let open = pair.there.open;
-                pair.post(open.write(u64::MAX - open.va - 3), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE beside a window, inside its region",
-            act: |pair| {
-                let qpn = pair.there.qpn;
-                let window = window(pair, qpn);
-                pair.post(window.write(window.len - 7), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "WRITE through a window of another queue pair",
-            act: |pair| {
-                let other = Qpn::new(pair.there.qpn.value() ^ 1);
-                let window = window(pair, other);
-                pair.post(window.write(0), 8);
-            },
-            ..WRITE
-        },
-        Row {
-            name: "READ through a window for writing",
-            act: |pair| {
-                let qpn = pair.there.qpn;
-                let window = window(pair, qpn);
-                pair.post(window.read(0), 8);
-            },
-            asks: READ,
-            ..WRITE
-        },
-        Row {
-            name: "READ of memory that may be written",
-            act: |pair| {
-                let writable = with_rights(pair, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-                pair.post(writable.read(0), 8);
-            },
-            asks: READ,
-            ..WRITE
-        },
-        Row {
-            name: "atomic on memory without that right",
-            act: |pair| {
-                let writable = with_rights(pair, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-                pair.post(writable.add(0), 8);
-            },
-            asks: ADD,
-            ..WRITE
-        },
-        Row {
-            name: "FLUSH of memory without that right",
-            act: |pair| {
-                let writable = with_rights(pair, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-                pair.post(writable.flush(1, 0), 0);
-            },
-            asks: &["FLUSH 100", "WRITE Only 101"],
-            ..WRITE
-        },
-        Row {
-            name: "WRITE with Immediate, whose receive is to blame",
-            act: |pair| {
-                let open = pair.there.open;
-                pair.post(Granted { key: open.key ^ 1, ..open }.write_imm(0), 8);
-            },
-            asks: &["WRITE Only Immediate 100", "WRITE Only 101"],
-            there: Told { recvs: &[LocAccessErr], events: &[], ..ACCESS_ERR },
-            ..WRITE
-        },
-        Row {
-            name: "a WRITE that begins inside and ends outside",
-            act: |pair| {
-                let open = pair.there.open;
-                pair.post(open.write(open.len - MTU as u64), 2 * MTU);
-            },
-            asks: &["WRITE First 100", "WRITE Last 101", "WRITE Only 102"],
-            there: Told { counted: &["rx_wrong_state 2", "rx_access_fault 1"], ..ACCESS_ERR },
-            ..WRITE
-        },
-        Row {
-            name: "memory that is taken back while a READ is answered",
-            of: "responder: READ: re-check the MR",
-            act: |pair| {
-                pair.there.entry().qp.set_initial_rate_limit(100_000);
-                let granted = with_rights(pair, ALL_RIGHTS);
-                pair.post(granted.read(0), 4 * MTU);
-                pair.run_for_us(100);
-                pair.there.take_back(granted);
-            },
-            follower: false,
-            asks: &["READ Request 100"],
-            answers: &["READ Response First 100", "READ Response Middle 101", "NAK Remote access error 102"],
-            here: fails(&[RemAccessErr]),
-            there: Told { events: &[QpAccessErr], counted: &["rate_waits"], ..DEAD },
-            ..WRITE
-        },
-        Row {
-            name: "... and a request behind it was refused before",
-            of: "responder: either way the QP goes to ERR, once",
-            setup: Setup { shared: true, ..SETUP },
-            act: |pair| {
-                pair.there.entry().qp.set_initial_rate_limit(100_000);
-                let granted = with_rights(pair, ALL_RIGHTS);
-                pair.post(granted.read(0), 4 * MTU);
-                pair.post(granted.add(4), 8);
-                pair.run_for_us(100);
-                pair.there.take_back(granted);
-            },
-            follower: false,
-            asks: &["READ Request 100", "Fetch Add 104"],
-            answers: &["READ Response First 100", "READ Response Middle 101", "NAK Remote access error 102"],
-            here: fails(&[RemAccessErr, WrFlushErr]),
-            there: Told {
-                recvs: &[],
-                events: &[QpReqErr, QpLastWqeReached],
-                counted: &["rx_access_fault 1", "rate_waits"],
-                ..DEAD
-            },
-            ..WRITE
+            ..REFUSED
         },
     ]);
 }

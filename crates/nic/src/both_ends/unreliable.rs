@@ -2,14 +2,13 @@
 //! queue only (SQE), which `ibv_modify_qp` starts again.
 
 use transport::WcStatus::{LocLenErr, LocProtErr, MwBindErr, Success, WrFlushErr};
-use transport::{Access, Dest, MwBind, QpState, QpType, Sge, WrOp};
-use wire::{Lkey, QKey, Rkey};
+use transport::{Access, Dest, QpState, QpType, Sge, WrOp};
+use wire::{Lkey, QKey};
 
 use super::cable::Fate;
 use super::end::{Granted, MTU, Q_KEY};
 use super::pair::{HERE, Pair, Setup};
 use super::row::{NOTHING, Row, Told, show};
-use crate::keys::MwType;
 
 const UC: Row = Row::new(QpType::Uc);
 const UD: Row = Row { room: Some(104), ..Row::new(QpType::Ud) };
@@ -159,13 +158,7 @@ fn a_local_error_on_uc_or_ud_stops_the_send_queue_until_it_is_told_to_go_on() {
         Row {
             name: "UC: a window on a region that does not permit it",
             of: OF,
-            act: |pair| {
-                let window = Rkey(pair.here.window(MwType::Type2));
-                let plain = pair.here.grant(super::end::PD, Access::LOCAL_WRITE);
-                let access = Access::REMOTE_READ;
-                let bind = MwBind { r_key: window, mr: Lkey(plain.key), addr: plain.va, len: 8, access };
-                pair.post(WrOp::BindMw(bind), 0);
-            },
+            act: Pair::bind_what_does_not_permit_it,
             here: Told { sends: &[MwBindErr, WrFlushErr], ..SQE },
             ..UC
         },
