@@ -188,8 +188,7 @@ impl Ahead {
     }
 
     fn report_later(&mut self, now: Instant) {
-        let patience = self.repair_ns;
-        self.report_at = now.plus_ns(patience.clamp(REPORT_MIN_NS, REPORT_MAX_NS));
+        self.report_at = now.plus_ns(self.repair_ns.clamp(REPORT_MIN_NS, REPORT_MAX_NS));
         self.reported = self.end;
     }
 

@@ -150,6 +150,21 @@ pub enum Service {
     Cnp,
 }
 
+impl Service {
+    /// `RC`, `XRC`; `CNP` for what belongs to none.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Rd => "RD",
+            Service::Ud => "UD",
+            Service::Xrc => "XRC",
+            Service::Cnp => "CNP",
+        }
+    }
+}
+
 /// What a packet does, independent of service and position.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Operation {

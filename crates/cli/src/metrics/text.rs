@@ -12,7 +12,8 @@ use crate::top::Engine;
 struct Family {
     kind: &'static str,
     help: String,
-    samples: Vec<(String, String)>,
+    /// Values by labels.
+    samples: BTreeMap<String, String>,
 }
 
 /// Families by name.
@@ -87,11 +88,9 @@ impl Families {
     fn add(&mut self, name: &str, kind: &'static str, help: String, labels: String, value: String) {
         let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
         let name: String = name.chars().map(allowed).collect();
-        let family = self.0.entry(name).or_insert_with(|| Family { kind, help, samples: Vec::new() });
+        let family = self.0.entry(name).or_insert_with(|| Family { kind, help, samples: BTreeMap::new() });
         // The same counter under the same name twice would make the whole text invalid.
-        if !family.samples.iter().any(|(known, _)| *known == labels) {
-            family.samples.push((labels, value));
-        }
+        family.samples.entry(labels).or_insert(value);
     }
 
     fn text(&self) -> String {

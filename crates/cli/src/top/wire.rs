@@ -5,7 +5,6 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use ::wire::Service;
 use ::wire::capture::Seen;
 use roxie::status::QpStatus;
 
@@ -82,18 +81,10 @@ fn feed(source: &mut crate::capture::source::Source<Box<dyn Read + Send>>, analy
 
 /// A connection, from the side whose packets were seen first.
 fn item(half: &Half, back: Option<&Half>) -> Item {
-    let service = match half.service {
-        Service::Rc => "RC",
-        Service::Uc => "UC",
-        Service::Ud => "UD",
-        Service::Xrc => "XRC",
-        Service::Rd => "RD",
-        Service::Cnp => "CNP",
-    };
     let key = half.key;
     let status = QpStatus {
         qpn: back.map(|back| back.key.qp).unwrap_or_default(),
-        service: service.to_owned(),
+        service: half.service_name().to_owned(),
         local: Some(key.src),
         remote: Some(key.dst),
         dest_qpn: Some(key.qp),

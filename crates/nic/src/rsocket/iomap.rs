@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 
 use super::stream::{Phase, State, Stream};
-use super::transfer::{Flags, may_send};
+use super::transfer::Flags;
 use crate::verbs::{Mr, Pd};
 
 /// Mappings of one socket.
@@ -73,35 +73,10 @@ impl Stream {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn write_mapped(&self, data: &[u8], offset: u64, flags: Flags) -> io::Result<usize> {
-        let nonblocking = flags.nonblocking || self.is_nonblocking();
-        let mut done = 0;
-        let outcome = self.0.wait_for(nonblocking.then_some(()), |state| {
-            if let Err(errno) = may_send(state)? {
-                return Some(Err(errno));
-            }
-            if let Err(errno) = state.push_iomaps()? {
-                return Some(Err(errno));
-            }
-            while done < data.len() {
-                let endpoint = state.endpoint.as_mut()?;
-                let Some(at) = endpoint.find_iomap(offset.wrapping_add(done as u64)) else {
-                    return Some(Ok(()));
-                };
-                let written = endpoint.write_beside(&data[done..], at);
-                match state.note(written) {
-                    Some(0) => return None,
-                    Some(written) => done += written,
-                    None => return Some(Err(state.error.unwrap_or(libc::ECONNRESET))),
-                }
-            }
-            Some(Ok(()))
-        });
-        match outcome {
-            _ if done > 0 => Ok(done),
-            Ok(Ok(())) => Ok(0),
-            Ok(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
-            Err(error) => Err(error),
-        }
+        self.transmit(data.len(), flags, |endpoint, done| {
+            let at = endpoint.find_iomap(offset.wrapping_add(done as u64))?;
+            Some(endpoint.write_beside(&data[done..], at))
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
+use super::Broken;
+use super::endpoint::Endpoint;
 use super::stream::{Phase, State, Stream};
 
 /// How a transfer is done (send(2), recv(2)).
@@ -24,6 +26,17 @@ impl Stream {
     /// has closed it; once, the error that ended it.
     pub fn send(&self, parts: &[IoSlice<'_>], flags: Flags) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
+        self.transmit(total, flags, |endpoint, done| Some(endpoint.send(parts, done, total)))
+    }
+
+    /// Hands `total` bytes to the endpoint, as there is room for them. `step` hands over what comes after so many of them, and
+    /// returns how much that was: 0 if there is no room; `None` if there is nowhere to put it, which ends the transfer.
+    pub(super) fn transmit(
+        &self,
+        total: usize,
+        flags: Flags,
+        mut step: impl FnMut(&mut Endpoint, usize) -> Option<Result<usize, Broken>>,
+    ) -> io::Result<usize> {
         let nonblocking = flags.nonblocking || self.is_nonblocking();
         let mut done = 0;
         let outcome = self.0.wait_for(nonblocking.then_some(()), |state| {
@@ -34,8 +47,7 @@ impl Stream {
                 return Some(Err(errno));
             }
             while done < total {
-                let endpoint = state.endpoint.as_mut()?;
-                let sent = endpoint.send(parts, done, total);
+                let Some(sent) = step(state.endpoint.as_mut()?, done) else { break };
                 match state.note(sent) {
                     Some(0) => return None,
                     Some(sent) => done += sent,
@@ -91,7 +103,7 @@ fn finish(outcome: io::Result<Result<(), i32>>, done: usize) -> io::Result<usize
 }
 
 /// Whether the state lets bytes leave; `None` if that must be waited for.
-pub(super) fn may_send(state: &mut State) -> Option<Result<(), i32>> {
+fn may_send(state: &mut State) -> Option<Result<(), i32>> {
     Some(match state.phase {
         Phase::Opening => return None,
         Phase::Connected { writable: true, .. } => Ok(()),

@@ -278,14 +278,7 @@ impl Half {
     /// `RC`.
     #[must_use]
     pub fn service_name(&self) -> &'static str {
-        match self.service {
-            Service::Rc => "RC",
-            Service::Uc => "UC",
-            Service::Rd => "RD",
-            Service::Ud => "UD",
-            Service::Xrc => "XRC",
-            Service::Cnp => "CNP",
-        }
+        self.service.name()
     }
 
     /// `3 WRITE`, for each verb.

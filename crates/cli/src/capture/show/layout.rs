@@ -171,14 +171,10 @@ fn text(out: &mut String, bytes: &[u8]) {
 
 /// The name in `rdma/ib_pack.h`.
 fn kernel_name(row: &OpcodeRow) -> String {
-    let service = match row.service {
-        Service::Rc => "RC",
-        Service::Uc => "UC",
-        Service::Rd => "RD",
-        Service::Ud => "UD",
-        Service::Xrc => "XRC",
-        Service::Cnp => return "IB_OPCODE_CNP".to_owned(),
-    };
+    let service = row.service.name();
+    if row.service == Service::Cnp {
+        return format!("IB_OPCODE_{service}");
+    }
     let (operation, with) = match row.operation {
         Operation::Send => ("SEND", ""),
         Operation::SendImm => ("SEND", "_WITH_IMMEDIATE"),
