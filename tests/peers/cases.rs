@@ -112,11 +112,8 @@ impl Case {
     fn makes_sense(&self) -> bool {
         match self.flow.style {
             Style::Perftest => !self.wire.lossy || self.flow.words[0].ends_with("_bw"),
-            // It resolves the peer as IPv4 only. Its server listens twice, and that of rxe, in a machine that is slow,
-            // not soon enough for the second connection.
-            Style::PerftestCm => {
-                !self.wire.lossy && self.wire.family == Family::V4 && self.client != End::Roxie
-            }
+            // It resolves the peer as IPv4 only.
+            Style::PerftestCm => !self.wire.lossy && self.wire.family == Family::V4,
             _ => !self.wire.lossy,
         }
     }

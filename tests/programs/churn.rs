@@ -13,7 +13,7 @@ use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Running, eventually};
 
-use crate::case::{Case, LONG, Scale};
+use crate::case::{Case, LONG};
 use crate::holdings::{Holdings, settled};
 
 /// Processes that are started and killed, and pairs that are not.
@@ -31,12 +31,7 @@ const BYTES_PER_START: u64 = 256;
 /// Time for whoever remains to tell the peers of the dead.
 const AFTERMATH: Duration = Duration::from_secs(20);
 
-/// With `--minutes` or `--full` only: after ten seconds the server was seen to hold two to four descriptors more than before, and
-/// why is not known yet.
-pub(crate) fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
-    if minutes.is_none() && scale == Scale::Quick {
-        return Vec::new();
-    }
+pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
     let time = minutes.map_or(QUICK, |minutes| Duration::from_secs_f64(60.0 * minutes));
     let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     vec![Case::new(place, "churn of 50 processes", "rping", move |lab, name| churn(lab, &place, name, time))]

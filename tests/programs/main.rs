@@ -80,7 +80,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(cycles::cases(scale));
-    cases.extend(churn::cases(scale, minutes));
+    cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());
     cases.extend(top::cases());
     cases.extend(kill::cases(scale));

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
+use roxie::verbs::Traffic;
 use roxie_cli::capture::CaptureArgs;
 use roxie_cli::interop::InteropArgs;
 use roxie_cli::metrics::MetricsArgs;
@@ -129,6 +130,12 @@ pub(crate) struct TrafficArgs {
     /// ROXIE_RATE_LIMIT.
     #[arg(long, value_name = "RATE")]
     pub(crate) rate_limit: Option<String>,
+    /// What the ICRC of a FLUSH covers: the packet, or its headers twice as Linux rxe has it [default: iba]
+    ///
+    /// rxe drops a FLUSH whose ICRC is right; hardware and roxie take it, and roxie takes rxe's. Also: environment variable
+    /// ROXIE_FLUSH_ICRC.
+    #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
+    pub(crate) flush_icrc: Option<String>,
 }
 
 /// Run a program that sees the device

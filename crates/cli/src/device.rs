@@ -44,13 +44,18 @@ impl PortArgs {
 
 impl TrafficArgs {
     /// What the variables are to say, if anything.
-    pub(crate) fn words(&self) -> Outcome<(Option<String>, Option<String>)> {
-        let inherited = |name| std::env::var(name).unwrap_or_default();
-        let ecn = self.ecn.then(|| "on".to_owned());
-        let in_force = |word: &Option<String>, name| word.clone().unwrap_or_else(|| inherited(name));
-        Traffic::from_words(&in_force(&ecn, "ROXIE_ECN"), &in_force(&self.rate_limit, "ROXIE_RATE_LIMIT"))
+    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 3]> {
+        let variables = [
+            ("ROXIE_ECN", self.ecn.then(|| "on".to_owned())),
+            ("ROXIE_RATE_LIMIT", self.rate_limit.clone()),
+            ("ROXIE_FLUSH_ICRC", self.flush_icrc.clone()),
+        ];
+        let [ecn, rate_limit, flush_icrc] = variables
+            .each_ref()
+            .map(|(name, word)| word.clone().unwrap_or_else(|| std::env::var(name).unwrap_or_default()));
+        Traffic::from_words(&ecn, &rate_limit, &flush_icrc)
             .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
-        Ok((ecn, self.rate_limit.clone()))
+        Ok(variables)
     }
 }
 

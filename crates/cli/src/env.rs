@@ -18,21 +18,19 @@ pub(crate) fn variables(
 ) -> Outcome<Vec<(&'static str, OsString)>> {
     device.check()?;
     port.choice()?;
-    let (ecn, rate_limit) = traffic.words()?;
+    let traffic = traffic.words()?;
     let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
     let named = [
-        ("ROXIE_NETDEV", &device.netdev),
-        ("ROXIE_NAME", &device.name),
-        ("ROXIE_PORT", &port.port),
-        ("ROXIE_XDP_MODE", &port.xdp_mode),
-        ("ROXIE_INGRESS", &ingress),
-        ("ROXIE_EGRESS", &egress),
-        ("ROXIE_ECN", &ecn),
-        ("ROXIE_RATE_LIMIT", &rate_limit),
+        ("ROXIE_NETDEV", device.netdev.clone()),
+        ("ROXIE_NAME", device.name.clone()),
+        ("ROXIE_PORT", port.port.clone()),
+        ("ROXIE_XDP_MODE", port.xdp_mode.clone()),
+        ("ROXIE_INGRESS", ingress),
+        ("ROXIE_EGRESS", egress),
     ];
-    variables.extend(named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?.into()))));
+    variables.extend(named.into_iter().chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))));
     Ok(variables)
 }
 

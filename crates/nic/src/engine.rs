@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use transport::{AddressVector, Instant, VerbsError};
-use wire::{Gid, Qpn};
+use wire::{FlushIcrc, Gid, Qpn};
 
 use crate::bag::Membership;
 use crate::cm::CmDriver;
@@ -411,6 +411,7 @@ pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey
         dst_slot: (dest_qp.value() >> 16) as u8,
         tos: av.traffic_class,
         ttl: av.hop_limit.max(1),
+        flush_icrc: FlushIcrc::Iba,
     }
 }
 
@@ -443,7 +444,9 @@ impl Core {
         let entry = self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?;
         let src = source.ok_or(VerbsError::Invalid)?;
         let dest_qp = entry.qp.dest_qpn();
-        let key = FlowKey { tos: self.tables.traffic.class(av.traffic_class), ..flow_key(src, &av, dest_qp) };
+        let traffic = self.tables.traffic;
+        let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
+        let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
         let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
         if self.tables.flows.len() <= flow.0 as usize {
             self.tables.flows.resize_with(flow.0 as usize + 1, Flow::default);

@@ -7,15 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use transport::Instant;
+use transport::cm::timing::LISTENER_WAIT;
 use wire::Gid;
 
 use crate::cm::MadOutcome;
 use crate::engine::{Engine, now};
 use crate::tables::Mad;
 
-/// How long a request waits for its listener. Programs connect twice in a row (perftest with `-R`) and rely on the other
-/// side's second listen being faster than address resolution in a kernel, which takes us no time.
-const LISTENER_WAIT_NS: u64 = 50_000_000;
+const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// How long a request waits for room in its listener's backlog: a burst of requests arrives here in one batch, before
 /// the program can read the first. A quarter of the time after which Linux repeats it.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;

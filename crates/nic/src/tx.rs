@@ -1,7 +1,7 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
 use transport::Instant;
-use wire::{Bth, Deth, Gid, Opcode, PKey, QKey, Qpn};
+use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{Core, TX_QUOTA, flow_key};
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
@@ -97,7 +97,8 @@ impl Core {
 
     /// Sends one MAD from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
     pub(crate) fn send_mad(&mut self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
-        let key = FlowKey { src: src.ip(), dst: dst.ip(), dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64 };
+        let (src, dst, flush_icrc) = (src.ip(), dst.ip(), FlushIcrc::Iba);
+        let key = FlowKey { src, dst, dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64, flush_icrc };
         let Ok(flow) = self.port.datagram_flow(&key) else { return };
         let bth = Bth {
             opcode: Opcode::UD_SEND_ONLY,

@@ -28,6 +28,17 @@ const BTH_VARIANT: usize = 4;
 /// The ones that stand for the local route header, which Ethernet does not have.
 const LRH_LEN: usize = 8;
 
+/// What the ICRC of a FLUSH that is sent covers. Whoever checks one takes either.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum FlushIcrc {
+    /// The packet, as every other ICRC does (IBA 7.8.1).
+    #[default]
+    Iba,
+    /// The packet, and then BTH, FETH and RETH once more without masks, as if they were its payload: what Linux rxe makes, and
+    /// the only one that it takes (6.12, 7.2).
+    Rxe,
+}
+
 /// The pseudo header of one flow, ready for its packets' ICRCs.
 ///
 /// The CRC is linear: what differs from packet to packet (two lengths, the identification, the BTH) is looked
@@ -38,6 +49,7 @@ pub struct IcrcHeader {
     /// The CRC register behind the BTH if all varying bytes were zero.
     register: u32,
     version: Version,
+    flush: FlushIcrc,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +71,7 @@ impl IcrcHeader {
         put(ip, 12, src.octets());
         put(ip, 16, dst.octets());
         fill_udp_and_bth(&mut ip[IPV4_LEN..], sport, dport);
-        Self { register: !crc32fast::hash(&block), version: Version::V4 }
+        Self { register: !crc32fast::hash(&block), version: Version::V4, flush: FlushIcrc::Iba }
     }
 
     /// For IPv6 packets without extension headers.
@@ -74,7 +86,13 @@ impl IcrcHeader {
         put(ip, 8, src.octets());
         put(ip, 24, dst.octets());
         fill_udp_and_bth(&mut ip[IPV6_LEN..], sport, dport);
-        Self { register: !crc32fast::hash(&block), version: Version::V6 }
+        Self { register: !crc32fast::hash(&block), version: Version::V6, flush: FlushIcrc::Iba }
+    }
+
+    /// The same flow, whose FLUSHes are sent with such an ICRC.
+    #[must_use]
+    pub fn with_flush(self, flush: FlushIcrc) -> Self {
+        Self { flush, ..self }
     }
 
     /// The ICRC of one packet, to be sent as `to_le_bytes`. `packet` is BTH..pad, at least a BTH long;
@@ -82,7 +100,8 @@ impl IcrcHeader {
     #[must_use]
     #[inline]
     pub fn icrc(&self, ip_id: u16, packet: &[u8]) -> u32 {
-        self.crc(ip_id, packet, &[])
+        let again = self.flush == FlushIcrc::Rxe && packet.first() == Some(&Opcode::RC_FLUSH.0);
+        self.crc(ip_id, packet, if again { packet } else { &[] })
     }
 
     /// As [`Self::icrc`], going on over `tail`.
@@ -124,7 +143,7 @@ impl IcrcHeader {
             return Err(DropReason::TooShort);
         }
         match self.check(expected_id, packet, &[], *received) {
-            // Linux rxe (6.12, 7.2) takes the headers of a FLUSH for its payload as well and covers them twice.
+            // `FlushIcrc::Rxe`
             Err(_) if packet[0] == Opcode::RC_FLUSH.0 => self.check(expected_id, packet, packet, *received),
             checked => checked,
         }

@@ -53,7 +53,7 @@ pub use drop::DropReason;
 pub use eth::{EtherType, Ethernet, Mac, VlanTag};
 pub use feth::Feth;
 pub use gid::Gid;
-pub use icrc::{IcrcHeader, icrc_of_frame};
+pub use icrc::{FlushIcrc, IcrcHeader, icrc_of_frame};
 pub use ieth::Ieth;
 pub use imm::ImmDt;
 pub use ip::{Ip, Ipv4, Ipv6};

@@ -9,8 +9,8 @@ mod capture;
 use std::collections::BTreeMap;
 
 use wire::{
-    CmMessage, Ethernet, ExtHeader, IcrcHeader, Ieth, ImmDt, Ip, MAD_LEN, Operation, Packet, Qpn, Syndrome,
-    Udp, icrc_of_frame,
+    CmMessage, Ethernet, ExtHeader, FlushIcrc, IcrcHeader, Ieth, ImmDt, Ip, MAD_LEN, Operation, Packet, Qpn,
+    Syndrome, Udp, icrc_of_frame,
 };
 
 /// What `tests/golden/captures.txt` says about one capture: how many packets of each name it holds.
@@ -103,6 +103,11 @@ fn every_icrc_is_right_with_the_identification_seen_or_recovered() {
         for guess in [id, 0, !id] {
             assert_eq!(header.verify(guess, payload), Ok(id), "{at} expecting {guess:#06x}");
         }
+        // Ours are those of its sender: all of them, and its FLUSHes when that is asked for.
+        let body = &payload[..payload.len() - wire::icrc::ICRC_LEN];
+        let ours = |flush| header.with_flush(flush).icrc(id, body) == packet.icrc();
+        assert!(ours(FlushIcrc::Rxe), "{at}: {packet}");
+        assert_eq!(ours(FlushIcrc::Iba), right, "{at}: {packet}");
     });
 }
 

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::SLOTS;
 use super::record::{Record, SHORT_MAX};
-use super::{DomainConfig, SLOTS};
+use super::serve::Server;
 use crate::port::RxTrain;
 use crate::sys::{self, now_ns};
 
 /// Connections to other members, made when first needed.
 #[derive(Debug)]
 pub(super) struct Links {
-    config: DomainConfig,
+    server: Arc<Server>,
     slot: u8,
     pub(super) open: Mutex<OpenLinks>,
     /// Until when a slot counts as empty (nanoseconds).
@@ -23,17 +24,18 @@ pub(super) struct Links {
     connects: AtomicU64,
 }
 
-/// By abstract name. Only names somebody listens on get in, so the network cannot fill it.
-pub(super) type OpenLinks = HashMap<String, OwnedFd>;
+/// By abstract name. Only names somebody listens on get in, so the network cannot fill it. The server has the connections: it sees
+/// them end, and with them goes the descriptor.
+pub(super) type OpenLinks = HashMap<String, Weak<OwnedFd>>;
 
 /// How long a slot that nobody had counts as empty. Whoever sends what is to be handed to every slot would otherwise
 /// cost a futile connection each; a process that starts in that time misses a message which its peer repeats.
 const EMPTY_NS: u64 = 100_000_000;
 
 impl Links {
-    pub(super) fn new(config: DomainConfig, slot: u8) -> Links {
+    pub(super) fn new(server: Arc<Server>, slot: u8) -> Links {
         Links {
-            config,
+            server,
             slot,
             open: Mutex::new(HashMap::new()),
             empty_until: [const { AtomicU64::new(0) }; SLOTS as usize],
@@ -47,7 +49,7 @@ impl Links {
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
             return Ok(Handed::Nobody);
         }
-        let outcome = self.send(self.config.slot_name(slot), train)?;
+        let outcome = self.send(self.server.config.slot_name(slot), train)?;
         if outcome == Handed::Nobody {
             empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
         }
@@ -70,14 +72,13 @@ impl Links {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection kept from earlier may lead to a process that has died since: then once more.
         for _ in 0..2 {
-            if !open.contains_key(&name) {
-                self.connects.fetch_add(1, Ordering::Relaxed);
-                match sys::connect_seqpacket(&name) {
+            let connection = match open.get(&name).and_then(Weak::upgrade) {
+                Some(connection) => connection,
+                None => match self.connect(&name) {
                     Ok(connection) => {
-                        if !self.config.admits(sys::peer_credentials(connection.as_fd())?) {
-                            return Err(io::Error::from_raw_os_error(libc::EPERM));
-                        }
-                        open.insert(name.clone(), connection);
+                        open.retain(|_, link| link.strong_count() > 0);
+                        open.insert(name.clone(), Arc::downgrade(&connection));
+                        connection
                     }
                     Err(e) => {
                         return match e.raw_os_error() {
@@ -86,9 +87,8 @@ impl Links {
                             _ => Err(e),
                         };
                     }
-                }
-            }
-            let Some(connection) = open.get(&name) else { break };
+                },
+            };
             match sys::send_record(connection.as_fd(), &head[..len], train.bytes, &[]) {
                 Ok(()) => return Ok(Handed::Taken),
                 Err(e) => match e.raw_os_error() {
@@ -99,6 +99,15 @@ impl Links {
             }
         }
         Ok(Handed::Nobody)
+    }
+
+    fn connect(&self, name: &str) -> io::Result<Arc<OwnedFd>> {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let connection = sys::connect_seqpacket(name)?;
+        if !self.server.config.admits(sys::peer_credentials(connection.as_fd())?) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        self.server.watch(connection)
     }
 }
 

@@ -143,7 +143,7 @@ impl Membership {
         // A book that cannot be read has nothing to say.
         let inherited = Mutex::new(book.take(slot).unwrap_or_default());
         let server = Arc::new(Server::new(config.clone(), slot, listener, bag)?);
-        let (will, links) = (Mutex::new(Will::new(slot)), Arc::new(Links::new(config.clone(), slot)));
+        let (will, links) = (Mutex::new(Will::new(slot)), Arc::new(Links::new(Arc::clone(&server), slot)));
         let second_look_at = AtomicU64::new(0);
         let member = Membership { slot, gsi, queue, book, will, inherited, second_look_at, server, links };
         if let Some(neighbour) = neighbour {
@@ -266,16 +266,16 @@ impl Membership {
 /// The locks that guard a membership's descriptors, held while the process forks.
 pub(crate) struct BagLocks {
     sockets: KeptLock<Server, Sockets>,
-    links: KeptLock<Links, OpenLinks>,
+    // Unlocked last.
+    _links: KeptLock<Links, OpenLinks>,
 }
 
 impl Membership {
     /// `None` if it takes until `until_ns`.
     pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<BagLocks> {
-        Some(BagLocks {
-            sockets: KeptLock::take(&self.server, |server| &server.sockets, until_ns)?,
-            links: KeptLock::take(&self.links, |links| &links.open, until_ns)?,
-        })
+        let links = KeptLock::take(&self.links, |links| &links.open, until_ns)?;
+        let sockets = KeptLock::take(&self.server, |server| &server.sockets, until_ns)?;
+        Some(BagLocks { sockets, _links: links })
     }
 
     /// A forked child gives up its copies of everything: names, sockets, connections.
@@ -286,7 +286,6 @@ impl Membership {
         sys::disconnect(self.book.file());
         sys::disconnect(&self.server.epoll);
         locks.sockets.values().for_each(|socket| sys::disconnect(&socket.fd));
-        locks.links.values().for_each(sys::disconnect);
     }
 }
 

@@ -59,6 +59,8 @@ enum Role {
     Service(String),
     /// A connection accepted at the listener with this token.
     Connection(u64),
+    /// A connection of ours that trains are handed over on ([`Links`](super::forward::Links)).
+    Link,
     /// A connection of ours to another member, who sees by it when we die, as we see when it does.
     Neighbour,
 }
@@ -109,7 +111,7 @@ impl Server {
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
                     Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut turn),
-                    Role::Connection(_) | Role::Neighbour => {
+                    Role::Connection(_) | Role::Link | Role::Neighbour => {
                         trains += self.serve(token, &socket.fd, &mut turn.buffer, f);
                     }
                 }
@@ -126,6 +128,13 @@ impl Server {
         let len = Record::Ping.emit(Some(self.slot), &mut out);
         sys::send_record(connection.as_fd(), &out[..len], &[], &[])?;
         self.add(connection, Role::Neighbour, Some(slot)).map(drop)
+    }
+
+    /// Keeps a connection of ours until the other end closes it.
+    pub(super) fn watch(&self, connection: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        let connection = Arc::new(connection);
+        self.add(Arc::clone(&connection), Role::Link, None)?;
+        Ok(connection)
     }
 
     /// True if another member will see our end.
@@ -272,9 +281,9 @@ impl Server {
         }
     }
 
-    fn add(&self, fd: OwnedFd, role: Role, peer: Option<u8>) -> io::Result<u64> {
+    fn add(&self, fd: impl Into<Arc<OwnedFd>>, role: Role, peer: Option<u8>) -> io::Result<u64> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let fd = Arc::new(fd);
+        let fd = fd.into();
         self.lock().insert(token, Socket { fd: Arc::clone(&fd), role, peer });
         if let Err(e) = self.epoll.add(fd.as_fd(), token) {
             self.lock().remove(&token);

@@ -193,6 +193,7 @@ fn a_burst_of_another_process_reaches_its_slot_as_one_train() {
         dst_slot: all[1].slot(),
         tos: 0,
         ttl: 64,
+        flush_icrc: wire::FlushIcrc::Iba,
     };
     let flow = port_a.open_flow(&key).unwrap();
     let payload = for_qp(u32::from(all[1].slot()) << 16 | 0x99);
@@ -249,6 +250,26 @@ fn trains_are_forwarded_to_slots_and_services() {
 
     let (taken, got) = while_serving(&[b, c], || a.forward_to_all(&sent));
     assert_eq!((taken, got.len()), (2, 2));
+}
+
+#[test]
+fn connections_end_with_the_services_they_lead_to() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let [a, b] = &all[..] else { unreachable!() };
+    let held = || a.server.sockets.lock().unwrap().len();
+    let before = held();
+    for port in 7000..7010 {
+        let claim = b.claim_service(0x106, port, ServiceAddress::Any4).unwrap();
+        let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
+        let (taken, _) =
+            while_serving(&[b], || a.forward_to_service(0x106, port, dst, &train(&[7; 20])).unwrap());
+        assert!(taken && held() == before + 1);
+        drop(claim);
+        a.poll_listener(&mut |_| {});
+        assert_eq!(held(), before);
+    }
+    assert!(a.links.open.lock().unwrap().len() <= 1, "nor do names pile up");
 }
 
 #[test]

@@ -313,6 +313,8 @@ fn nobody_listens_and_nobody_answers() {
     let client = world.resolved(PortSpace::Tcp);
     client.connect(None, b"").unwrap();
     world.run();
+    world.assert_no_event(A);
+    world.wait_ms(50);
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 8));
     let lost = world.id(A, PortSpace::Tcp, 0);

@@ -28,10 +28,9 @@ impl Outgoing {
             Qpn::GSI => GSI_FLOW_SLOT,
             qpn => (qpn.value() >> 16) as u8,
         };
-        let RxTrain { src, dst, tos, ttl, .. } = *packet;
         let fits = packet.bytes.len() <= MAX_PACKET;
         fits.then(|| Outgoing {
-            key: FlowKey { src, dst, dst_slot, tos, ttl },
+            key: FlowKey { dst_slot, ..packet.flow_key() },
             sender: None,
             bytes: bytes.to_vec(),
         })

@@ -89,11 +89,13 @@ impl Ord for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::FlushIcrc;
+
     use crate::port::FlowKey;
 
     fn packet(number: u8) -> Late {
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
-        let key = FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 64 };
+        let key = FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba };
         Late::Out(Outgoing { key, sender: None, bytes: vec![number] })
     }
 

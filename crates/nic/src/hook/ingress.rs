@@ -7,7 +7,7 @@ use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::bag::SLOTS;
-use crate::port::{FlowKey, Headers, Port, RxQueue, RxTrain};
+use crate::port::{Headers, Port, RxQueue, RxTrain};
 use crate::sys::now_ns;
 use crate::tables::OwnedPacket;
 
@@ -32,7 +32,7 @@ impl Hooks {
         if self.ingress.hook.is_none() {
             return deliver(train);
         }
-        let key = FlowKey { src: train.src, dst: train.dst, dst_slot: 0, tos: train.tos, ttl: train.ttl };
+        let key = train.flow_key();
         // Addresses of two families: the transport has a counter for that.
         let Some(mut headers) = Headers::new(&key, train.src_port, train.dst_port) else {
             return deliver(train);

@@ -123,7 +123,7 @@ impl Hooks {
     /// Copies a train that has come in.
     #[cold]
     pub(super) fn tap_incoming(&mut self, train: &RxTrain<'_>) {
-        let key = FlowKey { src: train.src, dst: train.dst, dst_slot: 0, tos: train.tos, ttl: train.ttl };
+        let key = train.flow_key();
         let Some(mut outer) = Outer::new(&key, train.src_port, train.dst_port) else { return };
         if let Some([src, dst]) = train.macs {
             outer.headers.set_macs(src.0, dst.0);
@@ -212,7 +212,8 @@ impl Outer {
 
     fn of(headers: Headers) -> Option<Outer> {
         let (key, (src_port, dst_port)) = (headers.key(), headers.ports());
-        Some(Outer { headers, icrc: icrc_header(key.src, key.dst, src_port, dst_port)? })
+        let icrc = icrc_header(key.src, key.dst, src_port, dst_port)?.with_flush(key.flush_icrc);
+        Some(Outer { headers, icrc })
     }
 }
 

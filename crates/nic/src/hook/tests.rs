@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
 
-use wire::Mac;
+use wire::{FlushIcrc, Mac};
 
 mod foreseen;
 mod network;
@@ -144,7 +144,8 @@ impl World {
 }
 
 fn key(dst: &str) -> FlowKey {
-    FlowKey { src: US.parse().unwrap(), dst: dst.parse().unwrap(), dst_slot: 0x11, tos: 5, ttl: 64 }
+    let (src, dst) = (US.parse().unwrap(), dst.parse().unwrap());
+    FlowKey { src, dst, dst_slot: 0x11, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba }
 }
 
 /// A packet for QP 0x110042 with this PSN, `len` bytes of payload, and room for an ICRC.

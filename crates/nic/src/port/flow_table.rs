@@ -104,10 +104,12 @@ impl FlowTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::FlushIcrc;
 
     fn key(n: u32) -> FlowKey {
         let src = std::net::Ipv4Addr::LOCALHOST.into();
-        FlowKey { src, dst: std::net::Ipv4Addr::from(n).into(), dst_slot: 0, tos: 0, ttl: 64 }
+        let dst = std::net::Ipv4Addr::from(n).into();
+        FlowKey { src, dst, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba }
     }
 
     #[test]

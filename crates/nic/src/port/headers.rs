@@ -164,9 +164,11 @@ const DEFAULT_TTL: u8 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::FlushIcrc;
 
     fn key(src: &str, dst: &str) -> FlowKey {
-        FlowKey { src: src.parse().unwrap(), dst: dst.parse().unwrap(), dst_slot: 3, tos: 0xb8, ttl: 0 }
+        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+        FlowKey { src, dst, dst_slot: 3, tos: 0xb8, ttl: 0, flush_icrc: FlushIcrc::Iba }
     }
 
     #[test]
@@ -204,8 +206,7 @@ mod tests {
         assert!(Headers::new(&key("10.0.0.1", "fd00::2"), 1, 2).is_none());
     }
     fn frame(src: &str, dst: &str, payload: &[u8]) -> Vec<u8> {
-        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        let headers = Headers::new(&FlowKey { src, dst, dst_slot: 0, tos: 7, ttl: 9 }, 0xc001, 4791).unwrap();
+        let headers = Headers::new(&FlowKey { tos: 7, ttl: 9, ..key(src, dst) }, 0xc001, 4791).unwrap();
         let mut frame = vec![0; headers.len()];
         headers.emit(&mut frame, payload.len());
         frame.extend(payload);

@@ -27,7 +27,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use wire::{IcrcHeader, Mac};
+use wire::{FlushIcrc, IcrcHeader, Mac};
 
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
@@ -49,6 +49,8 @@ pub struct FlowKey {
     pub tos: u8,
     /// TTL or hop limit; 0 means 64.
     pub ttl: u8,
+    /// The ICRC of its FLUSHes.
+    pub flush_icrc: FlushIcrc,
 }
 
 /// A flow opened on a port.
@@ -115,6 +117,12 @@ impl<'a> RxTrain<'a> {
     /// The packets in order; packet `i` was most likely sent with IPv4 id `i`.
     pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
         self.bytes.chunks(self.segment.max(1))
+    }
+
+    /// The flow that the train is of, but for its slot and for its sender's choices, which no header shows.
+    pub(crate) fn flow_key(&self) -> FlowKey {
+        let RxTrain { src, dst, tos, ttl, .. } = *self;
+        FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba }
     }
 
     /// The ICRC pseudo header that all packets of the train share; `None` if the two addresses are of

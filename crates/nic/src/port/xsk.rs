@@ -282,6 +282,7 @@ impl XskPort {
         let src_port = 0xc000 | spread as u16;
         let headers = Headers::new(key, src_port, self.udp_port).ok_or_else(invalid)?;
         let icrc = super::icrc_header(key.src, key.dst, src_port, self.udp_port).ok_or_else(invalid)?;
+        let icrc = icrc.with_flush(key.flush_icrc);
         let hop = self.find_hop(key);
         let queue = (spread >> 16) as usize % self.sockets.queues.len().max(1);
         let flow = Flow { key: *key, hop, headers, icrc, queue, is_direct: false, is_used: false };

@@ -40,7 +40,7 @@ pub struct DeviceConfig {
     pub port: Option<PortChoice>,
     /// What is attached from the start; `None` takes what `ROXIE_INGRESS` and `ROXIE_EGRESS` say.
     pub hooks: Option<HookConfig>,
-    /// How connections send; `None` takes what `ROXIE_ECN` and `ROXIE_RATE_LIMIT` say.
+    /// How connections send; `None` takes what `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC` say.
     pub traffic: Option<Traffic>,
 }
 

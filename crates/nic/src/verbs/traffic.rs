@@ -1,5 +1,7 @@
 //! What a device's connections ask of the network, and how much they may send.
 
+use wire::FlushIcrc;
+
 use crate::port::BadVariable;
 
 /// How connections (RC, UC) of a device send, unless an attribute of a queue pair says otherwise.
@@ -10,6 +12,8 @@ pub struct Traffic {
     pub ecn: bool,
     /// Most that a queue pair sends, in kbit/s on the wire; 0 for no limit.
     pub rate_limit_kbps: u32,
+    /// The ICRC of what they send with opcode FLUSH.
+    pub flush_icrc: FlushIcrc,
 }
 
 /// The last two bits of the traffic class, and ECT(0) in them (RFC 3168, section 5).
@@ -19,22 +23,24 @@ const ECT_0: u8 = 2;
 impl Traffic {
     /// What `ROXIE_ECN` may say.
     pub const ECN_WORDS: &[&str] = &["off", "on"];
+    /// What `ROXIE_FLUSH_ICRC` may say.
+    pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe"];
     const RATE_WORDS: &[&str] = &["a rate from 1k to 4000G in bits per second, such as 500M"];
 
-    /// From `ROXIE_ECN` and `ROXIE_RATE_LIMIT`; what is unset or empty is `off` and no limit.
+    /// From `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`; what is unset or empty is `off`, no limit and `iba`.
     ///
     /// # Errors
     /// The one that is something else.
     pub fn from_env() -> Result<Traffic, BadVariable> {
         let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
-        Traffic::from_words(&get("ROXIE_ECN"), &get("ROXIE_RATE_LIMIT"))
+        Traffic::from_words(&get("ROXIE_ECN"), &get("ROXIE_RATE_LIMIT"), &get("ROXIE_FLUSH_ICRC"))
     }
 
     /// From words as the variables have them.
     ///
     /// # Errors
     /// The one that is something else, by the name of its variable.
-    pub fn from_words(ecn: &str, rate_limit: &str) -> Result<Traffic, BadVariable> {
+    pub fn from_words(ecn: &str, rate_limit: &str, flush_icrc: &str) -> Result<Traffic, BadVariable> {
         let ecn = match ecn {
             "" | "off" => false,
             "on" => true,
@@ -42,7 +48,12 @@ impl Traffic {
         };
         let bad = || BadVariable::new("ROXIE_RATE_LIMIT", rate_limit, Self::RATE_WORDS);
         let rate_limit_kbps = if rate_limit.is_empty() { 0 } else { kilobits(rate_limit).ok_or_else(bad)? };
-        Ok(Traffic { ecn, rate_limit_kbps })
+        let flush_icrc = match flush_icrc {
+            "" | "iba" => FlushIcrc::Iba,
+            "rxe" => FlushIcrc::Rxe,
+            _ => return Err(BadVariable::new("ROXIE_FLUSH_ICRC", flush_icrc, Self::FLUSH_ICRC_WORDS)),
+        };
+        Ok(Traffic { ecn, rate_limit_kbps, flush_icrc })
     }
 
     /// The traffic class of a connection whose own is this.
@@ -66,7 +77,7 @@ mod tests {
 
     #[test]
     fn rates_have_units_and_bounds() {
-        let kbps = |text| Traffic::from_words("", text).map(|traffic| traffic.rate_limit_kbps);
+        let kbps = |text| Traffic::from_words("", text, "").map(|traffic| traffic.rate_limit_kbps);
         assert_eq!(
             ["", "1k", "1500k", "500M", "2.5G", "8000000", "4000G"].map(|text| kbps(text).unwrap()),
             [0, 1, 1500, 500_000, 2_500_000, 8000, 4_000_000_000]
@@ -79,12 +90,22 @@ mod tests {
 
     #[test]
     fn only_a_class_without_ecn_bits_is_made_capable() {
-        let on = Traffic::from_words("on", "").unwrap();
+        let on = Traffic::from_words("on", "", "").unwrap();
         assert_eq!([0, 0x68, 0x69, 0x6a].map(|class| on.class(class)), [2, 0x6a, 0x69, 0x6a]);
-        assert_eq!(Traffic::from_words("off", "").unwrap().class(0x68), 0x68);
+        assert_eq!(Traffic::from_words("off", "", "").unwrap().class(0x68), 0x68);
         assert_eq!(
-            Traffic::from_words("yes", "").unwrap_err().to_string(),
+            Traffic::from_words("yes", "", "").unwrap_err().to_string(),
             "ROXIE_ECN=yes is none of off, on"
         );
+    }
+
+    #[test]
+    fn a_flush_is_covered_as_the_specification_or_rxe_has_it() {
+        let flush_icrc = |word| Traffic::from_words("", "", word).map(|traffic| traffic.flush_icrc);
+        assert_eq!(["", "iba", "rxe"].map(|word| flush_icrc(word).unwrap()), {
+            [FlushIcrc::Iba, FlushIcrc::Iba, FlushIcrc::Rxe]
+        });
+        let wrong = flush_icrc("right").unwrap_err().to_string();
+        assert_eq!(wrong, "ROXIE_FLUSH_ICRC=right is none of iba, rxe");
     }
 }

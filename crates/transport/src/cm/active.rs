@@ -46,6 +46,7 @@ impl Cm {
             max_cm_retries: timing::MAX_CM_RETRIES,
             backlog_of: None,
             unanswered: None,
+            ask_again_at: Some(now + timing::LISTENER_WAIT),
             answer: None,
             in_will: false,
             deadline: None,

@@ -52,6 +52,8 @@ pub(super) struct Conn {
     pub(super) backlog_of: Option<ListenerId>,
     /// The message under the retransmission timer.
     pub(super) unanswered: Option<Unanswered>,
+    /// Active, as long as nobody refused it for want of a listener: when it is asked again if that happens earlier.
+    pub(super) ask_again_at: Option<Instant>,
     /// RTU or DREP, sent again whenever its cause is repeated.
     pub(super) answer: Option<Box<MadBytes>>,
     /// It is in this process's will.
@@ -100,6 +102,7 @@ impl Conn {
             max_cm_retries: req.max_cm_retries,
             backlog_of: None,
             unanswered: None,
+            ask_again_at: None,
             answer: None,
             in_will: false,
             deadline: None,

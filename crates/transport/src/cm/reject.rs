@@ -46,8 +46,14 @@ impl Cm {
             self.counters.rx_unexpected += 1;
             return;
         };
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
+            ConnState::ReqSent if rej.reason == RejReason::INVALID_SERVICE_ID => {
+                match conn.ask_again_at.take().filter(|at| now < *at) {
+                    Some(at) => return self.arm(id, at),
+                    None => self.reset_to_idle(id),
+                }
+            }
             ConnState::ReqSent
             | ConnState::MraReqRcvd
             | ConnState::RepSent

@@ -8,6 +8,7 @@ use super::super::MAX_PACKET;
 use super::*;
 use crate::sys::testing::run;
 use crate::sys::{self, PollFd, SockAddr};
+use wire::FlushIcrc;
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -23,7 +24,7 @@ fn port_to_itself() -> UdpPort {
 }
 
 fn flow_key(ip: IpAddr) -> FlowKey {
-    FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0 }
+    FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0, flush_icrc: FlushIcrc::Iba }
 }
 
 /// A packet that tells its number and length, with something in every byte.

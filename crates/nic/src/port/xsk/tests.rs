@@ -12,6 +12,7 @@ use super::*;
 use crate::sys::testing::{Host, ip, run};
 use crate::sys::{self, Netlink, SockAddr, XdpMode};
 use crate::xdp::{Mode, Presence};
+use wire::FlushIcrc;
 
 const UDP_PORT: u16 = 4791;
 /// The slot of host n is n; so is the last byte of its addresses.
@@ -83,10 +84,13 @@ fn address(net: &str, host: usize) -> IpAddr {
 }
 
 /// A flow from one host to the other.
-fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
+fn flow_key(family: &str, from: usize) -> FlowKey {
     let (src, dst) = (address(family, from), address(family, 1 - from));
-    let key = FlowKey { src, dst, dst_slot: 2 - from as u8, tos: 0x28, ttl: 33 };
-    net.hosts[from].visit(|| port.open_flow(&key).unwrap())
+    FlowKey { src, dst, dst_slot: 2 - from as u8, tos: 0x28, ttl: 33, flush_icrc: FlushIcrc::Iba }
+}
+
+fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
+    net.hosts[from].visit(|| port.open_flow(&flow_key(family, from)).unwrap())
 }
 
 /// A packet without ICRC: a BTH for a QP of the other host's slot, a number, a pattern.
@@ -228,7 +232,7 @@ fn every_queue_has_its_socket() {
     assert!(a.describe().contains("3 queues"), "{}", a.describe());
     // Several slots: several flows, spread over the queues.
     for dst_slot in 0..40 {
-        let key = FlowKey { src: address(V4, 0), dst: address(V4, 1), dst_slot, tos: 0x28, ttl: 33 };
+        let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
         let flow = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
         transfer(&mut a, &mut b, flow, V4, 0, mixed(1, &[100], 50));
     }
@@ -376,8 +380,7 @@ fn addresses_may_come_and_go() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     net.hosts[1].visit(|| ip("address add 10.79.0.77/24 dev veth0"));
-    let key =
-        FlowKey { src: address(V4, 0), dst: "10.79.0.77".parse().unwrap(), dst_slot: 2, tos: 0, ttl: 0 };
+    let key = FlowKey { dst: "10.79.0.77".parse().unwrap(), tos: 0, ttl: 0, ..flow_key(V4, 0) };
     let there = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
     let steered = |a: &mut XskPort, b: &mut XskPort| {
         let before = b.counters.rx_packets;

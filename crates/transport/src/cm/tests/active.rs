@@ -41,6 +41,39 @@ fn both_sides_learn_what_the_other_offered() {
 }
 
 #[test]
+fn a_req_that_comes_before_its_listener_is_made_again_once() {
+    let mut net = Net::new();
+    let a = net.connect();
+    net.run();
+    assert_eq!(net.names(), [(A, "REQ"), (B, "REJ")]);
+    assert!(net.event(A).is_none());
+    net.listen(0);
+    assert!(matches!(net.wait_event(B).kind, CmEventKind::ConnectRequest(_)));
+    assert_eq!((net.now_ms(), net.cm[A].state(a)), (50, Some(ReqSent)));
+
+    let mut net = Net::new();
+    let a = net.connect();
+    net.run();
+    let CmEventKind::Rejected(rejection) = net.wait_event(A).kind else { panic!() };
+    assert_eq!((rejection.reason, net.now_ms()), (RejReason::INVALID_SERVICE_ID, 50));
+    assert_eq!(net.names(), [(A, "REQ"), (B, "REJ"), (A, "REQ"), (B, "REJ")]);
+    assert_eq!(net.cm[A].state(a), Some(Idle));
+    net.assert_quiet();
+}
+
+#[test]
+fn a_refusal_that_took_its_time_is_final() {
+    let mut net = Net::new();
+    net.connect();
+    let (src, dst, mad) = net.cm[A].poll_transmit().unwrap();
+    net.now += timing::LISTENER_WAIT;
+    net.cm[B].reject_no_listener(&mad, src, dst);
+    net.run();
+    assert!(matches!(net.event(A).unwrap().kind, CmEventKind::Rejected(_)));
+    net.assert_quiet();
+}
+
+#[test]
 fn a_req_is_repeated_15_times_and_then_the_peer_is_unreachable() {
     let mut net = Net::listening();
     net.lose.push((A, "REQ", u32::MAX));

@@ -60,7 +60,8 @@ impl Transmitter {
         let socket = &self.sockets[index];
         let udp_port = self.udp_port;
         let icrc = icrc_header(key.src, key.dst, socket.port, udp_port)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?
+            .with_flush(key.flush_icrc);
         let v6 = key.dst.is_ipv6();
         let tos = (key.tos != socket.tos).then_some(key.tos);
         // To a group the socket's own does not count.
