@@ -18,6 +18,8 @@ pub(crate) const PING_BYTES: u64 = 20 << 10;
 /// Eight transmissions, each with perftest's timeout 14 (67 ms), or with the 17 (537 ms) that rdma_cm agrees on with
 /// `-R`; and as much again for the programs.
 const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
+/// Time for a program to end once it knows, on a machine that is busy.
+const PROGRAM_MAX: Duration = Duration::from_secs(1);
 /// Who is told waits for no retry, the first of which comes after 537 ms at the earliest and the last after 4 s.
 const TOLD_MAX: Duration = Duration::from_millis(1500);
 /// perftest's name for IBV_WC_RETRY_EXC_ERR.
@@ -27,10 +29,10 @@ const NO_EXCHANGE: &str = "Failed to exchange data between server and clients";
 
 /// A stream, the side that is killed, and what the other says.
 #[derive(Clone, Copy)]
-struct Stream {
+struct Stream<'a> {
     spread: Spread,
     tool: &'static str,
-    words: &'static [&'static str],
+    words: &'a [&'static str],
     killed: Side,
     says: &'static str,
 }
@@ -48,6 +50,12 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         }
     }
     for place in of_two_kinds(scale, Spread::Two) {
+        for timeout in ["14", "16"] {
+            let title = format!("ib_write_bw -u {timeout} whose server is killed, in time");
+            cases.push(Case::new(place, &title, "ib_write_bw", move |lab, name| {
+                in_time(lab, &place, name, timeout)
+            }));
+        }
         for side in [Side::Server, Side::Client] {
             let what = format!("rping whose {}", is_killed(side));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
@@ -77,7 +85,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
 
 /// A client always has something unacknowledged. A server waits, for its client's TCP connection or, with `-R` and in
 /// `ib_send_bw`, for messages; nobody tells it that none will come, on any device.
-fn streams() -> Vec<Stream> {
+fn streams() -> Vec<Stream<'static>> {
     use Spread::{Ordinary, Root, Two};
     let mut streams = Vec::new();
     for (tool, cm) in [("ib_write_bw", Root), ("ib_read_bw", Ordinary), ("ib_send_bw", Root)] {
@@ -90,6 +98,21 @@ fn streams() -> Vec<Stream> {
         streams.push(Stream { spread: Two, tool, words: &[], killed, says: NO_EXCHANGE });
     }
     streams
+}
+
+/// The client gives up when it has sent everything eight times, each a local ACK timeout after the other (IBA 9.7.6.1.3).
+fn in_time(lab: &Lab, place: &Place, name: &str, timeout: &'static str) -> Result<(), String> {
+    let (words, killed, says) = (["-u", timeout], Side::Server, RETRY_EXCEEDED);
+    let stream = Stream { spread: Spread::Two, tool: "ib_write_bw", words: &words, killed, says };
+    let ended = perftest(lab, place, name, &stream)?;
+    failed_with(&ended, RETRY_EXCEEDED)?;
+    let exponent: u32 = timeout.parse().map_err(|_| "a timeout")?;
+    let each = Duration::from_nanos(4096 << exponent);
+    // The last acknowledgement came before the kill, by less than one timeout.
+    if (7 * each..8 * each + PROGRAM_MAX).contains(&ended.took) {
+        return Ok(());
+    }
+    Err(format!("expected the end after 8 times {each:?}, not {:?}\n{}", ended.took, ended.describe()))
 }
 
 /// The IPv4 places: an address family makes no difference to a death.
@@ -105,7 +128,7 @@ fn is_killed(side: Side) -> &'static str {
 }
 
 /// Kills one side of a stream; how the other ended.
-fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream) -> Result<Ended, String> {
+fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream<'_>) -> Result<Ended, String> {
     let port = lab.port();
     let port_word = port.to_string();
     let common =
