@@ -4,7 +4,7 @@
 //! more bytes than there are; the verdict says something.
 
 use roxie_cli::capture::analyse::Analysis;
-use roxie_cli::capture::filter::{Filter, FilterArgs};
+use roxie_cli::capture::filter::{Filter, FilterArgs, Management};
 use roxie_cli::capture::show::{Show, Style, Times};
 use roxie_cli::capture::source::Source;
 use roxie_cli::terminal::Terminal;
@@ -16,7 +16,8 @@ const SHOWN_MAX: u64 = 64;
 /// Runs one input.
 pub fn run(data: &[u8]) {
     let Ok(mut source) = Source::new(data) else { return };
-    let mut filter = Filter::new(FilterArgs { only_errors: true, ..FilterArgs::default() });
+    let mut filter =
+        Filter::new(FilterArgs { only_errors: true, ..FilterArgs::default() }, Management::Named);
     let styles = [Style::Line, Style::Struct, Style::Tree, Style::Json, Style::Hex];
     let mut shows = styles.map(|style| Show::new(style, Times::Delta, Terminal::plain()));
     let mut analysis = Analysis::with_messages();
@@ -41,6 +42,6 @@ pub fn run(data: &[u8]) {
         analysis.take_messages();
     }
     assert!(source.offset() <= data.len() as u64);
-    let verdict = analysis.finish(source.drops());
+    let verdict = analysis.finish(source.drops(), source.left_out());
     assert!(!verdict.text().is_empty());
 }

@@ -32,6 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case(v6, "rping captured on both interfaces", "rping", exchange),
         case(v4, "bursts captured as the packets they are", "ib_write_bw", bursts),
         case(v6, "bursts captured as the packets they are", "ib_write_bw", bursts),
+        case(v4, "captures by clsact leave it as it was", "tc", clsact),
         case(unprivileged, "rping captured by process", "rping", process),
         case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
         case(native, "rping captured by process", "rping", process),
@@ -226,6 +227,66 @@ fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A capture as on a kernel without links for classifiers: it sees an exchange, leaves alone what was there, and takes off what a
+/// killed one has left.
+fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let netdev = lab.netdev(place);
+    let tc = |words: &[&str]| {
+        let line = [&["tc"], words].concat();
+        good(start(lab, place, Side::Server, &format!("{name} tc"), &line)?.wait(SHORT))
+    };
+    let filters = || -> Result<usize, String> {
+        let mut found = 0;
+        for direction in ["ingress", "egress"] {
+            let shown = tc(&["filter", "show", "dev", netdev, direction])?;
+            found += shown.output.matches("roxie_tap:").count();
+        }
+        Ok(found)
+    };
+    let begin = || {
+        let roxie = lab.roxie().display().to_string();
+        let line = ["env", "ROXIE_TAP=clsact", &roxie, "capture", "read", "-i", netdev];
+        let mut capture = start(lab, place, Side::Server, &format!("{name} capture"), &line)?;
+        if eventually(BEGINS, || filters().is_ok_and(|filters| filters == 2)) {
+            return Ok(capture);
+        }
+        capture.signal(Signal::SIGINT);
+        Err(capture.wait(SHORT).describe())
+    };
+    let is_there = || Ok::<_, String>(tc(&["qdisc", "show", "dev", netdev])?.output.contains("clsact"));
+    // Killed: filters stay. The next one takes them off, and its own when it ends; the clsact was made by neither.
+    tc(&["qdisc", "add", "dev", netdev, "clsact"])?;
+    let mut killed = begin()?;
+    killed.signal(Signal::SIGKILL);
+    let _by_us = killed.wait(SHORT);
+    if filters()? != 2 {
+        return Err("the filters of a killed capture do not stay: docs/capture.md says so".to_owned());
+    }
+    let capture = begin()?;
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let common = ["-a", address, "-p", &port, "-C", "3"];
+    Pair {
+        name,
+        server: [&["rping", "-s"], &common[..]].concat(),
+        client: [&["rping", "-c"], &common[..]].concat(),
+        ready: Ready::Cm(port.parse().map_err(|_| "a port")?),
+        limit: LONG,
+    }
+    .run(lab, place)?;
+    let shown = end(capture)?;
+    for text in ["ConnectRequest", "READ Request", "ACK"] {
+        if !shown.contains(text) {
+            return Err(format!("'{text}' was not captured:\n{shown}"));
+        }
+    }
+    if filters()? != 0 || !is_there()? {
+        return Err("filters stay, or the clsact that was there has gone".to_owned());
+    }
+    tc(&["qdisc", "del", "dev", netdev, "clsact"])?;
+    end(begin()?)?;
+    if is_there()? { Err("its clsact stays".to_owned()) } else { Ok(()) }
 }
 
 /// Every packet of the bursts is there, whole, and its ICRC is right; the same of headers only.

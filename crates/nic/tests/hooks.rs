@@ -14,7 +14,8 @@ use roxie::hook::control::Remote;
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint, KeptFrame, TapFilter, Tapped};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
-use roxie::wire::{Bth, IcrcHeader, Ipv4, Qpn, Udp};
+use roxie::wire::capture::Conditions;
+use roxie::wire::{Bth, IcrcHeader, Ipv4, Opcode, Qpn, Udp};
 
 const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;
@@ -451,7 +452,12 @@ fn a_tap_copies_what_is_wanted_and_goes_with_its_reader() {
         let remote = connect();
         // By its own number, by its peer's.
         for qp in [ends[0].qp.qpn(), ends[1].qp.qpn()] {
-            let filter = TapFilter { snap_len: 60, qps: vec![qp], hosts: vec![Ipv4Addr::LOCALHOST.into()] };
+            let filter = TapFilter {
+                snap_len: 60,
+                qps: vec![qp],
+                hosts: vec![Ipv4Addr::LOCALHOST.into()],
+                ..TapFilter::default()
+            };
             remote.tap(&filter).expect("there is room");
             let frames = copies(&remote, 200, write);
             assert!(frames.iter().all(|frame| frame.bytes.len() == 60 && frame.len >= 62));
@@ -467,6 +473,18 @@ fn a_tap_copies_what_is_wanted_and_goes_with_its_reader() {
         remote.tap(&elsewhere).expect("there is room");
         write();
         assert_eq!(remote.tapped().expect("it answers").expect("it runs"), Tapped::default());
+
+        // Answers only; every fifth packet only.
+        let opcodes = [Opcode::RC_ACKNOWLEDGE].into_iter().collect();
+        let answers = Conditions { opcodes, ..Conditions::default() };
+        remote.tap(&TapFilter { conditions: answers, ..TapFilter::default() }).expect("there is room");
+        let frames = copies(&remote, 8, write);
+        let opcode = |frame| Bth::parse(parts(frame).1.first_chunk().expect("a header")).opcode;
+        assert!(frames.iter().all(|frame| opcode(frame) == Opcode::RC_ACKNOWLEDGE));
+        remote.tap(&TapFilter { sample: 5, ..TapFilter::default() }).expect("there is room");
+        write();
+        let frames = remote.tapped().expect("it answers").expect("it runs").frames.len();
+        assert!((5..20).contains(&frames), "{frames} of 25 packets and their answers");
 
         // Nobody reads: what finds no room is counted.
         remote.tap(&TapFilter::default()).expect("there is room");

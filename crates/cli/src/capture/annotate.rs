@@ -109,7 +109,8 @@ fn copy(
         let texts: Vec<Cow<'_, str>> =
             kept.into_iter().map(Cow::Owned).chain(said.map(|text| Cow::Borrowed(text.as_str()))).collect();
         for interface in &source.interfaces()[writer.interfaces()..=packet.interface] {
-            writer.interface(interface.name.as_deref(), interface.link_type).during("writing")?;
+            let (name, left_out) = (interface.name.as_deref(), interface.left_out.as_deref());
+            writer.interface(name, left_out, interface.link_type).during("writing")?;
         }
         writer.packet(&packet, texts).during("writing")?;
     }

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::Args;
-use wire::capture::{IcrcCheck, Seen};
+use wire::capture::{Conditions, IcrcCheck, OpcodeSet, PsnRange, Seen, is_nak};
 use wire::cm::SidrStatus;
-use wire::{CmMessage, Opcode, Operation, Packet, Psn, Qpn, Syndrome};
+use wire::{CmMessage, Opcode, Operation, Packet, Psn, Qpn};
 
 /// Connections whose two ends are remembered for `--qp`.
 const CONNECTIONS_MAX: usize = 1 << 16;
@@ -29,7 +29,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "OPCODE")]
     pub opcode: Vec<OpcodeFilter>,
     /// With a packet sequence number in this range: A..B, both included; may wrap
-    #[arg(long, value_name = "A..B")]
+    #[arg(long, value_name = "A..B", value_parser = parse_psns)]
     pub psn: Option<PsnRange>,
     /// NAKs, RNR NAKs included
     #[arg(long)]
@@ -38,11 +38,31 @@ pub struct FilterArgs {
     #[arg(long)]
     pub cnp: bool,
     /// What went wrong: NAKs, rejects, bad ICRCs, packets that make no sense
+    ///
+    /// Whether an ICRC is bad takes the whole packet: with -s that is not looked at.
     #[arg(long)]
     pub only_errors: bool,
-    /// Packets that are not RoCEv2 as well
-    #[arg(long)]
-    pub all: bool,
+}
+
+impl FilterArgs {
+    /// Whether everything is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.host.is_empty() && self.qp.is_empty() && self.conditions().is_empty()
+    }
+
+    /// What can be asked of a packet's headers.
+    #[must_use]
+    pub fn conditions(&self) -> Conditions {
+        let wanted = |opcode: &Opcode| self.opcode.iter().any(|filter| filter.admits(*opcode));
+        Conditions {
+            opcodes: (0..=255).map(Opcode).filter(wanted).collect::<OpcodeSet>(),
+            psns: self.psn,
+            naks: self.nak,
+            congestion: self.cnp,
+            errors: self.only_errors,
+        }
+    }
 }
 
 /// One `--opcode`.
@@ -78,31 +98,13 @@ impl OpcodeFilter {
     }
 }
 
-/// One `--psn`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PsnRange {
-    first: Psn,
-    last: Psn,
-}
-
-impl FromStr for PsnRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once("..").unwrap_or((text, text));
-        let number = |text: &str| match parse_number(text) {
-            Some(n) if n < 1 << 24 => Ok(Psn::new(n as u32)),
-            _ => Err(format!("'{text}' is no packet sequence number")),
-        };
-        Ok(Self { first: number(first)?, last: number(last)? })
-    }
-}
-
-impl PsnRange {
-    fn admits(self, psn: Psn) -> bool {
-        let (width, at) = (self.last.value().wrapping_sub(self.first.value()), psn.value());
-        at.wrapping_sub(self.first.value()) & 0xff_ffff <= width & 0xff_ffff
-    }
+fn parse_psns(text: &str) -> Result<PsnRange, String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let number = |text: &str| match parse_number(text) {
+        Some(n) if n < 1 << 24 => Ok(Psn::new(n as u32)),
+        _ => Err(format!("'{text}' is no packet sequence number")),
+    };
+    Ok(PsnRange { first: number(first)?, last: number(last)? })
 }
 
 fn parse_number(text: &str) -> Option<u64> {
@@ -112,7 +114,7 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn parse_qpn(text: &str) -> Result<Qpn, String> {
+fn parse_qpn(text: &str) -> Result<Qpn, String> {
     match parse_number(text) {
         Some(n) if n < 1 << 24 => Ok(Qpn::new(n as u32)),
         _ => Err("a queue pair number has 24 bits: 17 or 0x11".to_owned()),
@@ -126,33 +128,30 @@ type End = (IpAddr, Qpn);
 #[derive(Debug)]
 pub struct Filter {
     args: FilterArgs,
-    /// Only management datagrams are looked at for `--qp`.
-    chosen: bool,
+    management: Management,
     /// Who asked for a connection, by address and communication id.
     asked: HashMap<(IpAddr, u32), End>,
     peers: HashMap<End, End>,
 }
 
+/// What `--qp` means for management datagrams, and for others.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Management {
+    /// Those that name a wanted queue pair.
+    Named,
+    /// The same; all others were chosen by somebody who knows it better.
+    NamedOfChosen,
+    /// All of them, for whoever wants to know later who was connected; all others were chosen.
+    AllOfChosen,
+    /// All of them, and what names a wanted queue pair.
+    All,
+}
+
 impl Filter {
     /// With these conditions.
     #[must_use]
-    pub fn new(args: FilterArgs) -> Self {
-        Self { args, chosen: false, asked: HashMap::new(), peers: HashMap::new() }
-    }
-
-    /// With these conditions, for packets that somebody has chosen by `--qp` who knows it better. Of management datagrams there
-    /// may be others'.
-    #[must_use]
-    pub fn of_chosen(args: FilterArgs) -> Self {
-        Self { chosen: true, ..Self::new(args) }
-    }
-
-    /// Whether packets that are not RoCEv2 are wanted.
-    #[must_use]
-    pub fn wants_others(&self) -> bool {
-        let args = &self.args;
-        let selective = !args.host.is_empty() || !args.qp.is_empty() || !args.opcode.is_empty();
-        args.all && !(selective || args.psn.is_some() || args.nak || args.cnp || args.only_errors)
+    pub fn new(args: FilterArgs, management: Management) -> Self {
+        Self { args, management, asked: HashMap::new(), peers: HashMap::new() }
     }
 
     /// Whether the packet is wanted. All packets of a capture must be asked about, in their order.
@@ -168,7 +167,7 @@ impl Filter {
             && (args.qp.is_empty() || self.of_qp(seen, message.as_ref()))
             && (args.opcode.is_empty()
                 || seen.bth.is_some_and(|bth| args.opcode.iter().any(|filter| filter.admits(bth.opcode))))
-            && args.psn.is_none_or(|range| seen.bth.is_some_and(|bth| range.admits(bth.psn)))
+            && args.psn.is_none_or(|range| seen.bth.is_some_and(|bth| range.contains(bth.psn)))
             && (!args.nak || packet.is_some_and(is_nak))
             && (!args.cnp || seen.ecn() == 3 || packet.is_some_and(|p| p.row().operation == Operation::Cnp))
             && (!args.only_errors || is_error(seen, message.as_ref()))
@@ -176,8 +175,10 @@ impl Filter {
 
     fn of_qp(&self, seen: &Seen<'_>, message: Option<&CmMessage>) -> bool {
         let Some(bth) = seen.bth else { return false };
-        if self.chosen && bth.dest_qp != Qpn::GSI {
-            return true;
+        match (self.management, bth.dest_qp == Qpn::GSI) {
+            (Management::All | Management::AllOfChosen, true) => return true,
+            (Management::NamedOfChosen | Management::AllOfChosen, false) => return true,
+            _ => {}
         }
         let wanted = |qpn: Qpn| self.args.qp.contains(&qpn);
         let peer = self.peers.get(&(seen.ip.dst(), bth.dest_qp));
@@ -223,11 +224,6 @@ pub fn cm_message(seen: &Seen<'_>) -> Option<CmMessage> {
     CmMessage::parse(packet.payload().first_chunk()?).ok()
 }
 
-fn is_nak(packet: &Packet<'_>) -> bool {
-    let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
-    matches!(syndrome, Some(Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)))
-}
-
 fn is_error(seen: &Seen<'_>, message: Option<&CmMessage>) -> bool {
     let refused = match message {
         Some(CmMessage::Rej(_)) => true,
@@ -255,12 +251,12 @@ mod tests {
 
     #[test]
     fn a_range_of_psns_may_wrap() {
-        let range: PsnRange = "0xfffffe..1".parse().expect("a range");
+        let range = parse_psns("0xfffffe..1").expect("a range");
         for (psn, inside) in [(0xff_fffd, false), (0xff_fffe, true), (0, true), (1, true), (2, false)] {
-            assert_eq!(range.admits(Psn::new(psn)), inside, "{psn:#x}");
+            assert_eq!(range.contains(Psn::new(psn)), inside, "{psn:#x}");
         }
-        let one: PsnRange = "7".parse().expect("a number");
-        assert!(one.admits(Psn::new(7)) && !one.admits(Psn::new(8)));
-        assert!("0x1000000".parse::<PsnRange>().is_err());
+        let one = parse_psns("7").expect("a number");
+        assert!(one.contains(Psn::new(7)) && !one.contains(Psn::new(8)));
+        assert!(parse_psns("0x1000000").is_err());
     }
 }

@@ -30,22 +30,25 @@ pub(crate) struct InputArgs {
     /// Stop listening after so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "live")]
     seconds: Option<Duration>,
+    /// Copies of an interface's packets wait in so many MiB, 64 if not given; what finds no room is counted
+    #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "interface")]
+    buffer: Option<u32>,
 }
 
 impl InputArgs {
-    /// Opens the file or starts to listen: then only what `filter` asks for by address, and of a process by queue pair, is copied,
-    /// and `snap` bytes of each packet.
+    /// Opens the file or starts to listen: then only what `filter` asks for is copied, and `snap` bytes of each packet, of the
+    /// first of every `sample` packets.
     pub(crate) fn open(
         &self,
         snap: Option<u32>,
         filter: &FilterArgs,
+        sample: Option<u32>,
     ) -> Outcome<Source<Box<dyn Read + Send>>> {
         let Some(place) = self.place() else {
             return source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
         };
-        let (hosts, qps) = (filter.host.clone(), filter.qp.clone());
-        let wanted = Wanted { snap, hosts, qps, duration: self.seconds };
-        listen(&place, &wanted)
+        let (filter, duration) = (filter.clone(), self.seconds);
+        listen(&place, &Wanted { snap, filter, sample, duration, buffer: self.buffer })
     }
 
     fn place(&self) -> Option<Place> {
@@ -73,6 +76,14 @@ impl InputArgs {
             (None, Some(place)) => place.name(),
             _ => "standard input".to_owned(),
         }
+    }
+}
+
+/// MiB of a ring.
+pub(super) fn buffer(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(mib) if mib <= 1024 && mib.is_power_of_two() => Ok(mib),
+        _ => Err("a power of two from 1 to 1024".to_owned()),
     }
 }
 

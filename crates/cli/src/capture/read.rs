@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use clap::{Args, value_parser};
 use wire::capture::{NotRoce, Seen};
 
-use super::filter::{Filter, FilterArgs};
+use super::filter::{Filter, FilterArgs, Management};
 use super::input::InputArgs;
 use super::pager::Output;
 use super::show::{Show, Style, Times};
@@ -43,12 +43,18 @@ pub(super) struct ReadArgs {
     input: InputArgs,
     #[command(flatten)]
     filter: FilterArgs,
+    /// Packets that are not RoCEv2 as well
+    #[arg(long, help_heading = "Which packets")]
+    all: bool,
     /// Stop after so many packets
     #[arg(short = 'c', long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Look at the first N bytes of each packet only
     #[arg(short = 's', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     snap: Option<u32>,
+    /// Of an interface or a process, look at the first of every N packets only
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), requires = "live")]
+    sample: Option<u32>,
     /// How packets are shown
     #[arg(long, value_enum, default_value_t, value_name = "STYLE", help_heading = "Output")]
     format: Style,
@@ -74,14 +80,16 @@ struct Counts {
 }
 
 pub(super) fn run(args: &ReadArgs) -> Outcome {
-    let mut source = args.input.open(args.snap, &args.filter)?;
+    let mut source = args.input.open(args.snap, &args.filter, args.sample)?;
     let terminal = Terminal::stdout();
     let style = if args.json { Style::Json } else { args.format };
     let mut show = Show::new(style, args.time, terminal);
-    let mut filter = match args.input.knows_queue_pairs() {
-        true => Filter::of_chosen(args.filter.clone()),
-        false => Filter::new(args.filter.clone()),
+    let management = match args.input.knows_queue_pairs() {
+        true => Management::NamedOfChosen,
+        false => Management::Named,
     };
+    let mut filter = Filter::new(args.filter.clone(), management);
+    let wants_others = args.all && args.filter.is_empty();
     // What comes in slowly shall be seen at once; a file does not come in slowly.
     let live = args.input.is_live();
     let mut output = Output::new(!args.no_pager && !live);
@@ -94,7 +102,7 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
         let seen = Seen::parse(record.link_type, record.data);
         let is_cut = seen.is_err() && record.data.len() < whole.len();
         counts.cut += u64::from(is_cut && Seen::parse(record.link_type, whole).is_ok());
-        if !wanted(&mut filter, &seen, &mut counts) {
+        if !wanted(&mut filter, wants_others, &seen, &mut counts) {
             continue;
         }
         counts.shown += 1;
@@ -122,7 +130,12 @@ fn cut(record: Record<'_>, snap: Option<u32>) -> Record<'_> {
     Record { data: &record.data[..len], ..record }
 }
 
-fn wanted(filter: &mut Filter, seen: &Result<Seen<'_>, NotRoce>, counts: &mut Counts) -> bool {
+fn wanted(
+    filter: &mut Filter,
+    wants_others: bool,
+    seen: &Result<Seen<'_>, NotRoce>,
+    counts: &mut Counts,
+) -> bool {
     match seen {
         Ok(seen) => {
             let wanted = filter.admits(seen);
@@ -131,7 +144,7 @@ fn wanted(filter: &mut Filter, seen: &Result<Seen<'_>, NotRoce>, counts: &mut Co
         }
         Err(_) => {
             counts.others += 1;
-            filter.wants_others()
+            wants_others
         }
     }
 }
@@ -142,6 +155,7 @@ fn report<R: io::Read>(args: &ReadArgs, source: &source::Source<R>, counts: &Cou
     if source.drops() > 0 {
         notes.push(format!("whoever captured this lost {} packets", source.drops()));
     }
+    notes.extend(source.left_out().map(|what| format!("not every packet was captured: {what}")));
     let unknown = source.interfaces().iter().find(|interface| interface.link_type.name().is_none());
     if let Some(interface) = unknown {
         notes
@@ -160,7 +174,7 @@ fn report<R: io::Read>(args: &ReadArgs, source: &source::Source<R>, counts: &Cou
         notes.push(format!(
             "nothing to show: {filtered} RoCEv2 packets filtered out, {others} of other kinds"
         ));
-    } else if counts.others > 0 && !args.filter.all && io::stderr().is_terminal() {
+    } else if counts.others > 0 && !args.all && io::stderr().is_terminal() {
         notes.push(format!("{} packets are not RoCEv2 (--all shows them)", counts.others));
     }
     for note in notes {

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use wire::Qpn;
 
-use super::filter::parse_qpn;
-use super::input::seconds;
+use super::filter::FilterArgs;
+use super::input::{buffer, seconds};
 use super::live::{Live, Place, Wanted};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
@@ -25,6 +24,8 @@ Examples:
           Headers only, until Ctrl-C
   roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
           The last gigabyte: ring.pcapng, ring.1.pcapng, ...
+  roxie capture record -i eth0 -o naks.pcapng -s 128 --nak
+          Refusals only; nothing else is copied
   roxie capture record -p 4711 -o trace.pcapng
           What a process on roxie sends and receives, until it ends; no root
 
@@ -48,12 +49,16 @@ pub(super) struct RecordArgs {
     /// Keep the first N bytes of each packet; headers need 128
     #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(96..))]
     snap: Option<u32>,
-    /// From or to this address (any of them, if given several times)
-    #[arg(long, value_name = "IP")]
-    host: Vec<std::net::IpAddr>,
-    /// To or from this queue pair of the process, or its peer's, and management datagrams
-    #[arg(long, value_name = "QPN", value_parser = parse_qpn, requires = "pid")]
-    qp: Vec<Qpn>,
+    /// Write the first of every N packets only
+    ///
+    /// Packets are counted before all other conditions: on each CPU for an interface, in each device for a process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    sample: Option<u32>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Copies of an interface's packets wait in so many MiB, 64 if not given; what finds no room is counted
+    #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "interface")]
+    buffer: Option<u32>,
     /// Begin another file when this one has so many millions of bytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     rotate_size: Option<u64>,
@@ -84,8 +89,13 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     if args.files.is_some() && !rotates {
         return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
     }
-    let (snap, duration) = (args.snap, args.seconds);
-    let wanted = Wanted { snap, hosts: args.host.clone(), qps: args.qp.clone(), duration };
+    let wanted = Wanted {
+        snap: args.snap,
+        filter: args.filter.clone(),
+        sample: args.sample,
+        duration: args.seconds,
+        buffer: args.buffer,
+    };
     // First what can fail without having disturbed anything.
     let mut file = open(&args.output, 0)?;
     let mut live = Live::new(&place, &wanted)?;
@@ -116,7 +126,8 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     }
     terminal.progress_done();
     let lost = live.lost().during(name)?;
-    eprintln!("{} packets captured, {lost} lost", live.packets());
+    let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
+    eprintln!("{} packets captured, {lost} lost{sample}", live.packets());
     if live.has_failed() {
         return Err(Failure::new(format!("{name}: the capture has ended before it should")));
     }

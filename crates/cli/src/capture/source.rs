@@ -6,10 +6,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 
-use wire::capture::{Block, BlockHeader, FileHeader, LinkType, Order, RecordHeader, Resolution, option};
+use wire::capture::{
+    Block, BlockHeader, EnhancedPacket, FileHeader, LinkType, Order, RecordHeader, Resolution, option,
+};
 
+use super::write::LEFT_OUT;
 use crate::failure::{During, Failure, Outcome};
 
 /// Bytes asked for at a time; larger reads bring nothing.
@@ -54,6 +58,8 @@ pub struct Interface {
     pub name: Option<String>,
     /// What its packets begin with.
     pub link_type: LinkType,
+    /// What roxie has not captured on purpose.
+    pub left_out: Option<String>,
     resolution: Resolution,
     offset_s: i64,
 }
@@ -104,6 +110,31 @@ pub fn open(path: &Path) -> Outcome<Source<Box<dyn Read + Send>>> {
         .map_err(|failure| failure.of(&name.to_string()))?;
     source.total_len = meta.is_file().then_some(meta.len());
     Ok(source)
+}
+
+/// A packet's block by where its parts are in the buffer: decoding it twice would take as long as everything else.
+struct Found {
+    ticks: u64,
+    original_len: usize,
+    outbound: Option<bool>,
+    data: Range<usize>,
+    comment: Option<Range<usize>>,
+}
+
+impl Found {
+    fn new(packet: &EnhancedPacket<'_>, buffer: &[u8]) -> Self {
+        let place = |part: &[u8]| {
+            let at = part.as_ptr().addr() - buffer.as_ptr().addr();
+            at..at + part.len()
+        };
+        Self {
+            ticks: packet.ticks,
+            original_len: packet.original as usize,
+            outbound: packet.outbound(),
+            data: place(packet.data),
+            comment: packet.options.value(option::COMMENT).map(place),
+        }
+    }
 }
 
 enum Step {
@@ -162,6 +193,7 @@ impl<R: Read> Source<R> {
         source.add_interface(Interface {
             name: None,
             link_type: header.link_type,
+            left_out: None,
             resolution: Resolution::NANOSECONDS,
             offset_s: 0,
         });
@@ -279,16 +311,22 @@ impl<R: Read> Source<R> {
             match block {
                 Some(Block::Packet(packet)) => {
                     let (interface, drops) = (packet.interface as usize, packet.drops());
+                    let found = Found::new(&packet, &self.buffer);
                     self.packets += 1;
                     if self.has_interface(interface) {
                         self.drops += drops;
-                        break self.emit(self.section + interface, kind, body, len);
+                        self.consume(len.min(self.end - self.start));
+                        break Ok(Some(self.emit(self.section + interface, found)));
                     }
                 }
                 Some(Block::Interface(described)) => {
                     let name = described.options.value(option::INTERFACE_NAME);
+                    let comment = described.options.value(option::COMMENT);
+                    let left_out = comment.and_then(|text| text.strip_prefix(LEFT_OUT.as_bytes()));
+                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                     let interface = Interface {
-                        name: name.map(|name| String::from_utf8_lossy(name).into_owned()),
+                        name: name.map(text),
+                        left_out: left_out.map(text),
                         link_type: described.link_type,
                         resolution: described.resolution,
                         offset_s: described.offset_s,
@@ -329,6 +367,7 @@ impl<R: Read> Source<R> {
             self.add_interface(Interface {
                 name: None,
                 link_type: LinkType::ETHERNET,
+                left_out: None,
                 resolution: Resolution::MICROSECONDS,
                 offset_s: 0,
             });
@@ -336,32 +375,21 @@ impl<R: Read> Source<R> {
         self.interfaces.len() > self.section + interface
     }
 
-    fn emit(
-        &mut self,
-        index: usize,
-        kind: u32,
-        body: std::ops::Range<usize>,
-        len: usize,
-    ) -> io::Result<Option<Record<'_>>> {
-        let Format::Pcapng(order) = self.format else { return Ok(None) };
-        self.consume(len.min(self.end - self.start));
-        let Some(Block::Packet(packet)) = Block::parse(order, kind, &self.buffer[body]) else {
-            return Ok(None);
-        };
+    fn emit(&mut self, index: usize, found: Found) -> Record<'_> {
         let interface = &self.interfaces[index];
         let offset_ns = interface.offset_s.saturating_mul(1_000_000_000);
-        let time_ns = interface.resolution.ns(packet.ticks).saturating_add_signed(offset_ns);
+        let time_ns = interface.resolution.ns(found.ticks).saturating_add_signed(offset_ns);
         self.last_ns = time_ns;
-        Ok(Some(Record {
+        Record {
             number: self.packets,
             time_ns,
             interface: index,
             link_type: interface.link_type,
-            data: packet.data,
-            original_len: packet.original as usize,
-            outbound: packet.outbound(),
-            comment: packet.options.value(option::COMMENT),
-        }))
+            data: &self.buffer[found.data],
+            original_len: found.original_len,
+            outbound: found.outbound,
+            comment: found.comment.map(|comment| &self.buffer[comment]),
+        }
     }
 
     fn find_block(&mut self) -> io::Result<Step> {
@@ -521,6 +549,11 @@ impl<R: Read> Source<R> {
     /// Packets that whoever made the capture says it lost.
     pub fn drops(&self) -> u64 {
         self.statistics_drops.iter().sum::<u64>().max(self.drops)
+    }
+
+    /// What roxie has not captured on purpose, if it says so of an interface.
+    pub fn left_out(&self) -> Option<&str> {
+        self.interfaces.iter().find_map(|interface| interface.left_out.as_deref())
     }
 
     /// What was wrong with the file so far.

@@ -1,18 +1,23 @@
 //! The analyser on what real kernels said to each other while somebody dropped, doubled, delayed and refused.
 
-use roxie_cli::capture::analyse::{Analysis, Verdict};
+use roxie_cli::capture::analyse::{Analysis, Kind, Verdict};
 use roxie_cli::capture::source::Source;
 use wire::capture::Seen;
 
 use crate::golden;
 
 pub(crate) fn analyse(file: &[u8]) -> Verdict {
+    analyse_incomplete(file, 0, None)
+}
+
+/// As if so many packets more had been lost by whoever captured it, or others left out on purpose.
+fn analyse_incomplete(file: &[u8], drops: u64, left_out: Option<&str>) -> Verdict {
     let mut source = Source::new(file).expect("a capture");
     let mut analysis = Analysis::new();
     while let Some(record) = source.next_record().expect("reads") {
         analysis.feed(&record, &Seen::parse(record.link_type, record.data));
     }
-    analysis.finish(source.drops())
+    analysis.finish(source.drops() + drops, left_out.or(source.left_out()))
 }
 
 /// What the name of a capture promises: the kind of the first finding, and a word of its text; nothing of a healthy one.
@@ -70,6 +75,28 @@ fn the_verdict_names_the_planted_fault_and_healthy_captures_have_none() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn of_an_incomplete_capture_nothing_is_concluded_from_what_is_missing() {
+    for (drops, left_out, words) in [
+        (7, None, "lost 7 packets"),
+        (0, Some("a sample"), "on purpose (a sample)"),
+        (7, Some("x"), "and lost 7 more"),
+    ] {
+        for name in
+            ["loss-write-ack-v4", "loss-send-middle-v6", "loss-all-v4", "reorder-v4", "cm-loss-rtu-v4"]
+        {
+            let verdict = analyse_incomplete(&golden::file(name), drops, left_out);
+            assert_eq!(verdict.first().map(|finding| finding.kind), Some(Kind::CaptureLoss), "{name}");
+            assert!(!verdict.findings.iter().any(|finding| finding.kind.is_absence()), "{name}");
+            assert!(verdict.text().contains(words), "{name}: {}", verdict.text());
+            assert!(verdict.text().contains("not listed"), "{name}: {}", verdict.text());
+        }
+        // What was said is said.
+        let verdict = analyse_incomplete(&golden::file("nak-write-bounds-v4"), drops, left_out);
+        assert_eq!(verdict.first().map(|finding| finding.kind), Some(Kind::AccessRefused));
+    }
 }
 
 /// The packet that a filter dropped, by the onlooker's reckoning.

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Qpn};
 
@@ -24,6 +25,10 @@ pub struct TapFilter {
     /// Only to or from one of these queue pairs, if there are any, and management datagrams. A peer's number means the
     /// connections to it that there are when the tap begins.
     pub qps: Vec<Qpn>,
+    /// Only what may meet these, as [`Conditions::may_admit`] has it.
+    pub conditions: Conditions,
+    /// Only the first of so many packets, counted before all other conditions; 0 and 1 for all.
+    pub sample: u32,
 }
 
 /// What a tap has copied since it was asked last.
@@ -51,6 +56,8 @@ struct Tap {
     filter: TapFilter,
     ring: FrameRing,
     lost: u64,
+    /// Packets, for a sample.
+    counted: u64,
 }
 
 /// What the packets of a flow or a train have in common.
@@ -89,7 +96,7 @@ impl Hooks {
         if self.taps.taps.len() == TAPS_MAX {
             return Err(HookError::Tapped { taps: TAPS_MAX });
         }
-        self.taps.taps.push(Tap { client, filter, ring: FrameRing::new(BYTES_MAX), lost: 0 });
+        self.taps.taps.push(Tap { client, filter, ring: FrameRing::new(BYTES_MAX), lost: 0, counted: 0 });
         self.watch();
         Ok(())
     }
@@ -189,7 +196,10 @@ impl Taps {
     }
 
     fn copy(&mut self, time_ns: u64, packet: &Passing<'_>) {
-        for tap in self.taps.iter_mut().filter(|tap| packet.is_wanted(&tap.filter)) {
+        for tap in &mut self.taps {
+            if !tap.is_next() || !packet.is_wanted(&tap.filter) {
+                continue;
+            }
             let len = packet.outer.headers.len() + packet.body.len() + ICRC_LEN;
             let snap_len = match tap.filter.snap_len {
                 0 => len,
@@ -202,6 +212,16 @@ impl Taps {
             let (point, len) = (packet.point, len as u32);
             tap.ring.push(KeptFrame { time_ns, point, key: 0, len, bytes: packet.front(snap_len) });
         }
+    }
+}
+
+impl Tap {
+    /// Whether the packet is in the sample.
+    #[inline]
+    fn is_next(&mut self) -> bool {
+        let number = self.counted;
+        self.counted += 1;
+        number.is_multiple_of(u64::from(self.filter.sample.max(1)))
     }
 }
 
@@ -222,6 +242,11 @@ impl Passing<'_> {
         let key = self.outer.headers.key();
         let hosts = &filter.hosts;
         if !hosts.is_empty() && !hosts.iter().any(|host| *host == key.src || *host == key.dst) {
+            return false;
+        }
+        let conditions = &filter.conditions;
+        let len = self.body.len() + ICRC_LEN;
+        if !conditions.is_empty() && !conditions.may_admit(self.body, len, key.tos & 3) {
             return false;
         }
         let wanted = |qpn: &Qpn| *qpn == Qpn::GSI || filter.qps.contains(qpn);

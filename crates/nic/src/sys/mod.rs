@@ -36,12 +36,12 @@ pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_gener
 pub use memory::memory_file;
 pub use mmap::Mmap;
 pub use netlink::{
-    Address, AddressMonitor, AttachedXdp, BoundXsk, Impairment, Link, LinkCounters, Neighbour, NetEvent,
-    NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
+    Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
+    NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
-pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit};
+pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lower_priority};
 pub use random::random_u64;
 pub use socket::{
     FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,

@@ -9,6 +9,15 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Lets the calling thread run when others leave it time: `nice` from 1 to 19 (setpriority(2)).
+///
+/// # Errors
+/// `EACCES` if it has been lowered further already.
+pub fn lower_priority(nice: i32) -> std::io::Result<()> {
+    // SAFETY: setpriority takes no pointer; 0 is the calling thread.
+    super::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+}
+
 /// Bytes up to which this process may write files; a write beyond brings SIGXFSZ.
 #[must_use]
 pub fn file_size_limit() -> u64 {

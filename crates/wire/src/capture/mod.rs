@@ -3,11 +3,13 @@
 //!
 //! Everything works on bytes at hand; who reads a file keeps the list of interfaces and decides what to do with damage.
 
+mod conditions;
 mod link;
 mod pcap;
 mod pcapng;
 mod seen;
 
+pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
 pub use link::{Link, LinkType};
 pub use pcap::{FileHeader, RecordHeader};
 pub use pcapng::{

@@ -62,7 +62,7 @@ pub(crate) struct AnalyseArgs {
 
 pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     let terminal = Terminal::stdout();
-    let mut source = args.input.open(args.snap, &FilterArgs::default())?;
+    let mut source = args.input.open(args.snap, &FilterArgs::default(), None)?;
     let mut lines = String::new();
     let verdict = if args.messages {
         // Lines can be many: they go out as they come.
@@ -102,7 +102,7 @@ pub(crate) fn read<R: Read + Send>(
         analysis.feed_checked(&packet.record, &packet.seen, packet.icrc);
         each(&mut analysis, packet)
     })?;
-    Ok(analysis.finish(source.drops()))
+    Ok(analysis.finish(source.drops(), source.left_out()))
 }
 
 /// As [`read`], while a person at a terminal sees how far it is.

@@ -93,6 +93,23 @@ impl Kind {
         }
     }
 
+    /// Whether it rests on packets that are not in the capture, or not where they should be.
+    #[must_use]
+    pub const fn is_absence(self) -> bool {
+        matches!(
+            self,
+            Self::LostRequest
+                | Self::LostAck
+                | Self::LostResponse
+                | Self::LostUnreliable
+                | Self::NoAnswer
+                | Self::Reordered
+                | Self::LostCm
+                | Self::NoCmAnswer
+                | Self::Slow
+        )
+    }
+
     /// Whether it ended something, rather than costing time.
     #[must_use]
     pub const fn is_fatal(self) -> bool {
@@ -154,6 +171,14 @@ impl Findings {
         if let Some(finding) = self.at(index) {
             finding.count = 0;
         }
+    }
+
+    /// Takes back what rests on packets that are not in the capture; how many that were.
+    pub fn retract_losses(&mut self) -> usize {
+        self.list.retain(|finding| finding.count > 0);
+        let all = self.list.len();
+        self.list.retain(|finding| !finding.kind.is_absence());
+        all - self.list.len()
     }
 
     /// In the order of the packets they show in.

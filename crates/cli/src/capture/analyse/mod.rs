@@ -308,18 +308,32 @@ impl Analysis {
         &self.totals
     }
 
-    /// The end of the capture, which lost `capture_drops` packets by its own account.
+    /// The end of the capture, which lost `capture_drops` packets by its own account, and left others out on purpose if `left_out`
+    /// says so.
+    ///
+    /// What is missing then may be missing from the capture only: nothing is concluded from it.
     #[must_use]
-    pub fn finish(mut self, capture_drops: u64) -> Verdict {
+    pub fn finish(mut self, capture_drops: u64, left_out: Option<&str>) -> Verdict {
         self.totals.capture_drops = capture_drops;
         for index in 0..self.halves.len() {
             self.conclude(index);
         }
         self.handshakes.finish(&mut self.findings);
-        if capture_drops > 0 {
-            let text = format!(
-                "Whoever captured this lost {capture_drops} packets: what looks lost may only be missing from the capture."
-            );
+        let why = match (left_out, capture_drops) {
+            (None, 0) => None,
+            (None, drops) => Some(format!("Whoever captured this lost {drops} packets")),
+            (Some(what), 0) => Some(format!("Whoever captured this left packets out on purpose ({what})")),
+            (Some(what), drops) => Some(format!(
+                "Whoever captured this left packets out on purpose ({what}), and lost {drops} more"
+            )),
+        };
+        if let Some(why) = why {
+            let doubtful = match self.findings.retract_losses() {
+                0 => String::new(),
+                1 => " One finding of that kind is not listed.".to_owned(),
+                n => format!(" {n} findings of that kind are not listed."),
+            };
+            let text = format!("{why}: what looks lost may only be missing from the capture.{doubtful}");
             self.find(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
         }
         let (findings, left_out) = self.findings.sorted();

@@ -21,8 +21,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What to look at first: the first thing that ended something, or else the first of all. Signs of congestion and slowness
-    /// come last: they explain, they are no fault.
+    /// What to look at first: the first thing that ended something, or else the first of all. That the capture has not everything
+    /// comes before what did not end anything. Signs of congestion and slowness come last: they explain, they are no fault.
     #[must_use]
     pub fn first(&self) -> Option<&Finding> {
         let grave = |finding: &&Finding| !matches!(finding.kind, Kind::Congestion | Kind::Slow);
@@ -33,6 +33,7 @@ impl Verdict {
         };
         fatal
             .and_then(|fatal| same(fatal).or(Some(fatal)))
+            .or_else(|| self.findings.iter().find(|finding| finding.kind == Kind::CaptureLoss))
             .or_else(|| self.findings.iter().find(grave))
             .or(self.findings.first())
     }

@@ -2,22 +2,22 @@
 //!
 //! A [`Listener`] takes packets, of a network interface or of a process; reading makes pcapng of them.
 
+mod attach;
 mod netdev;
 mod process;
 mod split;
 
 use std::io::{self, Read};
 use std::mem;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use roxie::sys::{PollFd, now_ns, poll};
-use wire::Qpn;
-use wire::capture::LinkType;
+use roxie::sys::{PollFd, lower_priority, now_ns, poll};
+use wire::capture::{Conditions, LinkType, Seen};
 
+use super::filter::{Filter, FilterArgs, Management};
 use super::write::{NewPacket, Writer};
 use crate::failure::{During, Outcome};
 use netdev::Netdev;
@@ -37,12 +37,24 @@ pub(crate) enum Place {
 pub(crate) struct Wanted {
     /// Bytes of each packet; all if not given.
     pub(crate) snap: Option<u32>,
-    /// Only packets from or to one of these.
-    pub(crate) hosts: Vec<IpAddr>,
-    /// Of a process only: packets from or to one of these, and management datagrams.
-    pub(crate) qps: Vec<Qpn>,
+    /// Which packets. Whoever copies them looks at what headers tell, whoever takes the copies at all of it.
+    pub(crate) filter: FilterArgs,
+    /// Only the first of so many packets.
+    pub(crate) sample: Option<u32>,
     /// How long to listen; for ever if not given.
     pub(crate) duration: Option<Duration>,
+    /// MiB of copies that wait for an interface's reader; enough if not given.
+    pub(crate) buffer: Option<u32>,
+}
+
+impl Wanted {
+    /// What is not copied of the connections that are; nothing if all of it is.
+    fn left_out(&self) -> Option<String> {
+        let sample = self.sample.map(|sample| format!("a sample, the first of every {sample} packets"));
+        let chosen = (!self.filter.conditions().is_empty()).then(|| "packets chosen by a filter".to_owned());
+        let parts: Vec<String> = sample.into_iter().chain(chosen).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
 }
 
 /// Who is told of a packet.
@@ -56,8 +68,8 @@ trait Listener: Send {
     /// Hands over what has come in, some of it; 0 if there was nothing.
     fn take(&mut self, each: Each<'_>) -> io::Result<usize>;
 
-    /// What is readable when there may be something (-1: nothing tells), and how long to wait at most before looking.
-    fn wait(&self) -> (RawFd, u64);
+    /// How long to wait when there was nothing.
+    fn wait_ns(&self) -> u64;
 
     /// Packets lost so far, by interface.
     fn lost(&self) -> io::Result<Vec<u64>>;
@@ -72,12 +84,17 @@ trait Listener: Send {
     fn may_end(&self) -> bool;
 }
 
+/// The lowest priority that still runs on a busy machine.
+const NICE: i32 = 19;
 /// How long what came before the end is taken, should ever more come.
 const LAST_NS: u64 = 100_000_000;
 
 /// A listener, and the file it fills.
 pub(super) struct Live {
     listener: Box<dyn Listener>,
+    /// Unless every packet is wanted.
+    filter: Option<Filter>,
+    left_out: Option<String>,
     signals: SignalFd,
     writer: Writer<Vec<u8>>,
     packets: u64,
@@ -109,13 +126,23 @@ impl Live {
         ending.thread_block().during("signals")?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
+        // Whoever looks on waits: what finds no room then is counted. Somebody may have asked for less.
+        let _lower_already = lower_priority(NICE);
         let listener: Box<dyn Listener> = match place {
             Place::Netdev(name) => Box::new(Netdev::new(name, wanted)?),
             Place::Process(pid) => Box::new(Process::new(*pid, wanted)?),
         };
-        let writer = section(&*listener)?;
+        let management = match place {
+            Place::Netdev(_) => Management::All,
+            Place::Process(_) => Management::AllOfChosen,
+        };
+        let filter = (!wanted.filter.is_empty()).then(|| Filter::new(wanted.filter.clone(), management));
+        let left_out = wanted.left_out();
+        let writer = section(&*listener, left_out.as_deref())?;
         Ok(Self {
             listener,
+            filter,
+            left_out,
             signals,
             writer,
             packets: 0,
@@ -129,8 +156,14 @@ impl Live {
 
     /// Takes what is there; how much that was.
     fn take(&mut self) -> io::Result<usize> {
-        let Self { listener, writer, packets, .. } = self;
+        let Self { listener, filter, writer, packets, .. } = self;
         listener.take(&mut |packet| {
+            if let Some(filter) = filter {
+                let seen = Seen::parse(LinkType::ETHERNET, packet.data);
+                if !seen.is_ok_and(|seen| filter.admits(&seen)) {
+                    return;
+                }
+            }
             *packets += 1;
             // Into memory: only a packet that no file can hold fails, and those end at 64 KiB.
             let _never = writer.packet(packet, []);
@@ -140,12 +173,11 @@ impl Live {
     /// Whether this is the end: the time is over, a signal has come, or there is nothing left to listen to. Waits for packets
     /// if none came just now.
     fn is_over(&mut self, came: usize) -> io::Result<bool> {
-        let (fd, wait_ns) = self.listener.wait();
-        let wait_ns = if came > 0 { 0 } else { wait_ns };
+        let wait_ns = if came > 0 { 0 } else { self.listener.wait_ns() };
         let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now_ns()).min(wait_ns));
-        let mut fds = [PollFd::readable(fd), PollFd::readable(self.signals.as_fd().as_raw_fd())];
+        let mut fds = [PollFd::readable(self.signals.as_fd().as_raw_fd())];
         poll(&mut fds, Some(left))?;
-        let signalled = fds[1].is_ready() && self.signals.read_signal()?.is_some();
+        let signalled = fds[0].is_ready() && self.signals.read_signal()?.is_some();
         if came == 0 && !self.listener.is_there()? {
             self.gone = true;
             eprintln!("roxie: {}", self.listener.farewell());
@@ -182,7 +214,7 @@ impl Live {
 
     /// What comes next begins a file of its own.
     pub(super) fn next_section(&mut self) -> Outcome {
-        self.writer = section(&*self.listener)?;
+        self.writer = section(&*self.listener, self.left_out.as_deref())?;
         Ok(())
     }
 
@@ -214,11 +246,18 @@ impl Read for Live {
     }
 }
 
+/// The conditions that whoever copies packets can look at. Whether an ICRC is wrong takes whole packets: if those are wanted, so are
+/// all of them.
+fn headers_tell(wanted: &Wanted) -> Conditions {
+    let conditions = wanted.filter.conditions();
+    Conditions { errors: conditions.errors && wanted.snap.is_some(), ..conditions }
+}
+
 /// The beginning of a file.
-fn section(listener: &dyn Listener) -> Outcome<Writer<Vec<u8>>> {
+fn section(listener: &dyn Listener, left_out: Option<&str>) -> Outcome<Writer<Vec<u8>>> {
     let mut writer = Writer::new(Vec::new()).during("pcapng")?;
     for name in listener.interfaces() {
-        writer.interface(Some(&name), LinkType::ETHERNET).during("pcapng")?;
+        writer.interface(Some(&name), left_out, LinkType::ETHERNET).during("pcapng")?;
     }
     Ok(writer)
 }

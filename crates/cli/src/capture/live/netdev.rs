@@ -1,38 +1,40 @@
-//! A network interface: two classifiers (`bpf::Tap`), one for each direction, copy packets into one ring buffer. They go when
-//! this value does, however the process ends.
+//! A network interface: two classifiers (`bpf::Tap`), one for each direction, copy packets into one ring buffer. `attach` has where
+//! they sit.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use bpf::{TAP, TAP_STATE, Tap, TapHeader};
+use bpf::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapFilter, TapHeader, TapOpcode};
 use roxie::sys::Link;
-use roxie::sys::bpf::{Direction, Map, Program, RingReader, TcxLink};
-use wire::ROCE_PORT;
+use roxie::sys::bpf::{Map, Program, RingReader};
+use wire::{ExtHeader, Opcode, Operation, ROCE_PORT};
 
+use super::attach::Attached;
 use super::split;
-use super::{Each, Listener, Wanted};
+use super::{Each, Listener, Wanted, headers_tell};
 use crate::capture::clock;
 use crate::capture::write::NewPacket;
 use crate::failure::{During, Failure, Outcome};
 use crate::netdev;
 
 /// A fifth of a second of everything that two CPUs can send, headers only.
-const RING_LEN: u32 = 64 << 20;
-/// So much waits before the reader is woken; sooner than that it looks by itself.
-const WAKEUP_LEN: u32 = 256 << 10;
-const WAIT_NS: u64 = 50_000_000;
-/// Records taken at a time, so that what was written is passed on.
-const BATCH: usize = 256;
+const RING_MIB: u32 = 64;
+/// How long packets wait in such a ring: an eighth of what fills it. A shorter ring is read more often.
+const WAIT_NS: u64 = 20_000_000;
+const WAIT_MIN_NS: u64 = 1_000_000;
+/// Records taken at a time: what is made of them is in the cache still when it is written.
+const BATCH: usize = 32;
 
 /// The classifiers of an interface.
 pub(super) struct Netdev {
-    taps: [TcxLink; 2],
+    attached: Attached,
     ring: RingReader,
     state: Map,
     name: String,
     snap: usize,
+    sample: u32,
+    wait_ns: u64,
     frame: Vec<u8>,
 }
 
@@ -41,23 +43,27 @@ impl Netdev {
     pub(super) fn new(name: &str, wanted: &Wanted) -> Outcome<Self> {
         let link = interface(name)?;
         let snap_len = wanted.snap.unwrap_or(Tap::WHOLE);
-        let hosts = hosts(&wanted.hosts)?;
-        let tap = Tap { snap_len, hosts, port: ROCE_PORT, ring_len: RING_LEN, wakeup_len: WAKEUP_LEN };
+        let hosts = hosts(&wanted.filter.host)?;
+        let ring_mib = wanted.buffer.unwrap_or(RING_MIB);
+        let wait_ns = (WAIT_NS * u64::from(ring_mib) / u64::from(RING_MIB)).clamp(WAIT_MIN_NS, WAIT_NS);
+        let (filter, ring_len) = (filter(wanted), ring_mib << 20);
+        let tap = Tap { snap_len, hosts, filter, port: ROCE_PORT, ring_len };
         let definition = tap.program("roxie_tap_in", false).during("assembling the tap")?;
         let (inward, maps) = Program::load_with_maps(&definition).during("loading the tap")?;
         let definition = tap.program("roxie_tap_out", true).during("assembling the tap")?;
         let outward = Program::load(&definition, &maps).during("loading the tap")?;
-        let attach = |program: &Program, direction| {
-            TcxLink::attach(program, link.index, direction).map_err(|error| not_attached(&link.name, &error))
-        };
-        let taps = [attach(&inward, Direction::Ingress)?, attach(&outward, Direction::Egress)?];
+        if let Some(qps) = definition.map(TAP_QPS).and_then(|map| maps.get(map.index())) {
+            wanted_queue_pairs(qps, wanted).during("queue pairs of the tap")?;
+        }
+        let attached = Attached::new(&link, &inward, &outward)?;
         let mut maps: Vec<Option<Map>> = maps.into_iter().map(Some).collect();
         let mut named = |name: &str| definition.map(name).and_then(|map| maps.get_mut(map.index())?.take());
         let (Some(ring), Some(state)) = (named(TAP), named(TAP_STATE)) else {
             return Err(Failure::new("the tap has no maps"));
         };
         let ring = RingReader::new(&ring).during("ring buffer")?;
-        Ok(Self { taps, ring, state, name: link.name, snap: snap_len as usize, frame: Vec::new() })
+        let (snap, sample) = (snap_len as usize, wanted.sample.unwrap_or(1));
+        Ok(Self { attached, ring, state, name: link.name, snap, sample, wait_ns, frame: Vec::new() })
     }
 }
 
@@ -67,39 +73,40 @@ impl Listener for Netdev {
     }
 
     fn take(&mut self, each: Each<'_>) -> io::Result<usize> {
-        let Self { ring, frame, snap, .. } = self;
+        let Self { ring, frame, snap, sample, .. } = self;
         let offset_ns = clock::realtime_offset();
         let records = ring.read(BATCH, |record| {
             let Some((header, copy)) = TapHeader::parse(record) else { return };
-            let handed: Result<(), Infallible> = split::frames(&header, copy, *snap, frame, |frame| {
-                each(&NewPacket {
-                    interface: 0,
-                    time_ns: header.time_ns + offset_ns,
-                    original_len: frame.original_len,
-                    data: frame.data,
-                    outbound: Some(header.outbound),
+            let handed: Result<(), Infallible> =
+                split::frames(&header, copy, (*snap, *sample), frame, |frame| {
+                    each(&NewPacket {
+                        interface: 0,
+                        time_ns: header.time_ns + offset_ns,
+                        original_len: frame.original_len,
+                        data: frame.data,
+                        outbound: Some(header.outbound),
+                    });
+                    Ok(())
                 });
-                Ok(())
-            });
             let Ok(()) = handed;
         });
         Ok(records)
     }
 
-    fn wait(&self) -> (RawFd, u64) {
-        (self.ring.as_fd().as_raw_fd(), WAIT_NS)
+    fn wait_ns(&self) -> u64 {
+        self.wait_ns
     }
 
     /// Packets that found the ring full.
     fn lost(&self) -> io::Result<Vec<u64>> {
         let mut counters = vec![0; self.state.value_size()];
         self.state.lookup(&0u32.to_ne_bytes(), &mut counters)?;
-        let lost = counters.chunks_exact(16).filter_map(|cpu| cpu[8..].first_chunk());
+        let lost = counters.chunks_exact(TAP_STATE_LEN).filter_map(|cpu| cpu[8..].first_chunk());
         Ok(vec![lost.map(|lost| u64::from_ne_bytes(*lost)).sum()])
     }
 
     fn is_there(&self) -> io::Result<bool> {
-        self.taps[0].is_attached()
+        self.attached.is_there()
     }
 
     fn farewell(&self) -> String {
@@ -111,12 +118,47 @@ impl Listener for Netdev {
     }
 }
 
+fn wanted_queue_pairs(qps: &Map, wanted: &Wanted) -> io::Result<()> {
+    let known = 1_u32.to_ne_bytes();
+    wanted.filter.qp.iter().try_for_each(|qp| qps.update(&qp.value().to_ne_bytes(), &known))
+}
+
 fn interface(name: &str) -> Outcome<Link> {
     let link = netdev::link(name)?;
     if link.is_ethernet || link.is_loopback {
         return Ok(link);
     }
     Err(Failure::new(format!("{name}: is not an Ethernet interface")))
+}
+
+/// What the program looks at in each packet; nothing if all are wanted.
+fn filter(wanted: &Wanted) -> Option<TapFilter> {
+    let (conditions, sample) = (headers_tell(wanted), wanted.sample.unwrap_or(1));
+    let by_queue_pair = !wanted.filter.qp.is_empty();
+    if conditions.is_empty() && !by_queue_pair && sample == 1 {
+        return None;
+    }
+    let mut opcodes = Box::new([TapOpcode::default(); 256]);
+    for (byte, known) in (0..=255).zip(&mut *opcodes) {
+        let row = Opcode(byte).row();
+        let offset = |header| row.and_then(|row| row.offset(header)).unwrap_or(0) as u8;
+        *known = TapOpcode {
+            header_len: row.map_or(0, |row| row.header_len() as u8),
+            aeth: offset(ExtHeader::Aeth),
+            deth: offset(ExtHeader::Deth),
+            is_wanted: conditions.opcodes.is_empty() || conditions.opcodes.contains(Opcode(byte)),
+            is_cnp: row.is_some_and(|row| row.operation == Operation::Cnp),
+        };
+    }
+    Some(TapFilter {
+        opcodes,
+        by_queue_pair,
+        psns: conditions.psns.map(|range| (range.first.value(), range.last.value())),
+        naks: conditions.naks,
+        congestion: conditions.congestion,
+        errors: conditions.errors,
+        sample,
+    })
 }
 
 fn hosts(hosts: &[IpAddr]) -> Outcome<Vec<IpAddr>> {
@@ -128,12 +170,5 @@ fn hosts(hosts: &[IpAddr]) -> Outcome<Vec<IpAddr>> {
     Ok(hosts.to_vec())
 }
 
-fn not_attached(netdev: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("listening on {netdev}: {error}"));
-    match error.raw_os_error() {
-        Some(nix::libc::EINVAL) => failure.hint(
-            "needs Linux 6.6 (TCX); before that: tcpdump -i IF -w - udp port 4791 | roxie capture read -",
-        ),
-        _ => failure,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,11 @@
 //! No privileges are needed, but to be the same user. The copying ends with the connection, however this process ends.
 
 use std::io;
-use std::os::fd::RawFd;
 
 use roxie::hook::control::Remote;
 use roxie::hook::{HookPoint, TapFilter};
 
-use super::{Each, Listener, Wanted};
+use super::{Each, Listener, Wanted, headers_tell};
 use crate::capture::clock;
 use crate::capture::write::NewPacket;
 use crate::engines::{engines, unanswered};
@@ -33,8 +32,10 @@ impl Process {
     pub(super) fn new(pid: u32, wanted: &Wanted) -> Outcome<Self> {
         let filter = TapFilter {
             snap_len: wanted.snap.unwrap_or(0),
-            hosts: wanted.hosts.clone(),
-            qps: wanted.qps.clone(),
+            hosts: wanted.filter.host.clone(),
+            qps: wanted.filter.qp.clone(),
+            conditions: headers_tell(wanted),
+            sample: wanted.sample.unwrap_or(1),
         };
         let begin = |remote: Remote| {
             remote.tap(&filter).map_err(|error| unanswered(pid, &error))?;
@@ -77,8 +78,8 @@ impl Listener for Process {
         Ok(count)
     }
 
-    fn wait(&self) -> (RawFd, u64) {
-        (-1, PAUSE_NS)
+    fn wait_ns(&self) -> u64 {
+        PAUSE_NS
     }
 
     fn lost(&self) -> io::Result<Vec<u64>> {

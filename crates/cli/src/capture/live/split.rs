@@ -14,11 +14,12 @@ pub(super) struct Frame<'a> {
     pub(super) original_len: usize,
 }
 
-/// Hands over the packets of a record, in the order of the wire, `snap_len` bytes of each at most. `frame` is a buffer.
+/// Hands over the packets of a record, in the order of the wire, `snap_len` bytes of each at most, and of `sample` packets the first.
+/// `frame` is a buffer.
 pub(super) fn frames<E>(
     header: &TapHeader,
     copy: &[u8],
-    snap_len: usize,
+    (snap_len, sample): (usize, u32),
     frame: &mut Vec<u8>,
     mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -31,6 +32,10 @@ pub(super) fn frames<E>(
     let mut at = 0;
     for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
         let segment_len = segment.min(payload_len - at);
+        if sample > 1 && !(header.number + number as u64).is_multiple_of(u64::from(sample)) {
+            at += segment_len;
+            continue;
+        }
         let (from, most) = match header.stride as usize {
             0 => (outer_len + at, segment_len),
             stride => (packets_at + number * stride, stride.min(segment_len)),
@@ -99,8 +104,23 @@ mod tests {
             found.push((frame.data.to_vec(), frame.original_len));
             Ok::<(), ()>(())
         };
-        frames(header, copy, snap_len, &mut Vec::new(), &mut take).expect("nothing fails");
+        frames(header, copy, (snap_len, 1), &mut Vec::new(), &mut take).expect("nothing fails");
         found
+    }
+
+    #[test]
+    fn of_a_sample_every_nth_packet_is_taken_from_burst_to_burst() {
+        let (header, bytes) = buffer(100, &[100; 7]);
+        let mut found = Vec::new();
+        for number in [0, 7, 14] {
+            let header = TapHeader { number, ..header };
+            let take = |frame: Frame<'_>| {
+                found.push(number + u64::from(frame.data[42]) - 1);
+                Ok::<(), ()>(())
+            };
+            frames(&header, &bytes, (usize::MAX, 5), &mut Vec::new(), take).expect("nothing fails");
+        }
+        assert_eq!(found, [0, 5, 10, 15, 20]);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 mod status;
 
 use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
-use wire::Qpn;
+use wire::capture::{Conditions, OpcodeSet, PsnRange};
+use wire::{Psn, Qpn};
 
 use super::super::plan::{HookPlan, PlannedStage};
 use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
 use super::{Reply, Request};
 
 /// Changes with every layout.
-const VERSION: u32 = 0x524f_5803;
+const VERSION: u32 = 0x524f_5804;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -43,6 +44,8 @@ impl Request {
                 out.u32(filter.snap_len);
                 out.list(&filter.hosts, |out, host| out.text(&host.to_string()));
                 out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
+                out.conditions(&filter.conditions);
+                out.u32(filter.sample);
             }
             Request::Tapped => out.u8(6),
             Request::Engine => out.u8(7),
@@ -73,6 +76,8 @@ impl Request {
                 snap_len: fields.u32()?,
                 hosts: fields.list(|fields| fields.text()?.parse().ok())?,
                 qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
+                conditions: fields.conditions()?,
+                sample: fields.u32()?,
             }),
             6 => Request::Tapped,
             7 => Request::Engine,
@@ -206,6 +211,17 @@ impl Writer {
         self.u8(u8::from(point == HookPoint::Egress));
     }
 
+    fn conditions(&mut self, conditions: &Conditions) {
+        conditions.opcodes.0.into_iter().for_each(|word| self.u64(word));
+        self.list(conditions.psns.as_slice(), |out, range| {
+            out.u32(range.first.value());
+            out.u32(range.last.value());
+        });
+        for flag in [conditions.naks, conditions.congestion, conditions.errors] {
+            self.u8(u8::from(flag));
+        }
+    }
+
     fn rows(&mut self, rows: &[(String, u64)]) {
         self.list(rows, |out, (name, value)| {
             out.text(name);
@@ -285,6 +301,16 @@ impl<'a> Reader<'a> {
 
     fn point(&mut self) -> Option<HookPoint> {
         HookPoint::ALL.get(usize::from(self.u8()?)).copied()
+    }
+
+    fn conditions(&mut self) -> Option<Conditions> {
+        let opcodes = OpcodeSet([self.u64()?, self.u64()?, self.u64()?, self.u64()?]);
+        let psn = |fields: &mut Self| Some(Psn::new(fields.u32()?));
+        let psns = self.list(|fields| Some(PsnRange { first: psn(fields)?, last: psn(fields)? }))?;
+        let mut flag = || Some(self.u8()? != 0);
+        let (naks, congestion, errors) = (flag()?, flag()?, flag()?);
+        // More than one range is none that we have written.
+        Some(Conditions { opcodes, psns: psns.first().copied(), naks, congestion, errors })
     }
 
     fn rows(&mut self) -> Option<Vec<(String, u64)>> {

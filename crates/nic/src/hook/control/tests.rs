@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bpf::{MapDef, Program, ProgramKind, Recipe};
 use transport::QpCounters;
-use wire::{Psn, Qpn};
+use wire::capture::{Conditions, PsnRange};
+use wire::{Opcode, Psn, Qpn};
 
 use super::*;
 use crate::hook::plan::PlannedStage;
@@ -34,6 +35,14 @@ fn requests() -> Vec<Request> {
             snap_len: 128,
             hosts: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             qps: vec![Qpn::new(0x03_0011)],
+            conditions: Conditions {
+                opcodes: [Opcode(0), Opcode(0xff)].into_iter().collect(),
+                psns: Some(PsnRange { first: Psn::new(0xff_fffe), last: Psn::new(1) }),
+                naks: true,
+                congestion: false,
+                errors: true,
+            },
+            sample: 1000,
         }),
         Request::Tapped,
         Request::Engine,

@@ -161,8 +161,7 @@ fn a_tap_copies_what_is_wanted_and_nothing_else() {
     if skipped() {
         return;
     }
-    let whole =
-        Tap { snap_len: Tap::WHOLE, hosts: Vec::new(), port: 4791, ring_len: 1 << 20, wakeup_len: 1 << 16 };
+    let whole = Tap { snap_len: Tap::WHOLE, hosts: Vec::new(), filter: None, port: 4791, ring_len: 1 << 20 };
     let payload: Vec<u8> = (0..=255).cycle().take(700).collect();
     let frame = roce_frame(4791, &payload);
     let found = tapped(&whole, &frame, 0);

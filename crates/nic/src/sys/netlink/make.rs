@@ -122,11 +122,11 @@ impl Netlink {
         self.create(libc::RTM_NEWQDISC, &netem(index, how))
     }
 
-    fn create(&mut self, request: u16, body: &[u8]) -> io::Result<()> {
+    pub(super) fn create(&mut self, request: u16, body: &[u8]) -> io::Result<()> {
         self.order(request, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, body)
     }
 
-    fn order(&mut self, request: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    pub(super) fn order(&mut self, request: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.ask(request, flags | libc::NLM_F_ACK as u16, body, &mut |_, _| {}).map(drop)
     }
 }

@@ -3,6 +3,7 @@
 //! Half a dozen questions do not justify a netlink crate and its dependencies in a library that is loaded into
 //! every process.
 
+mod classifier;
 mod counters;
 mod events;
 mod link;
@@ -13,6 +14,7 @@ mod netdev;
 mod route;
 mod xsk;
 
+pub use classifier::Classifier;
 pub use counters::LinkCounters;
 pub use events::{AddressMonitor, NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};

@@ -3,6 +3,14 @@
 //! It runs as a traffic classifier (TCX), where the stack still has a sender's burst, or already a receiver's train, in one
 //! buffer: of those it copies the headers once and the front of each packet, so that the stack keeps its large buffers and
 //! the onlooker sees packets. Everything passes, whatever happens to the copy.
+//!
+//! What nobody wants is not copied (`choose`): of a burst all packets are, if one is wanted, and the reader looks again.
+
+mod choose;
+mod header;
+
+pub use choose::{TAP_QPS, TapFilter, TapOpcode};
+pub use header::TapHeader;
 
 use std::net::IpAddr;
 
@@ -14,8 +22,19 @@ use crate::program::{Program, ProgramKind};
 
 /// Name of the ring buffer. A record is a [`TapHeader`] and what it describes.
 pub const TAP: &str = "tap";
-/// Name of the per-CPU array of two values, 64 bits each: packets seen, packets that found the ring full.
+/// Name of the per-CPU array with one entry of [`TAP_STATE_LEN`] bytes, four numbers of 64 bits: wanted packets that were copied,
+/// wanted packets that found the ring full, packets counted for a sample, and wanted packets of the buffer at hand.
 pub const TAP_STATE: &str = "tap_state";
+/// Bytes of an entry of [`TAP_STATE`].
+pub const TAP_STATE_LEN: usize = 32;
+
+/// Where its numbers stand.
+mod state {
+    pub(super) const COPIED: i16 = 0;
+    pub(super) const LOST: i16 = 8;
+    pub(super) const COUNTED: i16 = 16;
+    pub(super) const WANTED: i16 = 24;
+}
 
 /// What an onlooker wants to see.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,66 +43,12 @@ pub struct Tap {
     pub snap_len: u32,
     /// Only packets from or to one of these addresses; all if there is none, [`Tap::HOSTS_MAX`] at most.
     pub hosts: Vec<IpAddr>,
+    /// Only some of these; all if there is none.
+    pub filter: Option<TapFilter>,
     /// UDP port of RoCE, 4791.
     pub port: u16,
-    /// Bytes of the ring: a power of two, 1 MiB at least.
+    /// Bytes of the ring: a power of two, 1 MiB at least. The reader is not woken: that costs the packet's sender more than its copy.
     pub ring_len: u32,
-    /// Fill level at which the reader is woken, less than `ring_len`. One that sleeps needs a timeout as well.
-    pub wakeup_len: u32,
-}
-
-/// In front of each copy.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct TapHeader {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// Bytes of the buffer, Ethernet header to ICRC of the last packet.
-    pub len: u32,
-    /// Bytes in front of the UDP payload.
-    pub outer_len: u32,
-    /// UDP payload of each packet but the last, if the buffer holds several; else 0.
-    pub segment: u32,
-    /// Bytes from one packet's copy to the next one's; 0 if the copy is in one piece.
-    pub stride: u32,
-    /// The tag that the NIC has taken off: VLAN, priority; 0 if there is none.
-    pub vlan: u16,
-    /// It was leaving the host.
-    pub outbound: bool,
-}
-
-impl TapHeader {
-    /// Bytes in the ring.
-    pub const LEN: usize = 32;
-    /// With a stride, the packets' copies begin here, and the headers that they share in front of them.
-    pub const PACKETS_AT: usize = Self::LEN + OUTER_ROOM as usize;
-
-    const TIME: i16 = 0;
-    const BUFFER_LEN: i16 = 8;
-    const OUTER: i16 = 12;
-    const SEGMENT: i16 = 16;
-    const STRIDE: i16 = 20;
-    const VLAN: i16 = 24;
-    const OUTBOUND: i16 = 28;
-
-    /// Decodes a record; `None` if it is shorter than a header.
-    #[must_use]
-    pub fn parse(record: &[u8]) -> Option<(TapHeader, &[u8])> {
-        let (header, copy) = record.split_first_chunk::<{ Self::LEN }>()?;
-        let word = |at: i16| {
-            let at = at as usize;
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let parsed = TapHeader {
-            time_ns: u64::from(word(Self::TIME)) | u64::from(word(Self::TIME + 4)) << 32,
-            len: word(Self::BUFFER_LEN),
-            outer_len: word(Self::OUTER),
-            segment: word(Self::SEGMENT),
-            stride: word(Self::STRIDE),
-            vlan: word(Self::VLAN) as u16,
-            outbound: word(Self::OUTBOUND) != 0,
-        };
-        Some((parsed, copy))
-    }
 }
 
 /// `struct __sk_buff` of linux/bpf.h.
@@ -106,6 +71,8 @@ const PROTOCOL_UDP: i32 = 17;
 const OUTER_ROOM: i32 = 80;
 /// Packets of one buffer (UDP_MAX_SEGMENTS).
 const SEGMENTS_MAX: i32 = 128;
+/// Packets that a record has room for; the smallest that suffices is taken. 64 KiB are 45 packets of MTU 1500.
+const SEGMENTS: [i32; 3] = [16, 48, SEGMENTS_MAX];
 /// Beyond this many bytes of each packet, buffers are copied in one piece.
 const STRIDE_MAX: u32 = 256;
 /// Longest buffer: 64 KiB of IP packet.
@@ -114,9 +81,7 @@ const BUFFER_MAX: i32 = 65_536 + 16;
 const ROOMS: [i32; 4] = [192, 2048, 10_240, BUFFER_MAX];
 
 // `linux/bpf.h`.
-const RINGBUF_AVAIL_DATA: i32 = 0;
 const RINGBUF_NO_WAKEUP: i32 = 1;
-const RINGBUF_FORCE_WAKEUP: i32 = 2;
 
 /// On the stack: headers, the sizes found, a map's key.
 const IP: i16 = -48;
@@ -125,6 +90,10 @@ const BUFFER_LEN: i16 = -64;
 const OUTER: i16 = -72;
 const SEGMENT: i16 = -80;
 const KEY: i16 = -88;
+/// Pointer to this CPU's [`state`], if there is a filter.
+const STATE: i16 = -96;
+/// How many packets this CPU had counted before this buffer.
+const NUMBER: i16 = -104;
 
 impl Tap {
     /// Every header a RoCE packet can have.
@@ -162,22 +131,32 @@ struct Emit<'a> {
 impl Emit<'_> {
     fn program(&mut self) {
         let ring = self.asm.map(MapDef::ringbuf(TAP, self.tap.ring_len));
-        let state = self.asm.map(MapDef::percpu_array(TAP_STATE, 16, 1));
+        let state = self.asm.map(MapDef::percpu_array(TAP_STATE, TAP_STATE_LEN as u32, 1));
         let (next, submit, lost) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R6, Reg::R1);
         self.select(next);
-        self.asm.load(Size::W, Reg::R8, Reg::R6, skb::LEN).store(Size::Dw, Reg::R10, BUFFER_LEN, Reg::R8);
-        self.asm.load(Size::W, Reg::R9, Reg::R6, skb::GSO_SIZE).store(Size::Dw, Reg::R10, SEGMENT, Reg::R9);
+        self.load_sizes();
+        self.asm.store(Size::Dw, Reg::R10, NUMBER, 0);
+        if let Some(filter) = &self.tap.filter {
+            self.choose(filter, state, next);
+        }
         if let Some(stride) = self.tap.stride() {
             let single = self.asm.label();
-            self.asm.branch(Cond::Eq, Reg::R9, 0, single);
+            self.asm.load(Size::Dw, Reg::R9, Reg::R10, SEGMENT).branch(Cond::Eq, Reg::R9, 0, single);
             self.segments(ring, stride, submit, lost);
             self.asm.bind(single);
         }
         self.whole(ring, submit, lost);
-        self.submit(ring, state, submit, next);
-        self.count(state, lost, 8, next);
+        self.submit(state, submit, next);
+        self.count(state, lost, state::LOST, next);
         self.asm.bind(next).mov(Reg::R0, NEXT).exit();
+    }
+
+    /// The lengths of the buffer and of its packets to their places.
+    fn load_sizes(&mut self) {
+        for (from, to) in [(skb::LEN, BUFFER_LEN), (skb::GSO_SIZE, SEGMENT)] {
+            self.asm.load(Size::W, Reg::R1, Reg::R6, from).store(Size::Dw, Reg::R10, to, Reg::R1);
+        }
     }
 
     /// R1..R4 for bpf_skb_load_bytes from R8 or a constant: what is there must be as long.
@@ -206,6 +185,7 @@ impl Emit<'_> {
             // An onlooker decodes headers without options.
             asm.load(Size::B, Reg::R1, Reg::R10, IP).branch(Cond::Ne, Reg::R1, 0x45, other);
             self.addresses(IpAddr::is_ipv4, &[IP + 12, IP + 16], other);
+            self.keep_ipv4();
             self.load_to_stack(ETHERNET_LEN + IPV4_LEN, UDP, UDP_LEN, other);
             self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV4_LEN + UDP_LEN);
         }
@@ -214,6 +194,7 @@ impl Emit<'_> {
             self.load_to_stack(ETHERNET_LEN, IP, IPV6_LEN, other);
             self.asm.load(Size::B, Reg::R1, Reg::R10, IP + 6).branch(Cond::Ne, Reg::R1, PROTOCOL_UDP, other);
             self.addresses(IpAddr::is_ipv6, &[IP + 8, IP + 24], other);
+            self.keep_ipv6();
             self.load_to_stack(ETHERNET_LEN + IPV6_LEN, UDP, UDP_LEN, other);
             self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV6_LEN + UDP_LEN);
         }
@@ -250,10 +231,13 @@ impl Emit<'_> {
         asm.load_map(Reg::R1, ring).mov(Reg::R2, TapHeader::LEN as i32 + len).mov(Reg::R3, 0);
         asm.call(Helper::RingbufReserve).branch(Cond::Eq, Reg::R0, 0, lost).mov(Reg::R7, Reg::R0);
         asm.call(Helper::KtimeGetNs).store(Size::Dw, Reg::R7, TapHeader::TIME, Reg::R0);
-        for (from, to) in
-            [(BUFFER_LEN, TapHeader::BUFFER_LEN), (OUTER, TapHeader::OUTER), (SEGMENT, TapHeader::SEGMENT)]
-        {
-            asm.load(Size::Dw, Reg::R1, Reg::R10, from).store(Size::W, Reg::R7, to, Reg::R1);
+        for (from, to, size) in [
+            (BUFFER_LEN, TapHeader::BUFFER_LEN, Size::W),
+            (OUTER, TapHeader::OUTER, Size::W),
+            (SEGMENT, TapHeader::SEGMENT, Size::W),
+            (NUMBER, TapHeader::NUMBER, Size::Dw),
+        ] {
+            asm.load(Size::Dw, Reg::R1, Reg::R10, from).store(size, Reg::R7, to, Reg::R1);
         }
         asm.store(Size::W, Reg::R7, TapHeader::STRIDE, stride);
         asm.store(Size::W, Reg::R7, TapHeader::OUTBOUND, i32::from(self.outbound));
@@ -263,10 +247,23 @@ impl Emit<'_> {
         asm.store(Size::W, Reg::R7, TapHeader::VLAN, Reg::R1).bind(untagged);
     }
 
-    /// The shared headers, then the front of each packet. What cannot be read leaves the record as it is: the reader knows
-    /// from the lengths what should be there.
     fn segments(&mut self, ring: MapRef, stride: i32, submit: Label, lost: Label) {
-        self.reserve(ring, OUTER_ROOM + SEGMENTS_MAX * stride, stride, lost);
+        self.packets();
+        self.asm.mov(Reg::R9, Reg::R2);
+        for most in SEGMENTS {
+            let more = self.asm.label();
+            if most < SEGMENTS_MAX {
+                self.asm.branch(Cond::Gt, Reg::R9, most, more);
+            }
+            self.fronts(ring, most, stride, submit, lost);
+            self.asm.bind(more);
+        }
+    }
+
+    /// The shared headers, then the front of each packet, `most` at most. What cannot be read leaves the record as it is: the reader
+    /// knows from the lengths what should be there.
+    fn fronts(&mut self, ring: MapRef, most: i32, stride: i32, submit: Label, lost: Label) {
+        self.reserve(ring, OUTER_ROOM + most * stride, stride, lost);
         let asm = &mut self.asm;
         let at = TapHeader::LEN as i32;
         asm.load(Size::Dw, Reg::R8, Reg::R10, OUTER).mov(Reg::R4, Reg::R8);
@@ -283,7 +280,7 @@ impl Emit<'_> {
         asm.add(Reg::R3, at + OUTER_ROOM);
         asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R8).call(Helper::SkbLoadBytes);
         asm.load(Size::Dw, Reg::R1, Reg::R10, SEGMENT).add(Reg::R8, Reg::R1).add(Reg::R9, 1);
-        asm.branch(Cond::Lt, Reg::R9, SEGMENTS_MAX, again).jump(submit);
+        asm.branch(Cond::Lt, Reg::R9, most, again).jump(submit);
     }
 
     /// The buffer in one piece, up to the snap length if it is one packet.
@@ -318,30 +315,43 @@ impl Emit<'_> {
         self.asm.jump(lost);
     }
 
-    fn submit(&mut self, ring: MapRef, state: MapRef, submit: Label, next: Label) {
+    fn submit(&mut self, state: MapRef, submit: Label, next: Label) {
         let asm = &mut self.asm;
-        let (wake, seen) = (asm.label(), asm.label());
-        asm.bind(submit).load_map(Reg::R1, ring).mov(Reg::R2, RINGBUF_AVAIL_DATA).call(Helper::RingbufQuery);
-        asm.mov(Reg::R2, RINGBUF_FORCE_WAKEUP).branch(Cond::Ge, Reg::R0, self.tap.wakeup_len as i32, wake);
-        asm.mov(Reg::R2, RINGBUF_NO_WAKEUP);
-        asm.bind(wake).mov(Reg::R1, Reg::R7).call(Helper::RingbufSubmit);
-        self.count(state, seen, 0, next);
+        let seen = asm.label();
+        asm.bind(submit).mov(Reg::R1, Reg::R7).mov(Reg::R2, RINGBUF_NO_WAKEUP).call(Helper::RingbufSubmit);
+        self.count(state, seen, state::COPIED, next);
     }
 
-    /// From `label` on: adds the packets of the buffer to a counter and goes on to `next`.
+    /// From `label` on: adds the wanted packets of the buffer to a counter and goes on to `next`.
     fn count(&mut self, state: MapRef, label: Label, off: i16, next: Label) {
+        self.asm.bind(label);
+        if self.tap.filter.is_some() {
+            self.asm.load(Size::Dw, Reg::R0, Reg::R10, STATE);
+            self.asm.load(Size::Dw, Reg::R2, Reg::R0, state::WANTED);
+        } else {
+            self.look_up_state(state, next);
+            self.packets();
+        }
+        self.asm.load(Size::Dw, Reg::R1, Reg::R0, off).add(Reg::R1, Reg::R2);
+        self.asm.store(Size::Dw, Reg::R0, off, Reg::R1).jump(next);
+    }
+
+    /// R0 = this CPU's numbers.
+    fn look_up_state(&mut self, state: MapRef, next: Label) {
         let asm = &mut self.asm;
-        let one = asm.label();
-        asm.bind(label).store(Size::W, Reg::R10, KEY, 0);
+        asm.store(Size::W, Reg::R10, KEY, 0);
         asm.load_map(Reg::R1, state).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
         asm.call(Helper::MapLookupElem).branch(Cond::Eq, Reg::R0, 0, next);
-        // (length - headers + segment - 1) / segment, or one.
+    }
+
+    /// R2 = packets in the buffer: (length - headers + segment - 1) / segment, or one.
+    fn packets(&mut self) {
+        let asm = &mut self.asm;
+        let one = asm.label();
         asm.mov(Reg::R2, 1).load(Size::Dw, Reg::R3, Reg::R10, SEGMENT).branch(Cond::Eq, Reg::R3, 0, one);
         asm.load(Size::Dw, Reg::R2, Reg::R10, BUFFER_LEN).load(Size::Dw, Reg::R1, Reg::R10, OUTER);
         asm.alu(AluOp::Sub, Reg::R2, Reg::R1).add(Reg::R2, Reg::R3).add(Reg::R2, -1);
-        asm.alu(AluOp::Div, Reg::R2, Reg::R3);
-        asm.bind(one).load(Size::Dw, Reg::R1, Reg::R0, off).add(Reg::R1, Reg::R2);
-        asm.store(Size::Dw, Reg::R0, off, Reg::R1).jump(next);
+        asm.alu(AluOp::Div, Reg::R2, Reg::R3).bind(one);
     }
 }
 
