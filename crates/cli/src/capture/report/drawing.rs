@@ -1,10 +1,11 @@
-//! The plots alone, as one SVG file.
+//! The plots alone, below each other on one sheet: as an SVG file, or as pixels (`png`).
 
 use std::fmt::Write;
 
 use super::Traces;
 use super::page::plots;
-use super::svg::{Plot, escape};
+use super::plot::Plot;
+use super::svg::escape;
 use crate::capture::analyse::Verdict;
 
 const MARGIN: f64 = 24.0;
@@ -14,42 +15,71 @@ const LINE: f64 = 22.0;
 const LINE_LEN: usize = 125;
 
 /// Colours are spelt out: not every program that draws SVG knows variables.
-const STYLE: &str = "text{font:12px sans-serif;fill:#6a737d}text.y{text-anchor:end}text.x{text-anchor:middle}\
+pub(super) const STYLE: &str = "text{font:12px sans-serif;fill:#6a737d}text.y{text-anchor:end}text.x{text-anchor:middle}\
 text.h{font-size:16px;font-weight:bold;fill:#1b1f24}text.v{font-size:14px;fill:#1b1f24}.grid{stroke:#e3e6ea}\
 .event{stroke:#c62828;stroke-dasharray:4 4;opacity:.55}polyline{fill:none;stroke:currentColor;stroke-width:1.6}\
 .dots{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}.cross{stroke:currentColor;stroke-width:1.8;fill:none}\
 .c0{color:#2f6fde}.c1{color:#d9822b}.c2{color:#2aa198}.c3{color:#a05bd6}.c4{color:#7a9a01}.c5{color:#d6547f}.bad{color:#c62828}\
 .ack{color:#2aa198;opacity:.75}";
 
-pub(super) fn svg(name: &str, verdict: &Verdict, traces: &Traces) -> String {
-    let plots = plots(verdict, traces);
-    let lines = lines(&verdict.text());
-    let height =
-        2.0 * MARGIN + LINE * (1 + lines.len()) as f64 + plots.len() as f64 * (MARGIN + LINE + Plot::HEIGHT);
-    let width = Plot::WIDTH + 2.0 * MARGIN;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n\
-         <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
-    );
-    let mut y = MARGIN;
-    // Writing to a string does not fail.
-    let text = |out: &mut String, class: &str, words: &str, y: f64| {
-        let _ = writeln!(out, "<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\">{}</text>", escape(words));
-    };
-    text(&mut out, "h", name, y + 14.0);
-    for line in &lines {
-        y += LINE;
-        text(&mut out, "v", line, y + 14.0);
+/// What is on the sheet, and where. Texts stand on their base line.
+pub(super) struct Sheet {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) texts: Vec<Text>,
+    pub(super) plots: Vec<(f64, f64, Plot)>,
+}
+
+pub(super) struct Text {
+    pub(super) is_title: bool,
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) words: String,
+}
+
+impl Sheet {
+    pub(super) fn new(name: &str, verdict: &Verdict, traces: &Traces) -> Self {
+        let plots = plots(verdict, traces);
+        let lines = lines(&verdict.text());
+        let height = 2.0 * MARGIN
+            + LINE * (1 + lines.len()) as f64
+            + plots.len() as f64 * (MARGIN + LINE + Plot::HEIGHT);
+        let width = Plot::WIDTH + 2.0 * MARGIN;
+        let mut sheet = Self { width, height, texts: Vec::new(), plots: Vec::new() };
+        let text = |is_title, words, y: f64| Text { is_title, x: MARGIN, y: y + 14.0, words };
+        let mut y = MARGIN;
+        sheet.texts.push(text(true, name.to_owned(), y));
+        for line in lines {
+            y += LINE;
+            sheet.texts.push(text(false, line, y));
+        }
+        for (title, plot) in plots {
+            y += MARGIN + LINE;
+            sheet.texts.push(text(true, title, y));
+            y += LINE;
+            sheet.plots.push((MARGIN, y, plot));
+            y += Plot::HEIGHT - LINE;
+        }
+        sheet
     }
-    for (title, plot) in plots {
-        y += MARGIN + LINE;
-        text(&mut out, "h", &title, y + 14.0);
-        y += LINE;
-        out.push_str(&plot.group(MARGIN, y));
-        y += Plot::HEIGHT - LINE;
+
+    pub(super) fn svg(&self) -> String {
+        let (width, height) = (self.width, self.height);
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n\
+             <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+        );
+        for Text { is_title, x, y, words } in &self.texts {
+            let class = if *is_title { "h" } else { "v" };
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escape(words));
+        }
+        for (x, y, plot) in &self.plots {
+            out.push_str(&plot.group(*x, *y));
+        }
+        out.push_str("</svg>\n");
+        out
     }
-    out.push_str("</svg>\n");
-    out
 }
 
 /// Text in lines that fit.

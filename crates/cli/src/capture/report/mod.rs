@@ -3,6 +3,8 @@
 
 mod drawing;
 mod page;
+mod plot;
+mod png;
 mod series;
 mod svg;
 
@@ -16,6 +18,7 @@ use super::analyse::{self, Analysis, At, Verdict};
 use super::source;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
+use drawing::Sheet;
 use series::{Points, Series};
 
 /// Directions that are plotted; further ones are in the table only.
@@ -24,19 +27,21 @@ const PLOTTED_MAX: usize = 256;
 /// Make an HTML page of a capture: verdict, connections, and plots of throughput, latency and packet sequence numbers
 ///
 /// The page stands alone: no scripts, nothing loaded from anywhere. Packets sent again are marked in the plots. A name that ends in
-/// .svg gives the plots alone.
+/// .svg or .png gives the plots alone.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   roxie capture report trace.pcapng -o trace.html
           A page to look at and to send around
   roxie capture report trace.pcapng -o trace.svg
-          The plots as a drawing; 'rsvg-convert trace.svg -o trace.png' makes a PNG")]
+          The plots as a drawing
+  roxie capture report trace.pcapng -o trace.png
+          The same as pixels")]
 pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The page to write, or the drawing if its name ends in .svg
+    /// The page to write, or the drawing if its name ends in .svg or .png
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -81,11 +86,11 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
         return Err(Failure::new(format!("{}: {}", args.file.display(), verdict.text())));
     }
     let name = args.file.file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
-    let is_drawing = args.output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
-    let report = if is_drawing {
-        drawing::svg(&name, &verdict, &traces)
-    } else {
-        page::html(&name, &verdict, &traces, source.notes())
+    let extension = args.output.extension().unwrap_or_default().to_ascii_lowercase();
+    let report = match extension.to_str() {
+        Some("svg") => Sheet::new(&name, &verdict, &traces).svg().into_bytes(),
+        Some("png") => png::png(&Sheet::new(&name, &verdict, &traces))?,
+        _ => page::html(&name, &verdict, &traces, source.notes()).into_bytes(),
     };
     std::fs::write(&args.output, report).during(&format!("writing {}", args.output.display()))?;
     terminal.line(&format!("{}: {}", args.output.display(), verdict.text()));

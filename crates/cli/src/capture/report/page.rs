@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::svg::{Layer, Mark, Plot, Unit, escape, plot};
+use super::plot::{Layer, Mark, Plot, Unit, plot};
+use super::svg::escape;
 use super::{Traces, busiest};
 use crate::capture::analyse::{Finding, Half, Verdict};
 use crate::capture::clock;
