@@ -93,6 +93,10 @@ fn without_a_terminal_there_is_a_table() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"));
     let table = run(&["--once", "--interval", "0.1"]);
     assert!(table.status.success() && table.stdout.starts_with(b"PID COMMAND"));
+    // Nothing is there: what to do about it.
+    assert!(String::from_utf8_lossy(&table.stderr).contains("ip netns exec NAME roxie top"));
+    let filtered = run(&["--once", "--interval", "0.1", "--filter", "rping"]);
+    assert!(String::from_utf8_lossy(&filtered.stderr).contains("no queue pair has 'rping'"));
     let json = run(&["--once", "--interval", "0.1", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(

@@ -45,8 +45,22 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
         return terminal::print(&json(table, &rows).to_string());
     }
     let terminal = Terminal::stdout();
+    if rows.is_empty() {
+        eprintln!("roxie: {}", why_nothing(args));
+    }
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
+    }
+}
+
+/// What to do where there is nothing to show.
+pub(super) fn why_nothing(args: &TopArgs) -> String {
+    match (&args.interface, args.filter.as_str()) {
+        (Some(netdev), "") => format!("no RoCEv2 traffic was seen on {netdev}"),
+        (None, "") => "no queue pairs: nothing of this user runs on roxie in this network namespace. For another one, as root: \
+                       ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
+            .to_owned(),
+        (_, filter) => format!("no queue pair has '{filter}' in its process, number, state, service or addresses"),
     }
 }
 
