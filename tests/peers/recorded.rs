@@ -22,7 +22,7 @@ fn fields(machine: &Machine, name: &str) -> Result<(), String> {
             println!("{}: {why:.100}", case.name());
         }
     }
-    recording.end()?;
+    recording.end(false)?;
     match wireshark::compare(&machine.roxie(), &file)? {
         Some(compared) if compared < FIELDS_MIN => return Err(format!("only {compared} fields")),
         Some(compared) => println!("{name}: {compared} fields"),

@@ -14,7 +14,7 @@ use roxie::transport::{
     Access, AddressVector, Dest, PathMtu, QpAttr, QpAttrMask as M, QpCap, QpState, QpType, RecvWr, SendFlags,
     SendWr, UdDest, WcStatus, WrOp,
 };
-use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr};
+use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Pd, Qp, QpInitAttr};
 use roxie::wire::{Gid, Psn, QKey, Qpn, Rkey};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -69,6 +69,7 @@ struct Actor<'a> {
     tcp: BufReader<TcpStream>,
     words: &'a [&'a str],
     ty: QpType,
+    pd: Pd,
     memory: Buffer,
     cq: Cq,
     qp: Qp,
@@ -129,7 +130,7 @@ impl<'a> Actor<'a> {
         };
         let peer =
             Peer { qpn: Qpn::new(qpn as u32), psn: Psn::new(peer_psn as u32), addr, r_key: r_key as u32 };
-        let actor = Self { tcp, words, ty, memory, cq, qp, peer, av };
+        let actor = Self { tcp, words, ty, pd, memory, cq, qp, peer, av };
         actor.connect(psn)?;
         Ok(actor)
     }
@@ -174,7 +175,8 @@ impl<'a> Actor<'a> {
     fn serve(mut self) -> Outcome {
         let late: u64 = value(self.words, "late=").map_or(Ok(0), str::parse)?;
         let len: usize = value(self.words, "receive=").map_or(Ok(8192), str::parse)?;
-        let count = if self.words.contains(&"deaf") { 0 } else { QUEUE / 2 };
+        let none = self.words.contains(&"deaf") || value(self.words, "pace=").is_some();
+        let count = if none { 0 } else { QUEUE / 2 };
         if late == 0 {
             self.receive(count, len)?;
         }
@@ -182,6 +184,18 @@ impl<'a> Actor<'a> {
         if late > 0 {
             std::thread::sleep(Duration::from_millis(late));
             self.receive(count, len)?;
+        }
+        if let Some(pause) = value(self.words, "forget=") {
+            std::thread::sleep(Duration::from_millis(pause.parse()?));
+            // Its key ends with it.
+            self.memory = self.pd.alloc_buffer(LEN, Access::LOCAL_WRITE)?;
+        }
+        if let Some(pause) = value(self.words, "pace=") {
+            let pause = Duration::from_millis(pause.parse()?);
+            for _ in 0..QUEUE / 2 {
+                std::thread::sleep(pause);
+                self.receive(1, len)?;
+            }
         }
         self.tcp.read_to_string(&mut String::new())?;
         Ok(())

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
             skipped.add(need);
         }
         let (lab, quiet) = (lab.as_ref().map(Lab::apart), Arc::clone(&quiet));
-        if let (None, Some(lab)) = (&need, &lab) {
+        if let (None, Some(lab), true) = (&need, &lab, scenario.is_compared()) {
             files.push(scenario.file(lab));
         }
         let name = scenario.name.clone();

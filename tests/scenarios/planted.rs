@@ -173,6 +173,11 @@ fn lost_handshakes() -> Vec<Scenario> {
             "ROXIE_INGRESS=impair:loss=100%,opcode=ud,nth=1",
             "The ConnectReply in packet 2",
         ),
+        from_client(
+            "a ReadyToUse",
+            "ROXIE_INGRESS=impair:loss=100%,opcode=ud,nth=2",
+            "The ReadyToUse in packet 3",
+        ),
         from_server(
             "a DisconnectRequest",
             "ROXIE_INGRESS=impair:loss=100%,opcode=ud,nth=2",
@@ -207,6 +212,13 @@ fn refusals() -> Vec<Scenario> {
             "beyond its memory region",
         ),
         actor(
+            "a region that is no more",
+            "rc forget=100",
+            "rc write=64 pause=300 write=64",
+            "access-refused",
+            "deregistered or invalidated meanwhile",
+        ),
+        actor(
             "a region without rights",
             "rc rights=none",
             "rc read=8",
@@ -224,6 +236,13 @@ fn refusals() -> Vec<Scenario> {
             "receives posted late",
             "rc late=80",
             "rc send=100 send=100",
+            "receiver-not-ready",
+            "too late or too few",
+        ),
+        actor(
+            "a slow receiver",
+            "rc pace=30",
+            "rc send=100 send=100 send=100 send=100",
             "receiver-not-ready",
             "too late or too few",
         ),
@@ -335,6 +354,15 @@ fn silences() -> Vec<Scenario> {
         )
         .env(Client, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=2.."])
         .at_client(),
+        Scenario::new(
+            "a recording that has not everything",
+            Tcp(
+                "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000",
+                "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000 {address}",
+            ),
+            First("capture-loss", "Whoever captured this lost"),
+        )
+        .starved(),
         Scenario::new(
             "nobody answers the connection manager",
             Programs::Client("rping -c -a {address} -p {port} -C 1"),

@@ -80,6 +80,8 @@ pub(crate) struct Scenario {
     after: Duration,
     /// A program for a side's egress hook.
     hook: Option<(Side, Hook)>,
+    /// The recording has little room, and little time.
+    starved: bool,
     shows: Shows,
 }
 
@@ -94,6 +96,7 @@ impl Scenario {
             limit: LIMIT,
             after: AFTER,
             hook: None,
+            starved: false,
             shows,
         }
     }
@@ -124,6 +127,11 @@ impl Scenario {
         Self { hook: Some((side, hook)), ..self }
     }
 
+    /// The recording loses packets.
+    pub(crate) fn starved(self) -> Self {
+        Self { starved: true, ..self }
+    }
+
     /// The client, which would go on for long, is ended after so long.
     pub(crate) fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -142,6 +150,11 @@ impl Scenario {
             | Programs::Group(_, client)
             | Programs::Client(client) => client.split(' ').next(),
         }
+    }
+
+    /// Whether its recording is small enough for tshark.
+    pub(crate) fn is_compared(&self) -> bool {
+        !self.starved
     }
 
     /// Its recording.
@@ -173,8 +186,8 @@ impl Scenario {
         }
         let file = self.file(lab);
         let recording = self.record(lab, &file)?;
-        let ended = self.play(lab);
-        recording.end()?;
+        let ended = if self.starved { recording.starve(|| self.play(lab)) } else { self.play(lab) };
+        recording.end(self.starved)?;
         let outputs: String = ended?.iter().map(Ended::describe).collect();
         let described = |why: String| format!("{why}\nrecording: {}\n{outputs}", file.display());
         let verdict = json(lab, &["analyse", "--json", &file.display().to_string()])?;
@@ -189,7 +202,10 @@ impl Scenario {
     fn record(&self, lab: &Lab, file: &Path) -> Result<Recording, String> {
         let place = place();
         let path = file.display().to_string();
-        let words = ["capture", "record", "-i", lab.netdev(&place), "-o", &path];
+        let mut words = vec!["capture", "record", "-i", lab.netdev(&place), "-o", &path];
+        if self.starved {
+            words.extend(["--buffer", "1", "-s", "128"]);
+        }
         let name = format!("{} recording", self.name);
         let started = lab.roxie_command(&place, self.tap, &name, &words);
         Recording::begin(started.map_err(|error| error.to_string())?)

@@ -1,6 +1,7 @@
 //! `roxie capture record` on an interface, from its beginning to its end.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::process::{Running, eventually};
 const LIMIT: Duration = Duration::from_secs(10);
 /// Packets are in the recording this long after they passed at the latest.
 const RECORDED: Duration = Duration::from_millis(150);
+
+/// Times for which a starved recording stands and runs.
+const STARVED: Duration = Duration::from_millis(20);
 
 /// A recording that sees every packet.
 #[derive(Debug)]
@@ -38,14 +42,36 @@ impl Recording {
         Err(format!("it does not record\n{}", running.wait(LIMIT).describe()))
     }
 
+    /// Lets it run half of the time only while something is done.
+    pub fn starve<T>(&self, work: impl FnOnce() -> T) -> T {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    self.0.signal(Signal::SIGSTOP);
+                    sleep(STARVED);
+                    self.0.signal(Signal::SIGCONT);
+                    sleep(STARVED);
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+
     /// Ends it as a person does; the file is whole then.
     ///
     /// # Errors
-    /// What it said, if it has failed or lost a packet.
-    pub fn end(mut self) -> Result<(), String> {
+    /// What it said, if it has failed or lost a packet, or none if it should have lost some.
+    pub fn end(mut self, loses: bool) -> Result<(), String> {
         sleep(RECORDED);
         self.0.signal(Signal::SIGINT);
         let said = self.0.wait(LIMIT);
-        if said.succeeded() && said.output.contains(" 0 lost") { Ok(()) } else { Err(said.describe()) }
+        if said.succeeded() && said.output.contains(" 0 lost") != loses {
+            Ok(())
+        } else {
+            Err(said.describe())
+        }
     }
 }
