@@ -25,6 +25,7 @@ use crate::stats::Row;
 use crate::status::EngineStatus;
 use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
+use crate::turns::Turns;
 use crate::verbs::{FileId, XrcDomain};
 
 /// Packets one QP may send before the next one has its turn: two bursts.
@@ -61,6 +62,7 @@ pub(crate) struct Engine {
     pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
+    turns: Turns,
     pub(crate) held: Held,
     redirects: Arc<RedirectOutcome>,
     /// Armed CQs; see `cq.rs`.
@@ -101,6 +103,7 @@ impl Engine {
             netdev_lost: AtomicBool::new(false),
             equal_packets,
             inline_polls: AtomicU64::new(0),
+            turns: Turns::new(),
             held: Held::default(),
             redirects,
             armed_cqs: Arc::default(),
@@ -123,11 +126,12 @@ impl Engine {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return self.turns.polled(false),
         };
         let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
-        core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });
+        let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });
         self.unlock_and_deliver(core);
+        self.turns.polled(trains > 0);
     }
 
     /// One batch of everything, for the background thread; the number of trains received.

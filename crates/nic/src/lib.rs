@@ -33,6 +33,7 @@ pub mod status;
 pub mod sys;
 mod tables;
 mod timers;
+mod turns;
 mod tx;
 pub mod verbs;
 pub mod xdp;
