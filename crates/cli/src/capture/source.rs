@@ -112,7 +112,7 @@ pub fn open(path: &Path) -> Outcome<Source<Box<dyn Read + Send>>> {
     Ok(source)
 }
 
-/// A packet's block by where its parts are in the buffer: decoding it twice would take as long as everything else.
+/// A packet's block by where its parts are in the buffer, so that it is decoded once.
 struct Found {
     ticks: u64,
     original_len: usize,
