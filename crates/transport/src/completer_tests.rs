@@ -696,6 +696,48 @@ fn sqd_finishes_the_message_drains_and_tells_if_asked() {
     }
 }
 
+/// Half sent for the first time, or whole and sent again.
+#[test]
+fn what_has_begun_goes_on_in_sqd() {
+    use crate::{QpAttr, QpAttrMask};
+    let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
+    let mut b = Bench::rc();
+    b.post(1, write(0), 8);
+    b.sent();
+    b.qp.modify(b.now, &sqd, QpAttrMask::STATE).unwrap();
+    b.recv(&Pkt::nak(500, NakCode::PsnSequenceError)).unwrap();
+    assert_eq!(b.sent(), ["WRITE Only 500 AckReq +0x0 len 8 [8]"]);
+    b.recv(&Pkt::ack(500)).unwrap();
+    assert!(!b.qp.attr().sq_draining);
+}
+
+#[test]
+fn a_queue_that_drains_may_be_changed_otherwise() {
+    use crate::{QpAttr, QpAttrMask};
+    let mut b = Bench::rc();
+    b.post(1, read(0), 8);
+    b.sent();
+    let sqd = QpAttr { state: QpState::Sqd, min_rnr_timer: 5, ..QpAttr::default() };
+    b.qp.modify(b.now, &sqd, QpAttrMask::STATE).unwrap();
+    b.qp.modify(b.now, &sqd, QpAttrMask::STATE | QpAttrMask::MIN_RNR_TIMER).unwrap();
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 500).payload(1, 8)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn the_peer_has_its_time_anew_when_a_queue_goes_on() {
+    use crate::{QpAttr, QpAttrMask};
+    let mut b = Bench::rc();
+    b.post(1, write(0), 8);
+    b.sent();
+    let before = b.qp.poll_timeout();
+    for state in [QpState::Sqd, QpState::Rts] {
+        b.now = us(1_000);
+        b.qp.modify(b.now, &QpAttr { state, ..QpAttr::default() }, QpAttrMask::STATE).unwrap();
+    }
+    assert_eq!((before, b.qp.poll_timeout()), (Some(ms(4)), Some(ms(5))));
+}
+
 #[test]
 fn equal_writes_are_write_only_packets_with_consecutive_addresses() {
     let config = QpConfig { equal_writes: true, ..config(QpType::Rc) };

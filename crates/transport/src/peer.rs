@@ -234,6 +234,14 @@ mod tests {
         assert_eq!(peer.limit(310), LIMIT_MIN);
     }
 
+    #[test]
+    fn an_ack_before_the_packet_that_was_sent_alone_says_nothing() {
+        let mut peer = Peer::default();
+        peer.on_nak(10, 1, 100, 310);
+        peer.on_ack(10, 4, 11);
+        assert_eq!(peer.limit(310), 1);
+    }
+
     /// Taken for one that keeps, it misses the next packet again and again: the runs double, then it is served the old way.
     #[test]
     fn a_peer_that_creeps_goes_back() {

@@ -103,6 +103,16 @@ fn values_out_of_range_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_window_holds_fewer_large_packets() {
+    let packets = [PathMtu::M256, PathMtu::M1024, PathMtu::M4096].map(|mtu| {
+        let mut config = config(QpType::Rc);
+        config.max_path_mtu = PathMtu::M4096;
+        Bench::new(config, &QpAttr { path_mtu: mtu, ..attr() }, QpState::Rts).qp.window_room()
+    });
+    assert_eq!(packets, [310, 310, 80]);
+}
+
+#[test]
 fn cur_state_must_be_the_state() {
     let mut b = Bench::rc();
     let with = |cur_state| QpAttr { state: QpState::Rts, cur_state, ..attr() };

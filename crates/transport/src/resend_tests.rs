@@ -65,6 +65,61 @@ fn a_peer_that_keeps_gets_only_what_it_misses() {
 }
 
 #[test]
+fn a_nak_for_the_next_packet_shows_that_the_peer_keeps() {
+    let mut b = Bench::rc();
+    post(&mut b, 10);
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), [only(500)]);
+    b.recv(&nak(501)).unwrap();
+    assert_eq!(b.sent().len(), 9, "nothing of this was sent since");
+    b.at(us(60));
+    b.recv(&nak(505)).unwrap();
+    assert_eq!(b.sent(), [only(505)]);
+}
+
+#[test]
+fn while_packets_are_sent_again_the_peer_is_asked_earlier() {
+    let mut b = keeper(520);
+    post(&mut b, 20);
+    let calm = b.qp.poll_timeout();
+    b.recv(&nak(603)).unwrap();
+    b.sent();
+    assert_eq!((calm, b.qp.poll_timeout()), (Some(us(400)), Some(us(100))));
+}
+
+/// It was asked for again together with everything behind the gap, so the old one is as good as lost.
+#[test]
+fn an_answer_behind_the_packet_that_is_sent_alone_is_late() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 8);
+    b.post(2, read(8), 8);
+    b.sent();
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 500 AckReq +0x0 len 8"]);
+    let late = b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501).payload(2, 8));
+    assert_eq!((late, b.qp.counters().ignored_responses), (Err(DropReason::StaleResponse), 1));
+}
+
+#[test]
+fn a_read_is_asked_for_again_though_no_other_may_be_outstanding() {
+    let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 1);
+    b.post(1, read(0), 8);
+    b.sent();
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 500 AckReq +0x0 len 8"]);
+}
+
+#[test]
+fn an_early_answer_of_another_length_is_ignored_and_counted() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 8);
+    b.post(2, read(8), 8);
+    b.sent();
+    let odd = b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501).payload(2, 12));
+    assert_eq!((odd, b.qp.counters().ignored_responses), (Err(DropReason::OutOfOrderResponse), 1));
+}
+
+#[test]
 fn gaps_behind_the_first_are_told_by_old_acks() {
     let mut b = keeper(520);
     post(&mut b, 20);

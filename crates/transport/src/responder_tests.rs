@@ -587,3 +587,20 @@ fn a_message_that_makes_a_completion_is_acknowledged_at_once() {
         assert_eq!(b.sent(), [format!("Acknowledge {} msn {}", 100 + i, 1 + i)]);
     }
 }
+
+#[test]
+fn a_read_that_asks_for_an_acknowledgement_gets_just_its_answer() {
+    let mut b = Bench::rc();
+    b.recv(&Pkt::new(Opcode::RC_READ_REQUEST, 100).reth(REMOTE, RKEY, 8).ack_req()).unwrap();
+    assert_eq!(b.sent().len(), 1);
+}
+
+#[test]
+fn receives_are_counted() {
+    let mut b = Bench::rc();
+    for i in 0..2 {
+        b.post_recv(u64::from(i), 0, 8);
+        b.recv(&Pkt::new(Opcode::RC_SEND_ONLY, 100 + i).payload(1, 8)).unwrap();
+    }
+    assert_eq!(b.qp.counters().rdma_recvs, 2);
+}

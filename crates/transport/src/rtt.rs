@@ -157,6 +157,14 @@ mod tests {
         assert_eq!(rtt.probe_ns(1, true), 2 * REPAIR_MIN_NS);
     }
 
+    #[test]
+    fn a_repair_is_given_twice_its_time() {
+        let mut rtt = Rtt::default();
+        rtt.sent_again(1, true, Instant(0));
+        rtt.acknowledged(2, Instant(1_000_000));
+        assert_eq!((rtt.period_ns(), rtt.probe_ns(0, true)), (1_500_000, 3_000_000));
+    }
+
     /// RFC 6298, section 3, but for the oldest packet.
     #[test]
     fn a_packet_that_was_sent_again_is_timed_only_if_it_is_the_oldest() {

@@ -56,6 +56,7 @@ fn a_marked_packet_is_answered_by_a_notification_before_all_else() {
     b.recv(&request(103)).unwrap();
     assert!(b.qp.wants_transmit());
     assert_eq!(b.sent().len(), 2);
+    assert_eq!(b.qp.counters().sent_pkts, 5, "two notifications among them");
 }
 
 /// A response may be marked, too; a notification never makes another.

@@ -164,6 +164,13 @@ fn destroying_a_request_takes_it_back() {
     assert_eq!((rej.local_comm_id, rej.remote_comm_id, rej.ari_len), (a.0, 0, 8));
     assert_eq!(rej.ari[..8], 0x0200_0aff_fe00_0001u64.to_be_bytes());
     assert!(is_for_every_process(&net.sent.last().unwrap().2) && !is_for_every_process(&net.sent[0].2));
+    let is_for_all = |reason, remote_comm_id| {
+        let mut mad = [0; wire::mad::MAD_LEN];
+        wire::cm::Rej { reason, remote_comm_id, ..rej }.emit(&mut mad);
+        is_for_every_process(&mad)
+    };
+    assert!(is_for_all(RejReason::TIMEOUT, 0));
+    assert!(!is_for_all(RejReason::TIMEOUT, 7) && !is_for_all(RejReason::CONSUMER_DEFINED, 0));
     let CmEventKind::Rejected(rejection) = net.event(B).unwrap().kind else { panic!() };
     assert_eq!(rejection.reason, RejReason::TIMEOUT);
     assert_eq!(net.cm[B].state(b), Some(Idle));
