@@ -32,6 +32,8 @@ use crate::verbs::{FileId, XrcDomain};
 pub(crate) const TX_QUOTA: usize = 124;
 /// Batches of one poll while there are READs to answer; who polls wants his thread back at some time.
 const ANSWER_TURNS: usize = 16;
+/// Batches that are read before timers are run; a flood may not stop them for longer.
+const UNREAD_BATCHES_MAX: usize = 64;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
 /// How long the readers of taps may hold up the end of the process.
@@ -432,12 +434,30 @@ impl Core {
         for _ in 0..ANSWER_TURNS {
             let now = now();
             trains += self.receive(now, queues);
-            self.tables.expire(now);
+            trains += self.expire(now, queues);
             if !self.transmit_turn(now) {
                 return trains;
             }
         }
         self.transmit(now());
+        trains
+    }
+
+    /// Runs the timers that are due. What lies in the sockets is read before, and not just a batch of it: an answer that has
+    /// arrived is not overdue, however long this process was kept from reading it. Returns the number of trains.
+    pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
+        if self.tables.timers.next().is_none_or(|at| at > now) {
+            return 0;
+        }
+        let mut trains = 0;
+        for _ in 0..UNREAD_BATCHES_MAX {
+            let got = self.receive(now, queues);
+            trains += got;
+            if got == 0 {
+                break;
+            }
+        }
+        self.tables.expire(now);
         trains
     }
 

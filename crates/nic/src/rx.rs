@@ -1,9 +1,10 @@
 //! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
 
 use transport::{Instant, PacketSource};
-use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
+use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
 use crate::engine::Core;
+use crate::notice::notice;
 use crate::port::{RxQueues, RxTrain};
 use crate::srqs::Reached;
 use crate::tables::{Mad, OwnedPacket, Tables};
@@ -115,7 +116,22 @@ impl Tables {
             self.touched.push(index);
         }
         if let Err(reason) = result {
+            if reason == DropReason::NoSuchSrq {
+                self.tell_of_foreign_queue(packet);
+            }
             self.count(reason);
+        }
+    }
+
+    /// Programs made for hardware, where processes share an XRC domain, would wait for ever without a word.
+    #[cold]
+    fn tell_of_foreign_queue(&mut self, packet: &Packet<'_>) {
+        let Some(Xrceth { srqn }) = packet.xrceth() else { return };
+        if (srqn >> 16) as u8 != self.slot && !std::mem::replace(&mut self.told_of_foreign_queue, true) {
+            notice(format_args!(
+                "a message for XRC shared receive queue {srqn:#08x} was refused: it is of another process, and queue pairs \
+                 reach those of their own only"
+            ));
         }
     }
 

@@ -114,6 +114,8 @@ pub(crate) struct Tables {
     pub(crate) slot: u8,
     pub(crate) traffic: Traffic,
     pub(crate) mtu_bytes: usize,
+    /// It was said that XRC queues of other processes are out of reach.
+    pub(crate) told_of_foreign_queue: bool,
     next_qp: u16,
     gsi_psn: Psn,
 }
@@ -165,6 +167,7 @@ impl Tables {
             slot,
             traffic: Traffic::default(),
             mtu_bytes: gids.active_mtu().bytes(),
+            told_of_foreign_queue: false,
             next_qp: sys::random_u64() as u16,
             gsi_psn: Psn::default(),
         }

@@ -47,6 +47,8 @@ struct Lines {
     sent: [Vec<Frame>; 2],
     overtaken: [Option<Frame>; 2],
     judge: Option<Judge>,
+    /// A receive call hands over one packet, not all there are.
+    one_by_one: bool,
 }
 
 /// The cable, of which both ports hold one end.
@@ -72,6 +74,11 @@ impl Cable {
 
     pub(super) fn judge(&self, judge: Judge) {
         self.lines().judge = Some(judge);
+    }
+
+    /// From here on a port hands over one packet a batch.
+    pub(super) fn hand_over_one_by_one(&self) {
+        self.lines().one_by_one = true;
     }
 
     /// From here on every packet arrives.
@@ -176,7 +183,12 @@ impl Port for Plug {
     }
 
     fn recv(&mut self, _queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let frames = std::mem::take(&mut self.cable.lines().towards[self.end]);
+        let mut lines = self.cable.lines();
+        let one_by_one = lines.one_by_one;
+        let waiting = &mut lines.towards[self.end];
+        let batch = if one_by_one { waiting.len().min(1) } else { waiting.len() };
+        let frames: Vec<Frame> = waiting.drain(..batch).collect();
+        drop(lines);
         for Frame { key, bytes } in &frames {
             f(&RxTrain {
                 src: key.src,

@@ -137,6 +137,27 @@ fn a_read_through_a_zero_based_window_is_answered_again() {
     assert_eq!(middle, 2, "it was given again: {:?}", answers(&pair));
 }
 
+/// A process that gets no CPU for a while finds its answers late, and not missing.
+#[test]
+fn an_answer_that_lies_unread_is_not_overdue() {
+    const PATIENCE: Setup = Setup { here: |attr| (attr.timeout, attr.retry_cnt) = (8, 0), ..RC };
+    let mut pair = Pair::new(&PATIENCE);
+    let open = pair.there.open;
+    pair.post(open.write(0), 8);
+    pair.run();
+    assert_eq!(pair.here.look().sends, [OK]);
+    pair.cable.hand_over_one_by_one();
+    pair.cable.deliver_again(THERE, 0);
+    pair.post(open.write(8), 8);
+    pair.here.turn(pair.now);
+    pair.there.turn(pair.now);
+    pair.now = pair.now.plus_ns(1_000_000_000);
+    pair.here.turn(pair.now);
+    let here = pair.here.look();
+    assert_eq!((here.sends, here.state), (vec![OK], QpState::Rts));
+    assert_eq!(asks(&pair), 2, "nothing was sent again");
+}
+
 /// Since Linux 6.10 rxe ends the connection when the kernel does not take a packet.
 #[test]
 fn a_request_that_the_kernel_refuses_is_as_good_as_lost() {

@@ -334,8 +334,7 @@ impl End {
 
     /// One batch, as the engine does it. Returns whether anything had arrived.
     pub(super) fn turn(&mut self, now: Instant) -> bool {
-        let trains = self.core.receive(now, RxQueues::ALL);
-        self.core.tables.expire(now);
+        let trains = self.core.receive(now, RxQueues::ALL) + self.core.expire(now, RxQueues::ALL);
         self.core.transmit(now);
         trains > 0
     }
