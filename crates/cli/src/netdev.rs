@@ -16,15 +16,9 @@ pub fn names() -> Vec<String> {
 /// The interface that has this address.
 #[must_use]
 pub fn with_address(address: IpAddr) -> Option<String> {
-    let mut addresses = nix::ifaddrs::getifaddrs().ok()?;
-    let found = addresses.find(|interface| {
-        let ip = interface.address.and_then(|address| {
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        });
-        ip == Some(address)
-    });
-    found.map(|interface| interface.interface_name)
+    let mut netlink = Netlink::new().ok()?;
+    let index = netlink.addresses().ok()?.into_iter().find(|a| a.ip == address)?.ifindex;
+    netlink.link(index).ok().map(|link| link.name)
 }
 
 /// Fails with the list of interfaces if there is none called `name`.

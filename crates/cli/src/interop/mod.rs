@@ -5,10 +5,11 @@ pub mod flows;
 mod host;
 mod program;
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use roxie::sys::Netlink;
 use serde_json::json;
 
 pub use args::InteropArgs;
@@ -18,8 +19,6 @@ use host::Host;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
-/// RoCEv2's; nothing is sent to it here.
-const ROCE_PORT: u16 = 4791;
 /// Ports of the servers: one for each program and direction, so that what is left of one does not hold up the next.
 const FIRST_PORT: u16 = 18_600;
 /// How long a server may take until it listens.
@@ -38,7 +37,8 @@ enum Verdict {
     Skip(String),
 }
 
-struct Result {
+/// One program in one direction.
+struct Attempt {
     verdict: Verdict,
     took: Duration,
     /// How often the client was started until the server listened.
@@ -119,14 +119,13 @@ fn hosts(args: &InteropArgs, peer: IpAddr, via: &str) -> Outcome<(Host, Host)> {
 
 /// This host's address on the way to `peer`.
 fn towards(peer: IpAddr) -> Outcome<IpAddr> {
-    let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    let socket = UdpSocket::bind((any, 0)).during("opening a socket")?;
-    socket.connect((peer, ROCE_PORT)).during(&format!("finding the way to {peer}"))?;
-    Ok(socket.local_addr().during("asking for an address")?.ip())
+    let route = Netlink::new().and_then(|mut netlink| netlink.route(peer, None, 0));
+    let route = route.during(&format!("finding the way to {peer}"))?;
+    route.prefsrc.ok_or_else(|| Failure::new(format!("the route to {peer} has no source address")))
 }
 
 /// A server, then a client, both to a good end.
-fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, peer: IpAddr, limit: Duration) -> Result {
+fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, peer: IpAddr, limit: Duration) -> Attempt {
     let began = Instant::now();
     let mut tries = 0;
     let verdict = if flow.style == Style::PerftestCm && peer.is_ipv6() {
@@ -135,7 +134,7 @@ fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, peer: IpAddr, li
         pair(flow, client, server, &port.to_string(), limit, &mut tries)
             .unwrap_or_else(|error| Verdict::Fail(error.to_string()))
     };
-    Result { verdict, took: began.elapsed(), tries }
+    Attempt { verdict, took: began.elapsed(), tries }
 }
 
 fn pair(
@@ -196,7 +195,7 @@ impl View {
         }
     }
 
-    fn json(&self, flow: Flow, client: &Host, result: &Result) {
+    fn json(&self, flow: Flow, client: &Host, result: &Attempt) {
         if !self.json {
             return;
         }
@@ -218,7 +217,7 @@ impl View {
         );
     }
 
-    fn row(&self, flow: Flow, both: &[Result]) {
+    fn row(&self, flow: Flow, both: &[Attempt]) {
         if self.json {
             return;
         }
