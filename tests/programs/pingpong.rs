@@ -1,8 +1,11 @@
 //! The ibv_*_pingpong programs: addresses over TCP, then SEND and RECV by hand-made queue pairs.
 
+use std::time::Duration;
+
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready};
+use roxie_tests::pair::{Pair, Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::{Running, eventually};
 
 use crate::case::{Case, LONG, Scale, Spread, gid_index, places, says};
 
@@ -30,6 +33,10 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::All, "ibv_xsrq_pingpong", &[]);
     add(Spread::Two, "ibv_xsrq_pingpong", &["-s", "65536", "-n", "200"]);
     cases.extend(mtu_cases(scale));
+    let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    cases.push(Case::new(place, "ibv_xsrq_pingpong -c 2", "ibv_xsrq_pingpong", move |lab, name| {
+        queue_of_another_process(lab, &place, name)
+    }));
     cases
 }
 
@@ -56,6 +63,29 @@ fn case(place: Place, program: &'static str, words: &[&'static str]) -> Case {
     Case::new(place, &format!("{program} {}", words.join(" ")), program, move |lab, name| {
         run(lab, &place, name, program, &words)
     })
+}
+
+/// With several clients the server sends through the queue pair of one to the shared receive queue of another, in the XRC domain that
+/// both have of a file. Here that is out of reach, and the program waits for ever: its user is told why.
+fn queue_of_another_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let port = lab.port();
+    let port_word = port.to_string();
+    let (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
+    let common = ["ibv_xsrq_pingpong", "-p", &port_word];
+    let words = [&common[..], &["-c", "2", "-g", &at_server]].concat();
+    let mut server = start(lab, place, Side::Server, name, &words)?;
+    wait_ready(&mut server, Ready::Tcp(port))?;
+    let words = [&common[..], &["-g", &at_client, lab.address(place)]].concat();
+    let mut clients = Vec::new();
+    for number in 1..=2 {
+        clients.push(start(lab, place, Side::Client, &format!("{name} {number}"), &words)?);
+    }
+    let told = |client: &Running| client.output().contains("it is of another process");
+    if eventually(LONG, || clients.iter().any(told)) {
+        return Ok(());
+    }
+    let ended: Vec<_> = clients.iter_mut().map(|client| client.wait(Duration::ZERO).describe()).collect();
+    Err(format!("no client was told\n{}", ended.concat()))
 }
 
 fn run(lab: &Lab, place: &Place, name: &str, program: &str, words: &[&str]) -> Result<(), String> {
