@@ -47,7 +47,7 @@ pub use socket::{
     FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,
     set_opt, set_receive_buffer, set_send_buffer, udp_socket,
 };
-pub use thread::spawn_without_signals;
+pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
 pub use unix::{
     Credentials, Received, abstract_names, accept, bind_seqpacket, connect_seqpacket, listen,

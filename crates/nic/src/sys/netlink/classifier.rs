@@ -84,6 +84,11 @@ impl Netlink {
                 made = parse(bytes).map(|(_, classifier)| classifier);
             }
         })?;
+        if made.is_none() {
+            // It is there: whoever asked must be able to take it off.
+            let all = self.classifiers(index)?;
+            made = all.into_iter().find(|there| there.direction == direction && there.name == name);
+        }
         made.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
