@@ -21,13 +21,14 @@ const UNSAFE_ALLOWED: [&str; 6] = [
     "tests/tidy.rs",
 ];
 /// Crates in which the compiler forbids unsafe code.
-const FORBIDDEN: [&str; 6] = [
-    "wire/src/lib.rs",
-    "bpf/src/lib.rs",
-    "transport/src/lib.rs",
-    "sim/src/lib.rs",
-    "cli/src/lib.rs",
-    "cli/src/main.rs",
+const FORBIDDEN: [&str; 7] = [
+    "crates/wire/src/lib.rs",
+    "crates/bpf/src/lib.rs",
+    "crates/transport/src/lib.rs",
+    "crates/sim/src/lib.rs",
+    "crates/cli/src/lib.rs",
+    "crates/cli/src/main.rs",
+    "fuzz/src/lib.rs",
 ];
 /// Which of our crates each may depend on.
 const ARROWS: [(&str, &[&str]); 8] = [
@@ -86,9 +87,17 @@ fn unsafe_code_stays_in_its_fences() {
         assert!(allowed || !text.lines().any(says), "{name} contains unsafe code");
     });
     for file in FORBIDDEN {
-        let text = fs::read_to_string(root().join("crates").join(file)).expect("exists");
+        let text = fs::read_to_string(root().join(file)).expect("exists");
         assert!(text.contains("#![forbid(unsafe_code)]"), "{file} must forbid unsafe code");
     }
+}
+
+/// Else `cargo run` would not know what to run, and the programs would have what is for the fuzz targets.
+#[test]
+fn users_build_no_fuzz_targets() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("exists");
+    let line = manifest.lines().find(|line| line.starts_with("default-members")).expect("there are some");
+    assert!(line.contains("crates/cli") && !line.contains("fuzz"), "{line}");
 }
 
 #[test]

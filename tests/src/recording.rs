@@ -1,7 +1,6 @@
 //! `roxie capture record` on an interface, from its beginning to its end.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -13,9 +12,6 @@ use crate::process::{Running, eventually};
 const LIMIT: Duration = Duration::from_secs(10);
 /// Packets are in the recording this long after they passed at the latest.
 const RECORDED: Duration = Duration::from_millis(150);
-
-/// Times for which a starved recording stands and runs.
-const STARVED: Duration = Duration::from_millis(20);
 
 /// A recording that sees every packet.
 #[derive(Debug)]
@@ -42,22 +38,12 @@ impl Recording {
         Err(format!("it does not record\n{}", running.wait(LIMIT).describe()))
     }
 
-    /// Lets it run half of the time only while something is done.
+    /// Keeps it from running while something is done.
     pub fn starve<T>(&self, work: impl FnOnce() -> T) -> T {
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    self.0.signal(Signal::SIGSTOP);
-                    sleep(STARVED);
-                    self.0.signal(Signal::SIGCONT);
-                    sleep(STARVED);
-                }
-            });
-            let result = work();
-            done.store(true, Ordering::Relaxed);
-            result
-        })
+        self.0.signal(Signal::SIGSTOP);
+        let result = work();
+        self.0.signal(Signal::SIGCONT);
+        result
     }
 
     /// Ends it as a person does; the file is whole then.

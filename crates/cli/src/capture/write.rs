@@ -11,7 +11,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
 use pcap_file::{DataLink, Endianness, PcapError};
-use wire::capture::{LinkType, option as option_code};
+use wire::capture::{BlockHeader, LinkType, option as option_code};
 
 /// How an interface's comment begins that says what was not captured on purpose.
 pub(super) const LEFT_OUT: &str = "roxie captured not every packet: ";
@@ -37,8 +37,7 @@ pub(super) struct Writer<W: Write> {
     options: Vec<u8>,
 }
 
-/// Kind of a packet's block, and its bytes beside data and options.
-const ENHANCED_PACKET: u32 = 6;
+/// Bytes of a packet's block beside data and options.
 const FIXED_LEN: usize = 32;
 /// Longest value of an option.
 const OPTION_MAX: usize = u16::MAX as usize;
@@ -99,7 +98,7 @@ impl<W: Write> Writer<W> {
         let len = u32::try_from(len).map_err(|_| io::Error::other("a packet too long for a file"))?;
         let mut front = [0; FIXED_LEN - 4];
         let words = [
-            ENHANCED_PACKET,
+            BlockHeader::ENHANCED_PACKET,
             len,
             packet.interface as u32,
             (packet.time_ns >> 32) as u32,

@@ -59,7 +59,7 @@ pub enum Kind {
     Congestion,
     /// An answer took very long.
     Slow,
-    /// Whoever made the capture lost packets.
+    /// Whoever made the capture lost packets, or left some out.
     CaptureLoss,
 }
 

@@ -49,10 +49,13 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// What is not copied of the connections that are; nothing if all of it is.
-    fn left_out(&self) -> Option<String> {
+    fn left_out(&self, place: &Place) -> Option<String> {
         let sample = self.sample.map(|sample| format!("a sample, the first of every {sample} packets"));
         let chosen = (!self.filter.conditions().is_empty()).then(|| "packets chosen by a filter".to_owned());
-        let parts: Vec<String> = sample.into_iter().chain(chosen).collect();
+        // A packet names its receiver alone; a process knows both ends of its queue pairs.
+        let one_way = (matches!(place, Place::Netdev(_)) && !self.filter.qp.is_empty())
+            .then(|| "of connections made before, what goes to the named queue pairs".to_owned());
+        let parts: Vec<String> = sample.into_iter().chain(chosen).chain(one_way).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
@@ -137,7 +140,7 @@ impl Live {
             Place::Process(_) => Management::AllOfChosen,
         };
         let filter = (!wanted.filter.is_empty()).then(|| Filter::new(wanted.filter.clone(), management));
-        let left_out = wanted.left_out();
+        let left_out = wanted.left_out(place);
         let writer = section(&*listener, left_out.as_deref())?;
         Ok(Self {
             listener,

@@ -41,7 +41,10 @@ const STRONG: Letters = (FontWeight::Bold, RasterHeight::Size24);
 /// Paints it.
 pub(super) fn png(sheet: &Sheet) -> Outcome<Vec<u8>> {
     let too_large = || Failure::new("the drawing is too large for a PNG").hint("make an SVG: -o FILE.svg");
-    let pixels = |side: f64| side.ceil().min(SIDE_MAX) as u32 * SCALE as u32;
+    let pixels = |side: f64| side.ceil() as u32 * SCALE as u32;
+    if sheet.width.max(sheet.height) > SIDE_MAX {
+        return Err(too_large());
+    }
     let pixmap = Pixmap::new(pixels(sheet.width), pixels(sheet.height)).ok_or_else(too_large)?;
     let mut canvas = Canvas { pixmap, x: 0.0, y: 0.0 };
     canvas.pixmap.fill(Color::WHITE);
