@@ -216,6 +216,11 @@ impl Responder {
         ep: &mut Endpoint,
     ) -> Result<(), DropReason> {
         ep.counters.out_of_seq_request += 1;
+        if self.reply.is_waiting() {
+            // All that follows what was not accepted comes again with it: kept until then, and displaced by another queue
+            // pair's packets, it would look like a loss.
+            return Err(DropReason::OutOfSequence);
+        }
         if !self.reply.is_nak_sent() {
             self.nak_gap(ep);
         }
@@ -243,7 +248,7 @@ impl Responder {
         ahead.end = ahead.end.max(position + 1);
         ahead.kept.insert(position);
         ep.counters.kept_request += 1;
-        if !self.reply.is_waiting() && ahead.is_overdue(now, self.expected) {
+        if ahead.is_overdue(now, self.expected) {
             self.nak_gap(ep);
         }
         Ok(())
