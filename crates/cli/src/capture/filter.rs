@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 use wire::capture::{Conditions, IcrcCheck, OpcodeSet, PsnRange, Seen, is_nak};
 use wire::cm::SidrStatus;
-use wire::{CmMessage, Opcode, Operation, Packet, Psn, Qpn};
+use wire::{CmMessage, Opcode, Packet, Psn, Qpn};
 
 /// Connections whose two ends are remembered for `--qp`.
 const CONNECTIONS_MAX: usize = 1 << 16;
@@ -128,6 +128,8 @@ type End = (IpAddr, Qpn);
 #[derive(Debug)]
 pub struct Filter {
     args: FilterArgs,
+    /// Those of `args` that headers tell.
+    conditions: Conditions,
     management: Management,
     /// Who asked for a connection, by address and communication id.
     asked: HashMap<(IpAddr, u32), End>,
@@ -151,7 +153,7 @@ impl Filter {
     /// With these conditions.
     #[must_use]
     pub fn new(args: FilterArgs, management: Management) -> Self {
-        Self { args, management, asked: HashMap::new(), peers: HashMap::new() }
+        Self { conditions: args.conditions(), args, management, asked: HashMap::new(), peers: HashMap::new() }
     }
 
     /// Whether the packet is wanted. All packets of a capture must be asked about, in their order.
@@ -161,15 +163,10 @@ impl Filter {
             self.learn(seen, message.as_ref());
         }
         let args = &self.args;
-        let packet = seen.packet.as_ref().ok();
         let hosts = [seen.ip.src(), seen.ip.dst()];
         (args.host.is_empty() || args.host.iter().any(|host| hosts.contains(host)))
             && (args.qp.is_empty() || self.of_qp(seen, message.as_ref()))
-            && (args.opcode.is_empty()
-                || seen.bth.is_some_and(|bth| args.opcode.iter().any(|filter| filter.admits(bth.opcode))))
-            && args.psn.is_none_or(|range| seen.bth.is_some_and(|bth| range.contains(bth.psn)))
-            && (!args.nak || packet.is_some_and(is_nak))
-            && (!args.cnp || seen.ecn() == 3 || packet.is_some_and(|p| p.row().operation == Operation::Cnp))
+            && self.conditions.admits(seen.bth.as_ref(), seen.packet.as_ref().ok(), seen.ecn())
             && (!args.only_errors || is_error(seen, message.as_ref()))
     }
 

@@ -37,16 +37,21 @@ impl Conditions {
     pub fn may_admit(&self, front: &[u8], len: usize, ecn: u8) -> bool {
         let bth = front.first_chunk().map(Bth::parse);
         let packet = Packet::parse_cut(front, len);
-        let refuses = || packet.as_ref().is_ok_and(is_nak);
-        let is_cnp = || packet.as_ref().is_ok_and(|packet| packet.row().operation == Operation::Cnp);
+        self.admits(bth.as_ref(), packet.as_ref().ok(), ecn)
+            && (!self.errors
+                || packet.as_ref().map_or(true, is_nak)
+                || bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI))
+    }
+
+    /// Whether a packet is wanted for its opcode, its number, as a NAK and as a sign of congestion; what went wrong is not asked.
+    /// `packet` if it makes sense, `bth` if there is one, `ecn` as above.
+    #[must_use]
+    pub fn admits(&self, bth: Option<&Bth>, packet: Option<&Packet<'_>>, ecn: u8) -> bool {
+        let is_cnp = |packet: &Packet<'_>| packet.row().operation == Operation::Cnp;
         (self.opcodes.is_empty() || bth.is_some_and(|bth| self.opcodes.contains(bth.opcode)))
             && self.psns.is_none_or(|range| bth.is_some_and(|bth| range.contains(bth.psn)))
-            && (!self.naks || refuses())
-            && (!self.congestion || ecn == 3 || is_cnp())
-            && (!self.errors
-                || packet.is_err()
-                || bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI)
-                || refuses())
+            && (!self.naks || packet.is_some_and(is_nak))
+            && (!self.congestion || ecn == 3 || packet.is_some_and(is_cnp))
     }
 }
 
