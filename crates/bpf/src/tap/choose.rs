@@ -266,17 +266,14 @@ impl Emit<'_> {
 
     /// Bytes at an offset of the packet to the stack; to `fails` if they are not there.
     fn load_field(&mut self, offset: i32, to: i16, len: i32, fails: Label) {
-        let asm = &mut self.asm;
-        asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R8).add(Reg::R2, offset);
-        asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to)).mov(Reg::R4, len);
-        asm.call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, fails);
+        self.asm.mov(Reg::R2, Reg::R8).add(Reg::R2, offset);
+        self.load_from_r2(to, len, fails);
     }
 
-    /// The same where R2 has the offset.
+    /// The same where R2 has the offset, to `FIELD`.
     fn load_at(&mut self, len: i32, fails: Label) {
-        let asm = &mut self.asm;
-        asm.add(Reg::R2, Reg::R8).mov(Reg::R1, Reg::R6).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(FIELD));
-        asm.mov(Reg::R4, len).call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, fails);
+        self.asm.add(Reg::R2, Reg::R8);
+        self.load_from_r2(FIELD, len, fails);
     }
 
     /// R1 = the queue pair that the packet is for.

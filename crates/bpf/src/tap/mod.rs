@@ -159,10 +159,16 @@ impl Emit<'_> {
         }
     }
 
-    /// R1..R4 for bpf_skb_load_bytes from R8 or a constant: what is there must be as long.
+    /// Bytes at an offset of the buffer to the stack; to `fails` if they are not there.
     fn load_to_stack(&mut self, from: i32, to: i16, len: i32, fails: Label) {
+        self.asm.mov(Reg::R2, from);
+        self.load_from_r2(to, len, fails);
+    }
+
+    /// The same where R2 has the offset.
+    fn load_from_r2(&mut self, to: i16, len: i32, fails: Label) {
         let asm = &mut self.asm;
-        asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, from).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to));
+        asm.mov(Reg::R1, Reg::R6).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to));
         asm.mov(Reg::R4, len).call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, fails);
     }
 
