@@ -44,14 +44,19 @@ impl Slice {
     }
 }
 
-fn set_slice(ns: u64) -> io::Result<()> {
+/// How the calling thread is scheduled.
+fn attributes() -> io::Result<libc::sched_attr> {
     let size = std::mem::size_of::<libc::sched_attr>() as libc::c_uint;
     let mut attr = MaybeUninit::<libc::sched_attr>::zeroed();
     // SAFETY: the kernel writes at most `size` bytes to `attr`, which has as many. 0 is the calling thread.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attr.as_mut_ptr(), size, 0) };
     super::check(got as libc::c_int)?;
     // SAFETY: all of it was zero, which is valid, before the kernel wrote.
-    let mut attr = unsafe { attr.assume_init() };
+    Ok(unsafe { attr.assume_init() })
+}
+
+fn set_slice(ns: u64) -> io::Result<()> {
+    let mut attr = attributes()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 {
         // Real-time threads have no such slice, and are not ours to change.
         return Ok(());
@@ -66,18 +71,9 @@ fn set_slice(ns: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn attr() -> libc::sched_attr {
-        let mut attr = MaybeUninit::<libc::sched_attr>::zeroed();
-        let size = std::mem::size_of::<libc::sched_attr>();
-        // SAFETY: as in `set_slice`.
-        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attr.as_mut_ptr(), size, 0) };
-        assert_eq!(got, 0, "{}", io::Error::last_os_error());
-        // SAFETY: as in `set_slice`.
-        unsafe { attr.assume_init() }
-    }
-
     #[test]
     fn a_slice_changes_nothing_else_and_can_be_given_back() {
+        let attr = || attributes().expect("of a thread of ours");
         let before = attr();
         let mut slice = Slice::default();
         slice.set(Some(100_000));
