@@ -194,12 +194,9 @@ fn end(mut capture: Running) -> Result<String, String> {
     Ok(good(capture.wait(SHORT))?.output)
 }
 
-/// Both interfaces show handshake, payload and disconnection, whichever way they went.
-fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+/// What is captured: a handshake, three messages each way, and a disconnection.
+fn three_pings(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
-    let words = ["read", "-i", lab.netdev(place), "--format", "struct", "--host", address];
-    let captures = [Side::Server, Side::Client]
-        .map(|side| begin(lab, place, side, &format!("{name} {side:?} capture"), &words));
     let common = ["-a", address, "-p", &port, "-C", "3"];
     Pair {
         name,
@@ -208,7 +205,16 @@ fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         ready: Ready::Cm(port.parse().map_err(|_| "a port")?),
         limit: LONG,
     }
-    .run(lab, place)?;
+    .run(lab, place)
+    .map(drop)
+}
+
+/// Both interfaces show handshake, payload and disconnection, whichever way they went.
+fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let words = ["read", "-i", lab.netdev(place), "--format", "struct", "--host", lab.address(place)];
+    let captures = [Side::Server, Side::Client]
+        .map(|side| begin(lab, place, side, &format!("{name} {side:?} capture"), &words));
+    three_pings(lab, place, name)?;
     for capture in captures {
         let shown = end(capture?)?;
         let wanted = [
@@ -265,16 +271,7 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err("the filters of a killed capture do not stay: docs/capture.md says so".to_owned());
     }
     let capture = begin()?;
-    let (port, address) = (lab.port().to_string(), lab.address(place));
-    let common = ["-a", address, "-p", &port, "-C", "3"];
-    Pair {
-        name,
-        server: [&["rping", "-s"], &common[..]].concat(),
-        client: [&["rping", "-c"], &common[..]].concat(),
-        ready: Ready::Cm(port.parse().map_err(|_| "a port")?),
-        limit: LONG,
-    }
-    .run(lab, place)?;
+    three_pings(lab, place, name)?;
     let shown = end(capture)?;
     for text in ["ConnectRequest", "READ Request", "ACK"] {
         if !shown.contains(text) {
