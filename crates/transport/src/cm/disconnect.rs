@@ -107,8 +107,13 @@ impl Cm {
             self.counters.rx_unexpected += 1;
             return;
         }
+        if matches!(conn.state, ConnState::RepSent | ConnState::MraRepRcvd) {
+            // Nobody ends what was not established: the RTU is lost, or was overtaken.
+            self.established(id);
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
-            ConnState::RepSent | ConnState::MraRepRcvd | ConnState::DreqSent | ConnState::Established => {
+            ConnState::DreqSent | ConnState::Established => {
                 conn.state = ConnState::DreqRcvd;
                 conn.tid = dreq.tid;
                 conn.answer = None;

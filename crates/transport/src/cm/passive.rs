@@ -152,7 +152,7 @@ impl Cm {
         }
     }
 
-    fn established(&mut self, id: CmId) {
+    pub(super) fn established(&mut self, id: CmId) {
         self.disarm(id);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = ConnState::Established;

@@ -74,15 +74,18 @@ fn notify_is_invalid_before_the_answer() {
 }
 
 #[test]
-fn a_dreq_instead_of_an_rtu_disconnects() {
+fn a_dreq_that_overtakes_the_rtu_tells_of_both() {
     let (mut net, a, b) = Net::responded();
     net.lose.push((A, "RTU", 1));
     net.cm[A].rtu(a, b"").unwrap();
     net.cm[A].disconnect(net.now, a, b"").unwrap();
     net.run();
+    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Established));
     assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
     assert_eq!(net.cm[B].state(b), Some(DreqRcvd));
-    assert!(net.event(B).is_none(), "no ESTABLISHED");
+    net.repeat_last(A, "RTU");
+    assert_eq!(net.cm[B].counters().rx_duplicates, 1);
+    assert!(net.event(B).is_none(), "no second ESTABLISHED");
 }
 
 #[test]
