@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 /// How often it is looked whether a program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What is kept of what a program prints, its beginning and then its end.
+/// What is kept of what a program prints to each, its beginning and then its end.
 const OUTPUT_MAX: usize = 64 << 10;
 /// A program that is told to end and does not is killed after this time.
 const END_MAX: Duration = Duration::from_millis(500);
@@ -21,7 +21,8 @@ const NOT_FOUND: [i32; 2] = [126, 127];
 /// One that was started; ended when dropped.
 pub(super) struct Program {
     child: Child,
-    output: Arc<Mutex<Vec<u8>>>,
+    /// Standard output, standard error.
+    outputs: [Arc<Mutex<Vec<u8>>>; 2],
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -29,6 +30,7 @@ pub(super) struct Program {
 pub(super) struct Ended {
     /// `None`: it took too long.
     status: Option<ExitStatus>,
+    /// What it printed, complaints last: a program that prints to a pipe may keep the rest until its end.
     pub(super) output: String,
 }
 
@@ -41,11 +43,11 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let output = Arc::default();
+        let outputs = [Arc::default(), Arc::default()];
         let mut readers = Vec::new();
-        readers.extend(child.stdout.take().map(|pipe| collect(pipe, &output)));
-        readers.extend(child.stderr.take().map(|pipe| collect(pipe, &output)));
-        Ok(Self { child, output, readers })
+        readers.extend(child.stdout.take().map(|pipe| collect(pipe, &outputs[0])));
+        readers.extend(child.stderr.take().map(|pipe| collect(pipe, &outputs[1])));
+        Ok(Self { child, outputs, readers })
     }
 
     /// Whether it still runs.
@@ -62,8 +64,11 @@ impl Program {
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(LOOK_EVERY);
         }
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        Ended { status, output: String::from_utf8_lossy(&output).into_owned() }
+        let [out, err] = self.outputs.each_ref().map(|output| {
+            String::from_utf8_lossy(&output.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        });
+        let gap = if out.is_empty() || out.ends_with('\n') { "" } else { "\n" };
+        Ended { status, output: format!("{out}{gap}{err}") }
     }
 
     fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
@@ -144,9 +149,9 @@ mod tests {
 
     #[test]
     fn what_it_prints_and_how_it_ends_are_known() {
-        let ended = run("echo out; echo; echo err >&2; exit 3", Duration::from_secs(10));
+        let ended = run("echo err >&2; echo; printf out; exit 3", Duration::from_secs(10));
         assert!(!ended.succeeded() && !ended.is_missing());
-        assert!(ended.output.contains("out\n") && ended.output.contains("err\n"));
+        assert_eq!(ended.output, "\nout\nerr\n", "complaints last");
         assert_eq!((ended.last_lines(9).len(), ended.how()), (2, "exit status: 3".to_owned()));
         assert!(run("no-such-program", Duration::from_secs(10)).is_missing());
     }
