@@ -7,9 +7,12 @@ mod rc;
 
 use std::time::{Duration, Instant};
 
+use roxie::bag::DomainConfig;
+use roxie::hook::control::Remote;
+use roxie::hook::{HookPoint, TapFilter};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcOpcode, WcStatus, WrOp};
-use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr};
-use roxie::wire::Feth;
+use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr, Traffic};
+use roxie::wire::{Feth, FlushIcrc, IcrcHeader, Ipv4, Opcode, Udp};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,6 +36,48 @@ fn a_flush_needs_the_right_to() {
             assert_eq!(flush(&context, &pd, target, rights, length, selectivity), status, "{case}");
         }
     });
+}
+
+#[test]
+fn flushes_leave_with_the_icrc_that_was_asked_for() {
+    domain::alone("flushes_leave_with_the_icrc_that_was_asked_for", || {
+        let domain = DomainConfig::from_env().expect("set by `alone`");
+        for wanted in [FlushIcrc::Iba, FlushIcrc::Rxe] {
+            let traffic = Some(Traffic { flush_icrc: wanted, ..Traffic::default() });
+            let config = DeviceConfig { traffic, ..DeviceConfig::from_env() };
+            let context = Device::open(&config).and_then(|d| d.context()).expect("lo exists");
+            let pd = context.alloc_pd().expect("the engine starts");
+            let target = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");
+            // The engine of the first device may not be gone yet.
+            let slots = Remote::find(&domain, Some(std::process::id()));
+            let engines =
+                slots.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok());
+            let tapped: Vec<Remote> =
+                engines.filter(|remote| remote.tap(&TapFilter::default()).is_ok()).collect();
+            let rights = Access::REMOTE_WRITE | Access::FLUSH_GLOBAL;
+            assert_eq!(flush(&context, &pd, &target, rights, 64, Feth::RANGE), WcStatus::Success);
+            let taken = tapped.iter().filter_map(|remote| remote.tapped().ok().flatten());
+            let made: Vec<FlushIcrc> = taken
+                .flat_map(|tapped| tapped.frames)
+                .filter(|frame| frame.point == HookPoint::Egress)
+                .filter_map(|frame| icrc_of_flush(&frame.bytes))
+                .collect();
+            assert_eq!(made, [wanted]);
+        }
+    });
+}
+
+/// Whose ICRC a FLUSH has, if the frame is one.
+fn icrc_of_flush(frame: &[u8]) -> Option<FlushIcrc> {
+    let ip = Ipv4::parse(frame[14..].first_chunk()?);
+    let (udp, payload) = frame[14 + Ipv4::LEN..].split_first_chunk::<{ Udp::LEN }>()?;
+    let udp = Udp::parse(udp);
+    let (packet, icrc) = payload.split_last_chunk()?;
+    (packet[0] == Opcode::RC_FLUSH.0).then_some(())?;
+    let header = IcrcHeader::v4(ip.src, ip.dst, udp.src_port, udp.dst_port);
+    let whose = [FlushIcrc::Iba, FlushIcrc::Rxe].into_iter();
+    let mut whose = whose.filter(|f| header.with_flush(*f).icrc(ip.id, packet) == u32::from_le_bytes(*icrc));
+    Some(whose.next().expect("one of the two"))
 }
 
 fn flush(
