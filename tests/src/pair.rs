@@ -1,14 +1,16 @@
 //! A server, then a client, both to a good end.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Side};
 use crate::place::Place;
 use crate::process::{Ended, Running, eventually};
 
-/// How long a server may take until it listens.
-const READY_MAX: Duration = Duration::from_secs(5);
+/// A server that does not listen is given up when it has not run for this long,
+const STILL_MAX: Duration = Duration::from_secs(5);
+/// and if it runs, after this time. On a busy machine everything takes longer, for whoever is waited for as well.
+const READY_MAX: Duration = Duration::from_secs(60);
 /// How long the server may take to end after the client did.
 const AFTER_MAX: Duration = Duration::from_secs(5);
 
@@ -78,18 +80,26 @@ pub fn start(lab: &Lab, place: &Place, side: Side, name: &str, program: &[&str])
 /// Waits until a server listens.
 ///
 /// # Errors
-/// What the server printed, if it ended or does not listen in time.
+/// What the server printed, if it ended, or neither listens nor gets on.
 pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
-    let mut ended = false;
-    let listening = eventually(READY_MAX, || {
-        ended = server.has_ended();
-        ended || listens(server, ready)
+    let (mut ran, mut since) = (Duration::ZERO, Instant::now());
+    let mut what = None;
+    let decided = eventually(READY_MAX, || {
+        if server.has_ended() {
+            what = Some("the server ended before it listened");
+        } else if listens(server, ready) {
+            return true;
+        } else if server.ran() != ran {
+            (ran, since) = (server.ran(), Instant::now());
+        } else if since.elapsed() > STILL_MAX {
+            what = Some("the server waits for something, and does not listen");
+        }
+        what.is_some()
     });
-    if listening && !ended {
-        return Ok(());
+    match what.or((!decided).then_some("the server does not listen")) {
+        None => Ok(()),
+        Some(what) => Err(format!("{what}\n{}", server.wait(Duration::ZERO).describe())),
     }
-    let what = if ended { "the server ended before it listened" } else { "the server does not listen" };
-    Err(format!("{what}\n{}", server.wait(Duration::ZERO).describe()))
 }
 
 fn listens(server: &Running, ready: Ready) -> bool {
@@ -113,5 +123,42 @@ fn listens(server: &Running, ready: Ready) -> bool {
         Ready::Group(IpAddr::V6(group)) => {
             server.net("igmp6").contains(&format!("{:032x}", u128::from(group)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A shell that does `script`; on a port that nobody uses.
+    fn waited_for(script: &str) -> (Result<(), String>, Duration) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let log =
+            std::env::temp_dir().join(format!("roxie-pair-{}-{}.log", std::process::id(), script.len()));
+        let mut server = Running::start(command, script.to_owned(), &log, None).unwrap();
+        let start = Instant::now();
+        let result = wait_ready(&mut server, Ready::Tcp(1));
+        drop(server);
+        std::fs::remove_file(log).unwrap();
+        (result, start.elapsed())
+    }
+
+    #[test]
+    fn a_server_is_waited_for_as_long_as_it_gets_on() {
+        let (result, took) = waited_for("for n in 1 2 3 4; do sleep 2; done; echo done");
+        let said = result.unwrap_err();
+        assert!(said.starts_with("the server ended before") && said.contains("done"), "{said}");
+        assert!(took >= STILL_MAX, "{took:?}");
+    }
+
+    #[test]
+    fn one_that_stands_still_is_given_up() {
+        let (result, took) = waited_for("exec sleep 600");
+        let said = result.unwrap_err();
+        assert!(said.starts_with("the server waits for something"), "{said}");
+        assert!((STILL_MAX..READY_MAX).contains(&took), "{took:?}");
     }
 }

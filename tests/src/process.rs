@@ -76,6 +76,17 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// How long its threads have run so far (`/proc/PID/task/TID/schedstat`); children do not count.
+    #[must_use]
+    pub fn ran(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let ran = tasks.filter_map(|task| {
+            let line = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            line.split(' ').next()?.parse().ok()
+        });
+        ran.map(Duration::from_nanos).sum()
+    }
+
     /// Whether it has ended already.
     pub fn has_ended(&mut self) -> bool {
         self.ended = self.ended || !matches!(self.child.try_wait(), Ok(None));
