@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod ending;
 pub mod engines;
 pub mod failure;
 pub mod interop;

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use roxie_cli::{capture, engines, failure, interop, metrics, netdev, terminal, top};
+use roxie_cli::{capture, ending, engines, failure, interop, metrics, netdev, terminal, top};
 
 fn main() -> ExitCode {
     let result = match parse().command {

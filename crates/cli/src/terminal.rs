@@ -120,11 +120,14 @@ pub fn print(text: &str) {
     }
 }
 
+/// Exit code if the output cannot be written; 1 may be a result (`roxie sim`, `capture analyse`).
+const NOT_WRITTEN: i32 = 2;
+
 /// Ends as other programs do: silently, as if by SIGPIPE, when the reader closed the pipe, since nobody is left to talk to.
 pub fn give_up(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(141);
     }
     eprintln!("roxie: writing output: {error}");
-    std::process::exit(1);
+    std::process::exit(NOT_WRITTEN);
 }

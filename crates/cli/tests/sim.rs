@@ -1,13 +1,17 @@
 //! `roxie sim`: what it prints is what happened, a seed is the whole run, and nonsense is refused.
 
 use std::ffi::OsStr;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
+const ROXIE: &str = env!("CARGO_BIN_EXE_roxie");
+
 fn roxie<S: AsRef<OsStr>>(words: &[S]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roxie")).args(words).output().expect("roxie runs")
+    Command::new(ROXIE).args(words).output().expect("roxie runs")
 }
 
 fn text(output: &Output) -> String {
@@ -97,6 +101,26 @@ fn a_trace_that_cannot_be_written_is_no_violation() {
         let output = roxie(&["sim", "--seed", "1", "--trace", file]);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         assert!(text(&output).contains(&format!("roxie: {file}: ")), "{}", text(&output));
+    }
+}
+
+/// Nor is a report; and what a night has shown is said when somebody ends it.
+#[test]
+fn a_run_that_is_interrupted_says_what_it_has_seen() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    let unwritten = Command::new(ROXIE).args(["sim", "--seed", "1"]).stdout(full).output().unwrap();
+    assert_eq!(unwritten.status.code(), Some(2), "{}", text(&unwritten));
+    for json in [false, true] {
+        let mut sim = Command::new(ROXIE);
+        sim.args(["sim", "--packets", "1e15", "--threads", "1"]).args(json.then_some("--json"));
+        let sim = sim.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        kill(Pid::from_raw(sim.id() as i32), Signal::SIGINT).unwrap();
+        let output = sim.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+        let seen = if json { "\"interrupted\": true" } else { "No violation\n  fabrics" };
+        assert!(text(&output).contains(seen), "{}", text(&output));
+        assert!(text(&output).contains("interrupted; no promise was broken until then"), "{}", text(&output));
     }
 }
 

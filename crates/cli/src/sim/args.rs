@@ -20,8 +20,8 @@ use clap::Args as ClapArgs;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense or the trace
-  cannot be written.
+  0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense or the output
+  cannot be written; 130 if it was interrupted before a violation: what it had seen until then is said.
 
 Examples:
   roxie sim

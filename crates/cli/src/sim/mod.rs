@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use ::sim::{Failed, Options};
 
+use nix::sys::signal::Signal;
+
+use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{self, Terminal};
+use crate::terminal::{self, Progress, Terminal};
 use args::SimArgs;
 use report::Sum;
 
@@ -23,6 +26,9 @@ use report::Sum;
 const SEEDS: u64 = 1000;
 /// Time between two looks at how far it is.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Exit code after Ctrl-C, as a shell says it of a program that it ended.
+const INTERRUPTED: u8 = 128 + 2;
 
 /// Threads at most, however many are asked for.
 const THREADS_MAX: usize = 256;
@@ -38,9 +44,12 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     if let Some(file) = &args.trace {
         return trace::run(&options(args, args.seed.unwrap_or(1)), file);
     }
+    // A night's work is not lost: what has been seen until then is said.
+    let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
+    let mut interrupted = false;
     let start = Instant::now();
     let work = Work::new(args);
-    let terminal = (!args.json).then(Terminal::stdout);
+    let progress = Progress::stderr();
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
     // Nothing is ever sent: the channel is closed when the last thread ends, by whatever way.
@@ -54,21 +63,28 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
             });
         }
         while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
-            if let Some(terminal) = terminal {
-                terminal.progress(&work.progress(start.elapsed()));
+            progress.show(&work.progress(start.elapsed()));
+            if ending.has_come().unwrap_or(false) {
+                interrupted = true;
+                work.is_over.store(true, Ordering::Relaxed);
             }
         }
     });
+    progress.done();
     let sum = work.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     let failed = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match terminal {
-        Some(terminal) => {
-            terminal.progress_done();
-            report::show(terminal, &sum, start.elapsed(), failed.is_none());
-        }
-        None => terminal::print(&report::json(&sum, start.elapsed(), failed.as_deref())),
+    if args.json {
+        terminal::print(&report::json(&sum, start.elapsed(), failed.as_deref(), interrupted));
+    } else if sum.has_any() {
+        report::show(Terminal::stdout(), &sum, start.elapsed(), failed.is_none());
     }
-    failed.map_or(Ok(()), |failed| Err(violation(&failed)))
+    match failed {
+        Some(failed) => Err(violation(&failed)),
+        None if interrupted => {
+            Err(Failure::new("interrupted; no promise was broken until then").code(INTERRUPTED))
+        }
+        None => Ok(()),
+    }
 }
 
 fn options(args: &SimArgs, seed: u64) -> Options {

@@ -38,6 +38,11 @@ impl Sum {
         self.virtual_ns += other.virtual_ns;
     }
 
+    /// Whether anything was run to its end.
+    pub(super) fn has_any(&self) -> bool {
+        self.fabrics > 0
+    }
+
     /// Bytes of complete messages in a virtual second, by fabric.
     fn goodput(&self) -> f64 {
         self.bytes as f64 / (self.virtual_ns as f64 / 1e9).max(1e-9)
@@ -93,7 +98,7 @@ pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
 }
 
 /// The same as an object.
-pub(super) fn json(sum: &Sum, took: Duration, failed: Option<&Failed>) -> String {
+pub(super) fn json(sum: &Sum, took: Duration, failed: Option<&Failed>, interrupted: bool) -> String {
     let lost: Map<String, Value> = sum.losses().map(|(name, lost)| (name.to_owned(), json!(lost))).collect();
     let counters: Map<String, Value> =
         sum.counters.rows().map(|(name, value)| (name.to_owned(), json!(value))).collect();
@@ -110,6 +115,7 @@ pub(super) fn json(sum: &Sum, took: Duration, failed: Option<&Failed>) -> String
     });
     let report = json!({
         "ok": failed.is_none(),
+        "interrupted": interrupted,
         "violation": violation,
         "fabrics": sum.fabrics,
         "nodes": sum.nodes,
@@ -142,7 +148,7 @@ mod tests {
         let faults = Default::default();
         let failed = Failed { seed: 0x5eed, nodes: 3, faults, violation };
         let report: Value =
-            serde_json::from_str(&json(&Sum::default(), Duration::ZERO, Some(&failed))).unwrap();
+            serde_json::from_str(&json(&Sum::default(), Duration::ZERO, Some(&failed), false)).unwrap();
         assert_eq!(report["ok"], false);
         assert_eq!(report["violation"]["rule"], "bytes");
         assert_eq!(report["violation"]["replay"], "roxie sim --seed 0x5eed --nodes 3 --faults none");

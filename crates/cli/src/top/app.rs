@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -14,6 +13,7 @@ use super::detail::Detail;
 use super::source::Source;
 use super::table::{Key, Row, Table};
 use super::{Sort, TopArgs, draw};
+use crate::ending::Ending;
 use crate::failure::{During, Outcome};
 
 /// Everything that is shown.
@@ -59,12 +59,8 @@ const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)
 
 /// Shows it until somebody has seen enough. The terminal is as before then.
 pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
-    let mut ending = SigSet::empty();
     // SIGHUP ends the process as it is: there is no terminal any more that would have to be as before.
-    ending.extend([Signal::SIGTERM, Signal::SIGINT]);
-    ending.thread_block().during("signals")?;
-    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-    let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
+    let ending = Ending::by(&[Signal::SIGTERM, Signal::SIGINT])?;
     let mut app = App {
         table,
         sort: args.sort,
@@ -75,12 +71,12 @@ pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
         interval: args.interval,
     };
     let mut terminal = ratatui::try_init().during("terminal")?;
-    let outcome = watch(&mut terminal, &mut app, source, &signals);
+    let outcome = watch(&mut terminal, &mut app, source, &ending);
     ratatui::restore();
     outcome
 }
 
-fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, signals: &SignalFd) -> Outcome {
+fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, ending: &Ending) -> Outcome {
     let mut looked = Instant::now();
     // Soon once more: before there are two looks, there are no rates.
     let mut wait = app.interval.min(Duration::from_millis(300));
@@ -88,7 +84,7 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, sign
         terminal.draw(|frame| draw::draw(frame, app)).during("terminal")?;
         let left = if app.is_paused { LOOK_MAX } else { wait.saturating_sub(looked.elapsed()) };
         let mut step = Step::Draw;
-        if wait_for_input(signals, left.min(LOOK_MAX)).during("terminal")? {
+        if wait_for_input(ending, left.min(LOOK_MAX)).during("terminal")? {
             return Ok(());
         }
         if event::poll(Duration::ZERO).during("terminal")?
@@ -111,10 +107,10 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, sign
 }
 
 /// Whether it is over: a signal came, or the terminal went. Crossterm would read its end again and again.
-fn wait_for_input(signals: &SignalFd, most: Duration) -> nix::Result<bool> {
+fn wait_for_input(ending: &Ending, most: Duration) -> nix::Result<bool> {
     let stdin = std::io::stdin();
     let mut fds =
-        [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), PollFd::new(ending.as_fd(), PollFlags::POLLIN)];
     let most = u16::try_from(most.as_millis()).unwrap_or(u16::MAX);
     match poll(&mut fds, PollTimeout::from(most)) {
         Ok(_) => {}

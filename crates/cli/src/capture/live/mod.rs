@@ -12,13 +12,13 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
 use roxie::sys::{PollFd, lower_priority, now_ns, poll};
 use wire::capture::{Conditions, LinkType, Seen};
 
 use super::filter::{Filter, FilterArgs, Management};
 use super::write::{NewPacket, Writer};
+use crate::ending::Ending;
 use crate::failure::{During, Outcome};
 use netdev::Netdev;
 use process::Process;
@@ -98,7 +98,7 @@ pub(super) struct Live {
     /// Unless every packet is wanted.
     filter: Option<Filter>,
     left_out: Option<String>,
-    signals: SignalFd,
+    ending: Ending,
     writer: Writer<Vec<u8>>,
     packets: u64,
     /// What [`read`](Read::read) has yet to hand over, and from where on.
@@ -124,11 +124,7 @@ impl Live {
     /// Starts to listen.
     pub(super) fn new(place: &Place, wanted: &Wanted) -> Outcome<Self> {
         // From here on a signal ends the capture, not the process: what was captured is still written.
-        let mut ending = SigSet::empty();
-        ending.extend([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-        ending.thread_block().during("signals")?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&ending, flags).during("signals")?;
+        let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
         // Whoever looks on waits: what finds no room then is counted. Somebody may have asked for less.
         let _lower_already = lower_priority(NICE);
         let listener: Box<dyn Listener> = match place {
@@ -146,7 +142,7 @@ impl Live {
             listener,
             filter,
             left_out,
-            signals,
+            ending,
             writer,
             packets: 0,
             ready: Vec::new(),
@@ -178,9 +174,9 @@ impl Live {
     fn is_over(&mut self, came: usize) -> io::Result<bool> {
         let wait_ns = if came > 0 { 0 } else { self.listener.wait_ns() };
         let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now_ns()).min(wait_ns));
-        let mut fds = [PollFd::readable(self.signals.as_fd().as_raw_fd())];
+        let mut fds = [PollFd::readable(self.ending.as_fd().as_raw_fd())];
         poll(&mut fds, Some(left))?;
-        let signalled = fds[0].is_ready() && self.signals.read_signal()?.is_some();
+        let signalled = fds[0].is_ready() && self.ending.has_come()?;
         if came == 0 && !self.listener.is_there()? {
             self.gone = true;
             eprintln!("roxie: {}", self.listener.farewell());

@@ -1,0 +1,55 @@
+//! Signals that end a command in order: what it has is still written or shown.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::failure::{During, Outcome};
+
+/// Signals that this thread, and those it starts from now on, are told of in place of being ended by them.
+#[derive(Debug)]
+pub struct Ending(SignalFd);
+
+impl Ending {
+    /// Waits for these signals.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn by(signals: &[Signal]) -> Outcome<Self> {
+        let mut set = SigSet::empty();
+        set.extend(signals.iter().copied());
+        set.thread_block().during("signals")?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map(Self).during("signals")
+    }
+
+    /// Whether one has come since the last call; does not wait.
+    ///
+    /// # Errors
+    /// Of read(2), which has none here.
+    pub fn has_come(&self) -> nix::Result<bool> {
+        Ok(self.0.read_signal()?.is_some())
+    }
+}
+
+impl AsFd for Ending {
+    /// Readable when one has come.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_told_once_and_ends_nothing() {
+        let ending = Ending::by(&[Signal::SIGUSR1]).unwrap();
+        assert!(!ending.has_come().unwrap());
+        // To this thread only: others have not blocked it.
+        nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
+        assert!(ending.has_come().unwrap());
+        assert!(!ending.has_come().unwrap());
+    }
+}
