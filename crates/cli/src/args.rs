@@ -128,7 +128,7 @@ pub(crate) struct TrafficArgs {
     ///
     /// A rate limit that the program sets itself (ibv_modify_qp) counts instead. Also: environment variable
     /// ROXIE_RATE_LIMIT.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate_limit: Option<String>,
     /// What the ICRC of a FLUSH covers: the packet, or its headers twice as Linux rxe has it [default: iba]
     ///
@@ -136,6 +136,11 @@ pub(crate) struct TrafficArgs {
     /// ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
+}
+
+fn rate(text: &str) -> Result<String, String> {
+    let fits = !text.is_empty() && Traffic::from_words("", text, "").is_ok();
+    fits.then(|| text.to_owned()).ok_or_else(|| Traffic::RATE_WORDS.concat())
 }
 
 /// Run a program that sees the device

@@ -131,7 +131,9 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         }
         "lb" => balance(keys)?,
         _ => {
-            return Err(usage(format!("no recipe '{name}'")).hint("'roxie xdp attach --help' lists them"));
+            let hint =
+                "'roxie xdp attach --help' lists them; what belongs to one follows a colon: lose:ppm=10000";
+            return Err(usage(format!("no recipe '{name}'")).hint(hint));
         }
     })
 }
@@ -285,6 +287,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_name() {
         for (text, want) in [
             ("fly", "no recipe 'fly'"),
+            ("lose=1", "follows a colon: lose:ppm=10000"),
             ("drop:fast", "'fast' is not KEY=VALUE"),
             ("drop:speed=9", "has no speed="),
             ("police", "needs rate="),

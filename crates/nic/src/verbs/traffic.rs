@@ -25,7 +25,8 @@ impl Traffic {
     pub const ECN_WORDS: &[&str] = &["off", "on"];
     /// What `ROXIE_FLUSH_ICRC` may say.
     pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe"];
-    const RATE_WORDS: &[&str] = &["a rate from 1k to 4000G in bits per second, such as 500M"];
+    /// What `ROXIE_RATE_LIMIT` may say.
+    pub const RATE_WORDS: &[&str] = &["a rate from 1k to 4000G in bits per second, such as 500M"];
 
     /// From `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`; what is unset or empty is `off`, no limit and `iba`.
     ///
