@@ -49,6 +49,7 @@ fn port_rows(c: &PortCounters) -> Vec<Row> {
         ("rx_packets", c.rx_packets),
         ("rx_bytes", c.rx_bytes),
         ("rx_malformed", c.rx_malformed),
+        ("rx_no_buffer", c.rx_no_buffer),
         ("rx_errors", c.rx_errors),
         ("tx_bursts", c.tx_bursts),
         ("tx_packets", c.tx_packets),

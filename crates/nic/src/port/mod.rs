@@ -225,6 +225,8 @@ pub struct PortCounters {
     pub rx_bytes: u64,
     /// Datagrams refused before they became a train: truncated, empty, or without addresses.
     pub rx_malformed: u64,
+    /// Packets that came when the process's socket had no room; Linux before 6.9 counts a train of them as one.
+    pub rx_no_buffer: u64,
     /// Failed receive calls, other than `nothing there`.
     pub rx_errors: u64,
     /// Bursts handed to the kernel.
@@ -265,6 +267,7 @@ impl PortCounters {
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,
             rx_malformed: self.rx_malformed + other.rx_malformed,
+            rx_no_buffer: self.rx_no_buffer + other.rx_no_buffer,
             rx_errors: self.rx_errors + other.rx_errors,
             tx_bursts: self.tx_bursts + other.tx_bursts,
             tx_packets: self.tx_packets + other.tx_packets,

@@ -108,6 +108,7 @@ impl Port for UdpPort {
         let PortCounters { rx_trains, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
             self.rx.counters;
         PortCounters {
+            rx_no_buffer: sys::dropped_for_want_of_room(self.rx.slot.as_fd()).map_or(0, u64::from),
             rx_trains,
             rx_packets,
             rx_bytes,

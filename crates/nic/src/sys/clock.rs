@@ -1,4 +1,4 @@
-//! The monotonic clock, and the time of day.
+//! The monotonic clock, the time of day, and CPU time.
 
 /// Nanoseconds since some fixed moment, never going back (`CLOCK_MONOTONIC`).
 #[must_use]
@@ -11,6 +11,12 @@ pub fn now_ns() -> u64 {
 pub fn time_of_day_ns(moment_ns: u64) -> u64 {
     let (now, day) = (now_ns(), read(libc::CLOCK_REALTIME));
     day.wrapping_sub(now).wrapping_add(moment_ns)
+}
+
+/// CPU time of all threads of this process, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`); a system call, unlike the others.
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 fn read(clock: libc::clockid_t) -> u64 {
@@ -26,6 +32,14 @@ mod tests {
     fn the_clock_does_not_go_back() {
         let a = super::now_ns();
         assert!(a > 0 && super::now_ns() >= a);
+    }
+
+    #[test]
+    fn who_spins_uses_cpu_time() {
+        let before = super::process_cpu_ns();
+        while super::process_cpu_ns() < before + 1_000_000 {
+            std::hint::spin_loop();
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod xdp;
 
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
-pub use clock::{now_ns, time_of_day_ns};
+pub use clock::{now_ns, process_cpu_ns, time_of_day_ns};
 pub use epoll::Epoll;
 pub use ethtool::driver_counters;
 pub use eventfd::EventFd;
@@ -44,8 +44,8 @@ pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lower_priority};
 pub use random::random_u64;
 pub use socket::{
-    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,
-    set_opt, set_receive_buffer, set_send_buffer, udp_socket,
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, dropped_for_want_of_room,
+    hear_all_groups, join_group, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
 };
 pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};

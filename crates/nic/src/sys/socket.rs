@@ -120,6 +120,30 @@ pub fn local_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
     }
 }
 
+/// Packets that the kernel has dropped because the socket had no room for them, since it was made.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 4.12.
+pub fn dropped_for_want_of_room(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u32; SK_MEMINFO_DROPS + 1];
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`.
+    let ret = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(ret)?;
+    Ok(info[SK_MEMINFO_DROPS])
+}
+
+/// linux/sock_diag.h: the place of `sk_drops` in what `SO_MEMINFO` tells.
+const SK_MEMINFO_DROPS: usize = 8;
+
 /// Makes the host a member of a multicast group on an interface, as long as the socket lives.
 ///
 /// # Errors

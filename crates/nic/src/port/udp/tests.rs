@@ -234,6 +234,21 @@ fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
 }
 
 #[test]
+fn packets_that_find_no_room_are_counted() {
+    let mut port = port_to_itself();
+    sys::set_opt(port.rx.slot.as_fd(), sys::Opt::RECEIVE_BUFFER, 8192).unwrap();
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    for number in 0..64 {
+        commit(&mut port, flow, &packet(number, 4096));
+        port.flush();
+    }
+    let kept = receive_all(&mut port, V4).iter().map(|got| got.packets.len() as u64).sum::<u64>();
+    let PortCounters { rx_no_buffer, tx_packets, .. } = port.counters();
+    assert!(kept > 0 && rx_no_buffer > 0, "{kept} kept, {rx_no_buffer} dropped");
+    assert_eq!(kept + rx_no_buffer, tx_packets);
+}
+
+#[test]
 fn packets_that_cannot_leave_are_counted_by_reason() {
     let mut port = port_to_itself();
     // From loopback there is no way to a foreign network.
