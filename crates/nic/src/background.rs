@@ -5,18 +5,27 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::engine::{self, Engine};
-use crate::sys::{self, PollFd, Slice, now_ns};
+use crate::reliance::Reliance;
+use crate::sys::{self, PollFd, Slice, now_ns, process_cpu_ns};
 
 /// While somebody polls inline the thread only looks this often whether he still does.
 const WATCH_INTERVAL_NS: u64 = 250_000;
 /// After traffic it keeps polling for this long: a wake-up from sleep costs 20-40 us (2 cores AMD EPYC,
 /// kernel 6.18).
 const SPIN_NS: u64 = 50_000;
+/// Somebody else wants the CPU if it takes so long to get it back.
+const CROWDED_YIELD_NS: u64 = 50_000;
+/// For so long the thread then does not spin: it would wait for a turn each time, and a wake-up goes before the others.
+const CROWDED_NS: u64 = 100_000_000;
 /// While it serves the sockets, those who spin on memory meanwhile give way to it at once, and not after milliseconds: this is
 /// the shortest slice that Linux grants.
 const SERVING_SLICE_NS: u64 = 100_000;
 /// Longest sleep, so that the engine notices when it is the last to hold itself.
 const SLEEP_MAX_NS: u64 = 500_000_000;
+/// Longest sleep for [`BRIEF_FOR_NS`] after packets. It ends before the peer of who posts meanwhile is overdue (400 us), so that
+/// he need not wake the thread, which would take his CPU while he holds the engine's lock.
+const BRIEF_SLEEP_NS: u64 = 250_000;
+const BRIEF_FOR_NS: u64 = 10_000_000;
 
 /// Sockets of the port, the members' listener, the kick, the hooks' control, the netdev's monitor; unused places are -1, which poll(2) skips.
 const WAIT_FDS_MAX: usize = 8;
@@ -29,14 +38,16 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
 
 fn run(weak: &Weak<Engine>) {
     let Some(fds) = weak.upgrade().map(|engine| engine.wait_fds()) else { return };
-    let mut seen = u64::MAX;
-    let mut spin_until = 0;
+    let mut reliance = Reliance::default();
+    let mut rest = Rest::default();
     let mut slice = Slice::default();
+    // CPU time of the process during the last watch.
+    let mut ran_ns = 0;
     loop {
         let Some(engine) = weak.upgrade() else { return };
         let polls = engine.inline_polls.load(Ordering::Relaxed);
-        if polls != seen && engine.armed_cqs.load(Ordering::Relaxed) == 0 {
-            seen = polls;
+        let armed = engine.armed_cqs.load(Ordering::Relaxed) > 0;
+        if !armed && reliance.leaves_to_pollers(polls, now_ns()) {
             // Who polls would notice if he were preempted for each look at him.
             slice.set(None);
             engine.watching.store(true, Ordering::Relaxed);
@@ -46,7 +57,9 @@ fn run(weak: &Weak<Engine>) {
             engine.serve_control();
             let kick = [engine.kick.as_raw_fd(), engine.control_fd(), engine.monitor_fd()];
             drop(engine);
+            let before = process_cpu_ns();
             let news = wait(&kick, WATCH_INTERVAL_NS);
+            ran_ns = process_cpu_ns().saturating_sub(before);
             awake(weak, news);
             continue;
         }
@@ -54,21 +67,61 @@ fn run(weak: &Weak<Engine>) {
         let worked = engine.poll_all() + engine.serve_members();
         engine.serve_control();
         let now = now_ns();
+        reliance.took(worked, ran_ns, now);
         if worked > 0 {
-            spin_until = now + SPIN_NS;
+            rest.worked(now);
         }
-        if now < spin_until {
+        if rest.spins(now) {
             drop(engine);
             std::thread::yield_now();
+            // Whoever spins on memory does so through his slice; who waits for events gives the CPU back soon.
+            if !armed {
+                rest.yielded(now, now_ns());
+            }
             continue;
         }
-        let deadline = engine.next_deadline().map_or(now + SLEEP_MAX_NS, |at| at.0.min(now + SLEEP_MAX_NS));
+        let latest = rest.ends(now);
+        let deadline = engine.next_deadline().map_or(latest, |at| at.0.min(latest));
         engine.sleeps_until.store(deadline, Ordering::Relaxed);
         // A post between `next_deadline` and the store saw the old value; look once more before sleeping.
         let settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
         drop(engine);
         let news = settled && wait(&fds, deadline.saturating_sub(now_ns()));
         awake(weak, news);
+    }
+}
+
+/// What the thread does when nothing has come.
+#[derive(Default)]
+struct Rest {
+    spin_until: u64,
+    crowded_until: u64,
+    brief_until: u64,
+}
+
+impl Rest {
+    /// Packets came.
+    fn worked(&mut self, now: u64) {
+        self.brief_until = now + BRIEF_FOR_NS;
+        if now >= self.crowded_until {
+            self.spin_until = now + SPIN_NS;
+        }
+    }
+
+    fn spins(&self, now: u64) -> bool {
+        now < self.spin_until
+    }
+
+    /// The thread left the CPU to others and has it `back`.
+    fn yielded(&mut self, now: u64, back: u64) {
+        if back.saturating_sub(now) > CROWDED_YIELD_NS {
+            (self.spin_until, self.crowded_until) = (0, back + CROWDED_NS);
+        }
+    }
+
+    /// When a sleep that begins now is over at the latest.
+    fn ends(&self, now: u64) -> u64 {
+        now + if now < self.brief_until { BRIEF_SLEEP_NS } else { SLEEP_MAX_NS }
     }
 }
 

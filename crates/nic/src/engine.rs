@@ -128,7 +128,14 @@ impl Engine {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return self.turns.polled(false),
+            Err(TryLockError::WouldBlock) => {
+                // The background thread may have lost the CPU to just this one, and would get it back a tick later. (Where
+                // somebody waits for events it does not keep the lock for long.)
+                if !self.watching.load(Ordering::Relaxed) && self.armed_cqs.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                return self.turns.polled(false);
+            }
         };
         let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
         let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });

@@ -25,6 +25,7 @@ mod multicast;
 mod notice;
 pub mod page_pool;
 pub mod port;
+mod reliance;
 pub mod rsocket;
 mod rx;
 mod srqs;

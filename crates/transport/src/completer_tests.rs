@@ -618,6 +618,8 @@ fn the_window_is_320_kib_at_the_largest_mtu() {
 fn the_budget_limits_new_packets_and_the_last_one_asks_for_an_ack() {
     let mut b = Bench::rc();
     b.post(1, write(0), 4096);
+    b.budget = 0;
+    assert_eq!(b.sent(), NONE);
     b.budget = 2;
     b.poll();
     b.budget = 1;
