@@ -270,6 +270,18 @@ fn an_rnr_nak_stops_the_queue_for_the_time_it_says() {
 }
 
 /// The table's longest time is code 0.
+/// A receive is posted meanwhile, or not: nobody else would ask.
+#[test]
+fn what_found_no_receive_is_sent_again_whatever_the_budget_and_what_follows_is_not() {
+    let mut b = Bench::rc();
+    b.post(1, WrOp::Send, 2048);
+    b.sent();
+    b.recv(&Pkt::rnr(500, 12)).unwrap();
+    b.budget = 0;
+    b.at(us(640));
+    assert_eq!(b.sent(), ["SEND First 500 AckReq [1024]"]);
+}
+
 #[test]
 fn rnr_code_zero_is_655_ms() {
     let mut b = Bench::rc();
