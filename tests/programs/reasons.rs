@@ -27,6 +27,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(place, "another user has the address", "rping", move |lab, name| {
         strangers(lab, &place, name)
     }));
+    cases.push(Case::new(place, "users who name each other share the address", "rping", move |lab, name| {
+        friends(lab, &place, name)
+    }));
     cases.push(Case::new(place, "the doctor and netdevs that are down", "ip", move |lab, name| {
         down(lab, &place, name)
     }));
@@ -34,12 +37,13 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// What a shell does in an environment where there was a device, and what is said then.
-fn table() -> [(&'static str, &'static str); 7] {
+fn table() -> [(&'static str, &'static str); 8] {
     [
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
         ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "there are: lo"),
         ("ROXIE_NAME=a/b ibv_devinfo", "'a/b' cannot name a device"),
         ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y names no domain"),
+        ("ROXIE_USERS=root rping -c -a 127.0.0.1", "ROXIE_USERS=root is not a list of user ids"),
         ("ROXIE_PORT=tcp rping -c -a 127.0.0.1", "ROXIE_PORT=tcp is none of udp"),
         ("ulimit -n 30; rping -c -a 127.0.0.1", "ulimit -n 1024"),
         ("ulimit -n 30; ibv_rc_pingpong", "ulimit -n 1024"),
@@ -99,6 +103,35 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         reasons.iter().try_for_each(|reason| says(&ended, reason))?;
     }
     Ok(())
+}
+
+/// Root or another founds the domain; all three talk to each other: requests are read by any member.
+fn friends(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let servers = [("0", 7001), ("65534", 7002), ("65533", 7003)];
+    friends_of(lab, place, name, servers)?;
+    let [root, second, third] = servers;
+    friends_of(lab, place, name, [second, root, third])
+}
+
+fn friends_of(lab: &Lab, place: &Place, name: &str, servers: [(&str, u16); 3]) -> Result<(), String> {
+    let roxie_is = lab.roxie().display().to_string();
+    let rping = |uid: &str, words: &str| {
+        format!(
+            "setpriv --reuid={uid} --regid={uid} --clear-groups {roxie_is} run -- rping -a 127.0.0.1 -V {words}"
+        )
+    };
+    let mut script = "cd /; export ROXIE_USERS=65534,65533; set -e\n".to_owned();
+    for (uid, port) in servers {
+        script += &format!("{} & pids=\"$pids $!\"\n", rping(uid, &format!("-s -P -p {port}")));
+        script += &format!("until grep -q '/svc/.*/{port:04x}/' /proc/net/unix; do sleep 0.05; done\n");
+    }
+    for (uid, _) in servers {
+        for (_, port) in servers {
+            script += &format!("{}\n", rping(uid, &format!("-c -C 3 -p {port}")));
+        }
+    }
+    script += "kill $pids; echo all of them";
+    says(&good(shell(lab, place, name, &script)?)?, "all of them")
 }
 
 fn down(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

@@ -54,7 +54,9 @@ impl JoinError {
             JoinError::Silent { member, .. } => {
                 format!("see what process {} does; a stopped one must go on or end", member.pid)
             }
-            JoinError::Foreign { member, .. } => format!("run as user {}, or {APART}", member.uid),
+            JoinError::Foreign { member, .. } => {
+                format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
+            }
             JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
                 format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
             }

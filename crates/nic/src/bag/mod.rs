@@ -1,6 +1,6 @@
 //! Several processes on one UDP port, without a daemon.
 //!
-//! All processes of a *domain* (one user, one network namespace) receive on UDP 4791 through one fixed
+//! All processes of a *domain* (one user, or some who trust each other; one network namespace) receive on UDP 4791 through one fixed
 //! reuseport group of 252 sockets. Socket 0 is the *GSI queue*, which everybody polls; socket 1 + s belongs to
 //! *slot* s, and a process claims one slot. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
 //! ids, so that a constant classic-BPF program (`program.rs`) can steer each datagram to its process.
@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use transport::cm::{Farewell, WillChange};
 use wire::{Gid, ROCE_PORT};
 
-use crate::port::RxTrain;
+use crate::port::{BadVariable, RxTrain};
 use crate::sys::{self, Credentials, KeptLock};
 use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
@@ -60,7 +60,8 @@ pub struct DomainConfig {
     pub name: String,
     /// The UDP port the domain receives on.
     pub udp_port: u16,
-    /// Users besides our own and root that may be members. They can then read and disturb our traffic.
+    /// Users besides our own and root that may be members, each of whom must name the others. They can then read and
+    /// disturb our traffic.
     pub allow_uids: Vec<u32>,
 }
 
@@ -71,18 +72,21 @@ impl Default for DomainConfig {
 }
 
 impl DomainConfig {
-    /// The default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set.
+    /// The default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set; the users are those of `ROXIE_USERS`.
     ///
     /// # Errors
-    /// Kind `InvalidInput`, with a [`Refusal`] inside, if the variable makes no sense.
+    /// Kind `InvalidInput`, with a [`Refusal`] inside, if a variable makes no sense.
     pub fn from_env() -> io::Result<DomainConfig> {
-        match std::env::var_os("ROXIE_DOMAIN") {
-            None => Ok(DomainConfig::default()),
+        let domain = match std::env::var_os("ROXIE_DOMAIN") {
+            None => DomainConfig::default(),
             Some(value) => value
                 .to_str()
                 .and_then(DomainConfig::parse)
-                .ok_or_else(|| Refusal::BadDomain(value.to_string_lossy().into_owned()).into()),
-        }
+                .ok_or_else(|| Refusal::BadDomain(value.to_string_lossy().into_owned()))?,
+        };
+        let users = std::env::var_os("ROXIE_USERS").unwrap_or_default().to_string_lossy().into_owned();
+        let allow_uids = parse_users(&users).map_err(Refusal::BadVariable)?;
+        Ok(DomainConfig { allow_uids, ..domain })
     }
 
     /// Reads `name[:port]`; the name is 1 to 32 letters, digits, `-`, `_` or `.`.
@@ -112,6 +116,14 @@ impl DomainConfig {
     fn admits(&self, peer: Credentials) -> bool {
         peer.uid == 0 || peer.uid == sys::effective_uid() || self.allow_uids.contains(&peer.uid)
     }
+}
+
+/// Numbers of users between commas; none are none.
+fn parse_users(text: &str) -> Result<Vec<u32>, BadVariable> {
+    const WORDS: &[&str] = &["a list of user ids, such as 1000,1001"];
+    let words = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    let users = words.map(|word| word.parse::<u32>().ok()).collect::<Option<_>>();
+    users.ok_or_else(|| BadVariable::new("ROXIE_USERS", text, WORDS))
 }
 
 /// This process's membership in a domain: a slot and its receive queue. All methods may be called by any

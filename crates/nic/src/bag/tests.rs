@@ -556,6 +556,18 @@ fn a_member_without_descriptors_does_not_spin() {
 }
 
 #[test]
+fn users_are_numbers_between_commas() {
+    let users = |text| parse_users(text).ok();
+    assert_eq!([users(""), users("0"), users("1000, 1001")], [vec![], vec![0], vec![1000, 1001]].map(Some));
+    for bad in [",", "1000,", "root", "-1", "4294967296"] {
+        assert_eq!(users(bad), None, "{bad}");
+    }
+    let config = DomainConfig { allow_uids: vec![7], ..new_domain() };
+    let admitted = [0, sys::effective_uid(), 7, 8].map(|uid| config.admits(Credentials { pid: 1, uid }));
+    assert_eq!(admitted, [true, true, true, false]);
+}
+
+#[test]
 fn the_environment_names_a_private_domain() {
     let domain = DomainConfig::parse("test-1:9999").unwrap();
     assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/1:test-1", 9999));
