@@ -268,12 +268,15 @@ impl Emit<'_> {
 
     /// The shared headers, then the front of each packet, `most` at most. What cannot be read leaves the record as it is: the reader
     /// knows from the lengths what should be there.
+    ///
+    /// Lengths are compared with 1, not with 0: from a number that is not 0 older verifiers (Linux 6.1) do not conclude that it is
+    /// more, and refuse a copy that might be of nothing.
     fn fronts(&mut self, ring: MapRef, most: i32, stride: i32, submit: Label, lost: Label) {
         self.reserve(ring, OUTER_ROOM + most * stride, stride, lost);
         let asm = &mut self.asm;
         let at = TapHeader::LEN as i32;
         asm.load(Size::Dw, Reg::R8, Reg::R10, OUTER).mov(Reg::R4, Reg::R8);
-        asm.branch(Cond::Gt, Reg::R4, OUTER_ROOM, submit).branch(Cond::Eq, Reg::R4, 0, submit);
+        asm.branch(Cond::Gt, Reg::R4, OUTER_ROOM, submit).branch(Cond::Lt, Reg::R4, 1, submit);
         asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, 0).mov(Reg::R3, Reg::R7).add(Reg::R3, at);
         asm.call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, submit);
         // R8: where the packet begins in the buffer. R9: its number.
@@ -281,7 +284,7 @@ impl Emit<'_> {
         asm.mov(Reg::R9, 0).bind(again);
         asm.load(Size::Dw, Reg::R4, Reg::R10, BUFFER_LEN).branch(Cond::Le, Reg::R4, Reg::R8, submit);
         asm.alu(AluOp::Sub, Reg::R4, Reg::R8).branch(Cond::Le, Reg::R4, stride, long).mov(Reg::R4, stride);
-        asm.bind(long).branch(Cond::Eq, Reg::R4, 0, submit);
+        asm.bind(long).branch(Cond::Lt, Reg::R4, 1, submit);
         asm.mov(Reg::R3, Reg::R9).alu(AluOp::Mul, Reg::R3, stride).add(Reg::R3, Reg::R7);
         asm.add(Reg::R3, at + OUTER_ROOM);
         asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R8).call(Helper::SkbLoadBytes);
@@ -307,12 +310,8 @@ impl Emit<'_> {
             self.asm.branch(Cond::Gt, Reg::R8, *room, more);
             self.reserve(ring, *room, 0, lost);
             let asm = &mut self.asm;
-            asm.mov(Reg::R4, Reg::R8).branch(Cond::Eq, Reg::R4, 0, submit).branch(
-                Cond::Gt,
-                Reg::R4,
-                *room,
-                submit,
-            );
+            asm.mov(Reg::R4, Reg::R8);
+            asm.branch(Cond::Lt, Reg::R4, 1, submit).branch(Cond::Gt, Reg::R4, *room, submit);
             asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, 0);
             asm.mov(Reg::R3, Reg::R7).add(Reg::R3, TapHeader::LEN as i32);
             asm.call(Helper::SkbLoadBytes).jump(submit).bind(more);
