@@ -237,9 +237,14 @@ impl Requester {
             return Ok(Step::Fatal);
         }
         self.seen = self.seen.max(position + 1);
+        let one_by_one = !self.peer.answers_parts();
+        self.hear_part(position, packet);
         self.acknowledge(now, position + 1, ep);
         if self.board.is_in_use() || self.acked > self.una {
             self.advance(now, ep);
+        }
+        if one_by_one && self.board.is_in_use() && self.una < self.seen {
+            self.on_missing_answers(now, self.una, self.seen);
         }
         Ok(self.report_failure(ep))
     }
@@ -264,18 +269,31 @@ impl Requester {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::OutOfOrderResponse);
         }
+        let one_by_one = !self.peer.answers_parts();
+        self.hear_part(position, packet);
         self.board.receive(position);
         self.reached = self.reached.max(position + 1);
         // Whoever answers this has executed everything before it.
         self.acked = self.acked.max(fetch.first);
         self.advance(now, ep);
         let again = self.board.age(now, self.rtt.period_ns());
-        let from = if again { self.una } else { self.seen.max(self.una) };
+        let from = if again || one_by_one { self.una } else { self.seen.max(self.una) };
         self.seen = self.seen.max(position + 1);
         if from < position && self.on_missing_answers(now, from, position) {
             ep.counters.completer_retry_err += 1;
         }
         Ok(self.report_failure(ep))
+    }
+
+    /// How the part of a READ that was asked for last begins shows what the peer takes it for.
+    fn hear_part(&mut self, position: u64, packet: &Packet<'_>) {
+        if self.part != Some(position) {
+            return;
+        }
+        self.part = None;
+        if matches!(packet.row().position, Position::First | Position::Only) {
+            self.peer.hear_part();
+        }
     }
 
     /// Writes the data of one response to the memory of its work request.

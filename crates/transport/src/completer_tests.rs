@@ -426,19 +426,15 @@ fn a_read_response_that_is_missing_is_asked_for_once() {
         response(Opcode::RC_READ_RESPONSE_MIDDLE, 502, 3, 1024),
         response(Opcode::RC_READ_RESPONSE_LAST, 504, 5, 904),
     ]);
-    assert_eq!(
-        b.sent(),
-        ["READ Request 501 AckReq +0x400 len 1024", "READ Request 503 AckReq +0xc00 len 1024"]
-    );
+    assert_eq!(b.sent(), ["READ Request 501 AckReq +0x400 len 1024"]);
     assert_eq!(
         b.recv(&response(Opcode::RC_READ_RESPONSE_MIDDLE, 502, 9, 1024)),
         Err(DropReason::StaleResponse)
     );
     assert_eq!((b.sent(), b.events()), (vec![], vec![]));
-    b.batch(&[
-        response(Opcode::RC_READ_RESPONSE_ONLY, 501, 2, 1024),
-        response(Opcode::RC_READ_RESPONSE_ONLY, 503, 4, 1024),
-    ]);
+    b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 501, 2, 1024)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 503 AckReq +0xc00 len 1024"]);
+    b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 503, 4, 1024)).unwrap();
     assert_eq!(b.send_wcs(), [(1, SUCCESS)]);
     let parts = [vec![1; 1024], vec![2; 1024], vec![3; 1024], vec![4; 1024], vec![5; 904], vec![0]];
     assert_eq!(b.mem.local_at(LOCAL, 5001), parts.concat());

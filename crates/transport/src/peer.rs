@@ -48,11 +48,22 @@ pub(crate) struct Peer {
     /// The packet behind those that were sent again last, and how often just that was missing then.
     behind: u64,
     creeps: u8,
+    /// It answers a part of a READ that is asked for again as it would a READ, beginning with First or Only. rxe goes on with
+    /// Middle or Last, and from then on drops, without a word, whatever is asked for before that part of the same READ.
+    answers_parts: bool,
 }
 
 impl Default for Peer {
     fn default() -> Self {
-        Self { kind: Kind::Unknown, limit: u64::MAX, credit: 0, recover: 0, behind: 0, creeps: 0 }
+        Self {
+            kind: Kind::Unknown,
+            limit: u64::MAX,
+            credit: 0,
+            recover: 0,
+            behind: 0,
+            creeps: 0,
+            answers_parts: false,
+        }
     }
 }
 
@@ -75,6 +86,16 @@ impl Peer {
 
     pub(crate) fn keeps(&self) -> bool {
         self.kind == Kind::Keeps
+    }
+
+    /// Whether parts of one READ may be asked for in any order.
+    pub(crate) fn answers_parts(&self) -> bool {
+        self.answers_parts || self.keeps()
+    }
+
+    /// It has answered a part of a READ, other than its beginning, with First or Only.
+    pub(crate) fn hear_part(&mut self) {
+        self.answers_parts = true;
     }
 
     /// What was on its way at the last loss ends here; 0 if it keeps, or misses nothing.

@@ -91,6 +91,8 @@ pub(crate) struct Requester {
     pub(crate) seen: u64,
     /// One past the furthest packet that is known to have arrived, or whose answer is here, while an earlier one is missing.
     pub(crate) reached: u64,
+    /// Where the part of a READ begins that was asked for last, if that is not the READ's beginning.
+    pub(crate) part: Option<u64>,
     pub(crate) board: Scoreboard,
     pub(crate) peer: Peer,
     pub(crate) rtt: Rtt,
@@ -122,6 +124,7 @@ impl Requester {
             acked: 0,
             seen: 0,
             reached: 0,
+            part: None,
             board: Scoreboard::default(),
             peer: Peer::default(),
             rtt: Rtt::default(),
@@ -159,6 +162,7 @@ impl Requester {
         self.sq.restart_at(0);
         (self.una, self.next, self.cursor) = (0, 0, 0);
         (self.acked, self.seen, self.reached, self.asked) = (0, 0, 0, 0);
+        self.part = None;
         self.board = Scoreboard::default();
         self.peer = Peer::default();
         self.rtt = Rtt::default();

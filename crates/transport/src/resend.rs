@@ -50,8 +50,11 @@ impl Requester {
         };
         let part = Part { index, first, end };
         let written = match fetch {
-            Some(_) => {
+            Some(fetch) => {
                 self.board.set_end(end - 1);
+                if first > fetch.first {
+                    self.part = Some(first);
+                }
                 self.write_fetch(part, &wqe, mem, ep, buf)
             }
             None => self.write_message(part, &wqe, mem, true, ep, buf),
@@ -81,7 +84,7 @@ impl Requester {
             // A READ or atomic is one packet, however many numbers it takes; it is asked for as a whole.
             match self.fetch_at(at) {
                 Some(fetch) => {
-                    news |= self.miss(fetch.first.max(self.una), fetch.end);
+                    news |= self.miss(fetch, fetch.first.max(self.una), fetch.end);
                     at = fetch.end;
                 }
                 None => {
@@ -103,14 +106,26 @@ impl Requester {
             if fetch.first >= end {
                 break;
             }
-            news |= self.miss(fetch.first.max(first), fetch.end.min(end));
+            news |= self.miss(fetch, fetch.first.max(first), fetch.end.min(end));
         }
         news
     }
 
-    /// Reports those of `from..to` that are on their way.
-    fn miss(&mut self, from: u64, to: u64) -> bool {
+    /// Reports those of `from..to` that are on their way; only the first gap of the READ to a peer that may not answer an earlier
+    /// part of it once it was asked for a later one.
+    fn miss(&mut self, fetch: Fetch, from: u64, to: u64) -> bool {
         let to = to.min(self.cursor);
+        if !self.peer.answers_parts() {
+            let first = self.board.first_missing(fetch.first.max(self.una), fetch.end);
+            let end = to.min(self.board.first_received(first, fetch.end));
+            if first >= end || !self.board.report(first) {
+                return false;
+            }
+            (first + 1..end).for_each(|position| {
+                self.board.lose(position);
+            });
+            return true;
+        }
         let mut news = false;
         for position in from..to.max(from) {
             news |= self.board.report(position);
