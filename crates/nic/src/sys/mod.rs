@@ -4,6 +4,7 @@
 
 mod address;
 pub mod bpf;
+pub mod byte_ring;
 mod capability;
 mod clock;
 mod epoll;
