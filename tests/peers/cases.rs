@@ -92,7 +92,7 @@ impl Case {
             End::A | End::B => "roxie to roxie",
         };
         let port = match self.wire.port {
-            Port::Udp => "udp",
+            Port::Udp | Port::Shm => "udp",
             Port::Native if self.kind() == Kind::Wire => "zerocopy",
             Port::Native => "xsk",
             Port::Generic => "xskgeneric",
@@ -181,7 +181,7 @@ impl Case {
             return Some(complaint.to_owned());
         }
         let how = match self.wire.port {
-            Port::Udp => return None,
+            Port::Udp | Port::Shm => return None,
             _ if end == End::Rxe => return None,
             Port::Native if self.kind() == Kind::Wire => "port xsk, native mode, zero-copy",
             Port::Native => "port xsk, native mode, copy",

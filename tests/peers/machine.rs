@@ -119,7 +119,7 @@ impl Machine {
             let roxie = if end == End::Roxie { self.binaries.roxie() } else { "/root/roxie".into() };
             command.args(["env", "ROXIE_STATS=1"]).arg(roxie).args(["run", "--netdev", end.netdev()]);
             command.args(match port {
-                Port::Udp => &[][..],
+                Port::Udp | Port::Shm => &[][..],
                 Port::Native => &["--port", "xsk", "--xdp-mode", "native"],
                 Port::Generic => &["--port", "xsk", "--xdp-mode", "generic"],
             });

@@ -63,12 +63,16 @@ impl Case {
 pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
     let root = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
+    let shm = vec![
+        Place::shm(Topology::Loopback, Family::V4, User::Ordinary),
+        Place::shm(Topology::SameHost, Family::V6, User::Root),
+    ];
     match spread {
-        _ if scale == Scale::Full => [Place::all(), Place::all_xsk()].concat(),
+        _ if scale == Scale::Full => [Place::all(), shm, Place::all_xsk()].concat(),
         Spread::All => {
             let native = Place::xsk(Family::V4, 1500, Port::Native, Port::Native);
             let mixed = Place::xsk(Family::V6, 9000, Port::Generic, Port::Native);
-            [Place::all(), vec![native, mixed]].concat()
+            [Place::all(), shm, vec![native, mixed]].concat()
         }
         Spread::Two => vec![root, ordinary],
         Spread::Root => vec![root],

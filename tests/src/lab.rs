@@ -131,7 +131,8 @@ impl Lab {
     pub fn run(&self, place: &Place, side: Side, name: &str, program: &[&str]) -> io::Result<Running> {
         let mut words = vec!["run", "--netdev", self.netdev(place)];
         words.extend(match place.ports[side as usize] {
-            Port::Udp => &[][..],
+            Port::Udp => &["--shm", "off"][..],
+            Port::Shm => &[],
             Port::Native => &["--port", "xsk", "--xdp-mode", "native"],
             Port::Generic => &["--port", "xsk", "--xdp-mode", "generic"],
         });

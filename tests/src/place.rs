@@ -34,9 +34,11 @@ pub enum User {
 /// What moves a side's packets.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Port {
-    /// UDP sockets.
+    /// UDP sockets, within a host as well.
     #[default]
     Udp,
+    /// UDP sockets, but shared memory within a host: what the device does when it is not told.
+    Shm,
     /// AF_XDP, its program in the driver.
     Native,
     /// AF_XDP, its program in the network stack.
@@ -63,6 +65,12 @@ impl Place {
     #[must_use]
     pub fn new(topology: Topology, family: Family, user: User) -> Self {
         Self { topology, family, user, mtu: 1500, ports: [Port::Udp; 2] }
+    }
+
+    /// One host, with shared memory between its processes.
+    #[must_use]
+    pub fn shm(topology: Topology, family: Family, user: User) -> Self {
+        Self { ports: [Port::Shm; 2], ..Self::new(topology, family, user) }
     }
 
     /// Two hosts, of which at least one uses AF_XDP.
@@ -135,6 +143,7 @@ impl fmt::Display for Place {
         }
         let port = |port| match port {
             Port::Udp => "udp",
+            Port::Shm => "shm",
             Port::Native => "xsk",
             Port::Generic => "xskgeneric",
         };

@@ -113,6 +113,12 @@ pub(crate) struct PortArgs {
     /// Without effect on UDP sockets. Also: environment variable ROXIE_XDP_MODE.
     #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PortChoice::MODES))]
     pub(crate) xdp_mode: Option<String>,
+    /// Whether connections between processes of this host and user go through shared memory [default: on]
+    ///
+    /// With 'off' on either side they take the kernel's way to the other, where tcpdump and XDP programs see them. Hooks and
+    /// 'roxie capture -p' see them in any case. Also: environment variable ROXIE_SHM.
+    #[arg(long, value_name = "ON|OFF", value_parser = PossibleValuesParser::new(PortChoice::SHM))]
+    pub(crate) shm: Option<String>,
 }
 
 /// How connections send.

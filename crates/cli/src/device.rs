@@ -37,7 +37,7 @@ impl DeviceArgs {
 impl PortArgs {
     /// The port to open.
     pub(crate) fn choice(&self) -> Outcome<PortChoice> {
-        PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref())
+        PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref(), self.shm.as_deref())
             .map_err(|bad| Failure::new(bad.to_string()).code(2))
     }
 }

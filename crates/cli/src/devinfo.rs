@@ -1,6 +1,6 @@
 //! `roxie devinfo`: device, port, GIDs and limits.
 
-use roxie::port::{Outlook, PortChoice};
+use roxie::port::{LocalPath, Outlook, PortChoice};
 use roxie::verbs::{Context, Device, DeviceConfig};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let choice = args.port.choice()?;
     let context = open(&args.device, Some(choice))?;
     let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;
-    let value = describe(&context, &outlook);
+    let value = describe(&context, &outlook, choice.local);
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
         return Ok(());
@@ -42,7 +42,7 @@ pub(crate) fn open(args: &DeviceArgs, port: Option<PortChoice>) -> Outcome<Conte
         .map_err(|error| Failure::of_device("opening the device", &error))
 }
 
-fn describe(context: &Context, outlook: &Outlook) -> Value {
+fn describe(context: &Context, outlook: &Outlook, local: LocalPath) -> Value {
     let (device, port) = (context.query_device(), context.query_port());
     let netdev = context.device().gids();
     let gids: Vec<Value> = context
@@ -64,6 +64,7 @@ fn describe(context: &Context, outlook: &Outlook) -> Value {
         "port": {
             "state": if port.active { "active" } else { "down" },
             "packets_by": outlook.to_string(),
+            "within_host_by": local.to_string(),
             "netdev_mtu": netdev.mtu,
             "max_mtu": port.max_mtu.bytes(),
             "active_mtu": port.active_mtu.bytes(),

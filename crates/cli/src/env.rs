@@ -27,6 +27,7 @@ pub(crate) fn variables(
         ("ROXIE_NAME", device.name.clone()),
         ("ROXIE_PORT", port.port.clone()),
         ("ROXIE_XDP_MODE", port.xdp_mode.clone()),
+        ("ROXIE_SHM", port.shm.clone()),
         ("ROXIE_INGRESS", ingress),
         ("ROXIE_EGRESS", egress),
     ];

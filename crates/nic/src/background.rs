@@ -85,8 +85,12 @@ fn run(weak: &Weak<Engine>) {
         engine.sleeps_until.store(deadline, Ordering::Relaxed);
         // A post between `next_deadline` and the store saw the old value; look once more before sleeping.
         let settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
+        let may_wait = engine.may_wait();
         drop(engine);
-        let news = settled && wait(&fds, deadline.saturating_sub(now_ns()));
+        let news = settled && may_wait && wait(&fds, deadline.saturating_sub(now_ns()));
+        if let Some(engine) = weak.upgrade() {
+            engine.lock().port.has_waited();
+        }
         awake(weak, news);
     }
 }

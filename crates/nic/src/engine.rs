@@ -274,6 +274,11 @@ impl Engine {
             .min()
     }
 
+    /// The background thread is about to wait for the sockets; false if there is something to do at once.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.lock().port.may_wait()
+    }
+
     /// Wakes the background thread if it would sleep past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
@@ -458,6 +463,7 @@ impl Core {
         }
         let mut trains = 0;
         for _ in 0..UNREAD_BATCHES_MAX {
+            self.port.look_everywhere();
             let got = self.receive(now, queues);
             trains += got;
             if got == 0 {

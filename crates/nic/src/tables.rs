@@ -17,7 +17,7 @@ use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
-use crate::port::{FlowId, RxQueue, RxTrain};
+use crate::port::{FlowId, RxQueue, RxTrain, SOCKET_WINDOW_BYTES};
 use crate::srqs::{InReach, Srqs};
 use crate::sys;
 use crate::timers::Timers;
@@ -25,10 +25,6 @@ use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = 65_000;
-/// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
-/// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
-pub(crate) const FLOW_WINDOW_BYTES: usize = 320 * 1024;
-
 /// How often a port without room is looked at by a thread that sleeps: in that time a NIC at 10 Gbit/s sends 125 KB, less than
 /// half of a send buffer.
 const ROOM_INTERVAL_NS: u64 = 100_000;
@@ -49,10 +45,17 @@ pub(crate) struct QpEntry {
 }
 
 /// Packets in flight towards one destination and the QPs waiting for room there.
-#[derive(Default)]
 pub(crate) struct Flow {
     pub(crate) in_flight: usize,
     pub(crate) blocked: Vec<u16>,
+    /// See [`Port::window_bytes`](crate::port::Port::window_bytes).
+    pub(crate) window_bytes: usize,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { in_flight: 0, blocked: Vec::new(), window_bytes: SOCKET_WINDOW_BYTES }
+    }
 }
 
 /// A management datagram that arrived on QP1, with the packet it came in should it have to be handed over.
@@ -259,9 +262,9 @@ impl Tables {
     /// Packets that may still be sent towards a flow.
     #[inline]
     pub(crate) fn flow_budget(&self, flow: Option<FlowId>) -> usize {
-        let window = FLOW_WINDOW_BYTES / self.mtu_bytes;
-        let used = flow.and_then(|f| self.flows.get(f.0 as usize)).map_or(0, |f| f.in_flight);
-        window.saturating_sub(used)
+        let state = flow.and_then(|f| self.flows.get(f.0 as usize));
+        let (window, used) = state.map_or((SOCKET_WINDOW_BYTES, 0), |f| (f.window_bytes, f.in_flight));
+        (window / self.mtu_bytes).saturating_sub(used)
     }
 
     /// Puts the QPs that waited for room in a flow back into the ready list.

@@ -46,6 +46,11 @@ impl Core {
             return false;
         };
         let flow = entry.flow;
+        if let Some(flow) = flow
+            && let Some(state) = tables.flows.get_mut(flow.0 as usize)
+        {
+            state.window_bytes = port.window_bytes(flow);
+        }
         let mut budget = tables.flow_budget(flow);
         let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;

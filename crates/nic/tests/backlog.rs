@@ -17,7 +17,7 @@ const BEFORE_ANY_REPETITION: Duration = Duration::from_secs(4);
 
 #[test]
 fn a_burst_of_requests_gets_in_without_repetition() {
-    domain::alone("a_burst_of_requests_gets_in_without_repetition", || {
+    domain::on_both_paths("a_burst_of_requests_gets_in_without_repetition", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let channel = EventChannel::new().expect("a descriptor");
         let listener = Id::new(&context, &channel, PortSpace::Tcp, 0).expect("the engine starts");

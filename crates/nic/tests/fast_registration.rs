@@ -64,7 +64,7 @@ impl Pair {
 
 #[test]
 fn a_region_is_reachable_between_reg_mr_and_invalidate() {
-    domain::alone("a_region_is_reachable_between_reg_mr_and_invalidate", || {
+    domain::on_both_paths("a_region_is_reachable_between_reg_mr_and_invalidate", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let pair = Pair::new(&context, &pd);

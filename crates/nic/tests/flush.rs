@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_flush_needs_the_right_to() {
-    domain::alone("a_flush_needs_the_right_to", || {
+    domain::on_both_paths("a_flush_needs_the_right_to", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let flushable = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");

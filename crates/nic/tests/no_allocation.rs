@@ -136,7 +136,7 @@ fn round(ends: &[End; 2]) {
 
 #[test]
 fn traffic_allocates_nothing() {
-    domain::alone("traffic_allocates_nothing", || {
+    domain::on_both_paths("traffic_allocates_nothing", || {
         let region = Region::new(ALLOCATOR);
         drop(std::hint::black_box(Box::new(1)));
         assert_eq!(region.change().allocations, 1, "allocations are counted");

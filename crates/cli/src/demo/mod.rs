@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use roxie::port::{LocalPath, PortChoice};
 use roxie::verbs::Context;
 
 use crate::args::{DemoArgs, DeviceArgs};
@@ -34,8 +35,6 @@ pub(crate) use server::run as server;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// What a child may still say after its peer failed: usually the better reason.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// The port frames travel through.
-const PORT: &str = "udp";
 
 /// Runs the demo.
 pub(crate) fn run(args: &DemoArgs) -> Outcome {
@@ -46,8 +45,9 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
     let address = address(&context)?;
     let mtu = context.query_port().active_mtu.bytes();
     terminal.line(&format!(
-        "{}: two processes on {address} ({netdev}), port {PORT}, path MTU {mtu}",
-        terminal.paint(Tone::Strong, "roxie demo")
+        "{}: two processes on {address} ({netdev}), port {}, path MTU {mtu}",
+        terminal.paint(Tone::Strong, "roxie demo"),
+        port()
     ));
 
     let mut words = vec!["--address".to_owned(), address, "--netdev".to_owned(), netdev];
@@ -62,6 +62,14 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
     let took = start.elapsed().as_secs_f64();
     terminal.line(&terminal.paint(Tone::Good, &format!("Everything verified, {took:.1} s.")));
     Ok(())
+}
+
+/// What moves the packets between them.
+fn port() -> &'static str {
+    match PortChoice::from_env().unwrap_or_default().local {
+        LocalPath::Shm => "shm",
+        LocalPath::Network => "udp",
+    }
 }
 
 /// The address both processes use: the first IPv4 one, else the first.
@@ -93,7 +101,8 @@ fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
             (_, Report::Figure { what, value, note }) => {
                 if !figures {
                     terminal.line(&format!(
-                        "Figures: port {PORT}, one core a process, ICRC made and checked on every packet"
+                        "Figures: port {}, one core a process, ICRC made and checked on every packet",
+                        port()
                     ));
                     figures = true;
                 }

@@ -14,6 +14,9 @@
 //! What a member leaves to be said to its peers should it die is written in a book that lies in the bag, too (`will.rs`);
 //! the others see it die, because its connection to one of them breaks (`departed.rs`).
 //!
+//! Two members of one user may go without the kernel: one offers the other a ring in memory (`rings.rs`), which lasts as long as
+//! the connection it was offered on.
+//!
 //! Start with `join.rs`, then `serve.rs` and `forward.rs`.
 
 mod departed;
@@ -23,6 +26,7 @@ mod group;
 mod join;
 mod program;
 mod record;
+mod rings;
 mod serve;
 mod service;
 mod will;
@@ -31,6 +35,7 @@ pub use error::JoinError;
 pub use forward::Handed;
 #[cfg(feature = "fuzz")]
 pub use record::check as check_record;
+pub(crate) use rings::{RingLink, RingNews, Rings};
 pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;
@@ -200,6 +205,11 @@ impl Membership {
     /// `EMFILE`.
     pub fn slot_socket(&self) -> io::Result<OwnedFd> {
         self.queue.try_clone()
+    }
+
+    /// Rings between this member and others; from now on offers are taken.
+    pub(crate) fn rings(&self) -> Rings {
+        Rings::new(Arc::clone(&self.server), self.slot)
     }
 
     /// Readable when [`poll_listener`](Membership::poll_listener) has something to do.

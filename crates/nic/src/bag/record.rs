@@ -32,6 +32,9 @@ const REFUSE: u16 = 3;
 const FRAME: u16 = 4;
 const PING: u16 = 5;
 const PONG: u16 = 6;
+const OFFER: u16 = 7;
+const ACCEPT: u16 = 8;
+const WAKE: u16 = 9;
 
 /// Transport of a WELCOME: a bag of sockets comes along.
 const UDP_BAG: u32 = 1;
@@ -54,6 +57,13 @@ pub(super) enum Record<'a> {
     Ping,
     /// Yes.
     Pong,
+    /// I write what is for you into the ring that is attached, as long as this connection lasts. Who does not know this
+    /// record hangs up.
+    Offer,
+    /// I read it.
+    Accept,
+    /// There is something in a ring, and you sleep.
+    Wake,
 }
 
 /// Why bytes are no record.
@@ -85,6 +95,9 @@ impl<'a> Record<'a> {
             Some(FRAME) => parse_frame(body, rest, udp_port).map(Record::Frame),
             Some(PING) => Some(Record::Ping),
             Some(PONG) => Some(Record::Pong),
+            Some(OFFER) => Some(Record::Offer),
+            Some(ACCEPT) => Some(Record::Accept),
+            Some(WAKE) => Some(Record::Wake),
             _ => None,
         };
         record.ok_or(BadRecord::Malformed)
@@ -122,6 +135,9 @@ impl<'a> Record<'a> {
             }
             Record::Ping => PING,
             Record::Pong => PONG,
+            Record::Offer => OFFER,
+            Record::Accept => ACCEPT,
+            Record::Wake => WAKE,
         };
         let len = writer.len;
         out[..4].copy_from_slice(&MAGIC);

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use super::join::{Neighbour, send_bag};
 use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
+use super::rings::{Desk, RingNews};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxTrain;
+use crate::sys::byte_ring::Consumer;
 use crate::sys::{self, Epoll};
 
 /// What other members can connect to, and their connections.
@@ -26,6 +28,8 @@ pub(super) struct Server {
     turn: Mutex<Turn>,
     /// Slots whose owner has closed its connection to us, and may be dead.
     departed: Mutex<Vec<u8>>,
+    /// Where rings are offered; nobody takes them before somebody has asked for it.
+    pub(super) desk: OnceLock<Desk>,
     /// The process that made this; a forked child shares `epoll` and must not change it.
     pid: u32,
 }
@@ -63,6 +67,8 @@ enum Role {
     Link,
     /// A connection of ours to another member, who sees by it when we die, as we see when it does.
     Neighbour,
+    /// A ring lasts as long as this connection, whoever made it.
+    Ring,
 }
 
 /// Every member has at most one connection to each of our names.
@@ -86,6 +92,7 @@ impl Server {
             next_token: AtomicU64::new(0),
             turn: Mutex::new(Turn { buffer: vec![0; RECORD_MAX], paused: Vec::new(), paused_until: 0 }),
             departed: Mutex::default(),
+            desk: OnceLock::new(),
             pid: std::process::id(),
         };
         server.add(listener, Role::Slot, None)?;
@@ -111,7 +118,7 @@ impl Server {
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
                     Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut turn),
-                    Role::Connection(_) | Role::Link | Role::Neighbour => {
+                    Role::Connection(_) | Role::Link | Role::Neighbour | Role::Ring => {
                         trains += self.serve(token, &socket.fd, &mut turn.buffer, f);
                     }
                 }
@@ -135,6 +142,22 @@ impl Server {
         let connection = Arc::new(connection);
         self.add(Arc::clone(&connection), Role::Link, None)?;
         Ok(connection)
+    }
+
+    /// Keeps a connection that a ring lasts as long as; returns its token, too.
+    pub(super) fn watch_ring(&self, connection: OwnedFd) -> io::Result<(u64, Arc<OwnedFd>)> {
+        let connection = Arc::new(connection);
+        self.add(Arc::clone(&connection), Role::Ring, None).map(|token| (token, connection))
+    }
+
+    /// Closes a connection that a ring lasts as long as.
+    pub(super) fn end_ring(&self, token: u64) {
+        // As in `remove_service`.
+        if self.is_inherited() {
+            return;
+        }
+        let removed = self.lock().remove(&token);
+        removed.iter().for_each(|socket| self.forget(socket));
     }
 
     /// True if another member will see our end.
@@ -219,11 +242,18 @@ impl Server {
     }
 
     /// Takes records from one connection.
-    fn serve(&self, token: u64, fd: &OwnedFd, buffer: &mut [u8], f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn serve(
+        &self,
+        token: u64,
+        fd: &Arc<OwnedFd>,
+        buffer: &mut [u8],
+        f: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> usize {
         let mut trains = 0;
         for _ in 0..RECORDS_PER_TURN {
-            // Nobody passes us descriptors; any that come are closed.
-            let received = match sys::recv_record(fd.as_fd(), buffer, &mut Vec::new(), false) {
+            // Descriptors that nobody asked for are closed.
+            let mut passed = Vec::new();
+            let received = match sys::recv_record(fd.as_fd(), buffer, &mut passed, false) {
                 Ok(received) => received,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
                 Err(_) => return self.hang_up(token, trains),
@@ -248,6 +278,15 @@ impl Server {
                     self.learn(token, Record::sender(&buffer[..received.len]));
                     self.answer(fd, &Record::Pong);
                 }
+                Ok(Record::Offer) => {
+                    if !self.take_offer(token, fd, &passed) {
+                        return self.hang_up(token, trains);
+                    }
+                    self.answer(fd, &Record::Accept);
+                }
+                Ok(Record::Accept) => self.tell(RingNews::Accepted { token }),
+                // Whoever waits is awake by now.
+                Ok(Record::Wake) => {}
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}
                 Err(BadRecord::Version) => {
                     self.answer(fd, &Record::Refuse { errno: libc::EPROTONOSUPPORT as u32 });
@@ -256,6 +295,29 @@ impl Server {
             }
         }
         trains
+    }
+
+    /// Somebody offers a ring: whether it is taken. Only members of our own user get so close.
+    fn take_offer(&self, token: u64, fd: &Arc<OwnedFd>, passed: &[OwnedFd]) -> bool {
+        let [ring] = passed else { return false };
+        let ours = sys::peer_credentials(fd.as_fd()).is_ok_and(|c| c.uid == sys::effective_uid());
+        if self.desk.get().is_none() || !ours {
+            return false;
+        }
+        let Ok(ring) = Consumer::open(ring.as_fd()) else { return false };
+        match self.lock().get_mut(&token) {
+            // One ring for each connection.
+            Some(socket) if matches!(socket.role, Role::Connection(_)) => socket.role = Role::Ring,
+            _ => return false,
+        }
+        self.tell(RingNews::Offered { token, ring: Box::new(ring) });
+        true
+    }
+
+    fn tell(&self, news: RingNews) {
+        if let Some(desk) = self.desk.get() {
+            desk.put(news);
+        }
     }
 
     fn answer(&self, fd: &OwnedFd, record: &Record<'_>) {
@@ -269,6 +331,9 @@ impl Server {
         let removed = self.lock().remove(&token);
         if let Some(socket) = removed {
             self.forget(&socket);
+            if socket.role == Role::Ring {
+                self.tell(RingNews::Ended { token });
+            }
             socket.peer.into_iter().for_each(|slot| self.departs(slot));
         }
         trains

@@ -4,7 +4,7 @@ use std::env;
 use std::fmt;
 use std::io;
 
-use super::{Port, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
+use super::{Port, ShmPort, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
 use crate::bag::Membership;
 use crate::gid::GidTable;
 use crate::notice;
@@ -19,6 +19,18 @@ pub struct PortChoice {
     pub kind: PortKind,
     /// Where the steering program runs, if there is one.
     pub mode: Mode,
+    /// Whether packets within the host take the kernel's way.
+    pub local: LocalPath,
+}
+
+/// How packets reach other processes of this host and user.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum LocalPath {
+    /// Through rings in memory.
+    #[default]
+    Shm,
+    /// As all others do.
+    Network,
 }
 
 /// Kinds of ports.
@@ -50,25 +62,33 @@ const MODE: Words<Mode> = (
     &[Mode::Auto, Mode::Only(XdpMode::Native), Mode::Only(XdpMode::Generic)],
 );
 
+const LOCAL: Words<LocalPath> = (&["on", "off"], &[LocalPath::Shm, LocalPath::Network]);
+
 impl PortChoice {
+    /// What `ROXIE_SHM` may say.
+    pub const SHM: &[&str] = LOCAL.0;
     /// What `ROXIE_PORT` may say.
     pub const KINDS: &[&str] = KIND.0;
     /// What `ROXIE_XDP_MODE` may say.
     pub const MODES: &[&str] = MODE.0;
 
-    /// From `ROXIE_PORT` and `ROXIE_XDP_MODE`; what is unset or empty is `udp` and `auto`.
+    /// From `ROXIE_PORT`, `ROXIE_XDP_MODE` and `ROXIE_SHM`; what is unset or empty is `udp`, `auto` and `on`.
     ///
     /// # Errors
     /// The one that is something else.
     pub fn from_env() -> Result<PortChoice, BadVariable> {
-        PortChoice::from_words(None, None)
+        PortChoice::from_words(None, None, None)
     }
 
     /// As [`from_env`](PortChoice::from_env), with words that count instead of the variables.
     ///
     /// # Errors
     /// The one that is something else.
-    pub fn from_words(kind: Option<&str>, mode: Option<&str>) -> Result<PortChoice, BadVariable> {
+    pub fn from_words(
+        kind: Option<&str>,
+        mode: Option<&str>,
+        shm: Option<&str>,
+    ) -> Result<PortChoice, BadVariable> {
         let get = |given: Option<&str>, name| match given {
             Some(word) => word.to_owned(),
             None => env::var_os(name).unwrap_or_default().to_string_lossy().into_owned(),
@@ -76,6 +96,16 @@ impl PortChoice {
         Ok(PortChoice {
             kind: word("ROXIE_PORT", get(kind, "ROXIE_PORT"), KIND)?,
             mode: word("ROXIE_XDP_MODE", get(mode, "ROXIE_XDP_MODE"), MODE)?,
+            local: word("ROXIE_SHM", get(shm, "ROXIE_SHM"), LOCAL)?,
+        })
+    }
+}
+
+impl fmt::Display for LocalPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LocalPath::Shm => "shared memory",
+            LocalPath::Network => "the same",
         })
     }
 }
@@ -111,6 +141,14 @@ impl std::error::Error for BadVariable {}
 /// With [`PortKind::Xsk`], a [`Refusal`] with why it is not possible: somebody else's program or socket, privileges,
 /// what the kernel says.
 pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
+    let network = open_network(choice, bag, netdev)?;
+    match choice.local {
+        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, bag.rings())?)),
+        LocalPath::Network => Ok(network),
+    }
+}
+
+fn open_network(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
     let (ifindex, udp_port) = (netdev.ifindex, bag.udp_port());
     let udp =
         UdpPort::new(UdpPortConfig { gsi: bag.gsi_socket()?, slot: bag.slot_socket()?, udp_port, ifindex });
@@ -156,6 +194,8 @@ mod tests {
             [kind(""), kind("udp"), kind("xsk"), kind("auto")],
             [Ok(PortKind::Udp), Ok(PortKind::Udp), Ok(PortKind::Xsk), Ok(PortKind::Auto)]
         );
+        let shm = |value: &str| word("ROXIE_SHM", value.to_owned(), LOCAL);
+        assert_eq!([shm(""), shm("off")], [Ok(LocalPath::Shm), Ok(LocalPath::Network)]);
         assert_eq!([mode(""), mode("generic")], [Ok(Mode::Auto), Ok(Mode::Only(XdpMode::Generic))]);
         assert_eq!(kind("Xsk").unwrap_err().to_string(), "ROXIE_PORT=Xsk is none of udp, xsk, auto");
         assert_eq!(

@@ -12,14 +12,16 @@ mod dead;
 mod flow_table;
 mod headers;
 mod outlook;
+mod shm;
 mod udp;
 mod xsk;
 
-pub use choice::{BadVariable, PortChoice, PortKind};
+pub use choice::{BadVariable, LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
 pub use headers::Headers;
 pub(crate) use headers::train_of;
 pub use outlook::Outlook;
+pub(crate) use shm::ShmPort;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 
@@ -27,6 +29,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
+use wire::icrc::ICRC_LEN;
 use wire::{FlushIcrc, IcrcHeader, Mac};
 
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
@@ -34,6 +37,10 @@ pub const MAX_PACKET: usize = 4096 + 64;
 
 /// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
 pub(crate) const GSI_FLOW_SLOT: u8 = 0xff;
+
+/// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
+/// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
+pub(crate) const SOCKET_WINDOW_BYTES: usize = 320 * 1024;
 
 /// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -177,12 +184,31 @@ pub trait Port: Send {
         true
     }
 
+    /// Request bytes that may be unacknowledged on a flow: what a receiver has room for who looks late, unless the port waits for it
+    /// by [`has_room`](Port::has_room).
+    fn window_bytes(&self, flow: FlowId) -> usize {
+        let _any = flow;
+        SOCKET_WINDOW_BYTES
+    }
+
     /// Sends everything queued; returns the packets the kernel took. The others are lost and counted, as
     /// packets lost on the network are.
     fn flush(&mut self) -> usize;
 
     /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
+
+    /// The next [`recv`](Port::recv) leaves out nothing that has arrived, not even what it only looks at from time to time.
+    fn look_everywhere(&mut self) {}
+
+    /// Somebody is about to wait for [`poll_fds`](Port::poll_fds) and the members' listener. False if there is something to
+    /// receive that they do not tell of.
+    fn may_wait(&mut self) -> bool {
+        true
+    }
+
+    /// The wait is over.
+    fn has_waited(&mut self) {}
 
     /// Whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a member of. Nothing to do for
     /// a port that does so in any case.
@@ -292,5 +318,13 @@ pub(crate) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16, dst_port: u16
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IcrcHeader::v4(src, dst, src_port, dst_port)),
         (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IcrcHeader::v6(src, dst, src_port, dst_port)),
         _ => None,
+    }
+}
+
+/// Writes the ICRC of a packet to its last four bytes, least significant byte first (IBA 7.8.1).
+#[inline]
+pub(crate) fn put_icrc(header: &IcrcHeader, id: u16, packet: &mut [u8]) {
+    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        *icrc = header.icrc(id, body).to_le_bytes();
     }
 }

@@ -6,8 +6,22 @@ use std::process::{Command, abort};
 /// Set in the inner process.
 const INSIDE: &str = "ROXIE_HOSTILE_INSIDE";
 
-/// Runs `body` in a new process; `test` is the name of the calling test.
+/// Runs `body` in a new process, where packets within the host take the network's way; `test` is the name of the calling test.
 pub(crate) fn alone(test: &str, body: fn()) {
+    inside(test, body, &["off"]);
+}
+
+/// Once as [`alone`], and once where they go through shared memory.
+pub(crate) fn on_both_paths(test: &str, body: fn()) {
+    inside(test, body, &["off", "on"]);
+}
+
+/// Whether this process is one where they do.
+pub(crate) fn through_memory() -> bool {
+    std::env::var_os("ROXIE_SHM").is_some_and(|shm| shm == "on")
+}
+
+fn inside(test: &str, body: fn(), paths: &[&str]) {
     if std::env::var_os(INSIDE).is_some() {
         // A panic of the engine's own thread would otherwise go unnoticed.
         let print = std::panic::take_hook();
@@ -17,15 +31,18 @@ pub(crate) fn alone(test: &str, body: fn()) {
         }));
         return body();
     }
-    let port = free_port();
-    let status = Command::new(std::env::current_exe().expect("a test knows its own file"))
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .env("ROXIE_DOMAIN", format!("hostile-{port}:{port}"))
-        .env("ROXIE_NETDEV", "lo")
-        .status()
-        .expect("a test can be started again");
-    assert!(status.success(), "{test} in its own process: {status}");
+    for shm in paths {
+        let port = free_port();
+        let status = Command::new(std::env::current_exe().expect("a test knows its own file"))
+            .args([test, "--exact", "--nocapture"])
+            .env(INSIDE, "1")
+            .env("ROXIE_DOMAIN", format!("hostile-{port}:{port}"))
+            .env("ROXIE_NETDEV", "lo")
+            .env("ROXIE_SHM", shm)
+            .status()
+            .expect("a test can be started again");
+        assert!(status.success(), "{test} in its own process, shared memory {shm}: {status}");
+    }
 }
 
 /// The UDP port of this process's domain.

@@ -9,6 +9,7 @@
 
 mod arena;
 mod bystander;
+#[expect(dead_code, reason = "packets of a stranger come by the network")]
 mod domain;
 mod lab;
 mod listener;

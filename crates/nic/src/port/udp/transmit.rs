@@ -13,7 +13,7 @@ use wire::IcrcHeader;
 use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
-use super::super::{FlowId, MAX_PACKET, PortCounters};
+use super::super::{FlowId, MAX_PACKET, PortCounters, put_icrc};
 use crate::sys::{self, Control, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
@@ -414,13 +414,5 @@ impl Burst {
     #[inline]
     fn takes(&self, flow: &Flow, len: u32) -> bool {
         len <= self.segment && self.total + len <= flow.burst_bytes_max && self.count < flow.segments_max
-    }
-}
-
-/// Writes the ICRC of a packet to its last four bytes, least significant byte first (IBA 7.8.1).
-#[inline]
-fn put_icrc(header: &IcrcHeader, id: u16, packet: &mut [u8]) {
-    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        *icrc = header.icrc(id, body).to_le_bytes();
     }
 }

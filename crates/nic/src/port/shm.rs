@@ -1,0 +1,416 @@
+//! Within a host: packets to another process of our user go through a ring in memory instead of the kernel.
+//!
+//! They are the same packets, in trains as a socket would hand them over, ICRCs included, and pass the same hooks and taps. Everything
+//! else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
+//! has a destination QP is told by the slot in its number, and that the address is one of this host by the kernel's routes.
+//!
+//! A ring leads one way and is offered when a queue pair is connected (`bag/rings.rs`). What was sent through the kernel before it was
+//! accepted is read before what is in it, so that the change is not seen as reordering.
+
+mod inbound;
+mod outbound;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use wire::IcrcHeader;
+use wire::icrc::ICRC_LEN;
+
+use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain, icrc_header};
+use crate::bag::{RingNews, Rings, SLOTS};
+use crate::sys::Netlink;
+use crate::sys::byte_ring::Broken;
+use inbound::Inbound;
+use outbound::Outbound;
+
+/// See the module documentation.
+pub(crate) struct ShmPort {
+    inner: Box<dyn Port>,
+    rings: Rings,
+    /// To ask whose address it is.
+    netlink: Netlink,
+    /// By number of the flow, which is that of the port inside.
+    roads: Vec<Road>,
+    /// By slot of the process they lead to.
+    outbound: Vec<Option<Box<Outbound>>>,
+    inbound: Vec<Inbound>,
+    /// A train, copied out of a ring: its writer may go on writing.
+    buffer: Box<[u8]>,
+    /// Slots whose ring holds what is not published.
+    dirty: Vec<u8>,
+    /// Slots whose ring is too full to be given more.
+    crowded: Vec<u8>,
+    /// Calls of `recv` since a ring brought something, and since the port inside was asked.
+    lull: u32,
+    skipped: u32,
+    /// Calls for which the port inside is asked each time, because it has brought something.
+    inner_watch: u32,
+    counters: PortCounters,
+    broken: u64,
+}
+
+/// What is known of a flow.
+#[derive(Debug, Default)]
+struct Road {
+    holders: u32,
+    /// `None` where it leads out of the host, or to nobody's.
+    way: Option<Way>,
+}
+
+/// A flow to a process of this host.
+#[derive(Debug)]
+struct Way {
+    slot: u8,
+    /// In front of its trains, but for their lengths.
+    header: TrainHeader,
+    icrc: IcrcHeader,
+}
+
+/// What is in front of a train in a ring, little-endian:
+///
+/// ```text
+/// 0   u32 bytes of the packets   4   u16 bytes of each but the last    6   u16 source port
+/// 8   u16 destination port      10   u8 TOS, u8 TTL                   12   zeros
+/// 16  source address            32   destination address               (IPv4 as IPv4-mapped)
+/// ```
+type TrainHeader = [u8; HEADER_LEN];
+const HEADER_LEN: usize = 48;
+/// Trains begin at multiples of this.
+const ALIGN: usize = 8;
+/// Most bytes of packets in a train. The other side begins with one while the next is written, and both stay in the caches
+/// next to their CPUs.
+const TRAIN_BYTES_MAX: usize = 16 * 1024;
+/// Rings each way. Each is `RING_BYTES` of memory; processes beyond that are reached through the kernel.
+const RINGS_MAX: usize = 64;
+/// Rings push back, so this only keeps many queue pairs from queueing up behind each other: some windows of one.
+const WINDOW_BYTES: usize = 4 << 20;
+/// While rings are in use the sockets are asked with every so many calls only, as an empty one costs several times what an
+/// empty ring does.
+const INNER_INTERVAL: u32 = 32;
+/// Calls after something came from a socket during which it is asked each time.
+const INNER_WATCH: u32 = 64;
+/// Rings count as in use for so many calls after they brought something.
+const LULL_MAX: u32 = 4096;
+/// Batches of the sockets that are read before the first train of a ring.
+const SOCKET_BATCHES_MAX: usize = 64;
+/// Trains taken from one ring before the next one's turn.
+const TRAINS_PER_TURN: usize = 16;
+
+impl ShmPort {
+    /// # Errors
+    /// What the kernel says about a netlink socket.
+    pub(crate) fn new(inner: Box<dyn Port>, rings: Rings) -> io::Result<ShmPort> {
+        Ok(ShmPort {
+            inner,
+            rings,
+            netlink: Netlink::new()?,
+            roads: Vec::new(),
+            outbound: (0..SLOTS).map(|_| None).collect(),
+            inbound: Vec::new(),
+            buffer: vec![0; TRAIN_BYTES_MAX].into_boxed_slice(),
+            dirty: Vec::with_capacity(RINGS_MAX),
+            crowded: Vec::with_capacity(RINGS_MAX),
+            lull: LULL_MAX,
+            skipped: 0,
+            inner_watch: 0,
+            counters: PortCounters::default(),
+            broken: 0,
+        })
+    }
+
+    /// Whether packets to this address stay on this host.
+    fn is_here(&mut self, dst: IpAddr) -> bool {
+        self.netlink.route(dst, None, 0).is_ok_and(|route| route.is_local)
+    }
+
+    /// Offers the process with `slot` a ring, unless that was done.
+    fn meet(&mut self, slot: u8) {
+        let there = self.outbound.iter().flatten().count();
+        let Some(place) = self.outbound.get_mut(usize::from(slot)) else { return };
+        // Nobody there, somebody else's, no memory: packets take the kernel's way, and fare as they fare there.
+        if place.is_none()
+            && there < RINGS_MAX
+            && let Ok((ring, link)) = self.rings.offer(slot)
+        {
+            *place = Some(Box::new(Outbound::new(ring, link)));
+        }
+    }
+
+    /// Rings that have come, were accepted, or have ended.
+    fn follow_news(&mut self) {
+        for news in self.rings.take_news() {
+            match news {
+                RingNews::Offered { token, ring } => {
+                    let link = self.rings.link(token);
+                    if self.inbound.len() < RINGS_MAX {
+                        self.inbound.push(Inbound::new(*ring, link));
+                    }
+                }
+                RingNews::Accepted { token } => {
+                    // What waits here was committed before.
+                    self.inner.flush();
+                    let found = self.outbound.iter_mut().flatten().find(|out| out.link.token() == token);
+                    found.into_iter().for_each(|out| out.is_open = true);
+                }
+                RingNews::Ended { token } => {
+                    for place in &mut self.outbound {
+                        place.take_if(|out| out.link.token() == token);
+                    }
+                    let found = self.inbound.iter_mut().find(|inbound| inbound.link.token() == token);
+                    found.into_iter().for_each(|inbound| inbound.has_ended = true);
+                }
+            }
+        }
+    }
+
+    /// The other side of a ring is not what it should be.
+    #[cold]
+    fn give_up(&mut self, slot: u8) {
+        self.broken += 1;
+        if let Some(place) = self.outbound.get_mut(usize::from(slot)) {
+            *place = None;
+        }
+    }
+
+    fn publish(&mut self, slot: u8) -> usize {
+        let Some(Some(out)) = self.outbound.get_mut(usize::from(slot)) else { return 0 };
+        let packets = out.publish();
+        self.counters.tx_packets += packets as u64;
+        if out.is_crowded() && !self.crowded.contains(&slot) {
+            self.crowded.push(slot);
+        }
+        packets
+    }
+
+    #[cold]
+    fn finds_room(&mut self) -> bool {
+        let Self { crowded, outbound, .. } = self;
+        crowded.retain(|slot| {
+            let out = outbound.get_mut(usize::from(*slot)).and_then(Option::as_deref_mut);
+            out.is_some_and(Outbound::is_crowded)
+        });
+        crowded.is_empty()
+    }
+
+    /// One turn of every ring; the number of trains.
+    fn receive_from_rings(&mut self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        let Self { inbound, buffer, inner, counters, broken, .. } = self;
+        let (mut trains, mut is_over) = (0, false);
+        for ring in inbound.iter_mut() {
+            if ring.is_fresh && ring.has_something() {
+                ring.is_fresh = false;
+                // What was sent before through the kernel.
+                let read = (0..SOCKET_BATCHES_MAX).map(|_| inner.recv(RxQueues::SLOT, f));
+                trains += read.take_while(|got| *got > 0).sum::<usize>();
+            }
+            let taken = ring.turn(buffer, TRAINS_PER_TURN, &mut |train: &RxTrain<'_>| {
+                counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
+                counters.rx_bytes += train.bytes.len() as u64;
+                f(train);
+            });
+            match taken {
+                Ok(taken) => {
+                    counters.rx_trains += taken as u64;
+                    trains += taken;
+                    is_over |= taken == 0 && ring.has_ended;
+                }
+                Err(Broken) => {
+                    *broken += 1;
+                    ring.has_ended = true;
+                    ring.is_broken = true;
+                    is_over = true;
+                }
+            }
+        }
+        if is_over {
+            inbound.retain_mut(|ring| !ring.is_broken && (!ring.has_ended || ring.has_something()));
+        }
+        trains
+    }
+}
+
+impl Port for ShmPort {
+    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        let flow = self.inner.open_flow(key)?;
+        let is_here = key.dst_slot < SLOTS && self.is_here(key.dst);
+        let headers = if is_here { self.inner.headers(flow) } else { None };
+        if self.roads.len() <= flow.0 as usize {
+            self.roads.resize_with(flow.0 as usize + 1, Road::default);
+        }
+        let road = &mut self.roads[flow.0 as usize];
+        road.holders += 1;
+        // An address may have left this host since another queue pair opened the flow, or come to it.
+        road.way = headers.and_then(|headers| Way::new(key, &headers));
+        if road.way.is_some() {
+            self.meet(key.dst_slot);
+        }
+        Ok(flow)
+    }
+
+    fn close_flow(&mut self, flow: FlowId) {
+        if let Some(road) = self.roads.get_mut(flow.0 as usize) {
+            road.holders = road.holders.saturating_sub(1);
+            if road.holders == 0 {
+                // The number may be given to another flow.
+                road.way = None;
+            }
+        }
+        self.inner.close_flow(flow);
+    }
+
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        self.inner.datagram_flow(key)
+    }
+
+    fn headers(&mut self, flow: FlowId) -> Option<Headers> {
+        self.inner.headers(flow)
+    }
+
+    fn tx_slot(&mut self) -> &mut [u8] {
+        self.inner.tx_slot()
+    }
+
+    fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
+        match way(&self.roads, &mut self.outbound, flow) {
+            Some((_, out)) => out.identification(flow, len + ICRC_LEN),
+            None => self.inner.identification(flow, len),
+        }
+    }
+
+    fn tx_commit(&mut self, flow: FlowId, len: usize) {
+        let Some((way, out)) = way(&self.roads, &mut self.outbound, flow) else {
+            return self.inner.tx_commit(flow, len);
+        };
+        let Some(packet) = self.inner.tx_slot().get_mut(..len + ICRC_LEN) else { return };
+        let (slot, outcome) = (way.slot, out.commit(flow, way, packet));
+        if !self.dirty.contains(&slot) {
+            self.dirty.push(slot);
+        }
+        match outcome {
+            Ok(Some(packets)) => {
+                self.counters.tx_bytes += (len + ICRC_LEN) as u64;
+                self.counters.tx_packets += packets as u64;
+            }
+            Ok(None) => self.counters.tx_no_buffer += 1,
+            Err(Broken) => self.give_up(slot),
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        (self.crowded.is_empty() || self.finds_room()) && self.inner.has_room()
+    }
+
+    fn window_bytes(&self, flow: FlowId) -> usize {
+        let way = self.roads.get(flow.0 as usize).and_then(|road| road.way.as_ref());
+        let out = way.and_then(|way| self.outbound.get(usize::from(way.slot))?.as_deref());
+        match out {
+            Some(out) if out.is_open => WINDOW_BYTES,
+            _ => self.inner.window_bytes(flow),
+        }
+    }
+
+    fn flush(&mut self) -> usize {
+        let mut packets = 0;
+        while let Some(slot) = self.dirty.pop() {
+            packets += self.publish(slot);
+        }
+        packets + self.inner.flush()
+    }
+
+    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        self.follow_news();
+        let mut trains = 0;
+        if queues.slot && !self.inbound.is_empty() {
+            trains = self.receive_from_rings(f);
+            self.lull = if trains > 0 { 0 } else { self.lull.saturating_add(1) };
+        }
+        self.skipped += 1;
+        let in_use = self.lull < LULL_MAX && !self.inbound.is_empty();
+        if in_use && !queues.gsi && self.inner_watch == 0 && self.skipped < INNER_INTERVAL {
+            return trains;
+        }
+        self.skipped = 0;
+        self.inner_watch = self.inner_watch.saturating_sub(1);
+        let came = self.inner.recv(queues, f);
+        if came > 0 {
+            self.inner_watch = INNER_WATCH;
+        }
+        trains + came
+    }
+
+    fn look_everywhere(&mut self) {
+        self.skipped = INNER_INTERVAL;
+        self.inner.look_everywhere();
+    }
+
+    fn may_wait(&mut self) -> bool {
+        self.follow_news();
+        self.inbound.iter_mut().all(Inbound::may_sleep) && self.inner.may_wait()
+    }
+
+    fn has_waited(&mut self) {
+        self.inbound.iter_mut().for_each(Inbound::wakes);
+        self.inner.has_waited();
+    }
+
+    fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
+        self.inner.hear_groups(hear)
+    }
+
+    fn prefers_equal_packets(&self) -> bool {
+        self.inner.prefers_equal_packets()
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        self.inner.poll_fds()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters.plus(&self.inner.counters())
+    }
+
+    fn rows(&self) -> Vec<(&'static str, u64)> {
+        let mut rows = self.inner.rows();
+        rows.extend([
+            ("shm_rx_packets", self.counters.rx_packets),
+            ("shm_tx_packets", self.counters.tx_packets),
+            ("shm_tx_no_room", self.counters.tx_no_buffer),
+            ("shm_rings_broken", self.broken),
+        ]);
+        rows
+    }
+
+    fn describe(&self) -> String {
+        let open = self.outbound.iter().flatten().filter(|out| out.is_open).count();
+        match open {
+            0 => self.inner.describe(),
+            1 => format!("{}, shm to 1 process", self.inner.describe()),
+            _ => format!("{}, shm to {open} processes", self.inner.describe()),
+        }
+    }
+}
+
+impl Way {
+    fn new(key: &FlowKey, headers: &Headers) -> Option<Way> {
+        let (src_port, dst_port) = headers.ports();
+        let icrc = icrc_header(key.src, key.dst, src_port, dst_port)?.with_flush(key.flush_icrc);
+        let header = outbound::header(headers.key(), src_port, dst_port);
+        Some(Way { slot: key.dst_slot, header, icrc })
+    }
+}
+
+/// The way of a flow, if there is a ring along it.
+#[inline]
+fn way<'a>(
+    roads: &'a [Road],
+    outbound: &'a mut [Option<Box<Outbound>>],
+    flow: FlowId,
+) -> Option<(&'a Way, &'a mut Outbound)> {
+    let way = roads.get(flow.0 as usize)?.way.as_ref()?;
+    let out = outbound.get_mut(usize::from(way.slot))?.as_deref_mut()?;
+    out.is_open.then_some((way, out))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Writing trains into a ring.
+
+use std::net::IpAddr;
+
+use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader, Way};
+use crate::bag::RingLink;
+use crate::port::{FlowId, FlowKey, put_icrc};
+use crate::sys::byte_ring::{Broken, Producer, RING_BYTES};
+use crate::sys::now_ns;
+
+/// A ring that leads to another process.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    ring: Producer,
+    pub(super) link: RingLink,
+    /// It was accepted.
+    pub(super) is_open: bool,
+    /// Bytes of whole trains that are not published.
+    written: usize,
+    /// The train behind them that takes further packets.
+    train: Option<Train>,
+    /// Packets in both.
+    packets: usize,
+    /// Room of the crowded ring when that last changed, and since when that is (nanoseconds).
+    crowd: Option<(usize, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Train {
+    flow: FlowId,
+    header: TrainHeader,
+    /// Bytes of its packets, and of each but the last.
+    bytes: usize,
+    segment: usize,
+    count: u16,
+    /// A shorter packet can only be the last one.
+    is_over: bool,
+}
+
+/// A ring that is fuller than this is given no more, as long as its reader reads. The rest is for what one turn of a queue pair
+/// writes: 124 packets.
+const CROWDED_BYTES: usize = RING_BYTES / 4;
+/// Whoever has read nothing for so long does not hold others up: what is for it may be lost here, as it would be at a full
+/// socket buffer.
+const CROWDED_NS: u64 = 1_000_000;
+
+impl Outbound {
+    pub(super) fn new(ring: Producer, link: RingLink) -> Outbound {
+        Outbound { ring, link, is_open: false, written: 0, train: None, packets: 0, crowd: None }
+    }
+
+    /// Number of a packet of `len` bytes in its train if it is committed next.
+    pub(super) fn identification(&self, flow: FlowId, len: usize) -> u16 {
+        self.train.filter(|train| train.takes(flow, len)).map_or(0, |train| train.count)
+    }
+
+    /// Adds a packet, whose ICRC is made here; what fills a train is published at once. Returns how many packets were
+    /// published, `None` if there is no room for this one.
+    #[inline]
+    pub(super) fn commit(
+        &mut self,
+        flow: FlowId,
+        way: &Way,
+        packet: &mut [u8],
+    ) -> Result<Option<usize>, Broken> {
+        let len = packet.len();
+        if !self.train.as_ref().is_some_and(|train| train.takes(flow, len)) {
+            self.end_train();
+        }
+        let before = self.train.map_or(0, |train| train.bytes);
+        let at = self.written + HEADER_LEN + before;
+        if self.ring.room(at + len + ALIGN)? < at + len + ALIGN {
+            return Ok(None);
+        }
+        let train = self.train.get_or_insert(Train {
+            flow,
+            header: way.header,
+            bytes: 0,
+            segment: len,
+            count: 0,
+            is_over: false,
+        });
+        put_icrc(&way.icrc, train.count, packet);
+        if !self.ring.write(at, packet) {
+            return Err(Broken);
+        }
+        train.bytes += len;
+        train.count += 1;
+        train.is_over = len < train.segment;
+        self.packets += 1;
+        let is_full = train.bytes + len > TRAIN_BYTES_MAX;
+        Ok(Some(if is_full { self.publish() } else { 0 }))
+    }
+
+    /// Shows the other side what was written, and wakes it if it sleeps; the number of packets.
+    pub(super) fn publish(&mut self) -> usize {
+        self.end_train();
+        if self.written > 0 {
+            self.ring.publish(self.written);
+            self.written = 0;
+            if self.ring.takes_sleeper() {
+                self.link.wake();
+            }
+        }
+        std::mem::take(&mut self.packets)
+    }
+
+    /// Whether to wait before more is written.
+    pub(super) fn is_crowded(&mut self) -> bool {
+        const ENOUGH: usize = RING_BYTES - CROWDED_BYTES;
+        // One that lies is found out by the next packet.
+        let room = self.ring.room(ENOUGH).unwrap_or(RING_BYTES);
+        if room >= ENOUGH {
+            self.crowd = None;
+            return false;
+        }
+        let now = now_ns();
+        let since = self.crowd.filter(|(seen, _)| *seen == room).map_or(now, |(_, since)| since);
+        self.crowd = Some((room, since));
+        now - since < CROWDED_NS
+    }
+
+    fn end_train(&mut self) {
+        let Some(mut train) = self.train.take() else { return };
+        train.header[..4].copy_from_slice(&(train.bytes as u32).to_le_bytes());
+        train.header[4..6].copy_from_slice(&(train.segment as u16).to_le_bytes());
+        // There was room for it with the first packet.
+        let is_there = self.ring.write(self.written, &train.header);
+        debug_assert!(is_there, "the room was there");
+        self.written = (self.written + HEADER_LEN + train.bytes).next_multiple_of(ALIGN);
+    }
+}
+
+impl Train {
+    #[inline]
+    fn takes(&self, flow: FlowId, len: usize) -> bool {
+        self.flow == flow && len <= self.segment && !self.is_over && self.bytes + len <= TRAIN_BYTES_MAX
+    }
+}
+
+/// The header of a flow's trains.
+pub(super) fn header(key: &FlowKey, src_port: u16, dst_port: u16) -> TrainHeader {
+    let mapped = |ip| match ip {
+        IpAddr::V4(ip) => std::net::Ipv4Addr::to_ipv6_mapped(&ip).octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let mut header = [0; HEADER_LEN];
+    header[6..8].copy_from_slice(&src_port.to_le_bytes());
+    header[8..10].copy_from_slice(&dst_port.to_le_bytes());
+    header[10..12].copy_from_slice(&[key.tos, key.ttl]);
+    header[16..32].copy_from_slice(&mapped(key.src));
+    header[32..48].copy_from_slice(&mapped(key.dst));
+    header
+}

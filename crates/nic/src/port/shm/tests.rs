@@ -1,0 +1,347 @@
+//! Ports of members of one domain that talk through rings, over UDP sockets of loopback where there are none.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+
+use wire::FlushIcrc;
+
+use super::*;
+use crate::bag::{DomainConfig, Membership};
+use crate::port::{RxQueue, UdpPort, UdpPortConfig};
+use crate::sys::byte_ring::{Consumer, Producer, RING_BYTES};
+use crate::sys::{PollFd, now_ns, poll, random_u64};
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// A member with its port.
+struct Member {
+    member: Membership,
+    port: ShmPort,
+}
+
+fn domain() -> DomainConfig {
+    let udp_port = loop {
+        let port = 20_000 + (random_u64() % 12_000) as u16;
+        if std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
+            break port;
+        }
+    };
+    let name = format!("roxie-test/{:016x}", random_u64());
+    DomainConfig { name, udp_port, allow_uids: Vec::new() }
+}
+
+fn udp_of(member: &Membership) -> Box<UdpPort> {
+    let (gsi, slot) = (member.gsi_socket().unwrap(), member.slot_socket().unwrap());
+    let udp_port = member.udp_port();
+    Box::new(UdpPort::new(UdpPortConfig { gsi, slot, udp_port, ifindex: 0 }))
+}
+
+impl Member {
+    /// Joins while `others` answer.
+    fn join(config: &DomainConfig, others: &[&Member]) -> Member {
+        let member = std::thread::scope(|scope| {
+            let joining = scope.spawn(|| Membership::join(config).unwrap());
+            while !joining.is_finished() {
+                for other in others {
+                    other.member.poll_listener(&mut |_| {});
+                }
+            }
+            joining.join().unwrap()
+        });
+        let port = ShmPort::new(udp_of(&member), member.rings()).unwrap();
+        Member { member, port }
+    }
+
+    fn flow_to(&mut self, other_slot: u8, ip: IpAddr) -> FlowId {
+        let flush_icrc = FlushIcrc::Iba;
+        let key = FlowKey { src: ip, dst: ip, dst_slot: other_slot, tos: 0x20, ttl: 9, flush_icrc };
+        self.port.open_flow(&key).unwrap()
+    }
+
+    fn send(&mut self, flow: FlowId, packet: &[u8]) {
+        self.port.tx_slot()[..packet.len()].copy_from_slice(packet);
+        self.port.tx_commit(flow, packet.len());
+    }
+
+    fn serve(&mut self) {
+        self.member.poll_listener(&mut |_| {});
+    }
+
+    /// What one call hands over, ICRCs checked and cut off.
+    fn recv(&mut self) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        self.port.recv(RxQueues::SLOT, &mut |train| {
+            let icrc = train.icrc_header().unwrap();
+            assert_eq!((train.tos, train.ttl, train.queue), (0x20, 9, RxQueue::Slot));
+            for (id, packet) in train.packets().enumerate() {
+                let id = if train.src.is_ipv4() { id as u16 } else { 0 };
+                assert_eq!(icrc.verify(id, packet), Ok(id));
+                assert!(train.ip_id.is_none_or(|id| id == 0 && train.src.is_ipv4()));
+                got.push(packet[..packet.len() - ICRC_LEN].to_vec());
+            }
+        });
+        got
+    }
+
+    fn recv_until(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let (mut got, start) = (Vec::new(), now_ns());
+        while got.len() < count && now_ns() - start < 5_000_000_000 {
+            got.extend(self.recv());
+        }
+        assert_eq!(got.len(), count);
+        got
+    }
+
+    fn rings_out(&self) -> usize {
+        self.port.outbound.iter().flatten().filter(|out| out.is_open).count()
+    }
+}
+
+/// A packet for a QP of `slot`, which tells its number.
+fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
+    bytes[..12].copy_from_slice(&[4, 0, 0xff, 0xff, 0, slot, 0, 0x20, 0, 0, 0, 0]);
+    bytes[12..16].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Two members, with a ring from the first to the second.
+fn pair(ip: IpAddr) -> (Member, Member, FlowId) {
+    let config = domain();
+    let mut a = Member::join(&config, &[]);
+    let mut b = Member::join(&config, &[&a]);
+    let flow = a.flow_to(b.member.slot(), ip);
+    open_ring(&mut a, &mut b);
+    (a, b, flow)
+}
+
+/// Until the second has accepted what the first has offered.
+fn open_ring(a: &mut Member, b: &mut Member) {
+    let (start, before) = (now_ns(), a.rings_out());
+    while a.rings_out() == before {
+        assert!(now_ns() - start < 5_000_000_000, "no ring");
+        b.serve();
+        a.serve();
+        a.port.follow_news();
+    }
+}
+
+#[test]
+fn packets_of_every_size_arrive_through_the_ring_as_they_were_sent() {
+    for ip in [V4, V6] {
+        let (mut a, mut b, flow) = pair(ip);
+        let slot = b.member.slot();
+        let sizes = (16..=4156).step_by(61).chain([64; 600]).chain([4156; 40]);
+        let sent: Vec<_> = sizes.zip(0..).map(|(len, n)| packet(slot, n, len)).collect();
+        let mut got = Vec::new();
+        for some in sent.chunks(100) {
+            some.iter().for_each(|packet| a.send(flow, packet));
+            assert!(a.port.has_room());
+            a.port.flush();
+            got.extend(b.recv_until(some.len()));
+        }
+        assert_eq!(got, sent);
+        let (ours, theirs) = (a.port.counters, b.port.counters);
+        assert_eq!((ours.tx_packets, theirs.rx_packets), (sent.len() as u64, sent.len() as u64));
+        assert_eq!(ours.tx_bytes, theirs.rx_bytes);
+        assert_eq!(a.port.inner.counters().tx_packets, 0, "nothing went through the kernel");
+        assert!(theirs.rx_trains * 7 < theirs.rx_packets, "equal ones come together: {theirs:?}");
+    }
+}
+
+#[test]
+fn what_was_sent_before_there_was_a_ring_comes_first() {
+    let config = domain();
+    let mut a = Member::join(&config, &[]);
+    let mut b = Member::join(&config, &[&a]);
+    let slot = b.member.slot();
+    let flow = a.flow_to(slot, V4);
+    (0..50).for_each(|n| a.send(flow, &packet(slot, n, 100)));
+    a.port.flush();
+    assert_eq!(a.port.inner.counters().tx_packets, 50, "through the kernel");
+    // Committed, but not sent.
+    (50..60).for_each(|n| a.send(flow, &packet(slot, n, 200)));
+    open_ring(&mut a, &mut b);
+    (60..100).for_each(|n| a.send(flow, &packet(slot, n, 300)));
+    a.port.flush();
+    assert_eq!(a.port.counters.tx_packets, 40, "through the ring");
+    let numbers: Vec<_> = b.recv_until(100).iter().map(|packet| packet[15]).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_process_talks_to_itself() {
+    let mut a = Member::join(&domain(), &[]);
+    let slot = a.member.slot();
+    let flow = a.flow_to(slot, V4);
+    let start = now_ns();
+    while a.rings_out() == 0 && now_ns() - start < 5_000_000_000 {
+        a.serve();
+        a.port.follow_news();
+    }
+    a.send(flow, &packet(slot, 1, 64));
+    a.port.flush();
+    assert_eq!(a.recv_until(1), [packet(slot, 1, 64)]);
+    assert_eq!((a.port.counters.tx_packets, a.port.counters.rx_packets), (1, 1));
+}
+
+#[test]
+fn only_connections_within_the_host_get_a_ring() {
+    let mut a = Member::join(&domain(), &[]);
+    let slot = a.member.slot();
+    let key = |dst: &str, dst_slot| FlowKey {
+        src: V4,
+        dst: dst.parse().unwrap(),
+        dst_slot,
+        tos: 0,
+        ttl: 64,
+        flush_icrc: FlushIcrc::Iba,
+    };
+    for (dst, dst_slot) in
+        [("192.0.2.1", slot), ("127.0.0.1", crate::port::GSI_FLOW_SLOT), ("224.0.0.1", slot)]
+    {
+        a.port.open_flow(&key(dst, dst_slot)).unwrap();
+    }
+    a.port.datagram_flow(&key("127.0.0.1", slot)).unwrap();
+    assert_eq!(a.port.outbound.iter().flatten().count(), 0);
+    let flow = a.port.open_flow(&key("127.0.0.2", slot)).unwrap();
+    assert_eq!(a.port.outbound.iter().flatten().count(), 1);
+    a.port.close_flow(flow);
+    assert!(a.port.roads[flow.0 as usize].way.is_none(), "its number may be another flow's next");
+}
+
+#[test]
+fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
+    let (mut a, mut b, flow) = pair(V4);
+    let slot = b.member.slot();
+    let mut sent = 0;
+    while a.port.has_room() {
+        (0..60).for_each(|n| a.send(flow, &packet(slot, sent + n, 4096)));
+        a.port.flush();
+        sent += 60;
+    }
+    assert!((sent as usize) < RING_BYTES / 4096 / 2, "{sent}");
+    // One turn of a queue pair more than that is not lost.
+    (0..124).for_each(|n| a.send(flow, &packet(slot, sent + n, 4156)));
+    a.port.flush();
+    sent += 124;
+    assert_eq!(a.port.counters.tx_no_buffer, 0);
+    let start = now_ns();
+    while !a.port.has_room() {
+        assert!(now_ns() - start < 1_000_000_000, "who does not read is waited for");
+    }
+    assert!(now_ns() - start > 500_000);
+    // What does not fit is lost, and counted.
+    for n in 0..300 {
+        a.send(flow, &packet(slot, sent + n, 4096));
+    }
+    a.port.flush();
+    let lost = a.port.counters.tx_no_buffer as u32;
+    assert!(lost > 0 && lost < 300, "{lost}");
+    let got = b.recv_until((sent + 300 - lost) as usize);
+    for (n, one) in got.iter().enumerate() {
+        assert_eq!(one[12..16], (n as u32).to_be_bytes(), "in order, without a hole");
+    }
+    assert!(a.port.has_room());
+    a.send(flow, &packet(slot, 7, 4096));
+    a.port.flush();
+    assert_eq!(b.recv_until(1), [packet(slot, 7, 4096)]);
+}
+
+#[test]
+fn who_sleeps_is_woken_once() {
+    let (mut a, mut b, flow) = pair(V4);
+    let slot = b.member.slot();
+    b.port.recv(RxQueues::ALL, &mut |_| panic!("nothing was sent"));
+    let is_woken = |b: &Member| {
+        let mut fds = [PollFd::readable(b.member.listener_fd())];
+        poll(&mut fds, Some(0)).unwrap() > 0
+    };
+    b.serve();
+    a.send(flow, &packet(slot, 0, 64));
+    a.port.flush();
+    assert!(!is_woken(&b), "nobody sleeps");
+    assert!(!b.port.may_wait(), "there is something to read");
+    assert_eq!(b.recv_until(1).len(), 1);
+    assert!(b.port.may_wait());
+    a.send(flow, &packet(slot, 1, 64));
+    a.port.flush();
+    assert!(is_woken(&b));
+    b.serve();
+    a.send(flow, &packet(slot, 2, 64));
+    a.port.flush();
+    assert!(!is_woken(&b), "the second packet finds nobody asleep");
+    b.port.has_waited();
+    assert_eq!(b.recv_until(2).len(), 2);
+    assert!(b.port.may_wait());
+    b.port.has_waited();
+    a.send(flow, &packet(slot, 3, 64));
+    a.port.flush();
+    assert!(!is_woken(&b), "it was awake again");
+}
+
+#[test]
+fn what_a_process_has_left_is_read_when_it_is_gone_and_its_peer_takes_the_network_again() {
+    let (mut a, mut b, flow) = pair(V4);
+    let back = b.flow_to(a.member.slot(), V4);
+    open_ring(&mut b, &mut a);
+    let slot = b.member.slot();
+    (0..10).for_each(|n| a.send(flow, &packet(slot, n, 64)));
+    a.port.flush();
+    let gone = a.member.slot();
+    drop(a);
+    let start = now_ns();
+    while b.rings_out() > 0 && now_ns() - start < 5_000_000_000 {
+        b.serve();
+        b.port.follow_news();
+    }
+    assert_eq!(b.rings_out(), 0);
+    assert_eq!(b.recv_until(10).len(), 10);
+    b.recv();
+    assert!(b.port.inbound.is_empty());
+    b.send(back, &packet(gone, 1, 64));
+    assert_eq!(b.port.flush(), 1);
+    assert_eq!(b.port.inner.counters().tx_packets, 1);
+}
+
+/// What comes of `bytes` in a ring of which `published` are shown: trains, and whether the ring is given up.
+fn receive_from(b: &mut Member, bytes: &[u8], published: usize) -> (Vec<Vec<u8>>, bool) {
+    let (mut producer, fd) = Producer::create().unwrap();
+    let ring = Consumer::open(fd.as_fd()).unwrap();
+    let link = b.port.rings.link(u64::MAX);
+    b.port.inbound = vec![Inbound::new(ring, link)];
+    assert!(producer.write(0, bytes));
+    producer.publish(published);
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        b.port.recv(RxQueues::SLOT, &mut |train| got.push(train.bytes.to_vec()));
+    }
+    (got, b.port.inbound.is_empty())
+}
+
+#[test]
+fn trains_that_make_no_sense_end_the_ring() {
+    let train = |len: u32, segment: u16| {
+        let mut bytes = [0; HEADER_LEN + 16];
+        bytes[..4].copy_from_slice(&len.to_le_bytes());
+        bytes[4..6].copy_from_slice(&segment.to_le_bytes());
+        bytes
+    };
+    let mut b = Member::join(&domain(), &[]);
+    let whole = HEADER_LEN + 16;
+    assert_eq!(receive_from(&mut b, &train(16, 16), whole), (vec![vec![0; 16]], false));
+    for (len, segment) in [(0, 0), (0, 1), (16, 0), (16, 17), (17, 17), (25, 1), (u32::MAX, 1), (16_385, 1)] {
+        assert_eq!(receive_from(&mut b, &train(len, segment), whole), (vec![], true), "{len} {segment}");
+    }
+    // Cut off, in the header and in the packets.
+    for published in [1, HEADER_LEN - 1, HEADER_LEN, whole - 1] {
+        assert_eq!(receive_from(&mut b, &train(16, 16), published), (vec![], true), "{published}");
+    }
+    // Random bytes are random trains: nothing panics.
+    for _ in 0..200 {
+        let bytes: Vec<u8> = (0..512).flat_map(|_| random_u64().to_le_bytes()).collect();
+        receive_from(&mut b, &bytes, bytes.len());
+    }
+    assert!(b.port.broken > 100);
+}
