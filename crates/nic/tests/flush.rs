@@ -62,7 +62,8 @@ fn flushes_leave_with_the_icrc_that_was_asked_for() {
                 .filter(|frame| frame.point == HookPoint::Egress)
                 .filter_map(|frame| icrc_of_flush(&frame.bytes))
                 .collect();
-            assert_eq!(made, [wanted]);
+            // On a slow machine it may be sent again before it is answered.
+            assert!(!made.is_empty() && made.iter().all(|icrc| *icrc == wanted), "{made:?}");
         }
     });
 }
