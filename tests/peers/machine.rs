@@ -65,8 +65,8 @@ impl Machine {
         let files: Vec<String> = binaries.files().iter().map(|file| file.display().to_string()).collect();
         if kind == Kind::Wire {
             words.push("--wire");
-            words.extend(files.iter().flat_map(|file| ["--with", file]));
         }
+        words.extend(files.iter().flat_map(|file| ["--with", file]));
         let output = rxe_vm(&words)?;
         println!("{}", String::from_utf8_lossy(&output.stdout).trim());
         Ok(Self { kind, binaries, logs, name, port: AtomicU16::new(PORT_MIN), mtu: AtomicU32::default() })

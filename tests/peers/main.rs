@@ -10,6 +10,7 @@ mod cases;
 mod dispatcher;
 mod end;
 mod machine;
+mod onlooker;
 mod recorded;
 
 use std::process::ExitCode;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in recorded::CASES {
+    for (name, run) in onlooker::CASES.into_iter().chain(recorded::CASES) {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {

@@ -36,10 +36,11 @@ PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info .
     ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids* ./usr/share/python3/dist */python3*/test
     */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data */turtledemo ./usr/lib/systemd ./lib/systemd
     ./usr/share/zoneinfo""".split()
-# Modules loaded at boot, and those that nftables, netem and `ip link` load when asked. All come with what they depend on.
+# Modules loaded at boot, and those that nftables, netem, `ip link` and captures by clsact load when asked. All come with
+# what they depend on.
 LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
     crc32_pclmul crc32_generic rdma_rxe""".split()
-MODULES = LOADED + ["sch_netem", "nf_tables", "nft_numgen", "nft_limit", "veth"]
+MODULES = LOADED + ["sch_netem", "sch_ingress", "cls_bpf", "nf_tables", "nft_numgen", "nft_limit", "veth"]
 
 
 class Apt:
@@ -262,7 +263,13 @@ def prepare(suite, kernel_suite, install):
     archive.tree(root)
     archive.close()
     (out / "kernel").write_bytes(extract_vmlinux(images[0]))
-    manifest = {"suite": suite, "kernel_suite": kernel_suite, "kernel": versions[0], "packages": dict(packages + tools)}
+    manifest = {
+        "suite": suite,
+        "kernel_suite": kernel_suite,
+        "kernel": versions[0],
+        "packages": dict(packages + tools),
+        "modules": MODULES,
+    }
     (out / "image.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(work)
     size = sum(file.stat().st_size for file in out.iterdir()) >> 20
@@ -270,5 +277,6 @@ def prepare(suite, kernel_suite, install):
 
 
 def images():
-    """The images there are, by name."""
-    return {file.parent.name: json.loads(file.read_text()) for file in sorted(CACHE.glob("*/image.json"))}
+    """The images there are, by name; one without the modules that are wanted by now is to be prepared anew."""
+    found = {file.parent.name: json.loads(file.read_text()) for file in sorted(CACHE.glob("*/image.json"))}
+    return {name: made for name, made in found.items() if made.get("modules") == MODULES}
