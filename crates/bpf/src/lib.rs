@@ -33,5 +33,5 @@ pub use insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Slot, Swa
 pub use map::{Map, MapDef, MapError, MapKind, MapRef, Ring, UpdateMode};
 pub use program::{LinkError, Program, ProgramKind};
 pub use recipe::{Action, Pick, Recipe, RecipeError, Select, Stage};
-pub use tap::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapFilter, TapHeader, TapOpcode};
+pub use tap::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapConditions, TapHeader, TapOpcode};
 pub use xdp::{XdpAction, XdpMd};

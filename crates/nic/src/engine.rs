@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -18,7 +18,7 @@ use crate::cm::CmDriver;
 use crate::gid::Gids;
 use crate::gsi::Held;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
-use crate::hook::{Hooks, RedirectOutcome};
+use crate::hook::{HookError, Hooks, RedirectOutcome, TapFilter};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::stats::Row;
@@ -36,8 +36,6 @@ const ANSWER_TURNS: usize = 16;
 const UNREAD_BATCHES_MAX: usize = 64;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
 const GSI_POLL_INTERVAL: u64 = 64;
-/// How long the readers of taps may hold up the end of the process.
-const LAST_COPIES_NS: u64 = 50_000_000;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
 const DOORBELL_BATCH: usize = 64;
 
@@ -359,37 +357,23 @@ impl Engine {
         let Core { hooks, port, .. } = &mut *core;
         // What a slow network holds would still arrive.
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
-        drop(core);
-        self.hand_out_copies();
     }
+}
 
-    /// What taps have copied goes to their readers now, as there may be no later.
-    fn hand_out_copies(&self) {
-        let Some(control) = &self.control else { return };
-        let until_ns = now_ns() + LAST_COPIES_NS;
-        let clients = self.lock().hooks.tap_clients();
-        for client in clients {
-            loop {
-                // The lock is not held while something is sent: whoever serves the connections takes both, in this order.
-                let copies = self.lock().hooks.read_tap(client, FRAMES_BYTES_MAX);
-                let Ok(copies) = copies else { break };
-                if copies.frames.is_empty() {
-                    break;
-                }
-                let reply = Reply::Tapped(copies);
-                while !control.send(client, &reply) {
-                    if now_ns() > until_ns {
-                        return;
-                    }
-                    std::thread::yield_now();
-                }
-            }
-        }
+impl Engine {
+    /// Begins a tap for a connection; what its reader needs.
+    fn tap(&self, client: u64, mut filter: TapFilter) -> Result<OwnedFd, HookError> {
+        // Made before anything is locked: it is large.
+        let (copies, reader) = filter.memory()?;
+        let core = &mut *self.lock();
+        filter.qps.extend(core.tables.connected_to(&filter.qps));
+        core.hooks.tap(client, filter, copies)?;
+        Ok(reader)
     }
 }
 
 impl Answers for Engine {
-    fn answer(&self, client: u64, request: Request) -> Reply {
+    fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
         let done = match request {
             // Made before anything is locked: maps may be large.
             Request::Attach { point, plan, replace } => plan
@@ -399,11 +383,10 @@ impl Answers for Engine {
             Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
             Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
             Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
-            Request::Tap(mut filter) => {
-                let core = &mut *self.lock();
-                filter.qps.extend(core.tables.connected_to(&filter.qps));
-                core.hooks.tap(client, filter).map(|()| Reply::Done)
-            }
+            Request::Tap(filter) => match self.tap(client, filter) {
+                Ok(copies) => return (Reply::Done, Some(copies)),
+                Err(error) => Err(error),
+            },
             Request::Engine => {
                 let netdev = self.gids.get().netdev.clone();
                 let core = self.lock();
@@ -411,9 +394,9 @@ impl Answers for Engine {
                 Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
             }
             Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(now(), from))),
-            Request::Tapped => self.lock().hooks.read_tap(client, FRAMES_BYTES_MAX).map(Reply::Tapped),
         };
-        done.unwrap_or_else(|error| Reply::Refused { why: error.to_string(), remedy: error.remedy() })
+        let refused = |error: HookError| Reply::Refused { why: error.to_string(), remedy: error.remedy() };
+        (done.unwrap_or_else(refused), None)
     }
 
     fn forget(&self, client: u64) {

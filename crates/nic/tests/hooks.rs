@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roxie::bag::DomainConfig;
-use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
+use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, TapHeader, XdpAction, XdpMd};
 use roxie::hook::control::Remote;
-use roxie::hook::{Hook, HookError, HookPlan, HookPoint, KeptFrame, TapFilter, Tapped};
+use roxie::hook::{Hook, HookError, HookPlan, HookPoint, TapFilter};
+use roxie::sys::RecordReader;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
 use roxie::wire::capture::Conditions;
@@ -381,8 +382,27 @@ fn what_is_redirected_to_an_xskmap_is_read_from_outside() {
     });
 }
 
+/// A copy of a tap.
+#[derive(Debug)]
+struct Copy {
+    point: HookPoint,
+    len: u32,
+    bytes: Vec<u8>,
+}
+
+/// What a tap has copied since it was read last.
+fn read(copies: &mut RecordReader) -> Vec<Copy> {
+    let mut frames = Vec::new();
+    copies.read(usize::MAX, |record| {
+        let (header, bytes) = TapHeader::parse(record).expect("a header");
+        let point = if header.outbound { HookPoint::Egress } else { HookPoint::Ingress };
+        frames.push(Copy { point, len: header.len, bytes: bytes.to_vec() });
+    });
+    frames
+}
+
 /// Frames of a tap until there are `wanted`, while `work` is done again and again.
-fn copies(remote: &Remote, wanted: usize, work: impl Fn() + Sync) -> Vec<KeptFrame> {
+fn copies(tap: &mut RecordReader, wanted: usize, work: impl Fn() + Sync) -> Vec<Copy> {
     let (stop, start, mut frames) = (AtomicBool::new(false), Instant::now(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -391,8 +411,7 @@ fn copies(remote: &Remote, wanted: usize, work: impl Fn() + Sync) -> Vec<KeptFra
             }
         });
         while frames.len() < wanted && start.elapsed() < PATIENCE {
-            let tapped = remote.tapped().expect("it answers").expect("it runs");
-            frames.extend(tapped.frames);
+            frames.extend(read(tap));
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -401,12 +420,12 @@ fn copies(remote: &Remote, wanted: usize, work: impl Fn() + Sync) -> Vec<KeptFra
 }
 
 /// The IPv4 header of a frame, and its UDP payload.
-fn parts(frame: &KeptFrame) -> (Ipv4, &[u8]) {
+fn parts(frame: &Copy) -> (Ipv4, &[u8]) {
     let ip = Ipv4::parse(frame.bytes[14..].first_chunk().expect("a header"));
     (ip, &frame.bytes[14 + Ipv4::LEN + Udp::LEN..])
 }
 
-fn icrc_of(frame: &KeptFrame) -> IcrcHeader {
+fn icrc_of(frame: &Copy) -> IcrcHeader {
     let (ip, _) = parts(frame);
     let udp = Udp::parse(frame.bytes[14 + Ipv4::LEN..].first_chunk().expect("a header"));
     assert_eq!((udp.dst_port, usize::from(udp.length)), (domain::port(), frame.len as usize - 34));
@@ -422,9 +441,8 @@ fn a_tap_sees_packets_as_they_are_on_the_wire() {
         let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
         for (at, slot) in slots.into_iter().enumerate() {
             let remote = Remote::connect(&domain, std::process::id(), slot).expect("it listens");
-            assert!(remote.tapped().is_err(), "no tap has begun");
-            remote.tap(&TapFilter::default()).expect("it is the first");
-            let frames = copies(&remote, 500, || {
+            let mut tap = remote.tap(&TapFilter::default()).expect("it is the first");
+            let frames = copies(&mut tap, 500, || {
                 assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
             });
             let mut ids = [0; 2];
@@ -461,43 +479,56 @@ fn a_tap_copies_what_is_wanted_and_goes_with_its_reader() {
                 hosts: vec![Ipv4Addr::LOCALHOST.into()],
                 ..TapFilter::default()
             };
-            remote.tap(&filter).expect("there is room");
-            let frames = copies(&remote, 200, write);
+            let mut tap = remote.tap(&filter).expect("there is room");
+            let frames = copies(&mut tap, 200, write);
             assert!(frames.iter().all(|frame| frame.bytes.len() == 60 && frame.len >= 62));
             for point in HookPoint::ALL {
                 assert!(frames.iter().any(|frame| frame.point == point), "{point}");
             }
         }
         let nobody = TapFilter { qps: vec![Qpn::new(0xff_1234)], ..TapFilter::default() };
-        remote.tap(&nobody).expect("there is room");
+        let mut tap = remote.tap(&nobody).expect("there is room");
         write();
-        assert_eq!(remote.tapped().expect("it answers").expect("it runs"), Tapped::default());
+        assert_eq!((read(&mut tap).len(), tap.lost()), (0, 0));
         let elsewhere = TapFilter { hosts: vec![Ipv4Addr::new(10, 0, 0, 9).into()], ..TapFilter::default() };
-        remote.tap(&elsewhere).expect("there is room");
+        let mut tap = remote.tap(&elsewhere).expect("there is room");
         write();
-        assert_eq!(remote.tapped().expect("it answers").expect("it runs"), Tapped::default());
+        assert_eq!((read(&mut tap).len(), tap.lost()), (0, 0));
 
         // Answers only; every fifth packet only.
         let opcodes = [Opcode::RC_ACKNOWLEDGE].into_iter().collect();
         let answers = Conditions { opcodes, ..Conditions::default() };
-        remote.tap(&TapFilter { conditions: answers, ..TapFilter::default() }).expect("there is room");
-        let frames = copies(&remote, 8, write);
+        let answers = TapFilter { conditions: answers, ..TapFilter::default() };
+        let mut tap = remote.tap(&answers).expect("there is room");
+        let frames = copies(&mut tap, 8, write);
         let opcode = |frame| Bth::parse(parts(frame).1.first_chunk().expect("a header")).opcode;
         assert!(frames.iter().all(|frame| opcode(frame) == Opcode::RC_ACKNOWLEDGE));
-        remote.tap(&TapFilter { sample: 5, ..TapFilter::default() }).expect("there is room");
+        let fifth = TapFilter { sample: 5, ..TapFilter::default() };
+        let mut tap = remote.tap(&fifth).expect("there is room");
         write();
-        let frames = remote.tapped().expect("it answers").expect("it runs").frames.len();
+        let frames = read(&mut tap).len();
         assert!((5..20).contains(&frames), "{frames} of 25 packets and their answers");
 
-        // Nobody reads: what finds no room is counted.
-        remote.tap(&TapFilter::default()).expect("there is room");
-        let start = Instant::now();
-        while remote.tapped().expect("it answers").expect("it runs").lost == 0 {
+        // Nobody reads: what finds no room is counted, each packet once.
+        let heads = TapFilter { snap_len: 60, ..TapFilter::default() };
+        let (other, start) = (connect(), Instant::now());
+        let mut tap = remote.tap(&heads).expect("there is room");
+        let mut complete = other.tap(&heads).expect("there is room");
+        let (mut all, mut taken) = (0, 0);
+        while tap.lost() == 0 {
             (0..400).for_each(|_| write());
+            all += read(&mut complete).len() as u64;
             assert!(start.elapsed() < PATIENCE, "nothing is lost");
         }
+        while all != taken + tap.lost() {
+            all += read(&mut complete).len() as u64;
+            taken += read(&mut tap).len() as u64;
+            assert!(start.elapsed() < PATIENCE, "of {all} packets {taken}, and {} lost", tap.lost());
+        }
+        assert!(complete.lost() == 0 && taken > 0);
+        drop(other);
         let mut others: Vec<Remote> = (0..3).map(|_| connect()).collect();
-        others.iter().for_each(|other| other.tap(&nobody).expect("there is room"));
+        others.iter().for_each(|other| drop(other.tap(&nobody).expect("there is room")));
         let late = connect();
         let refused = late.tap(&nobody).expect_err("there are four").to_string();
         assert!(refused.contains("4 captures"), "{refused}");
@@ -517,16 +548,16 @@ fn a_tap_is_on_the_wire_s_side_of_hooks() {
         let remotes = ends.each_ref().map(|end| {
             let slot = (end.qp.qpn().value() >> 16) as u8;
             let remote = Remote::connect(&domain, std::process::id(), slot).expect("it listens");
-            remote.tap(&TapFilter::default()).expect("it is the first");
-            remote
+            let tap = remote.tap(&TapFilter::default()).expect("it is the first");
+            (remote, tap)
         });
+        let [mut sender, mut receiver] = remotes;
         let marks = Hook::parse("impair:ecn=100%+count").expect("native");
         ends[0].device.attach_hook(HookPoint::Egress, marks, false).expect("nothing is there");
         let drops = hook(&verdict("drops", XdpAction::Drop));
         ends[1].device.attach_hook(HookPoint::Ingress, drops, false).expect("nothing is there");
         assert_eq!(ends[0].write(&ends[1], 1000), WcStatus::RetryExcErr);
-        let [sent, received] =
-            remotes.each_ref().map(|remote| remote.tapped().expect("it answers").expect("it runs").frames);
+        let [sent, received] = [&mut sender.1, &mut receiver.1].map(read);
         assert!(sent.len() > 1 && sent.len() == received.len(), "{} and {}", sent.len(), received.len());
         for (sent, received) in sent.iter().zip(&received) {
             assert_eq!((sent.point, received.point), (HookPoint::Egress, HookPoint::Ingress));
@@ -536,7 +567,7 @@ fn a_tap_is_on_the_wire_s_side_of_hooks() {
         let drops = hook(&verdict("drops", XdpAction::Drop));
         ends[1].device.attach_hook(HookPoint::Egress, drops, false).expect("nothing is there");
         assert_eq!(ends[1].device.detach_hook(HookPoint::Ingress).expect("it is there").name(), "drops");
-        assert_eq!(remotes[1].tapped().expect("it answers").expect("it runs"), Tapped::default());
+        assert_eq!((read(&mut receiver.1).len(), receiver.1.lost()), (0, 0));
     });
 }
 

@@ -15,7 +15,7 @@ pub const TAP_QPS: &str = "tap_qps";
 
 /// Conditions on packets; each that is given must hold.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct TapFilter {
+pub struct TapConditions {
     /// What the program must know of each opcode.
     pub opcodes: Box<[TapOpcode; 256]>,
     /// Only packets to a queue pair in [`TAP_QPS`], datagrams from one, and everything to QP 1.
@@ -147,7 +147,7 @@ impl Emit<'_> {
     }
 
     /// Goes on if a packet of the buffer is wanted, and jumps to `next` if none is.
-    pub(super) fn choose(&mut self, filter: &TapFilter, state: MapRef, next: Label) {
+    pub(super) fn choose(&mut self, filter: &TapConditions, state: MapRef, next: Label) {
         let opcodes = self.asm.map(opcodes(filter));
         let queue_pairs = filter.by_queue_pair.then(|| QueuePairs {
             wanted: self.asm.map(MapDef::new(TAP_QPS, MapKind::Hash, 4, 4, QPS_MAX)),
@@ -200,7 +200,7 @@ impl Emit<'_> {
     /// Goes on to `wanted`, which is bound next, or jumps to `not`. R7: what is known of the opcode.
     fn packet(
         &mut self,
-        filter: &TapFilter,
+        filter: &TapConditions,
         opcodes: MapRef,
         queue_pairs: Option<QueuePairs>,
         wanted: Label,
@@ -380,7 +380,7 @@ impl Emit<'_> {
 }
 
 /// The table of opcodes, four bytes each.
-fn opcodes(filter: &TapFilter) -> MapDef {
+fn opcodes(filter: &TapConditions) -> MapDef {
     let initial = filter.opcodes.iter().flat_map(|opcode| opcode.to_bytes()).collect();
     let flags = MapDef::RDONLY_PROG;
     MapDef { initial, flags, frozen: true, ..MapDef::array("tap_opcodes", 4 * 256, 1) }

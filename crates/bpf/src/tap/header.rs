@@ -1,4 +1,4 @@
-//! What stands in front of a copy in the ring.
+//! What stands in front of a copy in the ring; whoever else hands out copies puts it there, too.
 
 use super::OUTER_ROOM;
 
@@ -38,6 +38,22 @@ impl TapHeader {
     pub(super) const OUTBOUND: i16 = 28;
     pub(super) const NUMBER: i16 = 32;
 
+    /// As the program writes it.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let mut put = |at: i16, value: &[u8]| bytes[at as usize..][..value.len()].copy_from_slice(value);
+        put(Self::TIME, &self.time_ns.to_le_bytes());
+        put(Self::BUFFER_LEN, &self.len.to_le_bytes());
+        put(Self::OUTER, &self.outer_len.to_le_bytes());
+        put(Self::SEGMENT, &self.segment.to_le_bytes());
+        put(Self::STRIDE, &self.stride.to_le_bytes());
+        put(Self::VLAN, &self.vlan.to_le_bytes());
+        put(Self::OUTBOUND, &[u8::from(self.outbound)]);
+        put(Self::NUMBER, &self.number.to_le_bytes());
+        bytes
+    }
+
     /// Decodes a record; `None` if it is shorter than a header.
     #[must_use]
     pub fn parse(record: &[u8]) -> Option<(TapHeader, &[u8])> {
@@ -58,5 +74,27 @@ impl TapHeader {
             number: long(Self::NUMBER),
         };
         Some((parsed, copy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_parsed() {
+        let header = TapHeader {
+            time_ns: 0x0102_0304_0506_0708,
+            len: 9,
+            outer_len: 10,
+            segment: 11,
+            stride: 12,
+            vlan: 0x0d0e,
+            outbound: true,
+            number: 0x0f10_1112_1314_1516,
+        };
+        let record = [&header.to_bytes()[..], b"copy"].concat();
+        assert_eq!(TapHeader::parse(&record), Some((header, &b"copy"[..])));
+        assert_eq!(TapHeader::parse(&record[..TapHeader::LEN - 1]), None);
     }
 }

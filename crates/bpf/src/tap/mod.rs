@@ -9,7 +9,7 @@
 mod choose;
 mod header;
 
-pub use choose::{TAP_QPS, TapFilter, TapOpcode};
+pub use choose::{TAP_QPS, TapConditions, TapOpcode};
 pub use header::TapHeader;
 
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub struct Tap {
     /// Only packets from or to one of these addresses; all if there is none, [`Tap::HOSTS_MAX`] at most.
     pub hosts: Vec<IpAddr>,
     /// Only some of these; all if there is none.
-    pub filter: Option<TapFilter>,
+    pub filter: Option<TapConditions>,
     /// UDP port of RoCE, 4791.
     pub port: u16,
     /// Bytes of the ring: a power of two, 1 MiB at least. The reader is not woken: that costs the packet's sender more than its copy.

@@ -4,9 +4,10 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 
 use super::filter::FilterArgs;
+use super::live::PERCENT;
 use super::source::{self, Source};
 use super::{Place, Wanted, listen};
 use crate::failure::Outcome;
@@ -15,43 +16,42 @@ use crate::failure::Outcome;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InputArgs {
     /// The file, or - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "live")]
+    #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// What to listen to, and how, on the command line.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LiveArgs {
     /// Listen on this network interface, both directions, until Ctrl-C (needs root)
     ///
     /// Sees what sockets send and what XDP programs have passed; AF_XDP sockets are by-passed by the network stack and so by this.
-    #[arg(short = 'i', long, value_name = "IF", group = "live", conflicts_with = "file")]
+    #[arg(short = 'i', long, value_name = "IF", group = "live")]
     interface: Option<String>,
     /// Listen to a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
     ///
     /// Sees what comes in before the process's hooks and what leaves after them, whichever port it has.
-    #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with_all = ["file", "interface"])]
+    #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with = "interface")]
     pid: Option<u32>,
     /// Stop listening after so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "live")]
     seconds: Option<Duration>,
-    /// Copies of an interface's packets wait in so many MiB, 64 if not given; what finds no room is counted
-    #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "interface")]
+    /// Copies wait in so many MiB, 64 of an interface and 16 of a process if not given; what finds no room is counted
+    #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "live")]
     buffer: Option<u32>,
+    /// Of a CPU that others need, take so many percent for reading
+    ///
+    /// Where a CPU is idle, the capture takes what it needs. Where none is, it would take from those it looks at: it stops there, and
+    /// packets that find no room in the meantime are counted as lost. 100: take everything, whatever it costs them.
+    #[arg(long, value_name = "PERCENT", default_value_t = PERCENT, value_parser = value_parser!(u32).range(1..=100))]
+    cpu: u32,
 }
 
-impl InputArgs {
-    /// Opens the file or starts to listen: then only what `filter` asks for is copied, and `snap` bytes of each packet, of the
-    /// first of every `sample` packets.
-    pub(crate) fn open(
-        &self,
-        snap: Option<u32>,
-        filter: &FilterArgs,
-        sample: Option<u32>,
-    ) -> Outcome<Source<Box<dyn Read + Send>>> {
-        let Some(place) = self.place() else {
-            return source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
-        };
-        let (filter, duration) = (filter.clone(), self.seconds);
-        listen(&place, &Wanted { snap, filter, sample, duration, buffer: self.buffer })
-    }
-
-    fn place(&self) -> Option<Place> {
+impl LiveArgs {
+    /// Where to listen, if anywhere.
+    pub(crate) fn place(&self) -> Option<Place> {
         match (&self.interface, self.pid) {
             (Some(netdev), _) => Some(Place::Netdev(netdev.clone())),
             (None, Some(pid)) => Some(Place::Process(pid)),
@@ -59,9 +59,30 @@ impl InputArgs {
         }
     }
 
+    /// What to copy: only what `filter` asks for, and `snap` bytes of each packet, of the first of every `sample` packets.
+    pub(crate) fn wanted(&self, snap: Option<u32>, filter: &FilterArgs, sample: Option<u32>) -> Wanted {
+        let (filter, duration) = (filter.clone(), self.seconds);
+        Wanted { snap, filter, sample, duration, buffer: self.buffer, cpu: Some(self.cpu) }
+    }
+}
+
+impl InputArgs {
+    /// Opens the file or starts to listen, as [`LiveArgs::wanted`] has it.
+    pub(crate) fn open(
+        &self,
+        snap: Option<u32>,
+        filter: &FilterArgs,
+        sample: Option<u32>,
+    ) -> Outcome<Source<Box<dyn Read + Send>>> {
+        match self.live.place() {
+            Some(place) => listen(&place, &self.live.wanted(snap, filter, sample)),
+            None => source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-"))),
+        }
+    }
+
     /// Whether `--qp` has been looked at by a process, which knows its queue pairs.
     pub(crate) fn knows_queue_pairs(&self) -> bool {
-        self.pid.is_some()
+        self.live.pid.is_some()
     }
 
     /// Packets come in as they are sent.
@@ -71,7 +92,7 @@ impl InputArgs {
 
     /// For messages.
     pub(crate) fn name(&self) -> String {
-        match (&self.file, self.place()) {
+        match (&self.file, self.live.place()) {
             (Some(file), _) if file.as_os_str() != "-" => file.display().to_string(),
             (None, Some(place)) => place.name(),
             _ => "standard input".to_owned(),
@@ -80,14 +101,14 @@ impl InputArgs {
 }
 
 /// MiB of a ring.
-pub(super) fn buffer(text: &str) -> Result<u32, String> {
+fn buffer(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(mib) if mib <= 1024 && mib.is_power_of_two() => Ok(mib),
         _ => Err("a power of two from 1 to 1024".to_owned()),
     }
 }
 
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds: 10 or 0.5".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

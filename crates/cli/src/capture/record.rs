@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::filter::FilterArgs;
-use super::input::{buffer, seconds};
-use super::live::{Live, Place, Wanted};
+use super::input::LiveArgs;
+use super::live::Live;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -32,19 +32,10 @@ Examples:
 Exit status:
   0 if --seconds, a signal or the end of the process has ended it; 1 if it could not go on.")]
 pub(super) struct RecordArgs {
-    /// The network interface (needs root)
-    #[arg(short = 'i', long, value_name = "IF", required_unless_present = "pid")]
-    interface: Option<String>,
-    /// The process, which must run on roxie
-    ///
-    /// Sees what comes in before the process's hooks and what leaves after them, whichever port it has.
-    #[arg(short = 'p', long, value_name = "PID", conflicts_with = "interface")]
-    pid: Option<u32>,
-    /// Stop after so long
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<Duration>,
+    #[command(flatten)]
+    live: LiveArgs,
     /// Where to write, or - for standard output
-    #[arg(short = 'o', long, value_name = "FILE")]
+    #[arg(short = 'o', long, value_name = "FILE", requires = "live")]
     output: PathBuf,
     /// Keep the first N bytes of each packet; headers need 128
     #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(96..))]
@@ -56,9 +47,6 @@ pub(super) struct RecordArgs {
     sample: Option<u32>,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Copies of an interface's packets wait in so many MiB, 64 if not given; what finds no room is counted
-    #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "interface")]
-    buffer: Option<u32>,
     /// Begin another file when this one has so many millions of bytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     rotate_size: Option<u64>,
@@ -76,10 +64,8 @@ const MB: u64 = 1_000_000;
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &RecordArgs) -> Outcome {
-    let place = match (&args.interface, args.pid) {
-        (Some(netdev), _) => Place::Netdev(netdev.clone()),
-        (None, pid) => Place::Process(pid.unwrap_or_default()),
-    };
+    // Clap asks for one, or the other.
+    let Some(place) = args.live.place() else { return Ok(()) };
     let name = &place.name();
     let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
     let to_stdout = args.output.as_os_str() == "-";
@@ -89,13 +75,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     if args.files.is_some() && !rotates {
         return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
     }
-    let wanted = Wanted {
-        snap: args.snap,
-        filter: args.filter.clone(),
-        sample: args.sample,
-        duration: args.seconds,
-        buffer: args.buffer,
-    };
+    let wanted = args.live.wanted(args.snap, &args.filter, args.sample);
     // First what can fail without having disturbed anything.
     let mut file = open(&args.output, 0)?;
     let mut live = Live::new(&place, &wanted)?;
@@ -128,6 +108,11 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let lost = live.lost().during(name)?;
     let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
     eprintln!("{} packets captured, {lost} lost{sample}", live.packets());
+    if lost > 0 && live.has_rested() {
+        eprintln!(
+            "roxie: no CPU was idle, so the capture took a part of one only: --cpu 100 loses less, and slows down the traffic"
+        );
+    }
     if live.has_failed() {
         return Err(Failure::new(format!("{name}: the capture has ended before it should")));
     }

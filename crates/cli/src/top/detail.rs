@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use ::wire::Qpn;
 use ::wire::capture::{LinkType, Seen};
+use bpf::TapHeader;
+use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
-use roxie::hook::{HookPoint, KeptFrame, TapFilter};
+use roxie::sys::RecordReader;
 use roxie::transport::QpCounters;
 
 use super::table::{Key, Row, Table};
@@ -18,6 +20,8 @@ use crate::terminal::Terminal;
 
 /// Bytes of each packet: all headers.
 const SNAP_LEN: u32 = 128;
+/// Bytes of copies between two looks: some 90 packets.
+const COPIES_LEN: u32 = 16 << 10;
 /// Packets that are kept to be shown.
 const KEPT: usize = 64;
 
@@ -30,7 +34,8 @@ pub(super) struct Detail {
     /// What it counted between the last two looks, per second.
     pub(super) growth: Vec<(&'static str, u64, f64)>,
     looked: Instant,
-    tap: Option<Remote>,
+    /// A connection, with which the copying ends, and the copies.
+    tap: Option<(Remote, RecordReader)>,
     show: Show,
     /// The latest packets, a line each, the latest last.
     pub(super) packets: VecDeque<String>,
@@ -85,38 +90,35 @@ impl Detail {
             .collect()
     }
 
-    /// Begins a tap, or begins it anew: what waits in it is forgotten, and what comes next is the latest. A busy process so
-    /// copies a ring full of packets for each look, and no more.
+    /// Begins a tap. What comes after its few copies finds no room until the next look, so that a busy process copies no more for each.
     fn listen(&mut self) {
         let Key::Process { pid, slot, qpn } = self.row.item.key else {
             "packets are shown of processes only: roxie capture read -i IF".clone_into(&mut self.note);
             return;
         };
-        if self.tap.is_none() {
-            let found = engines(Some(pid)).unwrap_or_default();
-            self.tap = found.into_iter().find(|remote| remote.slot() == slot);
-        }
-        let filter = TapFilter { snap_len: SNAP_LEN, qps: vec![qpn], ..TapFilter::default() };
-        if let Some(Err(error)) = self.tap.as_ref().map(|remote| remote.tap(&filter)) {
-            self.note = error.to_string();
-            self.tap = None;
+        let found = engines(Some(pid)).unwrap_or_default();
+        let Some(remote) = found.into_iter().find(|remote| remote.slot() == slot) else { return };
+        let room = COPIES_LEN;
+        let filter = TapFilter { snap_len: SNAP_LEN, room, qps: vec![qpn], ..TapFilter::default() };
+        match remote.tap(&filter) {
+            Ok(copies) => self.tap = Some((remote, copies)),
+            Err(error) => self.note = error.to_string(),
         }
     }
 
     fn read(&mut self) {
-        let Some(tapped) = self.tap.as_ref().and_then(|remote| remote.tapped().ok().flatten()) else {
-            return;
-        };
+        let Some((remote, mut copies)) = self.tap.take() else { return };
         let offset_ns = clock::realtime_offset();
-        let latest = tapped.frames.len().saturating_sub(KEPT);
-        for frame in &tapped.frames[latest..] {
-            self.keep(frame, offset_ns);
-        }
-        self.listen();
+        copies.read(usize::MAX, |copy| {
+            if let Some((header, frame)) = TapHeader::parse(copy) {
+                self.keep(&header, frame, offset_ns);
+            }
+        });
+        self.tap = Some((remote, copies));
     }
 
-    fn keep(&mut self, frame: &KeptFrame, offset_ns: u64) {
-        let seen = Seen::parse(LinkType::ETHERNET, &frame.bytes);
+    fn keep(&mut self, header: &TapHeader, frame: &[u8], offset_ns: u64) {
+        let seen = Seen::parse(LinkType::ETHERNET, frame);
         let is_management =
             seen.as_ref().is_ok_and(|seen| seen.bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI));
         if is_management {
@@ -125,12 +127,12 @@ impl Detail {
         self.seen += 1;
         let record = Record {
             number: self.seen,
-            time_ns: frame.time_ns + offset_ns,
+            time_ns: header.time_ns + offset_ns,
             interface: 0,
             link_type: LinkType::ETHERNET,
-            data: &frame.bytes,
-            original_len: frame.len as usize,
-            outbound: Some(frame.point == HookPoint::Egress),
+            data: frame,
+            original_len: header.len as usize,
+            outbound: Some(header.outbound),
             comment: None,
         };
         let mut line = String::new();

@@ -82,8 +82,8 @@ pub enum HookError {
         /// How many.
         taps: usize,
     },
-    /// Copies were asked for where no tap has begun.
-    NoTap,
+    /// The kernel gives no memory for copies.
+    NoMemory(io::Error),
     /// Nothing between two `+`, or nothing at all.
     Empty,
 }
@@ -105,7 +105,7 @@ impl fmt::Display for HookError {
                 write!(f, "stage {stage} does not understand {text:?}; it is {usage}")
             }
             HookError::Tapped { taps } => write!(f, "{taps} captures of it are running already"),
-            HookError::NoTap => f.write_str("no capture of it has begun"),
+            HookError::NoMemory(error) => write!(f, "memory for copies: {error}"),
             HookError::Empty => f.write_str("no stage is named"),
         }
     }

@@ -55,7 +55,7 @@ pub use police::{Police, PoliceUnit};
 pub use program::{Aborted, ProgramStage};
 pub use ring::KeptFrame;
 pub use stage::{Count, Stage, Target, Verdict};
-pub use tap::{TapFilter, Tapped};
+pub use tap::TapFilter;
 
 use std::fmt;
 

@@ -2,24 +2,28 @@
 //!
 //! What is seen is the wire's side of the hooks: packets that come in before the ingress hook has judged them, packets that
 //! leave after the egress hook has. A packet of a burst has the identification and the ICRC with which the burst will be cut.
-//! A tap belongs to a connection to the control socket and goes with it.
+//! A tap belongs to a connection to the control socket and goes with it. Its copies are in memory that the reader shares: those that
+//! it has not read when the process ends are still there, and a reader that is too slow costs a count.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
+use bpf::TapHeader;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Qpn};
 
-use super::ring::FrameRing;
-use super::{HookError, HookPoint, Hooks, KeptFrame};
+use super::{HookError, HookPoint, Hooks};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxTrain, icrc_header};
-use crate::sys::now_ns;
+use crate::sys::{RecordWriter, now_ns, page_size};
 
 /// Which packets a tap copies, and how much of each.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TapFilter {
-    /// Bytes of each frame at most, from the Ethernet header on; 0 for all.
+    /// Bytes of each frame at most, from the Ethernet header on, but always the headers in front of the BTH; 0 for all.
     pub snap_len: u32,
+    /// Bytes of copies that wait for the reader: a power of two from 4 KiB to 1 GiB, another number is rounded to one; 0 for 16 MiB.
+    pub room: u32,
     /// Only from or to one of these addresses, if there are any.
     pub hosts: Vec<IpAddr>,
     /// Only to or from one of these queue pairs, if there are any, and management datagrams. A peer's number means the
@@ -31,13 +35,16 @@ pub struct TapFilter {
     pub sample: u32,
 }
 
-/// What a tap has copied since it was asked last.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Tapped {
-    /// The oldest first.
-    pub frames: Vec<KeptFrame>,
-    /// Packets that found no room, since the tap began.
-    pub lost: u64,
+impl TapFilter {
+    /// Memory for the copies, and what their reader needs.
+    ///
+    /// # Errors
+    /// [`HookError::NoMemory`].
+    pub(crate) fn memory(&self) -> Result<(RecordWriter, OwnedFd), HookError> {
+        let room = if self.room == 0 { ROOM } else { self.room };
+        let room = room.clamp(ROOM_MIN.max(page_size() as u32), ROOM_MAX).next_power_of_two();
+        RecordWriter::new(room as usize).map_err(HookError::NoMemory)
+    }
 }
 
 /// All taps of an engine.
@@ -54,8 +61,8 @@ pub(super) struct Taps {
 struct Tap {
     client: u64,
     filter: TapFilter,
-    ring: FrameRing,
-    lost: u64,
+    /// A [`TapHeader`] and the front of a frame each.
+    copies: RecordWriter,
     /// Packets, for a sample.
     counted: u64,
 }
@@ -83,20 +90,27 @@ struct Passing<'a> {
 
 /// Taps at once: each has a ring.
 const TAPS_MAX: usize = 4;
-/// Bytes that wait for a reader: 6 ms of what one engine sends.
-const BYTES_MAX: usize = 16 << 20;
+/// Bytes that wait for a reader, unless it asks for others: 6 ms of what one engine sends.
+const ROOM: u32 = 16 << 20;
+const ROOM_MIN: u32 = 4 << 10;
+const ROOM_MAX: u32 = 1 << 30;
 
 impl Hooks {
     /// Begins a tap for a connection, in place of the one it has.
     ///
     /// # Errors
     /// [`HookError::Tapped`] if there are enough.
-    pub(crate) fn tap(&mut self, client: u64, filter: TapFilter) -> Result<(), HookError> {
+    pub(crate) fn tap(
+        &mut self,
+        client: u64,
+        filter: TapFilter,
+        copies: RecordWriter,
+    ) -> Result<(), HookError> {
         self.untap(client);
         if self.taps.taps.len() == TAPS_MAX {
             return Err(HookError::Tapped { taps: TAPS_MAX });
         }
-        self.taps.taps.push(Tap { client, filter, ring: FrameRing::new(BYTES_MAX), lost: 0, counted: 0 });
+        self.taps.taps.push(Tap { client, filter, copies, counted: 0 });
         self.watch();
         Ok(())
     }
@@ -105,20 +119,6 @@ impl Hooks {
     pub(crate) fn untap(&mut self, client: u64) {
         self.taps.taps.retain(|tap| tap.client != client);
         self.watch();
-    }
-
-    /// What a connection's tap has copied, no more than `bytes_max` bytes.
-    ///
-    /// # Errors
-    /// [`HookError::NoTap`].
-    pub(crate) fn read_tap(&mut self, client: u64, bytes_max: usize) -> Result<Tapped, HookError> {
-        let tap = self.taps.taps.iter_mut().find(|tap| tap.client == client).ok_or(HookError::NoTap)?;
-        Ok(Tapped { frames: tap.ring.take(bytes_max), lost: tap.lost })
-    }
-
-    /// Connections that have a tap.
-    pub(crate) fn tap_clients(&self) -> Vec<u64> {
-        self.taps.taps.iter().map(|tap| tap.client).collect()
     }
 
     /// What leaves from now on is this queue pair's, or nobody's.
@@ -144,13 +144,13 @@ impl Hooks {
             let is_ours =
                 |qpn: Qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || (qpn.value() >> 16) as u8 == slot;
             if dest_qp(body).is_none_or(is_ours) {
-                if train.ip_id.is_none() {
+                if train.ip_id.is_none() && self.taps.have_room() {
                     // The socket does not tell; the ICRC does. The expected one stands in a packet that is damaged.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
                 }
                 let (point, icrc) = (HookPoint::Ingress, Some(*icrc));
                 let passing = Passing { point, outer: &outer, id, body, icrc, sender: None };
-                self.taps.copy(time_ns, &passing);
+                self.taps.copy(|| time_ns, &passing);
             }
             id = id.wrapping_add(1);
         }
@@ -170,7 +170,7 @@ impl Hooks {
         let id = port.identification(flow, len);
         let Some(body) = port.tx_slot().get(..len) else { return };
         let (point, sender) = (HookPoint::Egress, self.taps.sender);
-        self.taps.copy(now_ns(), &Passing { point, outer: &outer, id, body, icrc: None, sender });
+        self.taps.copy(now_ns, &Passing { point, outer: &outer, id, body, icrc: None, sender });
     }
 
     /// The packet at the start of the port's slot leaves: nothing comes behind this.
@@ -195,22 +195,34 @@ impl Taps {
         self.flow = None;
     }
 
-    fn copy(&mut self, time_ns: u64, packet: &Passing<'_>) {
+    /// Whether anybody has room for the shortest copy.
+    fn have_room(&self) -> bool {
+        self.taps.iter().any(|tap| tap.copies.has_room(TapHeader::LEN))
+    }
+
+    fn copy(&mut self, now_ns: impl Fn() -> u64, packet: &Passing<'_>) {
         for tap in &mut self.taps {
             if !tap.is_next() || !packet.is_wanted(&tap.filter) {
                 continue;
             }
-            let len = packet.outer.headers.len() + packet.body.len() + ICRC_LEN;
+            let outer_len = packet.outer.headers.len();
+            let len = outer_len + packet.body.len() + ICRC_LEN;
             let snap_len = match tap.filter.snap_len {
                 0 => len,
-                snap_len => len.min(snap_len as usize),
+                snap_len => len.min((snap_len as usize).max(outer_len)),
             };
-            if !tap.ring.has_room(snap_len) {
-                tap.lost += 1;
+            if !tap.copies.has_room(TapHeader::LEN + snap_len) {
+                tap.copies.lose();
                 continue;
             }
-            let (point, len) = (packet.point, len as u32);
-            tap.ring.push(KeptFrame { time_ns, point, key: 0, len, bytes: packet.front(snap_len) });
+            let header = TapHeader {
+                time_ns: now_ns(),
+                len: len as u32,
+                outer_len: outer_len as u32,
+                outbound: packet.point == HookPoint::Egress,
+                ..TapHeader::default()
+            };
+            packet.push(&mut tap.copies, &header, snap_len);
         }
     }
 }
@@ -262,21 +274,18 @@ impl Passing<'_> {
         packet.deth().map(|deth| deth.src_qp)
     }
 
-    /// The first `len` bytes of the frame.
-    fn front(&self, len: usize) -> Vec<u8> {
-        let headers_len = self.outer.headers.len();
-        let mut bytes = Vec::with_capacity(len.max(headers_len));
-        bytes.resize(headers_len, 0);
-        self.outer.headers.emit_with_id(&mut bytes, self.body.len() + ICRC_LEN, self.id);
-        let payload_len = len.saturating_sub(headers_len);
-        bytes.extend_from_slice(&self.body[..payload_len.min(self.body.len())]);
-        let icrc_len = payload_len.saturating_sub(self.body.len());
-        if icrc_len > 0 {
-            let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
-            bytes.extend_from_slice(&self.icrc.unwrap_or_else(made)[..icrc_len]);
-        }
-        bytes.truncate(len);
-        bytes
+    /// Appends the first `len` bytes of the frame, no fewer than the outer headers.
+    fn push(&self, copies: &mut RecordWriter, header: &TapHeader, len: usize) {
+        let mut outer = [0; Headers::LEN_MAX];
+        let outer = &mut outer[..self.outer.headers.len()];
+        self.outer.headers.emit_with_id(outer, self.body.len() + ICRC_LEN, self.id);
+        let payload_len = len - outer.len();
+        let body = &self.body[..payload_len.min(self.body.len())];
+        let icrc_len = payload_len - body.len();
+        let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
+        // It takes a look at the whole packet.
+        let icrc = if icrc_len > 0 { self.icrc.unwrap_or_else(made) } else { [0; ICRC_LEN] };
+        copies.push(&[&header.to_bytes(), outer, body, &icrc[..icrc_len]]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
@@ -12,8 +12,34 @@ use super::check;
 /// # Errors
 /// `EMFILE`, `ENOMEM`.
 pub fn memory_file(name: &CStr) -> io::Result<File> {
+    create(name, 0)
+}
+
+/// The same with `len` bytes, which nobody can change: whoever maps it keeps what it has mapped.
+///
+/// # Errors
+/// `EMFILE`, `ENOMEM`.
+pub(super) fn sealed_memory_file(name: &CStr, len: u64) -> io::Result<File> {
+    let file = create(name, libc::MFD_ALLOW_SEALING)?;
+    file.set_len(len)?;
+    let seals = LENGTH_SEALS | libc::F_SEAL_SEAL;
+    // SAFETY: fcntl takes a number here.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file)
+}
+
+/// Whether it is such a file.
+pub(super) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: fcntl takes nothing here.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & LENGTH_SEALS == LENGTH_SEALS
+}
+
+const LENGTH_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+fn create(name: &CStr, flags: libc::c_uint) -> io::Result<File> {
     // SAFETY: `name` is a string that ends with a zero byte.
-    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) })?;
     // SAFETY: `fd` is new and nobody else owns it.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -19,6 +19,7 @@ mod phase;
 mod poll;
 mod process;
 mod random;
+mod record_queue;
 mod socket;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -44,6 +45,7 @@ pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lower_priority};
 pub use random::random_u64;
+pub use record_queue::{RecordReader, RecordWriter};
 pub use socket::{
     FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, dropped_for_want_of_room,
     hear_all_groups, join_group, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
@@ -60,4 +62,10 @@ use std::io;
 /// Turns the C convention `-1 and errno` into a `Result`.
 pub(crate) fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }

@@ -4,6 +4,7 @@
 
 mod attach;
 mod netdev;
+mod pace;
 mod process;
 mod split;
 
@@ -21,6 +22,8 @@ use super::write::{NewPacket, Writer};
 use crate::ending::Ending;
 use crate::failure::{During, Outcome};
 use netdev::Netdev;
+pub(crate) use pace::PERCENT;
+use pace::Pace;
 use process::Process;
 
 /// What to listen to.
@@ -43,8 +46,10 @@ pub(crate) struct Wanted {
     pub(crate) sample: Option<u32>,
     /// How long to listen; for ever if not given.
     pub(crate) duration: Option<Duration>,
-    /// MiB of copies that wait for an interface's reader; enough if not given.
+    /// MiB of copies that wait for their reader; enough if not given.
     pub(crate) buffer: Option<u32>,
+    /// Percent of a CPU that reading may take from others; [`PERCENT`] if not given.
+    pub(crate) cpu: Option<u32>,
 }
 
 impl Wanted {
@@ -80,6 +85,9 @@ trait Listener: Send {
     /// Whether anything may still come.
     fn is_there(&self) -> io::Result<bool>;
 
+    /// Takes no more in. What has come is still there.
+    fn stop(&mut self);
+
     /// What to say when nothing will.
     fn farewell(&self) -> String;
 
@@ -87,10 +95,10 @@ trait Listener: Send {
     fn may_end(&self) -> bool;
 }
 
+/// How long what came before the end is taken, should ever more come.
+const LAST_NS: u64 = 2_000_000_000;
 /// The lowest priority that still runs on a busy machine.
 const NICE: i32 = 19;
-/// How long what came before the end is taken, should ever more come.
-const LAST_NS: u64 = 100_000_000;
 
 /// A listener, and the file it fills.
 pub(super) struct Live {
@@ -98,6 +106,7 @@ pub(super) struct Live {
     /// Unless every packet is wanted.
     filter: Option<Filter>,
     left_out: Option<String>,
+    pace: Pace,
     ending: Ending,
     writer: Writer<Vec<u8>>,
     packets: u64,
@@ -125,8 +134,8 @@ impl Live {
     pub(super) fn new(place: &Place, wanted: &Wanted) -> Outcome<Self> {
         // From here on a signal ends the capture, not the process: what was captured is still written.
         let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
-        // Whoever looks on waits: what finds no room then is counted. Somebody may have asked for less.
-        let _lower_already = lower_priority(NICE);
+        // Whoever looks on waits: what finds no room then is counted. It fails if somebody has asked for less already.
+        let _ = lower_priority(NICE);
         let listener: Box<dyn Listener> = match place {
             Place::Netdev(name) => Box::new(Netdev::new(name, wanted)?),
             Place::Process(pid) => Box::new(Process::new(*pid, wanted)?),
@@ -142,6 +151,7 @@ impl Live {
             listener,
             filter,
             left_out,
+            pace: Pace::new(wanted.cpu.unwrap_or(PERCENT)),
             ending,
             writer,
             packets: 0,
@@ -170,9 +180,9 @@ impl Live {
     }
 
     /// Whether this is the end: the time is over, a signal has come, or there is nothing left to listen to. Waits for packets
-    /// if none came just now.
+    /// if none came just now, and where the reader has had its share.
     fn is_over(&mut self, came: usize) -> io::Result<bool> {
-        let wait_ns = if came > 0 { 0 } else { self.listener.wait_ns() };
+        let wait_ns = if came > 0 { self.pace.rest_ns() } else { self.listener.wait_ns() };
         let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now_ns()).min(wait_ns));
         let mut fds = [PollFd::readable(self.ending.as_fd().as_raw_fd())];
         poll(&mut fds, Some(left))?;
@@ -186,6 +196,7 @@ impl Live {
 
     /// What came before the end, and what was lost until then.
     fn last_words(&mut self) -> io::Result<()> {
+        self.listener.stop();
         let until_ns = now_ns() + LAST_NS;
         while self.take()? > 0 && (self.gone || now_ns() < until_ns) {}
         for (interface, lost) in self.listener.lost()?.into_iter().enumerate() {
@@ -204,6 +215,11 @@ impl Live {
     /// Whether what is listened to has gone although it should not.
     pub(super) fn has_failed(&self) -> bool {
         self.gone && !self.listener.may_end()
+    }
+
+    /// Whether it has left a CPU to others.
+    pub(super) fn has_rested(&self) -> bool {
+        self.pace.has_rested()
     }
 
     /// Packets that were lost before they could be taken.

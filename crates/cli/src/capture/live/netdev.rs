@@ -1,20 +1,17 @@
 //! A network interface: two classifiers (`bpf::Tap`), one for each direction, copy packets into one ring buffer. `attach` has where
 //! they sit.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 
-use bpf::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapFilter, TapHeader, TapOpcode};
+use bpf::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapConditions, TapOpcode};
 use roxie::sys::Link;
 use roxie::sys::bpf::{Map, Program, RingReader};
 use wire::{ExtHeader, Opcode, Operation, ROCE_PORT};
 
 use super::attach::Attached;
-use super::split;
+use super::split::Splitter;
 use super::{Each, Listener, Wanted, headers_tell};
-use crate::capture::clock;
-use crate::capture::write::NewPacket;
 use crate::failure::{During, Failure, Outcome};
 use crate::netdev;
 
@@ -28,14 +25,13 @@ const BATCH: usize = 32;
 
 /// The classifiers of an interface.
 pub(super) struct Netdev {
-    attached: Attached,
+    /// Until it is to end.
+    attached: Option<Attached>,
     ring: RingReader,
     state: Map,
     name: String,
-    snap: usize,
-    sample: u32,
+    splitter: Splitter,
     wait_ns: u64,
-    frame: Vec<u8>,
 }
 
 impl Netdev {
@@ -55,15 +51,15 @@ impl Netdev {
         if let Some(qps) = definition.map(TAP_QPS).and_then(|map| maps.get(map.index())) {
             wanted_queue_pairs(qps, wanted).during("queue pairs of the tap")?;
         }
-        let attached = Attached::new(&link, &inward, &outward)?;
+        let attached = Some(Attached::new(&link, &inward, &outward)?);
         let mut maps: Vec<Option<Map>> = maps.into_iter().map(Some).collect();
         let mut named = |name: &str| definition.map(name).and_then(|map| maps.get_mut(map.index())?.take());
         let (Some(ring), Some(state)) = (named(TAP), named(TAP_STATE)) else {
             return Err(Failure::new("the tap has no maps"));
         };
         let ring = RingReader::new(&ring).during("ring buffer")?;
-        let (snap, sample) = (snap_len as usize, wanted.sample.unwrap_or(1));
-        Ok(Self { attached, ring, state, name: link.name, snap, sample, wait_ns, frame: Vec::new() })
+        let splitter = Splitter::new(wanted.snap, wanted.sample.unwrap_or(1));
+        Ok(Self { attached, ring, state, name: link.name, splitter, wait_ns })
     }
 }
 
@@ -73,24 +69,8 @@ impl Listener for Netdev {
     }
 
     fn take(&mut self, each: Each<'_>) -> io::Result<usize> {
-        let Self { ring, frame, snap, sample, .. } = self;
-        let offset_ns = clock::realtime_offset();
-        let records = ring.read(BATCH, |record| {
-            let Some((header, copy)) = TapHeader::parse(record) else { return };
-            let handed: Result<(), Infallible> =
-                split::frames(&header, copy, (*snap, *sample), frame, |frame| {
-                    each(&NewPacket {
-                        interface: 0,
-                        time_ns: header.time_ns + offset_ns,
-                        original_len: frame.original_len,
-                        data: frame.data,
-                        outbound: Some(header.outbound),
-                    });
-                    Ok(())
-                });
-            let Ok(()) = handed;
-        });
-        Ok(records)
+        self.splitter.look_at_the_clock();
+        Ok(self.ring.read(BATCH, |record| self.splitter.packets(record, 0, each)))
     }
 
     fn wait_ns(&self) -> u64 {
@@ -106,7 +86,11 @@ impl Listener for Netdev {
     }
 
     fn is_there(&self) -> io::Result<bool> {
-        self.attached.is_there()
+        self.attached.as_ref().map_or(Ok(false), Attached::is_there)
+    }
+
+    fn stop(&mut self) {
+        self.attached = None;
     }
 
     fn farewell(&self) -> String {
@@ -132,7 +116,7 @@ fn interface(name: &str) -> Outcome<Link> {
 }
 
 /// What the program looks at in each packet; nothing if all are wanted.
-fn filter(wanted: &Wanted) -> Option<TapFilter> {
+fn filter(wanted: &Wanted) -> Option<TapConditions> {
     let (conditions, sample) = (headers_tell(wanted), wanted.sample.unwrap_or(1));
     let by_queue_pair = !wanted.filter.qp.is_empty();
     if conditions.is_empty() && !by_queue_pair && sample == 1 {
@@ -150,7 +134,7 @@ fn filter(wanted: &Wanted) -> Option<TapFilter> {
             is_cnp: row.is_some_and(|row| row.operation == Operation::Cnp),
         };
     }
-    Some(TapFilter {
+    Some(TapConditions {
         opcodes,
         by_queue_pair,
         psns: conditions.psns.map(|range| (range.first.value(), range.last.value())),

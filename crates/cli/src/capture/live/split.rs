@@ -3,61 +3,82 @@
 use bpf::TapHeader;
 use wire::{Ipv4, Udp};
 
+use super::Each;
+use crate::capture::clock;
+use crate::capture::write::NewPacket;
+
 const ETHERNET_LEN: usize = 14;
 const ADDRESSES_LEN: usize = 12;
 const VLAN_TYPE: [u8; 2] = [0x81, 0];
 
-/// A packet as it is on the wire, as far as it was copied.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Frame<'a> {
-    pub(super) data: &'a [u8],
-    pub(super) original_len: usize,
+/// Takes copies apart.
+pub(super) struct Splitter {
+    /// Bytes of each packet at most.
+    snap_len: usize,
+    /// Only the first of so many packets.
+    sample: u32,
+    /// From the clock of copies to the time of day.
+    offset_ns: u64,
+    /// The packet at hand.
+    frame: Vec<u8>,
 }
 
-/// Hands over the packets of a record, in the order of the wire, `snap_len` bytes of each at most, and of `sample` packets the first.
-/// `frame` is a buffer.
-pub(super) fn frames<E>(
-    header: &TapHeader,
-    copy: &[u8],
-    (snap_len, sample): (usize, u32),
-    frame: &mut Vec<u8>,
-    mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
-) -> Result<(), E> {
-    let (outer_len, len) = (header.outer_len as usize, header.len as usize);
-    let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
-        return Ok(());
-    };
-    let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
-    let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
-    let mut at = 0;
-    for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
-        let segment_len = segment.min(payload_len - at);
-        if sample > 1 && !(header.number + number as u64).is_multiple_of(u64::from(sample)) {
-            at += segment_len;
-            continue;
-        }
-        let (from, most) = match header.stride as usize {
-            0 => (outer_len + at, segment_len),
-            stride => (packets_at + number * stride, stride.min(segment_len)),
-        };
-        let most = most.min(snap_len.saturating_sub(outer_len));
-        let payload = copy.get(from..).unwrap_or_default();
-        let payload = &payload[..most.min(payload.len())];
-        frame.clear();
-        frame.extend_from_slice(outer);
-        if header.segment != 0 {
-            adapt(frame, number, segment_len);
-        }
-        if header.vlan != 0 {
-            let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
-            frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
-        }
-        let original_len = frame.len() + segment_len;
-        frame.extend_from_slice(payload);
-        take(Frame { data: frame, original_len })?;
-        at += segment_len;
+impl Splitter {
+    pub(super) fn new(snap_len: Option<u32>, sample: u32) -> Self {
+        let snap_len = snap_len.map_or(usize::MAX, |snap_len| snap_len as usize);
+        Self { snap_len, sample, offset_ns: clock::realtime_offset(), frame: Vec::new() }
     }
-    Ok(())
+
+    /// Once in a while: the time of day may be set, or runs at another pace.
+    pub(super) fn look_at_the_clock(&mut self) {
+        self.offset_ns = clock::realtime_offset();
+    }
+
+    /// Hands over the packets of a record, in the order of the wire.
+    pub(super) fn packets(&mut self, record: &[u8], interface: usize, each: Each<'_>) {
+        let Some((header, copy)) = TapHeader::parse(record) else { return };
+        let (outer_len, len) = (header.outer_len as usize, header.len as usize);
+        let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
+            return;
+        };
+        let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
+        let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
+        let frame = &mut self.frame;
+        let mut at = 0;
+        for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
+            let segment_len = segment.min(payload_len - at);
+            if self.sample > 1 && !(header.number + number as u64).is_multiple_of(u64::from(self.sample)) {
+                at += segment_len;
+                continue;
+            }
+            let (from, most) = match header.stride as usize {
+                0 => (outer_len + at, segment_len),
+                stride => (packets_at + number * stride, stride.min(segment_len)),
+            };
+            let most = most.min(self.snap_len.saturating_sub(outer_len));
+            let payload = copy.get(from..).unwrap_or_default();
+            let payload = &payload[..most.min(payload.len())];
+            frame.clear();
+            frame.extend_from_slice(outer);
+            if header.segment != 0 {
+                adapt(frame, number, segment_len);
+            }
+            if header.vlan != 0 {
+                let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
+                frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
+            }
+            let original_len = frame.len() + segment_len;
+            frame.extend_from_slice(payload);
+            each(&NewPacket {
+                interface,
+                time_ns: header.time_ns + self.offset_ns,
+                original_len,
+                data: frame,
+                outbound: Some(header.outbound),
+            });
+            at += segment_len;
+        }
+    }
 }
 
 /// Makes the headers of a burst those of its packet `number`, as the kernel does when it takes the burst apart.
@@ -98,27 +119,21 @@ mod tests {
         (header, bytes)
     }
 
-    fn all(header: &TapHeader, copy: &[u8], snap_len: usize) -> Vec<(Vec<u8>, usize)> {
+    fn all(header: &TapHeader, copy: &[u8], snap_len: u32) -> Vec<(Vec<u8>, usize)> {
         let mut found = Vec::new();
-        let mut take = |frame: Frame<'_>| {
-            found.push((frame.data.to_vec(), frame.original_len));
-            Ok::<(), ()>(())
-        };
-        frames(header, copy, (snap_len, 1), &mut Vec::new(), &mut take).expect("nothing fails");
+        let record = [&header.to_bytes()[..], copy].concat();
+        let mut take = |packet: &NewPacket<'_>| found.push((packet.data.to_vec(), packet.original_len));
+        Splitter::new(Some(snap_len), 1).packets(&record, 0, &mut take);
         found
     }
 
     #[test]
     fn of_a_sample_every_nth_packet_is_taken_from_burst_to_burst() {
         let (header, bytes) = buffer(100, &[100; 7]);
-        let mut found = Vec::new();
+        let (mut found, mut splitter) = (Vec::new(), Splitter::new(None, 5));
         for number in [0, 7, 14] {
-            let header = TapHeader { number, ..header };
-            let take = |frame: Frame<'_>| {
-                found.push(number + u64::from(frame.data[42]) - 1);
-                Ok::<(), ()>(())
-            };
-            frames(&header, &bytes, (usize::MAX, 5), &mut Vec::new(), take).expect("nothing fails");
+            let record = [&TapHeader { number, ..header }.to_bytes()[..], &bytes].concat();
+            splitter.packets(&record, 0, &mut |packet| found.push(number + u64::from(packet.data[42]) - 1));
         }
         assert_eq!(found, [0, 5, 10, 15, 20]);
     }
@@ -126,7 +141,7 @@ mod tests {
     #[test]
     fn a_burst_becomes_its_packets_with_their_own_headers() {
         let (header, bytes) = buffer(100, &[100, 100, 30]);
-        let frames = all(&header, &bytes, usize::MAX);
+        let frames = all(&header, &bytes, u32::MAX);
         assert_eq!(frames.len(), 3);
         for (number, ((data, original), len)) in frames.iter().zip([100, 100, 30]).enumerate() {
             let ip = Ipv4::parse(data[14..].first_chunk().expect("a header"));
@@ -154,7 +169,7 @@ mod tests {
     #[test]
     fn a_tag_that_the_nic_took_off_is_put_back() {
         let (header, bytes) = buffer(0, &[20]);
-        let frames = all(&TapHeader { vlan: 5, ..header }, &bytes, usize::MAX);
+        let frames = all(&TapHeader { vlan: 5, ..header }, &bytes, u32::MAX);
         assert_eq!(frames[0].0[12..18], [0x81, 0, 0, 5, 8, 0]);
         assert_eq!((frames[0].0.len(), frames[0].1), (66, 66));
     }

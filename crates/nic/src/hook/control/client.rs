@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
-use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
+use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::status::{EngineStatus, QpStatus};
-use crate::sys::{self, PollFd};
+use crate::sys::{self, PollFd, RecordReader};
 
 /// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
 /// somebody has stopped the process.
@@ -140,40 +140,26 @@ impl Remote {
         Ok(all)
     }
 
-    /// Begins to copy the packets that the process sends and receives, for [`tapped`](Remote::tapped). Ends with this value,
-    /// and with another call of this.
+    /// Begins to copy the packets that the process sends and receives: each record is a [`TapHeader`](bpf::TapHeader) and the front of
+    /// a frame. Ends with this value, and with another call of this; what was copied until then can still be read.
     ///
     /// # Errors
     /// What it says, or that it says nothing.
-    pub fn tap(&self, filter: &TapFilter) -> Result<(), ControlError> {
-        self.order(&Request::Tap(filter.clone()))
-    }
-
-    /// What was copied since the last call, the oldest first; no more than fits into a reply. `None` if the process has ended
-    /// and everything it has left was read.
-    ///
-    /// # Errors
-    /// That it says nothing.
-    pub fn tapped(&self) -> Result<Option<Tapped>, ControlError> {
-        match self.ask(&Request::Tapped) {
-            Ok(Reply::Tapped(tapped)) => Ok(Some(tapped)),
-            Ok(_) => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
-            Err(ControlError::Io(error)) if has_ended(&error) => Ok(self.last_words()),
-            Err(error) => Err(error),
+    pub fn tap(&self, filter: &TapFilter) -> Result<RecordReader, ControlError> {
+        let mut passed = Vec::new();
+        match self.ask_for(&Request::Tap(filter.clone()), &mut passed)? {
+            Reply::Done => passed.pop().map_or(Err(io::ErrorKind::InvalidData.into()), RecordReader::new),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
+        .map_err(ControlError::Io)
     }
 
-    /// What a process that has ended has said unasked.
-    fn last_words(&self) -> Option<Tapped> {
+    /// Whether the engine has gone, or has given this connection's place to somebody else.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut buffer = vec![0; RECORD_MAX];
-        let mut receive = || sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false);
-        // That it has not read everything is said first.
-        let received = receive().or_else(|_reset| receive()).ok().filter(|received| received.len > 0)?;
-        match Reply::parse(&buffer[..received.len]) {
-            Some(Reply::Tapped(tapped)) => Some(tapped),
-            _ => None,
-        }
+        let received = sys::recv_record(connection.as_fd(), &mut [0], &mut Vec::new(), true);
+        !received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn order(&self, request: &Request) -> Result<(), ControlError> {
@@ -184,6 +170,11 @@ impl Remote {
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
+        // Descriptors that come unasked are closed.
+        self.ask_for(request, &mut Vec::new())
+    }
+
+    fn ask_for(&self, request: &Request, passed: &mut Vec<OwnedFd>) -> Result<Reply, ControlError> {
         let bytes = request.to_bytes();
         if bytes.len() > RECORD_MAX {
             return Err(ControlError::TooLarge { bytes: bytes.len() });
@@ -195,7 +186,7 @@ impl Remote {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];
-        let received = sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false)?;
+        let received = sys::recv_record(connection.as_fd(), &mut buffer, passed, false)?;
         if received.len == 0 {
             return Err(ControlError::Io(io::ErrorKind::ConnectionReset.into()));
         }
@@ -205,10 +196,6 @@ impl Remote {
             None => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
         }
     }
-}
-
-fn has_ended(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Why nothing came of a request.

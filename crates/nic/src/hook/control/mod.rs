@@ -14,7 +14,7 @@ pub use record::{check_reply, check_request};
 pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
-use super::{HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
+use super::{HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::bag::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
 
@@ -37,10 +37,8 @@ pub(crate) enum Request {
     },
     Frames,
     Status,
-    /// A tap that ends with the connection.
+    /// A tap that ends with the connection. The descriptor of its copies comes with the reply.
     Tap(TapFilter),
-    /// What it has copied.
-    Tapped,
     /// Of the engine as a whole.
     Engine,
     /// Of queue pairs, from this index on.
@@ -60,8 +58,6 @@ pub(crate) enum Reply {
     },
     Status(Vec<HookStatus>),
     Frames(Vec<KeptFrame>),
-    /// Also unasked, when the process ends.
-    Tapped(Tapped),
     Engine(EngineStatus),
     QueuePairs(QpPage),
 }

@@ -8,11 +8,11 @@ use wire::capture::{Conditions, OpcodeSet, PsnRange};
 use wire::{Psn, Qpn};
 
 use super::super::plan::{HookPlan, PlannedStage};
-use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter, Tapped};
+use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter};
 use super::{Reply, Request};
 
 /// Changes with every layout.
-const VERSION: u32 = 0x524f_5804;
+const VERSION: u32 = 0x524f_5805;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -42,15 +42,15 @@ impl Request {
             Request::Tap(filter) => {
                 out.u8(5);
                 out.u32(filter.snap_len);
+                out.u32(filter.room);
                 out.list(&filter.hosts, |out, host| out.text(&host.to_string()));
                 out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
                 out.conditions(&filter.conditions);
                 out.u32(filter.sample);
             }
-            Request::Tapped => out.u8(6),
-            Request::Engine => out.u8(7),
+            Request::Engine => out.u8(6),
             Request::QueuePairs { from } => {
-                out.u8(8);
+                out.u8(7);
                 out.u32(u32::from(*from));
             }
         }
@@ -74,14 +74,14 @@ impl Request {
             4 => Request::Frames,
             5 => Request::Tap(TapFilter {
                 snap_len: fields.u32()?,
+                room: fields.u32()?,
                 hosts: fields.list(|fields| fields.text()?.parse().ok())?,
                 qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
                 conditions: fields.conditions()?,
                 sample: fields.u32()?,
             }),
-            6 => Request::Tapped,
-            7 => Request::Engine,
-            8 => Request::QueuePairs { from: u16::try_from(fields.u32()?).ok()? },
+            6 => Request::Engine,
+            7 => Request::QueuePairs { from: u16::try_from(fields.u32()?).ok()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -112,17 +112,12 @@ impl Reply {
                 out.u8(4);
                 out.list(frames, Writer::frame);
             }
-            Reply::Tapped(tapped) => {
-                out.u8(5);
-                out.u64(tapped.lost);
-                out.list(&tapped.frames, Writer::frame);
-            }
             Reply::Engine(engine) => {
-                out.u8(6);
+                out.u8(5);
                 out.engine(engine);
             }
             Reply::QueuePairs(page) => {
-                out.u8(7);
+                out.u8(6);
                 out.page(page);
             }
         }
@@ -147,9 +142,8 @@ impl Reply {
                 })
             })?),
             4 => Reply::Frames(fields.list(Reader::frame)?),
-            5 => Reply::Tapped(Tapped { lost: fields.u64()?, frames: fields.list(Reader::frame)? }),
-            6 => Reply::Engine(fields.engine()?),
-            7 => Reply::QueuePairs(fields.page()?),
+            5 => Reply::Engine(fields.engine()?),
+            6 => Reply::QueuePairs(fields.page()?),
             _ => return None,
         };
         fields.0.is_empty().then_some(reply)

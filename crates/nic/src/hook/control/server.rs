@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::bag::DomainConfig;
@@ -25,8 +25,8 @@ pub(crate) struct Control {
 
 /// Who is asked.
 pub(crate) trait Answers {
-    /// Answers a connection.
-    fn answer(&self, client: u64, request: Request) -> Reply;
+    /// Answers a connection, with a descriptor if one belongs to it.
+    fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>);
 
     /// The connection is gone, however it ended.
     fn forget(&self, client: u64);
@@ -76,16 +76,6 @@ impl Control {
         }
     }
 
-    /// Sends a connection what it has not asked for; false if it has no room now. One that has gone has room for everything.
-    pub(crate) fn send(&self, client: u64, reply: &Reply) -> bool {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, connection)) = connections.open.iter().find(|(token, _)| *token == client) else {
-            return true;
-        };
-        let sent = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &[]);
-        !sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    }
-
     /// A forked child gives up its copies.
     pub(crate) fn disinherit(&self) {
         sys::disconnect(&self.listener);
@@ -131,14 +121,16 @@ impl Connections {
             }
         };
         let request = Request::parse(&buffer[..received.len]).filter(|_| !received.truncated);
-        let reply = match request {
+        let (reply, passed) = match request {
             Some(request) => owner.answer(token, request),
-            None => Reply::Refused {
-                why: "the process does not understand the request".to_owned(),
-                remedy: Some("it may run another version of roxie: restart it".to_owned()),
-            },
+            None => {
+                let why = "the process does not understand the request".to_owned();
+                let remedy = Some("it may run another version of roxie: restart it".to_owned());
+                (Reply::Refused { why, remedy }, None)
+            }
         };
+        let passed: Vec<BorrowedFd<'_>> = passed.iter().map(AsFd::as_fd).collect();
         // Whoever does not wait for the reply does not want it.
-        let _gone = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &[]);
+        let _gone = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &passed);
     }
 }

@@ -1,6 +1,6 @@
 //! Requests and replies survive the socket; strangers and nonsense get nowhere.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::hook::plan::PlannedStage;
 use crate::hook::{HookCounters, HookPlan};
 use crate::status::QpStatus;
-use crate::sys;
+use crate::sys::{self, RecordWriter};
 
 fn program() -> Program {
     let mut recipe = Recipe::steer(4791, 4);
@@ -33,6 +33,7 @@ fn requests() -> Vec<Request> {
         Request::Frames,
         Request::Tap(TapFilter {
             snap_len: 128,
+            room: 1 << 20,
             hosts: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             qps: vec![Qpn::new(0x03_0011)],
             conditions: Conditions {
@@ -44,7 +45,6 @@ fn requests() -> Vec<Request> {
             },
             sample: 1000,
         }),
-        Request::Tapped,
         Request::Engine,
         Request::QueuePairs { from: 65_535 },
     ]
@@ -79,8 +79,7 @@ fn replies() -> Vec<Reply> {
         Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
         Reply::Status(vec![HookStatus { point: HookPoint::Egress, name, counters, rows, notes }]),
         Reply::Status(Vec::new()),
-        Reply::Frames(vec![frame.clone()]),
-        Reply::Tapped(Tapped { frames: vec![frame], lost: 9 }),
+        Reply::Frames(vec![frame]),
         Reply::Engine(EngineStatus {
             netdev: "eth0".to_owned(),
             port: "udp".to_owned(),
@@ -127,20 +126,26 @@ fn domain() -> DomainConfig {
 #[derive(Default)]
 struct Owner {
     gone: Mutex<Vec<u64>>,
+    tap: Mutex<Option<RecordWriter>>,
 }
 
 impl Answers for Owner {
-    fn answer(&self, client: u64, request: Request) -> Reply {
-        match request {
+    fn answer(&self, _client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
+        let reply = match request {
             Request::Attach { point: HookPoint::Egress, plan, replace: true } => {
                 assert_eq!(plan.stages, [PlannedStage::Program(program())]);
                 Reply::Done
             }
             Request::Status => replies().swap_remove(3),
-            Request::Tap(_) => Reply::Done,
-            Request::Tapped => Reply::Tapped(Tapped { lost: client, ..Tapped::default() }),
+            Request::Tap(_) => {
+                let (mut writer, reader) = RecordWriter::new(1 << 16).unwrap();
+                assert!(writer.push(&[b"first"]));
+                *self.tap.lock().unwrap() = Some(writer);
+                return (Reply::Done, Some(reader));
+            }
             _ => Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
-        }
+        };
+        (reply, None)
     }
 
     fn forget(&self, client: u64) {
@@ -148,29 +153,29 @@ impl Answers for Owner {
     }
 }
 
-/// Whoever has been asked for copies gives the last ones unasked; the reader gets them when the process is gone.
+/// What a process has copied is there for the reader when the process is gone.
 #[test]
-fn the_last_words_of_a_process_are_heard() {
+fn the_last_copies_of_a_process_are_read() {
     let (domain, owner) = (domain(), Owner::default());
     let control = Control::open(&domain, 3).unwrap();
     let remote = Remote::connect(&domain, std::process::id(), 3).unwrap();
-    let client = std::thread::scope(|scope| {
-        let first = scope.spawn(|| {
-            remote.tap(&TapFilter::default()).unwrap();
-            remote.tapped().unwrap().unwrap().lost
-        });
-        while !first.is_finished() {
+    let mut copies = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| remote.tap(&TapFilter::default()).unwrap());
+        while !asked.is_finished() {
             control.serve(&owner);
             std::thread::yield_now();
         }
-        first.join().unwrap()
+        asked.join().unwrap()
     });
-    let last = Tapped { lost: 9, ..Tapped::default() };
-    assert!(control.send(client, &Reply::Tapped(last.clone())));
-    assert!(control.send(client + 1, &Reply::Done), "who is gone holds up nobody");
-    drop(control);
-    assert_eq!(remote.tapped().unwrap(), Some(last));
-    assert_eq!(remote.tapped().unwrap(), None);
+    assert!(!remote.has_ended());
+    let mut writer = owner.tap.lock().unwrap().take().unwrap();
+    assert!(writer.push(&[b"la", b"st"]));
+    writer.lose();
+    drop((writer, control));
+    assert!(remote.has_ended());
+    let mut read = Vec::new();
+    copies.read(usize::MAX, |record| read.push(record.to_vec()));
+    assert_eq!((read, copies.lost()), (vec![b"first".to_vec(), b"last".to_vec()], 1));
 }
 
 /// However a connection ends, what belongs to it is given up.

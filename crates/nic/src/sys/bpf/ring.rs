@@ -12,7 +12,7 @@ use ::bpf::MapKind;
 
 use super::Map;
 use super::object::{MapInfo, info};
-use crate::sys::Mmap;
+use crate::sys::{Mmap, page_size};
 
 /// The reading end of a ring buffer. There should be one reader of a map only: two take each other's records.
 #[derive(Debug)]
@@ -41,8 +41,7 @@ impl RingReader {
         if map.kind() != MapKind::Ringbuf || !len.is_power_of_two() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: no pointers.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let page = page_size();
         let position = Mmap::shared(map.as_fd(), page, 0)?;
         let records = Mmap::shared_read_only(map.as_fd(), page + 2 * len as usize, page as u64)?;
         let map = map.as_fd().try_clone_to_owned()?;

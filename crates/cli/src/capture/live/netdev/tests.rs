@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bpf::TapHeader;
 use clap::Parser;
 use roxie::sys::bpf::TestRun;
 use wire::capture::{LinkType, Seen};
