@@ -17,7 +17,7 @@ mod record;
 mod report;
 pub mod show;
 pub mod source;
-mod write;
+pub mod write;
 
 pub(crate) use live::{Place, Wanted};
 

@@ -18,18 +18,21 @@ pub(super) const LEFT_OUT: &str = "roxie captured not every packet: ";
 
 /// One packet to write.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NewPacket<'a> {
+pub struct NewPacket<'a> {
     /// As [`Writer::interface`] has counted them, from 0.
-    pub(super) interface: usize,
-    pub(super) time_ns: u64,
+    pub interface: usize,
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
     /// Bytes it had on the wire.
-    pub(super) original_len: usize,
-    pub(super) data: &'a [u8],
-    pub(super) outbound: Option<bool>,
+    pub original_len: usize,
+    /// As many of them as there are.
+    pub data: &'a [u8],
+    /// Whether it was leaving the host, if that is known.
+    pub outbound: Option<bool>,
 }
 
 /// One section of a capture file.
-pub(super) struct Writer<W: Write> {
+pub struct Writer<W: Write> {
     inner: PcapNgWriter<W>,
     interfaces: u32,
     last_ns: u64,
@@ -44,19 +47,25 @@ const OPTION_MAX: usize = u16::MAX as usize;
 
 impl<W: Write> Writer<W> {
     /// Writes the beginning.
-    pub(super) fn new(output: W) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(output: W) -> io::Result<Self> {
         // Big-endian, in which pcap-file writes the two halves of a statistics block's time in their order.
         let inner = PcapNgWriter::with_endianness(output, Endianness::Big).map_err(why)?;
         Ok(Self { inner, interfaces: 0, last_ns: 0, options: Vec::new() })
     }
 
     /// How many interfaces were described.
-    pub(super) fn interfaces(&self) -> usize {
+    pub fn interfaces(&self) -> usize {
         self.interfaces as usize
     }
 
     /// Describes the next interface, and what was not captured there on purpose.
-    pub(super) fn interface(
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn interface(
         &mut self,
         name: Option<&str>,
         left_out: Option<&str>,
@@ -73,7 +82,10 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes a packet with what is said of it.
-    pub(super) fn packet<'a>(
+    ///
+    /// # Errors
+    /// Those of the output; a packet of 4 GiB.
+    pub fn packet<'a>(
         &mut self,
         packet: &NewPacket<'a>,
         comments: impl IntoIterator<Item = Cow<'a, str>>,
@@ -118,7 +130,10 @@ impl<W: Write> Writer<W> {
     }
 
     /// Says that so many packets of an interface were lost before they could be written.
-    pub(super) fn drops(&mut self, interface: usize, drops: u64) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn drops(&mut self, interface: usize, drops: u64) -> io::Result<()> {
         let options = vec![InterfaceStatisticsOption::IsbOsDrop(drops)];
         let block =
             InterfaceStatisticsBlock { interface_id: interface as u32, timestamp: self.last_ns, options };
@@ -126,7 +141,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// What is written to.
-    pub(super) fn output(&mut self) -> &mut W {
+    pub fn output(&mut self) -> &mut W {
         self.inner.get_mut()
     }
 }

@@ -6,17 +6,12 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use ::sim::{Options, Sight, What};
-use pcap_file::DataLink;
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
+use wire::capture::LinkType;
 
 use super::report;
+use crate::capture::write::{NewPacket, Writer};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -116,28 +111,18 @@ impl Capture {
         self.comments.entry(number).or_default().push(text);
     }
 
-    fn write(self, out: impl Write) -> Result<(), String> {
+    fn write(self, out: impl Write) -> io::Result<()> {
         let Self { frames, mut comments, nodes } = self;
-        let failed = |error: pcap_file::PcapError| error.to_string();
-        let mut writer = PcapNgWriter::new(out).map_err(failed)?;
+        let mut writer = Writer::new(out)?;
         for node in 0..nodes {
-            let name = InterfaceDescriptionOption::IfName(Cow::Owned(format!("node{node}")));
-            let options = vec![InterfaceDescriptionOption::IfTsResol(9), name];
-            let block = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options };
-            writer.write_pcapng_block(block).map_err(failed)?;
+            writer.interface(Some(&format!("node{node}")), None, LinkType::ETHERNET)?;
         }
         for Recorded { number, at_ns, node, bytes } in frames {
-            let texts = comments.remove(&number).unwrap_or_default();
-            let comments = texts.into_iter().map(|text| EnhancedPacketOption::Comment(Cow::Owned(text)));
-            let block = EnhancedPacketBlock {
-                interface_id: node as u32,
-                timestamp: Duration::from_nanos(at_ns),
-                original_len: bytes.len() as u32,
-                data: Cow::Owned(bytes),
-                options: comments.collect(),
-            };
-            writer.write_pcapng_block(block).map_err(failed)?;
+            let (interface, original_len) = (node, bytes.len());
+            let packet = NewPacket { interface, time_ns: at_ns, original_len, data: &bytes, outbound: None };
+            writer
+                .packet(&packet, comments.remove(&number).unwrap_or_default().into_iter().map(Cow::Owned))?;
         }
-        writer.into_inner().flush().map_err(|error| error.to_string())
+        writer.output().flush()
     }
 }

@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// Whether it rests on packets that are not in the capture, or not where they should be.
+    /// Whether it rests on what is not in the capture, or not where or when it should be: holes of the capture itself look the same.
     #[must_use]
     pub const fn is_absence(self) -> bool {
         matches!(
@@ -147,14 +147,14 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,
-    left_out: u64,
+    unlisted: u64,
 }
 
 impl Findings {
     /// Adds one; its index, unless there are too many.
     pub fn add(&mut self, finding: Finding) -> Option<usize> {
         if self.list.len() >= FINDINGS_MAX {
-            self.left_out += 1;
+            self.unlisted += 1;
             return None;
         }
         self.list.push(finding);
@@ -186,7 +186,7 @@ impl Findings {
     pub fn sorted(mut self) -> (Vec<Finding>, u64) {
         self.list.retain(|finding| finding.count > 0);
         self.list.sort_by_key(|finding| finding.at.number);
-        (self.list, self.left_out)
+        (self.list, self.unlisted)
     }
 }
 

@@ -336,8 +336,8 @@ impl Analysis {
             let text = format!("{why}: what looks lost may only be missing from the capture.{doubtful}");
             self.find(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
         }
-        let (findings, left_out) = self.findings.sorted();
-        Verdict { findings, left_out, halves: self.halves, totals: self.totals, connections: self.handshakes }
+        let (findings, unlisted) = self.findings.sorted();
+        Verdict { findings, unlisted, halves: self.halves, totals: self.totals, connections: self.handshakes }
     }
 
     /// What the end of the capture says about a direction.

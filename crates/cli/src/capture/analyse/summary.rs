@@ -50,8 +50,8 @@ pub(super) fn text(verdict: &Verdict, terminal: Terminal) -> String {
             finding.at.number, finding.whose, finding.text
         );
     }
-    if verdict.left_out > 0 {
-        let _ = writeln!(out, "       and {} more", verdict.left_out);
+    if verdict.unlisted > 0 {
+        let _ = writeln!(out, "       and {} more", verdict.unlisted);
     }
     let tone = if verdict.findings.is_empty() { Tone::Good } else { Tone::Strong };
     let _ = writeln!(out, "\n{} {}", terminal.paint(tone, "Verdict:"), verdict.text());
@@ -204,7 +204,7 @@ pub(super) fn json(verdict: &Verdict) -> Value {
         "connections": handshakes,
         "directions": halves,
         "findings": findings,
-        "findings_left_out": verdict.left_out,
+        "findings_left_out": verdict.unlisted,
         "first": verdict.first().map(finding_json),
         "verdict": verdict.text(),
     })

@@ -11,7 +11,7 @@ pub struct Verdict {
     /// In the order of the packets.
     pub findings: Vec<Finding>,
     /// Findings beyond the limit.
-    pub left_out: u64,
+    pub unlisted: u64,
     /// The directions.
     pub halves: Vec<Half>,
     /// Numbers of the whole capture.

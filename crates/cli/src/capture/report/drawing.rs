@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Traces;
+use super::colours::{EVENT, GRID, LABEL, TEXT, classes, hex};
 use super::page::plots;
 use super::plot::Plot;
 use super::svg::escape;
@@ -15,12 +16,18 @@ const LINE: f64 = 22.0;
 const LINE_LEN: usize = 125;
 
 /// Colours are spelt out: not every program that draws SVG knows variables.
-pub(super) const STYLE: &str = "text{font:12px sans-serif;fill:#6a737d}text.y{text-anchor:end}text.x{text-anchor:middle}\
-text.h{font-size:16px;font-weight:bold;fill:#1b1f24}text.v{font-size:14px;fill:#1b1f24}.grid{stroke:#e3e6ea}\
-.event{stroke:#c62828;stroke-dasharray:4 4;opacity:.55}polyline{fill:none;stroke:currentColor;stroke-width:1.6}\
-.dots{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}.cross{stroke:currentColor;stroke-width:1.8;fill:none}\
-.c0{color:#2f6fde}.c1{color:#d9822b}.c2{color:#2aa198}.c3{color:#a05bd6}.c4{color:#7a9a01}.c5{color:#d6547f}.bad{color:#c62828}\
-.ack{color:#2aa198;opacity:.75}";
+fn style() -> String {
+    let (label, text, grid, event) = (hex(LABEL), hex(TEXT), hex(GRID), hex(EVENT));
+    format!(
+        "text{{font:12px sans-serif;fill:{label}}}text.y{{text-anchor:end}}text.x{{text-anchor:middle}}\
+         text.h{{font-size:16px;font-weight:bold;fill:{text}}}text.v{{font-size:14px;fill:{text}}}.grid{{stroke:{grid}}}\
+         .event{{stroke:{event};stroke-dasharray:4 4;opacity:{}}}polyline{{fill:none;stroke:currentColor;stroke-width:1.6}}\
+         .dots{{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}}\
+         .cross{{stroke:currentColor;stroke-width:1.8;fill:none}}{}",
+        EVENT.1,
+        classes()
+    )
+}
 
 /// What is on the sheet, and where. Texts stand on their base line.
 pub(super) struct Sheet {
@@ -67,7 +74,8 @@ impl Sheet {
         let (width, height) = (self.width, self.height);
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n\
-             <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+             <style>{}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+            style()
         );
         for Text { is_title, x, y, words } in &self.texts {
             let class = if *is_title { "h" } else { "v" };

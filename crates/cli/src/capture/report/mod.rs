@@ -1,6 +1,7 @@
 //! `roxie capture report`: the outcome of an analysis as one HTML page with plots, which needs nothing else to be looked at, or
 //! the plots alone as a drawing.
 
+mod colours;
 mod drawing;
 mod page;
 mod plot;

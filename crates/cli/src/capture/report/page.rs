@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::colours::classes;
 use super::plot::{Layer, Mark, Plot, Unit, plot};
 use super::svg::escape;
 use super::{Traces, busiest};
@@ -34,8 +35,9 @@ svg text{font:12px system-ui,sans-serif;fill:var(--faint)}text.y{text-anchor:end
 stroke-width:1.6}\n\
 .dots{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}.cross{stroke:currentColor;stroke-width:1.8;fill:none}\n\
 .legend{margin:4px 0 0;font-size:13px}.legend span{margin-right:18px}.legend span:before{content:'\\25cf  '}\n\
-.c0{color:#2f6fde}.c1{color:#d9822b}.c2{color:#2aa198}.c3{color:#a05bd6}.c4{color:#7a9a01}.c5{color:#d6547f}.bad{color:var(--bad)}\n\
-.warn{color:var(--warn)}.ack{color:#2aa198;opacity:.75}";
+.warn{color:var(--warn)}\n";
+/// Behind the classes, which have no other colour in the dark.
+const DARK: &str = ".bad{color:var(--bad)}";
 
 pub(super) fn html(
     name: &str,
@@ -48,7 +50,8 @@ pub(super) fn html(
     let name = escape(name);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}\n</style></head><body>\n<h1>{name}</h1>\n"
+         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}{}{DARK}\n</style></head><body>\n<h1>{name}</h1>\n",
+        classes()
     );
     // Writing to a string does not fail.
     let _ = writeln!(
@@ -67,7 +70,7 @@ pub(super) fn html(
     for (title, plot) in plots(verdict, traces) {
         let _ = writeln!(out, "<h2>{}</h2>\n{}", escape(&title), plot.html());
     }
-    findings(&mut out, &verdict.findings, verdict.left_out);
+    findings(&mut out, &verdict.findings, verdict.unlisted);
     directions(&mut out, verdict);
     out.push_str("</body></html>\n");
     out
@@ -125,7 +128,7 @@ pub(super) fn plots(verdict: &Verdict, traces: &Traces) -> Vec<(String, Plot)> {
     plots
 }
 
-fn findings(out: &mut String, list: &[Finding], left_out: u64) {
+fn findings(out: &mut String, list: &[Finding], unlisted: u64) {
     if list.is_empty() {
         return;
     }
@@ -145,7 +148,7 @@ fn findings(out: &mut String, list: &[Finding], left_out: u64) {
         );
     }
     out.push_str("</table>\n");
-    let more = left_out + list.len().saturating_sub(ROWS_MAX) as u64;
+    let more = unlisted + list.len().saturating_sub(ROWS_MAX) as u64;
     if more > 0 {
         let _ = writeln!(out, "<p class=\"faint\">and {more} more</p>");
     }

@@ -5,6 +5,7 @@ use tiny_skia::{
     Color, FillRule, LineCap, Paint, PathBuilder, Pixmap, PremultipliedColorU8, Stroke, StrokeDash, Transform,
 };
 
+use super::colours::{EVENT, GRID, Ink, LABEL, TEXT, of_class};
 use super::drawing::Sheet;
 use super::plot::{Axis, BOTTOM, HEIGHT, LEFT, Mark, Plot, RIGHT, Shape, TOP, WIDTH};
 use crate::failure::{Failure, Outcome};
@@ -13,24 +14,6 @@ use crate::failure::{Failure, Outcome};
 const SCALE: f32 = 2.0;
 /// Longest side, far more than the plots that there can be.
 const SIDE_MAX: f64 = 16_384.0;
-
-/// A colour and its opacity, as the style of the drawing has them.
-type Ink = ([u8; 3], f32);
-
-const LABEL: Ink = ([0x6a, 0x73, 0x7d], 1.0);
-const TEXT: Ink = ([0x1b, 0x1f, 0x24], 1.0);
-const GRID: Ink = ([0xe3, 0xe6, 0xea], 1.0);
-const EVENT: Ink = ([0xc6, 0x28, 0x28], 0.55);
-const CLASSES: [(&str, Ink); 8] = [
-    ("c0", ([0x2f, 0x6f, 0xde], 1.0)),
-    ("c1", ([0xd9, 0x82, 0x2b], 1.0)),
-    ("c2", ([0x2a, 0xa1, 0x98], 1.0)),
-    ("c3", ([0xa0, 0x5b, 0xd6], 1.0)),
-    ("c4", ([0x7a, 0x9a, 0x01], 1.0)),
-    ("c5", ([0xd6, 0x54, 0x7f], 1.0)),
-    ("bad", ([0xc6, 0x28, 0x28], 1.0)),
-    ("ack", ([0x2a, 0xa1, 0x98], 0.75)),
-];
 
 /// Letters: how thick, how high in pixels.
 type Letters = (FontWeight, RasterHeight);
@@ -79,11 +62,11 @@ impl Canvas {
                     let before = if *axis == Axis::X { 0.5 } else { 1.0 };
                     self.text(words, *x, *y, before, SMALL, LABEL);
                 }
-                Shape::Values { class, mark, points, .. } => self.values(*mark, points, ink(class)),
+                Shape::Values { class, mark, points, .. } => self.values(*mark, points, of_class(class)),
             }
         }
         for (x, y, class, name) in plot.legend() {
-            self.values(Mark::Dots, &[(x, y)], ink(class));
+            self.values(Mark::Dots, &[(x, y)], of_class(class));
             self.text(name, x + 10.0, y + 4.0, 0.0, SMALL, LABEL);
         }
     }
@@ -167,10 +150,6 @@ impl Canvas {
     }
 }
 
-fn ink(class: &str) -> Ink {
-    CLASSES.iter().find(|(known, _)| *known == class).map_or(TEXT, |(_, ink)| *ink)
-}
-
 fn paint(([red, green, blue], opacity): Ink) -> Paint<'static> {
     let mut paint = Paint { anti_alias: true, ..Paint::default() };
     paint.set_color_rgba8(red, green, blue, (opacity * 255.0) as u8);
@@ -179,18 +158,9 @@ fn paint(([red, green, blue], opacity): Ink) -> Paint<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::drawing::{STYLE, Text};
+    use super::super::drawing::Text;
     use super::super::plot::{Layer, Unit, plot};
     use super::*;
-
-    #[test]
-    fn colours_are_those_of_the_drawing() {
-        for (class, ([red, green, blue], opacity)) in CLASSES {
-            let colour = format!(".{class}{{color:#{red:02x}{green:02x}{blue:02x}");
-            assert!(STYLE.contains(&colour), "{colour}");
-            assert!(opacity == 1.0 || STYLE.contains(&format!("{};opacity:.75", &colour[1..])), "{class}");
-        }
-    }
 
     #[test]
     fn a_sheet_has_its_size_its_letters_and_its_points() {
@@ -214,7 +184,7 @@ mod tests {
         assert!(has(TEXT.0, 8..24, 12..40), "the title");
         assert!(!has(TEXT.0, 40..1920, 0..60), "and nothing beside it");
         // The last value, at the right edge of the plot.
-        assert!(has(ink("c1").0, 1870..1890, 80..140));
+        assert!(has(of_class("c1").0, 1870..1890, 80..140));
         assert!(has(GRID.0, 200..400, 80..640));
     }
 }
