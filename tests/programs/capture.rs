@@ -78,7 +78,9 @@ fn record(
     pid: &str,
     more: &[&str],
 ) -> Result<(Running, PathBuf), String> {
-    let file = std::env::temp_dir().join(format!("roxie-{}-{}.pcapng", std::process::id(), lab.port()));
+    let file = lab.logs().join(format!("{}.pcapng", lab.port()));
+    // One that a killed test has left would look like a beginning.
+    let _ = std::fs::remove_file(&file);
     let path = file.display().to_string();
     let words = [&["capture", "record", "-p", pid, "-o", &path], more].concat();
     let mut capture =
@@ -271,6 +273,16 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err("the filters of a killed capture do not stay: docs/capture.md says so".to_owned());
     }
     let capture = begin()?;
+    // Where the process ids are others, the one that lives is known all the same.
+    let roxie = lab.roxie().display().to_string();
+    let line = [
+        &["unshare", "--pid", "--fork", "--mount-proc", "env", "ROXIE_TAP=clsact", &roxie][..],
+        &["capture", "read", "-i", netdev, "--seconds", "0.1"],
+    ];
+    good(start(lab, place, Side::Server, &format!("{name} elsewhere"), &line.concat())?.wait(SHORT))?;
+    if filters()? != 2 {
+        return Err("a capture in another PID namespace takes off what is in use".to_owned());
+    }
     three_pings(lab, place, name)?;
     let shown = end(capture)?;
     for text in ["ConnectRequest", "READ Request", "ACK"] {
@@ -292,7 +304,7 @@ fn bursts(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     /// Packets of a message of 64 KiB at path MTU 1024.
     const PACKETS: usize = 64;
     for snap in [None, Some("128")] {
-        let file = std::env::temp_dir().join(format!("roxie-{}-{}.pcapng", std::process::id(), lab.port()));
+        let file = lab.logs().join(format!("{}.pcapng", lab.port()));
         let path = file.display().to_string();
         let mut words = vec!["record", "-i", lab.netdev(place), "-o", &path];
         words.extend(snap.iter().flat_map(|snap| ["-s", snap]));

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// What `cargo build --release` leaves for users.
 const FILES: [&str; 3] = ["roxie", "libibverbs.so", "librdmacm.so"];
 
+/// What the directories' names begin with; a process id follows.
+const NAME: &str = "roxie-tests-";
+
 /// A directory with the binaries; removed with the value.
 #[derive(Debug)]
 pub struct Binaries {
@@ -27,7 +30,8 @@ impl Binaries {
                 exe.ancestors().nth(2).unwrap_or(Path::new("/")).to_owned()
             }
         };
-        let dir = std::env::temp_dir().join(format!("roxie-tests-{}", std::process::id()));
+        remove_orphans(&std::env::temp_dir());
+        let dir = std::env::temp_dir().join(format!("{NAME}{}", std::process::id()));
         fs::create_dir_all(&dir)?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
         let binaries = Self { dir };
@@ -55,8 +59,22 @@ impl Binaries {
 
 impl Drop for Binaries {
     fn drop(&mut self) {
-        // A leftover copy in the temporary directory harms nobody.
+        // The next one takes what stays.
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes what tests have left that were killed.
+fn remove_orphans(temporary: &Path) {
+    let is_orphan = |name: &str| {
+        name.strip_prefix(NAME)
+            .is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+    };
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_orphan) {
+            // Another test may be as quick.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -65,4 +83,24 @@ impl Drop for Binaries {
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_killed_tests_have_left_goes() {
+        let place = std::env::temp_dir().join(format!("roxie-orphans-{}", std::process::id()));
+        // 2^22 is the largest process id that there can be (proc_sys_kernel(5)).
+        let [gone, ours, other] =
+            [(1 << 22) + 1, std::process::id(), 0].map(|pid| place.join(format!("{NAME}{pid}")));
+        let other = other.with_file_name("roxie-tests-of-mine");
+        for dir in [&gone, &ours, &other] {
+            fs::create_dir_all(dir.join("files")).unwrap();
+        }
+        remove_orphans(&place);
+        assert!(!gone.exists() && ours.exists() && other.exists());
+        fs::remove_dir_all(&place).unwrap();
+    }
 }

@@ -77,7 +77,8 @@ fn a_trace_is_words_or_a_capture() {
     let seed = (1..20).map(|seed| seed.to_string()).find(|seed| all_of_it(&lines(seed)));
     let seed = seed.expect("a seed with everything");
     let (words, lines) = (words(&seed), lines(&seed));
-    let path = std::env::temp_dir().join(format!("roxie-sim-{}.pcapng", std::process::id()));
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("roxie-sim-{}.pcapng", std::process::id()));
     let file = path.to_str().expect("UTF-8");
     let written = roxie(&[&words[..], &[file.to_owned()]].concat());
     let read = roxie(&["capture", "read", file]);

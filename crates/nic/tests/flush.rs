@@ -8,8 +8,10 @@ mod rc;
 use std::time::{Duration, Instant};
 
 use roxie::bag::DomainConfig;
+use roxie::bpf::TapHeader;
+use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
-use roxie::hook::{HookPoint, TapFilter};
+use roxie::sys::RecordReader;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcOpcode, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr, Traffic};
 use roxie::wire::{Feth, FlushIcrc, IcrcHeader, Ipv4, Opcode, Udp};
@@ -52,16 +54,20 @@ fn flushes_leave_with_the_icrc_that_was_asked_for() {
             let slots = Remote::find(&domain, Some(std::process::id()));
             let engines =
                 slots.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok());
-            let tapped: Vec<Remote> =
-                engines.filter(|remote| remote.tap(&TapFilter::default()).is_ok()).collect();
+            let tap = |remote: Remote| {
+                let copies = remote.tap(&TapFilter::default()).ok()?;
+                Some((remote, copies))
+            };
+            let mut tapped: Vec<(Remote, RecordReader)> = engines.filter_map(tap).collect();
             let rights = Access::REMOTE_WRITE | Access::FLUSH_GLOBAL;
             assert_eq!(flush(&context, &pd, &target, rights, 64, Feth::RANGE), WcStatus::Success);
-            let taken = tapped.iter().filter_map(|remote| remote.tapped().ok().flatten());
-            let made: Vec<FlushIcrc> = taken
-                .flat_map(|tapped| tapped.frames)
-                .filter(|frame| frame.point == HookPoint::Egress)
-                .filter_map(|frame| icrc_of_flush(&frame.bytes))
-                .collect();
+            let mut made = Vec::new();
+            for (_, copies) in &mut tapped {
+                copies.read(usize::MAX, |copy| {
+                    let (header, frame) = TapHeader::parse(copy).expect("a header");
+                    made.extend(icrc_of_flush(frame).filter(|_| header.outbound));
+                });
+            }
             // On a slow machine it may be sent again before it is answered.
             assert!(!made.is_empty() && made.iter().all(|icrc| *icrc == wanted), "{made:?}");
         }

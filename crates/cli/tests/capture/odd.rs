@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use roxie_cli::capture::source::Source;
@@ -23,7 +23,7 @@ fn said(output: &Output) -> String {
 }
 
 fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("roxie-odd-{}-{name}", std::process::id()))
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("roxie-odd-{}-{name}", std::process::id()))
 }
 
 #[test]

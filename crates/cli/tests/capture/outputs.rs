@@ -26,7 +26,7 @@ fn lines(words: &[&str]) -> Vec<String> {
 
 /// A file of this test that nobody else writes.
 fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("roxie-capture-{}-{name}", std::process::id()))
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("roxie-capture-{}-{name}", std::process::id()))
 }
 
 #[test]
@@ -192,7 +192,8 @@ struct File(std::path::PathBuf);
 
 impl File {
     fn new(name: &str, bytes: &[u8]) -> File {
-        let path = std::env::temp_dir().join(format!("roxie-capture-{}-{name}", std::process::id()));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("roxie-capture-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).expect("a temporary file");
         File(path)
     }

@@ -16,7 +16,8 @@ mod comparison;
 fn wireshark_sees_the_same_fields() {
     let frames: Vec<Vec<u8>> = golden::names().iter().flat_map(|name| golden::frames(name)).collect();
     let file = pcap(&frames, 1, Endianness::Little, TsResolution::NanoSecond);
-    let path = std::env::temp_dir().join(format!("roxie-wireshark-{}.pcap", std::process::id()));
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("roxie-wireshark-{}.pcap", std::process::id()));
     std::fs::write(&path, file).expect("the temporary directory is writable");
     let compared = comparison::compare(Path::new(env!("CARGO_BIN_EXE_roxie")), &path);
     std::fs::remove_file(&path).expect("it was written");

@@ -159,7 +159,8 @@ fn samples_become_a_capture_file() {
     }
     good(&["attach", "veth0", "--recipe", "sample:only=roce,port=9,every=4,snap=50"]);
     good(&["send", "veth1", "--count", "40"]);
-    let file = std::env::temp_dir().join(format!("roxie-xdp-samples-{}.pcap", std::process::id()));
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("roxie-xdp-samples-{}.pcap", std::process::id()));
     good(&["samples", "veth0", "--count", "4", "--write", file.to_str().unwrap()]);
     let lines = good(&["samples", "veth0", "--count", "6"]);
     assert!(

@@ -1,6 +1,6 @@
 //! A network namespace with a veth pair, which only this thread and what it starts are in.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,8 @@ pub(crate) fn programs(netdev: &str) -> Vec<Value> {
 
 /// An object file made of C source; `None`, with a word, without clang.
 pub(crate) fn object(name: &str, source: &str) -> Option<String> {
-    let dir = std::env::temp_dir().join(format!("roxie-xdp-test-{}-{name}", std::process::id()));
+    // Each has its name to itself, and is made anew.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("xdp-{name}"));
     std::fs::create_dir_all(&dir).unwrap();
     let (input, output) = (dir.join("program.c"), dir.join("program.o"));
     std::fs::write(&input, source).unwrap();

@@ -76,7 +76,7 @@ fn the_missing_privilege_is_named() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let files = std::env::temp_dir();
+    let files = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let broken = files.join(format!("roxie-xdp-broken-{}.o", std::process::id()));
     std::fs::write(&broken, b"\x7fELF and then nothing").unwrap();
     let broken = broken.to_str().unwrap();
