@@ -23,6 +23,9 @@ const REST_MIN_NS: u64 = 20_000_000;
 const FREE: f64 = 0.75;
 /// If less of one is idle, others want all of it.
 const TAKEN: f64 = 0.05;
+/// Waiting for longer than this part of the time that it had a CPU is competing for it. Three threads on two CPUs have two thirds of one
+/// each, and wait for half as long.
+const COMPETES: f64 = 0.25;
 
 /// Counts what the calling thread uses, and tells it when to rest.
 pub(super) struct Pace {
@@ -43,6 +46,8 @@ struct Used {
     time: u64,
     /// By the calling thread.
     own: u64,
+    /// By the calling thread, while it waited for a CPU.
+    waited: u64,
     /// By nobody, of the CPUs that it may run on.
     idle: u64,
 }
@@ -53,7 +58,7 @@ impl Pace {
         let share = (percent < ALL).then(|| f64::from(percent) / 100.0);
         Self {
             share,
-            since: Used { time: now_ns(), own: own_ns(), idle: idle_ns() },
+            since: Used { time: now_ns(), own: own_ns(), waited: waited_ns(), idle: idle_ns() },
             allowed: None,
             debt_ns: 0.0,
             has_rested: false,
@@ -65,7 +70,8 @@ impl Pace {
         if self.share.is_none() {
             return 0;
         }
-        self.rest(Used { time: now_ns(), own: own_ns(), idle: 0 }, idle_ns)
+        let look = |now| Used { waited: waited_ns(), idle: idle_ns(), ..now };
+        self.rest(Used { time: now_ns(), own: own_ns(), ..Used::default() }, look)
     }
 
     /// Whether it has ever said so.
@@ -73,17 +79,19 @@ impl Pace {
         self.has_rested
     }
 
-    fn rest(&mut self, now: Used, idle: impl FnOnce() -> u64) -> u64 {
+    /// `look` adds what is asked for once in a period.
+    fn rest(&mut self, now: Used, look: impl FnOnce(Used) -> Used) -> u64 {
         let Some(share) = self.share else { return 0 };
         let (time, own) = (now.time.saturating_sub(self.since.time), now.own.saturating_sub(self.since.own));
         let beyond = |allowed: f64| (self.debt_ns + own as f64 - allowed * time as f64).max(0.0);
         let mut debt_ns = self.allowed.map_or(0.0, beyond);
         if time >= PERIOD_NS {
-            let now = Used { idle: idle(), ..now };
+            let now = look(now);
             let part = |ns: u64| ns as f64 / time as f64;
             let idle = part(now.idle.saturating_sub(self.since.idle));
+            let competes = part(now.waited.saturating_sub(self.since.waited)) > COMPETES * part(own);
             self.allowed = match idle + part(own) {
-                left if left >= FREE => None,
+                left if left >= FREE && !competes => None,
                 _ if idle < TAKEN => Some(share),
                 // Half of it, so that it is seen whether others want more.
                 left => Some(share.max(left / 2.0)),
@@ -105,6 +113,13 @@ impl Pace {
 fn own_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// Time that the calling thread has waited for a CPU: the second number of its schedstat (`Documentation/scheduler/sched-stats.rst` of the kernel);
+/// 0 where the kernel does not tell.
+fn waited_ns() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0)
 }
 
 /// Time that the CPUs have been idle on which the calling thread may run; 0 where the kernel does not tell.
@@ -150,7 +165,7 @@ mod tests {
             (time, own) = (time + step, own + MS);
             taken += if time > 1_000 * MS { MS } else { 0 };
             let idle = |time: u64, own| ((time as f64 * left) as u64).saturating_sub(own);
-            time += pace.rest(Used { time, own, idle: 0 }, || idle(time, own));
+            time += pace.rest(Used { time, own, ..start }, |now| Used { idle: idle(time, own), ..now });
         }
         taken as f64 / (1_000 * MS) as f64
     }
@@ -162,6 +177,22 @@ mod tests {
             let percent = f64::from(percent);
             assert!((percent * 0.8..percent * 1.2 + 1.0).contains(&taken), "{percent}: {taken}");
         }
+    }
+
+    /// Three threads on two CPUs, and ticks that happen to look idle.
+    #[test]
+    fn who_waits_for_a_cpu_has_none_of_its_own() {
+        let start = Used::default();
+        let mut pace =
+            Pace { share: Some(0.05), since: start, allowed: None, debt_ns: 0.0, has_rested: false };
+        let now = Used { time: 100 * MS, own: 67 * MS, ..start };
+        pace.rest(now, |now| Used { waited: 33 * MS, idle: 10 * MS, ..now });
+        assert!(pace.allowed.is_some_and(|allowed| allowed < 0.5), "{:?}", pace.allowed);
+        // The same without waiting is a CPU that nobody else wants.
+        let mut pace =
+            Pace { share: Some(0.05), since: start, allowed: None, debt_ns: 0.0, has_rested: false };
+        pace.rest(now, |now| Used { waited: MS, idle: 33 * MS, ..now });
+        assert_eq!(pace.allowed, None);
     }
 
     #[test]
@@ -191,6 +222,6 @@ mod tests {
         let before = own_ns();
         assert!(before > 0);
         while own_ns() < before + MS {}
-        assert!(idle_ns() < now_ns().saturating_mul(8192));
+        assert!(idle_ns() < now_ns().saturating_mul(8192) && waited_ns() < now_ns());
     }
 }
