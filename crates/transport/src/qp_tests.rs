@@ -281,6 +281,7 @@ fn a_datagram_arrives_behind_the_grh_area() {
         qp_num: QPN,
         src_qp: 0x33,
         wc_flags: Wc::GRH | Wc::WITH_IMM,
+        sl: Wc::SL_IPV4,
         ..Wc::default()
     };
     assert_eq!(b.events(), [QpEvent::RecvWc { srqn: None, wc: expected, solicited: true }]);

@@ -82,6 +82,7 @@ pub(crate) fn receive(
         wc_flags: Wc::GRH | if imm.is_some() { Wc::WITH_IMM } else { 0 },
         qp_num: ep.qpn.value(),
         src_qp: deth.src_qp.value(),
+        sl: if from.dst.ip().is_ipv4() { Wc::SL_IPV4 } else { Wc::SL_IPV6 },
         ..Wc::default()
     };
     ep.counters.rdma_recvs += 1;

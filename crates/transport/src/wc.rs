@@ -26,13 +26,18 @@ pub struct Wc {
     pub pkey_index: u16,
     /// InfiniBand only; 0.
     pub slid: u16,
-    /// Service level; 0.
+    /// Of a datagram what IP header it had, [`Wc::SL_IPV4`] or [`Wc::SL_IPV6`]; else 0. RoCE has no service levels.
     pub sl: u8,
     /// InfiniBand only; 0.
     pub dlid_path_bits: u8,
 }
 
 impl Wc {
+    /// RoCEv2 with an IPv4 header, as mlx5 has it in `sl`: UCX finds the address by it (IBA A17.4.5.1 wants the flag, verbs have no
+    /// place for it).
+    pub const SL_IPV4: u8 = 0xa;
+    /// RoCEv2 with an IPv6 header.
+    pub const SL_IPV6: u8 = 0x9;
     /// The first 40 bytes of the buffer are the GRH area.
     pub const GRH: u32 = 1;
     /// `imm_data` is immediate data.
