@@ -174,6 +174,8 @@ Examples:
           The device on eth0, under a name the program expects
   roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
           Over AF_XDP sockets on eth0, as root
+  UCX_TLS=rc_verbs,ud_verbs roxie run --device-files -- ucx_perftest 10.0.0.2 -t ucp_put_bw
+          Programs that use UCX, such as Open MPI
   roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
           With every hundredth packet lost
   roxie run -- bash
@@ -187,6 +189,12 @@ pub(crate) struct RunArgs {
     pub(crate) hooks: HookArgs,
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
+    /// Let the command find the device in /dev/infiniband and /sys/class/infiniband too, as UCX does
+    ///
+    /// They are in a mount namespace of the command's own. Whoever may not make one gets a user namespace as well, in which
+    /// setuid programs such as sudo are without effect.
+    #[arg(long)]
+    pub(crate) device_files: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

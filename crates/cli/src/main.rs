@@ -4,6 +4,7 @@
 mod args;
 mod demo;
 mod device;
+mod device_files;
 mod devinfo;
 mod doctor;
 mod env;

@@ -11,8 +11,8 @@ use std::process::Command;
 use nix::unistd::Uid;
 
 use crate::args::RunArgs;
-use crate::env;
 use crate::failure::{Failure, Outcome};
+use crate::{device_files, devinfo, env};
 
 /// Exit codes of a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
@@ -20,7 +20,11 @@ const NOT_FOUND: u8 = 127;
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    become_command(&args.command, env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?)
+    let variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    if args.device_files {
+        device_files::make(&devinfo::open(&args.device, None)?)?;
+    }
+    become_command(&args.command, variables)
 }
 
 /// Becomes a command with `variables` in its environment; returns only if that failed.

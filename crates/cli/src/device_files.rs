@@ -1,0 +1,118 @@
+//! `roxie run --device-files`: what some programs look for beside the libraries, in a mount namespace of the command's own.
+//!
+//! UCX, and what is built on it, takes a device only if /dev/infiniband has a character device for it that it may open, and reads
+//! from /sys/class/infiniband which of the GIDs are RoCE v2's. Directories that hold one of these are covered by a copy of
+//! themselves, in which every other entry is bound to its original. Nobody else sees that, and nothing of it is left behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid};
+use roxie::verbs::Context;
+
+use crate::devinfo::hex;
+use crate::failure::{During, Failure, Outcome};
+
+const STEP: &str = "device files";
+/// Covered by copies; the last part is ours.
+const CLASS: &str = "/sys/class/infiniband";
+const DEVICES: &str = "/dev/infiniband";
+/// What libibverbs calls the device (`ibv_device::dev_name`).
+const DEVICE_NODE: &str = "/dev/infiniband/uverbs0";
+
+/// Makes them, for this process and the command that it becomes.
+pub(crate) fn make(context: &Context) -> Outcome {
+    enter_namespace()?;
+    // What is mounted elsewhere later on is still seen here, and nothing of ours there.
+    mount_at(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
+    for ours in [CLASS, DEVICES] {
+        let ours = Path::new(ours);
+        if let (Some(parent), Some(name)) = (ours.parent(), ours.file_name()) {
+            cover(parent, name.as_ref())?;
+            fs::create_dir(ours).during(STEP)?;
+        }
+    }
+    File::create(DEVICE_NODE).during(STEP)?;
+    mount_at(Some(Path::new("/dev/null")), Path::new(DEVICE_NODE), MsFlags::MS_BIND)?;
+    describe(context, &Path::new(CLASS).join(context.device().name()))
+}
+
+/// A mount namespace, and where that is not allowed a user namespace as well, in which the user is who he is.
+fn enter_namespace() -> Outcome {
+    match unshare(CloneFlags::CLONE_NEWNS) {
+        Err(Errno::EPERM) => {}
+        done => return done.during(STEP),
+    }
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
+        Failure::new(format!("{STEP}: a user namespace: {error}")).hint(
+            "they need one, or root: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone; most programs run without them",
+        )
+    })?;
+    fs::write("/proc/self/setgroups", "deny").during(STEP)?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during(STEP)?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during(STEP)
+}
+
+/// Puts a copy of `dir` in its place, without the entry that is ours.
+fn cover(dir: &Path, ours: &Path) -> Outcome {
+    let below = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_PATH | nix::libc::O_DIRECTORY)
+        .open(dir)
+        .during(STEP)?;
+    let entries: Vec<_> = fs::read_dir(dir).during(STEP)?.collect::<Result<_, _>>().during(STEP)?;
+    mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755,size=1m")).during(STEP)?;
+    let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
+    for entry in entries.iter().filter(|entry| Path::new(&entry.file_name()) != ours) {
+        let (from, to) = (below.join(entry.file_name()), dir.join(entry.file_name()));
+        let ty = entry.file_type().during(STEP)?;
+        if ty.is_symlink() {
+            symlink(fs::read_link(&from).during(STEP)?, to).during(STEP)?;
+            continue;
+        }
+        if ty.is_dir() {
+            fs::create_dir(&to).during(STEP)?;
+        } else {
+            File::create(&to).during(STEP)?;
+        }
+        mount_at(Some(&from), &to, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+    }
+    Ok(())
+}
+
+fn mount_at(from: Option<&Path>, to: &Path, flags: MsFlags) -> Outcome {
+    mount(from, to, None::<&str>, flags, None::<&str>)
+        .map_err(|error| Failure::new(format!("{STEP}: {}: {error}", to.display())))
+}
+
+/// What sysfs says of a RoCE device (Linux `Documentation/ABI/stable/sysfs-class-infiniband`), as it is now.
+fn describe(context: &Context, device: &Path) -> Outcome {
+    let write = |path: &str, text: &str| {
+        let path = device.join(path);
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(path, format!("{text}\n")))
+            .during(STEP)
+    };
+    let (gids, port) = (context.device().gids(), context.query_port());
+    let guid = hex(&context.query_device().node_guid.to_be_bytes());
+    write("node_type", "1: CA")?;
+    write("node_guid", &guid)?;
+    write("sys_image_guid", &guid)?;
+    write("fw_ver", context.query_device().fw_ver)?;
+    write("ports/1/state", if port.active { "4: ACTIVE" } else { "1: DOWN" })?;
+    write("ports/1/phys_state", if port.active { "5: LinkUp" } else { "3: Disabled" })?;
+    write("ports/1/link_layer", "Ethernet")?;
+    for (index, row) in context.gids().iter().enumerate() {
+        write(&format!("ports/1/gids/{index}"), &hex(&row.gid.0))?;
+        write(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
+        write(&format!("ports/1/gid_attrs/ndevs/{index}"), &gids.netdev)?;
+    }
+    Ok(())
+}
