@@ -111,7 +111,7 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let name_of_environment = format!("ROXIE_NAME='a b' {roxie_is} run -- true");
     let table: [(&[&str], i32, &str); 11] = [
         (&["run", "--bogus", "--", "true"], 2, "unexpected argument"),
-        (&["run", "--", "sh", "-c", &full], 1, "No space left on device"),
+        (&["run", "--", "sh", "-c", &full], 2, "No space left on device"),
         (&["run", "--", "sh", "-c", &name_of_environment], 2, "cannot name a device"),
         (&["run", "--", "no-such-program"], 127, "command not found"),
         (&["run", "--", "/etc/passwd"], 126, "not executable"),

@@ -25,6 +25,7 @@ mod rping;
 mod rsocket;
 mod top;
 mod ucmatose;
+mod ucx;
 mod udaddy;
 mod xsk;
 
@@ -75,6 +76,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucmatose::cases(scale));
+    cases.extend(ucx::cases(scale));
     cases.extend(udaddy::cases(scale));
     cases.extend(mckey::cases(scale));
     cases.extend(rsocket::cases(scale));
