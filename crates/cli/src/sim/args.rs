@@ -21,7 +21,7 @@ use clap::Args as ClapArgs;
 #[command(after_long_help = "\
 Exit status:
   0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense or the output
-  cannot be written; 130 if it was interrupted before a violation: what it had seen until then is said.
+  cannot be written; 130 if it was interrupted: what it had seen until then is said.
 
 Examples:
   roxie sim

@@ -246,6 +246,6 @@ fn help_that_cannot_be_written_is_a_failure() {
         let output = Command::new(env!("CARGO_BIN_EXE_roxie")).args(words).stdout(out).output();
         let output = output.expect("roxie runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains("No space left"), "{words:?}: {said}");
+        assert!(output.status.code() == Some(2) && said.contains("No space left"), "{words:?}: {said}");
     }
 }
