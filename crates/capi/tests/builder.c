@@ -51,7 +51,9 @@ static void see(struct seen *s)
 		.wall = ibv_wc_read_completion_wallclock_ns(cqx) };
 	ibv_end_poll(cqx);
 	/* Of InfiniBand only, or of errors. */
-	CHECK(!s->vendor_err && !s->slid && !s->sl && !s->path);
+	CHECK(!s->vendor_err && !s->slid && !s->path);
+	/* As mlx5 tells of a datagram that it came by RoCEv2 and IPv4. */
+	CHECK(s->sl == (s->flags & IBV_WC_GRH ? 10 : 0));
 }
 
 /* The next completion is this one, and as it should be. */
