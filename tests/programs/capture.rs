@@ -78,7 +78,9 @@ fn record(
     pid: &str,
     more: &[&str],
 ) -> Result<(Running, PathBuf), String> {
-    let file = lab.logs().join(format!("{}.pcapng", lab.port()));
+    // Only root may write beside the logs.
+    let dir = if place.user == User::Root { lab.logs().to_owned() } else { std::env::temp_dir() };
+    let file = dir.join(format!("roxie-{}-{}.pcapng", std::process::id(), lab.port()));
     // One that a killed test has left would look like a beginning.
     let _ = std::fs::remove_file(&file);
     let path = file.display().to_string();

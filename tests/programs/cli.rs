@@ -66,7 +66,7 @@ fn demo(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if start.elapsed() > DEMO_MAX {
         return Err(format!("took {:.1} s\n{}", start.elapsed().as_secs_f64(), ended.describe()));
     }
-    let facts = ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "udp", "p99"];
+    let facts = ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "port shm", "p99"];
     facts.iter().try_for_each(|fact| says(&ended, fact))?;
     let plain = !ended.output.contains('\x1b') && !ended.output.contains('\r');
     if plain { Ok(()) } else { Err(format!("terminal codes in a file\n{}", ended.describe())) }
