@@ -1,7 +1,7 @@
-//! Bytes from one process to another, through memory that both have mapped: one producer, one consumer (memfd_create(2)).
+//! Bytes from one process to another, through memory that both have mapped: one producer, one consumer.
 //!
 //! Neither side trusts the other. What it needs to know it keeps to itself; what it reads of the other's index is
-//! checked before it counts; the bytes are copied, never referred to. The file cannot shrink (F_SEAL_SHRINK), so that
+//! checked before it counts; the bytes are copied, never referred to. The file cannot shrink, so that
 //! nobody's access to it fails.
 //!
 //! ```text
@@ -15,10 +15,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Mmap, check, file_size_limit, guarded};
+use super::{Mmap, guarded, memory};
 
 /// Bytes that can be on their way: more than a turn of the engine writes beyond what makes it pause, and little enough to
 /// stay in the caches of two CPUs.
@@ -60,19 +60,7 @@ impl Producer {
     /// # Errors
     /// `EMFILE`, `ENOMEM`; `EFBIG` if the limit of file sizes (ulimit -f) forbids it.
     pub fn create() -> io::Result<(Producer, OwnedFd)> {
-        if file_size_limit() < FILE_LEN as u64 {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG));
-        }
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a string that ends with a zero byte.
-        let fd = check(unsafe { libc::memfd_create(c"roxie-ring".as_ptr(), flags) })?;
-        // SAFETY: `fd` is new and nobody else owns it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        // All memory there will be: a page that cannot be had later would be the end of the process.
-        // SAFETY: fallocate takes no pointer.
-        check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, FILE_LEN as libc::off_t) })?;
-        // SAFETY: F_ADD_SEALS takes an int.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        let file = memory::sealed_memory_file(c"roxie-ring", FILE_LEN as u64)?;
         let shared = Shared::map(file.as_fd())?;
         Ok((Producer { shared, published: 0, released: 0 }, file.into()))
     }
@@ -136,13 +124,10 @@ impl Consumer {
     /// # Errors
     /// `EPROTO` if it is no such ring, or could shrink; what mmap(2) says.
     pub fn open(ring: BorrowedFd<'_>) -> io::Result<Consumer> {
-        let invalid = || io::Error::from_raw_os_error(libc::EPROTO);
-        // SAFETY: F_GET_SEALS takes no pointer; what is no memory file says EINVAL.
-        let seals =
-            check(unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_GET_SEALS) }).map_err(|_| invalid())?;
-        let len = File::from(ring.try_clone_to_owned()?).metadata()?.len();
-        if seals & libc::F_SEAL_SHRINK == 0 || len < FILE_LEN as u64 {
-            return Err(invalid());
+        if !memory::is_sealed(ring)
+            || File::from(ring.try_clone_to_owned()?).metadata()?.len() < FILE_LEN as u64
+        {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
         Ok(Consumer { shared: Shared::map(ring)?, released: 0, published: 0 })
     }
@@ -205,9 +190,6 @@ impl Consumer {
         self.shared.asleep().store(0, Ordering::Relaxed);
     }
 }
-
-/// Nobody may make the file shorter, or allow it.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 #[derive(Debug)]
 struct Shared(Mmap);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::check;
+use super::{check, file_size_limit};
 
 /// An empty file in memory, gone with its last descriptor. `name` is for people who look into /proc.
 ///
@@ -18,10 +18,17 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
 /// The same with `len` bytes, which nobody can change: whoever maps it keeps what it has mapped.
 ///
 /// # Errors
-/// `EMFILE`, `ENOMEM`.
+/// `EMFILE`, `ENOMEM`; `EFBIG` if the limit of file sizes (ulimit -f) forbids it.
 pub(super) fn sealed_memory_file(name: &CStr, len: u64) -> io::Result<File> {
+    if file_size_limit() < len {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     let file = create(name, libc::MFD_ALLOW_SEALING)?;
-    file.set_len(len)?;
+    if len > 0 {
+        // All memory there will be: a page that cannot be had later would be the end of the process.
+        // SAFETY: fallocate takes no pointer.
+        check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) })?;
+    }
     let seals = LENGTH_SEALS | libc::F_SEAL_SEAL;
     // SAFETY: fcntl takes a number here.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
