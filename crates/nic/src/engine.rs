@@ -358,9 +358,7 @@ impl Engine {
         // What a slow network holds would still arrive.
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
     }
-}
 
-impl Engine {
     /// Begins a tap for a connection; what its reader needs.
     fn tap(&self, client: u64, mut filter: TapFilter) -> Result<OwnedFd, HookError> {
         // Made before anything is locked: it is large.

@@ -1,6 +1,8 @@
 //! Reading trains out of a ring.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+use wire::Gid;
 
 use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
 use crate::bag::RingLink;
@@ -97,6 +99,5 @@ fn u32_at(header: &TrainHeader, at: usize) -> u32 {
 }
 
 fn ip_at(header: &TrainHeader, at: usize) -> IpAddr {
-    let octets: [u8; 16] = header[at..].first_chunk().copied().unwrap_or_default();
-    IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
+    Gid(header[at..].first_chunk().copied().unwrap_or_default()).ip()
 }

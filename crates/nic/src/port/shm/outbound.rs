@@ -1,6 +1,6 @@
 //! Writing trains into a ring.
 
-use std::net::IpAddr;
+use wire::Gid;
 
 use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader, Way};
 use crate::bag::RingLink;
@@ -140,15 +140,11 @@ impl Train {
 
 /// The header of a flow's trains.
 pub(super) fn header(key: &FlowKey, src_port: u16, dst_port: u16) -> TrainHeader {
-    let mapped = |ip| match ip {
-        IpAddr::V4(ip) => std::net::Ipv4Addr::to_ipv6_mapped(&ip).octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    };
     let mut header = [0; HEADER_LEN];
     header[6..8].copy_from_slice(&src_port.to_le_bytes());
     header[8..10].copy_from_slice(&dst_port.to_le_bytes());
     header[10..12].copy_from_slice(&[key.tos, key.ttl]);
-    header[16..32].copy_from_slice(&mapped(key.src));
-    header[32..48].copy_from_slice(&mapped(key.dst));
+    header[16..32].copy_from_slice(&Gid::from(key.src).0);
+    header[32..48].copy_from_slice(&Gid::from(key.dst).0);
     header
 }
