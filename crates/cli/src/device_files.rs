@@ -15,8 +15,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 use roxie::verbs::Context;
 
-use crate::devinfo::hex;
 use crate::failure::{During, Failure, Outcome};
+use crate::user_namespace;
 
 const STEP: &str = "device files";
 /// Covered by copies; the last part is ours.
@@ -48,15 +48,8 @@ fn enter_namespace() -> Outcome {
         Err(Errno::EPERM) => {}
         done => return done.during(STEP),
     }
-    let (uid, gid) = (Uid::effective(), Gid::effective());
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
-        Failure::new(format!("{STEP}: a user namespace: {error}")).hint(
-            "they need one, or root: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone; most programs run without them",
-        )
-    })?;
-    fs::write("/proc/self/setgroups", "deny").during(STEP)?;
-    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during(STEP)?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during(STEP)
+    user_namespace::enter(Uid::effective(), Gid::effective()).map_err(|failure| failure.of(STEP))?;
+    unshare(CloneFlags::CLONE_NEWNS).during(STEP)
 }
 
 /// Puts a copy of `dir` in its place, without the entry that is ours.
@@ -91,27 +84,25 @@ fn mount_at(from: Option<&Path>, to: &Path, flags: MsFlags) -> Outcome {
         .map_err(|error| Failure::new(format!("{STEP}: {}: {error}", to.display())))
 }
 
-/// What sysfs says of a RoCE device (Linux `Documentation/ABI/stable/sysfs-class-infiniband`), as it is now.
-fn describe(context: &Context, device: &Path) -> Outcome {
+/// What sysfs says of a RoCE device, as it is now.
+fn describe(context: &Context, to: &Path) -> Outcome {
     let write = |path: &str, text: &str| {
-        let path = device.join(path);
-        path.parent()
-            .map_or(Ok(()), fs::create_dir_all)
-            .and_then(|()| fs::write(path, format!("{text}\n")))
-            .during(STEP)
+        let path = to.join(path);
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| fs::write(path, format!("{text}\n"))).during(STEP)
     };
-    let (gids, port) = (context.device().gids(), context.query_port());
-    let guid = hex(&context.query_device().node_guid.to_be_bytes());
-    write("node_type", "1: CA")?;
-    write("node_guid", &guid)?;
-    write("sys_image_guid", &guid)?;
-    write("fw_ver", context.query_device().fw_ver)?;
-    write("ports/1/state", if port.active { "4: ACTIVE" } else { "1: DOWN" })?;
-    write("ports/1/phys_state", if port.active { "5: LinkUp" } else { "3: Disabled" })?;
-    write("ports/1/link_layer", "Ethernet")?;
-    for (index, row) in context.gids().iter().enumerate() {
-        write(&format!("ports/1/gids/{index}"), &hex(&row.gid.0))?;
-        write(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
+    let device = context.device();
+    let copy = |path: &str| device.sysfs_file(path).map_or(Ok(()), |text| write(path, &text));
+    ["node_type", "node_guid", "sys_image_guid", "fw_ver", "ports/1/link_layer"]
+        .into_iter()
+        .try_for_each(copy)?;
+    let active = context.query_port().active;
+    write("ports/1/state", if active { "4: ACTIVE" } else { "1: DOWN" })?;
+    write("ports/1/phys_state", if active { "5: LinkUp" } else { "3: Disabled" })?;
+    let gids = device.gids();
+    for (index, _) in gids.rows() {
+        copy(&format!("ports/1/gids/{index}"))?;
+        copy(&format!("ports/1/gid_attrs/types/{index}"))?;
         write(&format!("ports/1/gid_attrs/ndevs/{index}"), &gids.netdev)?;
     }
     Ok(())

@@ -102,8 +102,8 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Groups of four digits, as `ibv_devinfo -v` prints GIDs.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Eight groups of four digits, as `ibv_devinfo -v` prints GIDs.
+fn hex(bytes: &[u8; 16]) -> String {
     let groups: Vec<String> = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     groups.join(":")
 }

@@ -15,6 +15,7 @@ mod library;
 mod losses;
 mod run;
 mod sim;
+mod user_namespace;
 mod xdp;
 
 use std::io::Write;

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libc::size_t;
-use roxie::verbs::Device;
 
 use crate::errno::minus1;
 
@@ -59,40 +58,5 @@ fn answer(dir: &str, file: &str) -> Option<String> {
     let device = &device().ok()?.tail.device;
     let path = format!("{dir}/{file}");
     let path = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(device.name())?.strip_prefix('/')?;
-    if let Some(path) = path.strip_prefix("ports/1/") {
-        return port_file(device, path);
-    }
-    let guid = || {
-        let [a, b, c, d, e, f, g, h] = device.node_guid().to_be_bytes();
-        format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}")
-    };
-    Some(match path {
-        "board_id" => "roxie".to_owned(),
-        "hca_type" => "roxie".to_owned(),
-        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
-        "node_type" => "1: CA".to_owned(),
-        "node_guid" | "sys_image_guid" => guid(),
-        "node_desc" => device.name().to_owned(),
-        _ => return None,
-    })
-}
-
-fn port_file(device: &Device, path: &str) -> Option<String> {
-    if let Some(index) = path.strip_prefix("gids/") {
-        let index: u8 = index.parse().ok()?;
-        let rows = device.context().ok()?.gids();
-        let gid = rows.iter().find(|row| row.index == index)?.gid;
-        let words: Vec<String> =
-            gid.0.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
-        return Some(words.join(":"));
-    }
-    if path.starts_with("gid_attrs/types/") {
-        return Some("RoCE v2".to_owned());
-    }
-    Some(match path {
-        "link_layer" => "Ethernet".to_owned(),
-        "pkeys/0" => "0xffff".to_owned(),
-        "lid" => "0x0".to_owned(),
-        _ => return None,
-    })
+    device.sysfs_file(path)
 }

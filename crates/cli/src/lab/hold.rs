@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 
-use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, close, setsid};
 use roxie::sys::{Capabilities, Capability};
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use super::net::Net;
 use super::spec::{Spec, host_name};
 use super::state::Host;
 use crate::failure::{During, Failure, Outcome};
+use crate::user_namespace;
 
 /// What the holder says, once.
 #[derive(Debug, Deserialize, Serialize)]
@@ -66,7 +66,7 @@ fn make(spec: &str) -> Outcome<(Report, Net)> {
     let spec: Spec = serde_json::from_str(spec).during("reading the lab's description")?;
     let user_namespace = !Capabilities::effective().has(Capability::SysAdmin);
     if user_namespace {
-        become_root_of_a_user_namespace()?;
+        user_namespace::enter(Uid::from_raw(0), Gid::from_raw(0))?;
     }
     let net = Net::make(&spec)?;
     let hosts = spec.numbers().zip(&net.hosts).map(|(n, namespace)| {
@@ -75,23 +75,4 @@ fn make(spec: &str) -> Outcome<(Report, Net)> {
     });
     let report = Report::Up { hosts: hosts.collect(), lossy: net.lossy.map(str::to_owned), user_namespace };
     Ok((report, net))
-}
-
-/// user_namespaces(7): one user and one group can be mapped without privileges, and only if setgroups(2) is given up.
-fn become_root_of_a_user_namespace() -> Outcome {
-    let (uid, gid) = (Uid::effective(), Gid::effective());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| {
-        Failure::new(format!("no user namespace: {error}")).hint(
-            "run as root, or allow them: sysctl kernel.unprivileged_userns_clone=1, or \
-             kernel.apparmor_restrict_unprivileged_userns=0",
-        )
-    })?;
-    let maps = [
-        ("setgroups", "deny".to_owned()),
-        ("uid_map", format!("0 {uid} 1")),
-        ("gid_map", format!("0 {gid} 1")),
-    ];
-    maps.iter().try_for_each(|(file, text)| {
-        fs::write(format!("/proc/self/{file}"), text).during(&format!("writing {file}"))
-    })
 }

@@ -14,6 +14,7 @@ mod pd;
 mod qp;
 mod refusal;
 mod srq;
+mod sysfs;
 mod traffic;
 mod xrc;
 
