@@ -56,7 +56,7 @@ pub enum AsyncEventKind {
 const ASYNC_ROOM: usize = 32;
 /// Room made for them and for receives from a shared queue. There is more of both only when a batch brings a burst; then the
 /// room grows once, and stays.
-const RARE_ROOM: usize = 8;
+const RARE_ROOM: usize = 4;
 
 /// The events that the owner has not taken yet. It cannot overflow: a work request holds its queue slot until its
 /// completion was taken.
