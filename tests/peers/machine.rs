@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use roxie_tests::binaries::{self, Binaries};
 use roxie_tests::lab::is_root;
 use roxie_tests::pair::{Ready, wait_ready};
@@ -13,6 +15,8 @@ use roxie_tests::process::{Ended, Running};
 
 use crate::end::{End, Kind};
 
+/// Where rxe-vm keeps a directory for each machine.
+const MACHINES: &str = "/run/rxe-vm";
 /// Lifetime of a machine, should nobody end it.
 const MINUTES: &str = "60";
 /// First port of the servers.
@@ -101,6 +105,17 @@ impl Machine {
             rxe_vm(&["mtu", "--name", &self.name, &mtu.to_string()])?;
         }
         Ok(())
+    }
+
+    /// Does something while the machine stands still.
+    pub(crate) fn while_stopped<T>(&self, f: impl FnOnce() -> T) -> Result<T, String> {
+        let file = Path::new(MACHINES).join(&self.name).join("qemu.pid");
+        let pid = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let pid = Pid::from_raw(pid.trim().parse().map_err(|_| format!("'{pid}' is no process"))?);
+        kill(pid, Signal::SIGSTOP).map_err(|error| error.to_string())?;
+        let done = f();
+        kill(pid, Signal::SIGCONT).map_err(|error| error.to_string())?;
+        Ok(done)
     }
 
     /// Starts a program at an end, roxie's on `port`; its output is kept under `name`.

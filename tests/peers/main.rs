@@ -12,6 +12,7 @@ mod end;
 mod machine;
 mod onlooker;
 mod recorded;
+mod vanish;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in onlooker::CASES.into_iter().chain(recorded::CASES) {
+    for (name, run) in onlooker::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::pair::{Pair, Ready, flowing, start, wait_ready};
 use roxie_tests::place::{Family, Place};
-use roxie_tests::process::{Ended, Running, eventually};
+use roxie_tests::process::{Ended, Running};
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
@@ -209,29 +209,6 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{}{}", ended.describe(), server.wait(Duration::ZERO).describe()))
-}
-
-/// Waits until that much more has gone through the interfaces of the program's network namespace.
-pub(crate) fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
-    let before = carried(program);
-    let mut ended = false;
-    let flows = eventually(LONG, || {
-        ended = program.has_ended();
-        ended || carried(program) >= before + bytes
-    });
-    if flows && !ended {
-        return Ok(());
-    }
-    Err(format!("no traffic to cut\n{}", program.wait(Duration::ZERO).describe()))
-}
-
-/// Bytes received and sent by all interfaces (proc_pid_net(5), dev: after the name eight counters each, bytes first).
-fn carried(program: &Running) -> u64 {
-    let bytes = |line: &str| {
-        let counters: Vec<u64> = line.split_once(':')?.1.split_whitespace().flat_map(str::parse).collect();
-        Some(counters.first()? + counters.get(8)?)
-    };
-    program.net("dev").lines().filter_map(bytes).sum()
 }
 
 fn failed_with(ended: &Ended, text: &str) -> Result<(), String> {

@@ -13,7 +13,7 @@ use roxie_tests::process::{Ended, Running, eventually};
 use serde_json::Value;
 
 use crate::case::{Case, LONG, SHORT, good, roxie, says};
-use crate::kill::{PING_BYTES, STREAM_BYTES, flowing};
+use crate::kill::{PING_BYTES, STREAM_BYTES};
 
 /// Bytes that TCP carries each way beside the device, and datagrams that are sent back one by one.
 const TCP_BYTES: usize = 16 << 20;

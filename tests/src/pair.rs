@@ -102,6 +102,32 @@ pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     }
 }
 
+/// Waits until that many more bytes have gone through the interfaces of the program's network namespace.
+///
+/// # Errors
+/// What it printed, if it ended before, or the bytes do not come.
+pub fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
+    let before = carried(program);
+    let mut ended = false;
+    let flows = eventually(READY_MAX, || {
+        ended = program.has_ended();
+        ended || carried(program) >= before + bytes
+    });
+    if flows && !ended {
+        return Ok(());
+    }
+    Err(format!("no traffic to cut\n{}", program.wait(Duration::ZERO).describe()))
+}
+
+/// Bytes received and sent by all interfaces (proc_pid_net(5), dev: after the name eight counters each, bytes first).
+fn carried(program: &Running) -> u64 {
+    let bytes = |line: &str| {
+        let counters: Vec<u64> = line.split_once(':')?.1.split_whitespace().flat_map(str::parse).collect();
+        Some(counters.first()? + counters.get(8)?)
+    };
+    program.net("dev").lines().filter_map(bytes).sum()
+}
+
 fn listens(server: &Running, ready: Ready) -> bool {
     match ready {
         Ready::Tcp(port) => {

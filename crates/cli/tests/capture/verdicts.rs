@@ -44,7 +44,7 @@ const PLANTED: [(&str, &str, &str); 20] = [
     ("ud-bad-qkey", "wrong-key", "different Q_Keys"),
 ];
 /// The same, for the lost packet itself, which `captures.txt` names.
-const LOST: [(&str, &str); 12] = [
+const LOST: [(&str, &str); 13] = [
     ("loss-ack", "lost-ack"),
     ("loss-write-ack", "lost-ack"),
     ("loss-atomic-ack", "lost-response"),
@@ -57,6 +57,8 @@ const LOST: [(&str, &str); 12] = [
     ("nak-", "access-refused"),
     // Its last WRITE uses a key that a SEND invalidated.
     ("rc-send-inv", "access-refused"),
+    // So it looks to who does not know that a script asks for what has come.
+    ("read-parts", "lost-response"),
     // Everything that is not named above is healthy, or shows nothing to an onlooker.
     ("", ""),
 ];

@@ -35,6 +35,8 @@ pub(crate) enum Deviation {
     QuietAfterRnrNak,
     /// rxe answers the rest of a READ with Middle and Last; we begin with First or Only.
     RestOfReadBeginsWithFirst,
+    /// The same, and behind a later part rxe is silent about an earlier one of the same READ; we answer it.
+    EveryPartIsAnswered,
     /// rxe calls a message that is too long for its receive a Remote operational error; for us it is an Invalid request.
     TooLongIsInvalid,
 }
@@ -86,6 +88,7 @@ impl Setup {
             "rc-atomic" => Self { word: Some(5), ..rule },
             "rc-mtu1024" => Self { path_mtu: PathMtu::M1024, ..rule },
             "rc-mtu4096" => Self { path_mtu: PathMtu::M4096, ..rule },
+            "read-parts" => Self { deviation: Some(Deviation::EveryPartIsAnswered), ..rule },
             "rnr-exhausted" => no_receive_before(NEVER, &[14]),
             "rnr-then-ok" => {
                 Self { deviation: Some(Deviation::QuietAfterRnrNak), ..no_receive_before(3, &[20]) }
@@ -121,6 +124,14 @@ impl Deviation {
                     }
                     next = Some(bth.psn.advance(1));
                 }
+            }
+            Self::EveryPartIsAnswered => {
+                answers[4..].iter_mut().for_each(begin_read_response);
+                // The second packet of the READ, asked for twice between the first part and the last.
+                let mut part = before[1].clone();
+                begin_read_response(&mut part);
+                part[0] = Opcode::RC_READ_RESPONSE_ONLY.0;
+                answers.splice(5..5, [part.clone(), part]);
             }
             Self::TooLongIsInvalid => {
                 let at = Bth::LEN;

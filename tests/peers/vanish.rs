@@ -1,0 +1,95 @@
+//! A peer that vanishes: its client ends with IBV_WC_RETRY_EXC_ERR after (retry count + 1) times its timeout, roxie's as well
+//! as Soft-RoCE's. Prints how long it took; docs/interop.md has the figures.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use roxie_tests::pair::{Ready, flowing};
+use roxie_tests::place::Port;
+use roxie_tests::process::{Ended, Running, eventually};
+
+use crate::dispatcher::Case;
+use crate::end::End;
+use crate::machine::Machine;
+
+/// Traffic that shows that a stream is under way.
+const STREAM_BYTES: u64 = 2 << 20;
+/// More than all of the times below.
+const LIMIT: Duration = Duration::from_secs(40);
+/// Time for a program to end once it knows.
+const PROGRAM_MAX: Duration = Duration::from_secs(1);
+/// What perftest prints about IBV_WC_RETRY_EXC_ERR.
+const RETRY_EXCEEDED: &str = "Failed status 12";
+/// perftest's retry count, if it is not asked for another.
+const RETRIES: u32 = 7;
+/// The timeout that rdma_cm gives the queue pairs of both.
+const CM_TIMEOUT: u32 = 17;
+
+pub(crate) const CASES: [Case; 4] = [
+    ("vanish/the machine of a server on rxe, timeout 14", |machine, name| of_rxe(machine, name, Some("14"))),
+    ("vanish/the machine of a server on rxe, timeout 16", |machine, name| of_rxe(machine, name, Some("16"))),
+    ("vanish/the machine of a server on rxe, with rdma_cm", |machine, name| of_rxe(machine, name, None)),
+    ("vanish/the only process of a server on roxie, with rdma_cm", of_roxie),
+];
+
+/// Stops the machine while a client here writes to it.
+fn of_rxe(machine: &Machine, name: &str, timeout: Option<&str>) -> Result<(), String> {
+    let options = |end: End| match timeout {
+        Some(timeout) => vec!["-u", timeout, "-x", end.gid_index(false)],
+        None => vec!["-R"],
+    };
+    let (_server, mut client) = stream(machine, name, End::Roxie, options)?;
+    // Before, its counters are those of the namespace that it was started from.
+    eventually(LIMIT, || client.has_ended() || client.net("dev").contains(End::Roxie.netdev()));
+    flowing(&mut client, STREAM_BYTES)?;
+    let ended = machine.while_stopped(|| client.wait(LIMIT))?;
+    let timeout = timeout.map_or(Ok(CM_TIMEOUT), str::parse).map_err(|_| "a timeout")?;
+    in_time(name, &ended, timeout, RETRIES)
+}
+
+/// Kills the server here while Soft-RoCE writes to it, which takes a retry count of 7 for one without end: so it gets another.
+fn of_roxie(machine: &Machine, name: &str) -> Result<(), String> {
+    for retries in [1, 3] {
+        let option = format!("--retry_count={retries}");
+        let (mut server, mut client) = stream(machine, name, End::Rxe, |_| vec!["-R", &option])?;
+        flowing(&mut server, STREAM_BYTES)?;
+        server.signal(Signal::SIGKILL);
+        in_time(&format!("{name}, retry count {retries}"), &client.wait(LIMIT), CM_TIMEOUT, retries)?;
+    }
+    Ok(())
+}
+
+/// A server, and a client at `end` that writes to it for ever.
+fn stream<'a>(
+    machine: &Machine,
+    name: &str,
+    end: End,
+    options: impl Fn(End) -> Vec<&'a str>,
+) -> Result<(Running, Running), String> {
+    let port = machine.port();
+    let word = port.to_string();
+    let words = |end: End| {
+        let common = ["ib_write_bw", "-F", "-n", "1000000", "-p", &word, "-d", end.device()];
+        [&common[..], &options(end)].concat()
+    };
+    let server_end = end.other();
+    let mut server = machine.start(server_end, name, Port::Udp, &words(server_end))?;
+    let ready = if options(end).contains(&"-R") { Ready::Cm(port) } else { Ready::Tcp(port) };
+    machine.wait_ready(server_end, &mut server, ready)?;
+    let client = [&words(end)[..], &[server_end.address(false)]].concat();
+    Ok((server, machine.start(end, name, Port::Udp, &client)?))
+}
+
+/// The last acknowledgement came before the end of its peer, by less than one timeout.
+fn in_time(name: &str, ended: &Ended, timeout: u32, retries: u32) -> Result<(), String> {
+    let each = Duration::from_nanos(4096 << timeout);
+    println!("{name}: ended after {:.2?}, {} times {each:.0?}", ended.took, retries + 1);
+    if ended.status.is_none() || ended.succeeded() || !ended.output.contains(RETRY_EXCEEDED) {
+        return Err(format!("expected '{RETRY_EXCEEDED}' and an exit code that says so\n{}", ended.describe()));
+    }
+    let bounds = retries * each..(retries + 1) * each + PROGRAM_MAX;
+    if bounds.contains(&ended.took) {
+        return Ok(());
+    }
+    Err(format!("expected the end within {bounds:?}, not after {:?}\n{}", ended.took, ended.describe()))
+}
