@@ -1,0 +1,197 @@
+"""What the programs of this directory share: two namespaces joined by a veth pair, and the programs to compare, run over them."""
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SERVER, CLIENT = "10.78.0.1", "10.78.0.2"
+PORT = 18600
+# The CPUs of server and client. One side per CPU: more than one process on a core measures the scheduler, too.
+CPUS = ("0", "1")
+
+
+class Lab:
+    """Two namespaces joined by a veth, held by two processes that end with our pipe to them."""
+
+    def __init__(self, mtu, cpus=CPUS):
+        self.cpus = cpus
+        self.holders = []
+        self.running = []
+        for _ in range(2):
+            holder = subprocess.Popen(["unshare", "--net", "--", "cat"], stdin=subprocess.PIPE)
+            self.holders.append(holder)
+            own = os.readlink("/proc/self/ns/net")
+            wait(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "unshare --net", 5)
+        peer = self.holders[1].pid
+        self.ip(0, f"link add veth0 type veth peer name veth0 netns {peer}")
+        for side, address in enumerate((SERVER, CLIENT)):
+            self.ip(side, f"address add {address}/24 dev veth0")
+            self.ip(side, f"link set veth0 mtu {mtu} up")
+            self.ip(side, "link set lo up")
+
+    def enter(self, side, words):
+        pin = ["taskset", "-c", self.cpus[side]] if os.cpu_count() > 1 else []
+        return ["nsenter", f"--net=/proc/{self.holders[side].pid}/ns/net", "--", *pin, *words]
+
+    def run(self, side, words):
+        done = subprocess.run(self.enter(side, words), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
+
+    def ip(self, side, words):
+        self.run(side, ["ip", *words.split()])
+
+    def start(self, side, words):
+        process = subprocess.Popen(
+            self.enter(side, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.running.append(process)
+        return process
+
+    def listens(self, side, port):
+        """Whether a TCP socket of that side listens (proc_net_tcp(5): state 0A)."""
+        end = f":{port:04X}"
+        for name in ("tcp", "tcp6"):
+            with open(f"/proc/{self.holders[side].pid}/net/{name}") as table:
+                for line in table:
+                    fields = line.split()
+                    if fields[1].endswith(end) and fields[3] == "0A":
+                        return True
+        return False
+
+    def pair(self, server, client, port, limit):
+        """Runs a server and a client; returns the client's output."""
+        serving = self.start(0, server)
+        try:
+            wait(lambda: self.listens(0, port) or serving.poll() is not None, " ".join(server), 10)
+            if serving.poll() is not None:
+                raise Failed(f"{' '.join(server)}\n{serving.stdout.read()}")
+            driving = self.start(1, client)
+            try:
+                output, _ = driving.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"{' '.join(client)}: not finished in {limit} s") from None
+            if driving.returncode != 0:
+                raise Failed(f"{' '.join(client)}: exit code {driving.returncode}\n{output}")
+            return output
+        finally:
+            self.end_running(grace=2)
+
+    def end_running(self, grace=0):
+        for process in self.running:
+            try:
+                process.wait(timeout=grace)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.running.clear()
+
+    def close(self):
+        self.end_running()
+        for holder in self.holders:
+            holder.stdin.close()
+            holder.wait()
+
+
+class Failed(Exception):
+    """A program did not do what it should."""
+
+
+def wait(condition, what, limit):
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: not ready in {limit} s")
+        time.sleep(0.005)
+
+
+def report_row(output):
+    """The numbers of perftest's only report row."""
+    lines = output.splitlines()
+    at = next((n for n, line in enumerate(lines) if line.lstrip().startswith("#bytes")), None)
+    if at is None or at + 1 >= len(lines):
+        raise Failed(f"no report in\n{output}")
+    return [float(word) for word in lines[at + 1].split()]
+
+
+def perftest(lab, roxie, tool, words, seconds, port="udp"):
+    base = [roxie, "run", "--netdev", "veth0", "--port", port, "--", tool, "-d", "roxie0", "-F", "-p", str(PORT), *words]
+    output = lab.pair(base, [*base, SERVER], PORT, seconds + 30)
+    return report_row(output)
+
+
+def iperf(lab, congestion, seconds, words=()):
+    """GB/s of TCP."""
+    client = ["iperf3", "-c", SERVER, "-p", str(PORT), "-t", str(seconds), "-C", congestion, "-J", *words]
+    output = lab.pair(["iperf3", "-s", "-1", "-p", str(PORT)], client, PORT, seconds + 30)
+    return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 8e9
+
+
+def ucx(lab, roxie, transport, words):
+    """The last line of ucx_perftest: iterations, us typical, average and overall, MB/s twice, messages/s twice."""
+    base = ["env", f"UCX_TLS={transport}", "UCX_WARN_UNUSED_ENV_VARS=n"]
+    if transport == "tcp":
+        # It looks for the interface in sysfs, which has those of the namespace that mounted it.
+        base = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs none /sys && exec "$@"', "sh", *base, "UCX_NET_DEVICES=veth0"]
+    else:
+        base += ["UCX_NET_DEVICES=roxie0:1", roxie, "run", "--device-files", "--netdev", "veth0", "--"]
+    base += ["ucx_perftest", "-p", str(PORT)]
+    output = lab.pair(base, [*base, SERVER, *words], PORT, 60)
+    return [float(word) for word in line_with(output, "Final:").split()[1:]]
+
+
+def qperf(lab, seconds):
+    """us, one way, of 8 bytes over TCP."""
+    client = ["qperf", "-lp", str(PORT), SERVER, "-m", "8", "-t", str(seconds), "-v", "-uu", "tcp_lat"]
+    output = lab.pair(["qperf", "-lp", str(PORT)], client, PORT, seconds + 30)
+    value, unit = re.search(r"latency += +([0-9.]+) (\w+)", output.replace(",", "")).groups()
+    return float(value) * {"ns": 1e-3, "us": 1, "ms": 1e3, "sec": 1e6}[unit]
+
+
+def sockperf(lab, size, seconds):
+    """us, one way, over TCP: median, 99th and 99.9th percentile."""
+    where = ["--tcp", "-i", SERVER, "-p", str(PORT), "-m", str(max(size, 14))]
+    output = lab.pair(["sockperf", "server", *where[:5]], ["sockperf", "ping-pong", *where, "-t", str(seconds)], PORT, seconds + 30)
+    return [float(line_with(output, f"percentile {share}").split()[-1]) for share in ("50.0", "99.0", "99.9")]
+
+
+def fi_pingpong(lab, size, iterations):
+    """us, one way, through libfabric's TCP; both ends spin, so this is for a CPU each."""
+    base = ["fi_pingpong", "-p", "tcp;ofi_rxm", "-e", "rdm", "-S", str(size), "-I", str(iterations)]
+    output = lab.pair([*base, "-B", str(PORT)], [*base, "-P", str(PORT), SERVER], PORT, 30)
+    return float(output.splitlines()[-1].split()[-2])
+
+
+def line_with(output, text):
+    found = [line for line in output.splitlines() if text in line]
+    if not found:
+        raise Failed(f"no {text} in\n{output}")
+    return found[-1]
+
+
+# MiB/s, as perftest reports.
+MIB = 2**20 / 1e9
+
+
+def machine():
+    model = "unknown CPU"
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    commit = subprocess.run(
+        ["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "congestion_default": open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip(),
+        "commit": commit or "unknown",
+    }
