@@ -85,7 +85,10 @@ fn in_time(name: &str, ended: &Ended, timeout: u32, retries: u32) -> Result<(), 
     let each = Duration::from_nanos(4096 << timeout);
     println!("{name}: ended after {:.2?}, {} times {each:.0?}", ended.took, retries + 1);
     if ended.status.is_none() || ended.succeeded() || !ended.output.contains(RETRY_EXCEEDED) {
-        return Err(format!("expected '{RETRY_EXCEEDED}' and an exit code that says so\n{}", ended.describe()));
+        return Err(format!(
+            "expected '{RETRY_EXCEEDED}' and an exit code that says so\n{}",
+            ended.describe()
+        ));
     }
     let bounds = retries * each..(retries + 1) * each + PROGRAM_MAX;
     if bounds.contains(&ended.took) {
