@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Both, Pair, Ready, start, wait_ready};
+use roxie_tests::pair::{Both, Pair, Ready, flowing, start, wait_ready};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::{Ended, Running, eventually};
 use serde_json::Value;
