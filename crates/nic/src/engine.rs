@@ -32,6 +32,8 @@ use crate::verbs::{FileId, XrcDomain};
 pub(crate) const TX_QUOTA: usize = 124;
 /// Batches of one poll while there are READs to answer; who polls wants his thread back at some time.
 const ANSWER_TURNS: usize = 16;
+/// Batches that the background thread takes in a row, while there are some, before it looks at what else it is there for.
+const BACKGROUND_BATCHES: usize = 4;
 /// Batches that are read before timers are run; a flood may not stop them for longer.
 const UNREAD_BATCHES_MAX: usize = 64;
 /// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
@@ -141,11 +143,18 @@ impl Engine {
         self.turns.polled(trains > 0);
     }
 
-    /// One batch of everything, for the background thread; the number of trains received.
+    /// Some batches of everything, for the background thread; the number of trains received.
     pub(crate) fn poll_all(&self) -> usize {
-        let mut core = self.lock();
-        let trains = core.poll(RxQueues::ALL);
-        self.unlock_and_deliver(core);
+        let mut trains = 0;
+        for _ in 0..BACKGROUND_BATCHES {
+            let mut core = self.lock();
+            let got = core.poll(RxQueues::ALL);
+            self.unlock_and_deliver(core);
+            trains += got;
+            if got == 0 {
+                break;
+            }
+        }
         self.offer_held();
         trains + self.cm.poll(now(), self)
     }

@@ -5,7 +5,7 @@ use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth}
 
 use crate::engine::Core;
 use crate::notice::notice;
-use crate::port::{RxQueues, RxTrain};
+use crate::port::{RxQueue, RxQueues, RxTrain};
 use crate::srqs::Reached;
 use crate::tables::{Mad, OwnedPacket, Tables};
 
@@ -22,6 +22,7 @@ impl Core {
         let trains = if hooks.is_paused(now) {
             0
         } else if hooks.has_ingress() {
+            port.will_be_watched();
             let trains = port.recv(queues, &mut |train| hooks.receive(train, &mut deliver));
             hooks.send_bounced(&mut **port);
             trains
@@ -47,13 +48,22 @@ impl Core {
 impl Tables {
     /// One GRO train: packets of equal size (the last may be shorter) from one sender to one address.
     pub(crate) fn receive_train(&mut self, now: Instant, train: &RxTrain<'_>) {
-        let Some(icrc) = train.icrc_header() else { return self.count(DropReason::NotForUs) };
         let from = PacketSource {
             src: Gid::from(train.src),
             dst: Gid::from(train.dst),
             tos: train.tos,
             ttl: train.ttl,
         };
+        if train.queue == RxQueue::Ring {
+            for bytes in train.packets() {
+                match Packet::parse(bytes) {
+                    Ok(packet) => self.receive_packet(now, &packet, bytes, &from, train),
+                    Err(reason) => self.count(reason),
+                }
+            }
+            return;
+        }
+        let Some(icrc) = train.icrc_header() else { return self.count(DropReason::NotForUs) };
         let mut expected_id = train.ip_id.unwrap_or(0);
         for bytes in train.packets() {
             let packet = match Packet::parse(bytes) {
@@ -89,17 +99,19 @@ impl Tables {
         train: &RxTrain<'_>,
     ) {
         let qpn = packet.bth.dest_qp;
-        if qpn == Qpn::GSI {
-            return self.receive_mad(packet, bytes, train);
-        }
-        if qpn == Qpn::MULTICAST {
-            return self.receive_multicast(now, packet, from);
-        }
         let slot = (qpn.value() >> 16) as u8;
-        if slot != self.slot {
-            return self.misroute(slot, bytes, train);
+        if slot == self.slot && qpn != Qpn::GSI {
+            return self.deliver(now, qpn.value() as u16, packet, from);
         }
-        self.deliver(now, qpn.value() as u16, packet, from);
+        // A ring is for the connections of one process; and without an ICRC nothing could be handed on.
+        if train.queue == RxQueue::Ring {
+            return self.count(DropReason::NotForUs);
+        }
+        match qpn {
+            Qpn::GSI => self.receive_mad(packet, bytes, train),
+            Qpn::MULTICAST => self.receive_multicast(now, packet, from),
+            _ => self.misroute(slot, bytes, train),
+        }
     }
 
     /// Gives a packet to a queue pair of this process.

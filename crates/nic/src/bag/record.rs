@@ -32,7 +32,8 @@ const REFUSE: u16 = 3;
 const FRAME: u16 = 4;
 const PING: u16 = 5;
 const PONG: u16 = 6;
-const OFFER: u16 = 7;
+/// 7 was that of rings with ICRCs.
+const OFFER: u16 = 10;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
 
@@ -183,7 +184,7 @@ fn put_frame(writer: &mut Writer<'_>, train: &RxTrain<'_>) {
     let flags = match train.queue {
         RxQueue::Gsi => FROM_GSI,
         RxQueue::Slot => MISROUTED,
-        RxQueue::Forwarded => 0,
+        RxQueue::Forwarded | RxQueue::Ring => 0,
     };
     writer.put(&[family as u8, train.tos, train.ttl, flags]);
     writer.put(&0u32.to_le_bytes());

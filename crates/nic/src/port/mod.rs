@@ -73,6 +73,8 @@ pub enum RxQueue {
     Slot,
     /// Handed over by another process of the domain.
     Forwarded,
+    /// Memory that is shared with the sender: the packets have room for their ICRCs, but nothing there.
+    Ring,
 }
 
 /// The queues one [`Port::recv`] call looks at.
@@ -91,6 +93,8 @@ impl RxQueues {
     pub const GSI: RxQueues = RxQueues { gsi: true, slot: false };
     /// Only this process's queue.
     pub const SLOT: RxQueues = RxQueues { gsi: false, slot: true };
+    /// Neither.
+    pub(crate) const NONE: RxQueues = RxQueues { gsi: false, slot: false };
 }
 
 /// UDP payloads received together: all `segment` bytes long, but the last, which may be shorter.
@@ -200,6 +204,9 @@ pub trait Port: Send {
 
     /// The next [`recv`](Port::recv) leaves out nothing that has arrived, not even what it only looks at from time to time.
     fn look_everywhere(&mut self) {}
+
+    /// Others than the transport look at what the next [`recv`](Port::recv) hands over: no packet is without its ICRC.
+    fn will_be_watched(&mut self) {}
 
     /// Somebody is about to wait for [`poll_fds`](Port::poll_fds) and the members' listener. False if there is something to
     /// receive that they do not tell of.

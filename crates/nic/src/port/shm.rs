@@ -1,7 +1,8 @@
 //! Within a host: packets to another process of our user go through a ring in memory instead of the kernel.
 //!
-//! They are the same packets, in trains as a socket would hand them over, ICRCs included, and pass the same hooks and taps. Everything
-//! else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
+//! They are the same packets, in trains as a socket would hand them over, and pass the same hooks and taps. Only their ICRCs are not
+//! made, because nothing on this way could damage what they cover; whoever else than the transport looks at what arrives finds them there.
+//! Everything else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
 //! has a destination QP is told by the slot in its number, and that the address is one of this host by the kernel's routes.
 //!
 //! A ring leads one way and is offered when a queue pair is connected (`bag/rings.rs`). What was sent through the kernel before it was
@@ -14,13 +15,12 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use wire::IcrcHeader;
 use wire::icrc::ICRC_LEN;
 
-use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain, icrc_header};
+use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain};
 use crate::bag::{RingNews, Rings, SLOTS};
-use crate::sys::Netlink;
 use crate::sys::byte_ring::Broken;
+use crate::sys::{Netlink, now_ns};
 use inbound::Inbound;
 use outbound::Outbound;
 
@@ -41,11 +41,11 @@ pub(crate) struct ShmPort {
     dirty: Vec<u8>,
     /// Slots whose ring is too full to be given more.
     crowded: Vec<u8>,
-    /// Calls of `recv` since a ring brought something, and since the port inside was asked.
+    /// Calls of `recv` since a ring brought something.
     lull: u32,
-    skipped: u32,
-    /// Calls for which the port inside is asked each time, because it has brought something.
-    inner_watch: u32,
+    sockets: Sockets,
+    /// The next `recv` is looked at by others than the transport.
+    is_watched: bool,
     counters: PortCounters,
     broken: u64,
 }
@@ -64,7 +64,19 @@ struct Way {
     slot: u8,
     /// In front of its trains, but for their lengths.
     header: TrainHeader,
-    icrc: IcrcHeader,
+}
+
+/// When the port inside is asked.
+#[derive(Debug)]
+struct Sockets {
+    /// What is to be asked of it.
+    owed: RxQueues,
+    /// Calls for which it was not asked since the clock was looked at.
+    skipped: u32,
+    /// When it was asked last (nanoseconds).
+    asked_at: u64,
+    /// Calls for which it is asked each time, because it has brought something.
+    watch: u32,
 }
 
 /// What is in front of a train in a ring, little-endian:
@@ -85,8 +97,10 @@ const TRAIN_BYTES_MAX: usize = 16 * 1024;
 const RINGS_MAX: usize = 64;
 /// Rings push back, so this only keeps many queue pairs from queueing up behind each other: some windows of one.
 const WINDOW_BYTES: usize = 4 << 20;
-/// While rings are in use the sockets are asked with every so many calls only, as an empty one costs several times what an
-/// empty ring does.
+/// While rings are in use the sockets are asked when so many nanoseconds have passed since they were asked last, as an empty one
+/// costs ten times what an empty ring does.
+const INNER_INTERVAL_NS: u64 = 20_000;
+/// Calls between two looks at the clock for that.
 const INNER_INTERVAL: u32 = 32;
 /// Calls after something came from a socket during which it is asked each time.
 const INNER_WATCH: u32 = 64;
@@ -94,8 +108,6 @@ const INNER_WATCH: u32 = 64;
 const LULL_MAX: u32 = 4096;
 /// Batches of the sockets that are read before the first train of a ring.
 const SOCKET_BATCHES_MAX: usize = 64;
-/// Trains taken from one ring before the next one's turn.
-const TRAINS_PER_TURN: usize = 16;
 
 impl ShmPort {
     /// # Errors
@@ -112,8 +124,8 @@ impl ShmPort {
             dirty: Vec::with_capacity(RINGS_MAX),
             crowded: Vec::with_capacity(RINGS_MAX),
             lull: LULL_MAX,
-            skipped: 0,
-            inner_watch: 0,
+            sockets: Sockets { owed: RxQueues::NONE, skipped: 0, asked_at: 0, watch: 0 },
+            is_watched: false,
             counters: PortCounters::default(),
             broken: 0,
         })
@@ -194,7 +206,7 @@ impl ShmPort {
     }
 
     /// One turn of every ring; the number of trains.
-    fn receive_from_rings(&mut self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn receive_from_rings(&mut self, is_watched: bool, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
         let Self { inbound, buffer, inner, counters, broken, .. } = self;
         let (mut trains, mut is_over) = (0, false);
         for ring in inbound.iter_mut() {
@@ -204,7 +216,7 @@ impl ShmPort {
                 let read = (0..SOCKET_BATCHES_MAX).map(|_| inner.recv(RxQueues::SLOT, f));
                 trains += read.take_while(|got| *got > 0).sum::<usize>();
             }
-            let taken = ring.turn(buffer, TRAINS_PER_TURN, &mut |train: &RxTrain<'_>| {
+            let taken = ring.turn(buffer, is_watched, &mut |train: &RxTrain<'_>| {
                 counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
                 counters.rx_bytes += train.bytes.len() as u64;
                 f(train);
@@ -283,7 +295,7 @@ impl Port for ShmPort {
             return self.inner.tx_commit(flow, len);
         };
         let Some(packet) = self.inner.tx_slot().get_mut(..len + ICRC_LEN) else { return };
-        let (slot, outcome) = (way.slot, out.commit(flow, way, packet));
+        let (slot, outcome) = (way.slot, out.commit(flow, &way.header, packet));
         if !self.dirty.contains(&slot) {
             self.dirty.push(slot);
         }
@@ -320,28 +332,28 @@ impl Port for ShmPort {
 
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
         self.follow_news();
-        let mut trains = 0;
+        let (mut trains, is_watched) = (0, std::mem::take(&mut self.is_watched));
         if queues.slot && !self.inbound.is_empty() {
-            trains = self.receive_from_rings(f);
+            trains = self.receive_from_rings(is_watched, f);
             self.lull = if trains > 0 { 0 } else { self.lull.saturating_add(1) };
         }
-        self.skipped += 1;
         let in_use = self.lull < LULL_MAX && !self.inbound.is_empty();
-        if in_use && !queues.gsi && self.inner_watch == 0 && self.skipped < INNER_INTERVAL {
-            return trains;
-        }
-        self.skipped = 0;
-        self.inner_watch = self.inner_watch.saturating_sub(1);
-        let came = self.inner.recv(queues, f);
+        let Some(due) = self.sockets.due(queues, in_use) else { return trains };
+        let came = self.inner.recv(due, f);
         if came > 0 {
-            self.inner_watch = INNER_WATCH;
+            self.sockets.watch = INNER_WATCH;
         }
         trains + came
     }
 
     fn look_everywhere(&mut self) {
-        self.skipped = INNER_INTERVAL;
+        (self.sockets.skipped, self.sockets.asked_at) = (INNER_INTERVAL, 0);
         self.inner.look_everywhere();
+    }
+
+    fn will_be_watched(&mut self) {
+        self.is_watched = true;
+        self.inner.will_be_watched();
     }
 
     fn may_wait(&mut self) -> bool {
@@ -394,9 +406,37 @@ impl Port for ShmPort {
 impl Way {
     fn new(key: &FlowKey, headers: &Headers) -> Option<Way> {
         let (src_port, dst_port) = headers.ports();
-        let icrc = icrc_header(key.src, key.dst, src_port, dst_port)?.with_flush(key.flush_icrc);
+        let is_one_family = key.src.is_ipv4() == key.dst.is_ipv4();
         let header = outbound::header(headers.key(), src_port, dst_port);
-        Some(Way { slot: key.dst_slot, header, icrc })
+        is_one_family.then_some(Way { slot: key.dst_slot, header })
+    }
+}
+
+impl Sockets {
+    /// What to ask now of the port inside; `None` if it is not its turn yet, which it always is unless rings are `in_use`.
+    #[inline]
+    fn due(&mut self, queues: RxQueues, in_use: bool) -> Option<RxQueues> {
+        self.owed.gsi |= queues.gsi;
+        self.owed.slot |= queues.slot;
+        if in_use && self.watch == 0 {
+            self.skipped += 1;
+            if self.skipped < INNER_INTERVAL || !self.is_time() {
+                return None;
+            }
+        }
+        self.watch = self.watch.saturating_sub(1);
+        Some(std::mem::replace(&mut self.owed, RxQueues::NONE))
+    }
+
+    #[cold]
+    fn is_time(&mut self) -> bool {
+        self.skipped = 0;
+        let now = now_ns();
+        let is_time = now - self.asked_at >= INNER_INTERVAL_NS;
+        if is_time {
+            self.asked_at = now;
+        }
+        is_time
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use wire::Gid;
+use wire::icrc::ICRC_LEN;
+use wire::{Bth, Gid};
 
 use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
 use crate::bag::RingLink;
-use crate::port::{RxQueue, RxTrain};
+use crate::port::{RxQueue, RxTrain, put_icrc};
 use crate::sys::byte_ring::{Broken, Consumer};
 
 /// A ring that another process writes for us.
@@ -22,6 +23,12 @@ pub(super) struct Inbound {
     pub(super) is_broken: bool,
 }
 
+/// A turn ends behind so many trains, bytes or packets. Of the last two, these are half of what a queue pair wants acknowledged at once:
+/// its peer shall go on while the next turn is taken, not wait for the end of a window.
+const TURN_TRAINS: usize = 16;
+const TURN_BYTES: usize = 64 * 1024;
+const TURN_PACKETS: usize = 62;
+
 impl Inbound {
     pub(super) fn new(ring: Consumer, link: RingLink) -> Inbound {
         Inbound { ring, link, is_fresh: true, has_ended: false, is_broken: false }
@@ -32,31 +39,36 @@ impl Inbound {
         self.ring.available() != Ok(0)
     }
 
-    /// Hands over at most `trains_max` trains, copied to `buffer`; returns how many.
+    /// Hands over some trains, copied to `buffer`, where they get ICRCs if others than the transport look at them; returns how many.
     #[inline]
     pub(super) fn turn(
         &mut self,
         buffer: &mut [u8],
-        trains_max: usize,
+        is_watched: bool,
         f: &mut dyn FnMut(&RxTrain<'_>),
     ) -> Result<usize, Broken> {
-        let available = self.ring.available()?;
-        let (mut at, mut trains) = (0, 0);
-        while at < available && trains < trains_max {
+        let mut available = self.ring.available()?;
+        let (mut trains, mut taken, mut packets) = (0, 0, 0);
+        while available > 0 && trains < TURN_TRAINS && taken < TURN_BYTES && packets < TURN_PACKETS {
             let mut header: TrainHeader = [0; HEADER_LEN];
-            if !self.ring.read(at, &mut header) {
+            if !self.ring.read(0, &mut header) {
                 return Err(Broken);
             }
             let (len, segment) = (u32_at(&header, 0) as usize, usize::from(u16_at(&header, 4)));
             let place = buffer.get_mut(..len).filter(|_| len <= TRAIN_BYTES_MAX);
             let Some(bytes) = place.filter(|_| segment > 0 && segment <= len) else { return Err(Broken) };
-            if !self.ring.read(at + HEADER_LEN, bytes) {
+            let whole = (HEADER_LEN + len).next_multiple_of(ALIGN);
+            if whole > available || !self.ring.read(HEADER_LEN, bytes) {
                 return Err(Broken);
             }
-            at += (HEADER_LEN + len).next_multiple_of(ALIGN);
+            // Its writer goes on there while this is worked on.
+            self.ring.release(whole);
+            available -= whole;
+            taken += whole;
+            packets += len.div_ceil(segment);
             trains += 1;
             let src = ip_at(&header, 16);
-            f(&RxTrain {
+            let mut train = RxTrain {
                 src,
                 src_port: u16_at(&header, 6),
                 dst: ip_at(&header, 32),
@@ -66,15 +78,14 @@ impl Inbound {
                 segment,
                 macs: None,
                 ip_id: src.is_ipv4().then_some(0),
-                bytes,
-                queue: RxQueue::Slot,
-            });
-        }
-        if at > available {
-            return Err(Broken);
-        }
-        if at > 0 {
-            self.ring.release(at);
+                bytes: &[],
+                queue: RxQueue::Ring,
+            };
+            if is_watched {
+                put_icrcs(&train, bytes);
+                train.queue = RxQueue::Slot;
+            }
+            f(&RxTrain { bytes, ..train });
         }
         Ok(trains)
     }
@@ -87,6 +98,18 @@ impl Inbound {
     /// See [`Port::has_waited`](crate::port::Port::has_waited).
     pub(super) fn wakes(&mut self) {
         self.ring.wakes();
+    }
+}
+
+/// Makes the ICRCs of a train that has the headers of `train`.
+#[cold]
+fn put_icrcs(train: &RxTrain<'_>, bytes: &mut [u8]) {
+    // Where there is none its packets are refused.
+    let Some(header) = train.icrc_header() else { return };
+    for (packet, id) in bytes.chunks_mut(train.segment).zip(0u16..) {
+        if packet.len() >= Bth::LEN + ICRC_LEN {
+            put_icrc(&header, id, packet);
+        }
     }
 }
 

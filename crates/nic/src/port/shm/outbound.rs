@@ -1,10 +1,11 @@
 //! Writing trains into a ring.
 
 use wire::Gid;
+use wire::icrc::ICRC_LEN;
 
-use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader, Way};
+use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
 use crate::bag::RingLink;
-use crate::port::{FlowId, FlowKey, put_icrc};
+use crate::port::{FlowId, FlowKey};
 use crate::sys::byte_ring::{Broken, Producer, RING_BYTES};
 use crate::sys::now_ns;
 
@@ -54,13 +55,13 @@ impl Outbound {
         self.train.filter(|train| train.takes(flow, len)).map_or(0, |train| train.count)
     }
 
-    /// Adds a packet, whose ICRC is made here; what fills a train is published at once. Returns how many packets were
-    /// published, `None` if there is no room for this one.
+    /// Adds a packet, in which there is nothing where the ICRC belongs; what fills a train is published at once. Returns how many
+    /// packets were published, `None` if there is no room for this one.
     #[inline]
     pub(super) fn commit(
         &mut self,
         flow: FlowId,
-        way: &Way,
+        header: &TrainHeader,
         packet: &mut [u8],
     ) -> Result<Option<usize>, Broken> {
         let len = packet.len();
@@ -74,13 +75,16 @@ impl Outbound {
         }
         let train = self.train.get_or_insert(Train {
             flow,
-            header: way.header,
+            header: *header,
             bytes: 0,
             segment: len,
             count: 0,
             is_over: false,
         });
-        put_icrc(&way.icrc, train.count, packet);
+        if let Some(icrc) = packet.last_chunk_mut::<ICRC_LEN>() {
+            // What was sent before is nobody's business.
+            *icrc = [0; ICRC_LEN];
+        }
         if !self.ring.write(at, packet) {
             return Err(Broken);
         }

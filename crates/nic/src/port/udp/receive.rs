@@ -68,7 +68,7 @@ impl Receiver {
     pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
         let (fd, pace) = match queue {
             RxQueue::Slot => (&self.slot, &mut self.pace[0]),
-            RxQueue::Gsi | RxQueue::Forwarded => (&self.gsi, &mut self.pace[1]),
+            RxQueue::Gsi | RxQueue::Forwarded | RxQueue::Ring => (&self.gsi, &mut self.pace[1]),
         };
         let got = match self.batch.receive(fd.as_fd(), pace.want) {
             Ok(got) => got,
