@@ -89,6 +89,12 @@ impl Rings {
         Ok((producer, RingLink { server, slot: self.slot, token, connection: Some(connection) }))
     }
 
+    /// Whether [`take_news`](Self::take_news) has something to say.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.server.desk.get().is_some_and(|desk| desk.has_news.load(Ordering::Relaxed))
+    }
+
     /// What has happened since the last call; one load if nothing has.
     #[inline]
     pub(crate) fn take_news(&self) -> Vec<RingNews> {

@@ -202,6 +202,12 @@ pub trait Port: Send {
     /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
     fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
 
+    /// Whether there is nothing to receive, where that is known for much less than [`recv`](Port::recv) costs. Whoever is told so may
+    /// leave out that call, which is allowed to say nothing of what only comes now and then.
+    fn is_quiet(&mut self) -> bool {
+        false
+    }
+
     /// The next [`recv`](Port::recv) leaves out nothing that has arrived, not even what it only looks at from time to time.
     fn look_everywhere(&mut self) {}
 

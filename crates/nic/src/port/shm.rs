@@ -176,6 +176,12 @@ impl ShmPort {
         }
     }
 
+    /// Whether rings have brought something lately.
+    #[inline]
+    fn is_in_use(&self) -> bool {
+        self.lull < LULL_MAX && !self.inbound.is_empty()
+    }
+
     /// The other side of a ring is not what it should be.
     #[cold]
     fn give_up(&mut self, slot: u8) {
@@ -337,13 +343,23 @@ impl Port for ShmPort {
             trains = self.receive_from_rings(is_watched, f);
             self.lull = if trains > 0 { 0 } else { self.lull.saturating_add(1) };
         }
-        let in_use = self.lull < LULL_MAX && !self.inbound.is_empty();
+        let in_use = self.is_in_use();
         let Some(due) = self.sockets.due(queues, in_use) else { return trains };
         let came = self.inner.recv(due, f);
         if came > 0 {
             self.sockets.watch = INNER_WATCH;
         }
         trains + came
+    }
+
+    #[inline]
+    fn is_quiet(&mut self) -> bool {
+        let is_quiet = self.is_in_use()
+            && !self.rings.has_news()
+            && self.sockets.are_left_out()
+            && !self.inbound.iter_mut().any(Inbound::has_something);
+        self.lull += u32::from(is_quiet);
+        is_quiet
     }
 
     fn look_everywhere(&mut self) {
@@ -418,14 +434,18 @@ impl Sockets {
     fn due(&mut self, queues: RxQueues, in_use: bool) -> Option<RxQueues> {
         self.owed.gsi |= queues.gsi;
         self.owed.slot |= queues.slot;
-        if in_use && self.watch == 0 {
-            self.skipped += 1;
-            if self.skipped < INNER_INTERVAL || !self.is_time() {
-                return None;
-            }
+        if in_use && (self.are_left_out() || (self.watch == 0 && !self.is_time())) {
+            return None;
         }
         self.watch = self.watch.saturating_sub(1);
         Some(std::mem::replace(&mut self.owed, RxQueues::NONE))
+    }
+
+    /// Whether this call, one more while rings are in use, is none of those that look at the clock.
+    #[inline]
+    fn are_left_out(&mut self) -> bool {
+        self.skipped += 1;
+        self.watch == 0 && self.skipped < INNER_INTERVAL
     }
 
     #[cold]

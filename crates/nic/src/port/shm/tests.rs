@@ -208,6 +208,25 @@ fn sockets_are_asked_again_and_again_while_rings_are_in_use() {
 }
 
 #[test]
+fn a_port_is_quiet_while_rings_in_use_are_empty_but_not_for_long() {
+    let (mut a, mut b, flow) = pair(V4);
+    let slot = b.member.slot();
+    assert!(!b.port.is_quiet(), "sockets may have something");
+    for _ in 0..10 {
+        a.send(flow, &packet(slot, 0, 64));
+        a.port.flush();
+        assert!(!b.port.is_quiet(), "there is a packet");
+        assert_eq!(b.recv_until(1), [packet(slot, 0, 64)]);
+        // At the latest now the sockets have been asked.
+        while b.port.sockets.skipped > 0 {
+            b.recv();
+        }
+        let quiet = (0..2 * INNER_INTERVAL).take_while(|_| b.port.is_quiet()).count();
+        assert_eq!(quiet, INNER_INTERVAL as usize - 1);
+    }
+}
+
+#[test]
 fn what_was_sent_before_there_was_a_ring_comes_first() {
     let config = domain();
     let mut a = Member::join(&config, &[]);
