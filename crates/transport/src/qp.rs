@@ -162,7 +162,7 @@ impl Qp {
             QpType::XrcIni | QpType::XrcTgt => {
                 self.responder.handle_request(now, packet, mem, &mut srqs, reorder, ep)
             }
-            QpType::Uc => Ok(self.responder.handle_unreliable(packet, mem, &mut Some(rq), ep)),
+            QpType::Uc => self.responder.handle_unreliable(packet, mem, &mut Some(rq), ep),
             QpType::Ud | QpType::Gsi => {
                 if ud::receive(packet, from, mem, rq, ep)? == Received::Fatal {
                     self.enter_err();
@@ -495,6 +495,7 @@ impl Qp {
         let row = fault.row();
         match row.nak {
             NakKind::Silence => {}
+            _ if !self.ep.ty.is_reliable() => {}
             NakKind::Rnr => {
                 self.ep.counters.send_rnr_err += 1;
                 self.responder.reply.nak_not_ready(position, self.ep.attr.min_rnr_timer);

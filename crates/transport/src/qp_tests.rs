@@ -384,6 +384,26 @@ fn errors_on_uc_drop_the_message_and_nothing_else() {
     assert_eq!((b.qp.state(), b.sent().len(), b.events().len()), (QpState::Rts, 0, 0));
 }
 
+/// Kept, it would take every message that comes, and nobody would be told.
+#[test]
+fn a_receive_on_uc_whose_memory_is_gone_completes_with_a_protection_error() {
+    let mut b = uc();
+    b.post_recv(1, 0, 1024);
+    b.post_recv(2, 1 << 40, 1024);
+    b.post_recv(3, 0, 1024);
+    let only = |psn| Pkt::new(Opcode::UC_SEND_ONLY, psn).payload(1, 8);
+    b.recv(&only(RQ_PSN)).unwrap();
+    assert_eq!(b.recv(&only(RQ_PSN + 1)), Err(DropReason::AccessFault));
+    let told: Vec<_> = core::iter::from_fn(|| b.qp.poll_event())
+        .map(|event| match event {
+            QpEvent::RecvWc { wc, .. } => (wc.wr_id, wc.status),
+            event => panic!("{event:?}"),
+        })
+        .collect();
+    assert_eq!(told, [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, WcStatus::WrFlushErr)]);
+    assert_eq!((b.qp.state(), b.sent()), (QpState::Err, vec![]), "UC has no NAK");
+}
+
 proptest::proptest! {
     /// Whatever arrives, in whatever order, nothing panics and the queue pair stays consistent.
     #[test]

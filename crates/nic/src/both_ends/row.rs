@@ -147,8 +147,8 @@ fn afterlife(row: &Row, pair: &mut Pair) -> Vec<String> {
     let is_there_alive = matches!(row.there.state, QpState::Rts | QpState::Rtr);
     let is_xrc = row.setup.ty == QpType::XrcIni;
     if row.here.state == QpState::Rts && !is_there_alive {
-        // Only a datagram's sender outlives its receiver, and learns nothing.
-        compare(&mut found, "the service", &QpType::Ud, &row.setup.ty);
+        // Only without acknowledgements a sender outlives its receiver, and learns nothing.
+        compare(&mut found, "service with acknowledgements", &false, &row.setup.ty.is_reliable());
         return found;
     }
     if row.here.state != QpState::Rts {

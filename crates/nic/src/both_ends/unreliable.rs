@@ -85,6 +85,29 @@ fn what_does_not_fit_is_dropped_by_uc_and_nobody_is_told() {
 }
 
 #[test]
+fn a_receive_of_uc_that_is_to_blame_is_completed_and_the_peer_learns_nothing() {
+    show(&[Row {
+        name: "a receive into memory without a key",
+        of: "UC: receive WQE with bad lkey",
+        room: None,
+        act: |pair| {
+            let sge = pair.there.sge(64);
+            pair.there.post_recv(&[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
+            pair.post(WrOp::Send, 8);
+        },
+        asks: &["SEND Only 100", "WRITE Only 101"],
+        here: SENT,
+        there: Told {
+            recvs: &[LocProtErr],
+            state: QpState::Err,
+            counted: &["rx_wrong_state 1", "rx_access_fault 1"],
+            ..NOTHING
+        },
+        ..UC
+    }]);
+}
+
+#[test]
 fn a_uc_message_that_is_not_whole_is_dropped_and_its_receive_used_again() {
     const SEND: Row = Row {
         of: "UC: PSN mismatch: dropping until First/Only; the receive WQE is reused",
