@@ -26,7 +26,7 @@ const FEATURES: [(&str, &[&str]); 33] = [
         "queue pairs (`ibv_post_send` and `ibv_wr_*`)",
         &["ibv_create_qp", ".post_send", ".post_recv", ".create_qp_ex", "ibv_qp_to_qp_ex"],
     ),
-    ("shared receive queues", &["ibv_*_srq", ".create_srq_ex", ".post_srq_recv"]),
+    ("shared receive queues (resizable)", &["ibv_*_srq", ".create_srq_ex", ".post_srq_recv"]),
     ("address handles", &["ibv_create_ah*", "ibv_init_ah_from_wc"]),
     ("asynchronous events", &["ibv_*_async_event"]),
     ("connections", &["rdma_listen", "rdma_connect", "rdma_accept", "rdma_reject", "rdma_disconnect"]),

@@ -252,6 +252,11 @@ static void shared_receives(struct ibv_cq *cq)
 	}
 	sa.srq_limit = 3;
 	CHECK(!ibv_modify_srq(srq, &sa, IBV_SRQ_LIMIT) && ibv_modify_srq(srq, &sa, 8) == EINVAL);
+	struct ibv_srq_attr room = { .max_wr = 2 };
+	CHECK(ibv_modify_srq(srq, &room, IBV_SRQ_MAX_WR) == EINVAL);
+	room.max_wr = 100;
+	CHECK(!ibv_modify_srq(srq, &room, IBV_SRQ_MAX_WR) && !ibv_query_srq(srq, &room));
+	CHECK(room.max_wr == 100 && room.srq_limit == 3);
 	struct ibv_sge sge = { (uintptr_t)buf, 8, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED },
 		*bad;

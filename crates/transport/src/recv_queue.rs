@@ -5,7 +5,7 @@ use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::wr::{RecvWr, Sge};
 
-/// Receive work requests in the order in which messages take them. Allocated once.
+/// Receive work requests in the order in which messages take them. Allocated once, and when it is resized.
 #[derive(Debug)]
 pub struct RecvQueue {
     wr_ids: Box<[u64]>,
@@ -74,6 +74,28 @@ impl RecvQueue {
             return Err(VerbsError::Invalid);
         }
         self.limit = limit;
+        Ok(())
+    }
+
+    /// Makes room for `max_wr` work requests; those that wait stay.
+    ///
+    /// # Errors
+    /// `Invalid`, and nothing changes, when it is 0, above what the device has, or below the armed limit or what waits.
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
+        let waiting = self.len();
+        if max_wr == 0 || max_wr < waiting.max(self.limit) {
+            return Err(VerbsError::Invalid);
+        }
+        let mut resized = Self::new(max_wr, self.max_sge, self.pd)?;
+        let max_sge = self.max_sge as usize;
+        for i in 0..waiting {
+            let (to, from) = (i as usize, self.slot(self.head.wrapping_add(i)));
+            resized.wr_ids[to] = self.wr_ids[from];
+            resized.num_sge[to] = self.num_sge[from];
+            resized.sges[to * max_sge..][..max_sge].copy_from_slice(&self.sges[from * max_sge..][..max_sge]);
+        }
+        (resized.tail, resized.limit) = (waiting, self.limit);
+        *self = resized;
         Ok(())
     }
 
@@ -311,6 +333,31 @@ mod tests {
             }
             assert_eq!(queue.take(&mut wqe), None);
         }
+    }
+
+    #[test]
+    fn what_waits_and_the_limit_survive_another_size() {
+        let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
+        let mut wqe = RecvWqe::new();
+        (0..3).for_each(|i| post(&mut queue, i).unwrap());
+        queue.take(&mut wqe).unwrap();
+        post(&mut queue, 3).unwrap();
+        queue.arm_limit(2).unwrap();
+        for refused in [0, 2, MAX_QP_WR + 1] {
+            assert_eq!(queue.resize(refused), Err(VerbsError::Invalid), "{refused}");
+        }
+        assert_eq!((queue.max_wr(), queue.limit(), queue.len()), (3, 2, 3));
+        queue.resize(5).unwrap();
+        assert_eq!((queue.max_wr(), queue.limit(), queue.len()), (5, 2, 3));
+        (4..6).for_each(|i| post(&mut queue, i).unwrap());
+        assert_eq!(post(&mut queue, 6), Err(VerbsError::NoMem));
+        for i in 1..6 {
+            assert_eq!(queue.take(&mut wqe), Some(Taken { limit_reached: i == 4 }));
+            assert_eq!((wqe.wr_id, wqe.sges[1].addr), (i, i * 100));
+        }
+        queue.resize(1).unwrap();
+        post(&mut queue, 7).unwrap();
+        assert_eq!(post(&mut queue, 8), Err(VerbsError::NoMem));
     }
 
     #[test]

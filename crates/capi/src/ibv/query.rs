@@ -24,9 +24,9 @@ pub(crate) const PORT: u8 = 1;
 
 /// IBV_ATOMIC_GLOB: atomics are CPU instructions, so they are atomic for everything in the machine.
 const ATOMIC_GLOB: c_int = 2;
-/// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS,
+/// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS,
 /// MEM_WINDOW_TYPE_2B.
-const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 
 /// IBV_ODP_SUPPORT, SUPPORT_IMPLICIT; per transport IBV_ODP_SUPPORT_SEND, RECV, WRITE, READ, ATOMIC, SRQ_RECV as far as
 /// it has them.

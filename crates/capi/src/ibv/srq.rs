@@ -122,10 +122,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     if mask & !(MAX_WR | LIMIT) != 0 {
         return code(libc::EINVAL);
     }
-    if mask & MAX_WR != 0 {
-        return code(libc::EOPNOTSUPP);
-    }
-    if mask & LIMIT != 0 { status(object.tail.srq.set_limit(attr.srq_limit)) } else { 0 }
+    let srq = &object.tail.srq;
+    let resized = if mask & MAX_WR != 0 { srq.resize(attr.max_wr) } else { Ok(()) };
+    status(resized.and_then(|()| if mask & LIMIT != 0 { srq.set_limit(attr.srq_limit) } else { Ok(()) }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {

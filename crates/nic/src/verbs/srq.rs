@@ -111,6 +111,14 @@ impl Srq {
         self.with(|queue| queue.arm_limit(limit))?
     }
 
+    /// Makes room for `max_wr` receives; those that wait stay.
+    ///
+    /// # Errors
+    /// `Invalid` if it is 0, above what the device has, or below the armed limit or what waits.
+    pub fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
+        self.with(|queue| queue.resize(max_wr))?
+    }
+
     /// Sizes and the armed limit.
     ///
     /// # Errors
