@@ -211,9 +211,8 @@ impl Qp {
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
         // A queue that is blocked will not take the ACK along.
-        let blocked = self.pending_packets() > 0 && !self.requester.sendable(&self.ep);
-        let may_send = self.ep.attr.state == QpState::Rts && !blocked;
-        self.responder.reply.end_of_batch(now, may_send);
+        let idle = self.ep.attr.state == QpState::Rts && self.pending_packets() == 0;
+        self.responder.reply.end_of_batch(now, idle);
     }
 
     /// An acknowledgement that waits for a request of this side becomes due: the owner is about to drop the queue pair.

@@ -17,6 +17,9 @@ use crate::time::Instant;
 const DEFER_NS: u64 = 50_000;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
+/// Messages of one turn, beyond which the peer just sends: less than a window, so that nobody waits for their ACK. A WRITE of
+/// ours is a message for each packet.
+const TURN_MESSAGES: u16 = 256;
 
 /// A plain ACK on its way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,11 +53,11 @@ pub(crate) struct Reply {
     nak_sent: bool,
     /// ... and that NAK told the peer to wait.
     waiting: bool,
-    /// Messages that arrived after this side had posted something since the one before.
+    /// Times that messages arrived after this side had posted something since those before.
     turns: u8,
     posted: bool,
-    /// Messages in this batch.
-    messages: u32,
+    /// Messages of this turn.
+    messages: u16,
 }
 
 impl Reply {
@@ -141,9 +144,14 @@ impl Reply {
     /// application polls memory and nobody polls the device. Who gets a completion polls, and the ACK costs him nothing.
     #[inline]
     pub(crate) fn message_arrived(&mut self, silent: bool) {
-        self.messages += 1;
-        self.turns = if self.posted && silent { self.turns.saturating_add(1).min(TURNS) } else { 0 };
-        self.posted = false;
+        if std::mem::take(&mut self.posted) {
+            self.turns = self.turns.saturating_add(1).min(TURNS);
+            self.messages = 0;
+        }
+        self.messages = self.messages.saturating_add(1);
+        if !silent || self.messages > TURN_MESSAGES {
+            self.turns = 0;
+        }
     }
 
     /// This side posted a request.
@@ -152,14 +160,14 @@ impl Reply {
         self.posted = true;
     }
 
-    /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side.
+    /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side, which
+    /// is `idle` if it has sent all that it has posted.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, may_send: bool) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, idle: bool) {
         if self.ack == Ack::Gathering {
-            let ping_pong = self.turns >= TURNS && self.messages == 1 && may_send && !self.repeated;
+            let ping_pong = self.turns >= TURNS && idle && !self.repeated;
             self.ack = if ping_pong { Ack::Deferred(now.plus_ns(DEFER_NS)) } else { Ack::Due };
         }
-        self.messages = 0;
     }
 
     /// When a deferred ACK becomes due.

@@ -478,6 +478,40 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
     assert_eq!(b.sent(), [""; 0]);
 }
 
+/// A WRITE of ours is a message for each packet, of which the last one asks; they come in any number of batches.
+#[test]
+fn in_a_ping_pong_of_several_packets_the_ack_waits_too() {
+    let mut b = Bench::rc();
+    for i in 0..3 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        let psn = 100 + 4 * i;
+        b.batch(&[Pkt::ack(500 + i), write(psn, 0, 1, 8), write(psn + 1, 8, 1, 8)]);
+        b.batch(&[write(psn + 2, 16, 1, 8), write(psn + 3, 24, 1, 8).ack_req()]);
+    }
+    assert_eq!(b.sent(), [""; 0]);
+    b.post(3, crate::testing::write(0), 8);
+    assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
+}
+
+/// A pattern that turns into a stream ends before the peer's window does.
+#[test]
+fn a_turn_without_end_is_acknowledged_at_once() {
+    let mut b = Bench::rc();
+    for i in 0..3 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
+    }
+    assert_eq!(b.sent(), [""; 0]);
+    for i in 0..255 {
+        b.batch(&[write(103 + i, 0, 1, 8).ack_req()]);
+    }
+    assert_eq!(b.sent(), [""; 0]);
+    b.batch(&[write(358, 0, 1, 8).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 358 msn 259"]);
+}
+
 /// Whoever is about to drop the queue pair asks for what is owed.
 #[test]
 fn an_ack_that_waits_is_released_before_the_end() {
