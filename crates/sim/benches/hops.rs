@@ -14,11 +14,12 @@ use std::time::{Duration, Instant as Clock};
 use link::{End, Peer, end};
 use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY};
 use transport::{Instant, MAX_PACKET, QpEvent, SendFlags, SendWr, Sge, WrOp};
-use wire::{ICRC_LEN, IcrcHeader, Packet};
+use wire::{IcrcHeader, Packet};
 
 /// Messages at a time: what a burst of GSO segments holds.
 const BURST: usize = 62;
 const BURSTS: usize = 2000;
+const ICRC_LEN: usize = 4;
 const NOW: Instant = Instant(1_000);
 
 struct Way {
