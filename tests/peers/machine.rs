@@ -153,6 +153,7 @@ impl Machine {
         let looking = match (end, ready) {
             (End::Roxie, _) => return wait_ready(server, ready),
             (_, Ready::Tcp(port)) => format!("{inside}ss -Hltn 'sport = :{port}' | grep -q ."),
+            (_, Ready::Udp(port)) => format!("{inside}ss -Hlun 'sport = :{port}' | grep -q ."),
             (End::Rxe, Ready::Cm(port)) => format!("rdma resource show cm_id | grep -q 'LISTEN.*:{port} '"),
             (_, Ready::Cm(port)) => format!("{inside}grep -q '/svc/.*/{port:04x}/' /proc/net/unix"),
             (_, Ready::Group(group)) => format!("{inside}ip maddress show | grep -q ' {group}$'"),

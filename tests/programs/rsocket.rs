@@ -1,4 +1,4 @@
-//! rsockets: rstream, riostream and rcopy, which verify what they get, and programs that know only sockets, by
+//! rsockets: rstream, riostream, rcopy and udpong, which verify what they get, and programs that know only sockets, by
 //! rdma-core's librspreload.so.
 
 use std::fs;
@@ -42,6 +42,12 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             }));
         }
         cases.push(stream(place, "rstream", &["-S", "1000", "-i", "0", "-k", "5", "-T", "r"]));
+        for mode in ["b", "a", "n", "e"] {
+            let title = format!("udpong -T {mode}");
+            cases.push(Case::new(place, &title, "udpong", move |lab, name| {
+                datagrams(lab, &place, name, mode)
+            }));
+        }
         cases.push(Case::new(place, "rcopy", "rcopy", move |lab, name| copy(lab, &place, name)));
         let iperf =
             Case::new(place, "iperf3 by librspreload", "iperf3", move |lab, name| iperf(lab, &place, name));
@@ -90,6 +96,24 @@ fn nobody(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port = lab.port().to_string();
     let words = ["rstream", "-p", &port, "-s", lab.address(place), "-T", "b"];
     says(&start(lab, place, Side::Client, name, &words)?.wait(SHORT), "Connection refused")
+}
+
+/// Messages of several sizes up to a packet, which the client repeats until they are answered; the server serves for ever.
+fn datagrams(lab: &Lab, place: &Place, name: &str, mode: &str) -> Result<(), String> {
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["udpong", "-p", &port_word, "-T", mode];
+    let mut server = start(lab, place, Side::Server, name, &[&common[..], &["-b", address]].concat())?;
+    wait_ready(&mut server, Ready::Udp(port))?;
+    for size in ["16", "64", "1000"] {
+        let words = [&common[..], &["-s", address, "-S", size, "-C", "50"]].concat();
+        let client = good(start(lab, place, Side::Client, name, &words)?.wait(LONG))?;
+        says(&client, "custom")?;
+    }
+    if server.has_ended() {
+        return Err(format!("the server has ended\n{}", server.wait(SHORT).describe()));
+    }
+    Ok(())
 }
 
 /// A file arrives as it was.

@@ -21,6 +21,8 @@ pub enum Ready {
     Tcp(u16),
     /// The connection manager's name for this port exists in the namespace (crate `roxie`, module `bag`).
     Cm(u16),
+    /// A UDP socket has this port (rsockets for datagrams).
+    Udp(u16),
     /// The host is a member of this multicast group.
     Group(IpAddr),
 }
@@ -137,6 +139,13 @@ fn listens(server: &Running, ready: Ready) -> bool {
                 let mut fields = line.split_whitespace().skip(1);
                 fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some("0A")
             })
+        }
+        Ready::Udp(port) => {
+            let end = format!(":{port:04X}");
+            [server.net("udp"), server.net("udp6")]
+                .iter()
+                .flat_map(|table| table.lines())
+                .any(|line| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&end)))
         }
         Ready::Cm(port) => {
             let part = format!("/{port:04x}/");

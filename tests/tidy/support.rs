@@ -38,7 +38,7 @@ const FEATURES: [(&str, &[&str]); 33] = [
     ("XRC domains", &[".*_xrcd", ".get_srq_num", ".open_qp"]),
     ("multicast (IPv4 and IPv6 groups)", &["ibv_*tach_mcast", "rdma_*_multicast*"]),
     (
-        "rsockets (streams)",
+        "rsockets (streams, datagrams)",
         &["ra*", "rb*", "rc*", "re*", "rf*", "rg*", "ri*", "rl*", "rp*", "rr*", "rs*", "rw*"],
     ),
     ("flow steering and raw packets", &[".ibv_*_flow", ".*_flow_action*", ".*_wq", ".*_rwq_ind_table"]),

@@ -1,6 +1,6 @@
 /*
  * Calls rsockets as a program does: conventions of errors, transfers of every kind between two threads, how connections
- * end, waiting for several at once, memory that the peer writes to. Prints the first wrong answer and exits 1; exits 77
+ * end, waiting for several at once, memory that the peer writes to, datagrams. Prints the first wrong answer and exits 1; exits 77
  * without a device.
  */
 #define _GNU_SOURCE
@@ -457,6 +457,92 @@ static void maps(void)
 	CHECK(!rclose(client) && !rclose(server));
 }
 
+/* Sends a message to where another socket is, and takes it there; its sender as the other saw it. */
+static struct sockaddr_in taken(int from, int to, const struct sockaddr_in *at, const char *text)
+{
+	struct sockaddr_in sender = { 0 };
+	socklen_t len = sizeof(sender);
+	char got[16];
+
+	CHECK(rsendto(from, text, strlen(text), 0, (const struct sockaddr *)at, sizeof(*at)) == (ssize_t)strlen(text));
+	CHECK(rrecvfrom(to, got, sizeof(got), 0, (struct sockaddr *)&sender, &len) == (ssize_t)strlen(text));
+	CHECK(!memcmp(got, text, strlen(text)) && len == sizeof(sender) && sender.sin_family == AF_INET);
+	return sender;
+}
+
+static void datagrams(void)
+{
+	struct sockaddr_in at = loopback(0), own, sender;
+	struct sockaddr_in6 at6 = { .sin6_family = AF_INET6 };
+	socklen_t len = sizeof(at);
+	static char big[5000];
+	char got[16];
+	struct iovec parts[2] = { { got, 1 }, { got + 1, 15 } };
+	struct msghdr message = { .msg_name = &sender, .msg_namelen = sizeof(sender), .msg_iov = parts, .msg_iovlen = 2 };
+	struct pollfd wait;
+	int a, b, c;
+
+	a = rsocket(AF_INET, SOCK_DGRAM, 0);
+	b = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP);
+	c = rsocket(AF_INET6, SOCK_DGRAM, 0);
+	CHECK(a >= 0 && b >= 0 && c >= 0 && get(a, SOL_SOCKET, SO_TYPE) == SOCK_DGRAM);
+	CHECK(get(b, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_UDP);
+	MINUS(EOPNOTSUPP, rlisten(a, 1));
+	MINUS(EOPNOTSUPP, rshutdown(a, SHUT_WR));
+	MINUS(EDESTADDRREQ, rsend(b, "x", 1, 0));
+	MINUS(ENOTCONN, rgetpeername(b, (struct sockaddr *)&own, &len));
+	CHECK(!set(a, SOL_SOCKET, SO_RCVBUF, 65536));
+	CHECK(!rbind(a, (struct sockaddr *)&at, sizeof(at)) && !rgetsockname(a, (struct sockaddr *)&at, &len) && at.sin_port);
+	MINUS(EINVAL, set(a, SOL_RDMA, RDMA_RQSIZE, 5));
+	MINUS(EAGAIN, rrecv(a, got, sizeof(got), MSG_DONTWAIT));
+	wait = (struct pollfd){ .fd = a, .events = POLLIN | POLLOUT };
+	CHECK(rpoll(&wait, 1, 0) == 1 && wait.revents == POLLOUT);
+
+	/* Nobody knows the other's queue pair; then one does, then both. */
+	own = taken(b, a, &at, "first");
+	CHECK(own.sin_port && own.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	sender = taken(a, b, &own, "second");
+	CHECK(sender.sin_port == at.sin_port);
+	sender = taken(b, a, &at, "third");
+	CHECK(sender.sin_port == own.sin_port);
+
+	CHECK(!rconnect(b, (struct sockaddr *)&at, sizeof(at)));
+	len = sizeof(sender);
+	CHECK(!rgetpeername(b, (struct sockaddr *)&sender, &len) && sender.sin_port == at.sin_port);
+	CHECK(!rgetsockname(b, (struct sockaddr *)&sender, &len) && sender.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	MINUS(EMSGSIZE, rsend(b, big, sizeof(big), 0));
+	/* Each call takes one message, and the rest of it is lost. */
+	CHECK(rsend(b, "abcdef", 6, 0) == 6 && rsend(b, "", 0, 0) == 0 && rsend(b, "gh", 2, 0) == 2);
+	wait.events = POLLIN;
+	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents == POLLIN);
+	CHECK(rrecv(a, got, 3, MSG_PEEK) == 3 && rrecv(a, got, 4, 0) == 4 && !memcmp(got, "abcd", 4));
+	CHECK(rrecv(a, got, sizeof(got), 0) == 0);
+	CHECK(rrecvmsg(a, &message, 0) == 2 && !memcmp(got, "gh", 2) && sender.sin_port == own.sin_port);
+	MINUS(EAGAIN, rrecv(a, got, sizeof(got), MSG_DONTWAIT));
+
+	/* More than there are slots, taken in turns, by names in messages. */
+	message.msg_name = &own;
+	for (int i = 0; i < 500; i++) {
+		parts[0] = (struct iovec){ &i, sizeof(i) };
+		message.msg_iovlen = 1;
+		CHECK(rsendmsg(a, &message, 0) == sizeof(i));
+		CHECK(rrecv(b, got, sizeof(got), 0) == sizeof(i) && !memcmp(got, &i, sizeof(i)));
+	}
+
+	/* Who is connected hears its peer only. */
+	at6.sin6_addr = (struct in6_addr){ .s6_addr = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 } };
+	at6.sin6_port = at.sin_port;
+	CHECK(rsendto(c, "six", 3, 0, (struct sockaddr *)&at6, sizeof(at6)) == 3);
+	CHECK(rrecv(a, got, sizeof(got), 0) == 3 && !memcmp(got, "six", 3));
+	len = sizeof(sender);
+	CHECK(!rgetsockname(b, (struct sockaddr *)&sender, &len));
+	at6.sin6_port = sender.sin_port;
+	CHECK(rsendto(c, "stranger", 8, 0, (struct sockaddr *)&at6, sizeof(at6)) == 8);
+	taken(a, b, &sender, "friend");
+	CHECK(!rclose(b) && !rclose(c) && !rclose(a));
+	MINUS(EBADF, rrecv(a, got, sizeof(got), 0));
+}
+
 int main(void)
 {
 	alarm(120);
@@ -466,5 +552,6 @@ int main(void)
 	waiting();
 	epolls();
 	maps();
+	datagrams();
 	return 0;
 }

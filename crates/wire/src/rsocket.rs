@@ -12,6 +12,8 @@
 //! |                       memory: segment                         |
 //! ```
 
+pub mod datagram;
+
 use crate::bytes::{array, put, u16_at, u32_at, u64_at};
 use crate::keys::Rkey;
 

@@ -27,19 +27,19 @@ pub(crate) unsafe extern "C" fn riomap(
         sized.then_some(()).ok_or(()).map_err(invalid)?;
         let writable = prot & libc::PROT_WRITE != 0;
         let remote = if writable { Access::REMOTE_WRITE } else { Access::empty() };
-        let pd = socket.stream.pd()?;
+        let pd = socket.stream()?.pd()?;
         // SAFETY: the program's memory, which it leaves mapped until riounmap, as ibv_reg_mr(3) has it.
         let mr = unsafe { pd.reg_mr(buf.cast(), len, buf.addr() as u64, Access::LOCAL_WRITE | remote) };
         let mr = mr.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let offset = if offset == -1 { buf.addr() as off_t } else { offset };
-        socket.stream.map(mr, offset as u64, writable)?;
+        socket.stream()?.map(mr, offset as u64, writable)?;
         Ok(offset)
     };
     map().unwrap_or_else(|error: io::Error| off_t::from(minus1(of_io(&error))))
 }
 
 pub(crate) unsafe extern "C" fn riounmap(socket: c_int, buf: *mut c_void, len: size_t) -> c_int {
-    call(socket, |socket| socket.stream.unmap(buf.addr() as u64, len as u64))
+    call(socket, |socket| socket.stream()?.unmap(buf.addr() as u64, len as u64))
 }
 
 pub(crate) unsafe extern "C" fn riowrite(
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn riowrite(
     let written = table::find(socket).map_err(io::Error::from_raw_os_error).and_then(|socket| {
         // SAFETY: the caller's buffer.
         let data = if len == 0 { &[][..] } else { unsafe { slice::from_raw_parts(buf.cast::<u8>(), len) } };
-        socket.stream.write_mapped(data, offset as u64, flags)
+        socket.stream()?.write_mapped(data, offset as u64, flags)
     });
     // The manual page has a type without a sign, and -1 for failure.
     count(written) as size_t

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::{io, slice};
 
 use libc::socklen_t;
-use roxie::rsocket::Sizes;
+use roxie::rsocket::{Sizes, Socket as Rsocket, Stream};
 
 use super::socket::call;
 use super::table::Socket;
@@ -94,21 +94,22 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     let int =
         || value.first_chunk().map_or_else(|| error(libc::EINVAL), |int| Ok(c_int::from_ne_bytes(*int)));
-    let stream = &socket.stream;
+    let rsocket = &socket.rsocket;
     let sizes = |change: fn(&mut Sizes, u32)| {
         let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
-        stream.set_sizes(|sizes| change(sizes, value))
+        rsocket.set_sizes(|sizes| change(sizes, value))
     };
     // Twice what is asked for, as the kernel's sockets; too late is not an error there.
     let buffer = |change: fn(&mut Sizes, u32)| -> io::Result<()> {
         let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
-        stream.set_sizes(|sizes| change(sizes, value.saturating_mul(2))).ok();
+        rsocket.set_sizes(|sizes| change(sizes, value.saturating_mul(2))).ok();
         Ok(())
     };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
             // Once it is bound it makes no difference.
-            stream.set_id_option(LEVEL_ID, ID_REUSEADDR, &int()?.to_ne_bytes()).ok();
+            let value = int()?.to_ne_bytes();
+            socket.stream().and_then(|stream| stream.set_id_option(LEVEL_ID, ID_REUSEADDR, &value)).ok();
             socket.options().reuse = int()?;
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(Sizes::set_receive_buffer)?,
@@ -123,11 +124,16 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.options().keepalive = int()?,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.options().oob_inline = int()?,
         (libc::IPPROTO_IP, libc::IP_TOS) => {
-            stream.set_id_option(LEVEL_ID, ID_TOS, &[int()? as u8])?;
+            socket.stream()?.set_id_option(LEVEL_ID, ID_TOS, &[int()? as u8])?;
             socket.options().tos = int()?;
         }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
-            stream.set_id_option(LEVEL_ID, ID_AFONLY, &int()?.to_ne_bytes())?;
+            match rsocket {
+                Rsocket::Stream(stream) => {
+                    stream.set_id_option(LEVEL_ID, ID_AFONLY, &int()?.to_ne_bytes())?
+                }
+                Rsocket::Datagram(datagram) => datagram.set_v6_only(int()? != 0)?,
+            }
             socket.options().v6_only = int()?;
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.options().no_delay = int()?,
@@ -177,14 +183,16 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 
 /// The bytes of an option.
 fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
-    let (stream, sizes) = (&socket.stream, socket.stream.sizes());
+    let sizes = socket.rsocket.sizes();
     let size = |size: u32| c_int::try_from(size).unwrap_or(c_int::MAX);
     let options = socket.options();
     let int = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_TYPE) if socket.stream().is_ok() => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_DGRAM,
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => socket.family,
-        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
-        (libc::SOL_SOCKET, libc::SO_ERROR) => stream.take_error().unwrap_or(0),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) if socket.stream().is_ok() => libc::IPPROTO_TCP,
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_UDP,
+        (libc::SOL_SOCKET, libc::SO_ERROR) => socket.stream().ok().and_then(Stream::take_error).unwrap_or(0),
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => c_int::from(options.reuse != 0),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => c_int::from(options.keepalive != 0),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => c_int::from(options.oob_inline != 0),
@@ -200,11 +208,11 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => 1,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(b"rdma\0".to_vec()),
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => size(stream.path_mtu().unwrap_or(SEGMENT_BEFORE)),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => size(socket.stream()?.path_mtu().unwrap_or(SEGMENT_BEFORE)),
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             // The first byte is the state; nothing else is known of a connection that is not TCP.
             let mut info = vec![0; size_of::<libc::tcp_info>()];
-            info[0] = if stream.is_connected() { TCP_ESTABLISHED } else { TCP_CLOSE };
+            info[0] = if socket.stream()?.is_connected() { TCP_ESTABLISHED } else { TCP_CLOSE };
             return Ok(info);
         }
         (SOL_RDMA, RDMA_SQSIZE) => c_int::from(sizes.send_queue),
@@ -224,12 +232,12 @@ pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, cmd: c_int, argument: c_lo
         let mut options = socket.options();
         match cmd {
             libc::F_GETFL => {
-                let nonblocking = if socket.stream.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
+                let nonblocking = if socket.rsocket.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
                 result = options.status | nonblocking | libc::O_RDWR;
             }
             libc::F_SETFL => {
                 options.status = argument & !(libc::O_NONBLOCK | libc::O_ACCMODE);
-                socket.stream.set_nonblocking(argument & libc::O_NONBLOCK != 0);
+                socket.rsocket.set_nonblocking(argument & libc::O_NONBLOCK != 0);
             }
             libc::F_GETFD => result = if options.cloexec { libc::FD_CLOEXEC } else { 0 },
             libc::F_SETFD => options.cloexec = argument & libc::FD_CLOEXEC != 0,

@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout_m
 
 /// A socket of ours, or a descriptor of the kernel.
 pub(super) fn entry(fd: c_int) -> PollEntry {
-    table::find(fd).map_or(PollEntry::Fd(fd), |socket| PollEntry::Stream(socket.stream.clone()))
+    table::find(fd).map_or(PollEntry::Fd(fd), |socket| PollEntry::Socket(socket.rsocket.clone()))
 }
 
 fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use roxie::rsocket::{Shutdown, Stream};
+use roxie::rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
 
 use super::epoll;
 use super::option::Options;
@@ -18,10 +18,12 @@ use crate::rdma::device::cm_device;
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_int) -> c_int {
     let flags = ty & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    let known = matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && ty & !flags == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if !known {
+    let is_stream = match (ty & !flags, protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => false,
+        _ => return minus1(libc::ENOTSUP),
+    };
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return minus1(libc::ENOTSUP);
     }
     let Some(device) = cm_device() else { return minus1(libc::ENODEV) };
@@ -29,11 +31,17 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_in
     let Some(context) = (unsafe { ContextObject::from_ptr(device.context) }) else {
         return minus1(libc::ENODEV);
     };
-    match Stream::new(&context.tail.context) {
-        Ok(stream) => {
-            stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
+    let context = &context.tail.context;
+    let made = if is_stream {
+        Stream::new(context).map(Rsocket::Stream)
+    } else {
+        Datagram::new(context, domain == libc::AF_INET6).map(Rsocket::Datagram)
+    };
+    match made {
+        Ok(rsocket) => {
+            rsocket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
             let cloexec = flags & libc::SOCK_CLOEXEC != 0;
-            table::insert(stream, domain, Options::new(cloexec))
+            table::insert(rsocket, domain, Options::new(cloexec))
         }
         Err(error) => minus1(of_io(&error)),
     }
@@ -51,7 +59,7 @@ pub(super) fn call(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<()>) -> 
 ///
 /// # Safety
 /// `addr` is NULL or has `len` bytes.
-unsafe fn address(addr: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
+pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
     // SAFETY: upheld by the caller.
     let (known, family) = unsafe {
         let long = !addr.is_null() && len as usize >= size_of::<sockaddr_in>();
@@ -65,16 +73,16 @@ unsafe fn address(addr: *const sockaddr, len: socklen_t) -> io::Result<SocketAdd
 
 pub(crate) unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's address.
-    call(socket, |socket| socket.stream.bind(unsafe { address(addr, len) }?))
+    call(socket, |socket| socket.rsocket.bind(unsafe { address(addr, len) }?))
 }
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    call(socket, |socket| socket.stream.listen(backlog))
+    call(socket, |socket| socket.stream()?.listen(backlog))
 }
 
 pub(crate) unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's address.
-    call(socket, |socket| socket.stream.connect(unsafe { address(addr, len) }?))
+    call(socket, |socket| socket.rsocket.connect(unsafe { address(addr, len) }?))
 }
 
 pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
@@ -82,13 +90,13 @@ pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len:
         Ok(listener) => listener,
         Err(errno) => return minus1(errno),
     };
-    match listener.stream.accept() {
+    match listener.stream().and_then(Stream::accept) {
         Ok(connection) => {
             if let Some(peer) = connection.peer_addr() {
                 // SAFETY: room for an address, or NULL.
                 unsafe { give_address(peer, addr, len) };
             }
-            table::insert(connection, listener.family, Options::default())
+            table::insert(Rsocket::Stream(connection), listener.family, Options::default())
         }
         Err(error) => minus1(of_io(&error)),
     }
@@ -101,7 +109,7 @@ pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => Shutdown::Both,
         _ => return minus1(libc::EINVAL),
     };
-    call(socket, |socket| socket.stream.shutdown(how))
+    call(socket, |socket| socket.stream()?.shutdown(how))
 }
 
 pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
@@ -109,8 +117,8 @@ pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
         return 0;
     }
     match table::remove(socket) {
-        Ok(socket) if !socket.stream.is_inherited() => {
-            socket.stream.close();
+        Ok(socket) if !socket.rsocket.is_inherited() => {
+            socket.rsocket.close();
             0
         }
         Ok(_) => 0,
@@ -161,7 +169,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     len: *mut socklen_t,
 ) -> c_int {
     let peer = |socket: &Socket| {
-        socket.stream.peer_addr().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+        socket.rsocket.peer_addr().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
     };
     // SAFETY: as the caller's.
     unsafe { give(socket, addr, len, peer) }
@@ -177,7 +185,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
             libc::AF_INET => (Ipv4Addr::UNSPECIFIED, 0).into(),
             _ => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        Ok(socket.stream.local_addr().unwrap_or(any))
+        Ok(socket.rsocket.local_addr().unwrap_or(any))
     };
     // SAFETY: as the caller's.
     unsafe { give(socket, addr, len, own) }

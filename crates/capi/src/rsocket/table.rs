@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::io;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use roxie::rsocket::Stream;
+use roxie::rsocket::{Socket as Rsocket, Stream};
 use roxie::sys::lock_until;
 
 use super::option::Options;
@@ -16,7 +17,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(100);
 
 /// A socket and what programs have set about it.
 pub(crate) struct Socket {
-    pub(crate) stream: Stream,
+    pub(crate) rsocket: Rsocket,
     /// AF_INET or AF_INET6.
     pub(crate) family: c_int,
     pub(crate) options: Mutex<Options>,
@@ -25,6 +26,11 @@ pub(crate) struct Socket {
 static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
 
 impl Socket {
+    /// The socket, if it is a stream; else `EOPNOTSUPP`.
+    pub(crate) fn stream(&self) -> io::Result<&Stream> {
+        self.rsocket.stream()
+    }
+
     pub(crate) fn options(&self) -> MutexGuard<'_, Options> {
         self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -35,23 +41,23 @@ fn sockets() -> MutexGuard<'static, HashMap<c_int, Arc<Socket>>> {
 }
 
 /// Gives a socket to the program; its number.
-pub(crate) fn insert(stream: Stream, family: c_int, options: Options) -> c_int {
-    let number = stream.fd();
-    sockets().insert(number, Arc::new(Socket { stream, family, options: Mutex::new(options) }));
+pub(crate) fn insert(rsocket: Rsocket, family: c_int, options: Options) -> c_int {
+    let number = rsocket.fd();
+    sockets().insert(number, Arc::new(Socket { rsocket, family, options: Mutex::new(options) }));
     number
 }
 
 /// The socket of a number; `EBADF` if there is none. A forked child cannot use its parent's.
 pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, c_int> {
     let found = sockets().get(&number).cloned();
-    found.filter(|socket| !socket.stream.is_inherited()).ok_or(libc::EBADF)
+    found.filter(|socket| !socket.rsocket.is_inherited()).ok_or(libc::EBADF)
 }
 
 /// Takes a socket from the program.
 pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
     let mut sockets = sockets();
     let socket = sockets.remove(&number).ok_or(libc::EBADF)?;
-    if socket.stream.is_inherited() {
+    if socket.rsocket.is_inherited() {
         // Its engine is the parent's, and so is what a destructor would undo.
         std::mem::forget(Arc::clone(&socket));
     }
@@ -62,8 +68,8 @@ pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
 pub(crate) fn leave_all() {
     // A signal handler may have interrupted a thread that has the lock.
     let Ok(sockets) = SOCKETS.try_lock() else { return };
-    for socket in sockets.values().filter(|socket| !socket.stream.is_inherited()) {
-        socket.stream.abandon(DRAIN_MAX);
+    for socket in sockets.values().filter(|socket| !socket.rsocket.is_inherited()) {
+        socket.rsocket.abandon(DRAIN_MAX);
     }
 }
 

@@ -8,6 +8,7 @@ use wire::rsocket::Hello;
 
 use super::endpoint::Endpoint;
 use super::stream::{Inner, Phase, State, Stream, channel};
+use super::wait::Waits;
 use crate::cm::{CmEvent, CmEventKind, ConnParam, Param};
 
 /// How long a neighbour is waited for: as long as rdma-core does in seven attempts of 1, 2, .. 64 seconds.

@@ -5,6 +5,7 @@ use std::mem;
 
 use super::stream::{Phase, State, Stream};
 use super::transfer::Flags;
+use super::wait::Waits;
 use crate::verbs::{Mr, Pd};
 
 /// Mappings of one socket.

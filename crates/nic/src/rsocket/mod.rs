@@ -4,18 +4,25 @@
 //! data that says how much it was. `outbound.rs` and `inbound.rs` are the numbers of that, `endpoint.rs` the queue pair
 //! and the memory, `stream.rs` the socket, `wait.rs` how calls wait. There is no thread behind a socket: whoever calls
 //! does what is due.
+//!
+//! A [`Datagram`] sends each message with a UD queue pair (`messages.rs`), whose number it learns from its peer over UDP.
 
 mod connect;
+mod datagram;
 mod endpoint;
 mod inbound;
 mod iomap;
+mod messages;
 mod outbound;
 mod settings;
+mod socket;
 mod stream;
 mod transfer;
 mod wait;
 
+pub use datagram::Datagram;
 pub use settings::Sizes;
+pub use socket::Socket;
 pub use stream::{Shutdown, Stream};
 pub use transfer::Flags;
 pub use wait::{PollEntry, Ready, poll};

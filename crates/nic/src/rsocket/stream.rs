@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wire::rsocket::Control;
@@ -12,7 +12,7 @@ use super::Broken;
 use super::endpoint::Endpoint;
 use super::iomap::Iomaps;
 use super::settings::{Settings, Sizes};
-use super::wait::Watchers;
+use super::wait::{Waits, Watchers};
 use crate::cm::{EventChannel, Id, PortSpace};
 use crate::sys::{generation, now_ns};
 use crate::verbs::Context;
@@ -287,12 +287,6 @@ pub(super) fn channel() -> io::Result<EventChannel> {
     let channel = EventChannel::new()?;
     channel.set_nonblocking()?;
     Ok(channel)
-}
-
-impl Inner {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {

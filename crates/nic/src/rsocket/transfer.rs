@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use super::Broken;
 use super::endpoint::Endpoint;
 use super::stream::{Phase, State, Stream};
+use super::wait::Waits;
 
 /// How a transfer is done (send(2), recv(2)).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -5,9 +5,10 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::settings::Settings;
+use super::socket::Socket;
 use super::stream::{Inner, Phase, State, Stream};
 use crate::sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
 
@@ -56,55 +57,46 @@ fn own_watcher() -> io::Result<Arc<EventFd>> {
 
 /// A watcher that is with a socket; it leaves when this is dropped.
 struct Watch<'a> {
-    socket: &'a Inner,
+    watchers: &'a Watchers,
     watcher: &'a Arc<EventFd>,
 }
 
 impl<'a> Watch<'a> {
-    fn new(socket: &'a Inner, watcher: &'a Arc<EventFd>) -> Self {
-        socket.watchers.add(watcher);
-        Self { socket, watcher }
+    fn new(watchers: &'a Watchers, watcher: &'a Arc<EventFd>) -> Self {
+        watchers.add(watcher);
+        Self { watchers, watcher }
     }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.socket.watchers.remove(self.watcher);
+        self.watchers.remove(self.watcher);
     }
 }
 
-impl Inner {
-    /// Does what is due.
-    pub(super) fn progress(&self, state: &mut State) {
-        let managed = self.manage(state);
-        let reaped = self.reap(state);
-        if managed || reaped {
-            self.watchers.notify();
-        }
-    }
+/// A socket that calls wait for.
+pub(super) trait Waits {
+    /// What its lock protects.
+    type State;
 
-    /// Looks at what has completed; whether there was anything.
-    pub(super) fn reap(&self, state: &mut State) -> bool {
-        if !matches!(state.phase, Phase::Connected { .. }) {
-            return false;
-        }
-        let Some(endpoint) = state.endpoint.as_mut() else { return false };
-        let reaped = endpoint.reap();
-        let Some(heard) = state.note(reaped) else { return true };
-        if let Some(control) = heard.control {
-            state.heard(control);
-        }
-        heard.any
-    }
+    fn lock(&self) -> MutexGuard<'_, Self::State>;
+
+    fn watchers(&self) -> &Watchers;
+
+    /// Does what is due.
+    fn progress(&self, state: &mut Self::State);
+
+    /// Arms the socket, looks once more, and says which descriptors become readable when there is something to look at.
+    fn prepare(&self, state: &mut Self::State) -> Vec<PollFd>;
 
     /// Waits until `ready` has an answer. With `Some` it does not wait.
     ///
     /// # Errors
     /// `WouldBlock` if it had to wait; those of poll(2), not `EINTR`: a signal handler does not end a wait.
-    pub(super) fn wait_for<T>(
+    fn wait_for<T>(
         &self,
         nonblocking: Option<()>,
-        mut ready: impl FnMut(&mut State) -> Option<T>,
+        mut ready: impl FnMut(&mut Self::State) -> Option<T>,
     ) -> io::Result<T> {
         let mut polls_until = None;
         loop {
@@ -124,7 +116,7 @@ impl Inner {
         }
         let watcher = own_watcher()?;
         loop {
-            let watch = Watch::new(self, &watcher);
+            let watch = Watch::new(self.watchers(), &watcher);
             let mut state = self.lock();
             let mut fds = self.prepare(&mut state);
             if let Some(answer) = ready(&mut state) {
@@ -143,8 +135,43 @@ impl Inner {
             }
         }
     }
+}
 
-    /// Arms the socket, looks once more, and says which descriptors become readable when there is something to look at.
+impl Inner {
+    /// Looks at what has completed; whether there was anything.
+    pub(super) fn reap(&self, state: &mut State) -> bool {
+        if !matches!(state.phase, Phase::Connected { .. }) {
+            return false;
+        }
+        let Some(endpoint) = state.endpoint.as_mut() else { return false };
+        let reaped = endpoint.reap();
+        let Some(heard) = state.note(reaped) else { return true };
+        if let Some(control) = heard.control {
+            state.heard(control);
+        }
+        heard.any
+    }
+}
+
+impl Waits for Inner {
+    type State = State;
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watchers(&self) -> &Watchers {
+        &self.watchers
+    }
+
+    fn progress(&self, state: &mut State) {
+        let managed = self.manage(state);
+        let reaped = self.reap(state);
+        if managed || reaped {
+            self.watchers.notify();
+        }
+    }
+
     fn prepare(&self, state: &mut State) -> Vec<PollFd> {
         let mut fds = vec![PollFd::readable(self.channel.fd())];
         if let Some(endpoint) = &state.endpoint
@@ -169,18 +196,28 @@ pub type Ready = i16;
 /// Something to wait for.
 pub enum PollEntry {
     /// A socket of this module.
-    Stream(Stream),
+    Socket(Socket),
     /// A descriptor of the kernel; negative ones are passed over.
     Fd(RawFd),
 }
 
 impl Stream {
     /// Which of `events` would not make a call wait; POLLHUP and POLLERR are always among them.
-    #[must_use]
-    pub fn ready(&self, events: Ready) -> Ready {
+    pub(super) fn ready(&self, events: Ready) -> Ready {
         let mut state = self.0.lock();
         self.0.progress(&mut state);
         self.0.ready(&state, events)
+    }
+
+    pub(super) fn watchers(&self) -> &Watchers {
+        &self.0.watchers
+    }
+
+    /// Arms it; what to wait for, and which of `events` are there already.
+    pub(super) fn prepare(&self, events: Ready) -> (Vec<PollFd>, Ready) {
+        let mut state = self.0.lock();
+        let fds = self.0.prepare(&mut state);
+        (fds, self.0.ready(&state, events))
     }
 }
 
@@ -246,11 +283,11 @@ pub fn poll(
         for ((entry, events), ready) in entries.iter().zip(events).zip(&mut *ready) {
             *ready = 0;
             match entry {
-                PollEntry::Stream(stream) => {
-                    watches.push(Watch::new(&stream.0, &watcher));
-                    let mut state = stream.0.lock();
-                    fds.append(&mut stream.0.prepare(&mut state));
-                    *ready = stream.0.ready(&state, *events);
+                PollEntry::Socket(socket) => {
+                    watches.push(Watch::new(socket.watchers(), &watcher));
+                    let prepared = socket.prepare(*events);
+                    fds.extend(prepared.0);
+                    *ready = prepared.1;
                     found += usize::from(*ready != 0);
                 }
                 PollEntry::Fd(fd) => fds.push(PollFd::new(*fd, *events)),
@@ -278,7 +315,7 @@ fn look(
     fds.clear();
     for ((entry, events), ready) in entries.iter().zip(events).zip(&mut *ready) {
         match entry {
-            PollEntry::Stream(stream) => *ready = stream.ready(*events),
+            PollEntry::Socket(socket) => *ready = socket.ready(*events),
             PollEntry::Fd(fd) => fds.push(PollFd::new(*fd, *events)),
         }
     }
