@@ -19,7 +19,7 @@ pub mod show;
 pub mod source;
 pub mod write;
 
-pub(crate) use live::{Place, Wanted};
+pub(crate) use live::{Place, Splitter, Wanted};
 
 use std::io::Read;
 use std::process::ExitCode;

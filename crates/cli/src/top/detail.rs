@@ -5,22 +5,22 @@ use std::time::Instant;
 
 use ::wire::Qpn;
 use ::wire::capture::{LinkType, Seen};
-use bpf::TapHeader;
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
 use roxie::sys::RecordReader;
 use roxie::transport::QpCounters;
 
 use super::table::{Key, Row, Table};
-use crate::capture::clock;
+use crate::capture::Splitter;
 use crate::capture::show::{Show, Style, Times};
 use crate::capture::source::Record;
+use crate::capture::write::NewPacket;
 use crate::engines::engines;
 use crate::terminal::Terminal;
 
 /// Bytes of each packet: all headers.
 const SNAP_LEN: u32 = 128;
-/// Bytes of copies between two looks: some 90 packets.
+/// Bytes of copies between two looks: some 80 packets by themselves, twice as many of a burst.
 const COPIES_LEN: u32 = 16 << 10;
 /// Packets that are kept to be shown.
 const KEPT: usize = 64;
@@ -34,8 +34,8 @@ pub(super) struct Detail {
     /// What it counted between the last two looks, per second.
     pub(super) growth: Vec<(&'static str, u64, f64)>,
     looked: Instant,
-    /// A connection, with which the copying ends, and the copies.
-    tap: Option<(Remote, RecordReader)>,
+    /// A connection, with which the copying ends, the copies, and what takes them apart.
+    tap: Option<(Remote, RecordReader, Splitter)>,
     show: Show,
     /// The latest packets, a line each, the latest last.
     pub(super) packets: VecDeque<String>,
@@ -101,24 +101,20 @@ impl Detail {
         let room = COPIES_LEN;
         let filter = TapFilter { snap_len: SNAP_LEN, room, qps: vec![qpn], ..TapFilter::default() };
         match remote.tap(&filter) {
-            Ok(copies) => self.tap = Some((remote, copies)),
+            Ok(copies) => self.tap = Some((remote, copies, Splitter::new(Some(SNAP_LEN), 1))),
             Err(error) => self.note = error.to_string(),
         }
     }
 
     fn read(&mut self) {
-        let Some((remote, mut copies)) = self.tap.take() else { return };
-        let offset_ns = clock::realtime_offset();
-        copies.read(usize::MAX, |copy| {
-            if let Some((header, frame)) = TapHeader::parse(copy) {
-                self.keep(&header, frame, offset_ns);
-            }
-        });
-        self.tap = Some((remote, copies));
+        let Some((remote, mut copies, mut splitter)) = self.tap.take() else { return };
+        splitter.look_at_the_clock();
+        copies.read(usize::MAX, |copy| splitter.packets(copy, 0, &mut |packet| self.keep(packet)));
+        self.tap = Some((remote, copies, splitter));
     }
 
-    fn keep(&mut self, header: &TapHeader, frame: &[u8], offset_ns: u64) {
-        let seen = Seen::parse(LinkType::ETHERNET, frame);
+    fn keep(&mut self, packet: &NewPacket<'_>) {
+        let seen = Seen::parse(LinkType::ETHERNET, packet.data);
         let is_management =
             seen.as_ref().is_ok_and(|seen| seen.bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI));
         if is_management {
@@ -127,12 +123,12 @@ impl Detail {
         self.seen += 1;
         let record = Record {
             number: self.seen,
-            time_ns: header.time_ns + offset_ns,
+            time_ns: packet.time_ns,
             interface: 0,
             link_type: LinkType::ETHERNET,
-            data: frame,
-            original_len: header.len as usize,
-            outbound: Some(header.outbound),
+            data: packet.data,
+            original_len: packet.original_len,
+            outbound: packet.outbound,
             comment: None,
         };
         let mut line = String::new();

@@ -118,6 +118,7 @@ impl Hooks {
                 self.taps.change_flow();
                 self.taps.sender = out.sender;
                 self.leave(port, flow, out.bytes.len());
+                self.taps.change_flow();
             }
             None => self.egress.counters.malformed += 1,
         }

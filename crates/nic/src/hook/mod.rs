@@ -25,6 +25,7 @@
 mod chain;
 mod chosen;
 pub mod control;
+mod copies;
 mod counters;
 mod egress;
 mod error;

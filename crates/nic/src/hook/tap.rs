@@ -2,20 +2,20 @@
 //!
 //! What is seen is the wire's side of the hooks: packets that come in before the ingress hook has judged them, packets that
 //! leave after the egress hook has. A packet of a burst has the identification and the ICRC with which the burst will be cut.
-//! A tap belongs to a connection to the control socket and goes with it. Its copies are in memory that the reader shares: those that
-//! it has not read when the process ends are still there, and a reader that is too slow costs a count.
+//! A tap belongs to a connection to the control socket and goes with it. Its copies (`copies.rs`) are in memory that the reader shares:
+//! those that it has not read when the process ends are still there, and a reader that is too slow costs a count.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use bpf::TapHeader;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Qpn};
 
+use super::copies::Copies;
 use super::{HookError, HookPoint, Hooks};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxTrain, icrc_header};
-use crate::sys::{RecordWriter, now_ns, page_size};
+use crate::sys::{RecordWriter, page_size};
 
 /// Which packets a tap copies, and how much of each.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -61,29 +61,30 @@ pub(super) struct Taps {
 struct Tap {
     client: u64,
     filter: TapFilter,
-    /// A [`TapHeader`] and the front of a frame each.
-    copies: RecordWriter,
+    /// Every packet is wanted.
+    wants_all: bool,
+    copies: Copies,
     /// Packets, for a sample.
     counted: u64,
 }
 
 /// What the packets of a flow or a train have in common.
 #[derive(Clone, Copy, Debug)]
-struct Outer {
-    headers: Headers,
-    icrc: IcrcHeader,
+pub(super) struct Outer {
+    pub(super) headers: Headers,
+    pub(super) icrc: IcrcHeader,
 }
 
 /// A packet at the tap.
-struct Passing<'a> {
-    point: HookPoint,
-    outer: &'a Outer,
+pub(super) struct Passing<'a> {
+    pub(super) point: HookPoint,
+    pub(super) outer: &'a Outer,
     /// IPv4 identification.
-    id: u16,
+    pub(super) id: u16,
     /// BTH to pad.
-    body: &'a [u8],
+    pub(super) body: &'a [u8],
     /// As it came in; not made yet on the way out.
-    icrc: Option<[u8; ICRC_LEN]>,
+    pub(super) icrc: Option<[u8; ICRC_LEN]>,
     /// The queue pair here that sends it.
     sender: Option<Qpn>,
 }
@@ -110,7 +111,10 @@ impl Hooks {
         if self.taps.taps.len() == TAPS_MAX {
             return Err(HookError::Tapped { taps: TAPS_MAX });
         }
-        self.taps.taps.push(Tap { client, filter, copies, counted: 0 });
+        let wants_all = filter.hosts.is_empty() && filter.qps.is_empty() && filter.conditions.is_empty();
+        let wants_all = wants_all && filter.sample <= 1;
+        let copies = Copies::new(copies, filter.snap_len as usize);
+        self.taps.taps.push(Tap { client, filter, wants_all, copies, counted: 0 });
         self.watch();
         Ok(())
     }
@@ -135,8 +139,8 @@ impl Hooks {
         if let Some([src, dst]) = train.macs {
             outer.headers.set_macs(src.0, dst.0);
         }
-        let time_ns = now_ns();
-        let mut id = train.ip_id.unwrap_or(0);
+        let first_id = outer.first_id(train, || self.taps.have_room(train.segment));
+        let mut id = first_id.unwrap_or(0);
         for bytes in train.packets() {
             let Some((body, icrc)) = bytes.split_last_chunk::<ICRC_LEN>() else { continue };
             // What comes here by mistake is handed over, and seen where it belongs.
@@ -144,25 +148,29 @@ impl Hooks {
             let is_ours =
                 |qpn: Qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || (qpn.value() >> 16) as u8 == slot;
             if dest_qp(body).is_none_or(is_ours) {
-                if train.ip_id.is_none() && self.taps.have_room() {
-                    // The socket does not tell; the ICRC does. The expected one stands in a packet that is damaged.
+                if first_id.is_none() {
+                    // The expected one stands in a packet that is damaged.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
                 }
                 let (point, icrc) = (HookPoint::Ingress, Some(*icrc));
-                let passing = Passing { point, outer: &outer, id, body, icrc, sender: None };
-                self.taps.copy(|| time_ns, &passing);
+                self.taps.copy(&Passing { point, outer: &outer, id, body, icrc, sender: None });
             }
             id = id.wrapping_add(1);
         }
+        self.taps.end_records();
     }
 
     /// Copies the packet in the port's slot, which is to be committed next.
     #[cold]
     fn tap_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
+        if self.taps.pass_by(len) {
+            return;
+        }
         let outer = match self.taps.flow {
             Some((known, outer)) if known == flow => outer,
             _ => {
                 let Some(outer) = port.headers(flow).and_then(Outer::of) else { return };
+                self.taps.change_flow();
                 self.taps.flow = Some((flow, outer));
                 outer
             }
@@ -170,7 +178,7 @@ impl Hooks {
         let id = port.identification(flow, len);
         let Some(body) = port.tx_slot().get(..len) else { return };
         let (point, sender) = (HookPoint::Egress, self.taps.sender);
-        self.taps.copy(now_ns, &Passing { point, outer: &outer, id, body, icrc: None, sender });
+        self.taps.copy(&Passing { point, outer: &outer, id, body, icrc: None, sender });
     }
 
     /// The packet at the start of the port's slot leaves: nothing comes behind this.
@@ -189,40 +197,42 @@ impl Taps {
         self.taps.is_empty()
     }
 
-    /// The packets that follow may be of another flow.
+    /// The packets that follow may be of another flow, or none follow for now.
     #[inline]
     pub(super) fn change_flow(&mut self) {
         self.flow = None;
+        self.end_records();
     }
 
-    /// Whether anybody has room for the shortest copy.
-    fn have_room(&self) -> bool {
-        self.taps.iter().any(|tap| tap.copies.has_room(TapHeader::LEN))
+    /// What was copied is there for readers.
+    #[inline]
+    fn end_records(&mut self) {
+        self.taps.iter_mut().for_each(|tap| tap.copies.end_record());
     }
 
-    fn copy(&mut self, now_ns: impl Fn() -> u64, packet: &Passing<'_>) {
+    /// Whether anybody has room for a packet of so many bytes.
+    fn have_room(&self, len: usize) -> bool {
+        self.taps.iter().any(|tap| tap.copies.have_room(len))
+    }
+
+    /// Whether nobody has room for a packet of so many bytes, and all want it whatever it is: then it is counted.
+    #[inline]
+    fn pass_by(&mut self, len: usize) -> bool {
+        let is_lost = self.taps.iter().all(|tap| tap.wants_all && !tap.copies.have_room(len));
+        if is_lost {
+            self.taps.iter_mut().for_each(|tap| tap.copies.lose());
+        }
+        is_lost
+    }
+
+    fn copy(&mut self, packet: &Passing<'_>) {
         for tap in &mut self.taps {
-            if !tap.is_next() || !packet.is_wanted(&tap.filter) {
-                continue;
+            if tap.is_next() && (tap.wants_all || packet.is_wanted(&tap.filter)) {
+                tap.copies.take(packet);
+            } else {
+                // Records hold packets that follow each other.
+                tap.copies.end_record();
             }
-            let outer_len = packet.outer.headers.len();
-            let len = outer_len + packet.body.len() + ICRC_LEN;
-            let snap_len = match tap.filter.snap_len {
-                0 => len,
-                snap_len => len.min((snap_len as usize).max(outer_len)),
-            };
-            if !tap.copies.has_room(TapHeader::LEN + snap_len) {
-                tap.copies.lose();
-                continue;
-            }
-            let header = TapHeader {
-                time_ns: now_ns(),
-                len: len as u32,
-                outer_len: outer_len as u32,
-                outbound: packet.point == HookPoint::Egress,
-                ..TapHeader::default()
-            };
-            packet.push(&mut tap.copies, &header, snap_len);
         }
     }
 }
@@ -246,6 +256,20 @@ impl Outer {
         let (key, (src_port, dst_port)) = (headers.key(), headers.ports());
         let icrc = icrc_header(key.src, key.dst, src_port, dst_port)?.with_flush(key.flush_icrc);
         Some(Outer { headers, icrc })
+    }
+
+    /// The identification of the first packet, if those of the others follow it, or if nobody asks for it.
+    ///
+    /// Sockets do not tell; ICRCs do, which takes a look at the whole packet. If it is so of the last one, it is of those between.
+    fn first_id(&self, train: &RxTrain<'_>, is_asked_for: impl Fn() -> bool) -> Option<u16> {
+        if train.ip_id.is_some() || self.headers.key().src.is_ipv6() || !is_asked_for() {
+            return Some(train.ip_id.unwrap_or(0));
+        }
+        let mut packets = train.packets();
+        let behind = packets.len().saturating_sub(1) as u16;
+        let first = self.icrc.verify(0, packets.next()?).ok()?;
+        let last = first.wrapping_add(behind);
+        packets.next_back().is_none_or(|bytes| self.icrc.verify(last, bytes) == Ok(last)).then_some(first)
     }
 }
 
@@ -272,20 +296,6 @@ impl Passing<'_> {
     fn source_qp(&self) -> Option<Qpn> {
         let packet = Packet::parse_cut(self.body, self.body.len() + ICRC_LEN).ok()?;
         packet.deth().map(|deth| deth.src_qp)
-    }
-
-    /// Appends the first `len` bytes of the frame, no fewer than the outer headers.
-    fn push(&self, copies: &mut RecordWriter, header: &TapHeader, len: usize) {
-        let mut outer = [0; Headers::LEN_MAX];
-        let outer = &mut outer[..self.outer.headers.len()];
-        self.outer.headers.emit_with_id(outer, self.body.len() + ICRC_LEN, self.id);
-        let payload_len = len - outer.len();
-        let body = &self.body[..payload_len.min(self.body.len())];
-        let icrc_len = payload_len - body.len();
-        let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
-        // It takes a look at the whole packet.
-        let icrc = if icrc_len > 0 { self.icrc.unwrap_or_else(made) } else { [0; ICRC_LEN] };
-        copies.push(&[&header.to_bytes(), outer, body, &icrc[..icrc_len]]);
     }
 }
 

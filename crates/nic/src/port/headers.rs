@@ -20,6 +20,8 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// Bytes of the headers with IPv4.
+    pub const LEN_V4: usize = Ethernet::LEN + Ipv4::LEN + Udp::LEN;
     /// Bytes of the longest headers, those of IPv6.
     pub const LEN_MAX: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN;
 
@@ -118,7 +120,8 @@ impl Headers {
     pub fn emit_with_id(&self, room: &mut [u8], payload_len: usize, id: u16) {
         self.emit(room, payload_len);
         let ip = room.len() - self.len + Ethernet::LEN;
-        if self.checksum.is_some()
+        if id != 0
+            && self.checksum.is_some()
             && let Some(bytes) = room[ip..].first_chunk_mut()
         {
             Ipv4 { id, ..Ipv4::parse(bytes) }.with_checksum().emit(bytes);

@@ -17,6 +17,8 @@ pub struct RecordWriter {
     memory: Memory,
     /// Only we know where we are: the reader could write to our page as well.
     at: u64,
+    /// Of the record that was begun: where it is, and its bytes at most.
+    begun: Option<(u64, usize)>,
     lost: u64,
 }
 
@@ -51,7 +53,14 @@ impl RecordWriter {
         let page = super::page_size();
         let file = memory::sealed_memory_file(c"roxie-records", (2 * page + len) as u64)?;
         let memory = Memory::new(&file)?;
-        Ok((RecordWriter { memory, at: 0, lost: 0 }, file.into()))
+        Ok((RecordWriter { memory, at: 0, begun: None, lost: 0 }, file.into()))
+    }
+
+    /// Bytes of the storage.
+    #[expect(clippy::len_without_is_empty, reason = "the storage is never empty")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.memory.len as usize
     }
 
     /// Whether a record of so many bytes has room.
@@ -67,43 +76,65 @@ impl RecordWriter {
     /// Appends a record made of `parts`; false, and counted, if there is no room for it.
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
-        if !self.has_room(len) {
-            self.lose();
+        if !self.begin(len) {
+            self.lose(1);
             return false;
         }
-        let (start, end) = self.place(len);
-        if start != self.at {
-            self.memory.header(self.at).store(SKIP, Ordering::Relaxed);
-        }
-        self.memory.header(start).store(len as u32, Ordering::Relaxed);
-        let mut to = self.memory.offset(start) + HEADER_LEN as usize;
+        let mut at = 0;
         for part in parts {
-            // SAFETY: `place` has found room for all parts in one piece of the storage, and nobody has a reference to these bytes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    part.as_ptr(),
-                    self.memory.map.start().add(to).as_ptr(),
-                    part.len(),
-                );
-            }
-            to += part.len();
+            self.write(at, part);
+            at += part.len();
         }
-        self.at = end;
-        // Release: the record is whole.
-        self.memory.writer_at().store(end, Ordering::Release);
+        self.end(len);
         true
     }
 
-    /// Counts a record that was not made because there was no room.
+    /// Begins a record of `len_max` bytes at most; false if there is no room for as many. What was begun before and not ended is
+    /// nothing. Until [`end`](Self::end) it holds what the storage held before.
+    pub fn begin(&mut self, len_max: usize) -> bool {
+        let start = self.place(len_max).0;
+        self.begun = self.has_room(len_max).then_some((start, len_max));
+        self.begun.is_some()
+    }
+
+    /// Writes a part of the record that was begun, from an offset on. What is beyond its end is left out.
     #[inline]
-    pub fn lose(&mut self) {
-        self.lost += 1;
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        let Some((start, len_max)) = self.begun else { return };
+        let len = bytes.len().min(len_max.saturating_sub(at));
+        if len == 0 {
+            return;
+        }
+        let to = self.memory.offset(start) + HEADER_LEN as usize + at;
+        // SAFETY: `begin` has found room for `len_max` bytes in one piece of the storage, and nobody has a reference to these.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.map.start().add(to).as_ptr(), len);
+        }
+    }
+
+    /// Hands over the first `len` bytes of the record that was begun.
+    pub fn end(&mut self, len: usize) {
+        let Some((start, len_max)) = self.begun.take() else { return };
+        if start != self.at {
+            self.memory.header(self.at).store(SKIP, Ordering::Relaxed);
+        }
+        let len = len.min(len_max);
+        self.memory.header(start).store(len as u32, Ordering::Relaxed);
+        self.at = start + needed(len);
+        // Release: the record is whole.
+        self.memory.writer_at().store(self.at, Ordering::Release);
+    }
+
+    /// Counts what was not written because there was no room.
+    #[inline]
+    pub fn lose(&mut self, count: u64) {
+        self.lost += count;
         self.memory.lost().store(self.lost, Ordering::Relaxed);
     }
 
     /// Where a record of so many bytes begins and ends. One that is longer than the storage ends too far away for any reader.
     fn place(&self, len: usize) -> (u64, u64) {
-        let needed = HEADER_LEN + (len as u64).next_multiple_of(HEADER_LEN);
+        let needed = needed(len);
         let left = self.memory.len - (self.at & (self.memory.len - 1));
         let start = if left < needed { self.at + left } else { self.at };
         (start, start + needed)
@@ -147,7 +178,7 @@ impl RecordReader {
                 std::ptr::copy_nonoverlapping(from, self.record.as_mut_ptr(), len);
                 self.record.set_len(len);
             }
-            self.at += HEADER_LEN + (len as u64).next_multiple_of(HEADER_LEN);
+            self.at += needed(len);
             take(&self.record);
             records += 1;
         }
@@ -156,7 +187,7 @@ impl RecordReader {
         records
     }
 
-    /// Records that have found no room so far.
+    /// What has found no room so far, as the writer counts: records, or what would have been in them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.memory.lost().load(Ordering::Relaxed)
@@ -203,6 +234,11 @@ impl Memory {
     }
 }
 
+/// Bytes of the storage that a record takes.
+fn needed(len: usize) -> u64 {
+    HEADER_LEN + (len as u64).next_multiple_of(HEADER_LEN)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -241,6 +277,34 @@ mod tests {
         });
         assert_eq!((read, reader.lost()), (pushed, lost));
         assert!(lost > 0 && pushed > 1000);
+    }
+
+    /// Records that grow until they are ended, shorter than what was asked for, or given up.
+    #[test]
+    fn what_is_begun_is_read_when_it_is_ended() {
+        let (mut writer, mut reader) = queue(4096);
+        let (mut ended, mut read) = (Vec::new(), Vec::new());
+        for n in 0..10_000_usize {
+            if !writer.begin(700) {
+                assert!(!writer.has_room(700));
+                assert!(reader.read(3, |found| read.push(found.to_vec())) > 0);
+                continue;
+            }
+            let bytes = record(n as u32);
+            // Back to front, and one part too long.
+            writer.write(bytes.len() / 2, &[&bytes[bytes.len() / 2..], &[0xee; 700]].concat());
+            let waiting = ended.len() - read.len();
+            assert_eq!(reader.read(usize::MAX, |found| read.push(found.to_vec())), waiting);
+            writer.write(0, &bytes[..bytes.len() / 2]);
+            if n % 7 > 0 {
+                writer.end(bytes.len());
+                ended.push(bytes);
+            }
+        }
+        reader.read(usize::MAX, |found| read.push(found.to_vec()));
+        assert!(read == ended && ended.len() > 5000, "{} of {}", read.len(), ended.len());
+        writer.end(1);
+        assert_eq!(reader.read(usize::MAX, |_| panic!("nothing was begun")), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use roxie::sys::{PollFd, lower_priority, now_ns, poll};
 use wire::capture::{Conditions, LinkType, Seen};
 
@@ -25,6 +25,7 @@ use netdev::Netdev;
 pub(crate) use pace::PERCENT;
 use pace::Pace;
 use process::Process;
+pub(crate) use split::Splitter;
 
 /// What to listen to.
 #[derive(Clone, Debug)]
@@ -66,7 +67,7 @@ impl Wanted {
 }
 
 /// Who is told of a packet.
-type Each<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
+pub(crate) type Each<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
 
 /// Something that can be listened to.
 trait Listener: Send {
@@ -134,8 +135,13 @@ impl Live {
     pub(super) fn new(place: &Place, wanted: &Wanted) -> Outcome<Self> {
         // From here on a signal ends the capture, not the process: what was captured is still written.
         let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+        // A file that may not grow any more is an error of write(2), which takes off what is attached.
+        let mut full = SigSet::empty();
+        full.add(Signal::SIGXFSZ);
+        full.thread_block().during("signals")?;
         // Whoever looks on waits: what finds no room then is counted. It fails if somebody has asked for less already.
         let _ = lower_priority(NICE);
+        let pace = Pace::new(wanted.cpu.unwrap_or(PERCENT));
         let listener: Box<dyn Listener> = match place {
             Place::Netdev(name) => Box::new(Netdev::new(name, wanted)?),
             Place::Process(pid) => Box::new(Process::new(*pid, wanted)?),
@@ -151,7 +157,7 @@ impl Live {
             listener,
             filter,
             left_out,
-            pace: Pace::new(wanted.cpu.unwrap_or(PERCENT)),
+            pace,
             ending,
             writer,
             packets: 0,

@@ -5,6 +5,8 @@
 //! once it has had its share, and what then finds no room is counted.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::{ClockId, clock_gettime};
@@ -17,6 +19,8 @@ pub(crate) const PERCENT: u32 = 5;
 const ALL: u32 = 100;
 /// How long a look at the machine holds: ten ticks of the kernel's counters.
 const PERIOD_NS: u64 = 100_000_000;
+/// How long the look takes with which it begins. The kernel counts in ticks of 10 ms.
+const FIRST_NS: u64 = 40_000_000;
 /// The shortest rest. Few long ones disturb less than many short ones, and packets that are taken stand side by side.
 const REST_MIN_NS: u64 = 20_000_000;
 /// As much of a CPU, if others leave it, is one that nobody else needs.
@@ -53,16 +57,17 @@ struct Used {
 }
 
 impl Pace {
-    /// With so many percent of a CPU for what others would have used.
+    /// With so many percent of a CPU for what others would have used. Takes a moment, to see whether there is an idle one: what is looked at
+    /// is not disturbed before that is known.
     pub(super) fn new(percent: u32) -> Self {
         let share = (percent < ALL).then(|| f64::from(percent) / 100.0);
-        Self {
-            share,
-            since: Used { time: now_ns(), own: own_ns(), waited: waited_ns(), idle: idle_ns() },
-            allowed: None,
-            debt_ns: 0.0,
-            has_rested: false,
+        let mut pace =
+            Self { share, since: Used::now().look(), allowed: None, debt_ns: 0.0, has_rested: false };
+        if share.is_some() {
+            thread::sleep(Duration::from_nanos(FIRST_NS));
+            pace.begin_period(Used::now().look());
         }
+        pace
     }
 
     /// How long to rest now; 0 mostly.
@@ -70,8 +75,7 @@ impl Pace {
         if self.share.is_none() {
             return 0;
         }
-        let look = |now| Used { waited: waited_ns(), idle: idle_ns(), ..now };
-        self.rest(Used { time: now_ns(), own: own_ns(), ..Used::default() }, look)
+        self.rest(Used::now(), Used::look)
     }
 
     /// Whether it has ever said so.
@@ -81,23 +85,13 @@ impl Pace {
 
     /// `look` adds what is asked for once in a period.
     fn rest(&mut self, now: Used, look: impl FnOnce(Used) -> Used) -> u64 {
-        let Some(share) = self.share else { return 0 };
         let (time, own) = (now.time.saturating_sub(self.since.time), now.own.saturating_sub(self.since.own));
         let beyond = |allowed: f64| (self.debt_ns + own as f64 - allowed * time as f64).max(0.0);
         let mut debt_ns = self.allowed.map_or(0.0, beyond);
         if time >= PERIOD_NS {
-            let now = look(now);
-            let part = |ns: u64| ns as f64 / time as f64;
-            let idle = part(now.idle.saturating_sub(self.since.idle));
-            let competes = part(now.waited.saturating_sub(self.since.waited)) > COMPETES * part(own);
-            self.allowed = match idle + part(own) {
-                left if left >= FREE && !competes => None,
-                _ if idle < TAKEN => Some(share),
-                // Half of it, so that it is seen whether others want more.
-                left => Some(share.max(left / 2.0)),
-            };
+            self.begin_period(look(now));
             debt_ns = if self.allowed.is_some() { debt_ns } else { 0.0 };
-            (self.since, self.debt_ns) = (now, debt_ns);
+            self.debt_ns = debt_ns;
         }
         let due_ns = self.allowed.map_or(0, |allowed| (debt_ns / allowed) as u64);
         if due_ns < REST_MIN_NS {
@@ -106,6 +100,35 @@ impl Pace {
         self.has_rested = true;
         // By then the machine may have an idle CPU.
         due_ns.min(PERIOD_NS)
+    }
+
+    /// Says what is allowed from `now` on, by what was used in the period that ends.
+    fn begin_period(&mut self, now: Used) {
+        let Some(share) = self.share else { return };
+        let time = now.time.saturating_sub(self.since.time);
+        let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / time as f64;
+        let own = part(now.own, self.since.own);
+        let idle = part(now.idle, self.since.idle);
+        let competes = part(now.waited, self.since.waited) > COMPETES * own;
+        self.allowed = match idle + own {
+            left if left >= FREE && !competes => None,
+            _ if idle < TAKEN => Some(share),
+            // Half of it, so that it is seen whether others want more.
+            left => Some(share.max(left / 2.0)),
+        };
+        self.since = now;
+    }
+}
+
+impl Used {
+    /// What costs little to ask for.
+    fn now() -> Self {
+        Self { time: now_ns(), own: own_ns(), ..Self::default() }
+    }
+
+    /// With the rest.
+    fn look(self) -> Self {
+        Self { waited: waited_ns(), idle: idle_ns(), ..self }
     }
 }
 

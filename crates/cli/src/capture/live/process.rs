@@ -12,16 +12,25 @@ use super::{Each, Listener, Wanted, headers_tell};
 use crate::engines::{engines, unanswered};
 use crate::failure::Outcome;
 
-/// How long nothing is read after there was nothing: a process sends for longer until there is no room.
-const PAUSE_NS: u64 = 2_000_000;
-/// Copies taken at a time.
-const BATCH: usize = 1024;
+/// What the memory for copies has if nobody asks for more or less.
+const ROOM_MIB: u32 = 16;
+/// How long nothing is read after there was nothing: whole packets fill this memory in 6 ms at the earliest, headers in 60.
+const WHOLE_WAIT_NS: u64 = 2_000_000;
+const HEADERS_WAIT_NS: u64 = 16_000_000;
+const WAIT_MIN_NS: u64 = 1_000_000;
+/// Bytes of each packet that are headers, and hardly more.
+const HEADERS_MAX: u32 = 256;
+/// Bytes of copies taken at a time: what is made of them is in the cache still when it is written.
+const BATCH_BYTES: usize = 128 << 10;
+/// Records between two looks at how much that is by now.
+const RECORDS: usize = 32;
 
 /// The engines of a process; mostly there is one.
 pub(super) struct Process {
     pid: u32,
     engines: Vec<Engine>,
     splitter: Splitter,
+    wait_ns: u64,
 }
 
 struct Engine {
@@ -34,9 +43,14 @@ struct Engine {
 impl Process {
     /// Starts to listen.
     pub(super) fn new(pid: u32, wanted: &Wanted) -> Outcome<Self> {
+        let room_mib = wanted.buffer.unwrap_or(ROOM_MIB);
+        let is_short = wanted.snap.is_some_and(|snap| snap <= HEADERS_MAX);
+        let wait_ns = if is_short { HEADERS_WAIT_NS } else { WHOLE_WAIT_NS };
+        let wait_ns =
+            (wait_ns * u64::from(room_mib) / u64::from(ROOM_MIB)).clamp(WAIT_MIN_NS, HEADERS_WAIT_NS);
         let filter = TapFilter {
             snap_len: wanted.snap.unwrap_or(0),
-            room: wanted.buffer.unwrap_or(0) << 20,
+            room: room_mib << 20,
             hosts: wanted.filter.host.clone(),
             qps: wanted.filter.qp.clone(),
             conditions: headers_tell(wanted),
@@ -50,6 +64,7 @@ impl Process {
         Ok(Self {
             pid,
             splitter,
+            wait_ns,
             engines: engines(Some(pid))?.into_iter().map(begin).collect::<Outcome<_>>()?,
         })
     }
@@ -68,13 +83,24 @@ impl Listener for Process {
         let Self { engines, splitter, .. } = self;
         splitter.look_at_the_clock();
         let take = |(interface, engine): (usize, &mut Engine)| {
-            engine.copies.read(BATCH, |record| splitter.packets(record, interface, each))
+            let (mut records, mut bytes) = (0, 0);
+            while bytes < BATCH_BYTES {
+                let taken = engine.copies.read(RECORDS, |record| {
+                    bytes += record.len();
+                    splitter.packets(record, interface, each);
+                });
+                if taken == 0 {
+                    break;
+                }
+                records += taken;
+            }
+            records
         };
         Ok(engines.iter_mut().enumerate().map(take).sum())
     }
 
     fn wait_ns(&self) -> u64 {
-        PAUSE_NS
+        self.wait_ns
     }
 
     fn lost(&self) -> io::Result<Vec<u64>> {

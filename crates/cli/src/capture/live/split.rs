@@ -1,7 +1,7 @@
 //! Packets out of the stack's buffers: a burst or a train is one buffer in the kernel and many packets on the wire.
 
 use bpf::TapHeader;
-use wire::{Ipv4, Udp};
+use wire::{Ipv4, Ipv6, Udp};
 
 use super::Each;
 use crate::capture::clock;
@@ -10,9 +10,15 @@ use crate::capture::write::NewPacket;
 const ETHERNET_LEN: usize = 14;
 const ADDRESSES_LEN: usize = 12;
 const VLAN_TYPE: [u8; 2] = [0x81, 0];
+/// Where they are in an IPv4 header, an IPv6 header, and a UDP header.
+const LENGTH: usize = 2;
+const ID: usize = 4;
+const CHECKSUM: usize = 10;
+const V6_LENGTH: usize = 4;
+const UDP_LENGTH: usize = 4;
 
 /// Takes copies apart.
-pub(super) struct Splitter {
+pub(crate) struct Splitter {
     /// Bytes of each packet at most.
     snap_len: usize,
     /// Only the first of so many packets.
@@ -24,18 +30,18 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    pub(super) fn new(snap_len: Option<u32>, sample: u32) -> Self {
+    pub(crate) fn new(snap_len: Option<u32>, sample: u32) -> Self {
         let snap_len = snap_len.map_or(usize::MAX, |snap_len| snap_len as usize);
         Self { snap_len, sample, offset_ns: clock::realtime_offset(), frame: Vec::new() }
     }
 
     /// Once in a while: the time of day may be set, or runs at another pace.
-    pub(super) fn look_at_the_clock(&mut self) {
+    pub(crate) fn look_at_the_clock(&mut self) {
         self.offset_ns = clock::realtime_offset();
     }
 
     /// Hands over the packets of a record, in the order of the wire.
-    pub(super) fn packets(&mut self, record: &[u8], interface: usize, each: Each<'_>) {
+    pub(crate) fn packets(&mut self, record: &[u8], interface: usize, each: Each<'_>) {
         let Some((header, copy)) = TapHeader::parse(record) else { return };
         let (outer_len, len) = (header.outer_len as usize, header.len as usize);
         let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
@@ -44,6 +50,15 @@ impl Splitter {
         let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
         let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
         let frame = &mut self.frame;
+        frame.clear();
+        frame.extend_from_slice(outer);
+        if header.vlan != 0 {
+            let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
+            frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
+        }
+        let front_len = frame.len();
+        let ip_at = ETHERNET_LEN + front_len - outer_len;
+        let burst = frame.get(ip_at..).filter(|_| header.segment != 0).and_then(Burst::of);
         let mut at = 0;
         for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
             let segment_len = segment.min(payload_len - at);
@@ -58,14 +73,9 @@ impl Splitter {
             let most = most.min(self.snap_len.saturating_sub(outer_len));
             let payload = copy.get(from..).unwrap_or_default();
             let payload = &payload[..most.min(payload.len())];
-            frame.clear();
-            frame.extend_from_slice(outer);
-            if header.segment != 0 {
-                adapt(frame, number, segment_len);
-            }
-            if header.vlan != 0 {
-                let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
-                frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
+            frame.truncate(front_len);
+            if let Some(burst) = &burst {
+                burst.adapt(&mut frame[ip_at..], number, segment_len);
             }
             let original_len = frame.len() + segment_len;
             frame.extend_from_slice(payload);
@@ -81,23 +91,53 @@ impl Splitter {
     }
 }
 
-/// Makes the headers of a burst those of its packet `number`, as the kernel does when it takes the burst apart.
-fn adapt(outer: &mut [u8], number: usize, payload_len: usize) {
-    let Some(ip) = outer.get_mut(ETHERNET_LEN..) else { return };
-    let udp_len = (Udp::LEN + payload_len) as u16;
-    let ip_len = if ip.first().is_some_and(|byte| byte >> 4 == 4) {
-        let Some(bytes) = ip.first_chunk_mut() else { return };
-        let parsed = Ipv4::parse(bytes);
-        let id = parsed.id.wrapping_add(number as u16);
-        Ipv4 { id, total_len: udp_len + Ipv4::LEN as u16, ..parsed }.with_checksum().emit(bytes);
-        Ipv4::LEN
-    } else {
-        let Some(length) = ip.get_mut(4..6) else { return };
-        length.copy_from_slice(&udp_len.to_be_bytes());
-        wire::Ipv6::LEN
-    };
-    if let Some(bytes) = ip.get_mut(ip_len..).and_then(|udp| udp.first_chunk_mut()) {
-        Udp { length: udp_len, ..Udp::parse(bytes) }.emit(bytes);
+/// What the packets of a burst have in common.
+enum Burst {
+    V4 {
+        /// Identification of the first.
+        id: u16,
+        /// Sum of the header's words but for length, identification and checksum.
+        sum: u32,
+    },
+    V6,
+}
+
+impl Burst {
+    /// Of a burst with these IP and UDP headers; `None` if they are not all there.
+    fn of(headers: &[u8]) -> Option<Self> {
+        let (ip_len, is_v4) = match headers.first()? >> 4 {
+            4 => (Ipv4::LEN, true),
+            _ => (Ipv6::LEN, false),
+        };
+        let (ip, _udp) = headers.split_at_checked(ip_len).filter(|(_, udp)| udp.len() >= Udp::LEN)?;
+        if !is_v4 {
+            return Some(Self::V6);
+        }
+        let words = ip.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let same = words.enumerate().filter(|(at, _)| ![LENGTH, ID, CHECKSUM].contains(&(2 * at)));
+        let id = u16::from_be_bytes([ip[ID], ip[ID + 1]]);
+        Some(Self::V4 { id, sum: same.map(|(_, word)| word).sum() })
+    }
+
+    /// Makes the headers those of packet `number`, as the kernel does when it takes the burst apart.
+    fn adapt(&self, headers: &mut [u8], number: usize, payload_len: usize) {
+        let udp_len = (Udp::LEN + payload_len) as u16;
+        let mut put = |at: usize, value: u16| headers[at..at + 2].copy_from_slice(&value.to_be_bytes());
+        match *self {
+            Self::V4 { id, sum } => {
+                let (total_len, id) = (udp_len + Ipv4::LEN as u16, id.wrapping_add(number as u16));
+                let sum = sum + u32::from(total_len) + u32::from(id);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                put(LENGTH, total_len);
+                put(ID, id);
+                put(CHECKSUM, !((sum & 0xffff) + (sum >> 16)) as u16);
+                put(Ipv4::LEN + UDP_LENGTH, udp_len);
+            }
+            Self::V6 => {
+                put(V6_LENGTH, udp_len);
+                put(Ipv6::LEN + UDP_LENGTH, udp_len);
+            }
+        }
     }
 }
 
@@ -150,6 +190,22 @@ mod tests {
             assert_eq!(Udp::parse(data[34..].first_chunk().expect("a header")).length, 8 + len as u16);
             assert_eq!((&data[42..], *original), (&vec![number as u8 + 1; len][..], 42 + len));
         }
+    }
+
+    #[test]
+    fn packets_of_a_burst_over_ipv6_have_their_lengths() {
+        let mut bytes = vec![0; 62];
+        bytes[14] = 0x60;
+        bytes.extend([7; 130]);
+        let header = TapHeader { len: 192, outer_len: 62, segment: 100, ..TapHeader::default() };
+        let lengths = |(frame, len): &(Vec<u8>, usize)| {
+            (u16::from_be_bytes([frame[18], frame[19]]), u16::from_be_bytes([frame[58], frame[59]]), *len)
+        };
+        let frames = all(&header, &bytes, u32::MAX);
+        assert_eq!(frames.iter().map(lengths).collect::<Vec<_>>(), [(108, 108, 162), (38, 38, 92)]);
+        // Headers that are cut are left as they are.
+        let header = TapHeader { len: 180, outer_len: 50, ..header };
+        assert!(all(&header, &bytes[..180], u32::MAX).iter().all(|(frame, _)| frame[18..20] == [0, 0]));
     }
 
     #[test]

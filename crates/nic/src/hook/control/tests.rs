@@ -170,7 +170,7 @@ fn the_last_copies_of_a_process_are_read() {
     assert!(!remote.has_ended());
     let mut writer = owner.tap.lock().unwrap().take().unwrap();
     assert!(writer.push(&[b"la", b"st"]));
-    writer.lose();
+    writer.lose(1);
     drop((writer, control));
     assert!(remote.has_ended());
     let mut read = Vec::new();

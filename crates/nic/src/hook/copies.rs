@@ -1,0 +1,202 @@
+//! What a tap writes to the memory that its reader shares: records as those of an interface ([`TapHeader`]).
+//!
+//! If the front of packets is all that is wanted, packets of one burst or train that follow each other share a record: the outer headers
+//! stand there once. Whoever reads tells them apart, as the kernel will with the burst: identifications count up, lengths are those of
+//! the header but for the last packet. A record is handed over when the next packet does not belong to it, at the end of its train, and
+//! before the engine does anything else than send.
+
+use bpf::TapHeader;
+use wire::icrc::ICRC_LEN;
+
+use super::HookPoint;
+use super::tap::Passing;
+use crate::port::Headers;
+use crate::sys::{RecordWriter, now_ns};
+
+/// Copies that wait for the reader.
+#[derive(Debug)]
+pub(super) struct Copies {
+    memory: RecordWriter,
+    /// Bytes of each frame at most, but always the outer headers; 0 for all.
+    snap_len: usize,
+    /// From one packet's copy to the next one's in a record; 0 if each has its own.
+    stride: usize,
+    /// Packets of a record at most.
+    packets_max: usize,
+    run: Option<Run>,
+}
+
+/// The packets of the record at hand.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    point: HookPoint,
+    outer_len: usize,
+    is_v6: bool,
+    /// Identification of the next packet.
+    next_id: u16,
+    /// UDP payload of each but the last.
+    segment: usize,
+    /// UDP payload of all.
+    payload_len: usize,
+    packets: usize,
+    /// One was shorter, and so the last.
+    is_over: bool,
+}
+
+/// Beyond so many bytes of each frame, it has a record of its own, with as many as it has.
+const SHARED_SNAP_MAX: usize = 298;
+/// Packets of a record at most: those of a burst of 64 KiB at path MTU 1024.
+const PACKETS_MAX: usize = 64;
+/// So many records fit into the memory, however little that is.
+const RECORDS_MIN: usize = 4;
+
+impl Copies {
+    /// Copies of `snap_len` bytes of each frame, 0 for all, in this memory.
+    pub(super) fn new(memory: RecordWriter, snap_len: usize) -> Copies {
+        let is_shared = (1..=SHARED_SNAP_MAX).contains(&snap_len);
+        let stride =
+            if is_shared { snap_len.saturating_sub(Headers::LEN_V4).max(1).next_multiple_of(8) } else { 0 };
+        let room = (memory.len() / RECORDS_MIN).saturating_sub(TapHeader::PACKETS_AT);
+        let packets_max = room.checked_div(stride).map_or(1, |packets| packets.clamp(1, PACKETS_MAX));
+        Copies { memory, snap_len, stride, packets_max, run: None }
+    }
+
+    /// Whether a packet of so many bytes, BTH to pad, finds room.
+    #[inline]
+    pub(super) fn have_room(&self, len: usize) -> bool {
+        self.run.is_some() || self.memory.has_room(self.record_len(len))
+    }
+
+    /// Counts a packet that finds none.
+    #[inline]
+    pub(super) fn lose(&mut self) {
+        self.memory.lose(1);
+    }
+
+    /// Copies a packet, or counts it.
+    pub(super) fn take(&mut self, packet: &Passing<'_>) {
+        if self.stride == 0 {
+            return self.take_alone(packet);
+        }
+        let payload_len = packet.body.len() + ICRC_LEN;
+        let run = match self.run {
+            Some(run) if run.packets < self.packets_max && run.goes_on_with(packet) => run,
+            _ => {
+                self.end_record();
+                if !self.memory.begin(self.record_len(payload_len)) {
+                    return self.lose();
+                }
+                let mut outer = [0; Headers::LEN_MAX];
+                let outer = packet.outer(&mut outer);
+                self.memory.write(TapHeader::LEN, outer);
+                Run::new(packet, outer.len())
+            }
+        };
+        let len = self.snap_len.saturating_sub(run.outer_len).min(payload_len);
+        let at = TapHeader::PACKETS_AT + run.packets * self.stride;
+        let (body, icrc) = packet.payload(len);
+        self.memory.write(at, body);
+        self.memory.write(at + body.len(), &icrc[..len - body.len()]);
+        self.run = Some(Run {
+            next_id: packet.id.wrapping_add(1),
+            payload_len: run.payload_len + payload_len,
+            packets: run.packets + 1,
+            is_over: payload_len < run.segment,
+            ..run
+        });
+    }
+
+    /// Hands over what was copied.
+    #[inline]
+    pub(super) fn end_record(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.hand_over(run);
+        }
+    }
+
+    fn hand_over(&mut self, run: Run) {
+        let header = TapHeader {
+            // Those of a burst leave now.
+            time_ns: now_ns(),
+            len: (run.outer_len + run.payload_len) as u32,
+            outer_len: run.outer_len as u32,
+            segment: if run.packets > 1 { run.segment as u32 } else { 0 },
+            stride: self.stride as u32,
+            outbound: run.point == HookPoint::Egress,
+            ..TapHeader::default()
+        };
+        self.memory.write(0, &header.to_bytes());
+        self.memory.end(TapHeader::PACKETS_AT + run.packets * self.stride);
+    }
+
+    /// A record of one packet, as long as that is.
+    fn take_alone(&mut self, packet: &Passing<'_>) {
+        let mut outer = [0; Headers::LEN_MAX];
+        let outer = packet.outer(&mut outer);
+        let len = outer.len() + packet.body.len() + ICRC_LEN;
+        let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
+        if !self.memory.begin(TapHeader::LEN + snap_len) {
+            return self.lose();
+        }
+        let header = TapHeader {
+            time_ns: now_ns(),
+            len: len as u32,
+            outer_len: outer.len() as u32,
+            outbound: packet.point == HookPoint::Egress,
+            ..TapHeader::default()
+        };
+        let (body, icrc) = packet.payload(snap_len - outer.len());
+        let mut at = 0;
+        for part in [&header.to_bytes(), outer, body, &icrc[..snap_len - outer.len() - body.len()]] {
+            self.memory.write(at, part);
+            at += part.len();
+        }
+        self.memory.end(at);
+    }
+
+    /// Bytes of the longest record that may begin with a packet of so many.
+    fn record_len(&self, len: usize) -> usize {
+        match (self.stride, self.snap_len) {
+            (0, 0) => TapHeader::LEN + Headers::LEN_V4 + len + ICRC_LEN,
+            (0, snap_len) => TapHeader::LEN + snap_len.min(Headers::LEN_V4 + len + ICRC_LEN),
+            (stride, _) => TapHeader::PACKETS_AT + self.packets_max * stride,
+        }
+    }
+}
+
+impl Run {
+    fn new(packet: &Passing<'_>, outer_len: usize) -> Run {
+        Run {
+            point: packet.point,
+            outer_len,
+            is_v6: packet.outer.headers.key().src.is_ipv6(),
+            next_id: packet.id,
+            segment: packet.body.len() + ICRC_LEN,
+            payload_len: 0,
+            packets: 0,
+            is_over: false,
+        }
+    }
+
+    fn goes_on_with(&self, packet: &Passing<'_>) -> bool {
+        let fits = packet.body.len() + ICRC_LEN <= self.segment && packet.point == self.point;
+        fits && !self.is_over && (self.is_v6 || packet.id == self.next_id)
+    }
+}
+
+impl Passing<'_> {
+    /// The outer headers, in `room`.
+    fn outer<'a>(&self, room: &'a mut [u8; Headers::LEN_MAX]) -> &'a [u8] {
+        let outer = &mut room[..self.outer.headers.len()];
+        self.outer.headers.emit_with_id(outer, self.body.len() + ICRC_LEN, self.id);
+        outer
+    }
+
+    /// What of the first `len` bytes of the UDP payload stands in front of the ICRC, and the ICRC if more than that is wanted.
+    fn payload(&self, len: usize) -> (&[u8], [u8; ICRC_LEN]) {
+        let body = &self.body[..len.min(self.body.len())];
+        let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
+        // It takes a look at the whole packet.
+        (body, if len > body.len() { self.icrc.unwrap_or_else(made) } else { [0; ICRC_LEN] })
+    }
+}
