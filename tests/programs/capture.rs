@@ -37,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
         case(native, "rping captured by process", "rping", process),
         case(unprivileged, "bursts captured by process", "ib_write_bw", bursts_of_process),
+        case(v4, "captures whose file may not grow", "ib_write_bw", full_files),
         case(v4, "a process of another user", "rping", strangers),
     ]
 }
@@ -168,6 +169,51 @@ fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String>
     killed.wait(SHORT);
     says(&read(&["-p", &pid, "--qp", &qpn, "-c", "500"])?, "ACK")?;
     [file, again].iter().try_for_each(std::fs::remove_file).map_err(|error| error.to_string())
+}
+
+/// A file that may not grow (`ulimit -f`) or has no room ends its capture with an error, of an interface and of a process. What was captured
+/// can be read, nothing stays attached, and the traffic goes on.
+fn full_files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const LIMIT: u64 = 100_000;
+    let (port, address) = (lab.port(), lab.address(place));
+    let port_word = port.to_string();
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-s", "65536", "--run_infinitely"];
+    let mut server = start(lab, place, Side::Server, name, &common)?;
+    wait_ready(&mut server, Ready::Tcp(port))?;
+    let _client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
+    let pid = process_of(lab, place, Side::Server)?;
+    let path = lab.logs().join(format!("{port}.pcapng"));
+    let file = path.display().to_string();
+    let (roxie_path, limit) = (lab.roxie().display().to_string(), format!("--fsize={LIMIT}"));
+    let capture = |what: &str, words: &[&str]| {
+        // Filters of a clsact would stay if the process were ended by a signal.
+        let line = &["prlimit", &limit, "env", "ROXIE_TAP=clsact", &roxie_path, "capture", "record"][..];
+        let name = format!("{name} {what}");
+        let ended = start(lab, place, Side::Server, &name, &[line, words].concat())?.wait(LONG);
+        says(&ended, "the capture has ended")?;
+        if ended.succeeded() { Err(ended.describe()) } else { Ok(ended) }
+    };
+    let netdev = lab.netdev(place);
+    for source in [["-p", &pid], ["-i", netdev]] {
+        let ended = capture(source[0], &[&source[..], &["-o", &file]].concat())?;
+        says(&ended, &format!("writing {file}: File too large"))?;
+        if path.metadata().map_or(0, |meta| meta.len()) != LIMIT {
+            return Err(ended.describe());
+        }
+        let words = ["capture", "read", &file, "--no-pager", "-c", "20"];
+        says(&good(roxie(lab, place, Side::Server, &format!("{name} read"), &words)?)?, "WRITE")?;
+        let ended = capture(source[0], &[&source[..], &["-o", "/dev/full"]].concat())?;
+        says(&ended, "writing /dev/full: No space left on device")?;
+    }
+    let mut tc =
+        start(lab, place, Side::Server, &format!("{name} tc"), &["tc", "qdisc", "show", "dev", netdev])?;
+    let tc = good(tc.wait(SHORT))?;
+    if tc.output.contains("clsact") {
+        return Err(tc.describe());
+    }
+    let qpn = ["capture", "read", "-p", &pid, "--no-pager", "--opcode", "write", "-c", "100"];
+    says(&good(roxie(lab, place, Side::Server, &format!("{name} goes on"), &qpn)?)?, "WRITE")?;
+    std::fs::remove_file(&path).map_err(|error| error.to_string())
 }
 
 /// What another user's process does is nobody's business; what is no process of roxie is said.

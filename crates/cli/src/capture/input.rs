@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bpf::Tap;
 use clap::{Args, value_parser};
 
 use super::filter::FilterArgs;
@@ -11,6 +12,9 @@ use super::live::PERCENT;
 use super::source::{self, Source};
 use super::{Place, Wanted, listen};
 use crate::failure::Outcome;
+
+/// What `-s headers` means.
+const HEADERS_LEN: u32 = 128;
 
 /// A source of packets on the command line.
 #[derive(Clone, Debug, Args)]
@@ -98,6 +102,22 @@ impl InputArgs {
             _ => "standard input".to_owned(),
         }
     }
+}
+
+/// Bytes to look at of each packet: a number, or `headers`.
+pub(crate) fn front(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("0 bytes show nothing".to_owned()),
+        Ok(len) => Ok(len),
+        Err(_) if text == "headers" => Ok(HEADERS_LEN),
+        Err(_) => Err("a number of bytes, or 'headers'".to_owned()),
+    }
+}
+
+/// Bytes to keep of each packet: as many as its headers may have at least.
+pub(crate) fn snap(text: &str) -> Result<u32, String> {
+    let too_few = || format!("headers have up to {} bytes", Tap::SNAP_MIN);
+    front(text).and_then(|len| if len < Tap::SNAP_MIN { Err(too_few()) } else { Ok(len) })
 }
 
 /// MiB of a ring.

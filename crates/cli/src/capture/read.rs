@@ -6,7 +6,7 @@ use clap::{Args, value_parser};
 use wire::capture::{NotRoce, Seen};
 
 use super::filter::{Filter, FilterArgs, Management};
-use super::input::InputArgs;
+use super::input::{InputArgs, front};
 use super::pager::Output;
 use super::show::{Show, Style, Times};
 use super::source::{self, Record};
@@ -28,8 +28,8 @@ Examples:
           A line for each packet
   roxie capture read trace.pcapng --qp 0x11 --only-errors
           What went wrong on a queue pair
-  roxie capture read -i eth0 -s 128
-          Live, headers only
+  roxie capture read -i eth0 -s headers
+          Live, 128 bytes of each packet
   roxie capture read -p 4711 --qp 0x11
           What a process sends and receives on a queue pair; no root
   tcpdump -i any -w - udp port 4791 | roxie capture read -
@@ -49,8 +49,8 @@ pub(super) struct ReadArgs {
     /// Stop after so many packets
     #[arg(short = 'c', long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Look at the first N bytes of each packet only
-    #[arg(short = 's', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    /// Look at the first N bytes of each packet only; 'headers' are 128
+    #[arg(short = 's', long, value_name = "N", value_parser = front)]
     snap: Option<u32>,
     /// Of an interface or a process, look at the first of every N packets only
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), requires = "live")]

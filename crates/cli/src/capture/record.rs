@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::filter::FilterArgs;
-use super::input::LiveArgs;
+use super::input::{LiveArgs, snap};
 use super::live::Live;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
@@ -20,11 +20,11 @@ use crate::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  roxie capture record -i eth0 -o trace.pcapng -s 128
-          Headers only, until Ctrl-C
+  roxie capture record -i eth0 -o trace.pcapng -s headers
+          128 bytes of each packet, until Ctrl-C
   roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
           The last gigabyte: ring.pcapng, ring.1.pcapng, ...
-  roxie capture record -i eth0 -o naks.pcapng -s 128 --nak
+  roxie capture record -i eth0 -o naks.pcapng -s headers --nak
           Refusals only; nothing else is copied
   roxie capture record -p 4711 -o trace.pcapng
           What a process on roxie sends and receives, until it ends; no root
@@ -37,8 +37,8 @@ pub(super) struct RecordArgs {
     /// Where to write, or - for standard output
     #[arg(short = 'o', long, value_name = "FILE", requires = "live")]
     output: PathBuf,
-    /// Keep the first N bytes of each packet; headers need 128
-    #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(96..))]
+    /// Keep the first N bytes of each packet: 96 at least, or 'headers', which are 128
+    #[arg(short = 's', long, value_name = "N", value_parser = snap)]
     snap: Option<u32>,
     /// Write the first of every N packets only
     ///
@@ -88,7 +88,10 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
             break;
         }
         // Whoever follows the file sees what there is.
-        file.write_all(bytes).and_then(|()| file.flush()).during(&args.output.display().to_string())?;
+        file.write_all(bytes).and_then(|()| file.flush()).map_err(|error| {
+            let what = format!("writing {}: {error}", args.output.display());
+            Failure::new(what).hint("the capture has ended; what the file has until there can be read")
+        })?;
         in_file += bytes.len() as u64;
         total += bytes.len() as u64;
         let full = args.rotate_size.is_some_and(|size| in_file >= size * MB);

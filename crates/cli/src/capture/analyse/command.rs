@@ -9,7 +9,7 @@ use super::{Analysis, Verdict, summary};
 use crate::capture::ahead::{self, Looked};
 use crate::capture::clock;
 use crate::capture::filter::FilterArgs;
-use crate::capture::input::InputArgs;
+use crate::capture::input::{InputArgs, front};
 use crate::capture::pager::Output;
 use crate::capture::source::Source;
 use crate::failure::{During, Outcome};
@@ -35,7 +35,7 @@ Exit status:
 Examples:
   roxie capture analyse trace.pcapng
           Connections, findings, verdict
-  roxie capture analyse -i eth0 -s 128 --seconds 10
+  roxie capture analyse -i eth0 -s headers --seconds 10
           Of ten seconds of live traffic
   roxie capture analyse -p 4711
           Of a process that runs on roxie, until it ends; no root
@@ -46,8 +46,8 @@ Examples:
 pub(crate) struct AnalyseArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Look at the first N bytes of each packet of an interface or a process only
-    #[arg(short = 's', long, value_name = "N", requires = "live")]
+    /// Look at the first N bytes of each packet of an interface or a process only; 'headers' are 128
+    #[arg(short = 's', long, value_name = "N", value_parser = front, requires = "live")]
     snap: Option<u32>,
     /// A line for each message: verb, size, packets, latency
     #[arg(long, conflicts_with = "json")]
