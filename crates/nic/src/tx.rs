@@ -57,10 +57,12 @@ impl Core {
         };
         entry.ready = false;
         // A window that does not hold all that is pending is used by whole bursts. The acknowledgement that opens the rest
-        // is under way: the last packet that a budget allowed has asked for one, and so has every second burst.
+        // is under way: the last packet that a budget allowed has asked for one, and so has every second burst. (Not so the
+        // last that a rate allowed.)
         let room = entry.qp.window_room().min(budget);
         let burst = BURST_BYTES / entry.qp.path_mtu_bytes().max(PACKET_MIN);
-        if entry.qp.packets_in_flight() >= burst && entry.qp.pending_packets() > room {
+        if !entry.qp.is_paced() && entry.qp.packets_in_flight() >= burst && entry.qp.pending_packets() > room
+        {
             budget = room - room % burst;
         }
         let (mut sent, mut is_other) = (0, false);

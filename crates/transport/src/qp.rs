@@ -309,6 +309,13 @@ impl Qp {
             || self.ep.congestion.owes_cnp()
     }
 
+    /// Whether a rate is kept, so that what leaves ends anywhere, not where the window or the message does.
+    #[must_use]
+    #[inline]
+    pub fn is_paced(&self) -> bool {
+        self.ep.congestion.is_paced()
+    }
+
     /// Whether READ responses or atomic results wait to be sent.
     #[must_use]
     #[inline]
@@ -367,7 +374,11 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.responder.reply.handle_timeout(now);
         if let Some(pacer) = self.ep.congestion.pacer() {
+            let was_holding = pacer.is_holding();
             pacer.handle_timeout(now);
+            if was_holding && !pacer.is_holding() {
+                self.requester.let_go(now);
+            }
         }
         let step = self.requester.handle_timeout(now, &mut self.ep);
         self.after(step);

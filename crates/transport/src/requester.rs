@@ -351,6 +351,13 @@ impl Requester {
         }
     }
 
+    /// The rate holds the next packet back no more. Nobody else has kept anyone waiting until now.
+    pub(crate) fn let_go(&mut self, now: Instant) {
+        if !self.is_asked() {
+            self.timer_base = now;
+        }
+    }
+
     /// Whether the peer owes an answer.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {

@@ -331,3 +331,23 @@ fn who_is_not_answered_asks_as_often_as_it_was_told_and_gives_up() {
         },
     ]);
 }
+
+/// The flow has room for 80 packets of 1024 bytes, of which a QP without a rate uses a burst of 62, whose last one asks.
+#[test]
+fn a_window_that_a_rate_fills_one_by_one_asks_before_it_is_full() {
+    let mut pair = Pair::new(&SETUP);
+    pair.here.core.tables.mtu_bytes = 4 * MTU;
+    let limit = QpAttr { rate_limit: 1_000_000, ..QpAttr::default() };
+    pair.here.modify(pair.now, &limit, QpAttrMask::RATE_LIMIT).expect("a limit");
+    let open = pair.there.open;
+    for _ in 0..4 {
+        pair.post(open.write(0), 48 * MTU);
+    }
+    pair.run();
+    let here = pair.here.look();
+    assert_eq!(here.sends, [Success; 4]);
+    let overdue = ["probes", "retransmitted_pkts"];
+    let again: Vec<_> =
+        here.counted.iter().filter(|said| overdue.iter().any(|name| said.starts_with(name))).collect();
+    assert!(again.is_empty(), "{again:?}");
+}

@@ -98,6 +98,12 @@ impl Congestion {
         self.0.as_mut().map(|state| &mut state.pacer).filter(|pacer| pacer.is_active())
     }
 
+    /// Whether there is a rate to be kept.
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.0.as_ref().is_some_and(|state| state.pacer.is_active())
+    }
+
     /// Whether a packet is being held back.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {

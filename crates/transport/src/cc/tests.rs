@@ -158,6 +158,17 @@ fn a_peer_is_not_asked_again_before_it_was_asked() {
     assert_eq!(b.qp.counters().probes, 1, "4 ms behind the last one");
 }
 
+/// A packet takes 8.88 ms at 1 Mbit/s, longer than any answer: what the peer was not asked for is not overdue.
+#[test]
+fn a_slow_sender_sends_each_packet_once() {
+    let mut b = Bench::rc();
+    limit(&mut b, 1000);
+    b.post(1, write(0), 10 * 1024);
+    assert_eq!(sent_until(&mut b, ms(80)), 10);
+    let counters = b.qp.counters();
+    assert_eq!((counters.sent_pkts, counters.probes, counters.local_ack_timeout_err), (10, 0, 0));
+}
+
 /// RESET forgets what `modify` has set, but not what the owner has.
 #[test]
 fn the_owners_limit_survives_reset() {
