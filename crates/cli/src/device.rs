@@ -1,7 +1,8 @@
 //! Which device: what the arguments say, and the environment where they say nothing.
 
+use roxie::bag::DomainConfig;
 use roxie::port::PortChoice;
-use roxie::verbs::{DeviceConfig, Refusal, Traffic};
+use roxie::verbs::{DeviceConfig, Refusal, Traffic, remedy};
 
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
@@ -20,8 +21,11 @@ impl DeviceArgs {
         }
     }
 
-    /// Fails with what would be right if the netdev does not exist or the name cannot be one, wherever they come from.
+    /// Fails with what would be right if the netdev does not exist or the name cannot be one, wherever they come from, or if
+    /// `ROXIE_DOMAIN` or `ROXIE_USERS` makes no sense.
     pub(crate) fn check(&self) -> Outcome {
+        DomainConfig::from_env()
+            .map_err(|bad| Failure::new(bad.to_string()).hint(remedy(&bad).unwrap_or_default()).code(2))?;
         let config = self.config();
         config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
         // In the environment the empty name means the default.

@@ -62,7 +62,7 @@ impl Refusal {
                 format!("use 1 to {} letters, digits, '_', '-' or '.'", super::DeviceConfig::NAME_MAX)
             }
             Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
-            Refusal::BadVariable(_) => "unset it, or use 'roxie run', which checks".to_owned(),
+            Refusal::BadVariable(_) => "correct it, or unset it".to_owned(),
             Refusal::BadHook(error) => error.remedy().unwrap_or_else(|| "mend it, or do without".to_owned()),
             Refusal::NoXsk { error, .. } => match error.remedy() {
                 remedy if remedy.is_empty() => "use --port udp".to_owned(),
