@@ -217,9 +217,9 @@ impl Drop for File {
 fn numbers_that_show_nothing_are_refused_and_cut_headers_are_named() {
     let bytes = std::fs::read(capture("cm-rping-v4")).expect("a golden capture");
     let file = File::new("whole", &bytes);
-    for words in [["-c", "0"], ["-s", "0"]] {
-        let (code, said) = file.read(&words);
-        assert!(code == Some(2) && said.contains("0 is not in 1.."), "{words:?}: {said}");
+    for (option, why) in [("-c", "0 is not in 1.."), ("-s", "0 bytes show nothing")] {
+        let (code, said) = file.read(&[option, "0"]);
+        assert!(code == Some(2) && said.contains(why), "{option}: {said}");
     }
     let (code, said) = file.read(&["-s", "20"]);
     assert!(code == Some(0) && said.contains("RoCEv2 packets are longer than --snap 20"), "{said}");
