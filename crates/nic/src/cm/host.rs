@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use transport::Instant;
@@ -14,7 +15,7 @@ use super::resolve::Path;
 use crate::bag::ServiceAddress;
 use crate::engine::{self, Engine};
 use crate::gid::GidTable;
-use crate::sys::{Netlink, Route};
+use crate::sys::{self, Netlink, Route, SockAddr};
 
 /// Where output goes: one MAD from QP1, or into the book of wills.
 pub(crate) trait GsiLink {
@@ -99,13 +100,17 @@ impl Host for Engine {
     }
 
     fn ask_neighbour(&self, path: &Path) {
-        let at = |ip, port| match ip {
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, path.ifindex).into(),
-            ip => SocketAddr::new(ip, port),
+        let to = match path.dst {
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, DISCARD_PORT, 0, path.ifindex).into(),
+            ip => SocketAddr::new(ip, DISCARD_PORT),
+        };
+        let ask = || {
+            let socket = sys::udp_socket(path.src.is_ipv6())?;
+            sys::bind(socket.as_fd(), &SockAddr::ip(path.src, 0, path.ifindex))?;
+            UdpSocket::from(socket).send_to(&[], to)
         };
         // A kernel that will not send it has no answer either, and the deadline passes.
-        let _unsent =
-            UdpSocket::bind(at(path.src, 0)).and_then(|s| s.send_to(&[], at(path.dst, DISCARD_PORT)));
+        let _unsent = ask();
     }
 }
 

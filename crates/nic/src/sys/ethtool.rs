@@ -1,9 +1,9 @@
 //! The counters of a driver, by the names the driver gives them (linux/ethtool.h).
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::check;
+use super::{check, udp_socket};
 
 /// linux/ethtool.h
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
@@ -23,7 +23,7 @@ type SetInfo = [u32; 5];
 /// # Errors
 /// `EOPNOTSUPP` if the driver has nothing of this kind; `ENODEV`.
 pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
-    let socket = socket()?;
+    let socket = udp_socket(false)?;
     let mut set: SetInfo = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0, 0];
     ask(&socket, name, &mut set)?;
     let count = if set[2] == 0 { 0 } else { set[4].min(COUNTERS_MAX) };
@@ -47,13 +47,6 @@ pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     });
     Ok(names.zip(values).collect())
-}
-
-fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: socket takes no pointer.
-    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: `fd` is new and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// One question; `words` begins with the command and has room for the answer, whose length the kernel was told.

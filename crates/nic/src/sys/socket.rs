@@ -56,14 +56,16 @@ impl Opt {
 /// linux/udp.h; libc has no name for it on all targets.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A new UDP socket, IPv6 or IPv4.
+/// A new UDP socket, IPv6 or IPv4. It is the kernel's also in a program under librspreload, which makes an rsocket of what socket(2) of
+/// the C library is asked for, and leaves alone what it has not made.
 ///
 /// # Errors
 /// `EAFNOSUPPORT` without IPv6; `EMFILE`.
 pub fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
-    // SAFETY: socket takes no pointer.
-    let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes three integers and no pointer.
+    let fd = check(unsafe { libc::syscall(libc::SYS_socket, family, kind, 0) } as libc::c_int)?;
     // SAFETY: `fd` is new and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
