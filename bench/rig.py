@@ -1,5 +1,6 @@
 """What the programs of this directory share: two namespaces joined by a veth pair, and the programs to compare, run over them."""
 
+import itertools
 import json
 import os
 import platform
@@ -11,6 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER, CLIENT = "10.78.0.1", "10.78.0.2"
 PORT = 18600
+SOCKPERF_PORTS = itertools.count(PORT + 100)
 # The CPUs of server and client. One side per CPU: more than one process on a core measures the scheduler, too.
 CPUS = ("0", "1")
 
@@ -155,8 +157,11 @@ def qperf(lab, seconds):
 
 def sockperf(lab, size, seconds):
     """us, one way, over TCP: median, 99th and 99.9th percentile."""
-    where = ["--tcp", "-i", SERVER, "-p", str(PORT), "-m", str(max(size, 14))]
-    output = lab.pair(["sockperf", "server", *where[:5]], ["sockperf", "ping-pong", *where, "-t", str(seconds)], PORT, seconds + 30)
+    # Its server cannot have a port again that was in use a minute ago.
+    port = next(SOCKPERF_PORTS)
+    where = ["--tcp", "-i", SERVER, "-p", str(port)]
+    client = ["sockperf", "ping-pong", *where, "-m", str(max(size, 14)), "-t", str(seconds)]
+    output = lab.pair(["sockperf", "server", *where], client, port, seconds + 30)
     return [float(line_with(output, f"percentile {share}").split()[-1]) for share in ("50.0", "99.0", "99.9")]
 
 
