@@ -100,6 +100,12 @@ class Lab:
             holder.wait()
 
 
+def add_bin(parser):
+    """The option --bin: where the binaries are."""
+    target = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../target")
+    parser.add_argument("--bin", default=os.path.join(target, "release"))
+
+
 class Failed(Exception):
     """A program did not do what it should."""
 

@@ -210,7 +210,7 @@ impl Qp {
     /// The packets that arrived together are all handled: a coalesced ACK becomes due.
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
-        // A queue that is blocked will not take the ACK along.
+        // A queue that has more to send does not take the ACK along: it is blocked, or sends without it.
         let idle = self.ep.attr.state == QpState::Rts && self.pending_packets() == 0;
         self.responder.reply.end_of_batch(now, idle);
     }
@@ -377,7 +377,8 @@ impl Qp {
             let was_holding = pacer.is_holding();
             pacer.handle_timeout(now);
             if was_holding && !pacer.is_holding() {
-                self.requester.let_go(now);
+                // Nobody but the rate has kept anyone waiting until now.
+                self.requester.start_timer(now);
             }
         }
         let step = self.requester.handle_timeout(now, &mut self.ep);

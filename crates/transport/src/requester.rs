@@ -343,16 +343,15 @@ impl Requester {
     /// 9.7.6.1.3).
     #[inline]
     pub(crate) fn note_sent(&mut self, now: Instant, end: u64, asks: bool) {
-        if !self.is_asked() {
-            self.timer_base = now;
-        }
+        self.start_timer(now);
         if asks {
             self.asked = self.asked.max(end);
         }
     }
 
-    /// The rate holds the next packet back no more. Nobody else has kept anyone waiting until now.
-    pub(crate) fn let_go(&mut self, now: Instant) {
+    /// Starts the ACK timer, unless it runs because the peer owes an answer.
+    #[inline]
+    pub(crate) fn start_timer(&mut self, now: Instant) {
         if !self.is_asked() {
             self.timer_base = now;
         }

@@ -20,7 +20,7 @@ use crate::sys;
 use crate::verbs::{Context, Qp};
 
 /// Time to live of packets, as Linux routes have it by default.
-pub(super) const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// An RDMA communication identifier. A handle; the identifier ends with [`destroy`](Self::destroy) or with
 /// its last handle.

@@ -24,6 +24,7 @@ mod tests;
 
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
+pub(crate) use id::HOP_LIMIT;
 pub use id::{Id, PathInfo};
 pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;

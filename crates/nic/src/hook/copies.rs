@@ -135,7 +135,8 @@ impl Copies {
         let outer = packet.outer(&mut outer);
         let len = outer.len() + packet.body.len() + ICRC_LEN;
         let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
-        if !self.memory.begin(TapHeader::LEN + snap_len) {
+        // Neither the time nor an ICRC is asked for in vain.
+        if !self.memory.has_room(TapHeader::LEN + snap_len) {
             return self.lose();
         }
         let header = TapHeader {
@@ -146,12 +147,8 @@ impl Copies {
             ..TapHeader::default()
         };
         let (body, icrc) = packet.payload(snap_len - outer.len());
-        let mut at = 0;
-        for part in [&header.to_bytes(), outer, body, &icrc[..snap_len - outer.len() - body.len()]] {
-            self.memory.write(at, part);
-            at += part.len();
-        }
-        self.memory.end(at);
+        let icrc = &icrc[..snap_len - outer.len() - body.len()];
+        self.memory.push(&[&header.to_bytes(), outer, body, icrc]);
     }
 
     /// Bytes of the longest record that may begin with a packet of so many.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use transport::cm::UDP_QKEY;
 use transport::{AddressVector, UdDest};
@@ -18,6 +18,7 @@ use super::messages::{Arrived, Messages};
 use super::settings::{Settings, Sizes};
 use super::transfer::Flags;
 use super::wait::{Ready, Waits, Watchers};
+use crate::cm::HOP_LIMIT;
 use crate::sys::{self, Netlink, Opt, PollFd, SockAddr, generation};
 use crate::verbs::Context;
 
@@ -27,14 +28,12 @@ const PEERS_MAX: usize = 4096;
 const UDP_MAX: usize = 64;
 /// Longest UDP datagram: what the device's longest path MTU leaves, and an introduction.
 const UDP_LEN_MAX: usize = 4096 + Introduction::LEN_MAX;
-/// Hops that packets to a peer may take.
-const HOP_LIMIT: u8 = 64;
 
 /// A datagram socket. A handle; [`close`](Self::close) ends the socket for all of them.
 #[derive(Clone)]
-pub struct Datagram(Arc<Inner>);
+pub struct Datagram(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     context: Context,
     /// Its descriptor is the socket's number.
     udp: UdpSocket,
@@ -45,7 +44,7 @@ struct Inner {
     watchers: Watchers,
 }
 
-struct State {
+pub(super) struct State {
     /// From the first use on.
     messages: Option<Messages>,
     peers: HashMap<SocketAddr, Peer>,
@@ -242,24 +241,6 @@ impl Datagram {
     pub fn set_v6_only(&self, only: bool) -> io::Result<()> {
         sys::set_opt(self.0.udp.as_fd(), Opt::V6_ONLY, i32::from(only))
     }
-
-    /// Which of `events` would not make a call wait.
-    pub(super) fn ready(&self, events: Ready) -> Ready {
-        let mut state = self.0.lock();
-        self.0.progress(&mut state);
-        self.0.ready(&state, events)
-    }
-
-    pub(super) fn watchers(&self) -> &Watchers {
-        &self.0.watchers
-    }
-
-    /// Arms it; what to wait for, and which of `events` are there already.
-    pub(super) fn prepare(&self, events: Ready) -> (Vec<PollFd>, Ready) {
-        let mut state = self.0.lock();
-        let fds = self.0.prepare(&mut state);
-        (fds, self.0.ready(&state, events))
-    }
 }
 
 impl Inner {
@@ -405,23 +386,13 @@ impl Inner {
         let Some(messages) = &state.messages else { return Ok(()) };
         self.introduce(messages, local, from, None)
     }
-
-    fn ready(&self, state: &State, events: Ready) -> Ready {
-        if state.closed {
-            return libc::POLLNVAL;
-        }
-        let room = state.messages.as_ref().is_none_or(Messages::has_room);
-        let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
-        let asked = |event: Ready, is: bool| if is { events & event } else { 0 };
-        asked(readable, !state.arrived.is_empty()) | asked(writable, room)
-    }
 }
 
 impl Waits for Inner {
     type State = State;
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> &Mutex<State> {
+        &self.state
     }
 
     fn watchers(&self) -> &Watchers {
@@ -460,6 +431,16 @@ impl Waits for Inner {
             fds.remove(0);
         }
         fds
+    }
+
+    fn ready(&self, state: &State, events: Ready) -> Ready {
+        if state.closed {
+            return libc::POLLNVAL;
+        }
+        let room = state.messages.as_ref().is_none_or(Messages::has_room);
+        let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
+        let asked = |event: Ready, is: bool| if is { events & event } else { 0 };
+        asked(readable, !state.arrived.is_empty()) | asked(writable, room)
     }
 }
 

@@ -9,7 +9,7 @@ use super::datagram::Datagram;
 use super::settings::Sizes;
 use super::stream::Stream;
 use super::transfer::Flags;
-use super::wait::{Ready, Watchers};
+use super::wait::{Ready, Waits, Watchers};
 use crate::sys::PollFd;
 
 /// A socket. A handle; [`close`](Self::close) ends the socket for all of them.
@@ -21,12 +21,12 @@ pub enum Socket {
     Datagram(Datagram),
 }
 
-/// The same method of both.
+/// The same of both.
 macro_rules! either {
-    ($socket:expr, $name:ident($($argument:expr),*)) => {
+    ($socket:expr, $either:ident => $same:expr) => {
         match $socket {
-            Socket::Stream(socket) => socket.$name($($argument),*),
-            Socket::Datagram(socket) => socket.$name($($argument),*),
+            Socket::Stream($either) => $same,
+            Socket::Datagram($either) => $same,
         }
     };
 }
@@ -46,7 +46,7 @@ impl Socket {
     /// The number of the socket: a descriptor of its own, of no use outside this module.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        either!(self, fd())
+        either!(self, socket => socket.fd())
     }
 
     /// Gives it an address (rbind).
@@ -54,7 +54,7 @@ impl Socket {
     /// # Errors
     /// Those of [`Stream::bind`] and [`Datagram::bind`].
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
-        either!(self, bind(addr))
+        either!(self, socket => socket.bind(addr))
     }
 
     /// Gives it a peer (rconnect).
@@ -62,36 +62,36 @@ impl Socket {
     /// # Errors
     /// Those of [`Stream::connect`] and [`Datagram::connect`].
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        either!(self, connect(to))
+        either!(self, socket => socket.connect(to))
     }
 
     /// Its own address (rgetsockname), once it has one.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        either!(self, local_addr())
+        either!(self, socket => socket.local_addr())
     }
 
     /// The peer's (rgetpeername).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        either!(self, peer_addr())
+        either!(self, socket => socket.peer_addr())
     }
 
     /// Whether calls return instead of waiting (O_NONBLOCK).
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
-        either!(self, is_nonblocking())
+        either!(self, socket => socket.is_nonblocking())
     }
 
     /// Sets that.
     pub fn set_nonblocking(&self, nonblocking: bool) {
-        either!(self, set_nonblocking(nonblocking));
+        either!(self, socket => socket.set_nonblocking(nonblocking));
     }
 
     /// Its sizes.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        either!(self, sizes())
+        either!(self, socket => socket.sizes())
     }
 
     /// Changes its sizes.
@@ -99,7 +99,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL` once it is or was connected, or, for datagrams, has an address.
     pub fn set_sizes(&self, change: impl FnOnce(&mut Sizes)) -> io::Result<()> {
-        either!(self, set_sizes(change))
+        either!(self, socket => socket.set_sizes(change))
     }
 
     /// Sends, datagrams to an address if one is given.
@@ -131,7 +131,7 @@ impl Socket {
 
     /// Ends the socket (rclose); calls that wait on it return `EBADF`.
     pub fn close(&self) {
-        either!(self, close());
+        either!(self, socket => socket.close());
     }
 
     /// The process ends: a stream waits a little for what was sent to arrive, and tells the peer.
@@ -144,18 +144,18 @@ impl Socket {
     /// Whether it is a forked child that looks at it: what it stands for is the parent's.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
-        either!(self, is_inherited())
+        either!(self, socket => socket.is_inherited())
     }
 
-    pub(super) fn ready(&self, events: Ready) -> Ready {
-        either!(self, ready(events))
+    pub(super) fn look(&self, events: Ready) -> Ready {
+        either!(self, socket => socket.0.look(events))
     }
 
     pub(super) fn watchers(&self) -> &Watchers {
-        either!(self, watchers())
+        either!(self, socket => socket.0.watchers())
     }
 
-    pub(super) fn prepare(&self, events: Ready) -> (Vec<PollFd>, Ready) {
-        either!(self, prepare(events))
+    pub(super) fn arm(&self, events: Ready) -> (Vec<PollFd>, Ready) {
+        either!(self, socket => socket.0.arm(events))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::settings::Settings;
 use super::socket::Socket;
-use super::stream::{Inner, Phase, State, Stream};
+use super::stream::{Inner, Phase, State};
 use crate::sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
 
 /// Those who wait for something on a socket.
@@ -79,7 +79,7 @@ pub(super) trait Waits {
     /// What its lock protects.
     type State;
 
-    fn lock(&self) -> MutexGuard<'_, Self::State>;
+    fn state(&self) -> &Mutex<Self::State>;
 
     fn watchers(&self) -> &Watchers;
 
@@ -88,6 +88,27 @@ pub(super) trait Waits {
 
     /// Arms the socket, looks once more, and says which descriptors become readable when there is something to look at.
     fn prepare(&self, state: &mut Self::State) -> Vec<PollFd>;
+
+    /// Which of `events` would not make a call wait, as things are; POLLHUP and POLLERR are always among them.
+    fn ready(&self, state: &Self::State, events: Ready) -> Ready;
+
+    fn lock(&self) -> MutexGuard<'_, Self::State> {
+        self.state().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which of `events` there are when what is due is done.
+    fn look(&self, events: Ready) -> Ready {
+        let mut state = self.lock();
+        self.progress(&mut state);
+        self.ready(&state, events)
+    }
+
+    /// Arms it; what to wait for, and which of `events` are there already.
+    fn arm(&self, events: Ready) -> (Vec<PollFd>, Ready) {
+        let mut state = self.lock();
+        let fds = self.prepare(&mut state);
+        (fds, self.ready(&state, events))
+    }
 
     /// Waits until `ready` has an answer. With `Some` it does not wait.
     ///
@@ -156,8 +177,8 @@ impl Inner {
 impl Waits for Inner {
     type State = State;
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> &Mutex<State> {
+        &self.state
     }
 
     fn watchers(&self) -> &Watchers {
@@ -188,40 +209,7 @@ impl Waits for Inner {
         }
         fds
     }
-}
 
-/// Events as poll(2) has them.
-pub type Ready = i16;
-
-/// Something to wait for.
-pub enum PollEntry {
-    /// A socket of this module.
-    Socket(Socket),
-    /// A descriptor of the kernel; negative ones are passed over.
-    Fd(RawFd),
-}
-
-impl Stream {
-    /// Which of `events` would not make a call wait; POLLHUP and POLLERR are always among them.
-    pub(super) fn ready(&self, events: Ready) -> Ready {
-        let mut state = self.0.lock();
-        self.0.progress(&mut state);
-        self.0.ready(&state, events)
-    }
-
-    pub(super) fn watchers(&self) -> &Watchers {
-        &self.0.watchers
-    }
-
-    /// Arms it; what to wait for, and which of `events` are there already.
-    pub(super) fn prepare(&self, events: Ready) -> (Vec<PollFd>, Ready) {
-        let mut state = self.0.lock();
-        let fds = self.0.prepare(&mut state);
-        (fds, self.0.ready(&state, events))
-    }
-}
-
-impl Inner {
     fn ready(&self, state: &State, events: Ready) -> Ready {
         let asked = |event: Ready, is: bool| if is { events & event } else { 0 };
         let (readable_now, out) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
@@ -243,6 +231,17 @@ impl Inner {
             Phase::Closed => libc::POLLNVAL,
         }
     }
+}
+
+/// Events as poll(2) has them.
+pub type Ready = i16;
+
+/// Something to wait for.
+pub enum PollEntry {
+    /// A socket of this module.
+    Socket(Socket),
+    /// A descriptor of the kernel; negative ones are passed over.
+    Fd(RawFd),
 }
 
 /// Waits until something is ready, at most `timeout_ns` (`None`: for ever). `events` says for each entry what is asked for;
@@ -285,7 +284,7 @@ pub fn poll(
             match entry {
                 PollEntry::Socket(socket) => {
                     watches.push(Watch::new(socket.watchers(), &watcher));
-                    let prepared = socket.prepare(*events);
+                    let prepared = socket.arm(*events);
                     fds.extend(prepared.0);
                     *ready = prepared.1;
                     found += usize::from(*ready != 0);
@@ -315,7 +314,7 @@ fn look(
     fds.clear();
     for ((entry, events), ready) in entries.iter().zip(events).zip(&mut *ready) {
         match entry {
-            PollEntry::Socket(socket) => *ready = socket.ready(*events),
+            PollEntry::Socket(socket) => *ready = socket.look(*events),
             PollEntry::Fd(fd) => fds.push(PollFd::new(*fd, *events)),
         }
     }
