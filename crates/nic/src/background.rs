@@ -8,8 +8,6 @@ use crate::engine::{self, Engine};
 use crate::reliance::Reliance;
 use crate::sys::{self, PollFd, Slice, now_ns, process_cpu_ns};
 
-/// While somebody polls inline the thread only looks this often whether he still does.
-const WATCH_INTERVAL_NS: u64 = 250_000;
 /// After traffic it keeps polling for this long: a wake-up from sleep costs 20-40 us (2 cores AMD EPYC,
 /// kernel 6.18).
 const SPIN_NS: u64 = 50_000;
@@ -58,7 +56,7 @@ fn run(weak: &Weak<Engine>) {
             let kick = [engine.kick.as_raw_fd(), engine.control_fd(), engine.monitor_fd()];
             drop(engine);
             let before = process_cpu_ns();
-            let news = wait(&kick, WATCH_INTERVAL_NS);
+            let news = wait(&kick, reliance.watch_ns());
             ran_ns = process_cpu_ns().saturating_sub(before);
             awake(weak, news);
             continue;

@@ -67,10 +67,9 @@ impl Copies {
         self.run.is_some() || self.memory.has_room(self.record_len(len))
     }
 
-    /// Counts a packet that finds none.
-    #[inline]
-    pub(super) fn lose(&mut self) {
-        self.memory.lose(1);
+    /// Counts packets that find none.
+    pub(super) fn lose(&mut self, packets: u64) {
+        self.memory.lose(packets);
     }
 
     /// Copies a packet, or counts it.
@@ -84,7 +83,7 @@ impl Copies {
             _ => {
                 self.end_record();
                 if !self.memory.begin(self.record_len(payload_len)) {
-                    return self.lose();
+                    return self.lose(1);
                 }
                 let mut outer = [0; Headers::LEN_MAX];
                 let outer = packet.outer(&mut outer);
@@ -137,7 +136,7 @@ impl Copies {
         let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
         // Neither the time nor an ICRC is asked for in vain.
         if !self.memory.has_room(TapHeader::LEN + snap_len) {
-            return self.lose();
+            return self.lose(1);
         }
         let header = TapHeader {
             time_ns: now_ns(),

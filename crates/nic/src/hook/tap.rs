@@ -55,6 +55,8 @@ pub(super) struct Taps {
     flow: Option<(FlowId, Outer)>,
     /// The queue pair that sends now, if one does.
     pub(super) sender: Option<Qpn>,
+    /// Packets of this flow that leave now and that nobody has room for, once there was one: the others are not looked at.
+    passed_by: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -139,21 +141,27 @@ impl Hooks {
         if let Some([src, dst]) = train.macs {
             outer.headers.set_macs(src.0, dst.0);
         }
+        // What comes here by mistake is handed over, and seen where it belongs.
+        let slot = self.slot;
+        let is_ours = |body: &[u8]| {
+            let is_own = |qpn: Qpn| (qpn.value() >> 16) as u8 == slot;
+            dest_qp(body).is_none_or(|qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || is_own(qpn))
+        };
+        let bodies = train.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
+        if self.taps.are_full(train.segment) {
+            return self.taps.lose(bodies.filter(|(body, _)| is_ours(body)).count() as u64);
+        }
         let first_id = outer.first_id(train, || self.taps.have_room(train.segment));
         let mut id = first_id.unwrap_or(0);
         for bytes in train.packets() {
             let Some((body, icrc)) = bytes.split_last_chunk::<ICRC_LEN>() else { continue };
-            // What comes here by mistake is handed over, and seen where it belongs.
-            let slot = self.slot;
-            let is_ours =
-                |qpn: Qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || (qpn.value() >> 16) as u8 == slot;
-            if dest_qp(body).is_none_or(is_ours) {
+            if is_ours(body) {
                 if first_id.is_none() {
                     // The expected one stands in a packet that is damaged.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
                 }
                 let (point, icrc) = (HookPoint::Ingress, Some(*icrc));
-                self.taps.copy(&Passing { point, outer: &outer, id, body, icrc, sender: None });
+                copy(&mut self.taps.taps, &Passing { point, outer: &outer, id, body, icrc, sender: None });
             }
             id = id.wrapping_add(1);
         }
@@ -163,28 +171,25 @@ impl Hooks {
     /// Copies the packet in the port's slot, which is to be committed next.
     #[cold]
     fn tap_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
-        if self.taps.pass_by(len) {
+        if self.taps.are_full(len) {
+            self.taps.passed_by = Some(1);
             return;
         }
-        let outer = match self.taps.flow {
-            Some((known, outer)) if known == flow => outer,
-            _ => {
-                let Some(outer) = port.headers(flow).and_then(Outer::of) else { return };
-                self.taps.change_flow();
-                self.taps.flow = Some((flow, outer));
-                outer
-            }
-        };
+        if self.taps.flow.is_none_or(|(known, _)| known != flow) {
+            let Some(outer) = port.headers(flow).and_then(Outer::of) else { return };
+            self.taps.change_flow();
+            self.taps.flow = Some((flow, outer));
+        }
+        let Taps { taps, flow: Some((_, outer)), sender, .. } = &mut self.taps else { return };
         let id = port.identification(flow, len);
         let Some(body) = port.tx_slot().get(..len) else { return };
-        let (point, sender) = (HookPoint::Egress, self.taps.sender);
-        self.taps.copy(&Passing { point, outer: &outer, id, body, icrc: None, sender });
+        copy(taps, &Passing { point: HookPoint::Egress, outer, id, body, icrc: None, sender: *sender });
     }
 
     /// The packet at the start of the port's slot leaves: nothing comes behind this.
     #[inline]
     pub(super) fn leave(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
-        if !self.taps.is_empty() {
+        if !self.taps.is_empty() && !self.taps.passes_by() {
             self.tap_outgoing(port, flow, len);
         }
         port.tx_commit(flow, len);
@@ -201,6 +206,9 @@ impl Taps {
     #[inline]
     pub(super) fn change_flow(&mut self) {
         self.flow = None;
+        if let Some(packets) = self.passed_by.take() {
+            self.lose(packets);
+        }
         self.end_records();
     }
 
@@ -215,24 +223,31 @@ impl Taps {
         self.taps.iter().any(|tap| tap.copies.have_room(len))
     }
 
-    /// Whether nobody has room for a packet of so many bytes, and all want it whatever it is: then it is counted.
-    #[inline]
-    fn pass_by(&mut self, len: usize) -> bool {
-        let is_lost = self.taps.iter().all(|tap| tap.wants_all && !tap.copies.have_room(len));
-        if is_lost {
-            self.taps.iter_mut().for_each(|tap| tap.copies.lose());
-        }
-        is_lost
+    /// Whether nobody has room for a packet of so many bytes, and all want it whatever it is: then it need only be counted.
+    fn are_full(&self, len: usize) -> bool {
+        self.taps.iter().all(|tap| tap.wants_all && !tap.copies.have_room(len))
     }
 
-    fn copy(&mut self, packet: &Passing<'_>) {
-        for tap in &mut self.taps {
-            if tap.is_next() && (tap.wants_all || packet.is_wanted(&tap.filter)) {
-                tap.copies.take(packet);
-            } else {
-                // Records hold packets that follow each other.
-                tap.copies.end_record();
-            }
+    /// Counts packets that nobody has room for.
+    fn lose(&mut self, packets: u64) {
+        self.taps.iter_mut().for_each(|tap| tap.copies.lose(packets));
+    }
+
+    /// Counts a packet that leaves behind one of its flow that nobody had room for; false if there was none.
+    #[inline]
+    pub(super) fn passes_by(&mut self) -> bool {
+        self.passed_by.as_mut().map(|packets| *packets += 1).is_some()
+    }
+}
+
+/// Copies a packet for those who want it.
+fn copy(taps: &mut [Tap], packet: &Passing<'_>) {
+    for tap in taps {
+        if tap.is_next() && (tap.wants_all || packet.is_wanted(&tap.filter)) {
+            tap.copies.take(packet);
+        } else {
+            // Records hold packets that follow each other.
+            tap.copies.end_record();
         }
     }
 }
