@@ -14,19 +14,22 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 use roxie::sys::now_ns;
 
 /// Percent of a CPU for the reader if no CPU is idle, unless somebody says otherwise. `bench/capture` shows what it costs.
-pub(crate) const PERCENT: u32 = 5;
+pub(crate) const PERCENT: u32 = 3;
 /// The percentage that stands for no limit.
 const ALL: u32 = 100;
-/// How long a look at the machine holds: ten ticks of the kernel's counters.
+/// How long a look at the machine holds: ten of the kernel's ticks.
 const PERIOD_NS: u64 = 100_000_000;
-/// How long the look takes with which it begins. The kernel counts in ticks of 10 ms.
+/// How long the look takes with which it begins.
 const FIRST_NS: u64 = 40_000_000;
+/// What the kernel counts in (USER_HZ is 100).
+const TICK_NS: u64 = 10_000_000;
 /// The shortest rest. Few long ones disturb less than many short ones, and packets that are taken stand side by side.
 const REST_MIN_NS: u64 = 20_000_000;
 /// As much of a CPU, if others leave it, is one that nobody else needs.
 const FREE: f64 = 0.75;
-/// If less of one is idle, others want all of it.
-const TAKEN: f64 = 0.05;
+/// So much of one is idle now and then although everybody would use it, because those that are looked at wait for each other: what is
+/// taken from one then keeps the other waiting.
+const BUBBLES: f64 = 0.25;
 /// Waiting for longer than this part of the time that it had a CPU is competing for it. Three threads on two CPUs have two thirds of one
 /// each, and wait for half as long.
 const COMPETES: f64 = 0.25;
@@ -108,13 +111,13 @@ impl Pace {
         let time = now.time.saturating_sub(self.since.time);
         let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / time as f64;
         let own = part(now.own, self.since.own);
-        let idle = part(now.idle, self.since.idle);
+        // A tick is counted whole, of whatever it was a part.
+        let idle = part(now.idle, self.since.idle + TICK_NS);
         let competes = part(now.waited, self.since.waited) > COMPETES * own;
         self.allowed = match idle + own {
             left if left >= FREE && !competes => None,
-            _ if idle < TAKEN => Some(share),
-            // Half of it, so that it is seen whether others want more.
-            left => Some(share.max(left / 2.0)),
+            // Half of the rest, so that it is seen whether others want more.
+            left => Some(share.max((left - BUBBLES) / 2.0)),
         };
         self.since = now;
     }
@@ -227,8 +230,9 @@ mod tests {
 
     #[test]
     fn of_some_idle_time_it_takes_some() {
-        let taken = share_taken(5, 0.4);
-        assert!((0.15..0.3).contains(&taken), "{taken}");
+        let taken = share_taken(5, 0.49);
+        assert!((0.06..0.2).contains(&taken), "{taken}");
+        assert!(share_taken(5, 0.3) < 0.07, "bubbles");
     }
 
     #[test]
