@@ -50,6 +50,14 @@ impl Mmap {
         map(len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
     }
 
+    /// As [`shared`](Mmap::shared), but pages that are not there come when they are first used.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn shared_lazily(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
+        map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t, false)
+    }
+
     /// As [`shared`](Mmap::shared), for reading only: writing to it ends the process.
     ///
     /// # Errors

@@ -200,7 +200,8 @@ impl Memory {
         let len =
             whole.checked_sub(2 * page as u64).filter(|len| len.is_power_of_two() && *len >= page as u64);
         let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        Ok(Memory { map: Mmap::shared(file.as_fd(), whole as usize, 0)?, page, len })
+        // A gigabyte of pages at once would take longer than either end may be away.
+        Ok(Memory { map: Mmap::shared_lazily(file.as_fd(), whole as usize, 0)?, page, len })
     }
 
     /// The reader's position: bytes that it has read since the beginning.
