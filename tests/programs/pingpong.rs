@@ -80,7 +80,7 @@ fn queue_of_another_process(lab: &Lab, place: &Place, name: &str) -> Result<(), 
     for number in 1..=2 {
         clients.push(start(lab, place, Side::Client, &format!("{name} {number}"), &words)?);
     }
-    let told = |client: &Running| client.output().contains("it is of another process");
+    let told = |client: &Running| client.output().contains("this process has none of that number");
     if eventually(LONG, || clients.iter().any(told)) {
         return Ok(());
     }

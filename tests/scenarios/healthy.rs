@@ -3,7 +3,7 @@
 use crate::scenario::{Programs, Scenario, Shows};
 
 /// What the server runs, what the client runs.
-const RUNS: [(&str, Programs); 14] = [
+const RUNS: [(&str, Programs); 15] = [
     (
         "rping",
         Programs::Cm("rping -s -a {address} -p {port} -C 5 -V", "rping -c -a {address} -p {port} -C 5 -V"),
@@ -27,6 +27,14 @@ const RUNS: [(&str, Programs); 14] = [
         Programs::Tcp(
             "ib_write_bw -F -d roxie0 -p {port} -s 4096 -n 20",
             "ib_write_bw -F -d roxie0 -p {port} -s 4096 -n 20 {address}",
+        ),
+    ),
+    // Both of its ends ask for the end of the connection at the same time.
+    (
+        "ib_write_bw -R",
+        Programs::Cm(
+            "ib_write_bw -R -F -d roxie0 -p {port} -s 4096 -n 20",
+            "ib_write_bw -R -F -d roxie0 -p {port} -s 4096 -n 20 {address}",
         ),
     ),
     (

@@ -141,8 +141,8 @@ impl Tables {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
         if (srqn >> 16) as u8 != self.slot && !std::mem::replace(&mut self.told_of_foreign_queue, true) {
             notice(format_args!(
-                "a message for XRC shared receive queue {srqn:#08x} was refused: it is of another process, and XRC \
-                 queue pairs reach the queues of their own process only"
+                "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none of that number, and \
+                 XRC queue pairs reach the queues of their own process only"
             ));
         }
     }

@@ -183,6 +183,8 @@ impl Hooks {
             let Some(left) = left else { return counters.malformed += 1 };
             let to = FlowKey { dst_slot: key.dst_slot, ..left.key };
             if to != key {
+                // A port keeps the order within a flow only.
+                port.flush();
                 let Ok(other) = port.datagram_flow(&to) else { return counters.malformed += 1 };
                 (key, flow) = (to, other);
             }

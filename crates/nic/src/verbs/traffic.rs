@@ -65,7 +65,7 @@ impl Traffic {
 
 /// `1500k`, `500M`, `2.5G`, `8000000`: thousands of bits, at least one.
 fn kilobits(text: &str) -> Option<u32> {
-    const UNITS: [(char, f64); 3] = [('k', 1.0), ('M', 1e3), ('G', 1e6)];
+    const UNITS: [(char, f64); 4] = [('k', 1.0), ('K', 1.0), ('M', 1e3), ('G', 1e6)];
     let unit = UNITS.iter().find_map(|(unit, kilo)| Some((text.strip_suffix(*unit)?, *kilo)));
     let (digits, kilo) = unit.unwrap_or((text, 1e-3));
     let kbps = digits.parse::<f64>().ok()? * kilo;

@@ -52,8 +52,10 @@ struct Sent {
     req: Option<At>,
     rep: Option<At>,
     rtu: Option<At>,
-    dreq: Option<At>,
-    drep: Option<At>,
+    /// Of the asking side and of the other: both may want to end it.
+    dreq: [Option<At>; 2],
+    /// Which answers the other one's.
+    drep: [Option<At>; 2],
     /// The peer asked for patience.
     mra: bool,
 }
@@ -129,15 +131,17 @@ impl Handshakes {
             }
             CmMessage::Rej(rej) => self.rej(&mut scene, dst, &rej),
             CmMessage::Dreq(dreq) => {
+                let side = self.side(src, dreq.local_comm_id);
                 let Some(handshake) = self.find(src, dreq.local_comm_id) else { return };
                 handshake.ended = handshake.ended.or(Some(at));
-                if let Some(before) = handshake.sent.dreq.replace(at) {
-                    handshake.repeated_dreq(&mut scene, before);
+                if let Some(before) = handshake.sent.dreq[side].replace(at) {
+                    handshake.repeated_dreq(&mut scene, side, before);
                 }
             }
             CmMessage::Drep(drep) => {
+                let side = self.side(src, drep.local_comm_id);
                 if let Some(handshake) = self.find(src, drep.local_comm_id) {
-                    handshake.sent.drep = Some(at);
+                    handshake.sent.drep[side] = Some(at);
                 }
             }
             CmMessage::SidrReq(req) => {
@@ -252,6 +256,11 @@ impl Handshakes {
         self.list.get_mut(*index)
     }
 
+    /// 0 if `host` is the side that asked for the connection that it knows by this name, 1 if it is the other.
+    fn side(&self, host: IpAddr, id: u32) -> usize {
+        usize::from(!self.by_active.contains_key(&(host, id)))
+    }
+
     /// The end of the capture.
     pub fn finish(&self, findings: &mut Findings) {
         for handshake in &self.list {
@@ -299,9 +308,9 @@ impl Handshake {
         scene.find(Kind::LostCm, lost, text);
     }
 
-    fn repeated_dreq(&self, scene: &mut Scene<'_>, before: At) {
+    fn repeated_dreq(&self, scene: &mut Scene<'_>, side: usize, before: At) {
         let again = scene.at.number;
-        let (lost, text) = match self.sent.drep {
+        let (lost, text) = match self.sent.drep[1 - side] {
             Some(drep) => (
                 drep,
                 format!(

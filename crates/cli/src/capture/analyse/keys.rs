@@ -133,16 +133,25 @@ impl Keys {
         if known.invalidated != 0 {
             return format!("{key} was invalidated by packet {}", known.invalidated);
         }
-        if !known.rights[access.what as usize] {
-            return format!("{key} worked for other operations: it lacks {}", access.what.name());
-        }
         let (low, high) = (known.low, known.high);
-        if access.va < low || access.end() > high {
-            return format!(
-                "{key} worked for {low:#x}..{high:#x}; {:#x}..{:#x} reaches beyond, probably beyond its memory region",
-                access.va,
-                access.end()
-            );
+        let beyond = format!("{:#x}..{:#x} reaches beyond", access.va, access.end());
+        let is_beyond = access.va < low || access.end() > high;
+        match (known.rights[access.what as usize], is_beyond) {
+            (false, false) => {
+                return format!("{key} worked for other operations: it lacks {}", access.what.name());
+            }
+            (false, true) => {
+                return format!(
+                    "{key} worked for other operations, in {low:#x}..{high:#x}: it lacks {}, or {beyond} its memory region",
+                    access.what.name()
+                );
+            }
+            (true, true) => {
+                return format!(
+                    "{key} worked for {low:#x}..{high:#x}; {beyond}, probably beyond its memory region"
+                );
+            }
+            (true, false) => {}
         }
         format!("{key} worked for this range before: it was deregistered or invalidated meanwhile")
     }
@@ -159,6 +168,8 @@ mod tests {
         assert!(keys.explain(&write).contains("never worked"));
         keys.worked(&write);
         assert!(keys.explain(&Access { what: Right::Read, ..write }).contains("lacks REMOTE_READ"));
+        let further = Access { what: Right::Read, len: 0x200, ..write };
+        assert!(keys.explain(&further).contains("it lacks REMOTE_READ, or 0x1000..0x1200 reaches beyond its memory"));
         assert!(keys.explain(&Access { len: 0x101, ..write }).contains("0x1000..0x1101 reaches beyond"));
         assert!(keys.explain(&write).contains("deregistered"));
         keys.invalidated(Rkey(7), At { number: 12, ns: 0 });

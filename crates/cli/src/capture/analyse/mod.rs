@@ -114,7 +114,14 @@ impl Analysis {
         let packet = match &seen.packet {
             Ok(packet) => packet,
             Err(reason) => {
-                let text = format!("A packet makes no sense ({reason}); its receiver drops it silently.");
+                let why = match reason {
+                    DropReason::TooShort => "it is too short for its headers",
+                    DropReason::UnknownOpcode => "no operation has its opcode",
+                    DropReason::BadVersion => "its transport header is of another version",
+                    DropReason::BadLength => "its length does not fit its opcode",
+                    other => other.name(),
+                };
+                let text = format!("A packet makes no sense: {why}. Its receiver drops it silently.");
                 self.find(Kind::Malformed, at, at.number, whose(seen), text);
                 return;
             }

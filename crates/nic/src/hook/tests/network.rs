@@ -35,6 +35,20 @@ fn a_bad_network_may_be_bad_to_one_packet_of_a_kind() {
     assert_eq!(arrived("impair:loss=100%,opcode=cnp"), [0, 1, 2, 3, 4, 5]);
 }
 
+/// Marked packets are of another flow than the others.
+#[test]
+fn a_marked_packet_does_not_overtake_and_is_not_overtaken() {
+    let mut world = World::with(HookPoint::Egress, Hook::parse("impair:ecn=100%,nth=2").unwrap());
+    let flow = world.port.open_flow(&key(PEER)).unwrap();
+    world.hooks.change_flow();
+    for psn in 1..=2 {
+        world.port.slot[..52].copy_from_slice(&packet(psn, 40)[..52]);
+        world.hooks.commit(&mut world.port, flow, 52);
+    }
+    let sent: Vec<(u8, u8)> = world.port.sent.iter().map(|(key, bytes)| (key.tos, bytes[11])).collect();
+    assert_eq!((world.port.flushed, sent), (1, vec![(5, 1), (7, 2)]));
+}
+
 #[test]
 fn late_packets_come_late_in_both_directions() {
     let late = || Hook::parse("impair:delay=1s").unwrap();
