@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::analyse::{self, Analysis, Verdict};
-use super::source;
 use super::write::{NewPacket, Writer};
+use super::{source, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -35,26 +34,16 @@ pub(super) struct AnnotateArgs {
 }
 
 pub(super) fn run(args: &AnnotateArgs) -> Outcome {
-    if args.file.as_os_str() == "-" {
+    if target::is_standard(&args.file) {
         return Err(Failure::new("the capture is read twice, which standard input cannot be"));
     }
-    let same = args.output.as_os_str() != "-"
-        && args.file.canonicalize().ok().is_some_and(|file| args.output.canonicalize().ok() == Some(file));
-    if same {
-        return Err(Failure::new("the output would overwrite the input"));
-    }
+    target::spare_input(&args.file, &args.output)?;
     let terminal = Terminal::stdout();
     let mut first = source::open(&args.file)?;
     let verdict = analyse::with_progress(&mut first, Analysis::new(), |_, _| Ok(true))?;
     let comments = comments(&verdict);
-    let writer: Box<dyn Write> = if args.output.as_os_str() == "-" {
-        Box::new(io::stdout())
-    } else {
-        let name = args.output.display();
-        Box::new(File::create(&args.output).during(&format!("creating {name}"))?)
-    };
-    copy(args, writer, &comments, first.drops())?;
-    if args.output.as_os_str() != "-" {
+    copy(args, target::create(&args.output)?, &comments, first.drops())?;
+    if !target::is_standard(&args.output) {
         terminal.line(&format!(
             "{}: {} packets, {} of them with comments. {}",
             args.output.display(),

@@ -16,7 +16,7 @@ use wire::Psn;
 use wire::capture::Seen;
 
 use super::analyse::{self, Analysis, At, Verdict};
-use super::source;
+use super::{source, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 use drawing::Sheet;
@@ -68,6 +68,7 @@ struct Traces {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Outcome {
+    target::spare_input(&args.file, &args.output)?;
     let terminal = Terminal::stdout();
     let mut source = source::open(&args.file)?;
     let mut traces = Traces::default();
