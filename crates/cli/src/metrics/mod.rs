@@ -42,10 +42,11 @@ pub struct MetricsArgs {
 /// If the address cannot be listened on.
 pub fn run(args: &MetricsArgs) -> Outcome {
     let mut processes = Processes::new(&[])?;
-    let mut scrape = || text::exposition(&processes.look(), args.queue_pairs);
+    let queue_pairs = args.queue_pairs;
+    let mut scrape = move || text::exposition(&processes.look(), queue_pairs);
     if args.once {
         terminal::print(scrape().trim_end());
         return Ok(());
     }
-    server::serve(args.listen, &mut scrape)
+    server::serve(args.listen, Box::new(scrape))
 }
