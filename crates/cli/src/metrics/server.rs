@@ -3,10 +3,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use roxie::sys::{PollFd, poll};
+
+use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
 
 /// A request's line and headers; Prometheus sends some 300 bytes.
@@ -19,8 +23,8 @@ const CLIENTS_MAX: usize = 64;
 pub(super) type Scrape = Box<dyn FnMut() -> String + Send>;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Serves until the process ends.
-pub(super) fn serve(address: SocketAddr, scrape: Scrape) -> Outcome {
+/// Serves until a signal ends it.
+pub(super) fn serve(address: SocketAddr, scrape: Scrape, ending: &Ending) -> Outcome {
     let listener = TcpListener::bind(address).map_err(|error| {
         let failure = Failure::new(format!("listening on {address}: {error}"));
         match error.kind() {
@@ -29,13 +33,19 @@ pub(super) fn serve(address: SocketAddr, scrape: Scrape) -> Outcome {
         }
     })?;
     let address = listener.local_addr().during("listening")?;
+    // A client that has gone again between the two calls is not waited for.
+    listener.set_nonblocking(true).during("listening")?;
     eprintln!("roxie: http://{address}/metrics");
     let scrape = Arc::new(Mutex::new(scrape));
-    for stream in listener.incoming() {
+    loop {
+        let mut fds = [listener.as_fd(), ending.as_fd()].map(|fd| PollFd::readable(fd.as_raw_fd()));
+        poll(&mut fds, None).during("listening")?;
+        if ending.has_come().during("signals")? {
+            return Ok(());
+        }
         // Whoever went away has not waited for an answer.
-        let _gone = stream.and_then(|stream| admit(stream, &scrape));
+        let _gone = listener.accept().and_then(|(stream, _)| admit(stream, &scrape));
     }
-    Ok(())
 }
 
 /// Answers on a thread of its own, unless there are too many of them. Each has a reference to `scrape`, as has the caller.
