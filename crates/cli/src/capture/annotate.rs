@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -34,8 +35,9 @@ pub(super) struct AnnotateArgs {
 }
 
 pub(super) fn run(args: &AnnotateArgs) -> Outcome {
-    if target::is_standard(&args.file) {
-        return Err(Failure::new("the capture is read twice, which standard input cannot be"));
+    if target::is_standard(&args.file) || is_stream(&args.file) {
+        let failure = Failure::new("the capture is read twice, which standard input and pipes cannot be");
+        return Err(failure.hint("write it to a file first"));
     }
     target::spare_input(&args.file, &args.output)?;
     let terminal = Terminal::stdout();
@@ -53,6 +55,14 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Whether what is read from there is gone then. Asked of the name, since opening a pipe waits for whoever fills it.
+fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| {
+        let kind = meta.file_type();
+        kind.is_fifo() || kind.is_socket() || kind.is_char_device()
+    })
 }
 
 /// What is said of each packet. A finding stands at the packet it shows in and, in short, at the one that gave it away.
