@@ -43,6 +43,7 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
     let terminal = Terminal::stdout();
     let mut first = source::open(&args.file)?;
     let verdict = analyse::with_progress(&mut first, Analysis::new(), |_, _| Ok(true))?;
+    first.check(&args.file.display().to_string())?;
     let comments = comments(&verdict);
     copy(args, target::create(&args.output)?, &comments, first.drops())?;
     if !target::is_standard(&args.output) {

@@ -260,6 +260,16 @@ fn a_file_without_a_readable_packet_is_no_success() {
     let garbage: Vec<u8> = bytes[..24].iter().copied().chain([0xa5; 300]).collect();
     let (code, said) = File::new("garbage", &garbage).read(&[]);
     assert!(code == Some(1) && said.contains("damaged from its beginning on"), "{said}");
+    let cut = File::new("cut", &bytes[..32]);
+    let path = &*cut.0.to_string_lossy();
+    for words in [&["read", path][..], &["analyse", path], &["annotate", path, "-o", "/dev/null"]] {
+        let output = roxie(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("damaged from its beginning on"),
+            "{words:?}: {said}"
+        );
+    }
     let (code, said) = File::new("empty", &bytes[..24]).read(&[]);
     assert!(code == Some(0) && said.contains("there are no packets in it"), "{said}");
 }

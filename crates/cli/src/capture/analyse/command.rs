@@ -89,6 +89,7 @@ pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     for note in source.notes() {
         eprintln!("roxie: {}: {note}", args.input.name());
     }
+    source.check(&args.input.name())?;
     Ok(if verdict.findings.is_empty() { 0 } else { 3 })
 }
 

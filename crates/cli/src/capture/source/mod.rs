@@ -279,6 +279,17 @@ impl<R: Read> Source<R> {
         self.interfaces.iter().find_map(|interface| interface.left_out.as_deref())
     }
 
+    /// At the end: whether it could be read.
+    ///
+    /// # Errors
+    /// If nothing could: that is no capture, whatever it begins with.
+    pub(crate) fn check(&self, name: &str) -> Outcome {
+        if self.packets == 0 && !self.notes.is_empty() {
+            return Err(Failure::new(format!("{name}: damaged from its beginning on")));
+        }
+        Ok(())
+    }
+
     /// What was wrong with the file so far.
     pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
         let more = (self.more_notes > 0).then(|| format!("and {} more places like these", self.more_notes));
