@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::filter::FilterArgs;
 use super::input::{LiveArgs, snap};
-use super::live::Live;
+use super::live::{CUT_OFF, Live};
 use super::target;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
@@ -117,7 +117,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
         );
     }
     if live.has_failed() {
-        return Err(Failure::new(format!("{name}: the capture has ended before it should")));
+        return Err(Failure::new(format!("{name}: {CUT_OFF}")));
     }
     Ok(())
 }
