@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::analyse::{self, Analysis, Verdict};
-use super::source;
 use super::write::{NewPacket, Writer};
+use super::{source, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -35,26 +35,18 @@ pub(super) struct AnnotateArgs {
 }
 
 pub(super) fn run(args: &AnnotateArgs) -> Outcome {
-    if args.file.as_os_str() == "-" {
-        return Err(Failure::new("the capture is read twice, which standard input cannot be"));
+    if target::is_standard(&args.file) || is_stream(&args.file) {
+        let failure = Failure::new("the capture is read twice, which standard input and pipes cannot be");
+        return Err(failure.hint("write it to a file first"));
     }
-    let same = args.output.as_os_str() != "-"
-        && args.file.canonicalize().ok().is_some_and(|file| args.output.canonicalize().ok() == Some(file));
-    if same {
-        return Err(Failure::new("the output would overwrite the input"));
-    }
+    target::spare_input(&args.file, &args.output)?;
     let terminal = Terminal::stdout();
     let mut first = source::open(&args.file)?;
     let verdict = analyse::with_progress(&mut first, Analysis::new(), |_, _| Ok(true))?;
+    first.check(&args.file.display().to_string())?;
     let comments = comments(&verdict);
-    let writer: Box<dyn Write> = if args.output.as_os_str() == "-" {
-        Box::new(io::stdout())
-    } else {
-        let name = args.output.display();
-        Box::new(File::create(&args.output).during(&format!("creating {name}"))?)
-    };
-    copy(args, writer, &comments, first.drops())?;
-    if args.output.as_os_str() != "-" {
+    copy(args, target::create(&args.output)?, &comments, first.drops())?;
+    if !target::is_standard(&args.output) {
         terminal.line(&format!(
             "{}: {} packets, {} of them with comments. {}",
             args.output.display(),
@@ -64,6 +56,14 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Whether what is read from there is gone then. Asked of the name, since opening a pipe waits for whoever fills it.
+fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| {
+        let kind = meta.file_type();
+        kind.is_fifo() || kind.is_socket() || kind.is_char_device()
+    })
 }
 
 /// What is said of each packet. A finding stands at the packet it shows in and, in short, at the one that gave it away.

@@ -17,6 +17,7 @@ mod record;
 mod report;
 pub mod show;
 pub mod source;
+mod target;
 pub mod write;
 
 pub(crate) use live::{Place, Splitter, Wanted};

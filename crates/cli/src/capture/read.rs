@@ -10,7 +10,7 @@ use super::input::{InputArgs, front};
 use super::pager::Output;
 use super::show::{Show, Style, Times};
 use super::source::{self, Record};
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 use crate::terminal::Terminal;
 
 /// Show the packets of a capture file, of an interface or of a process
@@ -118,11 +118,7 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     }
     output.finish().during("writing")?;
     report(args, &source, &counts);
-    // What could not be read at all is no capture, whatever it begins with.
-    if source.packets() == 0 && source.notes().next().is_some() {
-        return Err(Failure::new(format!("{}: damaged from its beginning on", args.input.name())));
-    }
-    Ok(())
+    source.check(&args.input.name())
 }
 
 fn cut(record: Record<'_>, snap: Option<u32>) -> Record<'_> {

@@ -1,7 +1,6 @@
 //! `roxie capture record`: an interface's traffic into pcapng files.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,8 @@ use clap::Args;
 
 use super::filter::FilterArgs;
 use super::input::{LiveArgs, snap};
-use super::live::Live;
+use super::live::{CUT_OFF, Live};
+use super::target;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -68,7 +68,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let Some(place) = args.live.place() else { return Ok(()) };
     let name = &place.name();
     let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
-    let to_stdout = args.output.as_os_str() == "-";
+    let to_stdout = target::is_standard(&args.output);
     if rotates && to_stdout {
         return Err(Failure::new("standard output cannot be rotated").code(2));
     }
@@ -117,23 +117,16 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
         );
     }
     if live.has_failed() {
-        return Err(Failure::new(format!("{name}: the capture has ended before it should")));
+        return Err(Failure::new(format!("{name}: {CUT_OFF}")));
     }
     Ok(())
 }
 
 /// The file of that number: `trace.pcapng`, `trace.1.pcapng`, ...
 fn open(path: &Path, number: u32) -> Outcome<Box<dyn Write>> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(io::stdout()));
+    if number == 0 {
+        return target::create(path);
     }
-    let path = match number {
-        0 => path.to_owned(),
-        number => {
-            let extension = path.extension().unwrap_or_default().to_string_lossy();
-            path.with_extension(format!("{number}.{extension}"))
-        }
-    };
-    let file = File::create(&path).during(&format!("creating {}", path.display()))?;
-    Ok(Box::new(file))
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    target::create(&path.with_extension(format!("{number}.{extension}")))
 }

@@ -6,7 +6,9 @@ mod text;
 use std::net::SocketAddr;
 
 use clap::Args;
+use nix::sys::signal::Signal;
 
+use crate::ending::Ending;
 use crate::failure::Outcome;
 use crate::terminal;
 use crate::top::Processes;
@@ -23,7 +25,10 @@ Examples:
   roxie metrics --listen [::]:9791 --queue-pairs
           For everybody, with series for each queue pair
   roxie metrics --once > /var/lib/node_exporter/roxie.prom
-          For a collector of text files")]
+          For a collector of text files
+
+Exit status:
+  0 if a signal (Ctrl-C, SIGTERM) has ended it; 1 if it could not listen.")]
 pub struct MetricsArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]
@@ -42,10 +47,13 @@ pub struct MetricsArgs {
 /// If the address cannot be listened on.
 pub fn run(args: &MetricsArgs) -> Outcome {
     let mut processes = Processes::new(&[])?;
-    let mut scrape = || text::exposition(&processes.look(), args.queue_pairs);
+    let queue_pairs = args.queue_pairs;
+    let mut scrape = move || text::exposition(&processes.look(), queue_pairs);
     if args.once {
         terminal::print(scrape().trim_end());
         return Ok(());
     }
-    server::serve(args.listen, &mut scrape)
+    // In time for all threads. A shell starts what runs in its background with SIGINT ignored: who sends it means it all the same.
+    let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
+    server::serve(args.listen, Box::new(scrape), &ending)
 }

@@ -1,19 +1,30 @@
-//! As much of an HTTP server as a scrape needs: one request a connection, one connection at a time.
+//! As much of an HTTP server as a scrape needs: one request a connection, a thread for each, so that whoever says nothing keeps
+//! nobody waiting.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use roxie::sys::{PollFd, poll};
+
+use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
 
 /// A request's line and headers; Prometheus sends some 300 bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// What one client may take of the others' time.
+/// How long a client may take for its request, and for each part of the reply.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Clients at a time. Scrapers are a few; this bounds the threads, and the descriptors, that anybody can make.
+const CLIENTS_MAX: usize = 64;
+/// What asks the processes; one client after the other.
+pub(super) type Scrape = Box<dyn FnMut() -> String + Send>;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Serves until the process ends.
-pub(super) fn serve(address: SocketAddr, scrape: &mut dyn FnMut() -> String) -> Outcome {
+/// Serves until a signal ends it.
+pub(super) fn serve(address: SocketAddr, scrape: Scrape, ending: &Ending) -> Outcome {
     let listener = TcpListener::bind(address).map_err(|error| {
         let failure = Failure::new(format!("listening on {address}: {error}"));
         match error.kind() {
@@ -22,18 +33,40 @@ pub(super) fn serve(address: SocketAddr, scrape: &mut dyn FnMut() -> String) -> 
         }
     })?;
     let address = listener.local_addr().during("listening")?;
+    // A client that has gone again between the two calls is not waited for.
+    listener.set_nonblocking(true).during("listening")?;
     eprintln!("roxie: http://{address}/metrics");
-    for stream in listener.incoming() {
-        // Whoever goes away in the middle has not waited for the rest.
-        let _gone = stream.and_then(|mut stream| answer(&mut stream, scrape));
+    let scrape = Arc::new(Mutex::new(scrape));
+    loop {
+        let mut fds = [listener.as_fd(), ending.as_fd()].map(|fd| PollFd::readable(fd.as_raw_fd()));
+        poll(&mut fds, None).during("listening")?;
+        if ending.has_come().during("signals")? {
+            return Ok(());
+        }
+        // Whoever went away has not waited for an answer.
+        let _gone = listener.accept().and_then(|(stream, _)| admit(stream, &scrape));
     }
-    Ok(())
 }
 
-fn answer(stream: &mut TcpStream, scrape: &mut dyn FnMut() -> String) -> io::Result<()> {
+/// Answers on a thread of its own, unless there are too many of them. Each has a reference to `scrape`, as has the caller.
+fn admit(mut stream: TcpStream, scrape: &Arc<Mutex<Scrape>>) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
+    if Arc::strong_count(scrape) > CLIENTS_MAX {
+        const STATUS: &str = "503 Service Unavailable";
+        return stream.write_all(&reply(STATUS, "too many clients at a time\n", true));
+    }
+    let scrape = Arc::clone(scrape);
+    let thread = thread::Builder::new().name("client".to_owned());
+    // Whoever goes away in the middle has not waited for the rest.
+    thread.spawn(move || drop(answer(&mut stream, &scrape))).map(drop)
+}
+
+fn answer(stream: &mut TcpStream, scrape: &Mutex<Scrape>) -> io::Result<()> {
     let reply = match request(stream)?.as_deref().map(parse) {
-        Some(Ok(body)) => reply("200 OK", &scrape(), body),
+        Some(Ok(body)) => {
+            let text = scrape.lock().unwrap_or_else(PoisonError::into_inner)();
+            reply("200 OK", &text, body)
+        }
         Some(Err(status)) => reply(status, &format!("{status}\n"), true),
         None => reply("400 Bad Request", "400 Bad Request\n", true),
     };
@@ -85,26 +118,52 @@ fn reply(status: &str, text: &str, body: bool) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::thread;
 
     use super::*;
+
+    fn scrape() -> Arc<Mutex<Scrape>> {
+        Arc::new(Mutex::new(Box::new(|| "roxie_processes 0\n".to_owned())))
+    }
+
+    /// A client and what the server has of it.
+    fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
 
     /// What the server says to some bytes.
     fn ask(bytes: &[u8]) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
-                answer(&mut stream, &mut || "roxie_processes 0\n".to_owned()).unwrap();
-            });
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(bytes).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
-        })
+        let (mut client, stream) = connect(&listener);
+        admit(stream, &scrape()).unwrap();
+        client.write_all(bytes).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn whoever_says_nothing_keeps_nobody_waiting() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (scrape, begun, mut idle) = (scrape(), Instant::now(), Vec::new());
+        let mut status_beside = |others: usize| {
+            for _ in idle.len()..others {
+                let (mut client, stream) = connect(&listener);
+                client.write_all(b"GET / HT").unwrap();
+                admit(stream, &scrape).unwrap();
+                idle.push(client);
+            }
+            let (mut client, stream) = connect(&listener);
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            admit(stream, &scrape).unwrap();
+            let mut status = [0; 12];
+            client.read_exact(&mut status).unwrap();
+            String::from_utf8_lossy(&status).into_owned()
+        };
+        assert_eq!(status_beside(CLIENTS_MAX - 1), "HTTP/1.1 200");
+        assert_eq!(status_beside(CLIENTS_MAX + 8), "HTTP/1.1 503");
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     }
 
     #[test]

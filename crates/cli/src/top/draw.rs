@@ -15,7 +15,7 @@ use super::table::{Metric, Row};
 use super::units::{cut, short, time};
 use crate::capture::clock;
 
-/// A column: heading, width, whether it stands to the left, and what stands below. Those further down are left out first.
+/// A column: heading, width, whether it stands to the left, and what stands below.
 struct Column {
     heading: &'static str,
     width: u16,
@@ -23,14 +23,15 @@ struct Column {
     cell: fn(&Row, usize) -> String,
 }
 
-/// In the order of the screen; the number says from which width of the screen on.
+/// In the order of the screen; the number says from which width of the screen on. On a narrower one the least important are left out
+/// whole: a number that is cut is another number.
 const COLUMNS: [(u16, Column); 15] = [
-    (0, column("PID", 7, false, |row, _| row.pid().map_or_else(String::new, |pid| pid.to_string()))),
-    (0, column("COMMAND", 11, true, |row, width| cut(&row.item.command, width))),
-    (0, column("QP", 8, true, |row, _| format!("{:#08x}", row.item.status.qpn.value()))),
+    (30, column("PID", 7, false, |row, _| row.pid().map_or_else(String::new, |pid| pid.to_string()))),
+    (49, column("COMMAND", 11, true, |row, width| cut(&row.item.command, width))),
+    (8, column("QP", 8, true, |row, _| format!("{:#08x}", row.item.status.qpn.value()))),
     (106, column("TYPE", 4, true, |row, _| row.item.status.service.clone())),
-    (0, column("STATE", 5, true, |row, _| row.item.status.state.clone())),
-    (0, column("PEER", 12, true, |row, width| cut(&row.peer(false), width))),
+    (80, column("STATE", 5, true, |row, _| row.item.status.state.clone())),
+    (74, column("PEER", 12, true, |row, width| cut(&row.peer(false), width))),
     (
         115,
         column("PEER QP", 8, true, |row, _| match row.item.status.dest_qpn {
@@ -38,16 +39,16 @@ const COLUMNS: [(u16, Column); 15] = [
             None => String::new(),
         }),
     ),
-    (0, column("TX B/s", 6, false, |row, _| short(row.rate(Metric::TxBytes)))),
-    (0, column("RX B/s", 6, false, |row, _| short(row.rate(Metric::RxBytes)))),
+    (15, column("TX B/s", 6, false, |row, _| short(row.rate(Metric::TxBytes)))),
+    (22, column("RX B/s", 6, false, |row, _| short(row.rate(Metric::RxBytes)))),
     (
-        0,
+        61,
         column("MSG/s", 5, false, |row, _| {
             short(row.rate(Metric::TxMessages) + row.rate(Metric::RxMessages))
         }),
     ),
-    (0, column("RTT", 6, false, |row, _| time(row.item.status.round_trip_ns))),
-    (0, column("RETX", 5, false, |row, _| short(row.rate(Metric::Retransmitted)))),
+    (37, column("RTT", 6, false, |row, _| time(row.item.status.round_trip_ns))),
+    (55, column("RETX", 5, false, |row, _| short(row.rate(Metric::Retransmitted)))),
     (100, column("NAK", 5, false, |row, _| short(row.rate(Metric::Naks)))),
     (100, column("RNR", 5, false, |row, _| short(row.rate(Metric::RnrNaks)))),
     (100, column("CNP", 5, false, |row, _| short(row.rate(Metric::Cnps)))),
@@ -100,26 +101,34 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
 fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let width = area.width as usize;
     let table = &app.table;
-    let what = format!("roxie top: {}, {} queue pairs", table.summary, table.len());
+    let what = [format!("roxie top: {}", table.summary), format!("{} queue pairs", table.len())];
+    let what = fitting(&what, ", ", width);
     let how = if app.is_paused { "paused".to_owned() } else { format!("every {:?}", app.interval) };
     let how = format!("by {}, {how}", sort(app.sort));
-    let gap = width.saturating_sub(what.chars().count() + how.chars().count());
+    let gap = width.checked_sub(what.chars().count() + 1 + how.chars().count());
+    let how = if gap.is_some() { how } else { String::new() };
     let rate = |metric: Metric| short(table.total(metric));
-    let more = format!(
-        "messages {}/s   sent again {}/s   NAK {}/s   RNR {}/s   CNP {}/s",
-        short(table.total(Metric::TxMessages) + table.total(Metric::RxMessages)),
-        rate(Metric::Retransmitted),
-        rate(Metric::Naks),
-        rate(Metric::RnrNaks),
-        rate(Metric::Cnps),
-    );
+    let messages = short(table.total(Metric::TxMessages) + table.total(Metric::RxMessages));
+    let more = [
+        format!("messages {messages}/s"),
+        format!("sent again {}/s", rate(Metric::Retransmitted)),
+        format!("NAK {}/s", rate(Metric::Naks)),
+        format!("RNR {}/s", rate(Metric::RnrNaks)),
+        format!("CNP {}/s", rate(Metric::Cnps)),
+    ];
     let lines = vec![
-        Line::from(vec![what.bold(), " ".repeat(gap.max(1)).into(), how.dim()]),
+        Line::from(vec![what.bold(), " ".repeat(gap.unwrap_or(0) + 1).into(), how.dim()]),
         flow("tx", table.total(Metric::TxBytes), &table.tx_history, width),
         flow("rx", table.total(Metric::RxBytes), &table.rx_history, width),
-        Line::from(more),
+        Line::from(fitting(&more, "   ", width)),
     ];
     frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The first of them, as many as are there whole in one line.
+fn fitting(parts: &[String], between: &str, width: usize) -> String {
+    let mut lines = (1..=parts.len()).rev().map(|count| parts[..count].join(between));
+    lines.find(|line| line.chars().count() <= width).unwrap_or_default()
 }
 
 /// A rate and how it was.

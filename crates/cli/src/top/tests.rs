@@ -139,6 +139,26 @@ fn the_list_fits_a_small_terminal_and_fills_a_large_one() {
     }
 }
 
+/// Whatever does not fit is left out whole, from the least important on.
+#[test]
+fn a_narrow_screen_has_fewer_columns_and_no_cut_numbers() {
+    let app = app(9);
+    for width in 8..=120 {
+        let shown = screen(&app, width, 24);
+        let known =
+            ["4719", "ib_write_bw", "0x030008", "RC", "RTS", "10.77.0.2", "0x000012", "8.00M", "-", "17.3us"];
+        for word in shown[5].split_whitespace() {
+            assert!(known.contains(&word), "{width}: {}", shown[5]);
+        }
+        assert!(shown[5].contains("0x030008"), "{width}: {}", shown[5]);
+        let sum = shown[3].trim_end();
+        assert!(sum.is_empty() || sum.ends_with("/s"), "{width}: {sum}");
+    }
+    let narrow = screen(&app, 60, 24);
+    assert_eq!(narrow[4].trim_end(), "    PID COMMAND     QP       TX B/s RX B/s    RTT  RETX");
+    assert_eq!(narrow[5].trim_end(), "   4719 ib_write_bw 0x030008  8.00M      - 17.3us     -");
+}
+
 #[test]
 fn of_many_the_marked_one_is_seen() {
     let mut app = app(200);

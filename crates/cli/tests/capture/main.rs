@@ -9,6 +9,7 @@ mod formats;
 mod links;
 mod odd;
 mod outputs;
+mod overwriting;
 mod styles;
 mod verdicts;
 mod wireshark;

@@ -69,6 +69,22 @@ fn standard_input_may_end_early() {
     assert!(said(&cut).contains("standard input: the file ends inside packet 41"), "{}", said(&cut));
 }
 
+/// A pipe is refused before it is opened: nobody fills this one.
+#[test]
+fn what_can_be_read_once_is_not_annotated() {
+    let fifo = temporary("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("writable");
+    for input in ["-", "/dev/stdin", &fifo.to_string_lossy()] {
+        let output = roxie(&["annotate", input, "-o", "/dev/null"], &golden::file("cm-rping-v4"));
+        let said = said(&output);
+        assert!(
+            output.status.code() == Some(1) && said.contains("the capture is read twice"),
+            "{input}: {said}"
+        );
+    }
+    std::fs::remove_file(&fifo).expect("it was made");
+}
+
 /// What is there when the reader comes to the end is what counts; the next reader sees more.
 #[test]
 fn a_file_may_grow() {

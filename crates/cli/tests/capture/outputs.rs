@@ -167,6 +167,32 @@ fn the_page_has_plots_of_what_happened_and_loads_nothing() {
 }
 
 #[test]
+fn the_page_may_go_to_standard_output() {
+    let here = std::env::current_dir().expect("it exists").join("-");
+    let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", "-"]);
+    let page = String::from_utf8(done.stdout).expect("text");
+    assert!(
+        done.status.success() && page.starts_with("<!doctype html>") && page.ends_with("</html>\n"),
+        "{page}"
+    );
+    assert!(!here.exists());
+}
+
+#[test]
+fn endings_that_nothing_is_written_as_are_refused() {
+    for (name, code) in [("page.jpg", 2), ("page.pdf", 2), ("page.HTM", 0), ("page", 0)] {
+        let output = temporary(name);
+        let done = roxie(&["report", &capture("rc-read-v4"), "-o", &output.to_string_lossy()]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(
+            (done.status.code(), said.contains(".html (or .htm), .svg and .png")),
+            (Some(code), code == 2)
+        );
+        assert_eq!(std::fs::remove_file(&output).is_ok(), code == 0, "{name}");
+    }
+}
+
+#[test]
 fn the_drawing_has_the_same_plots() {
     let output = temporary("drawing.svg");
     let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", &output.to_string_lossy()]);
@@ -234,6 +260,16 @@ fn a_file_without_a_readable_packet_is_no_success() {
     let garbage: Vec<u8> = bytes[..24].iter().copied().chain([0xa5; 300]).collect();
     let (code, said) = File::new("garbage", &garbage).read(&[]);
     assert!(code == Some(1) && said.contains("damaged from its beginning on"), "{said}");
+    let cut = File::new("cut", &bytes[..32]);
+    let path = &*cut.0.to_string_lossy();
+    for words in [&["read", path][..], &["analyse", path], &["annotate", path, "-o", "/dev/null"]] {
+        let output = roxie(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("damaged from its beginning on"),
+            "{words:?}: {said}"
+        );
+    }
     let (code, said) = File::new("empty", &bytes[..24]).read(&[]);
     assert!(code == Some(0) && said.contains("there are no packets in it"), "{said}");
 }

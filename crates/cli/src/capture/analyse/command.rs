@@ -30,7 +30,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 What an onlooker cannot know: packets lost behind the point of capture show only if somebody reacts to it. On UC and UD nobody does.
 
 Exit status:
-  0 if nothing went wrong; 3 if something did; 1 if the file could not be read.
+  0 if nothing went wrong; 3 if something did; 1 if the file could not be read, or
+  the interface has gone.
 
 Examples:
   roxie capture analyse trace.pcapng
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     for note in source.notes() {
         eprintln!("roxie: {}: {note}", args.input.name());
     }
+    source.check(&args.input.name())?;
     Ok(if verdict.findings.is_empty() { 0 } else { 3 })
 }
 

@@ -101,6 +101,9 @@ const LAST_NS: u64 = 2_000_000_000;
 /// The lowest priority that still runs on a busy machine.
 const NICE: i32 = 19;
 
+/// What is said if what is listened to has gone although it should not.
+pub(super) const CUT_OFF: &str = "the capture has ended before it should";
+
 /// A listener, and the file it fills.
 pub(super) struct Live {
     listener: Box<dyn Listener>,
@@ -259,6 +262,9 @@ impl Read for Live {
         if self.at == self.ready.len() {
             self.at = 0;
             self.next_bytes()?;
+            if self.ready.is_empty() && self.has_failed() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, CUT_OFF));
+            }
         }
         let len = buffer.len().min(self.ready.len() - self.at);
         buffer[..len].copy_from_slice(&self.ready[self.at..self.at + len]);
@@ -282,3 +288,6 @@ fn section(listener: &dyn Listener, left_out: Option<&str>) -> Outcome<Writer<Ve
     }
     Ok(writer)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,14 +9,15 @@ mod png;
 mod series;
 mod svg;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wire::Psn;
 use wire::capture::Seen;
 
 use super::analyse::{self, Analysis, At, Verdict};
-use super::source;
+use super::{source, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 use drawing::Sheet;
@@ -37,14 +38,23 @@ Examples:
   roxie capture report trace.pcapng -o trace.svg
           The plots as a drawing
   roxie capture report trace.pcapng -o trace.png
-          The same as pixels")]
+          The same as pixels
+  roxie capture report trace.pcapng -o - | ssh host 'cat > trace.html'
+          The page on standard output")]
 pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The page to write, or the drawing if its name ends in .svg or .png
+    /// The page to write, or the drawing if its name ends in .svg or .png; - writes the page to standard output
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
+}
+
+/// What is written.
+enum Form {
+    Page,
+    Drawing,
+    Pixels,
 }
 
 /// What is plotted of one direction.
@@ -68,6 +78,8 @@ struct Traces {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Outcome {
+    let form = Form::of(&args.output)?;
+    target::spare_input(&args.file, &args.output)?;
     let terminal = Terminal::stdout();
     let mut source = source::open(&args.file)?;
     let mut traces = Traces::default();
@@ -87,15 +99,33 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
         return Err(Failure::new(format!("{}: {}", args.file.display(), verdict.text())));
     }
     let name = args.file.file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
-    let extension = args.output.extension().unwrap_or_default().to_ascii_lowercase();
-    let report = match extension.to_str() {
-        Some("svg") => Sheet::new(&name, &verdict, &traces).svg().into_bytes(),
-        Some("png") => png::png(&Sheet::new(&name, &verdict, &traces))?,
-        _ => page::html(&name, &verdict, &traces, source.notes()).into_bytes(),
+    let report = match form {
+        Form::Drawing => Sheet::new(&name, &verdict, &traces).svg().into_bytes(),
+        Form::Pixels => png::png(&Sheet::new(&name, &verdict, &traces))?,
+        Form::Page => page::html(&name, &verdict, &traces, source.notes()).into_bytes(),
     };
-    std::fs::write(&args.output, report).during(&format!("writing {}", args.output.display()))?;
-    terminal.line(&format!("{}: {}", args.output.display(), verdict.text()));
+    let mut output = target::create(&args.output)?;
+    let written = output.write_all(&report).and_then(|()| output.flush());
+    written.during(&format!("writing {}", args.output.display()))?;
+    if !target::is_standard(&args.output) {
+        terminal.line(&format!("{}: {}", args.output.display(), verdict.text()));
+    }
     Ok(())
+}
+
+impl Form {
+    /// What a name asks for; a page, if it has no ending.
+    fn of(output: &Path) -> Outcome<Self> {
+        match output.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).as_deref() {
+            None | Some("html" | "htm") => Ok(Self::Page),
+            Some("svg") => Ok(Self::Drawing),
+            Some("png") => Ok(Self::Pixels),
+            Some(other) => {
+                let failure = Failure::new(format!("{}: nothing is written as .{other}", output.display()));
+                Err(failure.hint("there are .html (or .htm), .svg and .png").code(2))
+            }
+        }
+    }
 }
 
 impl Traces {

@@ -44,6 +44,8 @@ pub struct Source<R> {
     notes: Vec<String>,
     more_notes: u64,
     total_len: Option<u64>,
+    /// Why the input has ended before it should.
+    cut_off: Option<io::Error>,
 }
 
 /// What a file says about an interface.
@@ -138,6 +140,7 @@ impl<R: Read> Source<R> {
             notes: Vec::new(),
             more_notes: 0,
             total_len: None,
+            cut_off: None,
         };
         source.ensure(FileHeader::LEN).during("reading")?;
         let bytes = &source.buffer[..source.end];
@@ -216,6 +219,10 @@ impl<R: Read> Source<R> {
                 Ok(0) => self.at_end = true,
                 Ok(n) => self.end += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What came until then counts; `check` says the rest.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    (self.at_end, self.cut_off) = (true, Some(error));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -277,6 +284,20 @@ impl<R: Read> Source<R> {
     /// What roxie has not captured on purpose, if it says so of an interface.
     pub fn left_out(&self) -> Option<&str> {
         self.interfaces.iter().find_map(|interface| interface.left_out.as_deref())
+    }
+
+    /// At the end: whether it could be read.
+    ///
+    /// # Errors
+    /// If nothing could: that is no capture, whatever it begins with. If an interface has gone that was listened to.
+    pub(crate) fn check(&self, name: &str) -> Outcome {
+        if let Some(error) = &self.cut_off {
+            return Err(Failure::new(format!("{name}: {error}")));
+        }
+        if self.packets == 0 && !self.notes.is_empty() {
+            return Err(Failure::new(format!("{name}: damaged from its beginning on")));
+        }
+        Ok(())
     }
 
     /// What was wrong with the file so far.
