@@ -169,7 +169,10 @@ mod tests {
         keys.worked(&write);
         assert!(keys.explain(&Access { what: Right::Read, ..write }).contains("lacks REMOTE_READ"));
         let further = Access { what: Right::Read, len: 0x200, ..write };
-        assert!(keys.explain(&further).contains("it lacks REMOTE_READ, or 0x1000..0x1200 reaches beyond its memory"));
+        assert!(
+            keys.explain(&further)
+                .contains("it lacks REMOTE_READ, or 0x1000..0x1200 reaches beyond its memory")
+        );
         assert!(keys.explain(&Access { len: 0x101, ..write }).contains("0x1000..0x1101 reaches beyond"));
         assert!(keys.explain(&write).contains("deregistered"));
         keys.invalidated(Rkey(7), At { number: 12, ns: 0 });

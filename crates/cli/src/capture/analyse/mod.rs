@@ -19,7 +19,7 @@ mod window;
 use std::collections::HashMap;
 
 use wire::capture::{IcrcCheck, NotRoce, Seen};
-use wire::{Operation, Packet, Qpn, Service};
+use wire::{DropReason, Operation, Packet, Qpn, Service};
 
 pub(super) use command::{AnalyseArgs, run, with_progress};
 pub use finding::{At, Finding, Kind};
@@ -117,8 +117,7 @@ impl Analysis {
                 let why = match reason {
                     DropReason::TooShort => "it is too short for its headers",
                     DropReason::UnknownOpcode => "no operation has its opcode",
-                    DropReason::BadVersion => "its transport header is of another version",
-                    DropReason::BadLength => "its length does not fit its opcode",
+                    DropReason::BadTver => "its transport header is of another version",
                     other => other.name(),
                 };
                 let text = format!("A packet makes no sense: {why}. Its receiver drops it silently.");
