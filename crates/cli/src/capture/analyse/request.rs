@@ -319,7 +319,7 @@ impl Analysis {
             let ack = half.last_ack;
             let text = format!(
                 "The {what} in packet {} was acknowledged in packet {}, but sent again in packet {} after {waited}: the \
-                 acknowledgement was lost between the point of capture and {}.",
+                 acknowledgement was lost between the point of capture and {}, or came too late.",
                 first.number, ack.number, at.number, half.key.src
             );
             self.find(Kind::LostAck, ack, at.number, whose, text);
