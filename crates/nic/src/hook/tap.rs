@@ -147,8 +147,8 @@ impl Hooks {
             let is_own = |qpn: Qpn| (qpn.value() >> 16) as u8 == slot;
             dest_qp(body).is_none_or(|qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || is_own(qpn))
         };
-        let bodies = train.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
         if self.taps.are_full(train.segment) {
+            let bodies = train.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
             return self.taps.lose(bodies.filter(|(body, _)| is_ours(body)).count() as u64);
         }
         let first_id = outer.first_id(train, || self.taps.have_room(train.segment));

@@ -131,17 +131,16 @@ impl Handshakes {
             }
             CmMessage::Rej(rej) => self.rej(&mut scene, dst, &rej),
             CmMessage::Dreq(dreq) => {
-                let side = self.side(src, dreq.local_comm_id);
                 let Some(handshake) = self.find(src, dreq.local_comm_id) else { return };
+                let side = handshake.side(src, dreq.local_comm_id);
                 handshake.ended = handshake.ended.or(Some(at));
                 if let Some(before) = handshake.sent.dreq[side].replace(at) {
                     handshake.repeated_dreq(&mut scene, side, before);
                 }
             }
             CmMessage::Drep(drep) => {
-                let side = self.side(src, drep.local_comm_id);
                 if let Some(handshake) = self.find(src, drep.local_comm_id) {
-                    handshake.sent.drep[side] = Some(at);
+                    handshake.sent.drep[handshake.side(src, drep.local_comm_id)] = Some(at);
                 }
             }
             CmMessage::SidrReq(req) => {
@@ -256,11 +255,6 @@ impl Handshakes {
         self.list.get_mut(*index)
     }
 
-    /// 0 if `host` is the side that asked for the connection that it knows by this name, 1 if it is the other.
-    fn side(&self, host: IpAddr, id: u32) -> usize {
-        usize::from(!self.by_active.contains_key(&(host, id)))
-    }
-
     /// The end of the capture.
     pub fn finish(&self, findings: &mut Findings) {
         for handshake in &self.list {
@@ -286,6 +280,11 @@ impl Handshakes {
 }
 
 impl Handshake {
+    /// 0 if `host`, which knows it by this name, is the side that asked, 1 if it is the other.
+    fn side(&self, host: IpAddr, id: u32) -> usize {
+        usize::from((self.active, self.active_id) != (host, id))
+    }
+
     /// A reply comes again: either it was lost, or what answers it.
     fn repeated_rep(&self, scene: &mut Scene<'_>, before: At) {
         let again = scene.at.number;

@@ -136,24 +136,19 @@ impl Keys {
         let (low, high) = (known.low, known.high);
         let beyond = format!("{:#x}..{:#x} reaches beyond", access.va, access.end());
         let is_beyond = access.va < low || access.end() > high;
+        let right = access.what.name();
         match (known.rights[access.what as usize], is_beyond) {
-            (false, false) => {
-                return format!("{key} worked for other operations: it lacks {}", access.what.name());
-            }
-            (false, true) => {
-                return format!(
-                    "{key} worked for other operations, in {low:#x}..{high:#x}: it lacks {}, or {beyond} its memory region",
-                    access.what.name()
-                );
-            }
+            (false, false) => format!("{key} worked for other operations: it lacks {right}"),
+            (false, true) => format!(
+                "{key} worked for other operations, in {low:#x}..{high:#x}: it lacks {right}, or {beyond} its memory region"
+            ),
             (true, true) => {
-                return format!(
-                    "{key} worked for {low:#x}..{high:#x}; {beyond}, probably beyond its memory region"
-                );
+                format!("{key} worked for {low:#x}..{high:#x}; {beyond}, probably beyond its memory region")
             }
-            (true, false) => {}
+            (true, false) => {
+                format!("{key} worked for this range before: it was deregistered or invalidated meanwhile")
+            }
         }
-        format!("{key} worked for this range before: it was deregistered or invalidated meanwhile")
     }
 }
 
