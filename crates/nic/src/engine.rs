@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 use transport::{AddressVector, Instant, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
@@ -42,6 +43,9 @@ const GSI_POLL_INTERVAL: u64 = 64;
 const CLOCK_INTERVAL: u64 = 4;
 /// Posted packets that are sent at once even while earlier ones are unacknowledged.
 const DOORBELL_BATCH: usize = 64;
+
+/// Between two looks at what peers say to a process that ends.
+const LEAVING_POLL: Duration = Duration::from_micros(50);
 
 /// What the lock protects.
 pub(crate) struct Core {
@@ -362,14 +366,22 @@ impl Engine {
         core.mind_groups();
     }
 
-    /// The process is about to exit: peers get the acknowledgements they are owed.
+    /// The process is about to exit: peers get the acknowledgements they are owed, and are asked to disconnect until
+    /// they have heard it.
     pub(crate) fn quiesce(&self) {
         let mut core = self.lock();
         for index in 0..core.tables.qps.len() {
             core.release_ack(index as u16);
         }
         core.transmit(now());
-        let Core { hooks, port, .. } = &mut *core;
+        drop(core);
+        self.cm.take_leave(now());
+        while self.cm.has_farewells() {
+            self.poll_all();
+            std::thread::sleep(LEAVING_POLL);
+        }
+        let core = &mut *self.lock();
+        let Core { hooks, port, .. } = core;
         // What a slow network holds would still arrive.
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
     }

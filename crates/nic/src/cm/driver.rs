@@ -94,6 +94,16 @@ impl CmDriver {
         self.lock().cm.say_farewell(now, farewell);
     }
 
+    /// The process is about to end; see [`Cm::take_leave`].
+    pub(crate) fn take_leave(&self, now: Instant) {
+        self.lock().cm.take_leave(now);
+    }
+
+    /// Peers are still to be told.
+    pub(crate) fn has_farewells(&self) -> bool {
+        self.lock().cm.has_farewells()
+    }
+
     /// A QP of ours has received its first packet.
     pub(crate) fn qp_established(&self, qpn: Qpn) {
         self.lock().cm.establish_qp(qpn);

@@ -53,8 +53,8 @@ impl Cm {
         Ok(())
     }
 
-    /// The owner no longer cares: tells the peer, once, what fits the state, and forgets the connection or
-    /// exchange.
+    /// The owner no longer cares: tells the peer what fits the state, and forgets the connection or exchange. A DREQ is
+    /// said again until it is answered, a few times.
     pub fn destroy(&mut self, now: Instant, id: CmId) {
         if let Some(exchange) = self.exchanges.get(&id) {
             if exchange.state == ExchangeState::Asked {
@@ -79,12 +79,14 @@ impl Cm {
             Some(ConnState::Established) => {
                 let sent = self.disconnect(now, id, &[]);
                 debug_assert!(sent.is_ok());
+                self.leave_unanswered(now, id);
             }
+            Some(ConnState::DreqSent) => self.leave_unanswered(now, id),
             Some(ConnState::DreqRcvd) => {
                 let sent = self.drep(now, id, &[]);
                 debug_assert!(sent.is_ok());
             }
-            Some(ConnState::Idle | ConnState::DreqSent | ConnState::Timewait) => {}
+            Some(ConnState::Idle | ConnState::Timewait) => {}
         }
         self.remove(id);
     }
@@ -98,6 +100,7 @@ impl Cm {
     }
 
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
+        self.farewell_heard(CmId(dreq.remote_comm_id), dreq.local_comm_id);
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
             // Whoever it was, the peer need not wait for it.
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
@@ -134,6 +137,7 @@ impl Cm {
     }
 
     pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) {
+        self.farewell_heard(CmId(drep.remote_comm_id), drep.local_comm_id);
         let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id) else {
             self.counters.rx_unexpected += 1;
             return;

@@ -24,6 +24,7 @@ mod will;
 #[cfg(test)]
 mod tests;
 
+use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use wire::Gid;
@@ -101,6 +102,7 @@ pub struct Cm {
     events: VecDeque<CmEvent>,
     will: VecDeque<WillChange>,
     farewells: VecDeque<Pending>,
+    farewell_interval: Duration,
     gids: Vec<Gid>,
     next_id: u32,
     counters: CmCounters,
@@ -122,6 +124,7 @@ impl Cm {
             events: VecDeque::new(),
             will: VecDeque::new(),
             farewells: VecDeque::new(),
+            farewell_interval: will::INTERVAL,
             gids: Vec::new(),
             next_id,
             counters: CmCounters::default(),

@@ -4,6 +4,7 @@
 //! to be sent should it die ([`Cm::poll_will`]), its owner keeps that where others of the host find it, and one of them
 //! sends it ([`Cm::say_farewell`]). Invariant: a connection is in the will while its peer may believe in it, from our
 //! REP or RTU until TIMEWAIT. A request is in it from the REQ on: its peer would answer, and wait for our RTU for a minute.
+//! The same words are for the peers of connections whose owner has destroyed them before the DREQ was answered.
 
 use core::time::Duration;
 
@@ -11,7 +12,7 @@ use wire::cm::{Answered, Dreq, RejReason};
 use wire::{Gid, Qpn};
 
 use super::conn::{Conn, MadBytes};
-use super::{Cm, CmId, message};
+use super::{Cm, CmId, ConnState, message};
 use crate::Instant;
 
 /// Everything a DREQ for somebody else's connection needs, or a REJ that withdraws its request.
@@ -49,7 +50,10 @@ pub(super) struct Pending {
 /// The DREPs go to the process that died, so a lost DREQ is not noticed; three get through almost any network.
 const TIMES: u8 = 3;
 /// Between two of them.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+/// Of a process that is about to end, which cannot be waited for any longer.
+const LEAVING_TIMES: u8 = 5;
+const LEAVING_INTERVAL: Duration = Duration::from_millis(5);
 /// Datagrams that may wait when one is added: farewells to thousands shall not crowd out what is going on.
 const WAITING_MAX: usize = 256;
 
@@ -90,6 +94,41 @@ impl Cm {
         self.farewells.push_front(Pending { at: now, farewell, left: TIMES });
     }
 
+    /// The process is about to end: whoever was asked to disconnect and has not answered is asked again, more often
+    /// than otherwise, until [`has_farewells`](Self::has_farewells) says no.
+    pub fn take_leave(&mut self, now: Instant) {
+        let asked = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqSent);
+        let more = asked.map(|(id, conn)| Pending { at: now, farewell: Farewell::of(*id, conn), left: 0 });
+        self.farewells.extend(more);
+        for pending in &mut self.farewells {
+            (pending.at, pending.left) = (now + LEAVING_INTERVAL, LEAVING_TIMES);
+        }
+        self.farewell_interval = LEAVING_INTERVAL;
+    }
+
+    /// Some farewell is still to be said.
+    #[must_use]
+    pub fn has_farewells(&self) -> bool {
+        !self.farewells.is_empty()
+    }
+
+    /// The owner of a connection goes without waiting for the answer to its DREQ, which may be lost.
+    pub(super) fn leave_unanswered(&mut self, now: Instant, id: CmId) {
+        if let Some(conn) = self.conns.get(&id) {
+            let farewell = Farewell::of(id, conn);
+            self.farewells.push_back(Pending { at: now + self.farewell_interval, farewell, left: TIMES - 1 });
+        }
+    }
+
+    /// The peer has answered, or asks to disconnect as well.
+    pub(super) fn farewell_heard(&mut self, id: CmId, remote_id: u32) {
+        let ids = |pending: &Pending| (pending.farewell.id, pending.farewell.remote_id);
+        // Answers come in the order of questions: it is one of the first.
+        if let Some(index) = self.farewells.iter().position(|pending| ids(pending) == (id, remote_id)) {
+            self.farewells.remove(index);
+        }
+    }
+
     /// The peer may believe in the connection, or in the request, from now on.
     pub(super) fn enter_in_will(&mut self, id: CmId) {
         if let Some(conn) = self.conns.get_mut(&id)
@@ -119,7 +158,7 @@ impl Cm {
             let mad = farewell.mad(self.config.ca_guid);
             self.send(farewell.src, farewell.dst, mad);
             if left > 1 {
-                self.farewells.push_back(Pending { at: now + INTERVAL, farewell, left: left - 1 });
+                self.farewells.push_back(Pending { at: now + self.farewell_interval, farewell, left: left - 1 });
             }
         }
     }

@@ -110,13 +110,12 @@ fn a_dreq_for_unknown_ids_is_answered() {
 }
 
 #[test]
-fn destroying_an_established_connection_sends_one_dreq() {
+fn a_dreq_that_is_answered_is_not_said_again() {
     let (mut net, a, b) = Net::established();
     net.cm[A].destroy(net.now, a);
     net.run();
     assert_eq!(net.names(), [(A, "DREQ")]);
     assert_eq!(net.cm[A].state(a), None);
-    assert_eq!(net.cm[A].poll_timeout(), None, "no retries");
     assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { .. }));
     net.cm[B].destroy(net.now, b);
     net.run();
@@ -125,14 +124,79 @@ fn destroying_an_established_connection_sends_one_dreq() {
     net.assert_quiet();
 }
 
-#[test]
-fn destroying_while_a_dreq_is_out_forgets_it() {
-    let (mut net, a, _) = Net::established();
-    net.lose.push((A, "DREQ", 1));
-    net.cm[A].disconnect(net.now, a, b"").unwrap();
+/// B's applications answer at once what they hear.
+fn told(net: &mut Net, b: CmId) -> u64 {
+    assert!(matches!(net.wait_event(B).kind, CmEventKind::Disconnected { timed_out: false }));
+    net.cm[B].drep(net.now, b, b"").unwrap();
     net.run();
+    net.now_ms()
+}
+
+#[test]
+fn a_dreq_that_is_lost_is_said_again_although_its_owner_has_gone() {
+    for disconnected_before in [false, true] {
+        let (mut net, a, b) = Net::established();
+        net.lose.push((A, "DREQ", 2));
+        if disconnected_before {
+            net.cm[A].disconnect(net.now, a, b"").unwrap();
+        }
+        net.cm[A].destroy(net.now, a);
+        net.run();
+        assert_eq!(net.cm[A].state(a), None);
+        assert_eq!(told(&mut net, b), 2000);
+        assert_eq!(net.names(), [(A, "DREQ"), (A, "DREQ"), (A, "DREQ"), (B, "DREP")]);
+        assert!(!net.cm[A].has_farewells());
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_asked_three_times() {
+    let (mut net, a, _) = Net::established();
+    net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
     net.run();
-    assert_eq!(net.log.len(), 1);
+    while net.step() {}
+    assert_eq!(net.log, [(0, A, "DREQ"), (1000, A, "DREQ"), (2000, A, "DREQ")]);
     net.assert_quiet();
+}
+
+#[test]
+fn whoever_asks_to_disconnect_as_well_is_not_asked_again() {
+    let (mut net, a, b) = Net::established();
+    net.lose.push((A, "DREQ", 1));
+    net.cm[A].destroy(net.now, a);
+    net.run();
+    net.cm[B].disconnect(net.now, b, b"").unwrap();
+    net.run();
+    assert!(!net.cm[A].has_farewells());
+    assert_eq!(net.names(), [(A, "DREQ"), (B, "DREQ"), (A, "DREP")]);
+}
+
+#[test]
+fn a_process_that_ends_repeats_its_dreqs_soon() {
+    for destroyed in [false, true] {
+        let (mut net, a, b) = Net::established();
+        net.lose.push((A, "DREQ", 3));
+        net.cm[A].disconnect(net.now, a, b"").unwrap();
+        net.run();
+        if destroyed {
+            net.cm[A].destroy(net.now, a);
+        }
+        net.cm[A].take_leave(net.now);
+        assert!(net.cm[A].has_farewells());
+        assert_eq!(told(&mut net, b), 15, "ms");
+        assert!(!net.cm[A].has_farewells(), "the process may end");
+    }
+}
+
+#[test]
+fn a_process_that_ends_does_not_wait_for_long() {
+    let (mut net, a, _) = Net::established();
+    net.lose.push((A, "DREQ", 9));
+    net.cm[A].destroy(net.now, a);
+    net.cm[A].take_leave(net.now);
+    while net.cm[A].has_farewells() {
+        net.step();
+    }
+    assert_eq!(net.now_ms(), 25);
 }

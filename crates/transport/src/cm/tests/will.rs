@@ -74,6 +74,8 @@ fn a_farewell_is_said_three_times_and_no_more() {
     net.run();
     net.log.clear();
     let start = net.now.0 / 1_000_000;
+    // The answers go to the process that died.
+    net.lose.push((A, "DREP", 3));
     net.cm[B].say_farewell(net.now, will[0]);
     while net.step() {}
     let said: Vec<_> = net.log.iter().filter(|(_, who, name)| (*who, *name) == (B, "DREQ")).collect();
