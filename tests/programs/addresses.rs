@@ -5,22 +5,27 @@ use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 
 use crate::case::{Case, SHORT, good};
+use crate::engines::SEVERAL;
 
 pub(crate) fn cases() -> Vec<Case> {
     let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let what = "rping to an address that is younger than the server";
-    vec![Case::new(place, what, "rping", move |lab, name| {
-        let later = [(Side::Server, "10.78.0.1/24"), (Side::Client, "10.78.0.2/24")];
-        let change = |verb: &str| {
-            later.iter().try_for_each(|(side, ip)| {
-                let words = format!("address {verb} {ip} dev {}", lab.netdev(&place));
-                lab.ip(&place, *side, &words).map(drop).map_err(|error| error.to_string())
-            })
-        };
-        let pinged = ping(lab, &place, name, &change);
-        change("del")?;
-        pinged
-    })]
+    let kinds = [(what.to_owned(), &[][..]), (format!("{what}, three engines"), &SEVERAL[..])];
+    let case = |(what, before): (String, &'static [&str])| {
+        Case::new(place, &what, "rping", move |lab, name| {
+            let later = [(Side::Server, "10.78.0.1/24"), (Side::Client, "10.78.0.2/24")];
+            let change = |verb: &str| {
+                later.iter().try_for_each(|(side, ip)| {
+                    let words = format!("address {verb} {ip} dev {}", lab.netdev(&place));
+                    lab.ip(&place, *side, &words).map(drop).map_err(|error| error.to_string())
+                })
+            };
+            let pinged = ping(lab, &place, name, before, &change);
+            change("del")?;
+            pinged
+        })
+    };
+    kinds.into_iter().map(case).collect()
 }
 
 /// A server on every address; the client asks it at one that is added once it listens.
@@ -28,15 +33,17 @@ fn ping(
     lab: &Lab,
     place: &Place,
     name: &str,
+    before: &[&str],
     change: &dyn Fn(&str) -> Result<(), String>,
 ) -> Result<(), String> {
     let port = lab.port();
     let port_word = port.to_string();
     let common = ["-C", "10", "-V", "-p", &port_word];
-    let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s"], &common[..]].concat())?;
+    let mut server =
+        start(lab, place, Side::Server, name, &[before, &["rping", "-s"], &common[..]].concat())?;
     wait_ready(&mut server, Ready::Cm(port))?;
     change("add")?;
-    let words = [&["rping", "-c", "-a", "10.78.0.1"], &common[..]].concat();
+    let words = [before, &["rping", "-c", "-a", "10.78.0.1"], &common[..]].concat();
     good(start(lab, place, Side::Client, name, &words)?.wait(SHORT))?;
     good(server.wait(SHORT)).map(drop)
 }

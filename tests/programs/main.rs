@@ -13,6 +13,7 @@ mod cli;
 mod containers;
 mod cycles;
 mod devices;
+mod engines;
 mod holdings;
 mod hooks;
 mod kill;
@@ -87,6 +88,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(top::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
+    cases.extend(engines::cases());
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));
     cases

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
-use roxie::verbs::Traffic;
+use roxie::verbs::{Engines, Traffic};
 use roxie_cli::capture::CaptureArgs;
 use roxie_cli::interop::InteropArgs;
 use roxie_cli::metrics::MetricsArgs;
@@ -119,6 +119,13 @@ pub(crate) struct PortArgs {
     /// 'roxie capture -p' see them in any case. Also: environment variable ROXIE_SHM.
     #[arg(long, value_name = "ON|OFF", value_parser = PossibleValuesParser::new(PortChoice::SHM))]
     pub(crate) shm: Option<String>,
+    /// Engines that carry the queue pairs: sockets, a lock and a thread each [default: 1]
+    ///
+    /// A queue pair lives on the engine of its completion queue, and those take turns; the completion vector of ibv_create_cq
+    /// chooses one, 0 leaves it to the device. More than one pays where several threads poll completion queues of their
+    /// own. With AF_XDP the first has the interface, the others use UDP sockets. Also: environment variable ROXIE_ENGINES.
+    #[arg(long, value_name = "N", value_parser = engines)]
+    pub(crate) engines: Option<Engines>,
 }
 
 /// How connections send.
@@ -142,6 +149,11 @@ pub(crate) struct TrafficArgs {
     /// ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
+}
+
+fn engines(text: &str) -> Result<Engines, String> {
+    let engines = Engines::from_word(text).ok().filter(|_| !text.is_empty());
+    engines.ok_or_else(|| Engines::WORDS.concat())
 }
 
 fn rate(text: &str) -> Result<String, String> {

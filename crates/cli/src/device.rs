@@ -2,7 +2,7 @@
 
 use roxie::bag::DomainConfig;
 use roxie::port::PortChoice;
-use roxie::verbs::{DeviceConfig, Refusal, Traffic, remedy};
+use roxie::verbs::{DeviceConfig, Engines, Refusal, Traffic, remedy};
 
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
@@ -18,6 +18,7 @@ impl DeviceArgs {
             port: env.port,
             hooks: env.hooks,
             traffic: env.traffic,
+            engines: env.engines,
         }
     }
 
@@ -43,6 +44,20 @@ impl PortArgs {
     pub(crate) fn choice(&self) -> Outcome<PortChoice> {
         PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref(), self.shm.as_deref())
             .map_err(|bad| Failure::new(bad.to_string()).code(2))
+    }
+
+    /// What the variables are to say, if anything.
+    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 4]> {
+        self.choice()?;
+        if self.engines.is_none() {
+            Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
+        }
+        Ok([
+            ("ROXIE_PORT", self.port.clone()),
+            ("ROXIE_XDP_MODE", self.xdp_mode.clone()),
+            ("ROXIE_SHM", self.shm.clone()),
+            ("ROXIE_ENGINES", self.engines.map(|engines| engines.count().to_string())),
+        ])
     }
 }
 

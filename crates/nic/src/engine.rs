@@ -16,6 +16,7 @@ use wire::{FlushIcrc, Gid, Qpn};
 
 use crate::bag::Membership;
 use crate::cm::CmDriver;
+use crate::engines::Place;
 use crate::gid::Gids;
 use crate::gsi::Held;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
@@ -62,7 +63,7 @@ pub(crate) struct Engine {
     /// `None` if there was no descriptor for it; hooks are then attached from within only.
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
-    /// `None` in sandboxes that forbid netlink; the addresses then stay those of the start.
+    /// `None` in sandboxes that forbid netlink, where the addresses stay those of the start; and in further engines.
     pub(crate) monitor: Option<AddressMonitor>,
     /// It was told that the netdev is gone.
     netdev_lost: AtomicBool,
@@ -71,6 +72,7 @@ pub(crate) struct Engine {
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
     turns: Turns,
+    pub(crate) place: Place,
     pub(crate) held: Held,
     redirects: Arc<RedirectOutcome>,
     /// Armed CQs; see `cq.rs`.
@@ -93,11 +95,14 @@ impl Engine {
         gids: Arc<Gids>,
         mut hooks: Hooks,
         control: Option<Control>,
+        first: Option<(&Arc<Self>, usize)>,
     ) -> std::io::Result<Arc<Self>> {
         let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
-        // In this order, so that no change is missed; some time has gone since the device was opened.
-        let monitor = AddressMonitor::new().ok();
-        let table = gids.refresh().unwrap_or_else(|| gids.get());
+        // In this order, so that no change is missed; some time has gone since the device was opened. The first engine tells
+        // the others.
+        let monitor = if first.is_none() { AddressMonitor::new().ok() } else { None };
+        let news = if first.is_none() { gids.refresh() } else { None };
+        let table = news.unwrap_or_else(|| gids.get());
         hooks.set_slot(slot);
         let redirects = Arc::clone(hooks.redirects());
         let tables = Tables::new(slot, &table);
@@ -112,10 +117,12 @@ impl Engine {
             equal_packets,
             inline_polls: AtomicU64::new(0),
             turns: Turns::new(),
+            place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
             held: Held::default(),
             redirects,
-            armed_cqs: Arc::default(),
-            moderator: Arc::default(),
+            // Completion queues may be served by any of them.
+            armed_cqs: first.map(|(first, _)| Arc::clone(&first.armed_cqs)).unwrap_or_default(),
+            moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
             watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             kick: EventFd::new()?,
@@ -175,17 +182,21 @@ impl Engine {
         self.wake_before(self.moderator.next());
         let tables = &core.tables;
         let nothing = tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty();
-        if nothing && !core.hooks.has_redirected() {
+        if nothing && !core.hooks.has_redirected() && !tables.mrs.has_changed() {
             return;
         }
+        let keys_changed = tables.mrs.has_changed();
         let tables = &mut core.tables;
         let mads = std::mem::take(&mut tables.mads);
         let misrouted = std::mem::take(&mut tables.misrouted);
         let established = std::mem::take(&mut tables.established);
         let redirected = core.hooks.take_redirected();
         drop(core);
+        if keys_changed {
+            self.spread_keys();
+        }
         for mad in mads {
-            self.deliver_mad(mad);
+            self.take_mad(mad);
         }
         for (slot, packet) in &misrouted {
             // A member that is gone or does not keep up loses the packet; the transport recovers.
@@ -194,10 +205,12 @@ impl Engine {
         for (slot, packet) in &redirected {
             self.redirects.count(self.bag.hand_over(*slot, &packet.train()), now_ns());
         }
-        for qpn in established {
-            self.cm.qp_established(qpn);
-        }
-        self.cm.poll(now(), self);
+        self.leading(|first| {
+            for qpn in established {
+                first.cm.qp_established(qpn);
+            }
+            first.cm.poll(now(), first);
+        });
     }
 
     /// What the background thread sleeps on; the monitor of the netdev comes last.
@@ -222,10 +235,10 @@ impl Engine {
         }
         if let Some(table) = self.gids.refresh() {
             self.cm.set_gids(&table);
-            self.lock().tables.gids = table;
+            self.all().for_each(|engine| engine.lock().tables.gids = Arc::clone(&table));
             self.netdev_lost.store(false, Ordering::Relaxed);
         } else if self.gids.netdev_is_gone() && !self.netdev_lost.swap(true, Ordering::Relaxed) {
-            self.lose_netdev();
+            self.all().for_each(Self::lose_netdev);
         }
     }
 
@@ -366,8 +379,7 @@ impl Engine {
         core.mind_groups();
     }
 
-    /// The process is about to exit: peers get the acknowledgements they are owed, and are asked to disconnect until
-    /// they have heard it.
+    /// Peers get the acknowledgements they are owed, and are asked to disconnect until they have heard it.
     pub(crate) fn quiesce(&self) {
         let mut core = self.lock();
         for index in 0..core.tables.qps.len() {

@@ -47,11 +47,12 @@ struct Held {
 /// The locks of one device.
 struct DeviceLocks {
     /// `None` if its locks could not be had.
-    engine: Option<EngineLocks>,
+    engines: Option<Vec<EngineLocks>>,
     slot: KeptLock<EngineSlot, Option<Arc<Engine>>>,
 }
 
 struct EngineLocks {
+    _keys: KeptLock<Engine, ()>,
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, VecDeque<Early>>,
     bag: BagLocks,
@@ -103,14 +104,16 @@ impl Held {
 impl DeviceLocks {
     fn take(slot: &Arc<EngineSlot>) -> Option<DeviceLocks> {
         let slot = KeptLock::take(slot, |slot| slot, patience())?;
-        let engine = slot.as_ref().and_then(EngineLocks::take);
-        Some(DeviceLocks { engine, slot })
+        let engines = slot.as_ref().and_then(|first| {
+            (0..first.all().count()).map(|index| EngineLocks::take(first.at(index))).collect()
+        });
+        Some(DeviceLocks { engines, slot })
     }
 
     fn disinherit(mut self) {
         let engine = self.slot.take();
-        match self.engine {
-            Some(locks) => locks.disinherit(),
+        match self.engines {
+            Some(locks) => locks.into_iter().for_each(EngineLocks::disinherit),
             // Dropping what some thread was in the middle of is worse than not dropping it.
             None => mem::forget(engine),
         }
@@ -122,6 +125,7 @@ impl EngineLocks {
         Some(EngineLocks {
             _cm: engine.cm.keep_locked(patience())?,
             held: KeptLock::take(engine, |engine| &engine.held.0, patience())?,
+            _keys: KeptLock::take(engine, |engine| &engine.place.keys, patience())?,
             core: KeptLock::take(engine, |engine| &engine.core, patience())?,
             bag: engine.bag.keep_locked(patience())?,
             engine: Arc::clone(engine),

@@ -1,10 +1,11 @@
 //! The table of keys: memory regions, fast-registered regions, memory windows, and who may reach what through them.
 //!
-//! It lives under the engine's lock, so once a key is taken back no access through it can be under way. Entries are
+//! It lives under the engine's lock, so once a key is taken back no access through it can be under way. Each engine of a
+//! device has one, and they are kept equal (`engines.rs`). Entries are
 //! cells, because queue pairs bind and invalidate while they are being served. Invariant: a bound window lies inside a
 //! valid region of its protection domain, which counts it in `windows`. Read IBA 10.6.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
 use wire::Qpn;
@@ -58,8 +59,8 @@ enum Reach {
 }
 
 /// What a key stands for.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Entry {
     key: u32,
     pd: PdId,
     /// Address that peers and work requests use for the first byte.
@@ -99,6 +100,8 @@ pub(crate) struct KeyTable {
     free: Vec<u32>,
     /// Type 2 windows that are bound.
     bound_to_qps: Cell<u32>,
+    /// Slots that have changed since the device's other engines were told; `None` if there are none.
+    changed: Option<RefCell<Vec<u32>>>,
 }
 
 fn slot_of(key: u32) -> usize {
@@ -173,7 +176,7 @@ impl KeyTable {
         let key = (random & 0xfe00_00ff) | (slot << 8);
         let Range { base, len, iova } = range;
         let entry = Entry { key, pd, iova, len, base, access, reach, kind, windows: 0, region: 0 };
-        self.entries[slot as usize].set(Some(entry));
+        self.put(slot, Some(entry));
         Ok(key)
     }
 
@@ -186,7 +189,7 @@ impl KeyTable {
             self.unbind_where(|window| window.region == slot);
         }
         self.unbind(entry);
-        self.entries[slot_of(key)].set(None);
+        self.put(slot_of(key) as u32, None);
         self.free.push(slot_of(key) as u32);
     }
 
@@ -289,12 +292,7 @@ impl KeyTable {
         };
         self.unbind(window);
         self.set(bound);
-        if bound.reach != Reach::Nobody {
-            self.count_window(bound.region, 1);
-        }
-        if matches!(bound.reach, Reach::PeerOf(_)) {
-            self.bound_to_qps.set(self.bound_to_qps.get() + 1);
-        }
+        self.count(bound, 1);
         Ok(())
     }
 
@@ -392,7 +390,62 @@ impl KeyTable {
     }
 
     fn set(&self, entry: Entry) {
-        self.entries[slot_of(entry.key)].set(Some(entry));
+        self.put(slot_of(entry.key) as u32, Some(entry));
+    }
+
+    fn put(&self, slot: u32, entry: Option<Entry>) {
+        self.entries[slot as usize].set(entry);
+        if let Some(changed) = &self.changed {
+            changed.borrow_mut().push(slot);
+        }
+    }
+
+    /// From now on [`take_changed`](Self::take_changed) tells what has changed.
+    pub(crate) fn record_changes(&mut self) {
+        self.changed = Some(RefCell::default());
+    }
+
+    /// Whether [`take_changed`](Self::take_changed) has something.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed.as_ref().is_some_and(|changed| !changed.borrow().is_empty())
+    }
+
+    /// Slots that have changed, and what is there now.
+    pub(crate) fn take_changed(&self) -> Vec<(u32, Option<Entry>)> {
+        let slots = self.changed.as_ref().map(RefCell::take).unwrap_or_default();
+        slots.into_iter().map(|slot| (slot, self.entries[slot as usize].get())).collect()
+    }
+
+    /// Makes this table what the one is that these changes come from.
+    pub(crate) fn adopt(&mut self, changed: &[(u32, Option<Entry>)]) {
+        for &(slot, entry) in changed {
+            let at = slot as usize;
+            if self.entries.len() <= at {
+                self.entries.resize(at + 1, Cell::new(None));
+            }
+            let before = self.entries[at].get();
+            if let Some(before) = before {
+                self.count(before, -1);
+            }
+            // Windows are counted as they come.
+            let windows = before.map_or(0, |before| before.windows);
+            self.entries[at].set(entry.map(|entry| Entry { windows, ..entry }));
+            if let Some(entry) = entry {
+                self.count(entry, 1);
+            }
+        }
+    }
+
+    /// A window is bound, or no longer.
+    fn count(&self, window: Entry, change: i32) {
+        if !matches!(window.kind, Kind::Window(_)) || window.reach == Reach::Nobody {
+            return;
+        }
+        if matches!(window.reach, Reach::PeerOf(_)) {
+            self.bound_to_qps.set(self.bound_to_qps.get().saturating_add_signed(change));
+        }
+        self.count_window(window.region, change);
     }
 
     /// Makes a window reach nothing; anything else is left alone.
@@ -400,10 +453,7 @@ impl KeyTable {
         if !matches!(window.kind, Kind::Window(_)) || window.reach == Reach::Nobody {
             return;
         }
-        if matches!(window.reach, Reach::PeerOf(_)) {
-            self.bound_to_qps.set(self.bound_to_qps.get() - 1);
-        }
-        self.count_window(window.region, -1);
+        self.count(window, -1);
         self.set(Entry { reach: Reach::Nobody, ..window });
     }
 

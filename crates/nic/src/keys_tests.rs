@@ -208,3 +208,61 @@ fn a_fast_registered_region_is_valid_between_reg_mr_and_invalidate() {
     let plain = table.register(PD, REGION, access).expect("registers");
     assert_eq!(table.invalidate(PD, QP, plain), Err(AccessFault::Permission), "ordinary regions stay");
 }
+
+proptest::proptest! {
+    /// Law: tables that adopt each other's changes after every step are the same table.
+    #[test]
+    fn tables_that_tell_each_other_stay_equal(
+        steps in proptest::collection::vec((0..8u8, proptest::prelude::any::<[u8; 3]>()), 1..200),
+    ) {
+        let mut tables = [KeyTable::default(), KeyTable::default()];
+        tables.iter_mut().for_each(KeyTable::record_changes);
+        let (mut regions, mut windows, mut fast) = (Vec::new(), Vec::new(), Vec::new());
+        for (step, [here, which, what]) in steps {
+            let at = |keys: &[u32]| keys.get(usize::from(which) % keys.len().max(1)).copied();
+            // Calls change the first table, work requests that of their queue pair.
+            let here = if step < 4 { 0 } else { usize::from(here % 2) };
+            let (qpn, table) = ([QP, OTHER_QP][here], &mut tables[here]);
+            match step {
+                0 => regions.push(bindable(table)),
+                1 => {
+                    let ty = [MwType::Type1, MwType::Type2][usize::from(what % 2)];
+                    windows.push(table.alloc_window(PD, ty).expect("room"));
+                }
+                2 => fast.push(table.alloc_fast(PD).expect("room")),
+                3 => {
+                    let keys = [&mut regions, &mut windows, &mut fast].into_iter().nth(usize::from(what % 3));
+                    let keys = keys.expect("one of three");
+                    if !keys.is_empty() {
+                        table.remove(keys.swap_remove(usize::from(which) % keys.len()));
+                    }
+                }
+                4 | 5 => {
+                    if let (Some(window), Some(region)) = (at(&windows), at(&regions)) {
+                        let len = if what < 32 { 0 } else { 16 };
+                        let _refused = table.bind(PD, qpn, &MwBind { len, ..bind(window, region) });
+                    }
+                }
+                6 => {
+                    if let Some(key) = at(&fast) {
+                        let (key, access) = (Rkey(key), Access::LOCAL_WRITE);
+                        let _refused = table.register_fast(PD, &FastReg { key, iova: 0, access });
+                    }
+                }
+                _ => {
+                    let key = at(&fast).filter(|_| what % 2 == 0).or(at(&windows).map(|key| key ^ 1));
+                    let _refused = key.map(|key| table.invalidate(PD, qpn, key));
+                    table.forget_qp(qpn);
+                }
+            }
+            let changed = tables[here].take_changed();
+            tables[1 - here].adopt(&changed);
+            proptest::prop_assert!(!tables[1 - here].has_changed(), "what is adopted is no news");
+            let entries = tables.each_ref().map(|table| {
+                table.entries.iter().enumerate().filter_map(|(at, cell)| Some((at, cell.get()?))).collect::<Vec<_>>()
+            });
+            proptest::prop_assert_eq!(&entries[0], &entries[1]);
+            proptest::prop_assert_eq!(tables[0].bound_to_qps.get(), tables[1].bound_to_qps.get());
+        }
+    }
+}

@@ -10,6 +10,7 @@ mod both_ends;
 pub mod cm;
 mod cq;
 mod engine;
+mod engines;
 mod events;
 mod fork;
 #[cfg(feature = "fuzz")]

@@ -122,12 +122,10 @@ pub(crate) unsafe fn create(
     let (object, channel_object) =
         unsafe { (ContextObject::from_ptr(context), ChannelObject::from_ptr(channel)) };
     let object = object.ok_or(libc::EINVAL)?;
-    if comp_vector != 0 {
-        return Err(libc::EINVAL);
-    }
     let id = ObjectId::new();
     let channel_handle = channel_object.map(|c| &c.tail);
-    let cq = object.tail.context.create_cq(cqe, channel_handle, id.0).map_err(|e| e.errno())?;
+    let cq =
+        object.tail.context.create_cq_at(cqe, channel_handle, id.0, comp_vector).map_err(|e| e.errno())?;
     // SAFETY: zero bytes are a valid `ibv_cq_ex`.
     let mut public: ibv_cq_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     public.base.context = context;

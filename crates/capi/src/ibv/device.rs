@@ -177,7 +177,6 @@ fn operations() -> Box<verbs_context> {
     verbs.open_qp = Some(xrc::open_qp);
     verbs.sz = size_of::<verbs_context>();
     let context = &mut verbs.context;
-    context.num_comp_vectors = 1;
     context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     let ops = &mut context.ops;
     ops._compat_query_device = query::ibv_query_device as *const c_void;
@@ -213,6 +212,7 @@ fn open(device: &DeviceObject) -> io::Result<*mut ibv_context> {
     verbs.context.device = device.public();
     verbs.context.cmd_fd = cmd.as_raw_fd();
     verbs.context.async_fd = context.async_fd();
+    verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
     let tail = ContextTail { context, _cmd: cmd };
     let object = Box::into_raw(Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail }));
     // SAFETY: stays inside the allocation.

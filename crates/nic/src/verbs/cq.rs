@@ -4,12 +4,14 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use transport::{VerbsError, Wc};
 
 use super::Context;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
+use crate::engines::Engines;
 use crate::events::EventQueue;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
@@ -47,8 +49,10 @@ impl CompChannel {
     /// `WouldBlock` if the descriptor is non-blocking and nothing is there.
     pub fn get_event(&self) -> io::Result<u64> {
         if let Ok(engine) = self.context.device().engine() {
-            engine.poll_inline();
-            engine.hand_over();
+            for engine in engine.all() {
+                engine.poll_inline();
+                engine.hand_over();
+            }
         }
         self.events.get()
     }
@@ -60,7 +64,10 @@ pub struct Cq(Arc<CqInner>);
 
 struct CqInner {
     queue: Arc<CompletionQueue>,
+    /// The device's first.
     engine: Arc<Engine>,
+    /// A bit for each engine with queue pairs that complete here, by its number.
+    served_by: AtomicU32,
 }
 
 impl Drop for CqInner {
@@ -71,14 +78,39 @@ impl Drop for CqInner {
 
 impl Cq {
     pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
+        const { assert!(Engines::MAX <= u32::BITS as usize) };
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue =
             CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs), &engine.moderator);
-        Self(Arc::new(CqInner { queue, engine }))
+        Self(Arc::new(CqInner { queue, engine, served_by: AtomicU32::new(0) }))
     }
 
     pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
+    }
+
+    /// Queue pairs of this engine complete here from now on.
+    pub(super) fn serve_by(&self, engine: usize) {
+        self.0.served_by.fetch_or(1 << engine, Ordering::Relaxed);
+    }
+
+    /// The engine whose queue pairs complete here; the first of them, should there be several.
+    pub(super) fn server(&self) -> Option<usize> {
+        let served_by = self.0.served_by.load(Ordering::Relaxed);
+        (served_by != 0).then(|| served_by.trailing_zeros() as usize)
+    }
+
+    /// Drives those engines.
+    #[inline]
+    fn drive(&self) {
+        let mut served_by = self.0.served_by.load(Ordering::Relaxed);
+        if served_by <= 1 {
+            return self.0.engine.poll_inline();
+        }
+        while served_by != 0 {
+            self.0.engine.at(served_by.trailing_zeros() as usize).poll_inline();
+            served_by &= served_by - 1;
+        }
     }
 
     /// Moves up to `out.len()` completions into `out`, oldest first; drives the engine if there are none.
@@ -86,7 +118,7 @@ impl Cq {
     pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
         let queue = &self.0.queue;
         if queue.is_empty() {
-            self.0.engine.poll_inline();
+            self.drive();
         }
         queue.pop(out)
     }
@@ -96,7 +128,7 @@ impl Cq {
     pub fn poll_one(&self) -> Option<Wc> {
         let queue = &self.0.queue;
         if queue.is_empty() {
-            self.0.engine.poll_inline();
+            self.drive();
         }
         queue.pop_one()
     }
@@ -112,7 +144,7 @@ impl Cq {
     pub fn poll_timed(&self) -> Option<(Wc, u64)> {
         let queue = &self.0.queue;
         if queue.is_empty() {
-            self.0.engine.poll_inline();
+            self.drive();
         }
         queue.pop_timed()
     }
@@ -120,8 +152,8 @@ impl Cq {
     /// Asks for one channel event at the next completion (or the next solicited or failed one).
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
-        self.0.engine.poll_inline();
-        self.0.engine.hand_over();
+        self.drive();
+        self.0.engine.all().for_each(Engine::hand_over);
     }
 
     /// Lets a channel event wait until `count` completions are there or `period_us` microseconds have passed since the

@@ -14,6 +14,7 @@ use crate::background;
 use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
 use crate::engine::Engine;
+use crate::engines::Engines;
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
@@ -42,6 +43,8 @@ pub struct DeviceConfig {
     pub hooks: Option<HookConfig>,
     /// How connections send; `None` takes what `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC` say.
     pub traffic: Option<Traffic>,
+    /// How many engines carry it; `None` takes what `ROXIE_ENGINES` says.
+    pub engines: Option<Engines>,
 }
 
 impl DeviceConfig {
@@ -58,6 +61,7 @@ impl DeviceConfig {
             port: None,
             hooks: None,
             traffic: None,
+            engines: None,
         }
     }
 
@@ -85,6 +89,7 @@ pub(super) struct DeviceInner {
     gids: Arc<Gids>,
     port: Option<PortChoice>,
     traffic: Option<Traffic>,
+    engines: Option<Engines>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
 }
@@ -100,8 +105,9 @@ impl Device {
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
-        let (port, traffic) = (config.port, config.traffic);
-        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, hooks, engine: Arc::default() })))
+        let DeviceConfig { port, traffic, engines, .. } = *config;
+        let engine = Arc::default();
+        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, hooks, engine })))
     }
 
     /// Name of the device.
@@ -136,7 +142,7 @@ impl Device {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = &*engine else { return Vec::new() };
-        engine.rows(&engine.lock())
+        engine.sum_of_rows()
     }
 
     /// Kind and mode of the port, for people; `None` if the engine has not been started.
@@ -158,7 +164,7 @@ impl Device {
     pub fn quiesce(&self) {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = engine {
-            engine.quiesce();
+            engine.all().for_each(Engine::quiesce);
         }
     }
 
@@ -166,7 +172,7 @@ impl Device {
         self.0.port.map_or_else(PortChoice::from_env, Ok)
     }
 
-    /// The engine, started on first use.
+    /// The first engine; all are started on first use.
     pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
         let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*slot {
@@ -174,17 +180,29 @@ impl Device {
         }
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
-        let hooks = self.0.hooks.take(self.gids().ifindex)?;
+        let engines = self.engines().map_err(Refusal::BadVariable)?.count();
         let domain = DomainConfig::from_env()?;
-        let bag = Membership::join(&domain)?;
-        let control = Control::open(&domain, bag.slot()).ok();
-        let port = port::choice::open(choice, &bag, &self.gids())?;
-        let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks, control)?;
-        engine.lock().tables.traffic = traffic;
+        let start = |beside: Option<_>| {
+            // The first engine takes the interface.
+            let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
+            let hooks = self.0.hooks.take(self.gids().ifindex)?;
+            let bag = Membership::join(&domain)?;
+            let control = Control::open(&domain, bag.slot()).ok();
+            let port = port::choice::open(PortChoice { kind, ..choice }, &bag, &self.gids())?;
+            let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks, control, beside)?;
+            engine.lock().tables.traffic = traffic;
+            background::spawn(&engine)?;
+            io::Result::Ok(engine)
+        };
         fork::watch(&self.0.engine)?;
-        background::spawn(&engine)?;
-        *slot = Some(Arc::clone(&engine));
-        Ok(engine)
+        let first = start(None)?;
+        first.lead((1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?);
+        *slot = Some(Arc::clone(&first));
+        Ok(first)
+    }
+
+    fn engines(&self) -> Result<Engines, BadVariable> {
+        self.0.engines.map_or_else(Engines::from_env, Ok)
     }
 }
 
@@ -322,11 +340,37 @@ impl Context {
     /// # Errors
     /// `Invalid` for 0 or more than `max_cqe` entries; `NoDev` if the engine does not start.
     pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
-        if cqe == 0 || cqe > CQE_MAX {
+        self.create_cq_at(cqe, channel, cookie, 0)
+    }
+
+    /// As [`create_cq`](Self::create_cq), at a completion vector: 0 leaves it to the device which engine serves the queue
+    /// pairs that complete here, others name the engine.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that the device does not have.
+    pub fn create_cq_at(
+        &self,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        cookie: u64,
+        vector: u32,
+    ) -> Result<Cq, VerbsError> {
+        if cqe == 0 || cqe > CQE_MAX || vector >= self.comp_vectors() {
             return Err(VerbsError::Invalid);
         }
         let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
-        Ok(Cq::new(engine, cqe, channel, cookie))
+        let cq = Cq::new(engine, cqe, channel, cookie);
+        if vector > 0 {
+            cq.serve_by(vector as usize);
+        }
+        Ok(cq)
+    }
+
+    /// Completion vectors, one for each engine (`num_comp_vectors`).
+    #[must_use]
+    pub fn comp_vectors(&self) -> u32 {
+        // What makes no sense is refused when the engines start.
+        self.0.device.engines().unwrap_or_default().count() as u32
     }
 
     /// Readable while asynchronous events wait.

@@ -20,13 +20,13 @@ pub struct FastMr {
 
 impl Drop for FastMr {
     fn drop(&mut self) {
-        self.pd.engine().lock().tables.mrs.remove(self.key);
+        self.pd.engine().with_keys(|keys| keys.remove(self.key));
     }
 }
 
 impl FastMr {
     pub(super) fn new(pd: &Pd) -> Result<Self, VerbsError> {
-        let key = pd.engine().lock().tables.mrs.alloc_fast(pd.id())?;
+        let key = pd.engine().with_keys(|keys| keys.alloc_fast(pd.id()))?;
         Ok(Self { pd: pd.clone(), key, memory: None })
     }
 
@@ -41,7 +41,7 @@ impl FastMr {
         }
         let memory = buffer.memory();
         let base = memory.addr() + offset as u64;
-        self.pd.engine().lock().tables.mrs.map_fast(self.key, base, len as u64)?;
+        self.pd.engine().with_keys(|keys| keys.map_fast(self.key, base, len as u64))?;
         self.memory = Some(Arc::clone(memory));
         Ok(())
     }

@@ -19,13 +19,13 @@ pub struct Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let key = self.rkey();
-        self.pd.engine().lock().tables.mrs.remove(key.0);
+        self.pd.engine().with_keys(|keys| keys.remove(key.0));
     }
 }
 
 impl Mw {
     pub(super) fn new(pd: &Pd, ty: MwType) -> Result<Self, VerbsError> {
-        let key = pd.engine().lock().tables.mrs.alloc_window(pd.id(), ty)?;
+        let key = pd.engine().with_keys(|keys| keys.alloc_window(pd.id(), ty))?;
         Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)) })
     }
 

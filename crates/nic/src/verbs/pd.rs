@@ -43,6 +43,7 @@ impl Pd {
         Self(Arc::new(PdInner { context, engine, id, _parent_of: None }))
     }
 
+    /// The device's first engine.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
@@ -103,7 +104,7 @@ impl Pd {
 
     fn register(&self, range: Range, access: Access) -> Result<Mr, VerbsError> {
         guarded::watch();
-        let key = self.0.engine.lock().tables.mrs.register(self.0.id, range, access)?;
+        let key = self.0.engine.with_keys(|keys| keys.register(self.0.id, range, access))?;
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
     }
 
@@ -113,7 +114,7 @@ impl Pd {
     /// # Errors
     /// `NoMem` when the table of keys is full.
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
-        let key = self.0.engine.lock().tables.mrs.register_null(self.0.id)?;
+        let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
         let range = Range { base: 0, len: u64::MAX, iova: 0 };
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access: Access::LOCAL_WRITE })))
     }
@@ -203,7 +204,7 @@ pub struct MrChange<'a> {
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        self.pd.engine().lock().tables.mrs.remove(self.key);
+        self.pd.engine().with_keys(|keys| keys.remove(self.key));
     }
 }
 
@@ -241,7 +242,7 @@ impl Mr {
     /// Whether windows are bound to it.
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.0.pd.engine().lock().tables.mrs.has_windows(self.0.key)
+        self.0.pd.engine().with_keys(|keys| keys.has_windows(self.0.key))
     }
 
     /// Changes the region at once, all or nothing; its keys stay (ibv_rereg_mr(3)).
@@ -255,7 +256,7 @@ impl Mr {
         let inner = Arc::get_mut(&mut self.0).ok_or(VerbsError::Busy)?;
         let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
         let pd = to.pd.map(Pd::id);
-        inner.pd.engine().lock().tables.mrs.change(inner.key, pd, range, to.access)?;
+        inner.pd.engine().with_keys(|keys| keys.change(inner.key, pd, range, to.access))?;
         inner.pd = to.pd.unwrap_or(&inner.pd).clone();
         inner.range = range.unwrap_or(inner.range);
         inner.access = to.access.unwrap_or(inner.access);

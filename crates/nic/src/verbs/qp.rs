@@ -39,6 +39,7 @@ pub struct Qp(Arc<QpInner>);
 
 struct QpInner {
     pd: Pd,
+    engine: Arc<Engine>,
     qpn: Qpn,
     ty: QpType,
     cap: QpCap,
@@ -64,7 +65,7 @@ impl WeakQp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        self.pd.engine().remove_qp(self.qpn);
+        self.engine.remove_qp(self.qpn);
     }
 }
 
@@ -113,8 +114,17 @@ impl Qp {
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
         let srqs = InReach { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
-        let traffic = pd.engine().lock().tables.traffic;
-        let qpn = pd.engine().insert_qp(|qpn| {
+        let index = match (xrcd, &init.srq) {
+            (Some(_), _) => 0,
+            (None, Some(srq)) => srq.engine().index(),
+            (None, None) => {
+                let served = init.send_cq.server().or_else(|| init.recv_cq.server());
+                served.unwrap_or_else(|| pd.engine().next_in_turn())
+            }
+        };
+        let engine = Arc::clone(pd.engine().at(index));
+        let traffic = engine.lock().tables.traffic;
+        let qpn = engine.insert_qp(|qpn| {
             let config = QpConfig {
                 qpn,
                 ty: init.ty,
@@ -123,16 +133,18 @@ impl Qp {
                 sq_sig_all: init.sq_sig_all,
                 srq: init.srq.is_some(),
                 max_path_mtu,
-                equal_writes: pd.engine().equal_packets,
+                equal_writes: engine.equal_packets,
             };
             let mut qp = TransportQp::new(config)?;
             qp.set_initial_rate_limit(traffic.rate_limit_kbps);
             Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
+        send_cq.serve_by(index);
+        recv_cq.serve_by(index);
         let (pd, srq) = (pd.clone(), init.srq.clone());
         let _xrcd = xrcd.cloned();
-        Ok(Self(Arc::new(QpInner { pd, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))
+        Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))
     }
 
     /// Its number.
@@ -232,7 +244,8 @@ impl Qp {
     #[must_use]
     pub fn begin_post(&self) -> PostGuard<'_> {
         let engine = self.engine();
-        PostGuard { qpn: self.0.qpn, core: engine.lock(), engine, posted: false }
+        let spread = SpreadKeys { engine, due: false };
+        PostGuard { qpn: self.0.qpn, core: engine.lock(), posted: false, spread }
     }
 
     /// Queues a receive.
@@ -272,16 +285,31 @@ impl Qp {
     }
 
     fn engine(&self) -> &Arc<Engine> {
-        self.0.pd.engine()
+        &self.0.engine
     }
 }
 
 /// A batch of sends under one lock and one doorbell (a post list).
 pub struct PostGuard<'a> {
     qpn: Qpn,
-    engine: &'a Engine,
     core: MutexGuard<'a, Core>,
     posted: bool,
+    /// Dropped when the lock no longer is held.
+    spread: SpreadKeys<'a>,
+}
+
+/// Tells the device's other engines of what was bound.
+struct SpreadKeys<'a> {
+    engine: &'a Engine,
+    due: bool,
+}
+
+impl Drop for SpreadKeys<'_> {
+    fn drop(&mut self) {
+        if self.due {
+            self.engine.spread_keys();
+        }
+    }
 }
 
 impl PostGuard<'_> {
@@ -302,7 +330,8 @@ impl PostGuard<'_> {
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
         if self.posted {
-            self.engine.doorbell(&mut self.core, self.qpn.value() as u16);
+            self.spread.engine.doorbell(&mut self.core, self.qpn.value() as u16);
+            self.spread.due = self.core.tables.mrs.has_changed();
         }
     }
 }

@@ -6,6 +6,7 @@ use transport::{RecvQueue, RecvWr, VerbsError};
 
 use super::device::SRQ_MAX;
 use super::{Cq, Pd, Xrcd};
+use crate::engine::Engine;
 use crate::srqs::{SrqEntry, XrcScope, srqn};
 
 /// Sizes of an SRQ.
@@ -34,6 +35,8 @@ pub struct Srq(Arc<SrqInner>);
 
 struct SrqInner {
     pd: Pd,
+    /// Its queue pairs live there as well.
+    engine: Arc<Engine>,
     index: u32,
     /// What an XRC one is in and where it completes: both are in use.
     xrc: Option<(Xrcd, Cq)>,
@@ -41,7 +44,7 @@ struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let mut core = self.pd.engine().lock();
+        let mut core = self.engine.lock();
         if let Some(slot) = core.tables.srqs.0.get_mut(self.index as usize) {
             *slot = None;
         }
@@ -56,7 +59,10 @@ impl Srq {
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
-        let mut core = pd.engine().lock();
+        // Queue pairs of an XRC domain reach all of its queues.
+        let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
+        let engine = Arc::clone(pd.engine().at(index));
+        let mut core = engine.lock();
         let srqs = &mut core.tables.srqs.0;
         let index = match srqs.iter().position(Option::is_none) {
             Some(free) => free,
@@ -69,17 +75,21 @@ impl Srq {
         srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
         let xrc = xrc.map(|(xrcd, cq)| (xrcd.clone(), cq.clone()));
-        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), index: index as u32, xrc })))
+        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), engine, index: index as u32, xrc })))
     }
 
     pub(super) fn index(&self) -> u32 {
         self.0.index
     }
 
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
     /// The number that XRC senders name, 24 bits; `None` unless it is an XRC one.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
-        let slot = self.0.pd.engine().lock().tables.slot;
+        let slot = self.0.engine.lock().tables.slot;
         self.0.xrc.as_ref().map(|_| srqn(slot, self.0.index))
     }
 
@@ -90,7 +100,7 @@ impl Srq {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut RecvQueue) -> T) -> Result<T, VerbsError> {
-        let mut core = self.0.pd.engine().lock();
+        let mut core = self.0.engine.lock();
         let entry = core.tables.srqs.get_mut(self.0.index);
         entry.map(|entry| f(&mut entry.queue)).ok_or(VerbsError::Invalid)
     }

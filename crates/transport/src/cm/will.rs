@@ -158,7 +158,11 @@ impl Cm {
             let mad = farewell.mad(self.config.ca_guid);
             self.send(farewell.src, farewell.dst, mad);
             if left > 1 {
-                self.farewells.push_back(Pending { at: now + self.farewell_interval, farewell, left: left - 1 });
+                self.farewells.push_back(Pending {
+                    at: now + self.farewell_interval,
+                    farewell,
+                    left: left - 1,
+                });
             }
         }
     }

@@ -1,0 +1,166 @@
+//! Several engines of one device: which queue pair lives where, and that keys hold on all of them.
+
+#[expect(dead_code, reason = "nobody asks for the port")]
+#[path = "hostile/domain.rs"]
+mod domain;
+mod rc;
+
+use std::time::{Duration, Instant};
+
+use roxie::transport::{
+    Access, MwBind, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc, WcOpcode, WcStatus,
+    WrOp,
+};
+use roxie::verbs::{
+    Context, Cq, Device, DeviceConfig, Engines, MwType, Pd, Qp, QpInitAttr, Srq, SrqAttr, SrqInitAttr,
+};
+use roxie::wire::Rkey;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const RIGHTS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::MW_BIND);
+
+fn device(engines: &str) -> Context {
+    let engines = Some(Engines::from_word(engines).expect("a number"));
+    let config = DeviceConfig { engines, ..DeviceConfig::from_env() };
+    Device::open(&config).and_then(|device| device.context()).expect("lo exists")
+}
+
+fn create(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, srq: Option<&Srq>) -> Qp {
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let (send_cq, recv_cq, srq) = (send_cq.clone(), recv_cq.clone(), srq.cloned());
+    let init = QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq, cap, sq_sig_all: true, cookie: 0 };
+    pd.create_qp(&init).expect("within limits")
+}
+
+fn connect(a: &Qp, b: &Qp) {
+    for (this, that) in [(a, b), (b, a)] {
+        rc::connect(this, &QpAttr { access: RIGHTS, ..rc::attr_to(that) });
+    }
+}
+
+/// Each engine has a slot, and its queue pairs have that in their numbers.
+fn slot(qp: &Qp) -> u32 {
+    qp.qpn().value() >> 16
+}
+
+fn next(cq: &Cq) -> Wc {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(wc) = cq.poll_one() {
+            return wc;
+        }
+        assert!(Instant::now() < until, "no completion");
+    }
+}
+
+fn post(qp: &Qp, op: WrOp, sg_list: &[roxie::transport::Sge]) -> WcStatus {
+    qp.post_send(&SendWr { wr_id: 1, op, sg_list, flags: SendFlags::empty(), dest: None }).expect("room");
+    next(qp.send_cq()).status
+}
+
+#[test]
+fn queue_pairs_live_where_their_completion_queues_are_served() {
+    domain::on_both_paths("queue_pairs_live_where_their_completion_queues_are_served", || {
+        let context = device("3");
+        assert_eq!(context.comp_vectors(), 3);
+        let pd = context.alloc_pd().expect("the engines start");
+        let cq = |vector| context.create_cq_at(16, None, 0, vector).expect("within limits");
+        assert!(matches!(context.create_cq_at(16, None, 0, 3), Err(VerbsError::Invalid)));
+
+        let own = [(); 3].map(|()| cq(0));
+        let qps = own.each_ref().map(|cq| create(&pd, cq, cq, None));
+        let mut slots = qps.each_ref().map(slot);
+        assert_eq!(own.each_ref().map(|cq| slot(&create(&pd, cq, cq, None))), slots, "they stay together");
+        let named = cq(2);
+        assert_eq!(slot(&create(&pd, &named, &named, None)), slots[2]);
+        slots.sort_unstable();
+        assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "completion queues take turns: {slots:?}");
+
+        // Of queues that are served in different places the one for sends counts, and the other hears of it.
+        let mixed = create(&pd, &own[1], &own[0], None);
+        assert_eq!(slot(&mixed), slot(&qps[1]));
+        let buffer = pd.alloc_buffer(64, RIGHTS).expect("memory");
+        connect(&mixed, &qps[2]);
+        mixed.post_recv(&RecvWr { wr_id: 7, sg_list: &[buffer.sge(32, 32)] }).expect("room");
+        buffer.write(0, b"across");
+        assert_eq!(post(&qps[2], WrOp::Send, &[buffer.sge(0, 6)]), WcStatus::Success);
+        assert_eq!(next(&own[0]).opcode, WcOpcode::Recv);
+        let mut bytes = [0; 6];
+        buffer.read(32, &mut bytes);
+        assert_eq!(&bytes, b"across");
+
+        // Receives are shared by queue pairs of one engine.
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+        let srq = pd.create_srq(&SrqInitAttr { attr, cookie: 0 }).expect("within limits");
+        let sharing = own.each_ref().map(|cq| create(&pd, cq, cq, Some(&srq)));
+        assert!(sharing.iter().all(|qp| slot(qp) == slot(&sharing[0])));
+    });
+}
+
+#[test]
+fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
+    domain::on_both_paths("keys_hold_on_all_engines_and_no_longer_than_they_shall", || {
+        let context = device("2");
+        let pd = context.alloc_pd().expect("the engines start");
+        let cqs = [(); 2].map(|()| context.create_cq(16, None, 0).expect("within limits"));
+        // A pair for each access that ends a connection.
+        let pair = || {
+            let [ours, theirs] = cqs.each_ref().map(|cq| create(&pd, cq, cq, None));
+            connect(&ours, &theirs);
+            assert_ne!(slot(&ours), slot(&theirs));
+            (ours, theirs)
+        };
+        let (buffer, target) = (pd.alloc_buffer(64, RIGHTS).expect("memory"), pd.alloc_buffer(64, RIGHTS));
+        let target = target.expect("memory");
+        let (remote_addr, r_key) = (target.addr(), target.rkey());
+        let write = |qp: &Qp, r_key: Rkey| post(qp, WrOp::Write { remote_addr, r_key }, &[buffer.sge(0, 4)]);
+        let (ours, theirs) = pair();
+        buffer.write(0, b"keys");
+        for (from, to) in [(&ours, 0), (&theirs, 8)] {
+            let remote_addr = remote_addr + to;
+            assert_eq!(
+                post(from, WrOp::Write { remote_addr, r_key }, &[buffer.sge(0, 4)]),
+                WcStatus::Success
+            );
+        }
+        assert_eq!(post(&ours, WrOp::Read { remote_addr, r_key }, &[buffer.sge(16, 12)]), WcStatus::Success);
+        let mut bytes = [0; 12];
+        buffer.read(16, &mut bytes);
+        assert_eq!(&bytes, b"keys\0\0\0\0keys");
+
+        // A window that a queue pair of one engine binds is there for those of the other, until it is bound anew.
+        let mr = target.lkey();
+        let bind = MwBind { r_key: Rkey(0), mr, addr: remote_addr, len: 8, access: Access::REMOTE_WRITE };
+        let window = pd.alloc_mw(MwType::Type1).expect("room");
+        let bound = |qp: &Qp| {
+            let key = qp.bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
+            assert_eq!(next(qp.send_cq()).status, WcStatus::Success);
+            key
+        };
+        let first = bound(&ours);
+        assert_eq!(write(&ours, first), WcStatus::Success, "the responder is of the other engine");
+        assert_eq!(write(&theirs, first), WcStatus::Success, "and here of the one that bound it");
+        let second = bound(&theirs);
+        assert_eq!(write(&ours, first), WcStatus::RemAccessErr);
+        let (ours, theirs) = pair();
+        assert_eq!(write(&theirs, first), WcStatus::RemAccessErr);
+        let (ours, theirs) = {
+            drop((ours, theirs));
+            pair()
+        };
+        assert_eq!([write(&ours, second), write(&theirs, second)], [WcStatus::Success; 2]);
+        drop(window);
+        assert_eq!(write(&ours, second), WcStatus::RemAccessErr);
+
+        let (ours, theirs) = {
+            drop((ours, theirs));
+            pair()
+        };
+        drop(target);
+        assert_eq!(write(&ours, r_key), WcStatus::RemAccessErr);
+        drop((ours, theirs));
+        let (_ours, theirs) = pair();
+        assert_eq!(write(&theirs, r_key), WcStatus::RemAccessErr);
+    });
+}
