@@ -7,6 +7,7 @@ import platform
 import re
 import signal
 import subprocess
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -48,9 +49,9 @@ class Lab:
     def ip(self, side, words):
         self.run(side, ["ip", *words.split()])
 
-    def start(self, side, words):
+    def start(self, side, words, output=subprocess.PIPE):
         process = subprocess.Popen(
-            self.enter(side, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            self.enter(side, words), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         self.running.append(process)
         return process
@@ -68,11 +69,14 @@ class Lab:
 
     def pair(self, server, client, port, limit):
         """Runs a server and a client; returns the client's output."""
-        serving = self.start(0, server)
+        # A file: nobody reads what a server says while it serves, and a pipe would fill.
+        said = tempfile.TemporaryFile("w+")
+        serving = self.start(0, server, said)
         try:
             wait(lambda: self.listens(0, port) or serving.poll() is not None, " ".join(server), 10)
             if serving.poll() is not None:
-                raise Failed(f"{' '.join(server)}\n{serving.stdout.read()}")
+                said.seek(0)
+                raise Failed(f"{' '.join(server)}\n{said.read()}")
             driving = self.start(1, client)
             try:
                 output, _ = driving.communicate(timeout=limit)
@@ -83,6 +87,7 @@ class Lab:
             return output
         finally:
             self.end_running(grace=2)
+            said.close()
 
     def end_running(self, grace=0):
         for process in self.running:

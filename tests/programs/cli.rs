@@ -1,12 +1,16 @@
 //! The `roxie` program itself: demo, devinfo, doctor, env, and what `run` says when it cannot run.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::eventually;
 use serde_json::Value;
 
-use crate::case::{Case, devinfo, good, roxie, says};
+use crate::case::{Case, LONG, SHORT, devinfo, good, roxie, says};
 
 /// Starts measured for the start-up time, of which the median counts.
 const STARTS: usize = 11;
@@ -36,6 +40,9 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     cases.push(Case::new(place, "roxie interop", "rping", move |lab, name| interop(lab, &place, name)));
+    cases.push(Case::new(place, "roxie interop is stopped", "ib_write_bw", move |lab, name| {
+        interop_stopped(lab, &place, name)
+    }));
     cases
 }
 
@@ -58,6 +65,35 @@ fn interop(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = interop("env")?;
     says(&ended, "no RoCEv2 device has the address")?;
     if ended.succeeded() { Err(ended.describe()) } else { Ok(()) }
+}
+
+/// Whoever stops it finds nothing left of it.
+fn interop_stopped(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const PROGRAM: &str = "ib_write_bw";
+    let via = format!("{} run --netdev {} --", lab.roxie().display(), lab.netdev(place));
+    let words = ["interop", lab.address(place), "--via", &via, "--only", PROGRAM, "--timeout", "60"];
+    let started = lab.roxie_command(place, Side::Client, name, &words);
+    let mut running = started.map_err(|error| error.to_string())?;
+    let pid = running.pid();
+    let proc = |pid: &str, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_program = |pid: &str| proc(pid, "comm").trim() == PROGRAM;
+    let mut children = Vec::new();
+    let under_way = eventually(LONG, || {
+        let listing = proc(&pid.to_string(), &format!("task/{pid}/children"));
+        children = listing.split_whitespace().map(str::to_owned).filter(|pid| is_program(pid)).collect();
+        !children.is_empty()
+    });
+    if !under_way {
+        return Err(format!("no {PROGRAM} runs\n{}", running.wait(Duration::ZERO).describe()));
+    }
+    // It alone, as no terminal would.
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).map_err(|error| error.to_string())?;
+    let ended = running.wait(SHORT);
+    let left = !eventually(SHORT, || !children.iter().any(|pid| is_program(pid)));
+    if left || ended.code() != Some(130) {
+        return Err(format!("left: {left}\n{}", ended.describe()));
+    }
+    Ok(())
 }
 
 fn demo(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

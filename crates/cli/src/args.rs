@@ -167,7 +167,7 @@ fn rate(text: &str) -> Result<String, String> {
 /// the command: process id, standard streams, signals and exit status are the command's own.
 ///
 /// The libraries are expected beside this executable ('cargo build --release' puts them there) or in ../lib/roxie.
-/// Their names are linked into a private directory under XDG_RUNTIME_DIR or /tmp/roxie-UID, which is put first in
+/// Their names are linked into a private directory under XDG_RUNTIME_DIR, or in TMPDIR or /tmp, which is put first in
 /// LD_LIBRARY_PATH. Setuid programs and statically linked ones cannot be reached this way; a warning says so. Real
 /// RDMA hardware is invisible to programs started by this command.
 #[derive(Debug, ClapArgs)]

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -21,6 +22,13 @@ impl Ending {
         set.extend(signals.iter().copied());
         set.thread_block().during("signals")?;
         SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map(Self).during("signals")
+    }
+
+    /// Whether one has come that [`has_come`](Self::has_come) has not told of.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Whether one has come since the last call; does not wait.
@@ -49,7 +57,8 @@ mod tests {
         assert!(!ending.has_come().unwrap());
         // To this thread only: others have not blocked it.
         nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
+        assert!(ending.is_due() && ending.is_due());
         assert!(ending.has_come().unwrap());
-        assert!(!ending.has_come().unwrap());
+        assert!(!ending.is_due() && !ending.has_come().unwrap());
     }
 }

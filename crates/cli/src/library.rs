@@ -22,6 +22,8 @@ const NAMES: [(&str, [&str; 2]); 2] = [
 
 /// What our directories are called, with a fingerprint behind it.
 const PREFIX: &str = "lib-";
+/// Names that are tried in a directory where others may take them.
+const TEMPORARY_NAMES: u32 = 16;
 /// A directory without libraries is left alone for so long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -69,17 +71,49 @@ impl Libraries {
     }
 }
 
-/// A directory of this user's own, mode 0700, under `XDG_RUNTIME_DIR` or `/tmp/roxie-<uid>`.
+/// A directory of this user's own, mode 0700, under `XDG_RUNTIME_DIR`, or under `roxie-<uid>` in `TMPDIR` or `/tmp`.
 pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     let uid = Uid::effective();
     let base = match runtime_dir(uid) {
-        Some(runtime) => runtime.join("roxie"),
-        None => PathBuf::from(format!("/tmp/roxie-{uid}")),
+        Some(runtime) => {
+            let base = runtime.join("roxie");
+            own(&base, uid)?;
+            base
+        }
+        None => temporary(&temp_dir(), uid)?,
     };
-    own(&base, uid)?;
     let dir = base.join(name);
     own(&dir, uid)?;
     Ok(dir)
+}
+
+/// `roxie-<uid>` in a directory that everybody may write to. Others may have taken the name: in the user namespaces of two
+/// users the same number means different people.
+fn temporary(dir: &Path, uid: Uid) -> Outcome<PathBuf> {
+    let others = (2..=TEMPORARY_NAMES).map(|n| format!("roxie-{uid}-{n}"));
+    let places: Vec<_> =
+        std::iter::once(format!("roxie-{uid}")).chain(others).map(|name| dir.join(name)).collect();
+    let is_ours = |place: &&PathBuf| fs::symlink_metadata(place).is_ok_and(|meta| is_private(&meta, uid));
+    if let Some(place) = places.iter().find(is_ours) {
+        return Ok(place.clone());
+    }
+    let (first, others) = places.split_first().expect("there are some names");
+    let refusal = match own(first, uid) {
+        Ok(()) => return Ok(first.clone()),
+        Err(refusal) => refusal,
+    };
+    others.iter().find(|place| own(place, uid).is_ok()).cloned().ok_or(refusal)
+}
+
+/// `TMPDIR` if the loader can take it, else `/tmp`.
+fn temp_dir() -> PathBuf {
+    let dir = std::env::temp_dir();
+    if dir.is_absolute() && !is_split(&dir) { dir } else { PathBuf::from("/tmp") }
+}
+
+/// The loader splits its path at these.
+fn is_split(dir: &Path) -> bool {
+    dir.to_string_lossy().contains([':', ';'])
 }
 
 /// Whether `XDG_RUNTIME_DIR` is there and this user's.
@@ -90,10 +124,8 @@ pub(crate) fn has_runtime_dir() -> bool {
 /// `XDG_RUNTIME_DIR` if it is this user's: `su` leaves somebody else's in the environment.
 fn runtime_dir(uid: Uid) -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
-    // The loader splits its path at these.
-    let splits = dir.to_string_lossy().contains([':', ';']);
     let meta = fs::symlink_metadata(&dir).ok()?;
-    (dir.is_absolute() && !splits && is_private(&meta, uid)).then_some(dir)
+    (dir.is_absolute() && !is_split(&dir) && is_private(&meta, uid)).then_some(dir)
 }
 
 fn is_private(meta: &Metadata, uid: Uid) -> bool {
@@ -196,6 +228,24 @@ mod tests {
         assert!(own(&link, Uid::effective()).is_err());
         assert!(own(&open, Uid::effective()).is_err());
         assert!(own(&base, Uid::from_raw(Uid::effective().as_raw() + 1)).is_err());
+        fs::remove_dir_all(base).expect("cleaned");
+    }
+
+    #[test]
+    fn a_name_that_somebody_has_taken_is_left_to_him() {
+        let (base, uid) = (scratch("taken"), Uid::effective());
+        let name = |n: &str| base.join(format!("roxie-{uid}{n}"));
+        symlink("/tmp", name("")).expect("link");
+        fs::create_dir(name("-2")).expect("open directory");
+        fs::set_permissions(name("-2"), fs::Permissions::from_mode(0o755)).expect("mode");
+        assert_eq!(temporary(&base, uid).expect("another name"), name("-3"));
+        fs::remove_file(name("")).expect("removed");
+        assert_eq!(temporary(&base, uid).expect("the same again"), name("-3"));
+        (4..=TEMPORARY_NAMES).for_each(|n| fs::write(name(&format!("-{n}")), "").expect("a file"));
+        fs::remove_dir(name("-3")).expect("empty");
+        fs::write(name(""), "").and_then(|()| fs::write(name("-3"), "")).expect("files");
+        let refusal = temporary(&base, uid).expect_err("no name is left").to_string();
+        assert!(refusal.contains(&*name("").to_string_lossy()), "{refusal}");
         fs::remove_dir_all(base).expect("cleaned");
     }
 

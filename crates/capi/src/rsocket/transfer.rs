@@ -10,7 +10,7 @@ use roxie::rsocket::Flags;
 
 use super::socket::{address, count, give_address};
 use super::table::{self, Socket};
-use crate::errno::minus1;
+use crate::errno::{minus1, set_errno};
 
 /// Most parts of a message (UIO_MAXIOV of the kernel).
 const PARTS_MAX: usize = 1024;
@@ -57,10 +57,15 @@ unsafe fn vector<'a>(iov: *const iovec, parts: usize) -> Result<&'a [iovec], c_i
 }
 
 fn transfer(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<usize>) -> ssize_t {
-    match table::find(socket) {
+    let moved = match table::find(socket) {
         Ok(socket) => count(f(&socket)),
         Err(errno) => minus1(errno) as ssize_t,
+    };
+    if moved == 0 {
+        // At the end of a stream rstream looks at errno, and goes on for ever if our own calls have left EAGAIN there.
+        set_errno(0);
     }
+    moved
 }
 
 pub(crate) unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, len: size_t, bits: c_int) -> ssize_t {

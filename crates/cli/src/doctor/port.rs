@@ -47,8 +47,10 @@ fn port() -> Check {
     };
     let remedy = if Path::new("/sys/module/rdma_rxe").exists() {
         "the kernel's Soft-RoCE has it: as root, rdma link delete NAME, or modprobe -r rdma_rxe"
-    } else {
+    } else if members > 0 {
         "stop it, run as that user, or start in a network namespace of its own: unshare -rn; ROXIE_USERS lets users share it"
+    } else {
+        "stop the program that has it (ss -ulnp, as root), or start in a network namespace of its own: unshare -rn"
     };
     Check::bad(NAME, text, remedy)
 }

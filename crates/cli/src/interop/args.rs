@@ -1,6 +1,6 @@
 //! The command line of `roxie interop`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 
 use clap::Args as ClapArgs;
 use clap::builder::PossibleValuesParser;
@@ -14,7 +14,8 @@ use roxie::port::PortChoice;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong command line.
+  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong command line; 130 if it was stopped
+  by a signal, which ends what runs at both ends.
 
 Examples:
   roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2'
@@ -27,7 +28,7 @@ Examples:
           Over IPv6; perftest and the pingpongs exchange their addresses over IPv4")]
 pub struct InteropArgs {
     /// Address of the peer's device, and where it takes TCP connections
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present = "list", value_parser = address)]
     pub(super) peer: Option<IpAddr>,
     /// Command in front of every command on the peer, words separated by spaces
     #[arg(long, value_name = "COMMAND", required_unless_present = "list")]
@@ -36,10 +37,10 @@ pub struct InteropArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) peer_device: Option<String>,
     /// Where the peer takes TCP connections, if not at its device's address
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) exchange: Option<IpAddr>,
     /// The same of this host [default: this host's address towards --exchange]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) local_exchange: Option<IpAddr>,
     /// Network interface under our device [default: the one that leads to the peer]
     #[arg(long, short = 'i', value_name = "IF")]
@@ -59,4 +60,25 @@ pub struct InteropArgs {
     /// One JSON object a line for each program and direction
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// An address, or the first that a name has.
+fn address(text: &str) -> Result<IpAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let mut found = (text, 0).to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().map(|address| address.ip()).ok_or_else(|| "the name has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_are_taken() {
+        assert_eq!(address("fd00::2"), Ok("fd00::2".parse().unwrap()));
+        assert!(address("localhost").is_ok_and(|address| address.is_loopback()));
+        assert!(address("no.such.name.invalid").is_err());
+    }
 }

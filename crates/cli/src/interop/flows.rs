@@ -1,5 +1,7 @@
 //! The programs that a NIC is tried with, and what each is told about itself and its peer.
 
+use std::net::IpAddr;
+
 /// Where `udaddy` listens; it has no option for it.
 const UDADDY_PORT: u16 = 7174;
 
@@ -92,6 +94,18 @@ impl Flow {
     #[must_use]
     pub fn uses_cm(self) -> bool {
         !matches!(self.style, Style::Pingpong | Style::Perftest)
+    }
+
+    /// Why it cannot run between hosts that take TCP connections at `exchange`.
+    #[must_use]
+    pub fn obstacle(self, peer: IpAddr, exchange: IpAddr) -> Option<&'static str> {
+        match self.style {
+            Style::PerftestCm if peer.is_ipv6() => Some("perftest resolves names over IPv4 only with -R"),
+            Style::Pingpong | Style::Perftest if exchange.is_ipv6() => {
+                Some("exchanges its addresses over IPv4: give an address of the peer for that by --exchange")
+            }
+            _ => None,
+        }
     }
 
     /// The command line at one end.

@@ -1,14 +1,19 @@
 //! An end: how programs are run there, and which device they use.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::flows::{Ends, Flow};
 use super::program::{Ended, Program};
+use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
 
 /// Time for a command that only lists something, connecting to the peer included.
 const LIST_MAX: Duration = Duration::from_secs(15);
+
+/// Lines of what a command said that are quoted.
+const QUOTED: usize = 3;
 
 /// One of the two hosts.
 pub(super) struct Host {
@@ -16,6 +21,7 @@ pub(super) struct Host {
     pub(super) name: &'static str,
     /// In front of each command.
     prefix: Vec<String>,
+    ending: Rc<Ending>,
     /// The device's address.
     address: String,
     exchange: String,
@@ -31,10 +37,12 @@ impl Host {
         address: IpAddr,
         exchange: IpAddr,
         device: Option<&str>,
+        ending: &Rc<Ending>,
     ) -> Outcome<Self> {
         let (address, exchange) = (address.to_string(), exchange.to_string());
+        let (ending, unknown) = (Rc::clone(ending), String::new);
         let mut host =
-            Self { name, prefix, address, exchange, device: String::new(), gid_index: String::new() };
+            Self { name, prefix, ending, address, exchange, device: unknown(), gid_index: unknown() };
         let listing = host.list(&["ibv_devinfo", "-v"])?;
         let devices = devices(&listing.output);
         let wanted = gid_of(&host.address);
@@ -47,8 +55,11 @@ impl Host {
         let Some((device, gid_index)) = found else {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
             let there = if names.is_empty() { format!("none{}", quote(&listing)) } else { names.join(", ") };
-            let failure = Failure::new(format!("{name}: no RoCEv2 device has the address {}", host.address));
-            return Err(failure.hint(format!("devices there: {there}")));
+            let what = match device.filter(|device| !names.contains(device)) {
+                Some(device) => format!("{name}: no RoCEv2 device is called {device}"),
+                None => format!("{name}: no RoCEv2 device has the address {}", host.address),
+            };
+            return Err(Failure::new(what).hint(format!("devices there: {there}")));
         };
         (host.device, host.gid_index) = (device, gid_index);
         Ok(host)
@@ -68,7 +79,26 @@ impl Host {
 
     pub(super) fn start(&self, words: &[&str]) -> std::io::Result<Program> {
         let words: Vec<&str> = self.prefix.iter().map(String::as_str).chain(words.iter().copied()).collect();
-        Program::start(&words)
+        Program::start(&words, &self.ending)
+    }
+
+    /// Fails if programs find the device no longer, or its port is down.
+    pub(super) fn check(&self) -> Outcome {
+        let listing = self.list(&["ibv_devinfo", "-d", &self.device])?;
+        if listing.output.contains("PORT_ACTIVE") {
+            return Ok(());
+        }
+        let down = if listing.output.contains("PORT_DOWN") {
+            "its port is down".to_owned()
+        } else {
+            quote(&listing)
+        };
+        Err(Failure::new(format!(
+            "{}: {} cannot be used any more: {}",
+            self.name,
+            self.device,
+            down.trim_start_matches("; ")
+        )))
     }
 
     /// The command line of a flow at this end.
@@ -90,8 +120,11 @@ impl Host {
     }
 }
 
+/// What a command that did not bring what it should has said of it.
 fn quote(ended: &Ended) -> String {
-    ended.last_lines(1).first().map(|line| format!("; it said: {line}")).unwrap_or_default()
+    let lines: Vec<&str> = ended.last_lines(QUOTED).into_iter().map(str::trim).collect();
+    let how = if ended.succeeded() { String::new() } else { format!("; {}", ended.how()) };
+    if lines.is_empty() { how } else { format!("{how}; it said: {}", lines.join(" / ")) }
 }
 
 /// A device of a listing and its RoCEv2 GIDs.

@@ -7,20 +7,28 @@ mod program;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use roxie::sys::Netlink;
 use serde_json::json;
 
 pub use args::InteropArgs;
-use flows::{FLOWS, Flow, Style};
+use flows::{FLOWS, Flow};
 use host::Host;
 
+use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
-/// Ports of the servers: one for each program and direction, so that what is left of one does not hold up the next.
-const FIRST_PORT: u16 = 18_600;
+/// Ports of the servers: one for each program and direction, so that what is left of one does not hold up the next; and others
+/// in the next run, below the ports that the kernel gives away itself.
+const FIRST_PORT: u16 = 12_000;
+const RUNS: u32 = 300;
+const PORTS: u16 = 2 * FLOWS.len() as u16;
+/// Exit code for a run that was stopped, as shells have it for SIGINT.
+const STOPPED: u8 = 130;
 /// A client that fails within this time may have been too early for its server.
 const EARLY_MAX: Duration = Duration::from_secs(6);
 /// Time between two tries to connect to it.
@@ -66,17 +74,33 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
     let (Some(peer), Some(via)) = (args.peer, &args.via) else {
         return Err(Failure::new("no peer given").code(2));
     };
-    let (here, there) = hosts(args, peer, via)?;
+    args.netdev.as_deref().map_or(Ok(()), crate::netdev::check)?;
+    let ending = Rc::new(Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?);
+    let found = hosts(args, peer, via, &ending);
+    if ending.is_due() {
+        return Ok(ExitCode::from(STOPPED));
+    }
+    let (here, there) = found?;
+    let first_port = FIRST_PORT + (std::process::id() % RUNS) as u16 * PORTS;
     let view =
         View { terminal: if args.json { Terminal::plain() } else { Terminal::stdout() }, json: args.json };
     view.title(&here, &there);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut gone = Ok(());
     for (number, flow) in flows.into_iter().enumerate() {
         let mut both = Vec::new();
         for (direction, (client, server)) in [(&here, &there), (&there, &here)].into_iter().enumerate() {
             view.terminal.progress(&format!("{} on {}", flow.words.join(" "), client.name));
-            let port = flow.port(FIRST_PORT + 2 * number as u16 + direction as u16);
-            let result = attempt(flow, client, server, port, peer, Duration::from_secs(args.timeout));
+            let port = flow.port(first_port + 2 * number as u16 + direction as u16);
+            let limit = Duration::from_secs(args.timeout);
+            let result = match flow.obstacle(peer, args.exchange.unwrap_or(peer)) {
+                Some(why) => Attempt::skipped(why),
+                None => attempt(flow, client, server, port, limit),
+            };
+            if ending.is_due() {
+                view.total(passed, failed, skipped);
+                return Ok(ExitCode::from(STOPPED));
+            }
             match result.verdict {
                 Verdict::Pass => passed += 1,
                 Verdict::Fail(_) => failed += 1,
@@ -86,13 +110,21 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
             both.push(result);
         }
         view.row(flow, &both);
+        if both.iter().any(|result| matches!(result.verdict, Verdict::Fail(_))) {
+            gone = here.check().and_then(|()| there.check());
+        }
+        if gone.is_err() {
+            break;
+        }
     }
     view.total(passed, failed, skipped);
+    // The rest would fail in the same way, program by program.
+    gone?;
     Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// This host and the peer, each with its device.
-fn hosts(args: &InteropArgs, peer: IpAddr, via: &str) -> Outcome<(Host, Host)> {
+fn hosts(args: &InteropArgs, peer: IpAddr, via: &str, ending: &Rc<Ending>) -> Outcome<(Host, Host)> {
     let exchange = args.exchange.unwrap_or(peer);
     let here = towards(peer)?;
     let local_exchange = match args.local_exchange {
@@ -112,8 +144,8 @@ fn hosts(args: &InteropArgs, peer: IpAddr, via: &str) -> Outcome<(Host, Host)> {
     }
     ours.push("--".to_owned());
     let theirs = via.split_whitespace().map(str::to_owned).collect();
-    let here = Host::find("this host", ours, here, local_exchange, None)?;
-    let there = Host::find("the peer", theirs, peer, exchange, args.peer_device.as_deref())?;
+    let here = Host::find("this host", ours, here, local_exchange, None, ending)?;
+    let there = Host::find("the peer", theirs, peer, exchange, args.peer_device.as_deref(), ending)?;
     Ok((here, there))
 }
 
@@ -125,16 +157,18 @@ fn towards(peer: IpAddr) -> Outcome<IpAddr> {
 }
 
 /// A server, then a client, both to a good end.
-fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, peer: IpAddr, limit: Duration) -> Attempt {
+fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, limit: Duration) -> Attempt {
     let began = Instant::now();
     let mut tries = 0;
-    let verdict = if flow.style == Style::PerftestCm && peer.is_ipv6() {
-        Verdict::Skip("perftest resolves names over IPv4 only with -R".to_owned())
-    } else {
-        pair(flow, client, server, &port.to_string(), limit, &mut tries)
-            .unwrap_or_else(|error| Verdict::Fail(error.to_string()))
-    };
+    let verdict = pair(flow, client, server, &port.to_string(), limit, &mut tries)
+        .unwrap_or_else(|error| Verdict::Fail(error.to_string()));
     Attempt { verdict, took: began.elapsed(), tries }
+}
+
+impl Attempt {
+    fn skipped(why: &str) -> Self {
+        Self { verdict: Verdict::Skip(why.to_owned()), took: Duration::ZERO, tries: 0 }
+    }
 }
 
 fn pair(
@@ -151,7 +185,7 @@ fn pair(
         std::thread::sleep(RETRY_AFTER);
         *tries += 1;
         let started = Instant::now();
-        let ended = client.start(&client.words(flow, server, port))?.wait(limit);
+        let ended = client.start(&client.words(flow, server, port))?.wait_beside(&mut serving, limit);
         // How long a server takes until it listens depends on how busy its host is.
         let early = started.elapsed() < EARLY_MAX && began.elapsed() < limit;
         if ended.succeeded() || ended.is_missing() || !early || !serving.runs() {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,12 +10,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::ending::Ending;
+
 /// How often it is looked whether a program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What is kept of what a program prints to each, its beginning and then its end.
 const OUTPUT_MAX: usize = 64 << 10;
 /// A program that is told to end and does not is killed after this time.
 const END_MAX: Duration = Duration::from_millis(500);
+/// How long a client that has lost its server, or the other way round, may take to notice.
+const ALONE_MAX: Duration = Duration::from_secs(2);
 /// Exit codes of commands that do not exist (sh, env, ssh), or cannot be executed.
 const NOT_FOUND: [i32; 2] = [126, 127];
 
@@ -24,6 +29,7 @@ pub(super) struct Program {
     /// Standard output, standard error.
     outputs: [Arc<Mutex<Vec<u8>>>; 2],
     readers: Vec<JoinHandle<()>>,
+    ending: Rc<Ending>,
 }
 
 /// How one ended.
@@ -35,7 +41,8 @@ pub(super) struct Ended {
 }
 
 impl Program {
-    pub(super) fn start(words: &[&str]) -> std::io::Result<Self> {
+    /// Whoever waits for it waits no longer than until `ending`.
+    pub(super) fn start(words: &[&str], ending: &Rc<Ending>) -> std::io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(program)
             .args(arguments)
@@ -47,12 +54,25 @@ impl Program {
         let mut readers = Vec::new();
         readers.extend(child.stdout.take().map(|pipe| collect(pipe, &outputs[0])));
         readers.extend(child.stderr.take().map(|pipe| collect(pipe, &outputs[1])));
-        Ok(Self { child, outputs, readers })
+        Ok(Self { child, outputs, readers, ending: Rc::clone(ending) })
     }
 
     /// Whether it still runs.
     pub(super) fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end as [`wait`](Self::wait) does, and not much longer than `other` runs.
+    pub(super) fn wait_beside(mut self, other: &mut Self, limit: Duration) -> Ended {
+        let until = Instant::now() + limit;
+        let mut alone_since = None;
+        while self.runs() && Instant::now() < until && !self.ending.is_due() {
+            if !other.runs() && alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE_MAX {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.wait(Duration::ZERO)
     }
 
     /// Waits for its end, at most for `limit`, after which it is told to end.
@@ -76,7 +96,7 @@ impl Program {
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                Ok(None) if Instant::now() < until && !self.ending.is_due() => std::thread::sleep(LOOK_EVERY),
                 Ok(None) | Err(_) => return None,
             }
         }
@@ -88,7 +108,11 @@ impl Program {
         }
         // It may end at this moment, which is what is wanted.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
-        if self.ends_within(END_MAX).is_none() {
+        let until = Instant::now() + END_MAX;
+        while self.runs() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        if self.runs() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -143,8 +167,13 @@ fn collect(mut pipe: impl Read + Send + 'static, output: &Arc<Mutex<Vec<u8>>>) -
 mod tests {
     use super::*;
 
+    fn start(script: &str) -> Program {
+        let ending = Rc::new(Ending::by(&[]).expect("a descriptor"));
+        Program::start(&["sh", "-c", script], &ending).expect("there is a shell")
+    }
+
     fn run(script: &str, limit: Duration) -> Ended {
-        Program::start(&["sh", "-c", script]).expect("there is a shell").wait(limit)
+        start(script).wait(limit)
     }
 
     #[test]
@@ -162,6 +191,15 @@ mod tests {
         let ended = run("trap '' TERM; sleep 60 & wait; sleep 60 & wait", Duration::from_millis(50));
         assert_eq!(ended.how(), "took too long");
         assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn nobody_waits_long_for_a_program_whose_peer_has_ended() {
+        let began = Instant::now();
+        let mut gone = start("exit 1");
+        assert_eq!(start("sleep 60").wait_beside(&mut gone, Duration::from_secs(50)).how(), "took too long");
+        assert!((ALONE_MAX..Duration::from_secs(30)).contains(&began.elapsed()));
+        assert!(start("sleep 0.2").wait_beside(&mut gone, Duration::from_secs(50)).succeeded());
     }
 
     #[test]
