@@ -119,16 +119,9 @@ pub(crate) struct PortArgs {
     /// 'roxie capture -p' see them in any case. Also: environment variable ROXIE_SHM.
     #[arg(long, value_name = "ON|OFF", value_parser = PossibleValuesParser::new(PortChoice::SHM))]
     pub(crate) shm: Option<String>,
-    /// Engines that carry the queue pairs: sockets, a lock and a thread each [default: 1]
-    ///
-    /// A queue pair lives on the engine of its completion queue, and those take turns; the completion vector of ibv_create_cq
-    /// chooses one, 0 leaves it to the device. More than one pays where several threads poll completion queues of their
-    /// own. With AF_XDP the first has the interface, the others use UDP sockets. Also: environment variable ROXIE_ENGINES.
-    #[arg(long, value_name = "N", value_parser = engines)]
-    pub(crate) engines: Option<Engines>,
 }
 
-/// How connections send.
+/// How connections send, and what carries them.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct TrafficArgs {
     /// Send packets that are ECN-capable, so that switches mark them instead of dropping [default: off]
@@ -149,6 +142,13 @@ pub(crate) struct TrafficArgs {
     /// ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
+    /// Engines that carry the queue pairs: sockets, a lock and a thread each [default: 1]
+    ///
+    /// A queue pair lives on the engine of its completion queue, and those take turns; the completion vector of ibv_create_cq
+    /// chooses one, 0 leaves it to the device. More than one pays where several threads poll completion queues of their
+    /// own. With AF_XDP the first has the interface, the others use UDP sockets. Also: environment variable ROXIE_ENGINES.
+    #[arg(long, value_name = "N", value_parser = engines)]
+    pub(crate) engines: Option<Engines>,
 }
 
 fn engines(text: &str) -> Result<Engines, String> {

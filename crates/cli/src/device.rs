@@ -45,34 +45,22 @@ impl PortArgs {
         PortChoice::from_words(self.port.as_deref(), self.xdp_mode.as_deref(), self.shm.as_deref())
             .map_err(|bad| Failure::new(bad.to_string()).code(2))
     }
-
-    /// What the variables are to say, if anything.
-    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 4]> {
-        self.choice()?;
-        if self.engines.is_none() {
-            Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
-        }
-        Ok([
-            ("ROXIE_PORT", self.port.clone()),
-            ("ROXIE_XDP_MODE", self.xdp_mode.clone()),
-            ("ROXIE_SHM", self.shm.clone()),
-            ("ROXIE_ENGINES", self.engines.map(|engines| engines.count().to_string())),
-        ])
-    }
 }
 
 impl TrafficArgs {
     /// What the variables are to say, if anything.
-    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 3]> {
+    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 4]> {
         let variables = [
             ("ROXIE_ECN", self.ecn.then(|| "on".to_owned())),
             ("ROXIE_RATE_LIMIT", self.rate_limit.clone()),
             ("ROXIE_FLUSH_ICRC", self.flush_icrc.clone()),
+            ("ROXIE_ENGINES", self.engines.map(|engines| engines.count().to_string())),
         ];
-        let [ecn, rate_limit, flush_icrc] = variables
+        let [ecn, rate_limit, flush_icrc, engines] = variables
             .each_ref()
             .map(|(name, word)| word.clone().unwrap_or_else(|| std::env::var(name).unwrap_or_default()));
         Traffic::from_words(&ecn, &rate_limit, &flush_icrc)
+            .and_then(|_| Engines::from_word(&engines))
             .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         Ok(variables)
     }

@@ -17,19 +17,21 @@ pub(crate) fn variables(
     traffic: &TrafficArgs,
 ) -> Outcome<Vec<(&'static str, OsString)>> {
     device.check()?;
-    let (port, traffic) = (port.words()?, traffic.words()?);
+    port.choice()?;
+    let traffic = traffic.words()?;
     let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
     let named = [
         ("ROXIE_NETDEV", device.netdev.clone()),
         ("ROXIE_NAME", device.name.clone()),
+        ("ROXIE_PORT", port.port.clone()),
+        ("ROXIE_XDP_MODE", port.xdp_mode.clone()),
+        ("ROXIE_SHM", port.shm.clone()),
         ("ROXIE_INGRESS", ingress),
         ("ROXIE_EGRESS", egress),
     ];
-    variables.extend(
-        named.into_iter().chain(port).chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))),
-    );
+    variables.extend(named.into_iter().chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))));
     Ok(variables)
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct CompletionQueue {
     overflowed: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
-    /// Armed CQs of the engine: while there are any its background thread stays on the sockets.
+    /// Armed CQs of the device: while there are any its engines' background threads stay on the sockets.
     armed_cqs: Arc<AtomicUsize>,
     moderator: Arc<Moderator>,
     own: Weak<Self>,

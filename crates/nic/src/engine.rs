@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
+use transport::cm::Cm;
 use transport::{AddressVector, Instant, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
 
@@ -47,6 +48,8 @@ const DOORBELL_BATCH: usize = 64;
 
 /// Between two looks at what peers say to a process that ends.
 const LEAVING_POLL: Duration = Duration::from_micros(50);
+/// What it may take longer than planned to say farewell, on a busy machine.
+const LEAVING_SLACK: Duration = Duration::from_millis(25);
 
 /// What the lock protects.
 pub(crate) struct Core {
@@ -182,19 +185,15 @@ impl Engine {
         self.wake_before(self.moderator.next());
         let tables = &core.tables;
         let nothing = tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty();
-        if nothing && !core.hooks.has_redirected() && !tables.mrs.has_changed() {
-            return;
+        if nothing && !core.hooks.has_redirected() {
+            return self.unlock_and_spread(core);
         }
-        let keys_changed = tables.mrs.has_changed();
         let tables = &mut core.tables;
         let mads = std::mem::take(&mut tables.mads);
         let misrouted = std::mem::take(&mut tables.misrouted);
         let established = std::mem::take(&mut tables.established);
         let redirected = core.hooks.take_redirected();
-        drop(core);
-        if keys_changed {
-            self.spread_keys();
-        }
+        self.unlock_and_spread(core);
         for mad in mads {
             self.take_mad(mad);
         }
@@ -377,24 +376,31 @@ impl Engine {
             core.port.close_flow(flow);
         }
         core.mind_groups();
+        self.unlock_and_spread(core);
     }
 
-    /// Peers get the acknowledgements they are owed, and are asked to disconnect until they have heard it.
-    pub(crate) fn quiesce(&self) {
+    /// Peers get the acknowledgements they are owed.
+    pub(crate) fn release_acks(&self) {
         let mut core = self.lock();
         for index in 0..core.tables.qps.len() {
             core.release_ack(index as u16);
         }
         core.transmit(now());
-        drop(core);
+    }
+
+    /// Peers are asked to disconnect until they have heard it.
+    pub(crate) fn take_leave(&self) {
+        let until = now() + (Cm::LEAVING_MAX + LEAVING_SLACK);
         self.cm.take_leave(now());
-        while self.cm.has_farewells() {
+        while self.cm.is_leaving() && now() < until {
             self.poll_all();
             std::thread::sleep(LEAVING_POLL);
         }
-        let core = &mut *self.lock();
-        let Core { hooks, port, .. } = core;
-        // What a slow network holds would still arrive.
+    }
+
+    /// What a slow network that a hook makes still holds is sent: it would arrive.
+    pub(crate) fn release_held(&self) {
+        let Core { hooks, port, .. } = &mut *self.lock();
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
     }
 

@@ -8,14 +8,14 @@
 //! Invariant: the tables of keys are equal whenever nobody holds `keys`. Of a change by a call the others know before it
 //! returns; of one by a work request (a bind, an invalidation), after the batch that carried it out.
 //!
-//! Lock order: `keys`, then an engine's. No two engines' locks are held at once.
+//! Lock order: `keys`, then an engine's. No two engines' locks are held at once, except while the process forks.
 
 use std::iter;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use crate::engine::Engine;
+use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::port::BadVariable;
 use crate::stats::Row;
@@ -45,8 +45,8 @@ impl Default for Engines {
 }
 
 impl Engines {
-    /// Most engines of a device: each takes one of the 251 slots of its host.
-    pub const MAX: usize = 32;
+    /// Most engines of a device: a completion queue has a bit for each.
+    pub const MAX: usize = u32::BITS as usize;
     /// What `ROXIE_ENGINES` may say.
     pub const WORDS: &[&str] = &["a number from 1 to 32"];
 
@@ -85,15 +85,18 @@ impl Place {
 }
 
 impl Engine {
-    /// The device's further engines; called once, for the first.
+    /// The device's further engines, of which there are some; called once, for the first, before anybody uses it.
     pub(crate) fn lead(&self, others: Vec<Arc<Self>>) {
-        if !others.is_empty() {
-            iter::once(self)
-                .chain(others.iter().map(Arc::as_ref))
-                .for_each(|engine| engine.lock().tables.mrs.record_changes());
-        }
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
+        let slots: Vec<u8> = self.all().map(|engine| engine.bag.slot()).collect();
+        for engine in self.all() {
+            engine.bag.has_kin(slots.clone());
+            let tables = &mut engine.lock().tables;
+            tables.mrs.record_changes();
+            // They may have changed while the others were made, and the first engine told nobody.
+            tables.gids = self.gids.get();
+        }
     }
 
     /// All engines of the device of which this is the first, in the order of their numbers.
@@ -102,6 +105,7 @@ impl Engine {
     }
 
     fn others(&self) -> &[Arc<Self>] {
+        debug_assert_eq!(self.place.index, 0, "asked of another engine than the first");
         self.place.others.get().map_or(&[], Vec::as_slice)
     }
 
@@ -142,12 +146,22 @@ impl Engine {
             return work(&mut self.lock().tables.mrs);
         }
         let _equal_again = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        // A completion may have been seen before what it stands for was told.
+        self.all().for_each(|engine| self.copy_keys_of(engine));
         let done = work(&mut self.lock().tables.mrs);
-        self.copy_keys_of(self);
+        self.all().for_each(|engine| self.copy_keys_of(engine));
         done
     }
 
-    /// Tells the other engines which keys work requests have changed here.
+    /// Releases the lock, then tells the other engines which keys work requests have changed here.
+    pub(crate) fn unlock_and_spread(&self, core: MutexGuard<'_, Core>) {
+        let changed = core.tables.mrs.has_changed();
+        drop(core);
+        if changed {
+            self.spread_keys();
+        }
+    }
+
     #[cold]
     pub(crate) fn spread_keys(&self) {
         self.leading(|first| {

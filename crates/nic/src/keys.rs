@@ -1,9 +1,9 @@
 //! The table of keys: memory regions, fast-registered regions, memory windows, and who may reach what through them.
 //!
 //! It lives under the engine's lock, so once a key is taken back no access through it can be under way. Each engine of a
-//! device has one, and they are kept equal (`engines.rs`). Entries are
-//! cells, because queue pairs bind and invalidate while they are being served. Invariant: a bound window lies inside a
-//! valid region of its protection domain, which counts it in `windows`. Read IBA 10.6.
+//! device has one, and they are kept equal (`engines.rs`). Entries are cells, because queue pairs bind and invalidate while
+//! they are being served. Invariant: a bound window lies inside a valid region of its protection domain, which counts it in
+//! `windows`. Read IBA 10.6.
 
 use std::cell::{Cell, RefCell};
 
@@ -417,7 +417,8 @@ impl KeyTable {
         slots.into_iter().map(|slot| (slot, self.entries[slot as usize].get())).collect()
     }
 
-    /// Makes this table what the one is that these changes come from.
+    /// Makes this table what the one is that these changes come from. What both have changed and does not fit together, a
+    /// window and its region, is undone here, and so told to the other in turn.
     pub(crate) fn adopt(&mut self, changed: &[(u32, Option<Entry>)]) {
         for &(slot, entry) in changed {
             let at = slot as usize;
@@ -429,10 +430,20 @@ impl KeyTable {
                 self.count(before, -1);
             }
             // Windows are counted as they come.
-            let windows = before.map_or(0, |before| before.windows);
+            let mut windows = before.map_or(0, |before| before.windows);
+            if windows > 0 && entry.is_none_or(|entry| entry.reach != Reach::Everybody) {
+                self.unbind_where(|window| window.region == slot);
+                windows = 0;
+            }
             self.entries[at].set(entry.map(|entry| Entry { windows, ..entry }));
             if let Some(entry) = entry {
                 self.count(entry, 1);
+            }
+        }
+        for window in changed.iter().filter_map(|(slot, _)| self.entries[*slot as usize].get()) {
+            let region = self.entries.get(window.region as usize).and_then(Cell::get);
+            if region.is_none_or(|region| region.reach != Reach::Everybody) {
+                self.unbind(window);
             }
         }
     }

@@ -70,7 +70,7 @@ impl Moderation {
     }
 }
 
-/// The deadlines of one engine.
+/// The deadlines of a device.
 #[derive(Debug)]
 pub(crate) struct Moderator {
     waiting: Mutex<Vec<(Instant, Weak<CompletionQueue>)>>,

@@ -164,3 +164,56 @@ fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
         assert_eq!(write(&theirs, r_key), WcStatus::RemAccessErr);
     });
 }
+
+/// Work requests that wait for their turn change keys when an acknowledgement arrives, or when the queue pair goes.
+#[test]
+fn keys_that_queue_pairs_change_later_change_on_all_engines() {
+    domain::on_both_paths("keys_that_queue_pairs_change_later_change_on_all_engines", || {
+        const LONG: usize = 4 << 20;
+        let context = device("2");
+        let pd = context.alloc_pd().expect("the engines start");
+        let cqs = [(); 2].map(|()| context.create_cq(16, None, 0).expect("within limits"));
+        let [ours, theirs] = cqs.each_ref().map(|cq| create(&pd, cq, cq, None));
+        connect(&ours, &theirs);
+        let [source, target] = [(); 2].map(|()| pd.alloc_buffer(LONG, RIGHTS).expect("memory"));
+        // SAFETY: the buffer outlives the region, and nobody refers to its bytes.
+        let region = unsafe { pd.reg_mr(target.addr() as *mut u8, LONG, target.addr(), RIGHTS) };
+        let region = region.expect("a region");
+
+        // The bind waits behind a message that is longer than any window.
+        let (remote_addr, r_key) = (target.addr(), target.rkey());
+        let sg_list = &[source.sge(0, LONG)];
+        let write = SendWr {
+            wr_id: 1,
+            op: WrOp::Write { remote_addr, r_key },
+            sg_list,
+            flags: SendFlags::empty(),
+            dest: None,
+        };
+        let bind = MwBind {
+            r_key: Rkey(0),
+            mr: region.lkey(),
+            addr: remote_addr,
+            len: 8,
+            access: Access::REMOTE_WRITE,
+        };
+        let window = pd.alloc_mw(MwType::Type1).expect("room");
+        theirs.post_send(&write).expect("room");
+        let key = theirs.bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
+        assert!(!region.has_windows(), "the bind has its turn after the WRITE");
+        assert_eq!([(); 2].map(|()| next(&cqs[1]).status), [WcStatus::Success; 2]);
+        // Before anybody asks for the keys, which would tell them as well.
+        let short = WrOp::Write { remote_addr, r_key: key };
+        assert_eq!(post(&theirs, short, &[source.sge(0, 4)]), WcStatus::Success);
+        assert!(region.has_windows());
+        drop(window);
+
+        // A type 2 window goes with its queue pair.
+        let window = pd.alloc_mw(MwType::Type2).expect("room");
+        let bind = WrOp::BindMw(MwBind { r_key: window.rkey(), ..bind });
+        assert_eq!(post(&theirs, bind, &[]), WcStatus::Success);
+        assert!(region.has_windows());
+        drop(theirs);
+        assert!(!region.has_windows());
+    });
+}

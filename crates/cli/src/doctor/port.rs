@@ -37,8 +37,7 @@ fn port() -> Check {
     let friends = DomainConfig::from_env().map(|domain| domain.allow_uids).unwrap_or_default();
     let is_friend = friends.contains(&first.uid) || first.uid == 0 && !friends.is_empty();
     if members > 0 && (first.uid == me || is_friend) {
-        let plural = if members == 1 { "process" } else { "processes" };
-        return Check::ok(NAME, format!("shared by {members} roxie {plural}{who}; new ones join them"));
+        return Check::ok(NAME, format!("shared by roxie processes{who}; new ones join them"));
     }
     let text = if members > 0 {
         format!("belongs to roxie processes of user {}{who}; users do not share it", first.uid)

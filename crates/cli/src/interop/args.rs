@@ -14,8 +14,8 @@ use roxie::port::PortChoice;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong command line; 130 if it was stopped
-  by a signal, which ends what runs at both ends.
+  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong
+  command line; 130 if a signal stopped it, which ends what runs at both ends too.
 
 Examples:
   roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2'

@@ -40,6 +40,12 @@ impl Membership {
         farewells
     }
 
+    /// Names all slots of this process, its own among them.
+    pub(crate) fn has_kin(&self, slots: Vec<u8>) {
+        let first_time = self.server.kin.set(slots);
+        debug_assert!(first_time.is_ok());
+    }
+
     /// When [`take_farewells`](Self::take_farewells) wants to be asked (nanoseconds of [`now_ns`]).
     #[must_use]
     pub fn second_look_at(&self) -> Option<u64> {
@@ -61,7 +67,7 @@ impl Membership {
     /// Connects to any other member, if there is one.
     fn find_neighbour(&self) {
         let config = &self.server.config;
-        for slot in slots_at_random().filter(|slot| *slot != self.slot) {
+        for slot in slots_at_random().filter(|slot| *slot != self.slot && !self.server.is_kin(*slot)) {
             let Ok(connection) = sys::connect_seqpacket(&config.slot_name(slot)) else { continue };
             let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| config.admits(c));
             if admitted && self.server.befriend(Neighbour { slot, connection }).is_ok() {

@@ -2,7 +2,7 @@
 //!
 //! All processes of a *domain* (one user, or some who trust each other; one network namespace) receive on UDP 4791 through one fixed
 //! reuseport group of 252 sockets. Socket 0 is the *GSI queue*, which everybody polls; socket 1 + s belongs to
-//! *slot* s, and a process claims one slot. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
+//! *slot* s, and a process claims one slot, or one for each of its engines. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
 //! ids, so that a constant classic-BPF program (`program.rs`) can steer each datagram to its process.
 //!
 //! The group must never change, because the kernel moves indices when a socket of it closes. So the sockets
@@ -131,7 +131,7 @@ fn parse_users(text: &str) -> Result<Vec<u32>, BadVariable> {
     users.ok_or_else(|| BadVariable::new("ROXIE_USERS", text, WORDS))
 }
 
-/// This process's membership in a domain: a slot and its receive queue. All methods may be called by any
+/// A membership of this process in a domain: a slot and its receive queue. All methods may be called by any
 /// thread. A forked child's copy is of no use; dropping it disturbs nobody.
 #[derive(Debug)]
 pub struct Membership {
@@ -179,7 +179,7 @@ impl Membership {
         self.server.is_inherited()
     }
 
-    /// This process's slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
+    /// Its slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.slot

@@ -30,6 +30,8 @@ pub(super) struct Server {
     departed: Mutex<Vec<u8>>,
     /// Where rings are offered; nobody takes them before somebody has asked for it.
     pub(super) desk: OnceLock<Desk>,
+    /// The slots of this process, if it has several.
+    pub(super) kin: OnceLock<Vec<u8>>,
     /// The process that made this; a forked child shares `epoll` and must not change it.
     pid: u32,
 }
@@ -92,6 +94,7 @@ impl Server {
             next_token: AtomicU64::new(0),
             turn: Mutex::new(Turn { buffer: vec![0; RECORD_MAX], paused: Vec::new(), paused_until: 0 }),
             departed: Mutex::default(),
+            kin: OnceLock::new(),
             desk: OnceLock::new(),
             pid: std::process::id(),
         };
@@ -160,9 +163,14 @@ impl Server {
         removed.iter().for_each(|socket| self.forget(socket));
     }
 
-    /// True if another member will see our end.
+    /// True if a member will see our end who does not end with us.
     pub(super) fn has_neighbour(&self) -> bool {
-        self.lock().values().any(|socket| socket.peer.is_some())
+        self.lock().values().filter_map(|socket| socket.peer).any(|slot| !self.is_kin(slot))
+    }
+
+    /// Whether a slot is of this process.
+    pub(super) fn is_kin(&self, slot: u8) -> bool {
+        self.kin.get().is_some_and(|kin| kin.contains(&slot))
     }
 
     /// The owner of a slot may have died.

@@ -100,8 +100,8 @@ impl CmDriver {
     }
 
     /// Peers are still to be told.
-    pub(crate) fn has_farewells(&self) -> bool {
-        self.lock().cm.has_farewells()
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.lock().cm.is_leaving()
     }
 
     /// A QP of ours has received its first packet.

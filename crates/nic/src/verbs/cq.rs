@@ -11,7 +11,6 @@ use transport::{VerbsError, Wc};
 use super::Context;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
-use crate::engines::Engines;
 use crate::events::EventQueue;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
@@ -78,7 +77,6 @@ impl Drop for CqInner {
 
 impl Cq {
     pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
-        const { assert!(Engines::MAX <= u32::BITS as usize) };
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue =
             CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs), &engine.moderator);
@@ -87,6 +85,15 @@ impl Cq {
 
     pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
+    }
+
+    /// The engine whose queue pairs complete here; `otherwise` if there is none, from now on.
+    pub(super) fn server_or(&self, otherwise: usize) -> usize {
+        let (none, claim) = (0, 1 << otherwise);
+        match self.0.served_by.compare_exchange(none, claim, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => otherwise,
+            Err(served_by) => served_by.trailing_zeros() as usize,
+        }
     }
 
     /// Queue pairs of this engine complete here from now on.

@@ -160,11 +160,14 @@ impl Device {
         engine.is_ok_and(|engine| engine.as_ref().is_some_and(|engine| !engine.bag.is_inherited()))
     }
 
-    /// Sends the acknowledgements that peers are owed; for a process about to exit with queue pairs open.
+    /// Sends the acknowledgements that peers are owed, and waits some milliseconds for what they answer to requests to
+    /// disconnect; for a process about to exit with queue pairs open.
     pub fn quiesce(&self) {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = engine {
-            engine.all().for_each(Engine::quiesce);
+            engine.all().for_each(Engine::release_acks);
+            engine.take_leave();
+            engine.all().for_each(Engine::release_held);
         }
     }
 
@@ -196,7 +199,9 @@ impl Device {
         };
         fork::watch(&self.0.engine)?;
         let first = start(None)?;
-        first.lead((1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?);
+        if engines > 1 {
+            first.lead((1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?);
+        }
         *slot = Some(Arc::clone(&first));
         Ok(first)
     }

@@ -71,7 +71,7 @@ impl EarlyHooks {
 }
 
 impl Device {
-    /// Attaches a hook. What is on its way is not disturbed: each packet is judged by the one hook or the other. With
+    /// Attaches a hook to the device's first engine; further ones have what its configuration says. What is on its way is not disturbed: each packet is judged by the one hook or the other. With
     /// `replace` it takes the place of what is there, which is returned.
     ///
     /// # Errors

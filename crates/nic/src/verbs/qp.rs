@@ -118,8 +118,8 @@ impl Qp {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
             (None, None) => {
-                let served = init.send_cq.server().or_else(|| init.recv_cq.server());
-                served.unwrap_or_else(|| pd.engine().next_in_turn())
+                let elsewhere = || init.recv_cq.server().unwrap_or_else(|| pd.engine().next_in_turn());
+                init.send_cq.server().unwrap_or_else(|| init.send_cq.server_or(elsewhere()))
             }
         };
         let engine = Arc::clone(pd.engine().at(index));
@@ -213,6 +213,7 @@ impl Qp {
         }
         core.tables.settle(now, index);
         core.transmit(now);
+        engine.unlock_and_spread(core);
         Ok(())
     }
 

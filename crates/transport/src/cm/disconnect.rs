@@ -100,9 +100,9 @@ impl Cm {
     }
 
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
-        self.farewell_heard(CmId(dreq.remote_comm_id), dreq.local_comm_id);
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
-            // Whoever it was, the peer need not wait for it.
+            // Whoever it was, the peer need not wait for it, nor we for the peer.
+            self.farewell_heard(CmId(dreq.remote_comm_id), dreq.local_comm_id);
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.send(dst, src, mad);
         };

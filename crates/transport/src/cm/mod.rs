@@ -24,7 +24,6 @@ mod will;
 #[cfg(test)]
 mod tests;
 
-use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use wire::Gid;
@@ -102,7 +101,7 @@ pub struct Cm {
     events: VecDeque<CmEvent>,
     will: VecDeque<WillChange>,
     farewells: VecDeque<Pending>,
-    farewell_interval: Duration,
+    leaving: VecDeque<Pending>,
     gids: Vec<Gid>,
     next_id: u32,
     counters: CmCounters,
@@ -124,7 +123,7 @@ impl Cm {
             events: VecDeque::new(),
             will: VecDeque::new(),
             farewells: VecDeque::new(),
-            farewell_interval: will::INTERVAL,
+            leaving: VecDeque::new(),
             gids: Vec::new(),
             next_id,
             counters: CmCounters::default(),

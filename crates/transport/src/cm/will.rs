@@ -6,7 +6,9 @@
 //! REP or RTU until TIMEWAIT. A request is in it from the REQ on: its peer would answer, and wait for our RTU for a minute.
 //! The same words are for the peers of connections whose owner has destroyed them before the DREQ was answered.
 
+use core::mem;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use wire::cm::{Answered, Dreq, RejReason};
 use wire::{Gid, Qpn};
@@ -47,13 +49,15 @@ pub(super) struct Pending {
     left: u8,
 }
 
-/// The DREPs go to the process that died, so a lost DREQ is not noticed; three get through almost any network.
+/// Three get through almost any network. That one is lost is not noticed where the process has died to which the DREP goes.
 const TIMES: u8 = 3;
 /// Between two of them.
-pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// Of a process that is about to end, which cannot be waited for any longer.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Those of a process that is about to end, which cannot be waited for any longer.
 const LEAVING_TIMES: u8 = 5;
 const LEAVING_INTERVAL: Duration = Duration::from_millis(5);
+/// Farewells of connections that were destroyed; further ones are said once.
+const UNANSWERED_MAX: usize = 4096;
 /// Datagrams that may wait when one is added: farewells to thousands shall not crowd out what is going on.
 const WAITING_MAX: usize = 256;
 
@@ -94,45 +98,53 @@ impl Cm {
         self.farewells.push_front(Pending { at: now, farewell, left: TIMES });
     }
 
-    /// The process is about to end: whoever was asked to disconnect and has not answered is asked again, more often
-    /// than otherwise, until [`has_farewells`](Self::has_farewells) says no.
+    /// The process is about to end: whoever was asked to disconnect and has not answered is asked again, more often than
+    /// otherwise, until [`is_leaving`](Self::is_leaving) says no. That takes [`LEAVING_MAX`](Self::LEAVING_MAX) at most.
     pub fn take_leave(&mut self, now: Instant) {
+        let slot = self.config.slot;
+        let of_others = |pending: &Pending| (pending.farewell.id.0 >> 24) as u8 != slot;
         let asked = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqSent);
-        let more = asked.map(|(id, conn)| Pending { at: now, farewell: Farewell::of(*id, conn), left: 0 });
-        self.farewells.extend(more);
-        for pending in &mut self.farewells {
-            (pending.at, pending.left) = (now + LEAVING_INTERVAL, LEAVING_TIMES);
-        }
-        self.farewell_interval = LEAVING_INTERVAL;
+        let asked: Vec<Farewell> = asked.map(|(id, conn)| Farewell::of(*id, conn)).collect();
+        let destroyed = self.farewells.iter().filter(|pending| !of_others(pending));
+        let at = now + LEAVING_INTERVAL;
+        let all = destroyed.map(|pending| pending.farewell).chain(asked);
+        self.leaving = all.map(|farewell| Pending { at, farewell, left: LEAVING_TIMES }).collect();
+        self.farewells.retain(of_others);
     }
 
-    /// Some farewell is still to be said.
+    /// Whether [`take_leave`](Self::take_leave) has not come to its end.
     #[must_use]
-    pub fn has_farewells(&self) -> bool {
-        !self.farewells.is_empty()
+    pub fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
+
+    /// How long a process takes to leave when nobody answers.
+    pub const LEAVING_MAX: Duration = LEAVING_INTERVAL.saturating_mul(LEAVING_TIMES as u32);
 
     /// The owner of a connection goes without waiting for the answer to its DREQ, which may be lost.
     pub(super) fn leave_unanswered(&mut self, now: Instant, id: CmId) {
-        if let Some(conn) = self.conns.get(&id) {
+        if let Some(conn) = self.conns.get(&id)
+            && self.farewells.len() < UNANSWERED_MAX
+        {
             let farewell = Farewell::of(id, conn);
-            self.farewells.push_back(Pending { at: now + self.farewell_interval, farewell, left: TIMES - 1 });
+            self.farewells.push_back(Pending { at: now + INTERVAL, farewell, left: TIMES - 1 });
         }
     }
 
     /// The peer has answered, or asks to disconnect as well.
     pub(super) fn farewell_heard(&mut self, id: CmId, remote_id: u32) {
-        let ids = |pending: &Pending| (pending.farewell.id, pending.farewell.remote_id);
-        // Answers come in the order of questions: it is one of the first.
-        if let Some(index) = self.farewells.iter().position(|pending| ids(pending) == (id, remote_id)) {
-            self.farewells.remove(index);
+        let heard = |pending: &Pending| pending.farewell.id == id && pending.farewell.remote_id == remote_id;
+        for queue in [&mut self.farewells, &mut self.leaving] {
+            if let Some(index) = queue.iter().position(heard) {
+                queue.remove(index);
+            }
         }
     }
 
     /// The peer may believe in the connection, or in the request, from now on.
     pub(super) fn enter_in_will(&mut self, id: CmId) {
         if let Some(conn) = self.conns.get_mut(&id)
-            && !core::mem::replace(&mut conn.in_will, true)
+            && !mem::replace(&mut conn.in_will, true)
         {
             self.will.push_back(WillChange::Add(Farewell::of(id, conn)));
         }
@@ -141,28 +153,31 @@ impl Cm {
     /// It no longer does.
     pub(super) fn strike_from_will(&mut self, id: CmId) {
         if let Some(conn) = self.conns.get_mut(&id)
-            && core::mem::replace(&mut conn.in_will, false)
+            && mem::replace(&mut conn.in_will, false)
         {
             self.will.push_back(WillChange::Remove(id));
         }
     }
 
     pub(super) fn next_farewell(&self) -> Option<Instant> {
-        self.farewells.front().map(|pending| pending.at)
+        [&self.leaving, &self.farewells].into_iter().filter_map(|queue| Some(queue.front()?.at)).min()
     }
 
     /// Sends the farewells that are due, as far as there is room.
     pub(super) fn send_farewells(&mut self, now: Instant) {
-        while self.next_farewell().is_some_and(|at| at <= now) && self.transmit.len() < WAITING_MAX {
-            let Some(Pending { farewell, left, .. }) = self.farewells.pop_front() else { return };
+        let (mut leaving, mut farewells) = (mem::take(&mut self.leaving), mem::take(&mut self.farewells));
+        self.send_due(now, &mut leaving, LEAVING_INTERVAL);
+        self.send_due(now, &mut farewells, INTERVAL);
+        (self.leaving, self.farewells) = (leaving, farewells);
+    }
+
+    fn send_due(&mut self, now: Instant, queue: &mut VecDeque<Pending>, interval: Duration) {
+        while queue.front().is_some_and(|pending| pending.at <= now) && self.transmit.len() < WAITING_MAX {
+            let Some(Pending { farewell, left, .. }) = queue.pop_front() else { return };
             let mad = farewell.mad(self.config.ca_guid);
             self.send(farewell.src, farewell.dst, mad);
             if left > 1 {
-                self.farewells.push_back(Pending {
-                    at: now + self.farewell_interval,
-                    farewell,
-                    left: left - 1,
-                });
+                queue.push_back(Pending { at: now + interval, farewell, left: left - 1 });
             }
         }
     }

@@ -145,7 +145,7 @@ fn a_dreq_that_is_lost_is_said_again_although_its_owner_has_gone() {
         assert_eq!(net.cm[A].state(a), None);
         assert_eq!(told(&mut net, b), 2000);
         assert_eq!(net.names(), [(A, "DREQ"), (A, "DREQ"), (A, "DREQ"), (B, "DREP")]);
-        assert!(!net.cm[A].has_farewells());
+        assert!(!net.cm[A].is_leaving());
     }
 }
 
@@ -168,7 +168,7 @@ fn whoever_asks_to_disconnect_as_well_is_not_asked_again() {
     net.run();
     net.cm[B].disconnect(net.now, b, b"").unwrap();
     net.run();
-    assert!(!net.cm[A].has_farewells());
+    assert!(!net.cm[A].is_leaving());
     assert_eq!(net.names(), [(A, "DREQ"), (B, "DREQ"), (A, "DREP")]);
 }
 
@@ -183,9 +183,9 @@ fn a_process_that_ends_repeats_its_dreqs_soon() {
             net.cm[A].destroy(net.now, a);
         }
         net.cm[A].take_leave(net.now);
-        assert!(net.cm[A].has_farewells());
+        assert!(net.cm[A].is_leaving());
         assert_eq!(told(&mut net, b), 15, "ms");
-        assert!(!net.cm[A].has_farewells(), "the process may end");
+        assert!(!net.cm[A].is_leaving(), "the process may end");
     }
 }
 
@@ -195,7 +195,7 @@ fn a_process_that_ends_does_not_wait_for_long() {
     net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
     net.cm[A].take_leave(net.now);
-    while net.cm[A].has_farewells() {
+    while net.cm[A].is_leaving() {
         net.step();
     }
     assert_eq!(net.now_ms(), 25);
