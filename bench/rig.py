@@ -105,6 +105,14 @@ class Lab:
             holder.wait()
 
 
+def compiled(directory, name, *libraries):
+    """A program of this directory, made in another."""
+    target = os.path.join(directory, name)
+    source = os.path.join(HERE, f"{name}.c")
+    subprocess.run(["clang", "-O2", source, "-o", target, "-libverbs", *libraries], check=True)
+    return target
+
+
 def add_bin(parser):
     """The option --bin: where the binaries are."""
     target = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../target")

@@ -103,9 +103,10 @@ impl Engine {
         let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
         // In this order, so that no change is missed; some time has gone since the device was opened. The first engine tells
         // the others.
-        let monitor = if first.is_none() { AddressMonitor::new().ok() } else { None };
-        let news = if first.is_none() { gids.refresh() } else { None };
-        let table = news.unwrap_or_else(|| gids.get());
+        let (monitor, table) = match first {
+            None => (AddressMonitor::new().ok(), gids.refresh().unwrap_or_else(|| gids.get())),
+            Some(_) => (None, gids.get()),
+        };
         hooks.set_slot(slot);
         let redirects = Arc::clone(hooks.redirects());
         let tables = Tables::new(slot, &table);

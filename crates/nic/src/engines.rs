@@ -153,7 +153,7 @@ impl Engine {
         done
     }
 
-    /// Releases the lock, then tells the other engines which keys work requests have changed here.
+    /// Releases the lock, then [spreads](Self::spread_keys) what has changed under it.
     pub(crate) fn unlock_and_spread(&self, core: MutexGuard<'_, Core>) {
         let changed = core.tables.mrs.has_changed();
         drop(core);
@@ -162,6 +162,7 @@ impl Engine {
         }
     }
 
+    /// Tells the other engines which keys work requests have changed here.
     #[cold]
     pub(crate) fn spread_keys(&self) {
         self.leading(|first| {
@@ -172,7 +173,10 @@ impl Engine {
 
     fn copy_keys_of(&self, source: &Self) {
         let changed = source.lock().tables.mrs.take_changed();
-        for engine in self.all().filter(|engine| !changed.is_empty() && !ptr::eq(*engine, source)) {
+        if changed.is_empty() {
+            return;
+        }
+        for engine in self.all().filter(|engine| !ptr::eq(*engine, source)) {
             engine.lock().tables.mrs.adopt(&changed);
         }
     }

@@ -77,6 +77,12 @@ pub(crate) struct Entry {
     region: u32,
 }
 
+impl Entry {
+    fn is_bound_window(&self) -> bool {
+        matches!(self.kind, Kind::Window(_)) && self.reach != Reach::Nobody
+    }
+}
+
 /// A range of this process and the address peers and work requests use for its first byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Range {
@@ -448,9 +454,9 @@ impl KeyTable {
         }
     }
 
-    /// A window is bound, or no longer.
+    /// A window is bound, or no longer; anything else is left alone.
     fn count(&self, window: Entry, change: i32) {
-        if !matches!(window.kind, Kind::Window(_)) || window.reach == Reach::Nobody {
+        if !window.is_bound_window() {
             return;
         }
         if matches!(window.reach, Reach::PeerOf(_)) {
@@ -461,11 +467,10 @@ impl KeyTable {
 
     /// Makes a window reach nothing; anything else is left alone.
     fn unbind(&self, window: Entry) {
-        if !matches!(window.kind, Kind::Window(_)) || window.reach == Reach::Nobody {
-            return;
+        if window.is_bound_window() {
+            self.count(window, -1);
+            self.set(Entry { reach: Reach::Nobody, ..window });
         }
-        self.count(window, -1);
-        self.set(Entry { reach: Reach::Nobody, ..window });
     }
 
     fn unbind_where(&self, which: impl Fn(&Entry) -> bool) {

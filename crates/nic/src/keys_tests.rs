@@ -219,7 +219,7 @@ fn tell_each_other([first, second]: &mut [KeyTable; 2]) {
 fn check_windows(table: &KeyTable) {
     let mut counted = vec![0; table.entries.len()];
     for window in table.entries.iter().filter_map(Cell::get) {
-        if matches!(window.kind, Kind::Window(_)) && window.reach != Reach::Nobody {
+        if window.is_bound_window() {
             let region = table.entries[window.region as usize].get();
             assert!(
                 region.is_some_and(|region| region.reach == Reach::Everybody),

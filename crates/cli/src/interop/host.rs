@@ -54,7 +54,8 @@ impl Host {
         );
         let Some((device, gid_index)) = found else {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-            let there = if names.is_empty() { format!("none{}", quote(&listing)) } else { names.join(", ") };
+            let there =
+                if names.is_empty() { format!("none; {}", quote(&listing)) } else { names.join(", ") };
             let what = match device.filter(|device| !names.contains(device)) {
                 Some(device) => format!("{name}: no RoCEv2 device is called {device}"),
                 None => format!("{name}: no RoCEv2 device has the address {}", host.address),
@@ -71,7 +72,8 @@ impl Host {
             self.start(words).map_err(|error| Failure::new(format!("{}: {first}: {error}", self.name)))?;
         let ended = started.wait(LIST_MAX);
         if ended.is_missing() {
-            let failure = Failure::new(format!("{}: {} is not there{}", self.name, words[0], quote(&ended)));
+            let failure =
+                Failure::new(format!("{}: {} is not there; {}", self.name, words[0], quote(&ended)));
             return Err(failure.hint("install the packages ibverbs-utils, rdmacm-utils and perftest there"));
         }
         Ok(ended)
@@ -88,17 +90,9 @@ impl Host {
         if listing.output.contains("PORT_ACTIVE") {
             return Ok(());
         }
-        let down = if listing.output.contains("PORT_DOWN") {
-            "its port is down".to_owned()
-        } else {
-            quote(&listing)
-        };
-        Err(Failure::new(format!(
-            "{}: {} cannot be used any more: {}",
-            self.name,
-            self.device,
-            down.trim_start_matches("; ")
-        )))
+        let is_down = listing.output.contains("PORT_DOWN");
+        let why = if is_down { "its port is down".to_owned() } else { quote(&listing) };
+        Err(Failure::new(format!("{}: {} cannot be used any more: {why}", self.name, self.device)))
     }
 
     /// The command line of a flow at this end.
@@ -120,11 +114,12 @@ impl Host {
     }
 }
 
-/// What a command that did not bring what it should has said of it.
+/// How a command failed, if it did, and what it said.
 fn quote(ended: &Ended) -> String {
     let lines: Vec<&str> = ended.last_lines(QUOTED).into_iter().map(str::trim).collect();
-    let how = if ended.succeeded() { String::new() } else { format!("; {}", ended.how()) };
-    if lines.is_empty() { how } else { format!("{how}; it said: {}", lines.join(" / ")) }
+    let how = (!ended.succeeded()).then(|| ended.how());
+    let said = (!lines.is_empty()).then(|| format!("it said: {}", lines.join(" / ")));
+    [how, said].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// A device of a listing and its RoCEv2 GIDs.

@@ -64,20 +64,19 @@ impl Program {
 
     /// Waits for its end as [`wait`](Self::wait) does, and not much longer than `other` runs.
     pub(super) fn wait_beside(mut self, other: &mut Self, limit: Duration) -> Ended {
-        let until = Instant::now() + limit;
-        let mut alone_since = None;
-        while self.runs() && Instant::now() < until && !self.ending.is_due() {
-            if !other.runs() && alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE_MAX {
-                break;
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let (ending, mut alone_since) = (Rc::clone(&self.ending), None);
+        self.watch(limit, || {
+            let alone = !other.runs() && alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE_MAX;
+            alone || ending.is_due()
+        });
         self.wait(Duration::ZERO)
     }
 
     /// Waits for its end, at most for `limit`, after which it is told to end.
     pub(super) fn wait(mut self, limit: Duration) -> Ended {
-        let status = self.ends_within(limit);
+        let ending = Rc::clone(&self.ending);
+        self.watch(limit, || ending.is_due());
+        let status = self.child.try_wait().ok().flatten();
         self.stop();
         // What it has left behind may hold the pipes open for ever.
         let until = Instant::now() + END_MAX;
@@ -91,14 +90,11 @@ impl Program {
         Ended { status, output: format!("{out}{gap}{err}") }
     }
 
-    fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    /// Returns at its end, after `limit`, or when it is `enough`.
+    fn watch(&mut self, limit: Duration, mut enough: impl FnMut() -> bool) {
         let until = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < until && !self.ending.is_due() => std::thread::sleep(LOOK_EVERY),
-                Ok(None) | Err(_) => return None,
-            }
+        while self.runs() && Instant::now() < until && !enough() {
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
@@ -108,10 +104,7 @@ impl Program {
         }
         // It may end at this moment, which is what is wanted.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
-        let until = Instant::now() + END_MAX;
-        while self.runs() && Instant::now() < until {
-            std::thread::sleep(LOOK_EVERY);
-        }
+        self.watch(END_MAX, || false);
         if self.runs() {
             let _ = self.child.kill();
             let _ = self.child.wait();

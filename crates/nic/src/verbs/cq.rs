@@ -87,13 +87,16 @@ impl Cq {
         &self.0.queue
     }
 
-    /// The engine whose queue pairs complete here; `otherwise` if there is none, from now on.
-    pub(super) fn server_or(&self, otherwise: usize) -> usize {
-        let (none, claim) = (0, 1 << otherwise);
-        match self.0.served_by.compare_exchange(none, claim, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => otherwise,
-            Err(served_by) => served_by.trailing_zeros() as usize,
-        }
+    /// As [`server`](Self::server); if there is none, what `otherwise` says, from now on.
+    pub(super) fn server_or(&self, otherwise: impl FnOnce() -> usize) -> usize {
+        self.server().unwrap_or_else(|| {
+            let (none, claimant) = (0, otherwise());
+            match self.0.served_by.compare_exchange(none, 1 << claimant, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => claimant,
+                Err(served_by) => served_by.trailing_zeros() as usize,
+            }
+        })
     }
 
     /// Queue pairs of this engine complete here from now on.

@@ -360,10 +360,13 @@ impl Context {
         cookie: u64,
         vector: u32,
     ) -> Result<Cq, VerbsError> {
-        if cqe == 0 || cqe > CQE_MAX || vector >= self.comp_vectors() {
+        if cqe == 0 || cqe > CQE_MAX {
             return Err(VerbsError::Invalid);
         }
         let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
+        if vector as usize >= engine.all().count() {
+            return Err(VerbsError::Invalid);
+        }
         let cq = Cq::new(engine, cqe, channel, cookie);
         if vector > 0 {
             cq.serve_by(vector as usize);

@@ -71,8 +71,9 @@ impl EarlyHooks {
 }
 
 impl Device {
-    /// Attaches a hook to the device's first engine; further ones have what its configuration says. What is on its way is not disturbed: each packet is judged by the one hook or the other. With
-    /// `replace` it takes the place of what is there, which is returned.
+    /// Attaches a hook to the device's first engine; further ones have what its configuration says. What is on its way is not
+    /// disturbed: each packet is judged by the one hook or the other. With `replace` it takes the place of what is there,
+    /// which is returned.
     ///
     /// # Errors
     /// [`HookError::Occupied`] if something is there and `replace` is false; before the engine runs, also what is wrong with

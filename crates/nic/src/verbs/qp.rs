@@ -118,8 +118,7 @@ impl Qp {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
             (None, None) => {
-                let elsewhere = || init.recv_cq.server().unwrap_or_else(|| pd.engine().next_in_turn());
-                init.send_cq.server().unwrap_or_else(|| init.send_cq.server_or(elsewhere()))
+                init.send_cq.server_or(|| init.recv_cq.server().unwrap_or_else(|| pd.engine().next_in_turn()))
             }
         };
         let engine = Arc::clone(pd.engine().at(index));
