@@ -10,16 +10,21 @@ use crate::memory::Memory;
 use crate::replay::Answer;
 use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
+use crate::segment::ACK_INTERVAL_PKTS;
 use crate::time::Instant;
 
-/// How long an ACK waits for a request of this side to leave together with. A ping-pong turn takes 5 to 30 us; the
-/// shortest retry time-out in use is milliseconds.
+/// How long an ACK waits for a request of this side to leave together with. A ping-pong turn of one packet takes 5 to 30 us.
 const DEFER_NS: u64 = 50_000;
+/// ... and at most, while this side sends: 8 MiB take 2 ms. The shortest retry time-out in use is longer than that.
+const DEFER_MAX_NS: u64 = 4_000_000;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
-/// Messages of one turn, beyond which the peer just sends: less than a window, so that nobody waits for their ACK. A WRITE of
-/// ours is a message for each packet.
-const TURN_MESSAGES: u16 = 256;
+/// Messages of one turn, beyond which the peer just sends unless the turn before had as many: less than a window, so that nobody
+/// waits for their ACK. A WRITE of ours is a message for each packet.
+const TURN_MESSAGES: u32 = 256;
+/// A turn of fewer messages is acknowledged once, at its end: nothing is asked in the middle of so few packets. Where a longer one
+/// ends only the one before can tell.
+const SHORT_TURN: u32 = ACK_INTERVAL_PKTS as u32;
 
 /// A plain ACK on its way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,8 +32,11 @@ enum Ack {
     None,
     /// Until the end of the batch.
     Gathering,
-    /// Until this side sends, or that time.
-    Deferred(Instant),
+    /// Until this side has sent, or `deadline`, which moves on to `latest` while it sends.
+    Deferred {
+        deadline: Instant,
+        latest: Instant,
+    },
     Due,
 }
 
@@ -56,8 +64,9 @@ pub(crate) struct Reply {
     /// Times that messages arrived after this side had posted something since those before.
     turns: u8,
     posted: bool,
-    /// Messages of this turn.
-    messages: u16,
+    /// Messages of this turn, and of the one before.
+    messages: u32,
+    messages_before: u32,
 }
 
 impl Reply {
@@ -72,6 +81,7 @@ impl Reply {
             turns: 0,
             posted: false,
             messages: 0,
+            messages_before: 0,
         }
     }
 
@@ -116,19 +126,19 @@ impl Reply {
         }
     }
 
+    /// The packet at `position` asks for an acknowledgement. One that is due for an earlier packet and has not left counts no more.
     #[inline]
     pub(crate) fn request_ack(&mut self, position: u64) {
         self.ack_at = position;
-        if self.ack != Ack::Due {
-            self.ack = Ack::Gathering;
-        }
+        self.ack = Ack::Gathering;
     }
 
-    /// A SEND or WRITE that was executed before came again; `position` is the last one executed.
+    /// A SEND or WRITE that was executed before came again; `position` is the last one executed. An ACK that waits goes on waiting:
+    /// a long turn takes longer than what the peer calls overdue.
     pub(crate) fn repeat_ack(&mut self, position: u64) {
         self.ack_at = position;
         self.repeated = true;
-        if self.ack != Ack::Due {
+        if !self.is_deferred() {
             self.ack = Ack::Gathering;
         }
     }
@@ -146,10 +156,10 @@ impl Reply {
     pub(crate) fn message_arrived(&mut self, silent: bool) {
         if std::mem::take(&mut self.posted) {
             self.turns = self.turns.saturating_add(1).min(TURNS);
-            self.messages = 0;
+            self.messages_before = std::mem::take(&mut self.messages);
         }
         self.messages = self.messages.saturating_add(1);
-        if !silent || self.messages > TURN_MESSAGES {
+        if !silent || self.messages > TURN_MESSAGES.max(self.messages_before) {
             self.turns = 0;
         }
     }
@@ -161,12 +171,14 @@ impl Reply {
     }
 
     /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side, which
-    /// is `idle` if it has sent all that it has posted.
+    /// is `idle` if it has sent all that it has posted and half a message has not arrived.
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, idle: bool) {
         if self.ack == Ack::Gathering {
-            let ping_pong = self.turns >= TURNS && idle && !self.repeated;
-            self.ack = if ping_pong { Ack::Deferred(now.plus_ns(DEFER_NS)) } else { Ack::Due };
+            let turn_ends = self.messages_before < SHORT_TURN || self.messages == self.messages_before;
+            let ping_pong = self.turns >= TURNS && turn_ends && idle;
+            let (deadline, latest) = (now.plus_ns(DEFER_NS), now.plus_ns(DEFER_MAX_NS));
+            self.ack = if ping_pong { Ack::Deferred { deadline, latest } } else { Ack::Due };
         }
     }
 
@@ -174,14 +186,20 @@ impl Reply {
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.ack {
-            Ack::Deferred(deadline) => Some(deadline),
+            Ack::Deferred { deadline, .. } => Some(deadline),
             Ack::None | Ack::Gathering | Ack::Due => None,
         }
     }
 
-    /// Gives up waiting for a request of this side; the pattern must prove itself anew.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        if self.deadline().is_some_and(|deadline| deadline <= now) {
+    /// Waits on while this side `sends` its request, else gives up; the pattern must prove itself anew then.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, sends: bool) {
+        let Ack::Deferred { deadline, latest } = &mut self.ack else { return };
+        if *deadline > now {
+            return;
+        }
+        if sends && now < *latest {
+            *deadline = now.plus_ns(DEFER_NS).min(*latest);
+        } else {
             self.ack = Ack::Due;
             self.turns = 0;
         }
@@ -190,7 +208,7 @@ impl Reply {
     /// Whether an ACK waits for a request to leave with.
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
-        matches!(self.ack, Ack::Deferred(_))
+        matches!(self.ack, Ack::Deferred { .. })
     }
 
     /// Makes such an ACK due.

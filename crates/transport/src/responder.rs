@@ -448,6 +448,12 @@ impl Responder {
         }
     }
 
+    /// Whether the rest of a message is still to come.
+    #[inline]
+    pub(crate) fn is_within_message(&self) -> bool {
+        self.message != Message::None
+    }
+
     /// `silent`: the application learns of the message only by looking at its memory.
     #[inline]
     fn message_done(&mut self, silent: bool) {

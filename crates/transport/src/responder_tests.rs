@@ -494,6 +494,100 @@ fn in_a_ping_pong_of_several_packets_the_ack_waits_too() {
     assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
 }
 
+/// Where a long turn ends is known from the one before: what is asked in its middle opens the peer's window.
+#[test]
+fn in_a_ping_pong_of_long_turns_the_last_ack_waits() {
+    let mut b = Bench::rc();
+    let mut psn = 100;
+    let mut acks = Vec::new();
+    for i in 0..4 {
+        b.post(i, crate::testing::write(0), 8);
+        acks.push(b.sent().pop());
+        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
+        for at in 0..300 {
+            let asks = at == 123 || at == 299;
+            let packet = write(psn, 0, 1, 8);
+            b.recv(&if asks { packet.ack_req() } else { packet }).unwrap();
+            psn += 1;
+            if at == 123 {
+                assert_eq!(b.sent().len(), 1, "in the middle of turn {i}");
+            }
+        }
+    }
+    assert_eq!(b.sent(), [""; 0], "a window is open, so the last ACK waits");
+    let alone = Some("WRITE Only 501 AckReq +0x0 len 8 [8]".to_owned());
+    assert_eq!(acks[1], alone, "the first turn has not told yet how long they are");
+    assert_eq!(acks[3], Some("Acknowledge 999 msn 900".to_owned()));
+    // A turn of another length is acknowledged at once.
+    b.post(4, crate::testing::write(0), 8);
+    b.sent();
+    for at in 0..150 {
+        b.recv(&write(psn + at, 0, 1, 8)).unwrap();
+    }
+    b.recv(&write(psn + 150, 0, 1, 8).ack_req()).unwrap();
+    assert_eq!(b.sent(), [format!("Acknowledge {} msn 1351", psn + 150)]);
+}
+
+/// The rest of a window that is full is sent when it opens; the ACK follows the last packet, even if the peer grows impatient.
+#[test]
+fn in_a_ping_pong_the_ack_waits_while_a_long_request_is_sent() {
+    let mut b = Bench::rc();
+    for i in 0..3 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
+    }
+    for i in 0..320 {
+        b.post(i, crate::testing::write(0), 8);
+    }
+    assert_eq!(b.sent().len(), 310, "a window");
+    b.at(us(60));
+    assert_eq!(b.sent(), [""; 0], "it sends, and waits on");
+    b.recv(&write(102, 0, 1, 8).ack_req()).unwrap();
+    assert_eq!(b.sent(), [""; 0], "for all that comes again");
+    b.recv(&Pkt::ack(503 + 309)).unwrap();
+    assert_eq!(b.sent().pop(), Some("Acknowledge 102 msn 3".to_owned()));
+}
+
+/// ... but not for ever.
+#[test]
+fn an_ack_waits_four_milliseconds_for_a_window_that_stays_shut() {
+    let mut b = Bench::rc();
+    for i in 0..3 {
+        b.post(u64::from(i), crate::testing::write(0), 8);
+        b.sent();
+        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
+    }
+    for i in 0..320 {
+        b.post(i, crate::testing::write(0), 8);
+    }
+    b.sent();
+    let acknowledges = |sent: Vec<String>| sent.iter().any(|packet| packet.starts_with("Acknowledge"));
+    let waited = (1..=100).find(|steps| {
+        b.at(us(50 * steps));
+        acknowledges(b.sent())
+    });
+    assert_eq!(waited, Some(80));
+}
+
+/// Whoever reads late reads all at once: what was asked in the middle and has not left gives way to the end.
+#[test]
+fn an_ack_for_the_middle_of_a_long_turn_that_has_not_left_waits_with_the_last() {
+    let mut b = Bench::rc();
+    let mut psn = 100;
+    for i in 0..3 {
+        b.post(i, crate::testing::write(0), 8);
+        b.sent();
+        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
+        for at in 0..200 {
+            let packet = write(psn, 0, 1, 8);
+            b.recv(&if at == 123 || at == 199 { packet.ack_req() } else { packet }).unwrap();
+            psn += 1;
+        }
+    }
+    assert_eq!(b.sent(), [""; 0]);
+}
+
 /// A pattern that turns into a stream ends before the peer's window does.
 #[test]
 fn a_turn_without_end_is_acknowledged_at_once() {

@@ -17,7 +17,7 @@ const READ_CHUNK: u64 = 64 * 1024;
 /// ... and of at most this many response packets.
 const READ_CHUNK_PKTS: u64 = 64;
 /// An acknowledgement is asked for at least every so many packets, or full packets of so many bytes: every second burst.
-const ACK_INTERVAL_PKTS: u64 = 124;
+pub(crate) const ACK_INTERVAL_PKTS: u64 = 124;
 const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
 
 /// What one packet carries, or asks for.
