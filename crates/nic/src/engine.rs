@@ -180,6 +180,14 @@ impl Engine {
         trains + self.cm.poll(now(), self)
     }
 
+    /// One batch of what connections carry, for the background thread; the number of trains received.
+    pub(crate) fn poll_connections(&self) -> usize {
+        let mut core = self.lock();
+        let trains = core.poll(RxQueues::SLOT);
+        self.unlock_and_deliver(core);
+        trains
+    }
+
     /// Releases the lock, then hands on what must not be handled under it.
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(now);
