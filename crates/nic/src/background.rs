@@ -11,8 +11,8 @@ use crate::sys::{self, PollFd, Slice, now_ns, process_cpu_ns};
 /// After traffic it keeps polling for this long: a wake-up from sleep costs 20-40 us (2 cores AMD EPYC,
 /// kernel 6.18).
 const SPIN_NS: u64 = 50_000;
-/// While it spins it looks after everything this often, and else only at what connections carry: READs and atomics of a peer are
-/// answered by this thread unless the program polls, and a look at everything takes five times as long.
+/// While it spins and nobody waits for events it looks after everything this often, and else only at what connections carry: READs and
+/// atomics of a peer are answered by this thread unless the program polls, and a look at everything takes five times as long.
 const SPINS_OF_ALL: u32 = 8;
 /// Somebody else wants the CPU if it takes so long to get it back.
 const CROWDED_YIELD_NS: u64 = 50_000;
@@ -67,8 +67,7 @@ fn run(weak: &Weak<Engine>) {
         }
         slice.set(Some(SERVING_SLICE_NS));
         spins = if rest.spins(now_ns()) { spins.wrapping_add(1) } else { 0 };
-        let all = spins.is_multiple_of(SPINS_OF_ALL);
-        let worked = if all {
+        let worked = if armed || spins.is_multiple_of(SPINS_OF_ALL) {
             engine.serve_control();
             engine.poll_all() + engine.serve_members()
         } else {
@@ -81,11 +80,9 @@ fn run(weak: &Weak<Engine>) {
         }
         if rest.spins(now) {
             drop(engine);
-            // Who waits for events gives the CPU back soon; whoever spins on memory does so through his slice.
-            if armed {
-                std::thread::yield_now();
-            } else if worked > 0 || all {
-                std::thread::yield_now();
+            std::thread::yield_now();
+            // Whoever spins on memory does so through his slice; who waits for events gives the CPU back soon.
+            if !armed {
                 rest.yielded(now, now_ns());
             }
             continue;
