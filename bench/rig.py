@@ -109,7 +109,7 @@ def compiled(directory, name, *libraries):
     """A program of this directory, made in another."""
     target = os.path.join(directory, name)
     source = os.path.join(HERE, f"{name}.c")
-    subprocess.run(["clang", "-O2", source, "-o", target, "-libverbs", *libraries], check=True)
+    subprocess.run(["clang", "-O2", source, "-o", target, *libraries], check=True)
     return target
 
 
@@ -182,6 +182,12 @@ def sockperf(lab, size, seconds):
     client = ["sockperf", "ping-pong", *where, "-m", str(max(size, 14)), "-t", str(seconds)]
     output = lab.pair(["sockperf", "server", *where], client, port, seconds + 30)
     return [float(line_with(output, f"percentile {share}").split()[-1]) for share in ("50.0", "99.0", "99.9")]
+
+
+def bare(lab, program, packets, seconds):
+    """us, one way, of bursts of so many packets over UDP sockets and nothing else; `program` is bare.c's."""
+    words = [program, str(PORT), str(packets)]
+    return float(lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10))
 
 
 def fi_pingpong(lab, size, iterations):

@@ -5,14 +5,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::engine::{self, Engine};
+use crate::port::RxQueues;
 use crate::reliance::Reliance;
 use crate::sys::{self, PollFd, Slice, now_ns, process_cpu_ns};
 
 /// After traffic it keeps polling for this long: a wake-up from sleep costs 20-40 us (2 cores AMD EPYC,
 /// kernel 6.18).
 const SPIN_NS: u64 = 50_000;
-/// While it spins and nobody waits for events it looks after everything this often, and else only at what connections carry: READs and
-/// atomics of a peer are answered by this thread unless the program polls, and a look at everything takes five times as long.
+/// While it spins, and nobody waits for completions to be told of, it looks after everything this often, and in between at the sockets of
+/// connections only: it answers READs and atomics for a program that does not poll, and a look at everything takes several times as long.
+/// The rest (GSI, other processes, control) waits eight batches longer at most.
 const SPINS_OF_ALL: u32 = 8;
 /// Somebody else wants the CPU if it takes so long to get it back.
 const CROWDED_YIELD_NS: u64 = 50_000;
@@ -71,7 +73,7 @@ fn run(weak: &Weak<Engine>) {
             engine.serve_control();
             engine.poll_all() + engine.serve_members()
         } else {
-            engine.poll_connections()
+            engine.poll_batches(RxQueues::SLOT)
         };
         let now = now_ns();
         reliance.took(worked, ran_ns, now);

@@ -166,25 +166,23 @@ impl Engine {
 
     /// Some batches of everything, for the background thread; the number of trains received.
     pub(crate) fn poll_all(&self) -> usize {
+        let trains = self.poll_batches(RxQueues::ALL);
+        self.offer_held();
+        trains + self.cm.poll(now(), self)
+    }
+
+    /// Some batches of the queues, while there are any; the number of trains received.
+    pub(crate) fn poll_batches(&self, queues: RxQueues) -> usize {
         let mut trains = 0;
         for _ in 0..BACKGROUND_BATCHES {
             let mut core = self.lock();
-            let got = core.poll(RxQueues::ALL);
+            let got = core.poll(queues);
             self.unlock_and_deliver(core);
             trains += got;
             if got == 0 {
                 break;
             }
         }
-        self.offer_held();
-        trains + self.cm.poll(now(), self)
-    }
-
-    /// One batch of what connections carry, for the background thread; the number of trains received.
-    pub(crate) fn poll_connections(&self) -> usize {
-        let mut core = self.lock();
-        let trains = core.poll(RxQueues::SLOT);
-        self.unlock_and_deliver(core);
         trains
     }
 

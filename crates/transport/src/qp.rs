@@ -211,10 +211,10 @@ impl Qp {
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
         // A queue that has more to send does not take the ACK along: it is blocked, or sends without it.
-        let idle = self.ep.attr.state == QpState::Rts
+        let may_wait = self.ep.attr.state == QpState::Rts
             && self.pending_packets() == 0
             && !self.responder.is_within_message();
-        self.responder.reply.end_of_batch(now, idle);
+        self.responder.reply.end_of_batch(now, may_wait, self.ep.mtu);
     }
 
     /// An acknowledgement that waits for a request of this side becomes due: the owner is about to drop the queue pair.
@@ -280,9 +280,13 @@ impl Qp {
                 }
                 // The ACK that waited for this request follows its last packet: a peer that stops polling at its ACK
                 // has then seen the request as well, and the shorter packet can close the same burst.
-                if self.responder.reply.is_deferred() && self.pending_packets() == 0 {
-                    self.responder.reply.release_deferred();
-                    self.ep.counters.ack_deferred += 1;
+                if self.responder.reply.is_deferred() {
+                    if self.pending_packets() == 0 {
+                        self.responder.reply.release_deferred();
+                        self.ep.counters.ack_deferred += 1;
+                    } else {
+                        self.responder.reply.request_moved();
+                    }
                 }
                 Some(transmit)
             }
@@ -374,8 +378,7 @@ impl Qp {
 
     /// Time has passed. Harmless when nothing is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let sends = self.pending_packets() > 0;
-        self.responder.reply.handle_timeout(now, sends);
+        self.responder.reply.handle_timeout(now, self.ep.attr.timeout);
         if let Some(pacer) = self.ep.congestion.pacer() {
             let was_holding = pacer.is_holding();
             pacer.handle_timeout(now);

@@ -10,21 +10,19 @@ use crate::memory::Memory;
 use crate::replay::Answer;
 use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
-use crate::segment::ACK_INTERVAL_PKTS;
-use crate::time::Instant;
+use crate::segment::ack_interval;
+use crate::time::{Instant, ack_timeout_ns};
 
 /// How long an ACK waits for a request of this side to leave together with. A ping-pong turn of one packet takes 5 to 30 us.
 const DEFER_NS: u64 = 50_000;
-/// ... and at most, while this side sends: 8 MiB take 2 ms. The shortest retry time-out in use is longer than that.
+/// ... and how long from packet to packet while that leaves, as long as it is,
+const MOVE_NS: u64 = 250_000;
+/// ... but not longer than this: 8 MiB take 2 ms (two virtual CPUs, Xeon, kernel 6.18). Nor than a part of the retry time-out, which
+/// is taken to be the peer's, too.
 const DEFER_MAX_NS: u64 = 4_000_000;
+const TIMEOUT_PART: u64 = 4;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
-/// Messages of one turn, beyond which the peer just sends unless the turn before had as many: less than a window, so that nobody
-/// waits for their ACK. A WRITE of ours is a message for each packet.
-const TURN_MESSAGES: u32 = 256;
-/// A turn of fewer messages is acknowledged once, at its end: nothing is asked in the middle of so few packets. Where a longer one
-/// ends only the one before can tell.
-const SHORT_TURN: u32 = ACK_INTERVAL_PKTS as u32;
 
 /// A plain ACK on its way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,11 +30,8 @@ enum Ack {
     None,
     /// Until the end of the batch.
     Gathering,
-    /// Until this side has sent, or `deadline`, which moves on to `latest` while it sends.
-    Deferred {
-        deadline: Instant,
-        latest: Instant,
-    },
+    /// Until this side has sent what it has posted, or that time.
+    Deferred(Instant),
     Due,
 }
 
@@ -54,6 +49,9 @@ pub(crate) struct Reply {
     ack: Ack,
     /// Number of the packet that the ACK names.
     ack_at: u64,
+    /// Since when it is deferred, and whether a packet has left this side since its deadline was set.
+    deferred_at: Option<Instant>,
+    moved: bool,
     /// The peer repeats itself: a READ response will not do as acknowledgement.
     repeated: bool,
     nak: Option<Nak>,
@@ -64,7 +62,7 @@ pub(crate) struct Reply {
     /// Times that messages arrived after this side had posted something since those before.
     turns: u8,
     posted: bool,
-    /// Messages of this turn, and of the one before.
+    /// Messages of this turn, and of the one before. A WRITE of a roxie peer is a message for each packet.
     messages: u32,
     messages_before: u32,
 }
@@ -74,6 +72,8 @@ impl Reply {
         Self {
             ack: Ack::None,
             ack_at: 0,
+            deferred_at: None,
+            moved: false,
             repeated: false,
             nak: None,
             nak_sent: false,
@@ -147,6 +147,7 @@ impl Reply {
     pub(crate) fn answered_by_fetch(&mut self, position: u64) {
         if !self.repeated && self.ack_at < position {
             self.ack = Ack::None;
+            self.deferred_at = None;
         }
     }
 
@@ -159,7 +160,7 @@ impl Reply {
             self.messages_before = std::mem::take(&mut self.messages);
         }
         self.messages = self.messages.saturating_add(1);
-        if !silent || self.messages > TURN_MESSAGES.max(self.messages_before) {
+        if !silent {
             self.turns = 0;
         }
     }
@@ -170,35 +171,54 @@ impl Reply {
         self.posted = true;
     }
 
-    /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side, which
-    /// is `idle` if it has sent all that it has posted and half a message has not arrived.
+    /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side. It
+    /// `may_wait` if all that was posted here has left and no message is half received.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, idle: bool) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_wait: bool, mtu: usize) {
         if self.ack == Ack::Gathering {
-            let turn_ends = self.messages_before < SHORT_TURN || self.messages == self.messages_before;
-            let ping_pong = self.turns >= TURNS && turn_ends && idle;
-            let (deadline, latest) = (now.plus_ns(DEFER_NS), now.plus_ns(DEFER_MAX_NS));
-            self.ack = if ping_pong { Ack::Deferred { deadline, latest } } else { Ack::Due };
+            // In the middle of a turn that is shorter nothing is asked; where a longer one ends the one before tells.
+            let short = ack_interval(mtu) as u32;
+            let turn_ends = if self.messages_before < short {
+                self.messages < short
+            } else {
+                self.messages == self.messages_before
+            };
+            let ping_pong = self.turns >= TURNS && turn_ends && may_wait && !self.repeated;
+            self.ack = if ping_pong { self.defer(now) } else { Ack::Due };
         }
+    }
+
+    fn defer(&mut self, now: Instant) -> Ack {
+        let first = *self.deferred_at.get_or_insert(now);
+        self.moved = false;
+        Ack::Deferred(now.plus_ns(DEFER_NS).min(first.plus_ns(DEFER_MAX_NS)))
+    }
+
+    /// A packet of a request has left.
+    #[inline]
+    pub(crate) fn request_moved(&mut self) {
+        self.moved = true;
     }
 
     /// When a deferred ACK becomes due.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.ack {
-            Ack::Deferred { deadline, .. } => Some(deadline),
+            Ack::Deferred(deadline) => Some(deadline),
             Ack::None | Ack::Gathering | Ack::Due => None,
         }
     }
 
-    /// Waits on while this side `sends` its request, else gives up; the pattern must prove itself anew then.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, sends: bool) {
-        let Ack::Deferred { deadline, latest } = &mut self.ack else { return };
-        if *deadline > now {
+    /// Waits on while a request of this side leaves packet by packet, else gives up; the pattern must prove itself anew then. `timeout`
+    /// is this side's attribute of that name.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, timeout: u8) {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        if sends && now < *latest {
-            *deadline = now.plus_ns(DEFER_NS).min(*latest);
+        let max_ns = ack_timeout_ns(timeout).map_or(DEFER_MAX_NS, |ns| (ns / TIMEOUT_PART).min(DEFER_MAX_NS));
+        let latest = self.deferred_at.unwrap_or(now).plus_ns(max_ns);
+        if std::mem::take(&mut self.moved) && now < latest {
+            self.ack = Ack::Deferred(now.plus_ns(MOVE_NS).min(latest));
         } else {
             self.ack = Ack::Due;
             self.turns = 0;
@@ -208,7 +228,7 @@ impl Reply {
     /// Whether an ACK waits for a request to leave with.
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
-        matches!(self.ack, Ack::Deferred { .. })
+        matches!(self.ack, Ack::Deferred(_))
     }
 
     /// Makes such an ACK due.
@@ -263,6 +283,7 @@ impl Responder {
             return Ok(None);
         };
         reply.ack = Ack::None;
+        reply.deferred_at = None;
         reply.repeated = false;
         let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
         Ok(Some(Transmit { len, ud: None }))

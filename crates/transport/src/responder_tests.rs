@@ -494,128 +494,146 @@ fn in_a_ping_pong_of_several_packets_the_ack_waits_too() {
     assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
 }
 
-/// Where a long turn ends is known from the one before: what is asked in its middle opens the peer's window.
-#[test]
-fn in_a_ping_pong_of_long_turns_the_last_ack_waits() {
-    let mut b = Bench::rc();
-    let mut psn = 100;
-    let mut acks = Vec::new();
-    for i in 0..4 {
-        b.post(i, crate::testing::write(0), 8);
-        acks.push(b.sent().pop());
-        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
-        for at in 0..300 {
-            let asks = at == 123 || at == 299;
-            let packet = write(psn, 0, 1, 8);
-            b.recv(&if asks { packet.ack_req() } else { packet }).unwrap();
-            psn += 1;
-            if at == 123 {
-                assert_eq!(b.sent().len(), 1, "in the middle of turn {i}");
-            }
-        }
-    }
-    assert_eq!(b.sent(), [""; 0], "a window is open, so the last ACK waits");
-    let alone = Some("WRITE Only 501 AckReq +0x0 len 8 [8]".to_owned());
-    assert_eq!(acks[1], alone, "the first turn has not told yet how long they are");
-    assert_eq!(acks[3], Some("Acknowledge 999 msn 900".to_owned()));
-    // A turn of another length is acknowledged at once.
-    b.post(4, crate::testing::write(0), 8);
-    b.sent();
-    for at in 0..150 {
-        b.recv(&write(psn + at, 0, 1, 8)).unwrap();
-    }
-    b.recv(&write(psn + 150, 0, 1, 8).ack_req()).unwrap();
-    assert_eq!(b.sent(), [format!("Acknowledge {} msn 1351", psn + 150)]);
-}
-
-/// The rest of a window that is full is sent when it opens; the ACK follows the last packet, even if the peer grows impatient.
-#[test]
-fn in_a_ping_pong_the_ack_waits_while_a_long_request_is_sent() {
-    let mut b = Bench::rc();
+/// Three turns of one message each; the ACK of the third waits.
+fn in_turns(mut b: Bench) -> Bench {
     for i in 0..3 {
         b.post(u64::from(i), crate::testing::write(0), 8);
         b.sent();
         b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
     }
+    assert_eq!(b.sent(), [""; 0]);
+    b
+}
+
+/// A turn of `packets`, the 124th and last of which ask, as one of ours does; what was sent after each that asks.
+fn long_turn(b: &mut Bench, psn: &mut u32, packets: u32, mut after_asking: impl FnMut(&mut Bench)) {
+    for at in 0..packets {
+        let asks = at == 123 || at + 1 == packets;
+        let packet = write(*psn, 0, 1, 8);
+        b.recv(&if asks { packet.ack_req() } else { packet }).unwrap();
+        *psn += 1;
+        if asks {
+            after_asking(b);
+        }
+    }
+}
+
+/// Where a long turn ends is known from the one before: what is asked in its middle opens the peer's window.
+#[test]
+fn in_a_ping_pong_of_long_turns_the_last_ack_waits() {
+    let (mut b, mut psn) = (Bench::rc(), 100);
+    for i in 0..4 {
+        b.post(i, crate::testing::write(0), 8);
+        let with_request = b.sent().len();
+        assert_eq!(with_request, if i < 2 { 1 } else { 2 }, "turn {i}: the first tells how long they are");
+        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
+        let mut sent = Vec::new();
+        long_turn(&mut b, &mut psn, 300, |b| sent.push(b.sent().len()));
+        assert_eq!(sent, if i == 0 { [1, 1] } else { [1, 0] }, "turn {i}");
+    }
+    // A turn of another length is acknowledged at once.
+    b.post(4, crate::testing::write(0), 8);
+    b.sent();
+    let mut sent = Vec::new();
+    long_turn(&mut b, &mut psn, 150, |b| sent.extend(b.sent()));
+    assert_eq!(sent.last(), Some(&format!("Acknowledge {} msn 1350", psn - 1)));
+}
+
+/// Whoever cannot send at once has all of it before him: what was asked in the middle gives way to the end.
+#[test]
+fn an_ack_for_the_middle_of_a_long_turn_that_has_not_left_waits_with_the_last() {
+    let (mut b, mut psn) = (Bench::rc(), 100);
+    for i in 0..3 {
+        b.post(i, crate::testing::write(0), 8);
+        b.sent();
+        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
+        long_turn(&mut b, &mut psn, 200, |_| {});
+    }
+    assert_eq!(b.sent(), [""; 0]);
+}
+
+#[test]
+fn what_is_asked_in_the_middle_of_a_message_is_acknowledged_at_once() {
+    let mut b = in_turns(Bench::rc());
+    b.post(3, crate::testing::write(0), 8);
+    b.sent();
+    let first = Pkt::new(Opcode::RC_WRITE_FIRST, 103).reth(REMOTE, RKEY, 2048).payload(1, 1024);
+    b.batch(&[Pkt::ack(503), first.ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 3"]);
+    b.recv(&Pkt::new(Opcode::RC_WRITE_LAST, 104).payload(1, 1024).ack_req()).unwrap();
+    assert_eq!(b.sent(), [""; 0]);
+}
+
+/// The rest of a window that is full is sent when it opens; the ACK follows the last packet, even if the peer grows impatient.
+#[test]
+fn in_a_ping_pong_the_ack_waits_while_a_long_request_is_sent() {
+    let mut b = in_turns(Bench::rc());
     for i in 0..320 {
         b.post(i, crate::testing::write(0), 8);
     }
     assert_eq!(b.sent().len(), 310, "a window");
     b.at(us(60));
-    assert_eq!(b.sent(), [""; 0], "it sends, and waits on");
+    assert_eq!(b.sent(), [""; 0], "it moves, and the ACK waits on");
     b.recv(&write(102, 0, 1, 8).ack_req()).unwrap();
     assert_eq!(b.sent(), [""; 0], "for all that comes again");
     b.recv(&Pkt::ack(503 + 309)).unwrap();
     assert_eq!(b.sent().pop(), Some("Acknowledge 102 msn 3".to_owned()));
 }
 
-/// ... but not for ever.
+/// ... but not for one that stands still, nor for ever, nor for long where little time is given.
 #[test]
-fn an_ack_waits_four_milliseconds_for_a_window_that_stays_shut() {
-    let mut b = Bench::rc();
-    for i in 0..3 {
-        b.post(u64::from(i), crate::testing::write(0), 8);
-        b.sent();
-        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
-    }
-    for i in 0..320 {
-        b.post(i, crate::testing::write(0), 8);
-    }
-    b.sent();
-    let acknowledges = |sent: Vec<String>| sent.iter().any(|packet| packet.starts_with("Acknowledge"));
-    let waited = (1..=100).find(|steps| {
-        b.at(us(50 * steps));
-        acknowledges(b.sent())
-    });
-    assert_eq!(waited, Some(80));
-}
-
-/// Whoever reads late reads all at once: what was asked in the middle and has not left gives way to the end.
-#[test]
-fn an_ack_for_the_middle_of_a_long_turn_that_has_not_left_waits_with_the_last() {
-    let mut b = Bench::rc();
-    let mut psn = 100;
-    for i in 0..3 {
-        b.post(i, crate::testing::write(0), 8);
-        b.sent();
-        b.recv(&Pkt::ack(500 + i as u32)).unwrap();
-        for at in 0..200 {
-            let packet = write(psn, 0, 1, 8);
-            b.recv(&if at == 123 || at == 199 { packet.ack_req() } else { packet }).unwrap();
-            psn += 1;
+fn an_ack_waits_no_longer_than_a_request_moves() {
+    let waited = |timeout: u8, moves: u32| {
+        let mut b = in_turns(Bench::rc_with(|attr| attr.timeout = timeout));
+        // A READ takes the window's place: one is answered, and the next goes out.
+        for i in 0..390 {
+            b.post(i, crate::testing::read(0), 8);
         }
-    }
-    assert_eq!(b.sent(), [""; 0]);
+        let acknowledges = |sent: Vec<String>| sent.iter().any(|packet| packet.starts_with("Acknowledge"));
+        assert!(!acknowledges(b.sent()));
+        (1..=120).map(|step| 50 * step).find(|at| {
+            b.at(us(*at));
+            let step = (*at / 50) as u32;
+            if step <= moves {
+                b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 502 + step).payload(0, 8)).unwrap();
+            }
+            acknowledges(b.sent())
+        })
+    };
+    assert_eq!(waited(14, 0), Some(300), "the READs that left at once, and no more");
+    assert_eq!(waited(14, 10), Some(800));
+    assert_eq!(waited(14, 120), Some(4000));
+    assert_eq!(waited(8, 120), Some(300), "a quarter of 1 ms");
 }
 
-/// A pattern that turns into a stream ends before the peer's window does.
+/// A pattern that turns into a stream ends where more than a turn is asked about.
 #[test]
 fn a_turn_without_end_is_acknowledged_at_once() {
-    let mut b = Bench::rc();
-    for i in 0..3 {
-        b.post(u64::from(i), crate::testing::write(0), 8);
-        b.sent();
-        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
-    }
-    assert_eq!(b.sent(), [""; 0]);
-    for i in 0..255 {
+    let mut b = in_turns(Bench::rc());
+    for i in 0..122 {
         b.batch(&[write(103 + i, 0, 1, 8).ack_req()]);
     }
     assert_eq!(b.sent(), [""; 0]);
-    b.batch(&[write(358, 0, 1, 8).ack_req()]);
-    assert_eq!(b.sent(), ["Acknowledge 358 msn 259"]);
+    b.batch(&[write(225, 0, 1, 8).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 225 msn 126"]);
+}
+
+/// With larger packets fewer of them are asked about, and fit a window.
+#[test]
+fn a_turn_without_end_is_shorter_with_a_larger_path_mtu() {
+    let mut b = in_turns(Bench::rc_with(|attr| attr.path_mtu = crate::PathMtu::M4096));
+    for i in 0..29 {
+        b.batch(&[write(103 + i, 0, 1, 8).ack_req()]);
+    }
+    assert_eq!(b.sent(), [""; 0]);
+    b.batch(&[write(132, 0, 1, 8).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 132 msn 33"]);
 }
 
 /// Whoever is about to drop the queue pair asks for what is owed.
 #[test]
 fn an_ack_that_waits_is_released_before_the_end() {
-    let mut b = Bench::rc();
-    for i in 0..3 {
-        b.post(u64::from(i), crate::testing::write(0), 8);
-        b.sent();
-        b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
-    }
-    assert_eq!(b.sent(), [""; 0], "it waits for the next request");
+    let mut b = in_turns(Bench::rc());
     b.qp.release_ack();
     assert_eq!(b.sent(), ["Acknowledge 102 msn 3"]);
     b.qp.release_ack();

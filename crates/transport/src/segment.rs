@@ -17,8 +17,14 @@ const READ_CHUNK: u64 = 64 * 1024;
 /// ... and of at most this many response packets.
 const READ_CHUNK_PKTS: u64 = 64;
 /// An acknowledgement is asked for at least every so many packets, or full packets of so many bytes: every second burst.
-pub(crate) const ACK_INTERVAL_PKTS: u64 = 124;
+const ACK_INTERVAL_PKTS: u64 = 124;
 const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
+
+/// Packets from one that asks for an acknowledgement to the next at most.
+#[inline]
+pub(crate) fn ack_interval(mtu: usize) -> u64 {
+    ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, mtu))
+}
 
 /// What one packet carries, or asks for.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +97,7 @@ impl Requester {
     pub(crate) fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
         let full = budget <= 1 || self.in_flight() + 1 >= self.window(ep.mtu);
-        let interval = ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, ep.mtu));
-        if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= interval {
+        if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= ack_interval(ep.mtu) {
             self.unasked = 0;
             return true;
         }

@@ -1,0 +1,109 @@
+/* What the kernel takes for a ping-pong of bursts over UDP sockets that both ends poll, without anything else: the limit of a device
+ * on such sockets. A burst is a packet of 40 bytes, as a WRITE of 8 bytes is, or with an acknowledgement of 20 behind it.
+ *
+ *     bare PORT PACKETS                   answers, PACKETS (1 or 2) in a burst, until it is ended
+ *     bare PORT PACKETS SERVER SECONDS    asks, and prints the median of half a round trip in us
+ */
+#include <arpa/inet.h>
+#include <netinet/udp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { WRITE_LEN = 40, ACK_LEN = 20, SAMPLES_MAX = 4 << 20, GIVE_UP_NS = 1000000000 };
+
+static char burst[WRITE_LEN + ACK_LEN], arrived[65536];
+static int packets, udp;
+static struct sockaddr_in peer;
+
+static void check(int failed, const char *what)
+{
+	if (failed) {
+		perror(what);
+		exit(1);
+	}
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+static void say(void)
+{
+	union { char bytes[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr first; } control = { .first = {
+		.cmsg_len = CMSG_LEN(sizeof(uint16_t)), .cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT } };
+	*(uint16_t *)CMSG_DATA(&control.first) = WRITE_LEN;
+	struct iovec piece = { burst, packets == 2 ? WRITE_LEN + ACK_LEN : WRITE_LEN };
+	struct msghdr message = { .msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1 };
+	if (packets == 2) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof control;
+	}
+	check(sendmsg(udp, &message, MSG_DONTWAIT) < 0, "sendmsg");
+}
+
+/* Polls; 0 if nothing has come by then. */
+static int hear(uint64_t until)
+{
+	char control[256];
+	struct iovec piece = { arrived, sizeof arrived };
+	do {
+		for (int i = 0; i < 1000; i++) {
+			struct msghdr message = { .msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1,
+				.msg_control = control, .msg_controllen = sizeof control };
+			if (recvmsg(udp, &message, MSG_DONTWAIT) > 0)
+				return 1;
+		}
+	} while (now_ns() < until);
+	return 0;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+	return (left > right) - (left < right);
+}
+
+int main(int count, char **words)
+{
+	check(count != 3 && count != 5, "bare PORT PACKETS [SERVER SECONDS]");
+	int yes = 1, is_server = count == 3, port = atoi(words[1]);
+	packets = atoi(words[2]);
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
+	udp = socket(AF_INET, SOCK_DGRAM, 0);
+	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes) ||
+	      setsockopt(udp, IPPROTO_IP, IP_PKTINFO, &yes, sizeof yes), "UDP socket");
+	if (is_server) {
+		/* A port that listens is how the bench knows that we are here. */
+		int tcp = socket(AF_INET, SOCK_STREAM, 0);
+		setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+		check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
+		      listen(tcp, 1), "bind");
+		for (;;)
+			if (hear(UINT64_MAX))
+				say();
+	}
+	struct sockaddr_in server = any;
+	check(inet_aton(words[3], &server.sin_addr) == 0, words[3]);
+	uint32_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
+	check(!samples, "memory");
+	int taken = 0;
+	for (uint64_t end = now_ns() + atof(words[4]) * 1e9, begun; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
+		peer = server;
+		say();
+		if (!hear(begun + GIVE_UP_NS)) {
+			fprintf(stderr, "no answer\n");
+			return 1;
+		}
+		samples[taken] = now_ns() - begun;
+	}
+	qsort(samples, taken, sizeof *samples, ascending);
+	printf("%.3f\n", samples[taken / 2] / 2e3);
+	return 0;
+}
