@@ -142,7 +142,7 @@ pub(crate) struct TrafficArgs {
     /// ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
-    /// Engines that carry the queue pairs: sockets, a lock and a thread each [default: 1]
+    /// Engines that carry the queue pairs: sockets, a lock and a thread each, 1 to 32 [default: 1]
     ///
     /// A queue pair lives on the engine of its completion queue, and those take turns; the completion vector of ibv_create_cq
     /// chooses one, 0 leaves it to the device. More than one pays where several threads poll completion queues of their

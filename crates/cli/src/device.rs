@@ -23,10 +23,11 @@ impl DeviceArgs {
     }
 
     /// Fails with what would be right if the netdev does not exist or the name cannot be one, wherever they come from, or if
-    /// `ROXIE_DOMAIN` or `ROXIE_USERS` makes no sense.
+    /// `ROXIE_DOMAIN`, `ROXIE_USERS` or `ROXIE_ENGINES` makes no sense.
     pub(crate) fn check(&self) -> Outcome {
         DomainConfig::from_env()
             .map_err(|bad| Failure::new(bad.to_string()).hint(remedy(&bad).unwrap_or_default()).code(2))?;
+        Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         let config = self.config();
         config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
         // In the environment the empty name means the default.

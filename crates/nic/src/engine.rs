@@ -139,8 +139,15 @@ impl Engine {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One batch in the calling thread, unless another thread is at it.
-    pub(crate) fn poll_inline(&self) {
+    /// One batch in the calling thread, unless another thread is at it; whether there was anything.
+    pub(crate) fn poll_inline(&self) -> bool {
+        let found = self.try_poll();
+        self.turns.polled(found);
+        found
+    }
+
+    #[inline]
+    fn try_poll(&self) -> bool {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
@@ -151,17 +158,16 @@ impl Engine {
                 if !self.watching.load(Ordering::Relaxed) && self.armed_cqs.load(Ordering::Relaxed) == 0 {
                     std::thread::yield_now();
                 }
-                return self.turns.polled(false);
+                return false;
             }
         };
         if !polls.is_multiple_of(CLOCK_INTERVAL) && core.is_quiet() {
-            drop(core);
-            return self.turns.polled(false);
+            return false;
         }
         let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
         let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });
         self.unlock_and_deliver(core);
-        self.turns.polled(trains > 0);
+        trains > 0
     }
 
     /// Some batches of everything, for the background thread; the number of trains received.

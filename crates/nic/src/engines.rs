@@ -12,7 +12,7 @@
 
 use std::iter;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::engine::{Core, Engine};
@@ -36,7 +36,17 @@ pub(crate) struct Place {
     /// Held while the tables of keys are made equal.
     pub(crate) keys: Mutex<()>,
     turn: AtomicUsize,
+    /// Polls of others that found nothing, while they looked for an engine that nobody polls; the first engine's.
+    glances: AtomicUsize,
+    /// How often this engine was polled when that was looked at last.
+    polls_seen: AtomicU64,
 }
+
+/// Who polls one engine glances at another this often: with some of his CPU it is served as if there were one engine, and not by
+/// a background thread that waits for the CPU of who polls.
+const GLANCE_INTERVAL: usize = 8;
+/// Batches of such a turn.
+const GLANCE_BATCHES: usize = 16;
 
 impl Default for Engines {
     fn default() -> Self {
@@ -117,6 +127,33 @@ impl Engine {
     /// The engine of this number, of the device of which this is the first.
     pub(crate) fn at(self: &Arc<Self>, index: usize) -> &Arc<Self> {
         index.checked_sub(1).and_then(|index| self.others().get(index)).unwrap_or(self)
+    }
+
+    /// Somebody has polled the engines in `polled`, a bit for each: now and then he polls one of the others, if nobody else does.
+    #[inline]
+    pub(crate) fn glance_beside(&self, polled: u32) {
+        if !self.others().is_empty() {
+            self.poll_neglected(polled);
+        }
+    }
+
+    fn poll_neglected(&self, polled: u32) {
+        let glance = self.place.glances.fetch_add(1, Ordering::Relaxed);
+        let index = glance / GLANCE_INTERVAL % (1 + self.others().len());
+        if !glance.is_multiple_of(GLANCE_INTERVAL) || polled >> index & 1 != 0 {
+            return;
+        }
+        let engine = index.checked_sub(1).map_or(self, |index| &self.others()[index]);
+        let (polls, seen) = (&engine.inline_polls, &engine.place.polls_seen);
+        let now = polls.load(Ordering::Relaxed);
+        if seen.swap(now, Ordering::Relaxed) == now {
+            for _ in 0..GLANCE_BATCHES {
+                if !engine.poll_inline() {
+                    break;
+                }
+            }
+            seen.store(polls.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// Whose turn it is to get what has no place yet.

@@ -1,5 +1,7 @@
 //! Where queue pairs are looked at: in processes, or on the wire.
 
+use std::collections::BTreeSet;
+
 use super::TopArgs;
 use super::process::Processes;
 use super::table::Item;
@@ -13,7 +15,7 @@ pub(super) enum Source {
         /// Them.
         processes: Processes,
         /// How many answered the last time.
-        engines: usize,
+        answered: usize,
     },
     /// Anybody's, as far as packets tell.
     Wire(Wire),
@@ -24,16 +26,17 @@ impl Source {
     pub(super) fn open(args: &TopArgs) -> Outcome<Self> {
         match &args.interface {
             Some(interface) => Ok(Source::Wire(Wire::open(interface)?)),
-            None => Ok(Source::Processes { processes: Processes::new(&args.pid)?, engines: 0 }),
+            None => Ok(Source::Processes { processes: Processes::new(&args.pid)?, answered: 0 }),
         }
     }
 
     /// What there is now.
     pub(super) fn look(&mut self) -> Outcome<Vec<Item>> {
         match self {
-            Source::Processes { processes, engines } => {
+            Source::Processes { processes, answered } => {
                 let looked = processes.look();
-                *engines = looked.len();
+                // A process may have several engines.
+                *answered = looked.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
                 Ok(looked.into_iter().flat_map(|engine| engine.items()).collect())
             }
             Source::Wire(wire) => wire.look(),
@@ -43,13 +46,13 @@ impl Source {
     /// What was looked at, in words.
     pub(super) fn summary(&self) -> String {
         match self {
-            Source::Processes { processes, engines } => {
-                let plural = if *engines == 1 { "process" } else { "processes" };
+            Source::Processes { processes, answered } => {
+                let plural = if *answered == 1 { "process" } else { "processes" };
                 let silent = match processes.silent() {
                     [] => String::new(),
                     [pid, ..] => format!(", {pid} does not answer"),
                 };
-                format!("{engines} {plural}{silent}")
+                format!("{answered} {plural}{silent}")
             }
             Source::Wire(wire) => wire.summary(),
         }

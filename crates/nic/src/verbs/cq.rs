@@ -110,16 +110,19 @@ impl Cq {
         (served_by != 0).then(|| served_by.trailing_zeros() as usize)
     }
 
-    /// Drives those engines.
+    /// Drives those engines, and now and then one that nobody drives.
     #[inline]
     fn drive(&self) {
-        let mut served_by = self.0.served_by.load(Ordering::Relaxed);
-        if served_by <= 1 {
-            return self.0.engine.poll_inline();
+        let first = &self.0.engine;
+        let served_by = self.0.served_by.load(Ordering::Relaxed).max(1);
+        let mut found = false;
+        let mut left = served_by;
+        while left != 0 {
+            found |= first.at(left.trailing_zeros() as usize).poll_inline();
+            left &= left - 1;
         }
-        while served_by != 0 {
-            self.0.engine.at(served_by.trailing_zeros() as usize).poll_inline();
-            served_by &= served_by - 1;
+        if !found {
+            first.glance_beside(served_by);
         }
     }
 
