@@ -4,35 +4,17 @@
  *     bare PORT PACKETS                   answers, PACKETS (1 or 2) in a burst, until it is ended
  *     bare PORT PACKETS SERVER SECONDS    asks, and prints the median of half a round trip in us
  */
+#include "common.h"
 #include <arpa/inet.h>
+#include <math.h>
 #include <netinet/udp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 enum { WRITE_LEN = 40, ACK_LEN = 20, SAMPLES_MAX = 4 << 20, GIVE_UP_NS = 1000000000 };
 
 static char burst[WRITE_LEN + ACK_LEN], arrived[65536];
 static int packets, udp;
 static struct sockaddr_in peer;
-
-static void check(int failed, const char *what)
-{
-	if (failed) {
-		perror(what);
-		exit(1);
-	}
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000000000ull + time.tv_nsec;
-}
 
 static void say(void)
 {
@@ -49,7 +31,7 @@ static void say(void)
 }
 
 /* Polls; 0 if nothing has come by then. */
-static int hear(uint64_t until)
+static int hear(double until)
 {
 	char control[256];
 	struct iovec piece = { arrived, sizeof arrived };
@@ -86,7 +68,7 @@ int main(int count, char **words)
 		check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
 		      listen(tcp, 1), "bind");
 		for (;;)
-			if (hear(UINT64_MAX))
+			if (hear(INFINITY))
 				say();
 	}
 	struct sockaddr_in server = any;
@@ -94,7 +76,7 @@ int main(int count, char **words)
 	uint32_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
 	check(!samples, "memory");
 	int taken = 0;
-	for (uint64_t end = now_ns() + atof(words[4]) * 1e9, begun; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
+	for (double end = now_ns() + atof(words[4]) * 1e9, begun; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
 		peer = server;
 		say();
 		if (!hear(begun + GIVE_UP_NS)) {

@@ -1,19 +1,8 @@
-/* What the programs of this directory share: queue pairs of one process that are connected to each other. */
+/* Queue pairs of one process that are connected to each other. */
+#include "common.h"
 #include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { PSN = 7 };
-
-static void check(int failed, const char *what)
-{
-	if (failed) {
-		perror(what);
-		exit(1);
-	}
-}
 
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_cq *cq, int depth)
 {
@@ -52,11 +41,4 @@ static struct ibv_context *open_device(union ibv_gid *gid)
 	check(!context, "ibv_open_device");
 	check(ibv_query_gid(context, 1, 0, gid), "ibv_query_gid");
 	return context;
-}
-
-static double now_ns(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1e9 + time.tv_nsec;
 }

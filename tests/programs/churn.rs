@@ -28,9 +28,8 @@ const QUICK: Duration = Duration::from_secs(10);
 const WARM_UP: usize = 60;
 /// What each start may cost rping's server: 5000 of them, half its clients, were seen to cost 1.1 MiB, arenas included.
 const BYTES_PER_START: u64 = 256;
-/// Time for whoever remains to tell the peers of the dead. Who died in the middle of a handshake is given up when its repetitions are
-/// over, a minute later.
-const AFTERMATH: Duration = Duration::from_secs(90);
+/// Time for whoever remains to tell the peers of the dead.
+const AFTERMATH: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
     let time = minutes.map_or(QUICK, |minutes| Duration::from_secs_f64(60.0 * minutes));

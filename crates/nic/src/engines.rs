@@ -131,19 +131,19 @@ impl Engine {
 
     /// Somebody has polled the engines in `polled`, a bit for each: now and then he polls one of the others, if nobody else does.
     #[inline]
-    pub(crate) fn glance_beside(&self, polled: u32) {
+    pub(crate) fn glance_beside(self: &Arc<Self>, polled: u32) {
         if !self.others().is_empty() {
             self.poll_neglected(polled);
         }
     }
 
-    fn poll_neglected(&self, polled: u32) {
+    fn poll_neglected(self: &Arc<Self>, polled: u32) {
         let glance = self.place.glances.fetch_add(1, Ordering::Relaxed);
         let index = glance / GLANCE_INTERVAL % (1 + self.others().len());
         if !glance.is_multiple_of(GLANCE_INTERVAL) || polled >> index & 1 != 0 {
             return;
         }
-        let engine = index.checked_sub(1).map_or(self, |index| &self.others()[index]);
+        let engine = self.at(index);
         let (polls, seen) = (&engine.inline_polls, &engine.place.polls_seen);
         let now = polls.load(Ordering::Relaxed);
         if seen.swap(now, Ordering::Relaxed) == now {
