@@ -86,7 +86,7 @@ counters! {
     implied_nak_seq_err,
     /// Times the local ACK timer fired.
     local_ack_timeout_err,
-    /// Times the peer was asked because an answer was overdue, before that timer.
+    /// Times the peer was asked because an answer was overdue, before that timer, or because nobody had asked for one.
     probes,
     /// Gaps that the peer reported besides its NAKs.
     rcvd_gap_report,

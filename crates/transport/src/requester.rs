@@ -100,9 +100,11 @@ pub(crate) struct Requester {
     pub(crate) probes: u8,
     pub(crate) probed_at: Instant,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
-    failed: Option<WcStatus>,
-    /// Packets since the last AckReq.
+    pub(crate) failed: Option<WcStatus>,
+    /// Packets since the last AckReq, work requests that end in them, and whether one of these makes a completion.
     pub(crate) unasked: u32,
+    pub(crate) unasked_wrs: u32,
+    pub(crate) is_awaited: bool,
 }
 
 impl Requester {
@@ -132,6 +134,8 @@ impl Requester {
             probed_at: Instant::ZERO,
             failed: None,
             unasked: 0,
+            unasked_wrs: 0,
+            is_awaited: false,
         })
     }
 
@@ -173,7 +177,7 @@ impl Requester {
         self.fetches.clear();
         self.rnr_until = None;
         self.failed = None;
-        self.unasked = 0;
+        (self.unasked, self.unasked_wrs, self.is_awaited) = (0, 0, false);
     }
 
     pub(crate) fn reload_retries(&mut self, ep: &Endpoint) {
@@ -301,7 +305,7 @@ impl Requester {
             let is_fetch = wqe.op.is_fetch();
             let end = if is_fetch { self.fetch_end(&wqe, ep.mtu) } else { self.cursor + 1 };
             let part = Part { index, first: self.cursor, end };
-            let ack_req = ep.ty.is_reliable() && (is_fetch || self.ask(end == wqe.end, budget, ep));
+            let ack_req = ep.ty.is_reliable() && (is_fetch || self.ask(&wqe, end == wqe.end, budget, ep));
             let written = match ep.ty {
                 QpType::Ud | QpType::Gsi => {
                     if wqe.length as usize > ep.mtu {
@@ -454,7 +458,7 @@ impl Requester {
         if status == WcStatus::Success {
             ep.counters.rdma_sends += 1;
         }
-        if ep.sq_sig_all || wqe.flags.contains(SendFlags::SIGNALED) || status != WcStatus::Success {
+        if wqe.is_signaled(ep) || status != WcStatus::Success {
             let byte_len = if wqe.op.scatters() { wqe.length } else { 0 };
             push_completion(ep, wqe.wr_id, &wqe.op, byte_len, status);
         }

@@ -142,7 +142,12 @@ impl Requester {
         self.lose(self.una);
         // Of answers that come no more nothing else tells.
         self.on_missing_answers(now, self.una, self.seen);
-        let last = self.cursor - 1;
+        self.question();
+    }
+
+    /// Sends the youngest packet again: what is sent again asks for an answer.
+    pub(crate) fn question(&mut self) {
+        let Some(last) = self.cursor.checked_sub(1).filter(|&last| last >= self.una) else { return };
         // Answers that are coming in need no question.
         if self
             .fetch_at(last)

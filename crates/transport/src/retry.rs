@@ -3,8 +3,12 @@
 
 use crate::endpoint::Endpoint;
 use crate::requester::{Requester, Step, window_pkts};
+use crate::rtt::PROBE_MIN_NS;
 use crate::time::{Instant, ack_timeout_ns};
 use crate::wc::WcStatus;
+
+/// What nobody waits for is asked about when nothing has followed it for so long: as long as an answer may take.
+const ASK_NS: u64 = PROBE_MIN_NS;
 
 impl Requester {
     /// When [`Requester::handle_timeout`] must be called next.
@@ -13,14 +17,26 @@ impl Requester {
         if let Some(until) = self.rnr_until {
             return Some(until);
         }
-        // What the rate holds back will ask.
-        if self.una == self.next || (!self.is_asked() && ep.congestion.is_holding()) {
+        if self.una == self.next {
             return None;
+        }
+        if !self.is_asked() {
+            // What the rate holds back will ask, and what is sent again.
+            let is_about_to = ep.congestion.is_holding() || self.board.has_lost() || self.cursor == self.una;
+            return (!is_about_to).then(|| self.question_due(ep));
         }
         match (self.timeout(ep), self.probe_due(ep)) {
             (Some(timeout), Some(probe)) => Some(timeout.min(probe)),
             (timeout, probe) => timeout.or(probe),
         }
+    }
+
+    /// When the peer is asked about what was sent without a question: at once if something waits for all before it.
+    fn question_due(&self, ep: &Endpoint) -> Instant {
+        let is_waiting = ep.attr.sq_draining
+            || self.failed.is_some()
+            || (self.cursor_index != self.sq.tail && self.sq.wqe(self.cursor_index).op.is_local());
+        self.timer_base.plus_ns(if is_waiting { 0 } else { ASK_NS })
     }
 
     /// When the local ACK timeout is over.
@@ -47,6 +63,12 @@ impl Requester {
         }
         if self.rnr_until.take().is_some() {
             self.timer_base = now;
+            return Step::Idle;
+        }
+        if !self.is_asked() {
+            ep.counters.probes += 1;
+            self.timer_base = now;
+            self.question();
             return Step::Idle;
         }
         if self.timeout(ep).is_some_and(|timeout| timeout <= now) {

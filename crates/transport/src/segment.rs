@@ -91,17 +91,31 @@ impl Requester {
         packet
     }
 
-    /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once. Each costs both
-    /// sides a small packet's way through the kernel, so the end of a message alone is no reason.
+    /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once but a completion is
+    /// waited for. Each costs both sides a small packet's way through the kernel, so the end of a message alone is no reason.
     #[inline]
-    pub(crate) fn ask(&mut self, last: bool, budget: usize, ep: &Endpoint) -> bool {
+    pub(crate) fn ask(&mut self, wqe: &SendWqe, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
+        if last {
+            self.unasked_wrs += 1;
+            self.is_awaited |= wqe.is_signaled(ep);
+        }
         let full = budget <= 1 || self.in_flight() + 1 >= self.window(ep.mtu);
-        if full || (last && !self.is_followed(ep)) || u64::from(self.unasked) >= ack_interval(ep.mtu) {
-            self.unasked = 0;
+        if full
+            || (last && self.is_answer_wanted() && !self.is_followed(ep))
+            || u64::from(self.unasked) >= ack_interval(ep.mtu)
+        {
+            (self.unasked, self.unasked_wrs, self.is_awaited) = (0, 0, false);
             return true;
         }
         false
+    }
+
+    /// Whether somebody waits to hear of what was sent since the last AckReq: the application for a completion, the send queue for
+    /// room, or this side for what it sends again. All else is asked about after a while (`retry.rs`).
+    #[inline]
+    fn is_answer_wanted(&self) -> bool {
+        self.is_awaited || self.cursor < self.next || self.sq.is_half(self.unasked_wrs)
     }
 
     /// Whether the work request behind the one at the cursor is a message that may be sent straight away.
@@ -234,3 +248,7 @@ pub(crate) fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
     let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
     (wqe.first + end, bytes_before(wqe, wqe.first + end, mtu) - at * mtu as u64)
 }
+
+#[cfg(test)]
+#[path = "unsignaled_tests.rs"]
+mod tests;

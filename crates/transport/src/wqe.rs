@@ -2,6 +2,7 @@
 //! their own, all allocated once.
 
 use crate::attr::{MAX_INLINE_DATA, MAX_MSG_SZ, MAX_QP_WR, MAX_SGE, QpConfig, QpType};
+use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::recv_queue::gather;
@@ -27,6 +28,14 @@ pub(crate) struct SendWqe {
     pub(crate) flags: SendFlags,
     /// Why it cannot be executed, known since it was posted.
     pub(crate) fault: Option<WcStatus>,
+}
+
+impl SendWqe {
+    /// Whether success makes a completion.
+    #[inline]
+    pub(crate) fn is_signaled(&self, ep: &Endpoint) -> bool {
+        ep.sq_sig_all || self.flags.contains(SendFlags::SIGNALED)
+    }
 }
 
 impl WrOp {
@@ -257,6 +266,12 @@ impl SendQueue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
+    }
+
+    /// Whether so many work requests take half of the room.
+    #[inline]
+    pub(crate) fn is_half(&self, wrs: u32) -> bool {
+        wrs >= self.limit / 2
     }
 
     /// The work request at an index between `head` and `tail`.

@@ -1,0 +1,139 @@
+//! When the peer is asked about work requests that make no completion. The first PSN is 500, the path MTU 1024.
+
+use crate::testing::{Bench, LKEY, LOCAL, Pkt, attr, config, us, write};
+use crate::{QpAttr, QpAttrMask, QpState, QpType, SendFlags, Sge, WcStatus, WrOp};
+
+const SILENT: SendFlags = SendFlags::empty();
+const NONE: [&str; 0] = [];
+/// Of a key that does not exist.
+const BAD: Sge = Sge { addr: LOCAL, length: 8, lkey: wire::Lkey(LKEY.0 + 1) };
+
+fn only(psn: u32) -> String {
+    format!("WRITE Only {psn} AckReq +0x0 len 8 [8]")
+}
+
+fn post_silent(b: &mut Bench) {
+    b.post_flags(1, write(0), 8, SILENT).unwrap();
+}
+
+#[test]
+fn nobody_asks_about_what_nobody_waits_for() {
+    let mut b = Bench::rc();
+    for psn in 500..520 {
+        post_silent(&mut b);
+        assert_eq!(b.sent(), [format!("WRITE Only {psn} +0x0 len 8 [8]")]);
+    }
+    b.post(2, write(0), 8);
+    assert_eq!(b.sent(), [only(520)], "a completion is waited for");
+    b.recv(&Pkt::ack(520)).unwrap();
+    assert!(b.qp.is_send_idle());
+}
+
+/// It was posted together with one that makes no completion, which closes the burst.
+#[test]
+fn the_last_of_a_list_asks_for_one_before_it() {
+    let mut b = Bench::rc();
+    b.post(1, write(0), 8);
+    post_silent(&mut b);
+    assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]".to_owned(), only(501)]);
+    post_silent(&mut b);
+    assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]"]);
+}
+
+#[test]
+fn a_queue_that_signals_everything_always_asks() {
+    let mut b = Bench::new(crate::QpConfig { sq_sig_all: true, ..config(QpType::Rc) }, &attr(), QpState::Rts);
+    post_silent(&mut b);
+    assert_eq!(b.sent(), [only(500)]);
+}
+
+/// Its lifetime in the queue, and the discovery of its loss, do not depend on what follows. No retry is used up, however short the
+/// timeout is: nobody has asked before.
+#[test]
+fn the_peer_is_asked_when_nothing_follows() {
+    let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 2));
+    post_silent(&mut b);
+    b.sent();
+    b.at(us(300));
+    post_silent(&mut b);
+    b.sent();
+    assert_eq!(b.qp.poll_timeout(), Some(us(700)), "0.4 ms after the last one");
+    b.at(us(700));
+    assert_eq!(b.sent(), [only(501)]);
+    b.recv(&Pkt::ack(501)).unwrap();
+    assert!(b.qp.is_send_idle());
+    let counters = b.qp.counters();
+    assert_eq!((counters.probes, counters.local_ack_timeout_err), (1, 0));
+    assert_eq!(b.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
+    let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
+    post_silent(&mut b);
+    b.sent();
+    b.at(us(400));
+    assert_eq!(b.sent(), [only(500)]);
+    b.at(us(400 + 4195));
+    assert_eq!(b.qp.state(), QpState::Err, "4.2 ms after the question");
+    assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn a_lost_one_is_found_by_what_follows() {
+    let mut b = Bench::rc();
+    post_silent(&mut b);
+    post_silent(&mut b);
+    b.sent();
+    b.recv(&Pkt::nak(500, wire::NakCode::PsnSequenceError)).unwrap();
+    assert_eq!(b.sent(), [only(500)], "what is sent again is asked about");
+}
+
+#[test]
+fn half_a_send_queue_is_asked_about() {
+    for (slots, questions) in [(16, &[8, 16][..]), (400, &[124, 248])] {
+        let mut config = config(QpType::Rc);
+        config.cap.max_send_wr = slots;
+        let mut b = Bench::new(config, &attr(), QpState::Rts);
+        let asked = (1..=slots.min(300)).filter(|_| {
+            post_silent(&mut b);
+            b.sent().iter().any(|text| text.contains("AckReq"))
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), questions, "of {slots}; or 124 packets");
+    }
+}
+
+#[test]
+fn what_waits_for_everything_before_asks_at_once() {
+    type Step = fn(&mut Bench);
+    let cases: [(Step, Step); 3] = [
+        (
+            |b| b.post(2, WrOp::LocalInv(wire::Rkey(0x99)), 0),
+            |b| assert_eq!(*b.mem.invalidated.borrow(), [0x99]),
+        ),
+        (
+            |b| b.post_sges(2, write(0), &[BAD], SILENT).unwrap(),
+            |b| assert_eq!(b.send_wcs(), [(2, WcStatus::LocProtErr)]),
+        ),
+        (
+            |b| {
+                let attr = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
+                b.qp.modify(b.now, &attr, QpAttrMask::STATE).unwrap();
+            },
+            |b| assert!(!b.qp.attr().sq_draining),
+        ),
+    ];
+    for (wait, check) in cases {
+        let mut b = Bench::rc();
+        post_silent(&mut b);
+        assert_eq!(b.sent().len(), 1);
+        wait(&mut b);
+        assert_eq!(b.sent(), NONE);
+        assert_eq!(b.qp.poll_timeout(), Some(b.now));
+        b.at(b.now);
+        assert_eq!(b.sent(), [only(500)]);
+        b.recv(&Pkt::ack(500)).unwrap();
+        b.sent();
+        check(&mut b);
+    }
+}
