@@ -65,10 +65,17 @@ impl Core {
         {
             budget = room - room % burst;
         }
+        // What takes two bursts by itself leaves in two halves: the peer works on the first one while the second is made.
+        let lone = entry.qp.lone_packets();
+        let half = if lone > burst && lone <= 2 * burst { lone.div_ceil(2) } else { usize::MAX };
         let (mut sent, mut is_other) = (0, false);
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
         while sent < TX_QUOTA {
+            if sent == half {
+                hooks.change_flow();
+                port.flush();
+            }
             let before = entry.qp.packets_in_flight();
             let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else {
                 break;

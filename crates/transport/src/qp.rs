@@ -336,6 +336,17 @@ impl Qp {
         self.requester.in_flight() as usize
     }
 
+    /// Packets that leave by themselves, with the peer waiting for them: the only answer that is owed, or all that was posted
+    /// while nothing is on its way. Else 0.
+    #[must_use]
+    #[inline]
+    pub fn lone_packets(&self) -> usize {
+        if self.owes_answers() {
+            return self.responder.replay.lone_packets() as usize;
+        }
+        if self.packets_in_flight() == 0 { self.pending_packets() } else { 0 }
+    }
+
     /// Packets posted and not yet on their way, those to be sent again included.
     #[must_use]
     #[inline]

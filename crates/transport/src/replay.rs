@@ -128,6 +128,14 @@ impl Replay {
         self.part.is_some() || self.index != self.ring.bounds().1
     }
 
+    /// Packets of the answer if it is the only one, and none of it was sent; else 0.
+    #[inline]
+    pub(crate) fn lone_packets(&self) -> u64 {
+        let is_last = self.index.wrapping_add(1) == self.ring.bounds().1;
+        let Cursor { at, start, end, .. } = self.cursor;
+        if is_last && self.part.is_none() && at == start { end - at } else { 0 }
+    }
+
     /// The request being answered and how far.
     #[inline]
     pub(crate) fn current(&self) -> Option<(Entry, Cursor)> {

@@ -45,6 +45,8 @@ struct Lines {
     said: [Vec<String>; 2],
     /// ... and as it was.
     sent: [Vec<Frame>; 2],
+    /// ... and how many packets at once.
+    handed_over: [Vec<usize>; 2],
     overtaken: [Option<Frame>; 2],
     judge: Option<Judge>,
     /// A receive call hands over one packet, not all there are.
@@ -100,6 +102,11 @@ impl Cable {
         self.lines().sent[end].iter().map(|frame| frame.bytes.clone()).collect()
     }
 
+    /// How many packets an end has handed to its port at once, each time.
+    pub(super) fn handed_over_by(&self, end: usize) -> Vec<usize> {
+        self.lines().handed_over[end].clone()
+    }
+
     /// A packet that an end has sent before arrives once more; `nth` counts what it has sent.
     pub(super) fn deliver_again(&self, end: usize, nth: usize) {
         let mut lines = self.lines();
@@ -152,6 +159,9 @@ impl Port for Plug {
     fn flush(&mut self) -> usize {
         let mut taken = 0;
         let mut lines = self.cable.lines();
+        if !self.queued.is_empty() {
+            lines.handed_over[self.end].push(self.queued.len());
+        }
         for (key, mut packet) in self.queued.drain(..) {
             let fate = match &mut lines.judge {
                 Some(judge) => judge(self.end, &mut packet),

@@ -351,3 +351,20 @@ fn a_window_that_a_rate_fills_one_by_one_asks_before_it_is_full() {
         here.counted.iter().filter(|said| overdue.iter().any(|name| said.starts_with(name))).collect();
     assert!(again.is_empty(), "{again:?}");
 }
+
+/// 62 packets of 1024 bytes make a burst.
+#[test]
+fn what_takes_two_bursts_leaves_in_two_halves() {
+    for (packets, bursts) in [(62, &[62][..]), (63, &[32, 31]), (64, &[32, 32])] {
+        let mut pair = Pair::new(&SETUP);
+        let open = pair.there.open;
+        pair.post(open.write(0), packets * MTU);
+        pair.run();
+        assert_eq!(pair.cable.handed_over_by(HERE), bursts, "a WRITE of {packets} packets");
+        pair.post(open.read(0), packets * MTU);
+        pair.run();
+        // The first is the ACK of the WRITE.
+        assert_eq!(pair.cable.handed_over_by(THERE)[1..], *bursts, "a READ of {packets} packets");
+        assert_eq!(pair.here.look().sends, [Success; 2]);
+    }
+}
