@@ -338,12 +338,12 @@ impl Engine {
         }
     }
 
-    /// Transmits what was posted to a QP: at once if nothing is unacknowledged or enough has gathered, else with
-    /// the next poll or the acknowledgement that is under way.
+    /// Transmits what was posted to a QP: at once if no acknowledgement is under way or enough has gathered, else with the next
+    /// poll or that acknowledgement.
     #[inline]
     pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
         let Some(entry) = core.tables.qp_mut(index) else { return };
-        let eager = entry.qp.is_send_idle()
+        let eager = !entry.qp.is_answer_owed()
             || entry.qp.pending_packets() >= DOORBELL_BATCH
             || !entry.qp.ty().is_reliable();
         // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.

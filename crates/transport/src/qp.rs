@@ -368,6 +368,13 @@ impl Qp {
         (self.requester.window(self.ep.mtu) as usize).saturating_sub(self.packets_in_flight())
     }
 
+    /// Whether the peer owes an acknowledgement or an answer, so that one is under way.
+    #[must_use]
+    #[inline]
+    pub fn is_answer_owed(&self) -> bool {
+        self.requester.is_asked()
+    }
+
     /// Whether nothing is unacknowledged.
     #[must_use]
     #[inline]

@@ -12,6 +12,12 @@ fn only(psn: u32) -> String {
     format!("WRITE Only {psn} AckReq +0x0 len 8 [8]")
 }
 
+/// Half a microsecond after the last one.
+fn post_alone(b: &mut Bench) {
+    b.at(b.now.plus_ns(super::ALONE_NS));
+    post_silent(b);
+}
+
 fn post_silent(b: &mut Bench) {
     b.post_flags(1, write(0), 8, SILENT).unwrap();
 }
@@ -20,13 +26,30 @@ fn post_silent(b: &mut Bench) {
 fn nobody_asks_about_what_nobody_waits_for() {
     let mut b = Bench::rc();
     for psn in 500..520 {
-        post_silent(&mut b);
+        post_alone(&mut b);
         assert_eq!(b.sent(), [format!("WRITE Only {psn} +0x0 len 8 [8]")]);
     }
     b.post(2, write(0), 8);
     assert_eq!(b.sent(), [only(520)], "a completion is waited for");
     b.recv(&Pkt::ack(520)).unwrap();
     assert!(b.qp.is_send_idle());
+}
+
+/// What is posted meanwhile gathers until an answer comes, so there must be one under way.
+#[test]
+fn where_message_follows_message_an_answer_is_under_way() {
+    let mut b = Bench::rc();
+    post_alone(&mut b);
+    assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]"]);
+    assert!(!b.qp.is_answer_owed());
+    post_silent(&mut b);
+    assert_eq!(b.sent(), [only(501)]);
+    assert!(b.qp.is_answer_owed());
+    b.recv(&Pkt::ack(501)).unwrap();
+    assert!(!b.qp.is_answer_owed());
+    post_alone(&mut b);
+    post_silent(&mut b);
+    assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]".to_owned(), only(503)]);
 }
 
 /// It was posted together with one that makes no completion, which closes the burst.
@@ -36,14 +59,14 @@ fn the_last_of_a_list_asks_for_one_before_it() {
     b.post(1, write(0), 8);
     post_silent(&mut b);
     assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]".to_owned(), only(501)]);
-    post_silent(&mut b);
+    post_alone(&mut b);
     assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]"]);
 }
 
 #[test]
 fn a_queue_that_signals_everything_always_asks() {
     let mut b = Bench::new(crate::QpConfig { sq_sig_all: true, ..config(QpType::Rc) }, &attr(), QpState::Rts);
-    post_silent(&mut b);
+    post_alone(&mut b);
     assert_eq!(b.sent(), [only(500)]);
 }
 
@@ -52,7 +75,7 @@ fn a_queue_that_signals_everything_always_asks() {
 #[test]
 fn the_peer_is_asked_when_nothing_follows() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 2));
-    post_silent(&mut b);
+    post_alone(&mut b);
     b.sent();
     b.at(us(300));
     post_silent(&mut b);
@@ -70,11 +93,11 @@ fn the_peer_is_asked_when_nothing_follows() {
 #[test]
 fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
-    post_silent(&mut b);
+    post_alone(&mut b);
     b.sent();
-    b.at(us(400));
+    b.at(us(401));
     assert_eq!(b.sent(), [only(500)]);
-    b.at(us(400 + 4195));
+    b.at(us(401 + 4195));
     assert_eq!(b.qp.state(), QpState::Err, "4.2 ms after the question");
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
@@ -82,8 +105,8 @@ fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
 #[test]
 fn a_lost_one_is_found_by_what_follows() {
     let mut b = Bench::rc();
-    post_silent(&mut b);
-    post_silent(&mut b);
+    post_alone(&mut b);
+    post_alone(&mut b);
     b.sent();
     b.recv(&Pkt::nak(500, wire::NakCode::PsnSequenceError)).unwrap();
     assert_eq!(b.sent(), [only(500)], "what is sent again is asked about");
@@ -96,7 +119,7 @@ fn half_a_send_queue_is_asked_about() {
         config.cap.max_send_wr = slots;
         let mut b = Bench::new(config, &attr(), QpState::Rts);
         let asked = (1..=slots.min(300)).filter(|_| {
-            post_silent(&mut b);
+            post_alone(&mut b);
             b.sent().iter().any(|text| text.contains("AckReq"))
         });
         assert_eq!(asked.collect::<Vec<_>>(), questions, "of {slots}; or 124 packets");
@@ -125,7 +148,7 @@ fn what_waits_for_everything_before_asks_at_once() {
     ];
     for (wait, check) in cases {
         let mut b = Bench::rc();
-        post_silent(&mut b);
+        post_alone(&mut b);
         assert_eq!(b.sent().len(), 1);
         wait(&mut b);
         assert_eq!(b.sent(), NONE);

@@ -18,8 +18,9 @@ use crate::sys::{self, now_ns};
 const SECOND_LOOK_NS: u64 = 200_000_000;
 
 impl Membership {
-    /// What is to be said for members that have died, and for the last owner of our slot. To be asked after every
-    /// [`poll_listener`](Self::poll_listener), and at [`second_look_at`](Self::second_look_at).
+    /// What is to be said for members that have died, and for the last owner of our slot. It stands in our will, from which it is
+    /// to be removed when it was said. To be asked after every [`poll_listener`](Self::poll_listener), and at
+    /// [`second_look_at`](Self::second_look_at).
     pub fn take_farewells(&self) -> Vec<Farewell> {
         let mut farewells =
             std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
@@ -61,7 +62,7 @@ impl Membership {
             let _not_ours = group::silence(contents.queue.as_fd());
         }
         // A book that cannot be read has nothing to say.
-        self.book.take(slot).unwrap_or_default()
+        self.book.bequeath(slot, &mut self.will()).unwrap_or_default()
     }
 
     /// Connects to any other member, if there is one.
@@ -131,7 +132,8 @@ mod tests {
         assert!(a.server.has_neighbour());
         b.kill().unwrap();
         b.wait().unwrap();
-        assert_eq!(farewells_to(&[&a]), [[farewell_of(slot)]]);
+        let got = farewells_to(&[&a]).concat();
+        assert!(got.contains(&farewell_of(slot)), "besides what it took over: {got:?}");
     }
 
     #[test]
@@ -156,10 +158,32 @@ mod tests {
         let config = new_domain();
         let a = Membership::join(&config).unwrap();
         for slot in (0..SLOTS).filter(|slot| *slot != a.slot()) {
-            Will::new(slot).change(&a.book, WillChange::Add(farewell_of(slot))).unwrap();
+            Will::open(&a.book, slot).0.change(&a.book, WillChange::Add(farewell_of(slot))).unwrap();
         }
         let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
-        assert_eq!(b.take_farewells(), [farewell_of(b.slot())]);
-        assert!(b.take_farewells().is_empty() && !b.book.has_rows(b.slot()));
+        let left = farewell_of(b.slot());
+        assert_eq!(b.take_farewells(), [left]);
+        assert!(b.take_farewells().is_empty());
+        assert_eq!(Will::open(&b.book, b.slot()).1, [left], "until it is said");
+        b.change_will(WillChange::Remove(left.id)).unwrap();
+        assert!(Will::open(&b.book, b.slot()).1.is_empty());
+    }
+
+    #[test]
+    fn a_survivor_that_is_killed_as_well_leaves_what_it_took_over() {
+        let config = new_domain();
+        let (mut founder, _) = spawn_member(&config);
+        let a = Membership::join(&config).unwrap();
+        let ((mut b, b_slot), _) = while_serving(&[&a], || spawn_member(&config));
+        let mut heir = Will::open(&a.book, b_slot).0;
+        // As if it had just buried the owner of slot 99.
+        heir.change(&a.book, WillChange::Add(farewell_of(99))).unwrap();
+        b.kill().unwrap();
+        b.wait().unwrap();
+        let mut got = farewells_to(&[&a]).concat();
+        founder.kill().unwrap();
+        founder.wait().unwrap();
+        got.extend(farewells_to(&[&a]).concat());
+        assert!(got.contains(&farewell_of(99)), "{got:?}");
     }
 }

@@ -41,7 +41,7 @@ pub use service::{ServiceAddress, ServiceClaim};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::cm::{Farewell, WillChange};
 use wire::{Gid, ROCE_PORT};
@@ -157,10 +157,10 @@ impl Membership {
         let Claim { slot, contents: Contents { gsi, queue, book }, listener, bag, neighbour } =
             join::join(config)?;
         group::open(queue.as_fd())?;
-        // A book that cannot be read has nothing to say.
-        let inherited = Mutex::new(book.take(slot).unwrap_or_default());
+        let (will, inherited) = Will::open(&book, slot);
         let server = Arc::new(Server::new(config.clone(), slot, listener, bag)?);
-        let (will, links) = (Mutex::new(Will::new(slot)), Arc::new(Links::new(Arc::clone(&server), slot)));
+        let links = Arc::new(Links::new(Arc::clone(&server), slot));
+        let (will, inherited) = (Mutex::new(will), Mutex::new(inherited));
         let second_look_at = AtomicU64::new(0);
         let member = Membership { slot, gsi, queue, book, will, inherited, second_look_at, server, links };
         if let Some(neighbour) = neighbour {
@@ -257,7 +257,11 @@ impl Membership {
     /// # Errors
     /// `ENOMEM`.
     pub fn change_will(&self, change: WillChange) -> io::Result<()> {
-        self.will.lock().unwrap_or_else(PoisonError::into_inner).change(&self.book, change)
+        self.will().change(&self.book, change)
+    }
+
+    fn will(&self) -> MutexGuard<'_, Will> {
+        self.will.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in

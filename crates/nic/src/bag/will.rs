@@ -1,9 +1,10 @@
 //! The domain's book of wills: what is to be said to the peers of each member should it die.
 //!
 //! One file in memory, the last descriptor in the bag, with a region of equal length for every slot. A member writes
-//! its own region while it holds the slot's name; when it has died, whoever gets hold of the name first (a survivor
-//! who saw the connection break, or the next owner of the slot) reads the region and clears it. So everything is said
-//! once, and needs no other lock. The bag survives as long as one member does, and so does the book.
+//! its own region while it holds the slot's name; when it has died, whoever gets hold of the name first takes over what
+//! stands there: the next owner of the slot finds it in its own region, a survivor who saw the connection break copies it
+//! there and clears the other. It stays until it is said, so that nothing is lost when that one dies, too, and needs no
+//! other lock. The bag survives as long as one member does, and so does the book.
 //!
 //! Rows of 64 bytes, little-endian; the first unused row ends a region:
 //!
@@ -45,28 +46,36 @@ impl Book {
         sys::memory_file(c"roxie-wills").map(Book)
     }
 
-    /// What the last owner of `slot` left, and leaves it no more. The caller holds the slot's name.
-    pub(super) fn take(&self, slot: u8) -> io::Result<Vec<Farewell>> {
-        let (mut farewells, mut rows) = (Vec::new(), 0);
-        if !may_write(slot) {
-            return Ok(farewells);
-        }
+    /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name.
+    fn rows(&self, slot: u8) -> io::Result<Vec<Option<Farewell>>> {
+        let mut rows = Vec::new();
         let mut buffer = [0; READ_ROWS * ROW_LEN];
-        'region: while rows < ROWS_MAX as usize {
-            let len = self.0.read_at(&mut buffer, row_at(slot, rows as u32))?;
+        while rows.len() < ROWS_MAX as usize {
+            let len = self.0.read_at(&mut buffer, row_at(slot, rows.len() as u32))?;
             for row in buffer[..len].as_chunks().0 {
-                match parse(row) {
-                    None => break 'region,
-                    Some(farewell) => farewells.extend(farewell),
-                }
-                rows += 1;
+                let Some(row) = parse(row) else { return Ok(rows) };
+                rows.push(row);
             }
             if len < buffer.len() {
                 break;
             }
         }
+        Ok(rows)
+    }
+
+    /// Lets `heir` take over what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
+    /// said, and to be removed from the will of the heir then.
+    pub(super) fn bequeath(&self, slot: u8, heir: &mut Will) -> io::Result<Vec<Farewell>> {
+        if !may_write(slot) {
+            return Ok(Vec::new());
+        }
+        let rows = self.rows(slot)?;
+        let farewells: Vec<Farewell> = rows.iter().flatten().copied().collect();
+        for farewell in &farewells {
+            heir.change(self, WillChange::Add(*farewell))?;
+        }
         // Behind a row that is zero, nothing counts; so the first goes last.
-        for row in (0..rows).step_by(READ_ROWS).rev() {
+        for row in (0..rows.len()).step_by(READ_ROWS).rev() {
             self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32))?;
         }
         Ok(farewells)
@@ -99,10 +108,22 @@ pub(super) struct Will {
 }
 
 impl Will {
-    /// An empty one; the caller has emptied the region.
-    pub(super) fn new(slot: u8) -> Will {
-        let used = if may_write(slot) { 0 } else { ROWS_MAX };
-        Will { slot, rows: HashMap::new(), struck: Vec::new(), used }
+    /// That of the new owner of a slot, with what the last one left. The caller holds the slot's name.
+    pub(super) fn open(book: &Book, slot: u8) -> (Will, Vec<Farewell>) {
+        let mut will = Will { slot, rows: HashMap::new(), struck: Vec::new(), used: ROWS_MAX };
+        if !may_write(slot) {
+            return (will, Vec::new());
+        }
+        // A book that cannot be read has nothing to say.
+        let rows = book.rows(slot).unwrap_or_default();
+        will.used = rows.len() as u32;
+        for (row, index) in rows.iter().zip(0..) {
+            match row {
+                Some(farewell) => _ = will.rows.insert(farewell.id, index),
+                None => will.struck.push(index),
+            }
+        }
+        (will, rows.into_iter().flatten().collect())
     }
 
     /// Writes a change down.
@@ -183,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_not_removed_is_left_once() {
+    fn what_was_added_and_not_removed_is_left() {
         let book = Book::new().unwrap();
-        let (mut will, mut neighbour) = (Will::new(250), Will::new(0));
+        let (mut will, mut neighbour) = (Will::open(&book, 250).0, Will::open(&book, 0).0);
         neighbour.change(&book, WillChange::Add(farewell(9999))).unwrap();
         for n in 0..200 {
             will.change(&book, WillChange::Add(farewell(n))).unwrap();
@@ -196,23 +217,43 @@ mod tests {
         will.change(&book, WillChange::Add(farewell(500))).unwrap();
         assert_eq!(will.used, 200, "a struck row is used again");
         assert!(book.has_rows(250) && !book.has_rows(7));
-        let mut left = book.take(250).unwrap();
-        left.sort_unstable_by_key(|farewell| farewell.id);
         let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(farewell).collect();
-        assert_eq!(left, want);
-        assert!(book.take(250).unwrap().is_empty() && !book.has_rows(250));
-        assert_eq!(book.take(0).unwrap(), [farewell(9999)]);
+        let sorted = |mut left: Vec<Farewell>| {
+            left.sort_unstable_by_key(|farewell| farewell.id);
+            left
+        };
+        assert_eq!(sorted(book.bequeath(250, &mut neighbour).unwrap()), want);
+        assert!(book.bequeath(250, &mut neighbour).unwrap().is_empty() && !book.has_rows(250));
+        assert_eq!(sorted(Will::open(&book, 0).1), [&want[..], &[farewell(9999)]].concat());
+    }
+
+    /// Whoever took it over may die as well before it is said.
+    #[test]
+    fn what_is_left_stays_until_it_is_removed() {
+        let book = Book::new().unwrap();
+        Will::open(&book, 7).0.change(&book, WillChange::Add(farewell(1))).unwrap();
+        let mut survivor = Will::open(&book, 8).0;
+        book.bequeath(7, &mut survivor).unwrap();
+        for _ in 0..2 {
+            let (mut next, left) = Will::open(&book, 8);
+            assert_eq!(left, [farewell(1)]);
+            next.change(&book, WillChange::Add(farewell(2))).unwrap();
+            next.change(&book, WillChange::Remove(CmId(2))).unwrap();
+        }
+        Will::open(&book, 8).0.change(&book, WillChange::Remove(CmId(1))).unwrap();
+        let (will, left) = Will::open(&book, 8);
+        assert_eq!((left, will.used, will.struck.len()), (vec![], 2, 2));
     }
 
     #[test]
     fn a_full_region_takes_no_more_and_its_neighbour_is_untouched() {
         let book = Book::new().unwrap();
-        let mut will = Will::new(3);
+        let mut will = Will::open(&book, 3).0;
         for n in 0..=ROWS_MAX {
             will.change(&book, WillChange::Add(farewell(n))).unwrap();
         }
         will.change(&book, WillChange::Remove(CmId(ROWS_MAX))).unwrap();
         assert!(!book.has_rows(4));
-        assert_eq!(book.take(3).unwrap().len(), ROWS_MAX as usize);
+        assert_eq!(Will::open(&book, 3).1.len(), ROWS_MAX as usize);
     }
 }

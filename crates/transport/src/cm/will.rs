@@ -47,6 +47,8 @@ pub(super) struct Pending {
     at: Instant,
     farewell: Farewell,
     left: u8,
+    /// It stands in our will until it is said.
+    in_will: bool,
 }
 
 /// Three get through almost any network. That one is lost is not noticed where the process has died to which the DREP goes.
@@ -92,10 +94,11 @@ impl Cm {
         self.will.pop_front()
     }
 
-    /// Tells the peer of a process that died, in its name.
+    /// Tells the peer of a process that died, in its name. The caller has written that down in our will, from which it is removed
+    /// when it was said: whoever dies before leaves it to others.
     pub fn say_farewell(&mut self, now: Instant, farewell: Farewell) {
         // Before those that wait for their next time.
-        self.farewells.push_front(Pending { at: now, farewell, left: TIMES });
+        self.farewells.push_front(Pending { at: now, farewell, left: TIMES, in_will: true });
     }
 
     /// The process is about to end: whoever was asked to disconnect and has not answered is asked again, more often than
@@ -108,7 +111,8 @@ impl Cm {
         let destroyed = self.farewells.iter().filter(|pending| !of_others(pending));
         let at = now + LEAVING_INTERVAL;
         let all = destroyed.map(|pending| pending.farewell).chain(asked);
-        self.leaving = all.map(|farewell| Pending { at, farewell, left: LEAVING_TIMES }).collect();
+        self.leaving =
+            all.map(|farewell| Pending { at, farewell, left: LEAVING_TIMES, in_will: false }).collect();
         self.farewells.retain(of_others);
     }
 
@@ -127,7 +131,12 @@ impl Cm {
             && self.farewells.len() < UNANSWERED_MAX
         {
             let farewell = Farewell::of(id, conn);
-            self.farewells.push_back(Pending { at: now + INTERVAL, farewell, left: TIMES - 1 });
+            self.farewells.push_back(Pending {
+                at: now + INTERVAL,
+                farewell,
+                left: TIMES - 1,
+                in_will: false,
+            });
         }
     }
 
@@ -135,8 +144,9 @@ impl Cm {
     pub(super) fn farewell_heard(&mut self, id: CmId, remote_id: u32) {
         let heard = |pending: &Pending| pending.farewell.id == id && pending.farewell.remote_id == remote_id;
         for queue in [&mut self.farewells, &mut self.leaving] {
-            if let Some(index) = queue.iter().position(heard) {
-                queue.remove(index);
+            let index = queue.iter().position(heard);
+            if index.and_then(|index| queue.remove(index)).is_some_and(|pending| pending.in_will) {
+                self.will.push_back(WillChange::Remove(id));
             }
         }
     }
@@ -173,11 +183,13 @@ impl Cm {
 
     fn send_due(&mut self, now: Instant, queue: &mut VecDeque<Pending>, interval: Duration) {
         while queue.front().is_some_and(|pending| pending.at <= now) && self.transmit.len() < WAITING_MAX {
-            let Some(Pending { farewell, left, .. }) = queue.pop_front() else { return };
+            let Some(Pending { farewell, left, in_will, .. }) = queue.pop_front() else { return };
             let mad = farewell.mad(self.config.ca_guid);
             self.send(farewell.src, farewell.dst, mad);
             if left > 1 {
-                queue.push_back(Pending { at: now + interval, farewell, left: left - 1 });
+                queue.push_back(Pending { at: now + interval, farewell, left: left - 1, in_will });
+            } else if in_will {
+                self.will.push_back(WillChange::Remove(farewell.id));
             }
         }
     }

@@ -73,11 +73,14 @@ fn a_farewell_is_said_three_times_and_no_more() {
     net.cm[A].drep(net.now, a, &[]).unwrap();
     net.run();
     net.log.clear();
+    will_of(&mut net.cm[B]);
     let start = net.now.0 / 1_000_000;
     // The answers go to the process that died.
     net.lose.push((A, "DREP", 3));
     net.cm[B].say_farewell(net.now, will[0]);
+    assert_eq!(net.cm[B].poll_will(), None, "whoever says it may die, too");
     while net.step() {}
+    assert_eq!(net.cm[B].poll_will(), Some(WillChange::Remove(will[0].id)));
     let said: Vec<_> = net.log.iter().filter(|(_, who, name)| (*who, *name) == (B, "DREQ")).collect();
     assert_eq!(said.iter().map(|(ms, ..)| ms - start).collect::<Vec<_>>(), [0, 1000, 2000]);
     assert!(matches!(net.event(A).unwrap().kind, CmEventKind::TimewaitExit));
