@@ -105,6 +105,8 @@ pub(crate) struct Tables {
     pub(crate) pushed_back: bool,
     /// How often that began.
     pub(crate) push_backs: u64,
+    /// When packets left last.
+    pub(crate) left_at: Instant,
     pub(crate) touched: Vec<u16>,
     pub(crate) timers: Timers,
     pub(crate) gids: Arc<GidTable>,
@@ -159,6 +161,7 @@ impl Tables {
             ready: VecDeque::with_capacity(256),
             pushed_back: false,
             push_backs: 0,
+            left_at: Instant::ZERO,
             touched: Vec::with_capacity(256),
             timers: Timers::new(),
             gids: Arc::clone(gids),

@@ -3,7 +3,7 @@
 use transport::Instant;
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
-use crate::engine::{Core, TX_QUOTA, flow_key};
+use crate::engine::{self, Core, TX_QUOTA, flow_key};
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
 
 /// Payload that fills a burst, which is one datagram to the kernel: 62 packets of 1 KiB with their headers. Less costs
@@ -35,7 +35,9 @@ impl Core {
             }
             answers = self.transmit_qp(now, index);
         }
-        self.port.flush();
+        if self.port.flush() > 0 {
+            self.tables.left_at = engine::now();
+        }
         answers
     }
 

@@ -23,6 +23,7 @@ mod flush;
 mod local;
 mod memory;
 mod modify;
+mod patience;
 mod peer;
 mod qp;
 mod recv_queue;

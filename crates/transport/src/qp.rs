@@ -156,6 +156,7 @@ impl Qp {
             self.established = true;
             ep.events.push_async(AsyncEventKind::CommEst);
         }
+        self.requester.is_answering = true;
         let rq = srqs.own().filter(|_| ep.srq).unwrap_or(&mut self.rq);
         let result = match ep.ty {
             QpType::Rc => self.responder.handle_request(now, packet, mem, &mut Some(rq), reorder, ep),
@@ -282,8 +283,9 @@ impl Qp {
                 // has then seen the request as well, and the shorter packet can close the same burst.
                 if self.responder.reply.is_deferred() {
                     if self.pending_packets() == 0 {
-                        self.responder.reply.release_deferred();
-                        self.ep.counters.ack_deferred += 1;
+                        let timeout = self.ep.attr.timeout;
+                        self.ep.counters.ack_deferred +=
+                            u64::from(self.responder.reply.request_left(now, timeout));
                     } else {
                         self.responder.reply.request_moved();
                     }

@@ -7,6 +7,7 @@ use crate::emit::{Buffer, Emitter, Transmit, acknowledge, psn_of, read_response_
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::Memory;
+use crate::patience::Patience;
 use crate::replay::Answer;
 use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
@@ -21,8 +22,16 @@ const MOVE_NS: u64 = 250_000;
 /// is taken to be the peer's, too.
 const DEFER_MAX_NS: u64 = 4_000_000;
 const TIMEOUT_PART: u64 = 4;
+/// One that is kept back for several turns leaves with the first request after so long: well before a peer calls it overdue
+/// (`rtt.rs`).
+const KEPT_MAX_NS: u64 = 100_000;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
+
+/// How long an ACK may wait where the retry time-out is this one, and `max_ns` without any.
+fn part_of_timeout(timeout: u8, max_ns: u64) -> u64 {
+    ack_timeout_ns(timeout).map_or(max_ns, |ns| (ns / TIMEOUT_PART).min(max_ns))
+}
 
 /// A plain ACK on its way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -65,6 +74,9 @@ pub(crate) struct Reply {
     /// Messages of this turn, and of the one before. A WRITE of a roxie peer is a message for each packet.
     messages: u32,
     messages_before: u32,
+    /// The last message had one packet.
+    is_one_packet: bool,
+    patience: Patience,
 }
 
 impl Reply {
@@ -82,6 +94,8 @@ impl Reply {
             posted: false,
             messages: 0,
             messages_before: 0,
+            is_one_packet: false,
+            patience: Patience::new(),
         }
     }
 
@@ -154,7 +168,8 @@ impl Reply {
     /// A SEND or WRITE message is complete. Only a `silent` one may keep its ACK waiting: it makes no completion, so the
     /// application polls memory and nobody polls the device. Who gets a completion polls, and the ACK costs him nothing.
     #[inline]
-    pub(crate) fn message_arrived(&mut self, silent: bool) {
+    pub(crate) fn message_arrived(&mut self, silent: bool, is_one_packet: bool) {
+        self.is_one_packet = is_one_packet;
         if std::mem::take(&mut self.posted) {
             self.turns = self.turns.saturating_add(1).min(TURNS);
             self.messages_before = std::mem::take(&mut self.messages);
@@ -163,6 +178,7 @@ impl Reply {
         if !silent {
             self.turns = 0;
         }
+        self.patience.request_arrived();
     }
 
     /// This side posted a request.
@@ -215,13 +231,13 @@ impl Reply {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        let max_ns = ack_timeout_ns(timeout).map_or(DEFER_MAX_NS, |ns| (ns / TIMEOUT_PART).min(DEFER_MAX_NS));
-        let latest = self.deferred_at.unwrap_or(now).plus_ns(max_ns);
+        let latest = self.deferred_at.unwrap_or(now).plus_ns(part_of_timeout(timeout, DEFER_MAX_NS));
         if std::mem::take(&mut self.moved) && now < latest {
             self.ack = Ack::Deferred(now.plus_ns(MOVE_NS).min(latest));
         } else {
             self.ack = Ack::Due;
             self.turns = 0;
+            self.patience.time_is_over();
         }
     }
 
@@ -229,6 +245,24 @@ impl Reply {
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
         matches!(self.ack, Ack::Deferred(_))
+    }
+
+    /// The request that it waits for has left: it follows, unless it may wait for another one. Returns whether it follows.
+    /// `timeout` is this side's attribute of that name.
+    #[inline]
+    pub(crate) fn request_left(&mut self, now: Instant, timeout: u8) -> bool {
+        let latest = self.deferred_at.unwrap_or(now).plus_ns(part_of_timeout(timeout, KEPT_MAX_NS));
+        // What takes more packets fills the peer's window.
+        if self.messages == 1
+            && self.is_one_packet
+            && now < latest
+            && let Some(ns) = self.patience.keep()
+        {
+            self.ack = Ack::Deferred(now.plus_ns(ns));
+            return false;
+        }
+        self.ack = Ack::Due;
+        true
     }
 
     /// Makes such an ACK due.
@@ -285,6 +319,7 @@ impl Responder {
         reply.ack = Ack::None;
         reply.deferred_at = None;
         reply.repeated = false;
+        reply.patience.ack_sent();
         let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
         Ok(Some(Transmit { len, ud: None }))
     }

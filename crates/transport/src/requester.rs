@@ -101,8 +101,8 @@ pub(crate) struct Requester {
     pub(crate) probed_at: Instant,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     pub(crate) failed: Option<WcStatus>,
-    /// When the last packet left.
-    pub(crate) sent_at: Instant,
+    /// The peer has sent something since the last message left.
+    pub(crate) is_answering: bool,
     /// Packets since the last AckReq, work requests that end in them, and whether one of these makes a completion.
     pub(crate) unasked: u32,
     pub(crate) unasked_wrs: u32,
@@ -135,7 +135,7 @@ impl Requester {
             probes: 0,
             probed_at: Instant::ZERO,
             failed: None,
-            sent_at: Instant::ZERO,
+            is_answering: false,
             unasked: 0,
             unasked_wrs: 0,
             is_awaited: false,
@@ -180,7 +180,8 @@ impl Requester {
         self.fetches.clear();
         self.rnr_until = None;
         self.failed = None;
-        (self.unasked, self.unasked_wrs, self.is_awaited) = (0, 0, false);
+        (self.unasked, self.unasked_wrs) = (0, 0);
+        (self.is_awaited, self.is_answering) = (false, false);
     }
 
     pub(crate) fn reload_retries(&mut self, ep: &Endpoint) {
@@ -308,8 +309,7 @@ impl Requester {
             let is_fetch = wqe.op.is_fetch();
             let end = if is_fetch { self.fetch_end(&wqe, ep.mtu) } else { self.cursor + 1 };
             let part = Part { index, first: self.cursor, end };
-            let ack_req =
-                ep.ty.is_reliable() && (is_fetch || self.ask(now, &wqe, end == wqe.end, budget, ep));
+            let ack_req = ep.ty.is_reliable() && (is_fetch || self.ask(&wqe, end == wqe.end, budget, ep));
             let written = match ep.ty {
                 QpType::Ud | QpType::Gsi => {
                     if wqe.length as usize > ep.mtu {
@@ -351,7 +351,6 @@ impl Requester {
     /// 9.7.6.1.3).
     #[inline]
     pub(crate) fn note_sent(&mut self, now: Instant, end: u64, asks: bool) {
-        self.sent_at = now;
         self.start_timer(now);
         if asks {
             self.asked = self.asked.max(end);

@@ -264,7 +264,7 @@ impl Responder {
             wc.imm_data = r_key.0.to_ne_bytes();
             wc.wc_flags |= Wc::WITH_INV;
         }
-        self.message_done(false);
+        self.message_done(false, position);
         self.deliver(wc, packet, ep);
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Responder {
             self.expected += 1;
             return Ok(());
         }
-        self.message_done(row.operation == Operation::Write);
+        self.message_done(row.operation == Operation::Write, row.position);
         if row.operation == Operation::WriteImm {
             let wc = Wc { opcode: WcOpcode::RecvRdmaWithImm, ..self.recv_wc(packet, ep) };
             self.deliver(wc, packet, ep);
@@ -456,11 +456,11 @@ impl Responder {
 
     /// `silent`: the application learns of the message only by looking at its memory.
     #[inline]
-    fn message_done(&mut self, silent: bool) {
+    fn message_done(&mut self, silent: bool, position: Position) {
         self.expected += 1;
         self.msn = self.msn.advance(1);
         self.message = Message::None;
-        self.reply.message_arrived(silent);
+        self.reply.message_arrived(silent, position == Position::Only);
     }
 
     #[inline]

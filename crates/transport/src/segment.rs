@@ -8,7 +8,6 @@ use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
 use crate::requester::{Fetch, Requester, full_packets};
-use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
@@ -20,9 +19,6 @@ const READ_CHUNK_PKTS: u64 = 64;
 /// An acknowledgement is asked for at least every so many packets, or full packets of so many bytes: every second burst.
 const ACK_INTERVAL_PKTS: u64 = 124;
 const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
-
-/// A message is one by itself if none has left for so long: posting takes 0.1 us, a turn of a ping-pong 3 us, 0.6 us in memory.
-const ALONE_NS: u64 = 500;
 
 /// Packets from one that asks for an acknowledgement to the next at most.
 #[inline]
@@ -98,39 +94,29 @@ impl Requester {
     /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once but somebody waits.
     /// Each costs both sides a small packet's way through the kernel, so the end of a message alone is no reason.
     #[inline]
-    pub(crate) fn ask(
-        &mut self,
-        now: Instant,
-        wqe: &SendWqe,
-        last: bool,
-        budget: usize,
-        ep: &Endpoint,
-    ) -> bool {
+    pub(crate) fn ask(&mut self, wqe: &SendWqe, last: bool, budget: usize, ep: &Endpoint) -> bool {
         self.unasked += 1;
         if last {
             self.unasked_wrs += 1;
             self.is_awaited |= wqe.is_signaled(ep);
         }
         let full = budget <= 1 || self.in_flight() + 1 >= self.window(ep.mtu);
-        if full
-            || (last && self.is_answer_wanted(now) && !self.is_followed(ep))
-            || u64::from(self.unasked) >= ack_interval(ep.mtu)
-        {
+        let asks = full
+            || (last && self.is_answer_wanted() && !self.is_followed(ep))
+            || u64::from(self.unasked) >= ack_interval(ep.mtu);
+        if asks {
             (self.unasked, self.unasked_wrs, self.is_awaited) = (0, 0, false);
-            return true;
         }
-        false
+        self.is_answering &= !last;
+        asks
     }
 
     /// Whether somebody waits to hear of what was sent since the last AckReq: the application for a completion, the send queue for
-    /// room, this side for what it sends again, or, where message follows message, those that gather until an answer comes. A
-    /// message by itself is asked about after a while (`retry.rs`).
+    /// room, or this side for what it sends again. And unless it answers the peer, a message may be one of many, which gather
+    /// until an acknowledgement comes. All else is asked about after a while (`retry.rs`).
     #[inline]
-    fn is_answer_wanted(&self, now: Instant) -> bool {
-        self.is_awaited
-            || self.cursor < self.next
-            || now < self.sent_at.plus_ns(ALONE_NS)
-            || self.sq.is_half(self.unasked_wrs)
+    fn is_answer_wanted(&self) -> bool {
+        self.is_awaited || !self.is_answering || self.cursor < self.next || self.sq.is_half(self.unasked_wrs)
     }
 
     /// Whether the work request behind the one at the cursor is a message that may be sent straight away.

@@ -1,5 +1,7 @@
 //! When the peer is asked about work requests that make no completion. The first PSN is 500, the path MTU 1024.
 
+use wire::{Opcode, Rkey};
+
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, attr, config, us, write};
 use crate::{QpAttr, QpAttrMask, QpState, QpType, SendFlags, Sge, WcStatus, WrOp};
 
@@ -12,9 +14,9 @@ fn only(psn: u32) -> String {
     format!("WRITE Only {psn} AckReq +0x0 len 8 [8]")
 }
 
-/// Half a microsecond after the last one.
-fn post_alone(b: &mut Bench) {
-    b.at(b.now.plus_ns(super::ALONE_NS));
+/// Answers what the peer has written for the `n`th time.
+fn post_answer(b: &mut Bench, n: u32) {
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100 + n).reth(0, Rkey(0), 0)).unwrap();
     post_silent(b);
 }
 
@@ -25,9 +27,9 @@ fn post_silent(b: &mut Bench) {
 #[test]
 fn nobody_asks_about_what_nobody_waits_for() {
     let mut b = Bench::rc();
-    for psn in 500..520 {
-        post_alone(&mut b);
-        assert_eq!(b.sent(), [format!("WRITE Only {psn} +0x0 len 8 [8]")]);
+    for n in 0..20 {
+        post_answer(&mut b, n);
+        assert_eq!(b.sent(), [format!("WRITE Only {} +0x0 len 8 [8]", 500 + n)]);
     }
     b.post(2, write(0), 8);
     assert_eq!(b.sent(), [only(520)], "a completion is waited for");
@@ -35,21 +37,19 @@ fn nobody_asks_about_what_nobody_waits_for() {
     assert!(b.qp.is_send_idle());
 }
 
-/// What is posted meanwhile gathers until an answer comes, so there must be one under way.
+/// What is posted meanwhile gathers until an acknowledgement comes, so there must be one under way.
 #[test]
 fn where_message_follows_message_an_answer_is_under_way() {
     let mut b = Bench::rc();
-    post_alone(&mut b);
-    assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]"]);
+    post_silent(&mut b);
+    assert_eq!(b.sent(), [only(500)], "this may be the first of many");
+    b.recv(&Pkt::ack(500)).unwrap();
+    post_answer(&mut b, 0);
+    assert_eq!(b.sent(), ["WRITE Only 501 +0x0 len 8 [8]"]);
     assert!(!b.qp.is_answer_owed());
     post_silent(&mut b);
-    assert_eq!(b.sent(), [only(501)]);
+    assert_eq!(b.sent(), [only(502)]);
     assert!(b.qp.is_answer_owed());
-    b.recv(&Pkt::ack(501)).unwrap();
-    assert!(!b.qp.is_answer_owed());
-    post_alone(&mut b);
-    post_silent(&mut b);
-    assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]".to_owned(), only(503)]);
 }
 
 /// It was posted together with one that makes no completion, which closes the burst.
@@ -57,16 +57,16 @@ fn where_message_follows_message_an_answer_is_under_way() {
 fn the_last_of_a_list_asks_for_one_before_it() {
     let mut b = Bench::rc();
     b.post(1, write(0), 8);
-    post_silent(&mut b);
+    post_answer(&mut b, 0);
     assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]".to_owned(), only(501)]);
-    post_alone(&mut b);
+    post_answer(&mut b, 1);
     assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]"]);
 }
 
 #[test]
 fn a_queue_that_signals_everything_always_asks() {
     let mut b = Bench::new(crate::QpConfig { sq_sig_all: true, ..config(QpType::Rc) }, &attr(), QpState::Rts);
-    post_alone(&mut b);
+    post_answer(&mut b, 0);
     assert_eq!(b.sent(), [only(500)]);
 }
 
@@ -75,10 +75,10 @@ fn a_queue_that_signals_everything_always_asks() {
 #[test]
 fn the_peer_is_asked_when_nothing_follows() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 2));
-    post_alone(&mut b);
+    post_answer(&mut b, 0);
     b.sent();
     b.at(us(300));
-    post_silent(&mut b);
+    post_answer(&mut b, 1);
     b.sent();
     assert_eq!(b.qp.poll_timeout(), Some(us(700)), "0.4 ms after the last one");
     b.at(us(700));
@@ -93,11 +93,11 @@ fn the_peer_is_asked_when_nothing_follows() {
 #[test]
 fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
-    post_alone(&mut b);
+    post_answer(&mut b, 0);
     b.sent();
-    b.at(us(401));
+    b.at(us(400));
     assert_eq!(b.sent(), [only(500)]);
-    b.at(us(401 + 4195));
+    b.at(us(400 + 4195));
     assert_eq!(b.qp.state(), QpState::Err, "4.2 ms after the question");
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
@@ -105,8 +105,8 @@ fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
 #[test]
 fn a_lost_one_is_found_by_what_follows() {
     let mut b = Bench::rc();
-    post_alone(&mut b);
-    post_alone(&mut b);
+    post_answer(&mut b, 0);
+    post_answer(&mut b, 1);
     b.sent();
     b.recv(&Pkt::nak(500, wire::NakCode::PsnSequenceError)).unwrap();
     assert_eq!(b.sent(), [only(500)], "what is sent again is asked about");
@@ -118,8 +118,8 @@ fn half_a_send_queue_is_asked_about() {
         let mut config = config(QpType::Rc);
         config.cap.max_send_wr = slots;
         let mut b = Bench::new(config, &attr(), QpState::Rts);
-        let asked = (1..=slots.min(300)).filter(|_| {
-            post_alone(&mut b);
+        let asked = (1..=slots.min(300)).filter(|&n| {
+            post_answer(&mut b, n - 1);
             b.sent().iter().any(|text| text.contains("AckReq"))
         });
         assert_eq!(asked.collect::<Vec<_>>(), questions, "of {slots}; or 124 packets");
@@ -130,10 +130,7 @@ fn half_a_send_queue_is_asked_about() {
 fn what_waits_for_everything_before_asks_at_once() {
     type Step = fn(&mut Bench);
     let cases: [(Step, Step); 3] = [
-        (
-            |b| b.post(2, WrOp::LocalInv(wire::Rkey(0x99)), 0),
-            |b| assert_eq!(*b.mem.invalidated.borrow(), [0x99]),
-        ),
+        (|b| b.post(2, WrOp::LocalInv(Rkey(0x99)), 0), |b| assert_eq!(*b.mem.invalidated.borrow(), [0x99])),
         (
             |b| b.post_sges(2, write(0), &[BAD], SILENT).unwrap(),
             |b| assert_eq!(b.send_wcs(), [(2, WcStatus::LocProtErr)]),
@@ -148,7 +145,7 @@ fn what_waits_for_everything_before_asks_at_once() {
     ];
     for (wait, check) in cases {
         let mut b = Bench::rc();
-        post_alone(&mut b);
+        post_answer(&mut b, 0);
         assert_eq!(b.sent().len(), 1);
         wait(&mut b);
         assert_eq!(b.sent(), NONE);
