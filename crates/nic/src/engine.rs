@@ -341,8 +341,8 @@ impl Engine {
         }
     }
 
-    /// Transmits what was posted to a QP: at once if no acknowledgement is under way, nothing has left for a while, or enough has
-    /// gathered, else with the next poll or that acknowledgement.
+    /// Transmits what was posted to a QP: at once if no acknowledgement is under way, if it is the first to gather and nothing has
+    /// left for a while, or if enough has gathered, else with the next poll or that acknowledgement.
     #[inline]
     pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
         let Some(entry) = core.tables.qp_mut(index) else { return };

@@ -44,6 +44,7 @@ mod time;
 mod transition;
 mod uc;
 mod ud;
+mod unasked;
 mod wc;
 mod wqe;
 mod wr;

@@ -61,11 +61,17 @@ impl Patience {
         }
         let is_patient = self.is_patient && self.turns >= TURNS_PER_PAUSE;
         let trial_after =
-            if is_patient { TRIAL_AFTER } else { self.trial_after.saturating_mul(TRIAL_GROWTH) };
+            if self.is_patient { TRIAL_AFTER } else { self.trial_after.saturating_mul(TRIAL_GROWTH) };
         *self = Self { is_patient, trial_after, ..Self::new() };
     }
 
-    /// The ACK leaves.
+    /// Whether an ACK stays behind.
+    #[inline]
+    pub(crate) fn is_keeping(&self) -> bool {
+        self.kept > 0
+    }
+
+    /// The ACK leaves, or is needless.
     #[inline]
     pub(crate) fn ack_sent(&mut self) {
         self.kept = 0;
@@ -123,7 +129,7 @@ mod tests {
         patience.ack_sent();
         assert_eq!(patience.keep(), Some(PATIENT_NS), "still believed");
         patience.time_is_over();
-        assert_eq!(turns_until_trial(&mut patience), 4096);
+        assert_eq!(turns_until_trial(&mut patience), 256, "it has shown that it can go on");
     }
 
     /// A request leaves. Whether the ACK of what the peer has sent before goes with it.
@@ -184,6 +190,19 @@ mod tests {
         });
         let every = u32::from(KEPT_MAX) + 1;
         assert_eq!(acks.map(|i| i - first).collect::<Vec<_>>(), [every, 2 * every, 3 * every]);
+    }
+
+    /// What leaves before its last packet is no news of the peer.
+    #[test]
+    fn behind_an_answer_of_several_packets_it_is_kept_back_no_longer() {
+        let mut b = Bench::rc();
+        let kept = until_kept(&mut b, 0);
+        hear(&mut b, kept);
+        b.post(1, write(0), 3000);
+        assert_eq!(b.sent().len(), 3);
+        assert_eq!(b.qp.poll_timeout(), Some(b.now.plus_ns(PATIENT_NS)));
+        b.at(b.now.plus_ns(PATIENT_NS));
+        assert_eq!(b.sent().len(), 1, "the ACK");
     }
 
     /// Its window would be full before it hears of any.

@@ -402,7 +402,7 @@ impl Qp {
         if let Some(pacer) = self.ep.congestion.pacer() {
             let was_holding = pacer.is_holding();
             pacer.handle_timeout(now);
-            if was_holding && !pacer.is_holding() {
+            if was_holding && !pacer.is_holding() && self.requester.sendable(&self.ep) {
                 // Nobody but the rate has kept anyone waiting until now.
                 self.requester.start_timer(now);
             }

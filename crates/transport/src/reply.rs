@@ -11,8 +11,8 @@ use crate::patience::Patience;
 use crate::replay::Answer;
 use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
-use crate::segment::ack_interval;
 use crate::time::{Instant, ack_timeout_ns};
+use crate::unasked::ack_interval;
 
 /// How long an ACK waits for a request of this side to leave together with. A ping-pong turn of one packet takes 5 to 30 us.
 const DEFER_NS: u64 = 50_000;
@@ -76,6 +76,8 @@ pub(crate) struct Reply {
     messages_before: u32,
     /// The last message had one packet.
     is_one_packet: bool,
+    /// It came after the last request of this side.
+    turn_begun: bool,
     patience: Patience,
 }
 
@@ -95,6 +97,7 @@ impl Reply {
             messages: 0,
             messages_before: 0,
             is_one_packet: false,
+            turn_begun: false,
             patience: Patience::new(),
         }
     }
@@ -162,6 +165,7 @@ impl Reply {
         if !self.repeated && self.ack_at < position {
             self.ack = Ack::None;
             self.deferred_at = None;
+            self.patience.ack_sent();
         }
     }
 
@@ -169,7 +173,7 @@ impl Reply {
     /// application polls memory and nobody polls the device. Who gets a completion polls, and the ACK costs him nothing.
     #[inline]
     pub(crate) fn message_arrived(&mut self, silent: bool, is_one_packet: bool) {
-        self.is_one_packet = is_one_packet;
+        (self.is_one_packet, self.turn_begun) = (is_one_packet, true);
         if std::mem::take(&mut self.posted) {
             self.turns = self.turns.saturating_add(1).min(TURNS);
             self.messages_before = std::mem::take(&mut self.messages);
@@ -247,10 +251,14 @@ impl Reply {
         matches!(self.ack, Ack::Deferred(_))
     }
 
-    /// The request that it waits for has left: it follows, unless it may wait for another one. Returns whether it follows.
+    /// The request that it waits for has left: it follows, unless it may wait for the next turn. Returns whether it follows.
     /// `timeout` is this side's attribute of that name.
     #[inline]
     pub(crate) fn request_left(&mut self, now: Instant, timeout: u8) -> bool {
+        if !std::mem::take(&mut self.turn_begun) && self.patience.is_keeping() {
+            // Another request of the same turn.
+            return false;
+        }
         let latest = self.deferred_at.unwrap_or(now).plus_ns(part_of_timeout(timeout, KEPT_MAX_NS));
         // What takes more packets fills the peer's window.
         if self.messages == 1
@@ -258,7 +266,8 @@ impl Reply {
             && now < latest
             && let Some(ns) = self.patience.keep()
         {
-            self.ack = Ack::Deferred(now.plus_ns(ns));
+            self.ack = Ack::Deferred(now.plus_ns(ns).min(latest));
+            self.moved = false;
             return false;
         }
         self.ack = Ack::Due;

@@ -17,6 +17,7 @@ use crate::rtt::Rtt;
 use crate::scoreboard::{SPAN, Scoreboard};
 use crate::segment::{Part, chunk};
 use crate::time::Instant;
+use crate::unasked::Unasked;
 use crate::wc::{Wc, WcStatus};
 use crate::wqe::{SendQueue, SendWqe};
 use crate::wr::{SendFlags, SendWr, WrOp};
@@ -101,12 +102,9 @@ pub(crate) struct Requester {
     pub(crate) probed_at: Instant,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     pub(crate) failed: Option<WcStatus>,
-    /// The peer has sent something since the last message left.
+    /// A request of the peer has come since the last message left.
     pub(crate) is_answering: bool,
-    /// Packets since the last AckReq, work requests that end in them, and whether one of these makes a completion.
-    pub(crate) unasked: u32,
-    pub(crate) unasked_wrs: u32,
-    pub(crate) is_awaited: bool,
+    pub(crate) unasked: Unasked,
 }
 
 impl Requester {
@@ -136,9 +134,7 @@ impl Requester {
             probed_at: Instant::ZERO,
             failed: None,
             is_answering: false,
-            unasked: 0,
-            unasked_wrs: 0,
-            is_awaited: false,
+            unasked: Unasked::default(),
         })
     }
 
@@ -180,8 +176,8 @@ impl Requester {
         self.fetches.clear();
         self.rnr_until = None;
         self.failed = None;
-        (self.unasked, self.unasked_wrs) = (0, 0);
-        (self.is_awaited, self.is_answering) = (false, false);
+        self.unasked = Unasked::default();
+        self.is_answering = false;
     }
 
     pub(crate) fn reload_retries(&mut self, ep: &Endpoint) {

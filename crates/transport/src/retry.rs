@@ -3,12 +3,8 @@
 
 use crate::endpoint::Endpoint;
 use crate::requester::{Requester, Step, window_pkts};
-use crate::rtt::PROBE_MIN_NS;
 use crate::time::{Instant, ack_timeout_ns};
 use crate::wc::WcStatus;
-
-/// What nobody waits for is asked about when nothing has followed it for so long: as long as an answer may take.
-const ASK_NS: u64 = PROBE_MIN_NS;
 
 impl Requester {
     /// When [`Requester::handle_timeout`] must be called next.
@@ -21,22 +17,16 @@ impl Requester {
             return None;
         }
         if !self.is_asked() {
-            // What the rate holds back will ask, and what is sent again.
-            let is_about_to = ep.congestion.is_holding() || self.board.has_lost() || self.cursor == self.una;
+            // What is held back, or about to be sent again, will ask.
+            let is_about_to = (ep.congestion.is_holding() && self.sendable(ep))
+                || self.board.has_lost()
+                || self.cursor == self.una;
             return (!is_about_to).then(|| self.question_due(ep));
         }
         match (self.timeout(ep), self.probe_due(ep)) {
             (Some(timeout), Some(probe)) => Some(timeout.min(probe)),
             (timeout, probe) => timeout.or(probe),
         }
-    }
-
-    /// When the peer is asked about what was sent without a question: at once if something waits for all before it.
-    fn question_due(&self, ep: &Endpoint) -> Instant {
-        let is_waiting = ep.attr.sq_draining
-            || self.failed.is_some()
-            || (self.cursor_index != self.sq.tail && self.sq.wqe(self.cursor_index).op.is_local());
-        self.timer_base.plus_ns(if is_waiting { 0 } else { ASK_NS })
     }
 
     /// When the local ACK timeout is over.

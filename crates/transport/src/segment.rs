@@ -3,11 +3,11 @@
 
 use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
-use crate::attr::QpState;
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
 use crate::requester::{Fetch, Requester, full_packets};
+use crate::unasked::Unasked;
 use crate::wc::WcStatus;
 use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
@@ -16,15 +16,6 @@ use crate::wr::{SendFlags, WrOp};
 const READ_CHUNK: u64 = 64 * 1024;
 /// ... and of at most this many response packets.
 const READ_CHUNK_PKTS: u64 = 64;
-/// An acknowledgement is asked for at least every so many packets, or full packets of so many bytes: every second burst.
-const ACK_INTERVAL_PKTS: u64 = 124;
-const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
-
-/// Packets from one that asks for an acknowledgement to the next at most.
-#[inline]
-pub(crate) fn ack_interval(mtu: usize) -> u64 {
-    ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, mtu))
-}
 
 /// What one packet carries, or asks for.
 #[derive(Clone, Copy, Debug)]
@@ -91,46 +82,6 @@ impl Requester {
         packet
     }
 
-    /// Whether this packet asks for an acknowledgement: now and then, and when nothing follows it at once but somebody waits.
-    /// Each costs both sides a small packet's way through the kernel, so the end of a message alone is no reason.
-    #[inline]
-    pub(crate) fn ask(&mut self, wqe: &SendWqe, last: bool, budget: usize, ep: &Endpoint) -> bool {
-        self.unasked += 1;
-        if last {
-            self.unasked_wrs += 1;
-            self.is_awaited |= wqe.is_signaled(ep);
-        }
-        let full = budget <= 1 || self.in_flight() + 1 >= self.window(ep.mtu);
-        let asks = full
-            || (last && self.is_answer_wanted() && !self.is_followed(ep))
-            || u64::from(self.unasked) >= ack_interval(ep.mtu);
-        if asks {
-            (self.unasked, self.unasked_wrs, self.is_awaited) = (0, 0, false);
-        }
-        self.is_answering &= !last;
-        asks
-    }
-
-    /// Whether somebody waits to hear of what was sent since the last AckReq: the application for a completion, the send queue for
-    /// room, or this side for what it sends again. And unless it answers the peer, a message may be one of many, which gather
-    /// until an acknowledgement comes. All else is asked about after a while (`retry.rs`).
-    #[inline]
-    fn is_answer_wanted(&self) -> bool {
-        self.is_awaited || !self.is_answering || self.cursor < self.next || self.sq.is_half(self.unasked_wrs)
-    }
-
-    /// Whether the work request behind the one at the cursor is a message that may be sent straight away.
-    #[inline]
-    fn is_followed(&self, ep: &Endpoint) -> bool {
-        let next = self.cursor_index.wrapping_add(1);
-        if next == self.sq.tail || ep.attr.state != QpState::Rts {
-            return false;
-        }
-        let wqe = self.sq.wqe(next);
-        let is_message = !wqe.op.is_fetch() && !wqe.op.is_local();
-        is_message && wqe.fault.is_none() && !wqe.flags.contains(SendFlags::FENCE)
-    }
-
     /// A READ request, atomic or FLUSH for the first time, or again after going back.
     pub(crate) fn begin_fetch(
         &mut self,
@@ -150,6 +101,9 @@ impl Requester {
             }
         }
         let len = self.write_fetch(part, wqe, mem, ep, buf)?;
+        if self.cursor >= self.next {
+            self.unasked = Unasked::default();
+        }
         // One that is sent again is still in the ring.
         let fetch = Fetch { first: part.first, end: part.end };
         if self.cursor >= self.next && !self.fetches.push(fetch) {
@@ -193,7 +147,6 @@ impl Requester {
             }
             _ => return Err(WcStatus::LocQpOpErr),
         }
-        self.unasked = 0;
         let opcode = ep.ty.opcode(rc_opcode(&wqe.op, true, true));
         Ok(packet.finish(Bth { opcode, ack_req: true, ..bth(part.first, ep) }))
     }
@@ -249,7 +202,3 @@ pub(crate) fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
     let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
     (wqe.first + end, bytes_before(wqe, wqe.first + end, mtu) - at * mtu as u64)
 }
-
-#[cfg(test)]
-#[path = "unsignaled_tests.rs"]
-mod tests;

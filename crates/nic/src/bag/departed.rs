@@ -62,7 +62,7 @@ impl Membership {
             let _not_ours = group::silence(contents.queue.as_fd());
         }
         // A book that cannot be read has nothing to say.
-        self.book.bequeath(slot, &mut self.will()).unwrap_or_default()
+        self.book.hand_down(slot, &mut self.will()).unwrap_or_default()
     }
 
     /// Connects to any other member, if there is one.

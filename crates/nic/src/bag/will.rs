@@ -63,20 +63,23 @@ impl Book {
         Ok(rows)
     }
 
-    /// Lets `heir` take over what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
+    /// Hands down to `heir` what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
     /// said, and to be removed from the will of the heir then.
-    pub(super) fn bequeath(&self, slot: u8, heir: &mut Will) -> io::Result<Vec<Farewell>> {
+    pub(super) fn hand_down(&self, slot: u8, heir: &mut Will) -> io::Result<Vec<Farewell>> {
         if !may_write(slot) {
             return Ok(Vec::new());
         }
         let rows = self.rows(slot)?;
         let farewells: Vec<Farewell> = rows.iter().flatten().copied().collect();
         for farewell in &farewells {
-            heir.change(self, WillChange::Add(*farewell))?;
+            // What cannot be written down can still be said.
+            let _unwritten = heir.change(self, WillChange::Add(*farewell));
         }
         // Behind a row that is zero, nothing counts; so the first goes last.
         for row in (0..rows.len()).step_by(READ_ROWS).rev() {
-            self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32))?;
+            if self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32)).is_err() {
+                break;
+            }
         }
         Ok(farewells)
     }
@@ -130,7 +133,8 @@ impl Will {
     pub(super) fn change(&mut self, book: &Book, change: WillChange) -> io::Result<()> {
         let (index, row) = match change {
             WillChange::Add(farewell) => {
-                let index = match self.struck.pop() {
+                let known = self.rows.get(&farewell.id).copied();
+                let index = match known.or_else(|| self.struck.pop()) {
                     Some(index) => index,
                     None if self.used < ROWS_MAX => {
                         self.used += 1;
@@ -222,8 +226,8 @@ mod tests {
             left.sort_unstable_by_key(|farewell| farewell.id);
             left
         };
-        assert_eq!(sorted(book.bequeath(250, &mut neighbour).unwrap()), want);
-        assert!(book.bequeath(250, &mut neighbour).unwrap().is_empty() && !book.has_rows(250));
+        assert_eq!(sorted(book.hand_down(250, &mut neighbour).unwrap()), want);
+        assert!(book.hand_down(250, &mut neighbour).unwrap().is_empty() && !book.has_rows(250));
         assert_eq!(sorted(Will::open(&book, 0).1), [&want[..], &[farewell(9999)]].concat());
     }
 
@@ -233,7 +237,7 @@ mod tests {
         let book = Book::new().unwrap();
         Will::open(&book, 7).0.change(&book, WillChange::Add(farewell(1))).unwrap();
         let mut survivor = Will::open(&book, 8).0;
-        book.bequeath(7, &mut survivor).unwrap();
+        book.hand_down(7, &mut survivor).unwrap();
         for _ in 0..2 {
             let (mut next, left) = Will::open(&book, 8);
             assert_eq!(left, [farewell(1)]);

@@ -178,7 +178,10 @@ impl Cm {
             let counter = self.next_id & COUNTER_MASK;
             self.next_id = self.next_id.wrapping_add(1);
             let id = CmId(u32::from(self.config.slot) << 24 | counter);
-            if counter != 0 && !self.conns.contains_key(&id) && !self.exchanges.contains_key(&id) {
+            // The last owner of the slot may have left something to be said in its name.
+            let is_taken =
+                self.conns.contains_key(&id) || self.exchanges.contains_key(&id) || self.has_farewell_of(id);
+            if counter != 0 && !is_taken {
                 return Ok(id);
             }
         }

@@ -106,13 +106,15 @@ impl Cm {
     pub fn take_leave(&mut self, now: Instant) {
         let slot = self.config.slot;
         let of_others = |pending: &Pending| (pending.farewell.id.0 >> 24) as u8 != slot;
-        let asked = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqSent);
-        let asked: Vec<Farewell> = asked.map(|(id, conn)| Farewell::of(*id, conn)).collect();
-        let destroyed = self.farewells.iter().filter(|pending| !of_others(pending));
         let at = now + LEAVING_INTERVAL;
-        let all = destroyed.map(|pending| pending.farewell).chain(asked);
-        self.leaving =
-            all.map(|farewell| Pending { at, farewell, left: LEAVING_TIMES, in_will: false }).collect();
+        let destroyed = self.farewells.iter().filter(|pending| !of_others(pending));
+        let destroyed = destroyed.map(|pending| Pending { at, left: LEAVING_TIMES, ..*pending });
+        let asked = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqSent);
+        let asked = asked.map(|(id, conn)| {
+            let farewell = Farewell::of(*id, conn);
+            Pending { at, farewell, left: LEAVING_TIMES, in_will: false }
+        });
+        self.leaving = destroyed.chain(asked).collect();
         self.farewells.retain(of_others);
     }
 
@@ -138,6 +140,11 @@ impl Cm {
                 in_will: false,
             });
         }
+    }
+
+    /// Whether something is still to be said in this name.
+    pub(super) fn has_farewell_of(&self, id: CmId) -> bool {
+        self.farewells.iter().any(|pending| pending.farewell.id == id)
     }
 
     /// The peer has answered, or asks to disconnect as well.
