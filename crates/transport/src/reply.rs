@@ -240,8 +240,10 @@ impl Reply {
             self.ack = Ack::Deferred(now.plus_ns(MOVE_NS).min(latest));
         } else {
             self.ack = Ack::Due;
-            self.turns = 0;
-            self.patience.time_is_over();
+            // One that was kept back says nothing against the pattern: the peer waits for it before its turn.
+            if !self.patience.time_is_over() {
+                self.turns = 0;
+            }
         }
     }
 
