@@ -528,7 +528,7 @@ fn a_fence_waits_for_reads_and_nothing_else() {
     b.post(1, WrOp::Send, 8);
     b.post_flags(2, WrOp::Send, 8, SendFlags::FENCE).unwrap();
     b.post(3, read(0), 8);
-    b.post_flags(4, WrOp::Send, 8, SendFlags::FENCE | SendFlags::SIGNALED).unwrap();
+    b.post_flags(4, WrOp::Send, 8, SendFlags::FENCE).unwrap();
     assert_eq!(b.sent().len(), 3);
     b.recv(&response(Opcode::RC_READ_RESPONSE_ONLY, 502, 1, 8)).unwrap();
     assert_eq!(b.sent(), ["SEND Only 503 AckReq [8]"]);
@@ -772,7 +772,7 @@ fn the_end_of_a_message_asks_for_an_ack_unless_another_follows_at_once() {
     let mut b = Bench::rc();
     b.post(1, write(0), 8);
     b.post(2, write(0), 8);
-    b.post_flags(3, write(0), 8, SendFlags::FENCE | SendFlags::SIGNALED).unwrap();
+    b.post_flags(3, write(0), 8, SendFlags::FENCE).unwrap();
     b.post(4, read(0), 8);
     let asks: Vec<bool> = b.sent().iter().map(|text| text.contains("AckReq")).collect();
     assert_eq!(asks, [false, true, true, true], "neither a fenced request nor a READ need follow");

@@ -145,9 +145,10 @@ impl Requester {
         self.question();
     }
 
-    /// Sends the youngest packet again: what is sent again asks for an answer.
+    /// Sends the youngest packet again: what is sent again asks for an answer. There is one on its way.
     pub(crate) fn question(&mut self) {
-        let Some(last) = self.cursor.checked_sub(1).filter(|&last| last >= self.una) else { return };
+        debug_assert!(self.una < self.cursor);
+        let last = self.cursor - 1;
         // Answers that are coming in need no question.
         if self
             .fetch_at(last)

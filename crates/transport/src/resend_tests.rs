@@ -46,11 +46,6 @@ fn post(b: &mut Bench, count: u64) {
     b.sent();
 }
 
-fn post_signaled(b: &mut Bench, count: u64) {
-    (0..count).for_each(|i| b.post(i, WrOp::Send, 8));
-    b.sent();
-}
-
 #[test]
 fn a_peer_that_keeps_gets_only_what_it_misses() {
     let mut b = keeper(520);
@@ -197,10 +192,10 @@ fn the_window_towards_a_peer_that_goes_back_shrinks_and_grows() {
 #[test]
 fn a_lost_tail_is_probed_for_long_before_the_timeout() {
     let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
-    post_signaled(&mut b, 1);
+    post(&mut b, 1);
     b.at(us(100));
     b.recv(&Pkt::ack(500)).unwrap();
-    post_signaled(&mut b, 5);
+    post(&mut b, 5);
     assert_eq!(b.qp.poll_timeout(), Some(us(500)), "0.4 ms after the last progress");
     for (probe, at) in [500, 1300, 2900].into_iter().enumerate() {
         b.at(us(at - 1));
@@ -217,9 +212,9 @@ fn a_lost_tail_is_probed_for_long_before_the_timeout() {
 #[test]
 fn an_answer_to_a_probe_ends_it() {
     let mut b = Bench::rc();
-    post_signaled(&mut b, 1);
+    post(&mut b, 1);
     b.recv(&Pkt::ack(500)).unwrap();
-    post_signaled(&mut b, 3);
+    post(&mut b, 3);
     b.at(ms(1));
     b.sent();
     b.recv(&Pkt::ack(503)).unwrap();
@@ -347,7 +342,7 @@ fn a_peer_that_keeps_gets_only_the_refused_packet_after_an_rnr_nak() {
 #[test]
 fn a_lost_tail_is_probed_for_before_anything_was_measured() {
     let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
-    post_signaled(&mut b, 3);
+    post(&mut b, 3);
     b.at(Instant(ms(4).0 - 1));
     assert_eq!(b.sent(), NONE);
     b.at(ms(4));

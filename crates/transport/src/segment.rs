@@ -101,13 +101,12 @@ impl Requester {
             }
         }
         let len = self.write_fetch(part, wqe, mem, ep, buf)?;
+        // One that is sent again is still in the ring.
         if self.cursor >= self.next {
             self.unasked = Unasked::default();
-        }
-        // One that is sent again is still in the ring.
-        let fetch = Fetch { first: part.first, end: part.end };
-        if self.cursor >= self.next && !self.fetches.push(fetch) {
-            return Err(WcStatus::LocQpOpErr);
+            if !self.fetches.push(Fetch { first: part.first, end: part.end }) {
+                return Err(WcStatus::LocQpOpErr);
+            }
         }
         Ok(len)
     }

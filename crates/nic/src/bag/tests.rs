@@ -396,7 +396,9 @@ fn member_process() {
         let mut fds = [PollFd::readable(member.listener_fd())];
         sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
-        member.take_farewells();
+        for said in member.take_farewells() {
+            member.change_will(WillChange::Remove(said.id)).unwrap();
+        }
         if left.is_some() {
             println!("\nturn");
         }

@@ -46,30 +46,30 @@ impl Book {
         sys::memory_file(c"roxie-wills").map(Book)
     }
 
-    /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name.
-    fn rows(&self, slot: u8) -> io::Result<Vec<Option<Farewell>>> {
+    /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name. A region that cannot be
+    /// read, or not be written afterwards, has nothing to say.
+    fn rows(&self, slot: u8) -> Vec<Option<Farewell>> {
         let mut rows = Vec::new();
         let mut buffer = [0; READ_ROWS * ROW_LEN];
-        while rows.len() < ROWS_MAX as usize {
-            let len = self.0.read_at(&mut buffer, row_at(slot, rows.len() as u32))?;
+        while may_write(slot) && rows.len() < ROWS_MAX as usize {
+            let Ok(len) = self.0.read_at(&mut buffer, row_at(slot, rows.len() as u32)) else {
+                return Vec::new();
+            };
             for row in buffer[..len].as_chunks().0 {
-                let Some(row) = parse(row) else { return Ok(rows) };
+                let Some(row) = parse(row) else { return rows };
                 rows.push(row);
             }
             if len < buffer.len() {
                 break;
             }
         }
-        Ok(rows)
+        rows
     }
 
     /// Hands down to `heir` what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
     /// said, and to be removed from the will of the heir then.
-    pub(super) fn hand_down(&self, slot: u8, heir: &mut Will) -> io::Result<Vec<Farewell>> {
-        if !may_write(slot) {
-            return Ok(Vec::new());
-        }
-        let rows = self.rows(slot)?;
+    pub(super) fn hand_down(&self, slot: u8, heir: &mut Will) -> Vec<Farewell> {
+        let rows = self.rows(slot);
         let farewells: Vec<Farewell> = rows.iter().flatten().copied().collect();
         for farewell in &farewells {
             // What cannot be written down can still be said.
@@ -81,7 +81,7 @@ impl Book {
                 break;
             }
         }
-        Ok(farewells)
+        farewells
     }
 
     /// True if `slot` has rows, in force or not.
@@ -113,13 +113,9 @@ pub(super) struct Will {
 impl Will {
     /// That of the new owner of a slot, with what the last one left. The caller holds the slot's name.
     pub(super) fn open(book: &Book, slot: u8) -> (Will, Vec<Farewell>) {
-        let mut will = Will { slot, rows: HashMap::new(), struck: Vec::new(), used: ROWS_MAX };
-        if !may_write(slot) {
-            return (will, Vec::new());
-        }
-        // A book that cannot be read has nothing to say.
-        let rows = book.rows(slot).unwrap_or_default();
-        will.used = rows.len() as u32;
+        let rows = book.rows(slot);
+        let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
+        let mut will = Will { slot, rows: HashMap::new(), struck: Vec::new(), used };
         for (row, index) in rows.iter().zip(0..) {
             match row {
                 Some(farewell) => _ = will.rows.insert(farewell.id, index),
@@ -226,8 +222,8 @@ mod tests {
             left.sort_unstable_by_key(|farewell| farewell.id);
             left
         };
-        assert_eq!(sorted(book.hand_down(250, &mut neighbour).unwrap()), want);
-        assert!(book.hand_down(250, &mut neighbour).unwrap().is_empty() && !book.has_rows(250));
+        assert_eq!(sorted(book.hand_down(250, &mut neighbour)), want);
+        assert!(book.hand_down(250, &mut neighbour).is_empty() && !book.has_rows(250));
         assert_eq!(sorted(Will::open(&book, 0).1), [&want[..], &[farewell(9999)]].concat());
     }
 
@@ -237,7 +233,7 @@ mod tests {
         let book = Book::new().unwrap();
         Will::open(&book, 7).0.change(&book, WillChange::Add(farewell(1))).unwrap();
         let mut survivor = Will::open(&book, 8).0;
-        book.hand_down(7, &mut survivor).unwrap();
+        book.hand_down(7, &mut survivor);
         for _ in 0..2 {
             let (mut next, left) = Will::open(&book, 8);
             assert_eq!(left, [farewell(1)]);
