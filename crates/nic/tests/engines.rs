@@ -8,8 +8,8 @@ mod rc;
 use std::time::{Duration, Instant};
 
 use roxie::transport::{
-    Access, MwBind, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc, WcOpcode, WcStatus,
-    WrOp,
+    Access, MwBind, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc,
+    WcOpcode, WcStatus, WrOp,
 };
 use roxie::verbs::{
     Context, Cq, Device, DeviceConfig, Engines, MwType, Pd, Qp, QpInitAttr, Srq, SrqAttr, SrqInitAttr,
@@ -180,7 +180,7 @@ fn keys_that_queue_pairs_change_later_change_on_all_engines() {
         let region = unsafe { pd.reg_mr(target.addr() as *mut u8, LONG, target.addr(), RIGHTS) };
         let region = region.expect("a region");
 
-        // The bind waits behind a message that is longer than any window.
+        // The bind waits behind a message that is longer than any window, and starts when the queue is no longer drained.
         let (remote_addr, r_key) = (target.addr(), target.rkey());
         let sg_list = &[source.sge(0, LONG)];
         let write = SendWr {
@@ -198,9 +198,14 @@ fn keys_that_queue_pairs_change_later_change_on_all_engines() {
             access: Access::REMOTE_WRITE,
         };
         let window = pd.alloc_mw(MwType::Type1).expect("room");
+        let enter = |state| {
+            theirs.modify(&QpAttr { state, ..QpAttr::default() }, QpAttrMask::STATE).expect("permitted");
+        };
+        enter(QpState::Sqd);
         theirs.post_send(&write).expect("room");
         let key = theirs.bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
         assert!(!region.has_windows(), "the bind has its turn after the WRITE");
+        enter(QpState::Rts);
         assert_eq!([(); 2].map(|()| next(&cqs[1]).status), [WcStatus::Success; 2]);
         // Before anybody asks for the keys, which would tell them as well.
         let short = WrOp::Write { remote_addr, r_key: key };
