@@ -16,8 +16,12 @@ const SPIN_NS: u64 = 50_000;
 /// connections only: it answers READs and atomics for a program that does not poll, and a look at everything takes several times as long.
 /// The rest (GSI, other processes, control) waits eight batches longer at most.
 const SPINS_OF_ALL: u32 = 8;
-/// Somebody else wants the CPU if it takes so long to get it back.
+/// A yield that takes longer has let in somebody who does not give way.
 const CROWDED_YIELD_NS: u64 = 50_000;
+/// So much of the CPU, lost in such yields beyond a [`LOSS_SHARE`]th of it, shows that somebody else wants it all the time; a slice
+/// of who spins takes 3 ms. Below that it is interrupts, and a host that gives the CPU to other guests.
+const CROWDED_LOSS_NS: u64 = 1_000_000;
+const LOSS_SHARE: u64 = 64;
 /// For so long the thread then does not spin: it would wait for a turn each time, and a wake-up goes before the others.
 const CROWDED_NS: u64 = 100_000_000;
 /// While it serves the sockets, those who spin on memory meanwhile give way to it at once, and not after milliseconds: this is
@@ -109,6 +113,9 @@ fn run(weak: &Weak<Engine>) {
 struct Rest {
     spin_until: u64,
     crowded_until: u64,
+    /// What long yields have taken, of which some is forgiven all the time.
+    lost_ns: u64,
+    lost_at: u64,
     brief_until: u64,
 }
 
@@ -127,8 +134,15 @@ impl Rest {
 
     /// The thread left the CPU to others and has it `back`.
     fn yielded(&mut self, now: u64, back: u64) {
-        if back.saturating_sub(now) > CROWDED_YIELD_NS {
-            (self.spin_until, self.crowded_until) = (0, back + CROWDED_NS);
+        let away = back.saturating_sub(now);
+        if away <= CROWDED_YIELD_NS {
+            return;
+        }
+        let forgiven = now.saturating_sub(self.lost_at) / LOSS_SHARE;
+        self.lost_ns = self.lost_ns.saturating_sub(forgiven) + away;
+        self.lost_at = back;
+        if self.lost_ns > CROWDED_LOSS_NS {
+            (self.spin_until, self.crowded_until, self.lost_ns) = (0, back + CROWDED_NS, 0);
         }
     }
 
@@ -160,4 +174,46 @@ fn wait(fds: &[RawFd], timeout_ns: u64) -> bool {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     polled[fds.len() - 1].is_ready()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Traffic, and a yield that takes `away_ns`, every `interval_ns`; for how many of these the thread goes on spinning.
+    fn spins(interval_ns: u64, away_ns: u64) -> usize {
+        let mut rest = Rest::default();
+        let is_spinning = |turn| {
+            let at = turn * interval_ns;
+            rest.worked(at);
+            rest.yielded(at, at + away_ns);
+            rest.worked(at + away_ns);
+            rest.spins(at + away_ns)
+        };
+        (0..100).map(is_spinning).take_while(|spins| *spins).count()
+    }
+
+    #[test]
+    fn interrupts_do_not_make_the_cpu_crowded() {
+        assert_eq!(spins(10 * MS, 140_000), 100);
+        assert_eq!(spins(CROWDED_YIELD_NS, CROWDED_YIELD_NS), 100, "as long as it comes back soon");
+    }
+
+    #[test]
+    fn whoever_spins_does_at_once_and_whoever_often_works_after_a_while() {
+        assert_eq!(spins(10 * MS, 3 * MS), 0);
+        assert_eq!(spins(MS, 140_000), 7);
+    }
+
+    #[test]
+    fn later_it_is_tried_again() {
+        let mut rest = Rest::default();
+        rest.yielded(0, 3 * MS);
+        for (after_ns, spins) in [(CROWDED_NS - 1, false), (CROWDED_NS, true)] {
+            rest.worked(3 * MS + after_ns);
+            assert_eq!(rest.spins(3 * MS + after_ns), spins);
+        }
+    }
 }
