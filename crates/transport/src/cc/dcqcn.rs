@@ -7,7 +7,7 @@
 use super::ReactionPoint;
 use crate::time::Instant;
 
-/// Rate at which a flow starts, in bits per second: that of the port as it describes itself (4x QDR).
+/// Rate at which a flow starts, in bits per second: what the UDP port moves.
 const LINE_RATE_BPS: u64 = 40_000_000_000;
 /// No flow is cut below this: one packet of 1 KiB in 0.9 ms (mlx5: `rp_min_rate`).
 const RATE_MIN_BPS: u64 = 10_000_000;
