@@ -357,8 +357,14 @@ impl Engine {
 
     fn ring_through(&self, core: &mut Core, index: u16, eager: bool) {
         let now = now();
-        core.tables.settle(now, index);
-        if eager || now >= core.tables.left_at.plus_ns(IDLE_NS) {
+        let leaves = eager || now >= core.tables.left_at.plus_ns(IDLE_NS);
+        if leaves && core.tables.qp_mut(index).is_some_and(|entry| !entry.qp.has_event()) {
+            // Settled by its turn, behind what it sends.
+            core.tables.make_ready(index);
+        } else {
+            core.tables.settle(now, index);
+        }
+        if leaves {
             core.transmit(now);
         }
         let held = core.hooks.next_due_ns().map(Instant);

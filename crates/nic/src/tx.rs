@@ -35,10 +35,14 @@ impl Core {
             }
             answers = self.transmit_qp(now, index);
         }
+        self.flush();
+        answers
+    }
+
+    fn flush(&mut self) {
         if self.port.flush() > 0 {
             self.tables.left_at = engine::now();
         }
-        answers
     }
 
     /// One QP's turn: up to `TX_QUOTA` packets. Returns whether it has more answers to give.
@@ -100,6 +104,11 @@ impl Core {
             sent += 1;
         }
         hooks.change_flow();
+        if sent < TX_QUOTA && tables.ready.is_empty() {
+            // Nothing joins them: the peer need not wait for the bookkeeping.
+            self.flush();
+        }
+        let tables = &mut self.tables;
         let more = tables.book(now, index);
         if more && sent == TX_QUOTA {
             tables.make_ready(index);

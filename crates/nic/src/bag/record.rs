@@ -32,8 +32,8 @@ const REFUSE: u16 = 3;
 const FRAME: u16 = 4;
 const PING: u16 = 5;
 const PONG: u16 = 6;
-/// 7 was that of rings with ICRCs.
-const OFFER: u16 = 10;
+/// 7 was that of rings with ICRCs, 10 that of trains at multiples of 8.
+const OFFER: u16 = 11;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
 

@@ -88,8 +88,8 @@ struct Sockets {
 /// ```
 type TrainHeader = [u8; HEADER_LEN];
 const HEADER_LEN: usize = 48;
-/// Trains begin at multiples of this.
-const ALIGN: usize = 8;
+/// Trains begin at multiples of this: who reads one does not take a line of the cache away from who writes the next.
+const ALIGN: usize = 64;
 /// Most bytes of packets in a train. The other side begins with one while the next is written, and both stay in the caches
 /// next to their CPUs.
 const TRAIN_BYTES_MAX: usize = 16 * 1024;

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Mmap, guarded, memory};
+use super::{Mmap, guarded, memory, prefetch};
 
 /// Bytes that can be on their way: more than a turn of the engine writes beyond what makes it pause, and little enough to
 /// stay in the caches of two CPUs.
@@ -28,6 +28,9 @@ const PUBLISHED_AT: usize = 0;
 const RELEASED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const BYTES_AT: usize = 4096;
+/// Bytes of a line of a cache, and of what is fetched in advance: an acknowledgement and a short message.
+const LINE: usize = 64;
+const FETCHED: usize = 2 * LINE;
 const FILE_LEN: usize = BYTES_AT + RING_BYTES;
 
 const _: () = assert!(RING_BYTES.is_power_of_two() && ASLEEP_AT + 4 <= BYTES_AT);
@@ -106,6 +109,8 @@ impl Producer {
         assert!(self.published - self.released <= RING_BYTES as u64, "more than there is room for");
         // Release: the bytes are there before the index says so.
         self.shared.published().store(self.published, Ordering::Release);
+        // The consumer has read here a lap ago. By the next train the lines are ours.
+        self.shared.lines(self.published).for_each(prefetch::to_write);
     }
 
     /// Whether the consumer sleeps; whoever is told so must wake it, and nobody is told twice.
@@ -145,6 +150,8 @@ impl Consumer {
                 return Err(Broken);
             }
             self.published = published;
+            // They come while the caller does something else first.
+            self.shared.lines(self.released).for_each(prefetch::to_read);
         }
         Ok((published - self.released) as usize)
     }
@@ -218,6 +225,13 @@ impl Shared {
     fn place(&self, number: u64) -> (u64, usize) {
         let at = number as usize % RING_BYTES;
         (self.0.start().addr().get() as u64 + (BYTES_AT + at) as u64, RING_BYTES - at)
+    }
+
+    /// The first lines of what begins at this number.
+    #[inline]
+    fn lines(&self, number: u64) -> impl Iterator<Item = usize> {
+        let (at, in_a_row) = self.place(number);
+        (0..FETCHED.min(in_a_row)).step_by(LINE).map(move |line| at as usize + line)
     }
 
     #[inline]

@@ -17,6 +17,7 @@ mod mmap;
 mod netlink;
 mod phase;
 mod poll;
+mod prefetch;
 mod process;
 mod random;
 mod record_queue;
