@@ -358,15 +358,7 @@ impl Engine {
     fn ring_through(&self, core: &mut Core, index: u16, eager: bool) {
         let now = now();
         let leaves = eager || now >= core.tables.left_at.plus_ns(IDLE_NS);
-        if leaves && core.tables.qp_mut(index).is_some_and(|entry| !entry.qp.has_event()) {
-            // Settled by its turn, behind what it sends.
-            core.tables.make_ready(index);
-        } else {
-            core.tables.settle(now, index);
-        }
-        if leaves {
-            core.transmit(now);
-        }
+        core.posted(now, index, leaves);
         let held = core.hooks.next_due_ns().map(Instant);
         let room = core.tables.retry_at(now);
         let deadline = [core.tables.timers.next(), held, room].into_iter().flatten().min();

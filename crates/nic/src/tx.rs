@@ -5,6 +5,7 @@ use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{self, Core, TX_QUOTA, flow_key};
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
+use crate::tables::QpEntry;
 
 /// Payload that fills a burst, which is one datagram to the kernel: 62 packets of 1 KiB with their headers. Less costs
 /// as much. Path MTUs below 1 KiB reach the kernel's limit of packets first.
@@ -12,6 +13,20 @@ const BURST_BYTES: usize = 62 * 1024;
 const PACKET_MIN: usize = 1024;
 
 impl Core {
+    /// A queue pair was posted to, and what it has may leave now or waits for the next poll.
+    pub(crate) fn posted(&mut self, now: Instant, index: u16, leaves: bool) {
+        let sends = |entry: &mut QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
+        if leaves && self.tables.qp_mut(index).is_some_and(sends) {
+            // It is settled in its turn, behind what it sends.
+            self.tables.make_ready(index);
+        } else {
+            self.tables.settle(now, index);
+        }
+        if leaves {
+            self.transmit(now);
+        }
+    }
+
     /// Sends everything that may be sent now.
     pub(crate) fn transmit(&mut self, now: Instant) {
         while self.transmit_turn(now) {}
@@ -39,6 +54,7 @@ impl Core {
         answers
     }
 
+    /// Sends what is committed, and notes when it has left.
     fn flush(&mut self) {
         if self.port.flush() > 0 {
             self.tables.left_at = engine::now();
@@ -104,7 +120,7 @@ impl Core {
             sent += 1;
         }
         hooks.change_flow();
-        if sent < TX_QUOTA && tables.ready.is_empty() {
+        if (1..TX_QUOTA).contains(&sent) && tables.ready.is_empty() {
             // Nothing joins them: the peer need not wait for the bookkeeping.
             self.flush();
         }

@@ -180,7 +180,7 @@ fn keys_that_queue_pairs_change_later_change_on_all_engines() {
         let region = unsafe { pd.reg_mr(target.addr() as *mut u8, LONG, target.addr(), RIGHTS) };
         let region = region.expect("a region");
 
-        // The bind waits behind a message that is longer than any window, and starts when the queue is no longer drained.
+        // The bind has its turn when an acknowledgement arrives: the message before it is longer than any window.
         let (remote_addr, r_key) = (target.addr(), target.rkey());
         let sg_list = &[source.sge(0, LONG)];
         let write = SendWr {

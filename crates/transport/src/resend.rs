@@ -145,7 +145,7 @@ impl Requester {
         self.question();
     }
 
-    /// Sends the youngest packet again: what is sent again asks for an answer. There is one on its way.
+    /// Sends the youngest packet again: what is sent again asks for an answer. The caller knows that one is on its way.
     pub(crate) fn question(&mut self) {
         debug_assert!(self.una < self.cursor);
         let last = self.cursor - 1;

@@ -55,9 +55,10 @@ const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
 const LINK_LAYER_ETHERNET: u8 = 2;
 /// IBV_QPF_GRH_REQUIRED: address vectors need a GID, as always on RoCE.
 const GRH_REQUIRED: u8 = 1;
-/// 4 lanes of 25 Gbit/s, what moves within a host; there is no wire to ask. UCX concludes from it from which size on rendezvous pays:
-/// with 4 lanes of 10 Gbit/s its messages of 64 KiB go eagerly, at half the rate.
+/// 4 lanes.
 const WIDTH_4X: u8 = 2;
+/// 25 Gbit/s each: together what moves within a host; there is no wire to ask. UCX concludes from it from which size on rendezvous pays:
+/// with 10 Gbit/s its messages of 64 KiB go eagerly, at half the rate.
 const SPEED_EDR: u8 = 32;
 
 fn device_attr(context: &Context) -> ibv_device_attr {

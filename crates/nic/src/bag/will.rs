@@ -47,11 +47,14 @@ impl Book {
     }
 
     /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name. A region that cannot be
-    /// read, or not be written afterwards, has nothing to say.
+    /// read has nothing to say; nor one that cannot be cleared once it has.
     fn rows(&self, slot: u8) -> Vec<Option<Farewell>> {
         let mut rows = Vec::new();
+        if !may_write(slot) {
+            return rows;
+        }
         let mut buffer = [0; READ_ROWS * ROW_LEN];
-        while may_write(slot) && rows.len() < ROWS_MAX as usize {
+        while rows.len() < ROWS_MAX as usize {
             let Ok(len) = self.0.read_at(&mut buffer, row_at(slot, rows.len() as u32)) else {
                 return Vec::new();
             };

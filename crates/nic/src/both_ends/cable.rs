@@ -51,6 +51,8 @@ struct Lines {
     judge: Option<Judge>,
     /// A receive call hands over one packet, not all there are.
     one_by_one: bool,
+    /// Ports say that they have no room.
+    is_full: bool,
 }
 
 /// The cable, of which both ports hold one end.
@@ -81,6 +83,11 @@ impl Cable {
     /// From here on a port hands over one packet a batch.
     pub(super) fn hand_over_one_by_one(&self) {
         self.lines().one_by_one = true;
+    }
+
+    /// From here on ports say that they have no room, or have again.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.lines().is_full = is_full;
     }
 
     /// From here on every packet arrives.
@@ -154,6 +161,10 @@ impl Port for Plug {
 
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
         self.queued.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
+    }
+
+    fn has_room(&mut self) -> bool {
+        !self.cable.lines().is_full
     }
 
     fn flush(&mut self) -> usize {
