@@ -68,7 +68,15 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             let what = format!("rping whose {}", is_killed(side).replace("killed", "asked to end"));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 for signal in [Signal::SIGINT, Signal::SIGTERM] {
-                    asked_to_end(lab, &place, name, side, signal)?;
+                    let told = asked_to_end(endless_rping(lab, &place, name)?, side, signal)?;
+                    says(&told, "DISCONNECT EVENT")?;
+                }
+                clean(lab, &place, name)
+            }));
+            let what = what.replace("rping", "rstream");
+            cases.push(Case::new(place, &what, "rstream", move |lab, name| {
+                for signal in [Signal::SIGINT, Signal::SIGTERM] {
+                    asked_to_end(endless_rstream(lab, &place, name)?, side, signal)?;
                 }
                 clean(lab, &place, name)
             }));
@@ -174,9 +182,22 @@ fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Runni
     Ok((server, client))
 }
 
-/// Ends one side of an rping by a signal; with nobody else on its host only itself can tell the other.
-fn asked_to_end(lab: &Lab, place: &Place, name: &str, side: Side, signal: Signal) -> Result<(), String> {
-    let (mut server, mut client) = endless_rping(lab, place, name)?;
+/// Messages over rsockets in turns, under way. Both ends call rsend and rrecv all the time, so that a signal interrupts them there.
+fn endless_rstream(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
+    let port = lab.port();
+    let port_word = port.to_string();
+    let common = ["rstream", "-p", &port_word, "-S", "64", "-C", "1", "-I", "100000000"];
+    let mut server = start(lab, place, Side::Server, name, &common)?;
+    wait_ready(&mut server, Ready::Cm(port))?;
+    let client = [&common[..], &["-s", lab.address(place)]].concat();
+    let mut client = start(lab, place, Side::Client, name, &client)?;
+    flowing(&mut client, PING_BYTES)?;
+    Ok((server, client))
+}
+
+/// Ends one side of a pair by a signal; with nobody else on its host only itself can tell the other. How that ended.
+fn asked_to_end(pair: (Running, Running), side: Side, signal: Signal) -> Result<Ended, String> {
+    let (mut server, mut client) = pair;
     let (asked, other) = match side {
         Side::Server => (&mut server, &mut client),
         Side::Client => (&mut client, &mut server),
@@ -189,7 +210,7 @@ fn asked_to_end(lab: &Lab, place: &Place, name: &str, side: Side, signal: Signal
     if told.status.is_none() {
         return Err(format!("still waits for its peer, which {signal} has ended\n{}", told.describe()));
     }
-    says(&told, "DISCONNECT EVENT")
+    Ok(told)
 }
 
 /// Kills one client of a persistent server, then uses the server again.

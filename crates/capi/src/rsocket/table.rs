@@ -8,11 +8,14 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use roxie::rsocket::{Socket as Rsocket, Stream};
-use roxie::sys::lock_until;
+use roxie::sys::{lock_until, now_ns};
 
 use super::option::Options;
 
-/// Longest that the end of the process waits for what was sent to arrive.
+/// Longest that the end of the process waits for a thread to unlock what it needs: longer than the handler of a signal that ends the
+/// process holds the thread that it has interrupted (`signal.rs`).
+const LOCK_MAX_NS: u64 = 50_000_000;
+/// Longest that it waits for what was sent to arrive.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 
 /// A socket and what programs have set about it.
@@ -66,10 +69,10 @@ pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
 
 /// The process ends: what was sent arrives if it does so soon, and peers are told.
 pub(crate) fn leave_all() {
-    // A signal handler may have interrupted a thread that has the lock.
-    let Ok(sockets) = SOCKETS.try_lock() else { return };
+    let lock_until_ns = now_ns() + LOCK_MAX_NS;
+    let Some(sockets) = lock_until(&SOCKETS, lock_until_ns) else { return };
     for socket in sockets.values().filter(|socket| !socket.rsocket.is_inherited()) {
-        socket.rsocket.abandon(DRAIN_MAX);
+        socket.rsocket.abandon(lock_until_ns, DRAIN_MAX);
     }
 }
 

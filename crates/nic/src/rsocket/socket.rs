@@ -135,9 +135,9 @@ impl Socket {
     }
 
     /// The process ends: a stream waits a little for what was sent to arrive, and tells the peer.
-    pub fn abandon(&self, time: Duration) {
+    pub fn abandon(&self, lock_until_ns: u64, time: Duration) {
         if let Self::Stream(stream) = self {
-            stream.abandon(time);
+            stream.abandon(lock_until_ns, time);
         }
     }
 

@@ -14,7 +14,7 @@ use super::iomap::Iomaps;
 use super::settings::{Settings, Sizes};
 use super::wait::{Waits, Watchers};
 use crate::cm::{EventChannel, Id, PortSpace};
-use crate::sys::{generation, now_ns};
+use crate::sys::{generation, lock_until, now_ns};
 use crate::verbs::Context;
 
 /// A stream socket. A handle; [`close`](Self::close) ends the socket for all of them.
@@ -260,11 +260,11 @@ impl Stream {
         self.0.watchers.notify();
     }
 
-    /// The process ends: waits a little for what was sent to arrive, and tells the peer.
-    pub fn abandon(&self, time: Duration) {
+    /// The process ends: waits a little for what was sent to arrive, and tells the peer. Does neither if another thread keeps the socket
+    /// locked until `lock_until_ns`: a signal handler that exits may have interrupted it.
+    pub fn abandon(&self, lock_until_ns: u64, time: Duration) {
+        let Some(mut state) = lock_until(&self.0.state, lock_until_ns) else { return };
         let until = now_ns() + time.as_nanos() as u64;
-        // A signal handler that exits may have interrupted the thread that has the lock.
-        let Ok(mut state) = self.0.state.try_lock() else { return };
         while matches!(state.phase, Phase::Connected { .. })
             && state.endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_idle())
             && now_ns() < until
