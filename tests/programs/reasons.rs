@@ -7,7 +7,7 @@ use roxie_tests::process::Ended;
 use crate::case::{Case, good, roxie, says};
 
 /// What the libraries begin with.
-const REASON: &str = "roxie: no device: ";
+const REASON: &str = "roxie: the device cannot be used: ";
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

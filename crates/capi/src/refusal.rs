@@ -9,7 +9,7 @@ use roxie::{notice, verbs};
 pub(crate) fn explain(error: &io::Error) {
     static SAID: Once = Once::new();
     SAID.call_once(|| match verbs::remedy(error) {
-        Some(remedy) => notice(format_args!("no device: {error} ({remedy})")),
-        None => notice(format_args!("no device: {error} ('roxie doctor' may know more)")),
+        Some(remedy) => notice(format_args!("the device cannot be used: {error} ({remedy})")),
+        None => notice(format_args!("the device cannot be used: {error} ('roxie doctor' may know more)")),
     });
 }
