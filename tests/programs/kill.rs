@@ -141,11 +141,10 @@ fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream<'_>) -> Result
     let port_word = port.to_string();
     let common =
         [&[stream.tool, "-d", "roxie0", "-F", "-p", &port_word, "-n", "1000000"], stream.words].concat();
-    let mut server = start(lab, place, Side::Server, name, &common)?;
-    wait_ready(&mut server, if stream.words.contains(&"-R") { Ready::Cm(port) } else { Ready::Tcp(port) })?;
     let client = [&common[..], &[lab.address(place)]].concat();
-    let mut client = start(lab, place, Side::Client, name, &client)?;
-    flowing(&mut client, STREAM_BYTES)?;
+    let ready = if stream.words.contains(&"-R") { Ready::Cm(port) } else { Ready::Tcp(port) };
+    let pair = Pair { name, server: common, client, ready, limit: LONG };
+    let (mut server, mut client) = under_way(lab, place, &pair, STREAM_BYTES)?;
     Ok(kill(stream.killed, &mut server, &mut client))
 }
 
@@ -175,23 +174,26 @@ fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Runni
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
     let common = ["-a", address, "-p", &port_word];
-    let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s"], &common[..]].concat())?;
-    wait_ready(&mut server, Ready::Cm(port))?;
-    let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
-    flowing(&mut client, PING_BYTES)?;
-    Ok((server, client))
+    let (server, client) =
+        ([&["rping", "-s"], &common[..]].concat(), [&["rping", "-c"], &common[..]].concat());
+    let pair = Pair { name, server, client, ready: Ready::Cm(port), limit: LONG };
+    under_way(lab, place, &pair, PING_BYTES)
 }
 
 /// Messages over rsockets in turns, under way. Both ends call rsend and rrecv all the time, so that a signal interrupts them there.
 fn endless_rstream(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
     let port = lab.port();
     let port_word = port.to_string();
-    let common = ["rstream", "-p", &port_word, "-S", "64", "-C", "1", "-I", "100000000"];
-    let mut server = start(lab, place, Side::Server, name, &common)?;
-    wait_ready(&mut server, Ready::Cm(port))?;
-    let client = [&common[..], &["-s", lab.address(place)]].concat();
-    let mut client = start(lab, place, Side::Client, name, &client)?;
-    flowing(&mut client, PING_BYTES)?;
+    let server = vec!["rstream", "-p", &port_word, "-S", "64", "-C", "1", "-I", "100000000"];
+    let client = [&server[..], &["-s", lab.address(place)]].concat();
+    let pair = Pair { name, server, client, ready: Ready::Cm(port), limit: LONG };
+    under_way(lab, place, &pair, PING_BYTES)
+}
+
+/// Starts both and waits until so many bytes have gone between them.
+fn under_way(lab: &Lab, place: &Place, pair: &Pair<'_>, bytes: u64) -> Result<(Running, Running), String> {
+    let (server, mut client) = pair.begin(lab, place)?;
+    flowing(&mut client, bytes)?;
     Ok((server, client))
 }
 
@@ -218,10 +220,10 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
     let common = ["-a", address, "-p", &port_word];
-    let mut server = start(lab, place, Side::Server, name, &[&["rping", "-s", "-P"], &common[..]].concat())?;
-    wait_ready(&mut server, Ready::Cm(port))?;
-    let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
-    flowing(&mut client, PING_BYTES)?;
+    let server = [&["rping", "-s", "-P"], &common[..]].concat();
+    let client = [&["rping", "-c"], &common[..]].concat();
+    let pair = Pair { name, server, client, ready: Ready::Cm(port), limit: LONG };
+    let (mut server, client) = under_way(lab, place, &pair, PING_BYTES)?;
     client.signal(Signal::SIGKILL);
     drop(client);
     let words = [&["rping", "-c", "-V", "-C", "100"], &common[..]].concat();

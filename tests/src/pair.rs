@@ -57,9 +57,7 @@ impl Pair<'_> {
     /// # Errors
     /// A description with both command lines and outputs.
     pub fn run(&self, lab: &Lab, place: &Place) -> Result<Both, String> {
-        let mut server = start(lab, place, Side::Server, self.name, &self.server)?;
-        wait_ready(&mut server, self.ready)?;
-        let mut client = start(lab, place, Side::Client, self.name, &self.client)?;
+        let (mut server, mut client) = self.begin(lab, place)?;
         let client = client.wait(self.limit);
         let server = server.wait(if client.succeeded() { AFTER_MAX } else { Duration::from_millis(500) });
         // With another process on the interface AF_XDP is not to be had; here there is none.
@@ -68,6 +66,17 @@ impl Pair<'_> {
             return Ok(Both { server, client });
         }
         Err(format!("{}{}", client.describe(), server.describe()))
+    }
+
+    /// Starts both, the client when the server is ready.
+    ///
+    /// # Errors
+    /// If one cannot be started, or the server does not listen.
+    pub fn begin(&self, lab: &Lab, place: &Place) -> Result<(Running, Running), String> {
+        let mut server = start(lab, place, Side::Server, self.name, &self.server)?;
+        wait_ready(&mut server, self.ready)?;
+        let client = start(lab, place, Side::Client, self.name, &self.client)?;
+        Ok((server, client))
     }
 }
 

@@ -24,7 +24,7 @@ use crate::exit;
 const ENDING: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 /// How long the handler waits for the end. The farewell takes about 1 ms, unless the interrupted thread holds a lock
 /// that it needs; then it has to go on until it has released it.
-const HOLD_MS: c_int = 20;
+pub(crate) const HOLD_MS: c_int = 20;
 
 /// The process whose thread waits at the bell; a forked child has none until it opens the device itself.
 static OWNER: AtomicU32 = AtomicU32::new(0);

@@ -11,10 +11,12 @@ use roxie::rsocket::{Socket as Rsocket, Stream};
 use roxie::sys::{lock_until, now_ns};
 
 use super::option::Options;
+use crate::signal::HOLD_MS;
 
 /// Longest that the end of the process waits for a thread to unlock what it needs: longer than the handler of a signal that ends the
-/// process holds the thread that it has interrupted (`signal.rs`).
+/// process holds the thread that it has interrupted.
 const LOCK_MAX_NS: u64 = 50_000_000;
+const _: () = assert!(LOCK_MAX_NS > HOLD_MS as u64 * 1_000_000);
 /// Longest that it waits for what was sent to arrive.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 

@@ -317,7 +317,7 @@ impl End {
         let tables = &mut self.core.tables;
         let entry = tables.qps[usize::from(index)].as_deref_mut().expect("it was made");
         entry.qp.post_send(&wr, &tables.mrs)?;
-        tables.settle(now, index);
+        self.core.posted(now, index, false);
         Ok(())
     }
 

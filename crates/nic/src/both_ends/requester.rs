@@ -374,20 +374,20 @@ fn only_what_could_leave_waits_for_room_of_the_port() {
     for (state, push_backs) in [(QpState::Sqd, 0), (QpState::Rts, 1)] {
         let mut pair = Pair::new(&SETUP);
         let index = pair.here.qpn.value() as u16;
-        let attr = QpAttr { state, ..QpAttr::default() };
-        pair.here.modify(pair.now, &attr, QpAttrMask::STATE).expect("permitted");
+        let enter = |pair: &mut Pair, state| {
+            let attr = QpAttr { state, ..QpAttr::default() };
+            pair.here.modify(pair.now, &attr, QpAttrMask::STATE).expect("permitted");
+        };
+        enter(&mut pair, state);
         pair.post(pair.there.open.write(0), 8);
         pair.cable.set_full(true);
-        pair.here.core.tables.ready.clear();
-        pair.here.entry().ready = false;
         pair.here.core.posted(pair.now, index, true);
         let tables = &pair.here.core.tables;
         assert_eq!((tables.push_backs, tables.ready.len()), (push_backs, push_backs as usize), "{state:?}");
         assert!(pair.cable.is_empty());
 
         pair.cable.set_full(false);
-        let attr = QpAttr { state: QpState::Rts, ..QpAttr::default() };
-        pair.here.modify(pair.now, &attr, QpAttrMask::STATE).expect("permitted");
+        enter(&mut pair, QpState::Rts);
         pair.run();
         assert_eq!(pair.here.look().sends, [Success]);
     }

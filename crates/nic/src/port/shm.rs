@@ -19,7 +19,7 @@ use wire::icrc::ICRC_LEN;
 
 use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain};
 use crate::bag::{RingNews, Rings, SLOTS};
-use crate::sys::byte_ring::Broken;
+use crate::sys::byte_ring::{Broken, LINE};
 use crate::sys::{Netlink, now_ns};
 use inbound::Inbound;
 use outbound::Outbound;
@@ -89,7 +89,7 @@ struct Sockets {
 type TrainHeader = [u8; HEADER_LEN];
 const HEADER_LEN: usize = 48;
 /// Trains begin at multiples of this: who reads one does not take a line of the cache away from who writes the next.
-const ALIGN: usize = 64;
+const ALIGN: usize = LINE;
 /// Most bytes of packets in a train. The other side begins with one while the next is written, and both stay in the caches
 /// next to their CPUs.
 const TRAIN_BYTES_MAX: usize = 16 * 1024;

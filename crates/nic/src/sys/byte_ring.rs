@@ -29,7 +29,7 @@ const RELEASED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const BYTES_AT: usize = 4096;
 /// Bytes of a line of a cache.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 /// Bytes that are fetched in advance: a train of a short message and an acknowledgement.
 const FETCHED: usize = 2 * LINE;
 const FILE_LEN: usize = BYTES_AT + RING_BYTES;
