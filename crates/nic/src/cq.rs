@@ -38,6 +38,8 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<Ring>,
     /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
     len: AtomicUsize,
+    /// Who polled last left completions behind: he comes again before he waits for anything.
+    behind: AtomicBool,
     overflowed: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
@@ -45,6 +47,55 @@ pub(crate) struct CompletionQueue {
     armed_cqs: Arc<AtomicUsize>,
     moderator: Arc<Moderator>,
     own: Weak<Self>,
+}
+
+/// Adds completions under one lock; whoever polls sees them when it is dropped.
+pub(crate) struct Adding<'a> {
+    queue: &'a CompletionQueue,
+    ring: MutexGuard<'a, Ring>,
+}
+
+impl Adding<'_> {
+    /// Whether they go there.
+    #[inline]
+    pub(crate) fn is_for(&self, queue: &CompletionQueue) -> bool {
+        std::ptr::eq(self.queue, queue)
+    }
+
+    /// Adds a completion. False on the first overflow: the caller raises CQ_ERR and kills the QP.
+    #[inline]
+    #[must_use]
+    pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> bool {
+        let Self { queue, ring } = self;
+        if ring.entries.len() == ring.capacity {
+            return queue.overflowed.swap(true, Ordering::Relaxed);
+        }
+        ring.entries.push_back(wc);
+        if let Some(times) = &mut ring.times {
+            times.push_back(now_ns());
+        }
+        let fires = match ring.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        if fires {
+            // Whoever is woken shall find it.
+            queue.len.store(ring.entries.len(), Ordering::Release);
+            match ring.moderation.completed() {
+                Verdict::Now => queue.fire(ring),
+                Verdict::By(deadline) => queue.moderator.watch(deadline, Weak::clone(&queue.own)),
+                Verdict::Later => {}
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Adding<'_> {
+    fn drop(&mut self) {
+        self.queue.len.store(self.ring.entries.len(), Ordering::Release);
+    }
 }
 
 impl CompletionQueue {
@@ -60,10 +111,12 @@ impl CompletionQueue {
         let ring =
             Ring { entries, times: None, capacity, armed: Armed::No, moderation: Moderation::default() };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
-        let (overflowed, moderator) = (AtomicBool::new(false), Arc::clone(moderator));
+        let (behind, overflowed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let moderator = Arc::clone(moderator);
         Arc::new_cyclic(|own| Self {
             ring,
             len,
+            behind,
             overflowed,
             channel,
             cookie,
@@ -85,31 +138,16 @@ impl CompletionQueue {
         self.ring().capacity as u32
     }
 
-    /// Adds a completion. False on the first overflow: the caller raises CQ_ERR and kills the QP.
+    /// Begins to add completions.
+    pub(crate) fn adding(&self) -> Adding<'_> {
+        Adding { queue: self, ring: self.ring() }
+    }
+
+    /// Adds a completion; see [`Adding::push`].
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn push(&self, wc: Wc, solicited: bool) -> bool {
-        let mut ring = self.ring();
-        if ring.entries.len() == ring.capacity {
-            return self.overflowed.swap(true, Ordering::Relaxed);
-        }
-        ring.entries.push_back(wc);
-        if let Some(times) = &mut ring.times {
-            times.push_back(now_ns());
-        }
-        self.len.store(ring.entries.len(), Ordering::Release);
-        let fires = match ring.armed {
-            Armed::No => false,
-            Armed::Solicited => solicited,
-            Armed::Next => true,
-        };
-        if fires {
-            match ring.moderation.completed() {
-                Verdict::Now => self.fire(&mut ring),
-                Verdict::By(deadline) => self.moderator.watch(deadline, Weak::clone(&self.own)),
-                Verdict::Later => {}
-            }
-        }
-        true
+        self.adding().push(wc, solicited)
     }
 
     /// The channel event.
@@ -141,6 +179,19 @@ impl CompletionQueue {
         self.len.load(Ordering::Acquire) == 0
     }
 
+    /// Whether who polls it has not caught up with it.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Completions were taken, and so many are left.
+    #[inline]
+    fn taken(&self, left: usize) {
+        self.behind.store(left > 0, Ordering::Relaxed);
+        self.len.store(left, Ordering::Release);
+    }
+
     /// Moves completions into `out`, oldest first; returns how many.
     #[inline]
     pub(crate) fn pop(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
@@ -155,7 +206,7 @@ impl CompletionQueue {
         if let Some(times) = &mut ring.times {
             times.drain(..n);
         }
-        self.len.store(ring.entries.len(), Ordering::Release);
+        self.taken(ring.entries.len());
         n
     }
 
@@ -172,7 +223,7 @@ impl CompletionQueue {
         let mut ring = self.ring();
         let wc = ring.entries.pop_front();
         let time_ns = ring.times.as_mut().and_then(VecDeque::pop_front);
-        self.len.store(ring.entries.len(), Ordering::Release);
+        self.taken(ring.entries.len());
         Some((wc?, time_ns.unwrap_or_default()))
     }
 
@@ -187,6 +238,8 @@ impl CompletionQueue {
     /// Asks for one event at the next completion; "any" supersedes "solicited".
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut ring = self.ring();
+        // Whoever is about to sleep does not come again soon.
+        self.behind.store(false, Ordering::Relaxed);
         let want = if solicited_only { Armed::Solicited } else { Armed::Next };
         if ring.armed == Armed::No {
             self.armed_cqs.fetch_add(1, Ordering::Relaxed);
@@ -227,7 +280,9 @@ impl CompletionQueue {
             times.retain(|_| entries.next().is_some_and(|wc| wc.qp_num != qp_num));
         }
         entries.retain(|wc| wc.qp_num != qp_num);
-        self.len.store(ring.entries.len(), Ordering::Release);
+        let left = entries.len();
+        self.behind.fetch_and(left > 0, Ordering::Relaxed);
+        self.len.store(left, Ordering::Release);
     }
 
     /// Disarms the CQ and forgets its unread channel events: the application is done with it.
@@ -245,6 +300,29 @@ mod tests {
 
     fn wc(qp_num: u32) -> Wc {
         Wc { qp_num, ..Wc::default() }
+    }
+
+    #[test]
+    fn who_leaves_completions_is_behind_until_he_has_taken_the_last_or_wants_to_sleep() {
+        let cq = CompletionQueue::new(4, None, 0, Arc::default(), &Arc::default());
+        let mut out = [MaybeUninit::uninit(); 2];
+        for n in 1..=4 {
+            assert!(cq.push(wc(n), false) && !cq.is_behind(), "nobody has polled");
+        }
+        assert_eq!((cq.pop(&mut out), cq.is_behind()), (2, true));
+        assert!(cq.pop_one().is_some() && cq.is_behind());
+        assert!(cq.pop_one().is_some() && !cq.is_behind());
+        let leave = |cq: &CompletionQueue| {
+            assert!(
+                cq.push(wc(1), false) && cq.push(wc(2), false) && cq.pop_one().is_some() && cq.is_behind()
+            );
+        };
+        leave(&cq);
+        cq.purge(2);
+        assert!(!cq.is_behind());
+        leave(&cq);
+        cq.arm(false);
+        assert!(!cq.is_behind());
     }
 
     #[test]

@@ -48,6 +48,9 @@ const DOORBELL_BATCH: usize = 64;
 /// A post is sent at once if none has left for so long: it is not one of many, which take 0.1 us each. A turn of a ping-pong takes
 /// 3 us, and 0.6 us within a host.
 const IDLE_NS: u64 = 500;
+/// ... and for so long from who has not caught up with his completions: he goes on posting. UCX posts 16, and takes as many
+/// completions, between two looks at what has come; [`DOORBELL_BATCH`] take it 16 us.
+pub(crate) const BEHIND_NS: u64 = 20_000;
 
 /// Between two looks at what peers say to a process that ends.
 const LEAVING_POLL: Duration = Duration::from_micros(50);
@@ -168,7 +171,7 @@ impl Engine {
             return false;
         }
         let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
-        let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT });
+        let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT }, Core::transmit_gathered);
         self.unlock_and_deliver(core);
         trains > 0
     }
@@ -185,7 +188,7 @@ impl Engine {
         let mut trains = 0;
         for _ in 0..BACKGROUND_BATCHES {
             let mut core = self.lock();
-            let got = core.poll(queues);
+            let got = core.poll(queues, Core::transmit_turn);
             self.unlock_and_deliver(core);
             trains += got;
             if got == 0 {
@@ -342,22 +345,25 @@ impl Engine {
     }
 
     /// Transmits what was posted to a QP: at once if no acknowledgement is under way, if it is the first to gather and nothing has
-    /// left for a while, or if enough has gathered, else with the next poll or that acknowledgement.
+    /// left for a while, or if enough has gathered, else with the next poll or that acknowledgement. From who is behind with his
+    /// completions it gathers even so (see `QpEntry::gathers`).
     #[inline]
     pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
         let Some(entry) = core.tables.qp_mut(index) else { return };
-        let eager = !entry.qp.is_answer_owed()
+        let behind = entry.send_cq.is_behind();
+        let eager = (!behind && !entry.qp.is_answer_owed())
             || entry.qp.pending_packets() >= DOORBELL_BATCH
             || !entry.qp.ty().is_reliable();
         // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.
         if eager || !entry.ready || entry.qp.has_event() {
-            self.ring_through(core, index, eager);
+            self.ring_through(core, index, eager, behind);
         }
     }
 
-    fn ring_through(&self, core: &mut Core, index: u16, eager: bool) {
+    fn ring_through(&self, core: &mut Core, index: u16, eager: bool, behind: bool) {
         let now = now();
-        let leaves = eager || now >= core.tables.left_at.plus_ns(IDLE_NS);
+        let idle_ns = if behind { BEHIND_NS } else { IDLE_NS };
+        let leaves = eager || now >= core.tables.left_at.plus_ns(idle_ns);
         core.posted(now, index, leaves);
         let held = core.hooks.next_due_ns().map(Instant);
         let room = core.tables.retry_at(now);
@@ -487,13 +493,14 @@ impl Core {
 
     /// Receive, timers, transmit: one batch of each; several while there are READs to answer, so that what was lost of
     /// one is not asked for behind all that is still to come.
-    fn poll(&mut self, queues: RxQueues) -> usize {
+    #[inline]
+    fn poll(&mut self, queues: RxQueues, transmit_turn: impl Fn(&mut Self, Instant) -> bool) -> usize {
         let mut trains = 0;
         for _ in 0..ANSWER_TURNS {
             let now = now();
             trains += self.receive(now, queues);
             trains += self.expire(now, queues);
-            if !self.transmit_turn(now) {
+            if !transmit_turn(self, now) {
                 return trains;
             }
         }

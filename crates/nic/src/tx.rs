@@ -32,6 +32,14 @@ impl Core {
         while self.transmit_turn(now) {}
     }
 
+    /// As [`transmit_turn`](Self::transmit_turn), but what gathers goes on with that: who polls is going to post more.
+    pub(crate) fn transmit_gathered(&mut self, now: Instant) -> bool {
+        self.tables.set_gatherers_aside(now);
+        let more = self.transmit_turn(now);
+        self.tables.put_gatherers_back();
+        more
+    }
+
     /// Sends what may be sent now, up to where a QP has more answers than its quota. What its peer has asked meanwhile, an
     /// answer that was lost for one, should not wait behind them. Returns whether there is more to send.
     pub(crate) fn transmit_turn(&mut self, now: Instant) -> bool {

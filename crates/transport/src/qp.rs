@@ -338,7 +338,7 @@ impl Qp {
         self.requester.in_flight() as usize
     }
 
-    /// Packets that leave by themselves, with the peer waiting for them: the only answer that is owed, or all that was posted
+    /// Full packets that leave by themselves, with the peer waiting for them: the only answer that is owed, or all that was posted
     /// while nothing is on its way. Else 0.
     #[must_use]
     #[inline]
@@ -346,7 +346,7 @@ impl Qp {
         if self.owes_answers() {
             return self.responder.replay.lone_packets() as usize;
         }
-        if self.packets_in_flight() == 0 { self.pending_packets() } else { 0 }
+        if self.packets_in_flight() == 0 { self.requester.pending_full_packets(self.ep.mtu) } else { 0 }
     }
 
     /// Packets posted and not yet on their way, those to be sent again included.
@@ -354,6 +354,20 @@ impl Qp {
     #[inline]
     pub fn pending_packets(&self) -> usize {
         (self.requester.sq.end - self.requester.cursor) as usize
+    }
+
+    /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, and nothing that was
+    /// lost.
+    #[must_use]
+    #[inline]
+    pub fn has_only_small_messages(&self) -> bool {
+        let requester = &self.requester;
+        let messages = requester.sq.tail.wrapping_sub(requester.cursor_index) as usize;
+        self.pending_packets() == messages
+            && requester.cursor == requester.next
+            && !requester.board.has_lost()
+            && !self.responder.has_reply()
+            && !self.ep.congestion.owes_cnp()
     }
 
     /// Payload of its largest packets: its path MTU in bytes.

@@ -262,6 +262,12 @@ impl Requester {
         self.cursor.saturating_sub(self.una.max(self.reached))
     }
 
+    /// How many packets of the path MTU hold what was posted and is not yet on its way.
+    #[inline]
+    pub(crate) fn pending_full_packets(&self, mtu: usize) -> usize {
+        full_packets(self.sq.end_byte - self.cursor_byte + mtu as u64 - 1, mtu) as usize
+    }
+
     /// Full packets that may be on their way.
     #[inline]
     pub(crate) fn window(&self, mtu: usize) -> u64 {

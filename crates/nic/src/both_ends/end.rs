@@ -175,7 +175,7 @@ impl End {
                 ty: made.ty,
                 pd: if is_target { XRC_DOMAIN } else { PD },
                 cap: QpCap {
-                    max_send_wr: 32,
+                    max_send_wr: 64,
                     max_recv_wr: 16,
                     max_send_sge: 2,
                     max_recv_sge: 2,

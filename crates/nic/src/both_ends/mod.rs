@@ -13,6 +13,7 @@
 mod cable;
 mod conformance;
 mod end;
+mod gathering;
 mod pair;
 mod requester;
 mod responder;

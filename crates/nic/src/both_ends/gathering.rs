@@ -1,0 +1,93 @@
+//! Messages that wait for more of the kind, so that they leave in one system call, and how long they may.
+
+use transport::{QpType, SendFlags, WcStatus};
+
+use super::end::MTU;
+use super::pair::{HERE, Pair, Setup};
+use crate::engine::BEHIND_NS;
+use crate::port::RxQueues;
+
+/// Three WRITEs of its application have completed, and it has taken one of these completions.
+fn behind() -> Pair {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    for _ in 0..3 {
+        write(&mut pair, 8);
+    }
+    pair.run();
+    assert!(pair.here.send_cq.pop_one().is_some());
+    // The ports keep the engine's clock, the pair one of its own.
+    pair.now = pair.here.core.tables.left_at;
+    pair
+}
+
+fn write(pair: &mut Pair, len: usize) {
+    let open = pair.there.open;
+    pair.post(open.write(0), len);
+}
+
+/// The application polls; how many packets leave by that.
+fn polls(pair: &mut Pair) -> usize {
+    let before = pair.cable.said_by(HERE).len();
+    pair.here.core.receive(pair.now, RxQueues::ALL);
+    pair.here.core.transmit_gathered(pair.now);
+    pair.cable.said_by(HERE).len() - before
+}
+
+#[test]
+fn who_has_completions_to_take_gathers_messages_until_he_has_taken_them() {
+    let mut pair = behind();
+    for _ in 0..2 {
+        write(&mut pair, 8);
+        assert_eq!(polls(&mut pair), 0);
+    }
+    while pair.here.send_cq.pop_one().is_some() {}
+    assert_eq!(polls(&mut pair), 2);
+    write(&mut pair, 8);
+    assert_eq!(polls(&mut pair), 1, "who waits for something does not gather");
+}
+
+#[test]
+fn what_gathers_leaves_after_a_while() {
+    let mut pair = behind();
+    write(&mut pair, 8);
+    pair.now = pair.now.plus_ns(BEHIND_NS - 1);
+    assert_eq!(polls(&mut pair), 0);
+    pair.now = pair.now.plus_ns(1);
+    assert_eq!(polls(&mut pair), 1);
+}
+
+#[test]
+fn who_is_about_to_sleep_has_nothing_gathering() {
+    let mut pair = behind();
+    write(&mut pair, 8);
+    pair.here.send_cq.arm(false);
+    assert_eq!(polls(&mut pair), 1);
+}
+
+#[test]
+fn only_small_messages_gather_and_nothing_that_the_peer_waits_for() {
+    let mut pair = behind();
+    write(&mut pair, MTU + 1);
+    assert_eq!(polls(&mut pair), 2, "a message of two packets");
+    let mut pair = behind();
+    write(&mut pair, 8);
+    let (granted, sge) = (pair.here.open, pair.there.sge(8));
+    pair.there
+        .post_send(pair.now, granted.read(0), &[sge], SendFlags::empty())
+        .expect("a work request that is well-formed");
+    pair.there.core.transmit(pair.now);
+    assert_eq!(polls(&mut pair), 2, "the answer, and what may as well leave with it");
+    pair.run();
+    assert_eq!(pair.there.look().sends, [WcStatus::Success]);
+}
+
+/// The halves are for messages that keep the peer busy.
+#[test]
+fn many_small_messages_leave_in_one_piece() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    for _ in 0..64 {
+        write(&mut pair, 8);
+    }
+    pair.run();
+    assert_eq!(pair.cable.handed_over_by(HERE), [64]);
+}
