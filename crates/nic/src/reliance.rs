@@ -14,10 +14,11 @@ const TURNS: u8 = 8;
 /// A turn of such a program has at most one watch at whose end somebody has polled: who polls for so many is steady.
 const STEADY_WATCHES: u8 = 2;
 /// How long a watch takes: each time somebody has polled at the end of so many in a row, it becomes twice as long, so many times at most.
-/// A wake-up costs who polls some 20 us (two virtual CPUs, Xeon, kernel 6.18), which is 7 % of his CPU with the shortest ones.
+/// So what lies there when he stops waits for an eighth of the time that he has polled for, and 4 ms at most. A wake-up costs who polls
+/// some 20 us (two virtual CPUs, Xeon, kernel 6.18), which is 7 % of his CPU with the shortest ones and 2 % with 1 ms.
 const WATCH_NS: u64 = 250_000;
 const LONGER_AFTER: u8 = 16;
-const LONGER_MAX: u8 = 2;
+const LONGER_MAX: u8 = 4;
 /// CPU time of the process in a watch, from which on somebody ran who did not poll. One who waits for the CPU is to get it, not to
 /// be preempted for each packet.
 const RAN_NS: u64 = 100_000;
@@ -128,13 +129,14 @@ mod tests {
     #[test]
     fn a_steady_poller_is_looked_at_less_often_until_he_stops() {
         let mut reliance = Reliance::default();
-        let watches: Vec<u64> = (0..300)
-            .map(|round| {
-                assert!(reliance.leaves_to_pollers(round, 0));
-                reliance.watch_ns()
-            })
-            .collect();
-        assert!(watches.is_sorted() && watches[..16] == [WATCH_NS; 16] && watches[299] == 4 * WATCH_NS);
+        let mut polled_for = 0;
+        for round in 0..300 {
+            assert!(reliance.leaves_to_pollers(round, 0));
+            let watch = reliance.watch_ns();
+            assert!((WATCH_NS..=4_000_000).contains(&watch) && (round < 16 || watch <= polled_for / 8));
+            polled_for += watch;
+        }
+        assert_eq!(reliance.watch_ns(), 4_000_000);
         assert!(!reliance.leaves_to_pollers(299, 0));
         reliance.took(0, RAN_NS, 0);
         assert_eq!(reliance.watch_ns(), WATCH_NS);

@@ -215,7 +215,7 @@ impl Qp {
         let may_wait = self.ep.attr.state == QpState::Rts
             && self.pending_packets() == 0
             && !self.responder.is_within_message();
-        self.responder.reply.end_of_batch(now, may_wait, self.ep.mtu);
+        self.responder.reply.end_of_batch(now, may_wait, self.ep.mtu, self.ep.attr.timeout);
     }
 
     /// An acknowledgement that waits for a request of this side becomes due: the owner is about to drop the queue pair.

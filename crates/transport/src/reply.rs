@@ -11,11 +11,16 @@ use crate::patience::Patience;
 use crate::replay::Answer;
 use crate::resend::GAP_UNIT;
 use crate::responder::Responder;
+use crate::rtt::PROBE_MIN_NS;
 use crate::time::{Instant, ack_timeout_ns};
 use crate::unasked::ack_interval;
 
 /// How long an ACK waits for a request of this side to leave together with. A ping-pong turn of one packet takes 5 to 30 us.
 const DEFER_NS: u64 = 50_000;
+/// ... in a pattern that has lasted: interrupts and a hypervisor keep programs from answering for as long many times a second, and a
+/// peer that gets the ACK alone stops polling and spins on memory. Well before it calls the ACK overdue (`rtt.rs`).
+const LASTING_DEFER_NS: u64 = 250_000;
+const _: () = assert!(LASTING_DEFER_NS < PROBE_MIN_NS);
 /// ... and how long from packet to packet while that leaves, as long as it is,
 const MOVE_NS: u64 = 250_000;
 /// ... but not longer than this: 8 MiB take 2 ms (two virtual CPUs, Xeon, kernel 6.18). Nor than a part of the retry time-out, which
@@ -27,6 +32,9 @@ const TIMEOUT_PART: u64 = 4;
 const KEPT_MAX_NS: u64 = 100_000;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
+/// ... and that make it last: an ACK that waited in vain does not end it at once. Two sides that send at the same time, and then
+/// wait for each other's ACKs, never get so far.
+const LASTING: u8 = 16;
 
 /// How long an ACK may wait where the retry time-out is this one, and `max_ns` without any.
 fn part_of_timeout(timeout: u8, max_ns: u64) -> u64 {
@@ -175,7 +183,7 @@ impl Reply {
     pub(crate) fn message_arrived(&mut self, silent: bool, is_one_packet: bool) {
         (self.is_one_packet, self.turn_begun) = (is_one_packet, true);
         if std::mem::take(&mut self.posted) {
-            self.turns = self.turns.saturating_add(1).min(TURNS);
+            self.turns = self.turns.saturating_add(1).min(LASTING);
             self.messages_before = std::mem::take(&mut self.messages);
         }
         self.messages = self.messages.saturating_add(1);
@@ -192,9 +200,9 @@ impl Reply {
     }
 
     /// The batch is over: what was gathered is due, or in a ping-pong pattern waits for the next request of this side. It
-    /// `may_wait` if all that was posted here has left and no message is half received.
+    /// `may_wait` if all that was posted here has left and no message is half received. `timeout` is this side's attribute of that name.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, may_wait: bool, mtu: usize) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_wait: bool, mtu: usize, timeout: u8) {
         if self.ack == Ack::Gathering {
             // In the middle of a turn that is shorter nothing is asked; where a longer one ends the one before tells.
             let short = ack_interval(mtu) as u32;
@@ -204,14 +212,16 @@ impl Reply {
                 self.messages == self.messages_before
             };
             let ping_pong = self.turns >= TURNS && turn_ends && may_wait && !self.repeated;
-            self.ack = if ping_pong { self.defer(now) } else { Ack::Due };
+            self.ack = if ping_pong { self.defer(now, timeout) } else { Ack::Due };
         }
     }
 
-    fn defer(&mut self, now: Instant) -> Ack {
+    fn defer(&mut self, now: Instant, timeout: u8) -> Ack {
         let first = *self.deferred_at.get_or_insert(now);
         self.moved = false;
-        Ack::Deferred(now.plus_ns(DEFER_NS).min(first.plus_ns(DEFER_MAX_NS)))
+        let lasts = self.turns == LASTING;
+        let ns = if lasts { part_of_timeout(timeout, LASTING_DEFER_NS) } else { DEFER_NS };
+        Ack::Deferred(now.plus_ns(ns).min(first.plus_ns(DEFER_MAX_NS)))
     }
 
     /// A packet of a request has left.
@@ -229,8 +239,8 @@ impl Reply {
         }
     }
 
-    /// Waits on while a request of this side leaves packet by packet, else gives up; the pattern must prove itself anew then. `timeout`
-    /// is this side's attribute of that name.
+    /// Waits on while a request of this side leaves packet by packet, else gives up; unless it has lasted the pattern must prove itself
+    /// anew then. `timeout` is this side's attribute of that name.
     pub(crate) fn handle_timeout(&mut self, now: Instant, timeout: u8) {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return;
@@ -242,7 +252,7 @@ impl Reply {
             self.ack = Ack::Due;
             // One that was kept back says nothing against the pattern: the peer waits for it before its turn.
             if !self.patience.time_is_over() {
-                self.turns = 0;
+                self.turns = if self.turns == LASTING { TURNS } else { 0 };
             }
         }
     }

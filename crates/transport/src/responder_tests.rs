@@ -478,6 +478,36 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
     assert_eq!(b.sent(), [""; 0]);
 }
 
+/// A program that has long answered each message with one of its own is kept from it for a while; then it does so again.
+#[test]
+fn a_ping_pong_that_has_lasted_survives_a_pause() {
+    let turns = |b: &mut Bench, from: u32, to: u32| {
+        for i in from..to {
+            b.post(u64::from(i), crate::testing::write(0), 8);
+            b.sent();
+            b.batch(&[Pkt::ack(500 + i), write(100 + i, 0, 1, 8).ack_req()]);
+        }
+        assert_eq!(b.sent(), [""; 0]);
+    };
+    let mut b = Bench::rc();
+    turns(&mut b, 0, 16);
+    assert_eq!(b.qp.poll_timeout(), Some(us(250)));
+    b.at(us(250));
+    assert_eq!(b.sent(), ["Acknowledge 115 msn 16"]);
+    turns(&mut b, 16, 17);
+    assert_eq!(b.qp.poll_timeout(), Some(us(300)), "as long as in any pattern");
+    b.at(us(300));
+    assert_eq!(b.sent(), ["Acknowledge 116 msn 17"]);
+    b.post(17, crate::testing::write(0), 8);
+    b.sent();
+    b.batch(&[Pkt::ack(517), write(117, 0, 1, 8).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 117 msn 18"], "twice in a row is its end");
+    // Who gives the peer little time does not take it all.
+    let mut b = Bench::rc_with(|attr| attr.timeout = 7);
+    turns(&mut b, 0, 16);
+    assert_eq!(b.qp.poll_timeout(), Some(crate::time::Instant(4096 * (1 << 7) / 4)));
+}
+
 /// A WRITE of ours is a message for each packet, of which the last one asks; they come in any number of batches.
 #[test]
 fn in_a_ping_pong_of_several_packets_the_ack_waits_too() {
