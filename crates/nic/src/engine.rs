@@ -43,14 +43,6 @@ const UNREAD_BATCHES_MAX: usize = 64;
 const GSI_POLL_INTERVAL: u64 = 64;
 /// Inline polls that find nothing look at the clock, and so at timers, this often: reading it costs as much as the rest of such a poll.
 const CLOCK_INTERVAL: u64 = 4;
-/// Posted packets that are sent at once even while earlier ones are unacknowledged.
-const DOORBELL_BATCH: usize = 64;
-/// A post is sent at once if none has left for so long: it is not one of many, which take 0.1 us each. A turn of a ping-pong takes
-/// 3 us, and 0.6 us within a host.
-const IDLE_NS: u64 = 500;
-/// ... and for so long from who has not caught up with his completions: he goes on posting. UCX posts 16, and takes as many
-/// completions, between two looks at what has come; [`DOORBELL_BATCH`] take it 16 us.
-pub(crate) const BEHIND_NS: u64 = 20_000;
 
 /// Between two looks at what peers say to a process that ends.
 const LEAVING_POLL: Duration = Duration::from_micros(50);
@@ -342,34 +334,6 @@ impl Engine {
         if self.watching.load(Ordering::Relaxed) {
             self.kick.signal(1);
         }
-    }
-
-    /// Transmits what was posted to a QP: at once if no acknowledgement is under way, if it is the first to gather and nothing has
-    /// left for a while, or if enough has gathered, else with the next poll or that acknowledgement. From who is behind with his
-    /// completions it gathers even so (see `QpEntry::gathers`).
-    #[inline]
-    pub(crate) fn doorbell(&self, core: &mut Core, index: u16) {
-        let Some(entry) = core.tables.qp_mut(index) else { return };
-        let behind = entry.send_cq.is_behind();
-        let eager = (!behind && !entry.qp.is_answer_owed())
-            || entry.qp.pending_packets() >= DOORBELL_BATCH
-            || !entry.qp.ty().is_reliable();
-        // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.
-        if eager || !entry.ready || entry.qp.has_event() {
-            self.ring_through(core, index, eager, behind);
-        }
-    }
-
-    fn ring_through(&self, core: &mut Core, index: u16, eager: bool, behind: bool) {
-        let now = now();
-        let idle_ns = if behind { BEHIND_NS } else { IDLE_NS };
-        let leaves = eager || now >= core.tables.left_at.plus_ns(idle_ns);
-        core.posted(now, index, leaves);
-        let held = core.hooks.next_due_ns().map(Instant);
-        let room = core.tables.retry_at(now);
-        let deadline = [core.tables.timers.next(), held, room].into_iter().flatten().min();
-        self.wake_before(deadline);
-        self.wake_before(self.moderator.next());
     }
 
     /// Sends one MAD from QP1.

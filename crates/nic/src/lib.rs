@@ -9,6 +9,7 @@ pub mod bag;
 mod both_ends;
 pub mod cm;
 mod cq;
+mod doorbell;
 mod engine;
 mod engines;
 mod events;

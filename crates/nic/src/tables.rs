@@ -13,7 +13,6 @@ use transport::{
 use wire::{DropReason, Psn, Qpn};
 
 use crate::cq::{Adding, CompletionQueue};
-use crate::engine::BEHIND_NS;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
@@ -102,8 +101,8 @@ pub(crate) struct Tables {
     pub(crate) groups: Groups,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
-    /// Set aside for a moment; see [`QpEntry::gathers`].
-    gatherers: Vec<u16>,
+    /// Set aside for a moment; see `doorbell.rs`.
+    pub(crate) gatherers: Vec<u16>,
     /// The port had no room for those that are ready.
     pub(crate) pushed_back: bool,
     /// How often that began.
@@ -149,13 +148,6 @@ impl QpEntry {
             ready: false,
             touched: false,
         }
-    }
-
-    /// Whether what it has to send may wait for more of the kind: small messages of one who has completions left to take, and so is
-    /// busy with posting, not waiting for answers. A system call for each sixteen messages would cost more than they do.
-    #[inline]
-    pub(crate) fn gathers(&self) -> bool {
-        self.send_cq.is_behind() && self.qp.has_only_small_messages() && !self.qp.has_event()
     }
 }
 
@@ -293,26 +285,6 @@ impl Tables {
             self.make_ready(index);
         }
         self.flows[flow.0 as usize].blocked = blocked;
-    }
-
-    /// Those whose messages go on gathering leave the ready list, unless nothing has left for a while.
-    #[inline]
-    pub(crate) fn set_gatherers_aside(&mut self, now: Instant) {
-        if self.ready.is_empty() || now >= self.left_at.plus_ns(BEHIND_NS) {
-            return;
-        }
-        let Self { ready, gatherers, qps, .. } = self;
-        ready.retain(|&index| {
-            let entry = qps.get(usize::from(index)).and_then(Option::as_deref);
-            let gathers = entry.is_some_and(QpEntry::gathers);
-            gatherers.extend(gathers.then_some(index));
-            !gathers
-        });
-    }
-
-    #[inline]
-    pub(crate) fn put_gatherers_back(&mut self) {
-        self.ready.extend(self.gatherers.drain(..));
     }
 
     pub(crate) fn make_ready(&mut self, index: u16) {

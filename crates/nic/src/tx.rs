@@ -5,39 +5,16 @@ use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{self, Core, TX_QUOTA, flow_key};
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
-use crate::tables::QpEntry;
 
 /// Payload that fills a burst, which is one datagram to the kernel: 62 packets of 1 KiB with their headers. Less costs
 /// as much. Path MTUs below 1 KiB reach the kernel's limit of packets first.
-const BURST_BYTES: usize = 62 * 1024;
+pub(crate) const BURST_BYTES: usize = 62 * 1024;
 const PACKET_MIN: usize = 1024;
 
 impl Core {
-    /// A queue pair was posted to, and what it has may leave now or waits for the next poll.
-    pub(crate) fn posted(&mut self, now: Instant, index: u16, leaves: bool) {
-        let sends = |entry: &mut QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
-        if leaves && self.tables.qp_mut(index).is_some_and(sends) {
-            // It is settled in its turn, behind what it sends.
-            self.tables.make_ready(index);
-        } else {
-            self.tables.settle(now, index);
-        }
-        if leaves {
-            self.transmit(now);
-        }
-    }
-
     /// Sends everything that may be sent now.
     pub(crate) fn transmit(&mut self, now: Instant) {
         while self.transmit_turn(now) {}
-    }
-
-    /// As [`transmit_turn`](Self::transmit_turn), but what gathers goes on with that: who polls is going to post more.
-    pub(crate) fn transmit_gathered(&mut self, now: Instant) -> bool {
-        self.tables.set_gatherers_aside(now);
-        let more = self.transmit_turn(now);
-        self.tables.put_gatherers_back();
-        more
     }
 
     /// Sends what may be sent now, up to where a QP has more answers than its quota. What its peer has asked meanwhile, an

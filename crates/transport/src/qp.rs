@@ -13,7 +13,7 @@ use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::{RecvQueue, SrqTable};
 use crate::reorder::ReorderBuffer;
-use crate::requester::{Requester, Step};
+use crate::requester::{Requester, Step, full_packets};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
@@ -346,7 +346,11 @@ impl Qp {
         if self.owes_answers() {
             return self.responder.replay.lone_packets() as usize;
         }
-        if self.packets_in_flight() == 0 { self.requester.pending_full_packets(self.ep.mtu) } else { 0 }
+        let mtu = self.ep.mtu;
+        if self.packets_in_flight() > 0 {
+            return 0;
+        }
+        full_packets((self.pending_bytes() + mtu - 1) as u64, mtu) as usize
     }
 
     /// Packets posted and not yet on their way, those to be sent again included.
@@ -356,14 +360,36 @@ impl Qp {
         (self.requester.sq.end - self.requester.cursor) as usize
     }
 
+    /// Work requests that they belong to.
+    #[must_use]
+    #[inline]
+    pub fn pending_messages(&self) -> usize {
+        self.requester.sq.tail.wrapping_sub(self.requester.cursor_index) as usize
+    }
+
+    /// Bytes of what they belong to that are not yet on their way; of a READ those that it brings.
+    #[must_use]
+    #[inline]
+    pub fn pending_bytes(&self) -> usize {
+        self.requester.pending_bytes() as usize
+    }
+
+    /// Whether the work request that was posted last makes a completion, and the one before it does not.
+    #[must_use]
+    #[inline]
+    pub fn ends_unsignaled_run(&self) -> bool {
+        let sq = &self.requester.sq;
+        let [last, before] = [1, 2].map(|back| sq.wqe(sq.tail.wrapping_sub(back)).is_signaled(&self.ep));
+        sq.len() > 1 && last && !before
+    }
+
     /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, and nothing that was
     /// lost.
     #[must_use]
     #[inline]
     pub fn has_only_small_messages(&self) -> bool {
         let requester = &self.requester;
-        let messages = requester.sq.tail.wrapping_sub(requester.cursor_index) as usize;
-        self.pending_packets() == messages
+        self.pending_packets() == self.pending_messages()
             && requester.cursor == requester.next
             && !requester.board.has_lost()
             && !self.responder.has_reply()

@@ -262,10 +262,10 @@ impl Requester {
         self.cursor.saturating_sub(self.una.max(self.reached))
     }
 
-    /// How many packets of the path MTU hold what was posted and is not yet on its way.
+    /// Payload of what was posted and is not yet on its way, or is to be sent again.
     #[inline]
-    pub(crate) fn pending_full_packets(&self, mtu: usize) -> usize {
-        full_packets(self.sq.end_byte - self.cursor_byte + mtu as u64 - 1, mtu) as usize
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.sq.end_byte - self.cursor_byte
     }
 
     /// Full packets that may be on their way.

@@ -53,6 +53,27 @@ fn where_message_follows_message_an_answer_is_under_way() {
     assert!(b.qp.is_answer_owed());
 }
 
+#[test]
+fn a_completion_ends_a_run_of_posts_without() {
+    let mut b = Bench::rc();
+    assert!(!b.qp.ends_unsignaled_run(), "nothing was posted");
+    for (flags, ends) in [
+        (SendFlags::SIGNALED, false),
+        (SILENT, false),
+        (SILENT, false),
+        (SendFlags::SIGNALED, true),
+        (SendFlags::SIGNALED, false),
+    ] {
+        b.post_flags(1, write(0), 8, flags).unwrap();
+        assert_eq!(b.qp.ends_unsignaled_run(), ends, "{flags:?}");
+    }
+    b.post_flags(1, write(0), 2000, SendFlags::empty()).unwrap();
+    assert_eq!((b.qp.pending_messages(), b.qp.pending_packets(), b.qp.pending_bytes()), (6, 7, 2040));
+    assert!(!b.qp.has_only_small_messages());
+    assert_eq!(b.sent().len(), 7);
+    assert_eq!((b.qp.pending_messages(), b.qp.pending_packets(), b.qp.pending_bytes()), (0, 0, 0));
+}
+
 /// It was posted together with one that makes no completion, which closes the burst.
 #[test]
 fn the_last_of_a_list_asks_for_one_before_it() {

@@ -91,6 +91,7 @@ pub(super) struct Made {
     pub(super) send_cqe: u32,
     /// Its receives come from a shared queue.
     pub(super) shared: bool,
+    pub(super) sq_sig_all: bool,
 }
 
 /// What an application has seen of its end, and an administrator.
@@ -175,13 +176,13 @@ impl End {
                 ty: made.ty,
                 pd: if is_target { XRC_DOMAIN } else { PD },
                 cap: QpCap {
-                    max_send_wr: 64,
+                    max_send_wr: 128,
                     max_recv_wr: 16,
                     max_send_sge: 2,
                     max_recv_sge: 2,
                     max_inline_data: 64,
                 },
-                sq_sig_all: true,
+                sq_sig_all: made.sq_sig_all,
                 srq: own.is_some(),
                 max_path_mtu: PathMtu::M1024,
                 equal_writes: false,

@@ -4,7 +4,7 @@ use transport::{QpType, SendFlags, WcStatus};
 
 use super::end::MTU;
 use super::pair::{HERE, Pair, Setup};
-use crate::engine::BEHIND_NS;
+use crate::doorbell::BEHIND_NS;
 use crate::port::RxQueues;
 
 /// Three WRITEs of its application have completed, and it has taken one of these completions.
@@ -79,6 +79,38 @@ fn only_small_messages_gather_and_nothing_that_the_peer_waits_for() {
     assert_eq!(polls(&mut pair), 2, "the answer, and what may as well leave with it");
     pair.run();
     assert_eq!(pair.there.look().sends, [WcStatus::Success]);
+}
+
+/// For how many posts, one by one, of `len` bytes and with such flags what is posted gathers while an acknowledgement is under way.
+fn gathers(setup: &Setup, len: usize, flags: impl Fn(usize) -> SendFlags) -> usize {
+    let mut pair = Pair::new(setup);
+    let (open, sge) = (pair.there.open, pair.here.sge(len));
+    let mut post = |n| {
+        let posted = pair.here.post_send(pair.now, open.write(0), std::slice::from_ref(&sge), flags(n));
+        posted.expect("room");
+        pair.here.entry().has_gathered(1)
+    };
+    (0..128).take_while(|n| !post(*n)).count()
+}
+
+#[test]
+fn a_burst_leaves_and_so_does_the_completion_at_the_end_of_a_run() {
+    let unsignaled = Setup { sq_sig_all: false, ..Setup::new(QpType::Rc) };
+    let (none, last) = (|_| SendFlags::empty(), SendFlags::SIGNALED);
+    assert_eq!(gathers(&unsignaled, 8, none), 95);
+    assert_eq!(gathers(&Setup::new(QpType::Rc), 8, none), 95);
+    let one_in = |n: usize| move |at: usize| if at % n == n - 1 { last } else { SendFlags::empty() };
+    assert_eq!(gathers(&unsignaled, 8, one_in(72)), 71);
+    assert_eq!(gathers(&unsignaled, 8, one_in(2)), 15, "short runs take more than one");
+    assert_eq!(gathers(&unsignaled, 64 * MTU, none), 1, "two messages of a burst");
+    assert_eq!(gathers(&Setup::new(QpType::Uc), 8, none), 0);
+}
+
+#[test]
+fn a_long_list_leaves_by_itself() {
+    let mut pair = behind();
+    write(&mut pair, 8);
+    assert_eq!([1, 31, 32].map(|posted| pair.here.entry().has_gathered(posted)), [false, false, true]);
 }
 
 /// The halves are for messages that keep the peer busy.

@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) recv_cqe: u32,
     /// Receives there come from a shared queue.
     pub(super) shared: bool,
+    /// Every work request here makes a completion.
+    pub(super) sq_sig_all: bool,
 }
 
 impl Setup {
@@ -44,6 +46,7 @@ impl Setup {
             send_cqe: 64,
             recv_cqe: 64,
             shared: false,
+            sq_sig_all: true,
         }
     }
 }
@@ -63,10 +66,11 @@ impl Pair {
             QpType::XrcIni => (QpType::XrcIni, QpType::XrcTgt),
             ty => (ty, ty),
         };
-        let made = Made { ty, recv_cqe: 64, send_cqe: setup.send_cqe, shared: false };
+        let Setup { send_cqe, sq_sig_all, .. } = *setup;
+        let made = Made { ty, recv_cqe: 64, send_cqe, shared: false, sq_sig_all };
         let mut here = End::new(HERE, addresses[HERE], &cable, made);
         let shared = setup.shared || peer_ty == QpType::XrcTgt;
-        let made = Made { ty: peer_ty, recv_cqe: setup.recv_cqe, send_cqe: 64, shared };
+        let made = Made { ty: peer_ty, recv_cqe: setup.recv_cqe, send_cqe: 64, shared, sq_sig_all: true };
         let mut there = End::new(THERE, addresses[THERE], &cable, made);
         here.connect((Gid::from(addresses[THERE]), there.qpn), QpState::Rts, setup.here);
         there.connect((Gid::from(addresses[HERE]), here.qpn), setup.there_state, setup.there);

@@ -245,7 +245,7 @@ impl Qp {
     pub fn begin_post(&self) -> PostGuard<'_> {
         let engine = self.engine();
         let spread = SpreadKeys { engine, due: false };
-        PostGuard { qpn: self.0.qpn, core: engine.lock(), posted: false, spread }
+        PostGuard { qpn: self.0.qpn, core: engine.lock(), posted: 0, spread }
     }
 
     /// Queues a receive.
@@ -293,7 +293,8 @@ impl Qp {
 pub struct PostGuard<'a> {
     qpn: Qpn,
     core: MutexGuard<'a, Core>,
-    posted: bool,
+    /// Work requests.
+    posted: usize,
     /// Dropped when the lock no longer is held.
     spread: SpreadKeys<'a>,
 }
@@ -322,15 +323,15 @@ impl PostGuard<'_> {
         let tables = &mut self.core.tables;
         let (index, mrs) = (usize::from(self.qpn.value() as u16), &tables.mrs);
         let entry = tables.qps.get_mut(index).and_then(Option::as_deref_mut).ok_or(VerbsError::Invalid)?;
-        self.posted = true;
+        self.posted += 1;
         entry.qp.post_send(wr, mrs)
     }
 }
 
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
-        if self.posted {
-            self.spread.engine.doorbell(&mut self.core, self.qpn.value() as u16);
+        if self.posted > 0 {
+            self.spread.engine.doorbell(&mut self.core, self.qpn.value() as u16, self.posted);
             self.spread.due = self.core.tables.mrs.has_changed();
         }
     }
