@@ -153,7 +153,7 @@ def iperf(lab, congestion, seconds, words=()):
     return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 8e9
 
 
-def ucx(lab, roxie, transport, words):
+def ucx(lab, roxie, transport, words, seconds):
     """The last line of ucx_perftest: iterations, us typical, average and overall, MB/s twice, messages/s twice."""
     base = ["env", f"UCX_TLS={transport}", "UCX_WARN_UNUSED_ENV_VARS=n"]
     if transport == "tcp":
@@ -162,7 +162,7 @@ def ucx(lab, roxie, transport, words):
     else:
         base += ["UCX_NET_DEVICES=roxie0:1", roxie, "run", "--device-files", "--netdev", "veth0", "--"]
     base += ["ucx_perftest", "-p", str(PORT)]
-    output = lab.pair(base, [*base, SERVER, *words], PORT, 60)
+    output = lab.pair(base, [*base, SERVER, *words], PORT, 10 * seconds + 60)
     return [float(word) for word in line_with(output, "Final:").split()[1:]]
 
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::{Instant, VerbsError, Wc};
@@ -11,6 +11,8 @@ use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
 use crate::sys::now_ns;
 
+/// UCX polls two to three empty queues for each time that it takes completions.
+pub(crate) const POLLS_BEHIND: u8 = 4;
 /// Most entries one CQ may have.
 pub(crate) const CQE_MAX: u32 = 1 << 20;
 
@@ -38,8 +40,9 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<Ring>,
     /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
     len: AtomicUsize,
-    /// Who polled last left completions behind: he comes again before he waits for anything.
-    behind: AtomicBool,
+    /// Who polled last left completions behind: he goes on taking them, and for so many polls of other queues in between he is
+    /// taken at his word.
+    behind: AtomicU8,
     overflowed: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
@@ -111,7 +114,7 @@ impl CompletionQueue {
         let ring =
             Ring { entries, times: None, capacity, armed: Armed::No, moderation: Moderation::default() };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
-        let (behind, overflowed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (behind, overflowed) = (AtomicU8::new(0), AtomicBool::new(false));
         let moderator = Arc::clone(moderator);
         Arc::new_cyclic(|own| Self {
             ring,
@@ -182,20 +185,28 @@ impl CompletionQueue {
     /// Whether who polls it has not caught up with it.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
-        self.behind.load(Ordering::Relaxed)
+        self.behind.load(Ordering::Relaxed) > 0
+    }
+
+    /// As [`is_behind`](Self::is_behind), for one poll of another queue.
+    #[inline]
+    pub(crate) fn excuses_poll(&self) -> bool {
+        let left = self.behind.load(Ordering::Relaxed);
+        self.behind.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
     }
 
     /// Completions were taken, and so many are left.
     #[inline]
     fn taken(&self, left: usize) {
-        self.behind.store(left > 0, Ordering::Relaxed);
+        self.behind.store(if left > 0 { POLLS_BEHIND } else { 0 }, Ordering::Relaxed);
         self.len.store(left, Ordering::Release);
     }
 
     /// Moves completions into `out`, oldest first; returns how many.
     #[inline]
     pub(crate) fn pop(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
-        if self.is_empty() {
+        if self.is_empty() || out.is_empty() {
             return 0;
         }
         let mut ring = self.ring();
@@ -239,7 +250,7 @@ impl CompletionQueue {
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut ring = self.ring();
         // Whoever is about to sleep does not come again soon.
-        self.behind.store(false, Ordering::Relaxed);
+        self.behind.store(0, Ordering::Relaxed);
         let want = if solicited_only { Armed::Solicited } else { Armed::Next };
         if ring.armed == Armed::No {
             self.armed_cqs.fetch_add(1, Ordering::Relaxed);
@@ -281,7 +292,9 @@ impl CompletionQueue {
         }
         entries.retain(|wc| wc.qp_num != qp_num);
         let left = entries.len();
-        self.behind.fetch_and(left > 0, Ordering::Relaxed);
+        if left == 0 {
+            self.behind.store(0, Ordering::Relaxed);
+        }
         self.len.store(left, Ordering::Release);
     }
 
@@ -304,7 +317,7 @@ mod tests {
 
     #[test]
     fn who_leaves_completions_is_behind_until_he_has_taken_the_last_or_wants_to_sleep() {
-        let cq = CompletionQueue::new(4, None, 0, Arc::default(), &Arc::default());
+        let cq = CompletionQueue::new(8, None, 0, Arc::default(), &Arc::default());
         let mut out = [MaybeUninit::uninit(); 2];
         for n in 1..=4 {
             assert!(cq.push(wc(n), false) && !cq.is_behind(), "nobody has polled");
@@ -322,6 +335,10 @@ mod tests {
         assert!(!cq.is_behind());
         leave(&cq);
         cq.arm(false);
+        assert!(!cq.is_behind());
+        leave(&cq);
+        assert_eq!(cq.pop(&mut []), 0);
+        assert_eq!((0..10).take_while(|_| cq.excuses_poll()).count(), usize::from(POLLS_BEHIND));
         assert!(!cq.is_behind());
     }
 

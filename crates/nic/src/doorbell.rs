@@ -1,7 +1,8 @@
 //! When posts leave. Alone each would cost a system call, so those of a run gather to a burst; but no program shall wait for
 //! company.
 //!
-//! Invariant: what gathers is in the ready list, so that whoever drives the engine sends it at last.
+//! Invariant: what gathers is in the ready list, and was posted while an acknowledgement was under way. So that acknowledgement
+//! sends it, or a poll, or the background thread once nobody polls.
 
 use transport::Instant;
 
@@ -17,12 +18,12 @@ const BATCH_BYTES: usize = 2 * BURST_BYTES;
 const LIST: usize = 32;
 /// A work request with a completion behind so many without is the one that the program waits for: its answer is on its way while
 /// the program posts on. perftest has a hundred to a completion.
-const RUN: usize = 16;
+const RUN: u32 = 16;
 /// A post is sent at once if none has left for so long: it is not one of many, which take 0.1 us each. A turn of a ping-pong takes
 /// 3 us, and 0.6 us within a host.
 const IDLE_NS: u64 = 500;
 /// ... and for so long from who has not caught up with his completions: he goes on posting. UCX posts 16, and takes as many
-/// completions, between two looks at what has come; a [`BATCH`] takes it 20 us.
+/// completions, between two looks at what has come; a [`BATCH`] takes it 20 us. No message gathers for longer while somebody polls.
 pub(crate) const BEHIND_NS: u64 = 20_000;
 
 impl QpEntry {
@@ -30,11 +31,11 @@ impl QpEntry {
     #[inline]
     pub(crate) fn has_gathered(&self, posted: usize) -> bool {
         let qp = &self.qp;
-        let packets = qp.pending_packets();
         posted >= LIST
-            || packets >= BATCH
+            || qp.pending_packets() >= BATCH
             || qp.pending_bytes() >= BATCH_BYTES
-            || (packets >= RUN && qp.ends_unsignaled_run())
+            || qp.last_posted_bytes() >= BURST_BYTES
+            || qp.ended_run() >= RUN
             || !qp.ty().is_reliable()
     }
 
@@ -43,19 +44,20 @@ impl QpEntry {
     /// each message as a full one.
     #[inline]
     fn gathers(&self) -> bool {
-        self.send_cq.is_behind() && self.qp.has_only_small_messages() && !self.qp.has_event()
+        self.qp.has_only_small_messages() && !self.qp.has_event() && self.send_cq.excuses_poll()
     }
 }
 
 impl Engine {
     /// Transmits what was posted to a QP, the last `posted` work requests in one list: at once if no acknowledgement is under way, if
     /// it is the first to gather and nothing has left for a while, or if enough has gathered, else with the next poll or that
-    /// acknowledgement. From who is behind with his completions it gathers even so.
+    /// acknowledgement. From who is behind with his completions it goes on gathering.
     #[inline]
     pub(crate) fn doorbell(&self, core: &mut Core, index: u16, posted: usize) {
         let Some(entry) = core.tables.qp_mut(index) else { return };
         let behind = entry.send_cq.is_behind();
-        let eager = (!behind && !entry.qp.is_answer_owed()) || entry.has_gathered(posted);
+        let gathers_on = behind && entry.ready;
+        let eager = (!gathers_on && !entry.qp.is_answer_owed()) || entry.has_gathered(posted);
         // Listed by an earlier doorbell, which has seen to everything: most of a run of posts end here.
         if eager || !entry.ready || entry.qp.has_event() {
             self.ring_through(core, index, eager, behind);
@@ -93,17 +95,20 @@ impl Core {
     /// As [`transmit_turn`](Self::transmit_turn), but what gathers goes on with that: who polls is going to post more.
     pub(crate) fn transmit_gathered(&mut self, now: Instant) -> bool {
         self.tables.set_gatherers_aside(now);
-        let more = self.transmit_turn(now);
-        self.tables.put_gatherers_back();
+        // Whether there was room is not known anew where nothing leaves.
+        let more = !self.tables.ready.is_empty() && self.transmit_turn(now);
+        self.tables.ready.extend(self.tables.gatherers.drain(..));
         more
     }
 }
 
 impl Tables {
-    /// Those whose messages go on gathering leave the ready list, unless nothing has left for a while.
+    /// Those whose messages go on gathering leave the ready list, unless some have done so for long enough.
     #[inline]
     fn set_gatherers_aside(&mut self, now: Instant) {
-        if self.ready.is_empty() || now >= self.left_at.plus_ns(BEHIND_NS) {
+        if self.ready.is_empty() || self.gathering_since.is_some_and(|since| now >= since.plus_ns(BEHIND_NS))
+        {
+            self.gathering_since = None;
             return;
         }
         let Self { ready, gatherers, qps, .. } = self;
@@ -113,10 +118,6 @@ impl Tables {
             gatherers.extend(gathers.then_some(index));
             !gathers
         });
-    }
-
-    #[inline]
-    fn put_gatherers_back(&mut self) {
-        self.ready.extend(self.gatherers.drain(..));
+        self.gathering_since = (!gatherers.is_empty()).then(|| self.gathering_since.unwrap_or(now));
     }
 }

@@ -101,8 +101,9 @@ pub(crate) struct Tables {
     pub(crate) groups: Groups,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ready: VecDeque<u16>,
-    /// Set aside for a moment; see `doorbell.rs`.
+    /// Set aside for a moment, and since when there are any; see `doorbell.rs`.
     pub(crate) gatherers: Vec<u16>,
+    pub(crate) gathering_since: Option<Instant>,
     /// The port had no room for those that are ready.
     pub(crate) pushed_back: bool,
     /// How often that began.
@@ -162,6 +163,7 @@ impl Tables {
             flows: Vec::new(),
             ready: VecDeque::with_capacity(256),
             gatherers: Vec::with_capacity(256),
+            gathering_since: None,
             pushed_back: false,
             push_backs: 0,
             left_at: Instant::ZERO,
@@ -343,6 +345,8 @@ impl Tables {
                     (&*xrc.cq, wc, solicited)
                 }
                 QpEvent::Async(kind) => {
+                    // Whoever is told of it finds the completions before it.
+                    adding = None;
                     if kind == AsyncEventKind::CommEst {
                         self.established.push(qp.qpn());
                     }
@@ -355,6 +359,7 @@ impl Tables {
                     continue;
                 }
                 QpEvent::XrcLimitReached(srqn) => {
+                    adding = None;
                     if let Some(srq) = self.srqs.by_number(srqn) {
                         let element = AsyncElement::Srq(srq.cookie);
                         events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
@@ -365,6 +370,7 @@ impl Tables {
             // One lock at a time, and once for a run of completions.
             adding = adding.filter(|adding| adding.is_for(cq));
             if !adding.get_or_insert_with(|| cq.adding()).push(wc, solicited) {
+                adding = None;
                 let element = AsyncElement::Cq(cq.cookie());
                 events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
                 let element = AsyncElement::Qp(*cookie);

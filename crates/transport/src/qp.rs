@@ -374,22 +374,33 @@ impl Qp {
         self.requester.pending_bytes() as usize
     }
 
-    /// Whether the work request that was posted last makes a completion, and the one before it does not.
+    /// How many work requests without a completion stand before the one that was posted last, if that makes one; else 0.
     #[must_use]
     #[inline]
-    pub fn ends_unsignaled_run(&self) -> bool {
-        let sq = &self.requester.sq;
-        let [last, before] = [1, 2].map(|back| sq.wqe(sq.tail.wrapping_sub(back)).is_signaled(&self.ep));
-        sq.len() > 1 && last && !before
+    pub fn ended_run(&self) -> u32 {
+        self.requester.run.ended
     }
 
-    /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, and nothing that was
-    /// lost.
+    /// Bytes of the work request that was posted last; of a READ those that it brings.
+    #[must_use]
+    #[inline]
+    pub fn last_posted_bytes(&self) -> usize {
+        let sq = &self.requester.sq;
+        sq.wqe(sq.tail.wrapping_sub(1)).length as usize
+    }
+
+    /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, nothing that was lost,
+    /// and neither first nor last a READ or atomic, whose answer is waited for.
     #[must_use]
     #[inline]
     pub fn has_only_small_messages(&self) -> bool {
         let requester = &self.requester;
-        self.pending_packets() == self.pending_messages()
+        let sq = &requester.sq;
+        let (next, last) = (sq.wqe(requester.cursor_index), sq.wqe(sq.tail.wrapping_sub(1)));
+        self.pending_packets() > 0
+            && requester.cursor == next.first
+            && ![next, last].iter().any(|wqe| wqe.op.is_fetch() || wqe.op.is_local())
+            && self.pending_packets() == self.pending_messages()
             && requester.cursor == requester.next
             && !requester.board.has_lost()
             && !self.responder.has_reply()

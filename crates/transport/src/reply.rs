@@ -33,7 +33,7 @@ const KEPT_MAX_NS: u64 = 100_000;
 /// Turns (message received, then one posted here) that make a ping-pong pattern.
 const TURNS: u8 = 2;
 /// ... and that make it last: an ACK that waited in vain does not end it at once. Two sides that send at the same time, and then
-/// wait for each other's ACKs, never get so far.
+/// wait for each other's ACKs each time, never get so far.
 const LASTING: u8 = 16;
 
 /// How long an ACK may wait where the retry time-out is this one, and `max_ns` without any.

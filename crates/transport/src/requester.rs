@@ -105,6 +105,26 @@ pub(crate) struct Requester {
     /// A request of the peer has come since the last message left.
     pub(crate) is_answering: bool,
     pub(crate) unasked: Unasked,
+    pub(crate) run: Run,
+}
+
+/// Work requests posted in a row that make no completion.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    length: u32,
+    /// So many stood before the one that was posted last, which does.
+    pub(crate) ended: u32,
+}
+
+impl Run {
+    #[inline]
+    fn posted(&mut self, is_signaled: bool) {
+        *self = if is_signaled {
+            Self { length: 0, ended: self.length }
+        } else {
+            Self { length: self.length.saturating_add(1), ended: 0 }
+        };
+    }
 }
 
 impl Requester {
@@ -135,6 +155,7 @@ impl Requester {
             failed: None,
             is_answering: false,
             unasked: Unasked::default(),
+            run: Run::default(),
         })
     }
 
@@ -177,6 +198,7 @@ impl Requester {
         self.rnr_until = None;
         self.failed = None;
         self.unasked = Unasked::default();
+        self.run = Run::default();
         self.is_answering = false;
     }
 
@@ -201,7 +223,9 @@ impl Requester {
             push_completion(ep, wr.wr_id, &wr.op, 0, WcStatus::WrFlushErr);
             return Ok(());
         }
-        self.sq.push(wr, length, ep.mtu, mem)
+        self.sq.push(wr, length, ep.mtu, mem)?;
+        self.run.posted(ep.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED));
+        Ok(())
     }
 
     /// Whether [`Requester::transmit`] would do something with an unlimited budget.

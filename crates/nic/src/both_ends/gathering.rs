@@ -4,6 +4,7 @@ use transport::{QpType, SendFlags, WcStatus};
 
 use super::end::MTU;
 use super::pair::{HERE, Pair, Setup};
+use crate::cq::POLLS_BEHIND;
 use crate::doorbell::BEHIND_NS;
 use crate::port::RxQueues;
 
@@ -15,8 +16,6 @@ fn behind() -> Pair {
     }
     pair.run();
     assert!(pair.here.send_cq.pop_one().is_some());
-    // The ports keep the engine's clock, the pair one of its own.
-    pair.now = pair.here.core.tables.left_at;
     pair
 }
 
@@ -50,10 +49,19 @@ fn who_has_completions_to_take_gathers_messages_until_he_has_taken_them() {
 fn what_gathers_leaves_after_a_while() {
     let mut pair = behind();
     write(&mut pair, 8);
+    assert_eq!(polls(&mut pair), 0);
     pair.now = pair.now.plus_ns(BEHIND_NS - 1);
     assert_eq!(polls(&mut pair), 0);
     pair.now = pair.now.plus_ns(1);
     assert_eq!(polls(&mut pair), 1);
+}
+
+#[test]
+fn who_polls_but_takes_nothing_does_not_go_on_posting() {
+    let mut pair = behind();
+    write(&mut pair, 8);
+    let polled: Vec<usize> = (0..=POLLS_BEHIND).map(|_| polls(&mut pair)).collect();
+    assert_eq!(polled, [0, 0, 0, 0, 1]);
 }
 
 #[test]
@@ -81,7 +89,7 @@ fn only_small_messages_gather_and_nothing_that_the_peer_waits_for() {
     assert_eq!(pair.there.look().sends, [WcStatus::Success]);
 }
 
-/// For how many posts, one by one, of `len` bytes and with such flags what is posted gathers while an acknowledgement is under way.
+/// How many posts, one by one, of `len` bytes and with such flags do not make what leaves whatever is on its way.
 fn gathers(setup: &Setup, len: usize, flags: impl Fn(usize) -> SendFlags) -> usize {
     let mut pair = Pair::new(setup);
     let (open, sge) = (pair.there.open, pair.here.sge(len));
@@ -101,8 +109,13 @@ fn a_burst_leaves_and_so_does_the_completion_at_the_end_of_a_run() {
     assert_eq!(gathers(&Setup::new(QpType::Rc), 8, none), 95);
     let one_in = |n: usize| move |at: usize| if at % n == n - 1 { last } else { SendFlags::empty() };
     assert_eq!(gathers(&unsignaled, 8, one_in(72)), 71);
-    assert_eq!(gathers(&unsignaled, 8, one_in(2)), 15, "short runs take more than one");
-    assert_eq!(gathers(&unsignaled, 64 * MTU, none), 1, "two messages of a burst");
+    assert_eq!(
+        [2, 16, 17].map(|n| gathers(&unsignaled, 8, one_in(n))),
+        [95, 95, 16],
+        "short runs do not count"
+    );
+    assert_eq!(gathers(&unsignaled, 64 * MTU, none), 0, "a burst by itself");
+    assert_eq!(gathers(&unsignaled, 31 * MTU, none), 3, "two bursts of several");
     assert_eq!(gathers(&Setup::new(QpType::Uc), 8, none), 0);
 }
 
