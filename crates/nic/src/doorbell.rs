@@ -1,8 +1,8 @@
 //! When posts leave. Alone each would cost a system call, so those of a run gather to a burst; but no program shall wait for
 //! company.
 //!
-//! Invariant: what gathers is in the ready list, and was posted while an acknowledgement was under way. So that acknowledgement
-//! sends it, or a poll, or the background thread once nobody polls.
+//! Invariant: what gathers is in the ready list, and was posted while an acknowledgement was under way, or joined what was. So that
+//! acknowledgement sends it, or a poll, or the background thread once nobody polls.
 
 use transport::Instant;
 
