@@ -14,8 +14,9 @@ const TURNS: u8 = 8;
 /// A turn of such a program has at most one watch at whose end somebody has polled: who polls for so many is steady.
 const STEADY_WATCHES: u8 = 2;
 /// How long a watch takes: each time somebody has polled at the end of so many in a row, it becomes twice as long, so many times at most.
-/// So what lies there when he stops waits for two watches at most, each an eighth of the time that he has polled for, and no more than 4 ms. A wake-up costs who polls
-/// some 20 us (two virtual CPUs, Xeon, kernel 6.18), which is 7 % of his CPU with the shortest ones and 2 % with 1 ms.
+/// So what lies there when he stops waits for two watches at most, each an eighth of the time that he has polled for, and no more than
+/// 4 ms. A wake-up costs who polls some 20 us (two virtual CPUs, Xeon, kernel 6.18), which is 7 % of his CPU with the shortest ones and
+/// 2 % with 1 ms.
 const WATCH_NS: u64 = 250_000;
 const LONGER_AFTER: u8 = 16;
 const LONGER_MAX: u8 = 4;

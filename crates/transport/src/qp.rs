@@ -385,8 +385,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn last_posted_bytes(&self) -> usize {
-        let sq = &self.requester.sq;
-        sq.wqe(sq.tail.wrapping_sub(1)).length as usize
+        self.requester.sq.last().length as usize
     }
 
     /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, nothing that was lost,
@@ -395,8 +394,7 @@ impl Qp {
     #[inline]
     pub fn has_only_small_messages(&self) -> bool {
         let requester = &self.requester;
-        let sq = &requester.sq;
-        let (next, last) = (sq.wqe(requester.cursor_index), sq.wqe(sq.tail.wrapping_sub(1)));
+        let (next, last) = (requester.sq.wqe(requester.cursor_index), requester.sq.last());
         self.pending_packets() > 0
             && requester.cursor == next.first
             && ![next, last].iter().any(|wqe| wqe.op.is_fetch() || wqe.op.is_local())

@@ -224,7 +224,7 @@ impl Requester {
             return Ok(());
         }
         self.sq.push(wr, length, ep.mtu, mem)?;
-        self.run.posted(ep.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED));
+        self.run.posted(self.sq.last().is_signaled(ep));
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use crate::time::Instant;
 
 /// An answer that takes less is not missing yet: it may wait for a short request to leave with (50 us, 250 in a lasting
-/// ping-pong), for a thread to be woken (40 us) or for another thread to take the device over (250 us, later if somebody has polled for long).
+/// ping-pong), for a thread to be woken (40 us) or for another thread to take the device over (250 us, later if somebody has polled
+/// for long).
 pub(crate) const PROBE_MIN_NS: u64 = 400_000;
 /// ... and before anything was measured: ten times what a LAN takes, or a program needs to get ready.
 const PROBE_FIRST_NS: u64 = 4_000_000;

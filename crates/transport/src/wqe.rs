@@ -280,6 +280,12 @@ impl SendQueue {
         &self.wqes[self.slot(index)]
     }
 
+    /// The work request that was posted last.
+    #[inline]
+    pub(crate) fn last(&self) -> &SendWqe {
+        self.wqe(self.tail.wrapping_sub(1))
+    }
+
     /// Where a datagram goes.
     pub(crate) fn destination(&self, index: u32) -> Option<UdDest> {
         self.destinations.get(self.slot(index)).copied()
