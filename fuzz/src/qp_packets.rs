@@ -552,7 +552,7 @@ impl<'a> World<'a> {
             let Some(transmit) = transmit else { return true };
             assert!(wanted, "it said that it had nothing to send");
             assert!(transmit.len.is_multiple_of(4) && transmit.len <= MAX_PACKET);
-            assert_eq!(transmit.ud.is_some(), self.service == Service::Ud);
+            assert_eq!(transmit.is_datagram, self.service == Service::Ud);
             let packet = Packet::parse(&buf[..transmit.len + 4]).expect("what is sent is a packet");
             let row = packet.row();
             assert_eq!(row.service, self.service);

@@ -1,6 +1,6 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
-use transport::Instant;
+use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{self, Core, TX_QUOTA, flow_key};
@@ -88,15 +88,15 @@ impl Core {
                 break;
             };
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
-            let flow = match &packet.ud {
-                None => flow,
-                Some(dest) => tables
-                    .gids
-                    .address(dest.av.sgid_index)
-                    .and_then(|src| port.datagram_flow(&flow_key(src, &dest.av, dest.remote_qpn)).ok()),
+            let flow = if packet.is_datagram {
+                let UdDest { av, remote_qpn, .. } = entry.qp.datagram_dest();
+                let src = tables.gids.address(av.sgid_index);
+                src.and_then(|src| port.datagram_flow(&flow_key(src, av, *remote_qpn)).ok())
+            } else {
+                flow
             };
-            if packet.ud.is_some() || is_other {
-                is_other = packet.ud.is_some();
+            if packet.is_datagram || is_other {
+                is_other = packet.is_datagram;
                 hooks.change_flow();
             }
             if let Some(flow) = flow {

@@ -340,11 +340,11 @@ impl<'w> World<'w> {
             );
             // A congestion notification has a traffic class of its own.
             ensure!(
-                sent.ud.is_some() == (qp.ty().is_datagram() || buf[0] == Opcode::CNP.0),
+                sent.is_datagram == (qp.ty().is_datagram() || buf[0] == Opcode::CNP.0),
                 State,
                 "a datagram is one of a datagram queue pair"
             );
-            let dgid = sent.ud.map_or(qp.av().dgid, |ud| ud.av.dgid);
+            let dgid = if sent.is_datagram { qp.datagram_dest().av.dgid } else { qp.av().dgid };
             let ip_id = &mut self.nodes[node].ip_id;
             *ip_id = ip_id.wrapping_add(1);
             let (v6, to) = (self.fabric.v6(), frame::node_of(&dgid));

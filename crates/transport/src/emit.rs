@@ -19,9 +19,10 @@ pub(crate) type Buffer = [u8; MAX_PACKET];
 pub struct Transmit {
     /// Bytes from the BTH to the pad; the ICRC is the owner's.
     pub len: usize,
-    /// Where a packet goes that does not take the path of a connection: a datagram, or a congestion notification, whose
-    /// traffic class is another. `None` for all others of connected queue pairs, which use their own address vector.
-    pub ud: Option<UdDest>,
+    /// It does not take the path of the connection but goes to [`Qp::datagram_dest`](crate::Qp::datagram_dest): a datagram, or a
+    /// congestion notification, whose traffic class is another. Not the destination itself, which would be copied for each packet
+    /// and, written in other pieces than it is read, hold up the processor until the payload has left its store buffer.
+    pub is_datagram: bool,
 }
 
 /// A packet being written.
@@ -79,14 +80,15 @@ pub(crate) fn acknowledge(buf: &mut Buffer, ep: &Endpoint, syndrome: Syndrome, p
 }
 
 /// Writes a congestion notification packet (Annex A17.9): BECN is set, and 16 reserved bytes follow.
-pub(crate) fn congestion_notification(buf: &mut Buffer, ep: &Endpoint) -> Transmit {
+pub(crate) fn congestion_notification(buf: &mut Buffer, ep: &mut Endpoint) -> Transmit {
     let mut packet = Emitter::new(buf);
     *packet.header::<16>() = [0; 16];
     let dest_qp = ep.attr.dest_qp;
     let bth = Bth { opcode: Opcode::CNP, dest_qp, becn: true, p_key: PKey::DEFAULT, ..Bth::default() };
     let len = packet.finish(bth);
     let av = AddressVector { traffic_class: CNP_TRAFFIC_CLASS, ..ep.attr.av };
-    Transmit { len, ud: Some(UdDest { av, remote_qpn: dest_qp, ..UdDest::default() }) }
+    ep.datagram_dest = UdDest { av, remote_qpn: dest_qp, ..UdDest::default() };
+    Transmit { len, is_datagram: true }
 }
 
 /// The BTH of a response, by its opcode on RC: no AckReq, no SE.

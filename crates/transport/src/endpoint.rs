@@ -8,6 +8,7 @@ use crate::counters::QpCounters;
 use crate::event::Events;
 use crate::memory::PdId;
 use crate::wc::{Wc, WcOpcode, WcStatus};
+use crate::wr::UdDest;
 
 /// The half-independent part of a queue pair.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Endpoint {
     pub(crate) mtu: usize,
     /// See [`QpConfig::equal_writes`].
     pub(crate) equal_writes: bool,
+    /// Where the last packet went that is a datagram.
+    pub(crate) datagram_dest: UdDest,
     pub(crate) congestion: Congestion,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
@@ -43,6 +46,7 @@ impl Endpoint {
             attr: QpAttr { cap: config.cap, path_mtu: config.max_path_mtu, ..QpAttr::default() },
             mtu: config.max_path_mtu.bytes(),
             equal_writes: config.equal_writes,
+            datagram_dest: UdDest::default(),
             congestion: Congestion::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),

@@ -18,7 +18,7 @@ use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
 use crate::wc::WcStatus;
-use crate::wr::{AddressVector, RecvWr, SendWr};
+use crate::wr::{AddressVector, RecvWr, SendWr, UdDest};
 
 /// A queue pair, without clock, socket or memory of its own.
 ///
@@ -241,7 +241,7 @@ impl Qp {
         if self.ep.congestion.take_cnp() {
             self.ep.counters.np_cnp_sent += 1;
             self.ep.counters.sent_pkts += 1;
-            return Some(congestion_notification(buf, &self.ep));
+            return Some(congestion_notification(buf, &mut self.ep));
         }
         let ready = self.requester.sendable(&self.ep);
         let is_paced = self.ep.congestion.pacer().is_some();
@@ -294,6 +294,13 @@ impl Qp {
             }
             Step::Idle | Step::Fatal => None,
         }
+    }
+
+    /// Where the last [`Transmit`] goes that says it is a datagram.
+    #[must_use]
+    #[inline]
+    pub fn datagram_dest(&self) -> &UdDest {
+        &self.ep.datagram_dest
     }
 
     /// Whether the rate has no room for a packet now.

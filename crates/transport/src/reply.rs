@@ -342,7 +342,7 @@ impl Responder {
         reply.repeated = false;
         reply.patience.ack_sent();
         let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
-        Ok(Some(Transmit { len, ud: None }))
+        Ok(Some(Transmit { len, is_datagram: false }))
     }
 
     /// The next packet of a READ response, or an atomic ack. A fault is the memory's, gone since the request came.
@@ -383,7 +383,7 @@ impl Responder {
         };
         self.replay.advance();
         let len = packet.finish(response_bth(opcode, ep, psn_of(cursor.at)));
-        Ok(Some(Transmit { len, ud: None }))
+        Ok(Some(Transmit { len, is_datagram: false }))
     }
 
     /// Number of the packet that is being answered.

@@ -357,7 +357,6 @@ impl Requester {
                 Ok(len) => len,
                 Err(status) => return self.fail(status, ep),
             };
-            let ud = if ep.ty.is_datagram() { self.sq.destination(index) } else { None };
             self.note_sent(now, end, ack_req);
             if self.cursor < self.next {
                 ep.counters.retransmitted_pkts += 1;
@@ -369,7 +368,7 @@ impl Requester {
             if !ep.ty.is_reliable() {
                 self.progress(end, ep);
             }
-            return Step::Sent(Transmit { len, ud });
+            return Step::Sent(Transmit { len, is_datagram: ep.ty.is_datagram() });
         }
     }
 

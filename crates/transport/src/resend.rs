@@ -72,7 +72,7 @@ impl Requester {
         self.board.sent_again(first, end);
         self.rtt.sent_again(first, first == self.una, now);
         ep.counters.retransmitted_pkts += 1;
-        Step::Sent(Transmit { len, ud: None })
+        Step::Sent(Transmit { len, is_datagram: false })
     }
 
     /// The peer reports `first..end` missing. Returns whether that is news.

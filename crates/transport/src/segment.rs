@@ -160,6 +160,7 @@ impl Requester {
         buf: &mut Buffer,
     ) -> Result<usize, WcStatus> {
         let dest = self.sq.destination(part.index).ok_or(WcStatus::LocQpOpErr)?;
+        ep.datagram_dest = dest;
         let controlled = dest.remote_qkey.is_controlled();
         let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
         let mut packet = Emitter::new(buf);

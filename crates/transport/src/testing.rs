@@ -464,7 +464,7 @@ impl Bench {
         assert!(wanted);
         buf.truncate(transmit.len);
         buf.resize(transmit.len + 4, 0);
-        Some((buf, transmit.ud))
+        Some((buf, transmit.is_datagram.then(|| *self.qp.datagram_dest())))
     }
 
     /// Everything that is sent now, as text: `WRITE First 500 AckReq ..`.
