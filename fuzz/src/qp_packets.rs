@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use transport::{
     Access, AddressVector, Dest, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
     QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, SrqTable,
-    UdDest, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
+    Turn, UdDest, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::opcode::{OpcodeRow, Operation, Position, Service};
 use wire::{Aeth, Gid, Lkey, Msn, PKey, Packet, Psn, Qpn, Rkey, Syndrome};
@@ -544,10 +544,12 @@ impl<'a> World<'a> {
     fn transmit(&mut self, most: usize) -> bool {
         let mut buf = [0; MAX_PACKET + 4];
         let budget = self.draw.pick(&[usize::MAX, 0, 1, 40]);
+        let mut turn = Turn::default();
         for _ in 0..most {
             let wanted = self.qp.wants_transmit();
             self.memory.doing.set(Doing::Transmit);
-            let transmit = self.qp.poll_transmit(self.now, &self.memory, budget, &mut buf[..MAX_PACKET]);
+            let transmit =
+                self.qp.poll_turn(self.now, &self.memory, budget, &mut turn, &mut buf[..MAX_PACKET]);
             self.memory.doing.set(Doing::Nothing);
             let Some(transmit) = transmit else { return true };
             assert!(wanted, "it said that it had nothing to send");

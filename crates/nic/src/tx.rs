@@ -1,6 +1,6 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
-use transport::{Instant, UdDest};
+use transport::{Instant, Turn, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{self, Core, TX_QUOTA, flow_key};
@@ -75,7 +75,7 @@ impl Core {
         // What takes two bursts by itself leaves in two halves: the peer works on the first one while the second is made.
         let lone = entry.qp.lone_packets();
         let half = if lone > burst && lone <= 2 * burst { lone.div_ceil(2) } else { usize::MAX };
-        let (mut sent, mut is_other) = (0, false);
+        let (mut sent, mut is_other, mut turn) = (0, false, Turn::default());
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
         while sent < TX_QUOTA {
@@ -84,9 +84,8 @@ impl Core {
                 port.flush();
             }
             let before = entry.qp.packets_in_flight();
-            let Some(packet) = entry.qp.poll_transmit(now, &tables.mrs, budget, port.tx_slot()) else {
-                break;
-            };
+            let packet = entry.qp.poll_turn(now, &tables.mrs, budget, &mut turn, port.tx_slot());
+            let Some(packet) = packet else { break };
             budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
             let flow = if packet.is_datagram {
                 let UdDest { av, remote_qpn, .. } = entry.qp.datagram_dest();

@@ -16,6 +16,7 @@ use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step, full_packets};
 use crate::responder::Responder;
 use crate::time::Instant;
+use crate::turn::Turn;
 use crate::ud::{self, PacketSource, Received};
 use crate::wc::WcStatus;
 use crate::wr::{AddressVector, RecvWr, SendWr, UdDest};
@@ -226,7 +227,6 @@ impl Qp {
     /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when nothing may be
     /// sent now. Responses come before requests. `budget` is how many new request packets the owner allows; responses and
     /// the repetition of the oldest unacknowledged packet ignore it.
-    #[inline]
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -234,16 +234,33 @@ impl Qp {
         budget: usize,
         buf: &mut [u8],
     ) -> Option<Transmit> {
+        self.poll_turn(now, mem, budget, &mut Turn::default(), buf)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), for one who calls it again and again: cheaper by what `turn` remembers, which is
+    /// new whenever something else has happened to the queue pair since.
+    #[inline]
+    pub fn poll_turn(
+        &mut self,
+        now: Instant,
+        mem: &impl Memory,
+        budget: usize,
+        turn: &mut Turn,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
         let Some(buf) = buf.first_chunk_mut::<MAX_PACKET>() else {
             debug_assert!(false, "a transmit buffer holds MAX_PACKET bytes");
             return None;
         };
+        if let Some(len) = self.requester.transmit_amid(turn, mem, &mut self.ep, buf) {
+            self.ep.counters.sent_pkts += 1;
+            return Some(Transmit { len, is_datagram: false });
+        }
         if self.ep.congestion.take_cnp() {
             self.ep.counters.np_cnp_sent += 1;
             self.ep.counters.sent_pkts += 1;
             return Some(congestion_notification(buf, &mut self.ep));
         }
-        let ready = self.requester.sendable(&self.ep);
         let is_paced = self.ep.congestion.pacer().is_some();
         let is_held = is_paced && self.is_held(now);
         if self.may_reply() && self.responder.has_reply() && !(is_held && self.responder.replay.is_pending())
@@ -268,7 +285,7 @@ impl Qp {
                 }
             }
         }
-        if !ready || is_held {
+        if is_held || !self.requester.sendable(&self.ep) {
             return None;
         }
         let step = self.requester.transmit(now, mem, budget, &mut self.ep, buf);
@@ -289,6 +306,9 @@ impl Qp {
                     } else {
                         self.responder.reply.request_moved();
                     }
+                }
+                if !is_paced && !self.responder.has_reply() {
+                    *turn = self.requester.turn(budget, &self.ep);
                 }
                 Some(transmit)
             }

@@ -409,7 +409,7 @@ impl Requester {
     }
 
     #[inline]
-    fn advance_cursor(&mut self, wqe: &SendWqe, cursor: u64, mtu: usize) {
+    pub(crate) fn advance_cursor(&mut self, wqe: &SendWqe, cursor: u64, mtu: usize) {
         self.cursor = cursor;
         self.next = self.next.max(cursor);
         if cursor == wqe.end {

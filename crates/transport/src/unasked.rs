@@ -27,7 +27,7 @@ pub(crate) fn ack_interval(mtu: usize) -> u64 {
 /// What was sent since the last AckReq.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unasked {
-    packets: u32,
+    pub(crate) packets: u32,
     /// Work requests that end in these.
     messages: u32,
     /// One of them makes a completion, or is read from memory when it is sent again, which the application may take back
