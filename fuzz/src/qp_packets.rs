@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use transport::{
     Access, AddressVector, Dest, Instant, MAX_PACKET, PacketSource, PathMtu, Qp, QpAttr, QpAttrMask, QpCap,
     QpConfig, QpEvent, QpState, QpType, RecvQueue, RecvWr, ReorderBuffer, SendFlags, SendWr, Sge, SrqTable,
-    Turn, UdDest, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
+    UdDest, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::opcode::{OpcodeRow, Operation, Position, Service};
 use wire::{Aeth, Gid, Lkey, Msn, PKey, Packet, Psn, Qpn, Rkey, Syndrome};
@@ -544,12 +544,11 @@ impl<'a> World<'a> {
     fn transmit(&mut self, most: usize) -> bool {
         let mut buf = [0; MAX_PACKET + 4];
         let budget = self.draw.pick(&[usize::MAX, 0, 1, 40]);
-        let mut turn = Turn::default();
+        let mut turn = self.qp.turn(self.now, budget);
         for _ in 0..most {
-            let wanted = self.qp.wants_transmit();
+            let wanted = turn.qp().wants_transmit();
             self.memory.doing.set(Doing::Transmit);
-            let transmit =
-                self.qp.poll_turn(self.now, &self.memory, budget, &mut turn, &mut buf[..MAX_PACKET]);
+            let transmit = turn.poll(&self.memory, &mut buf[..MAX_PACKET]);
             self.memory.doing.set(Doing::Nothing);
             let Some(transmit) = transmit else { return true };
             assert!(wanted, "it said that it had nothing to send");
@@ -560,13 +559,13 @@ impl<'a> World<'a> {
             assert_eq!(row.service, self.service);
             assert!(packet.payload().len() <= self.mtu.bytes());
             assert_eq!(usize::from(packet.bth.pad_cnt), packet.payload().len().wrapping_neg() & 3);
-            let in_flight = self.qp.packets_in_flight();
+            let in_flight = turn.qp().packets_in_flight();
             assert!(in_flight <= WINDOW, "{in_flight} packets in flight");
             if row.is_response() {
                 if let Some(Aeth { syndrome: Syndrome::Nak(_) | Syndrome::RnrNak(_), .. }) = packet.aeth() {
                     self.expected = packet.bth.psn;
                 }
-            } else if self.qp.ty().is_reliable() {
+            } else if turn.qp().ty().is_reliable() {
                 let dma_len = packet.reth().map_or(0, |reth| reth.dma_len);
                 self.sent.push_back(Sent { psn: packet.bth.psn, operation: row.operation, dma_len });
                 if self.sent.len() > 2 * WINDOW {

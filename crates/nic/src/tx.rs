@@ -1,6 +1,6 @@
 //! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
 
-use transport::{Instant, Turn, UdDest};
+use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use crate::engine::{self, Core, TX_QUOTA, flow_key};
@@ -75,20 +75,18 @@ impl Core {
         // What takes two bursts by itself leaves in two halves: the peer works on the first one while the second is made.
         let lone = entry.qp.lone_packets();
         let half = if lone > burst && lone <= 2 * burst { lone.div_ceil(2) } else { usize::MAX };
-        let (mut sent, mut is_other, mut turn) = (0, false, Turn::default());
+        let (mut sent, mut is_other) = (0, false);
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
+        let mut turn = entry.qp.turn(now, budget);
         while sent < TX_QUOTA {
             if sent == half {
                 hooks.change_flow();
                 port.flush();
             }
-            let before = entry.qp.packets_in_flight();
-            let packet = entry.qp.poll_turn(now, &tables.mrs, budget, &mut turn, port.tx_slot());
-            let Some(packet) = packet else { break };
-            budget = budget.saturating_sub(entry.qp.packets_in_flight().saturating_sub(before));
+            let Some(packet) = turn.poll(&tables.mrs, port.tx_slot()) else { break };
             let flow = if packet.is_datagram {
-                let UdDest { av, remote_qpn, .. } = entry.qp.datagram_dest();
+                let UdDest { av, remote_qpn, .. } = turn.qp().datagram_dest();
                 let src = tables.gids.address(av.sgid_index);
                 src.and_then(|src| port.datagram_flow(&flow_key(src, av, *remote_qpn)).ok())
             } else {
@@ -103,6 +101,7 @@ impl Core {
             }
             sent += 1;
         }
+        let budget = turn.budget();
         hooks.change_flow();
         if (1..TX_QUOTA).contains(&sent) && tables.ready.is_empty() {
             // Nothing joins them: the peer need not wait for the bookkeeping.

@@ -68,8 +68,9 @@ fn post(way: &mut Way) {
 #[inline(never)]
 fn transmit(way: &mut Way) {
     let End { qp, memory, .. } = &mut way.requester;
-    for (left, (packet, len)) in way.packets.iter_mut().zip(&mut way.lengths).enumerate() {
-        *len = qp.poll_transmit(NOW, memory, BURST - left, packet).expect("the window has room").len;
+    let mut turn = qp.turn(NOW, BURST);
+    for (packet, len) in way.packets.iter_mut().zip(&mut way.lengths) {
+        *len = turn.poll(memory, packet).expect("the window has room").len;
     }
 }
 

@@ -1,6 +1,6 @@
 //! A run: who has a turn and when, and the checks that need more than one side.
 
-use transport::{AsyncEventKind, Instant, MAX_PACKET, QpCounters, QpEvent, Turn, Wc};
+use transport::{AsyncEventKind, Instant, MAX_PACKET, QpCounters, QpEvent, Wc};
 use wire::{Opcode, Operation};
 
 use crate::fabric::{Cause, Fabric, Frame};
@@ -322,14 +322,15 @@ impl<'w> World<'w> {
         let endpoint = &mut self.endpoints[at];
         let node = endpoint.node;
         let qp = &mut endpoint.queue.qp;
-        let mut turn = Turn::default();
+        let mut turn =
+            qp.turn(Instant(self.now), endpoint.flow_window.saturating_sub(qp.packets_in_flight()));
         for _ in 0..TX_QUOTA {
             if self.fabric.blocked_until(node, self.now).is_some() {
                 break;
             }
-            let budget = endpoint.flow_window.saturating_sub(qp.packets_in_flight());
-            let wanted = qp.wants_transmit();
-            let sent = qp.poll_turn(Instant(self.now), &endpoint.queue.memory, budget, &mut turn, &mut buf);
+            let wanted = turn.qp().wants_transmit();
+            let sent = turn.poll(&endpoint.queue.memory, &mut buf);
+            let qp = turn.qp();
             let Some(sent) = sent else { break };
             ensure!(wanted, State, "a queue pair that had nothing to send sends");
             ensure!(sent.len.is_multiple_of(4), State, "a packet of {} bytes", sent.len);

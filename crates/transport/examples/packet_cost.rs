@@ -134,7 +134,8 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
         }
         let t1 = Clock::now();
         let mut count = 0;
-        while let Some(transmit) = a.poll_transmit(now, &region, usize::MAX, &mut buffers[count]) {
+        let mut turn = a.turn(now, usize::MAX);
+        while let Some(transmit) = turn.poll(&region, &mut buffers[count]) {
             lengths[count] = transmit.len + 4;
             count += 1;
         }

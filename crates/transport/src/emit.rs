@@ -20,8 +20,8 @@ pub struct Transmit {
     /// Bytes from the BTH to the pad; the ICRC is the owner's.
     pub len: usize,
     /// It does not take the path of the connection but goes to [`Qp::datagram_dest`](crate::Qp::datagram_dest): a datagram, or a
-    /// congestion notification, whose traffic class is another. Not the destination itself, which would be copied for each packet
-    /// and, written in other pieces than it is read, hold up the processor until the payload has left its store buffer.
+    /// congestion notification, whose traffic class is another. Not the destination itself: written in other pieces than it is
+    /// read, it would hold up the processor until the payload has left its store buffer (docs/performance.md).
     pub is_datagram: bool,
 }
 

@@ -4,8 +4,8 @@
 //! polled out, memory is reached through the trait [`Memory`]. Read [`Qp`] first, then `requester.rs` and `responder.rs`.
 //!
 //! ```text
-//! post_send -> wqe -> requester -> poll_transmit        handle_packet -> responder -> Memory, events
-//!                       ^  retry, completer <- responses        |-> replay, reply -> poll_transmit
+//! post_send -> wqe -> requester -> turn               handle_packet -> responder -> Memory, events
+//!                       ^  retry, completer <- responses        |-> replay, reply -> turn
 //! ```
 #![forbid(unsafe_code)]
 

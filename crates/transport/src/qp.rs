@@ -3,9 +3,9 @@
 
 use wire::{DropReason, Operation, PKey, Packet, Qpn, Service};
 
-use crate::attr::{MAX_PACKET, PathMtu, QpAttr, QpConfig, QpState, QpType};
+use crate::attr::{PathMtu, QpAttr, QpConfig, QpState, QpType};
 use crate::counters::QpCounters;
-use crate::emit::{Transmit, congestion_notification};
+use crate::emit::{Buffer, Transmit, congestion_notification};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::event::{AsyncEventKind, QpEvent};
@@ -16,7 +16,6 @@ use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step, full_packets};
 use crate::responder::Responder;
 use crate::time::Instant;
-use crate::turn::Turn;
 use crate::ud::{self, PacketSource, Received};
 use crate::wc::WcStatus;
 use crate::wr::{AddressVector, RecvWr, SendWr, UdDest};
@@ -24,7 +23,7 @@ use crate::wr::{AddressVector, RecvWr, SendWr, UdDest};
 /// A queue pair, without clock, socket or memory of its own.
 ///
 /// Input goes in through `handle_packet` (then once `end_of_batch`), `handle_timeout`, `post_send`, `post_recv` and `modify`.
-/// Outputs are level-triggered: after any of these, drain `poll_transmit` and `poll_event` to `None`, then ask
+/// Outputs are level-triggered: after any of these, drain a [`turn`](Self::turn) and `poll_event` to `None`, then ask
 /// `poll_timeout`. Nothing allocates but `new` and `modify`.
 #[derive(Debug)]
 pub struct Qp {
@@ -70,7 +69,7 @@ impl Qp {
         self.ep.congestion.set_initial_limit(rate_limit_kbps);
     }
 
-    /// Queues a send work request; `poll_transmit` sends it.
+    /// Queues a send work request; a [`turn`](Self::turn) sends it.
     ///
     /// # Errors
     /// `NoMem` when the queue is full (completions that were not taken count), `Invalid` for a malformed request or in
@@ -224,38 +223,15 @@ impl Qp {
         self.responder.reply.release_deferred();
     }
 
-    /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when nothing may be
-    /// sent now. Responses come before requests. `budget` is how many new request packets the owner allows; responses and
-    /// the repetition of the oldest unacknowledged packet ignore it.
-    pub fn poll_transmit(
-        &mut self,
-        now: Instant,
-        mem: &impl Memory,
-        budget: usize,
-        buf: &mut [u8],
-    ) -> Option<Transmit> {
-        self.poll_turn(now, mem, budget, &mut Turn::default(), buf)
-    }
-
-    /// As [`poll_transmit`](Self::poll_transmit), for one who calls it again and again: cheaper by what `turn` remembers, which is
-    /// new whenever something else has happened to the queue pair since.
+    /// Writes the next packet of a turn, or of a new one.
     #[inline]
-    pub fn poll_turn(
+    pub(crate) fn transmit(
         &mut self,
         now: Instant,
         mem: &impl Memory,
         budget: usize,
-        turn: &mut Turn,
-        buf: &mut [u8],
+        buf: &mut Buffer,
     ) -> Option<Transmit> {
-        let Some(buf) = buf.first_chunk_mut::<MAX_PACKET>() else {
-            debug_assert!(false, "a transmit buffer holds MAX_PACKET bytes");
-            return None;
-        };
-        if let Some(len) = self.requester.transmit_amid(turn, mem, &mut self.ep, buf) {
-            self.ep.counters.sent_pkts += 1;
-            return Some(Transmit { len, is_datagram: false });
-        }
         if self.ep.congestion.take_cnp() {
             self.ep.counters.np_cnp_sent += 1;
             self.ep.counters.sent_pkts += 1;
@@ -307,16 +283,13 @@ impl Qp {
                         self.responder.reply.request_moved();
                     }
                 }
-                if !is_paced && !self.responder.has_reply() {
-                    *turn = self.requester.turn(budget, &self.ep);
-                }
                 Some(transmit)
             }
             Step::Idle | Step::Fatal => None,
         }
     }
 
-    /// Where the last [`Transmit`] goes that says it is a datagram.
+    /// Where the packet goes that was polled last, if that is a datagram (see [`Transmit`]).
     #[must_use]
     #[inline]
     pub fn datagram_dest(&self) -> &UdDest {
@@ -333,7 +306,7 @@ impl Qp {
         is_held
     }
 
-    /// Whether `poll_transmit` has something to do.
+    /// Whether a [`turn`](Self::turn) has something to send.
     #[must_use]
     #[inline]
     pub fn wants_transmit(&self) -> bool {

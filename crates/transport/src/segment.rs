@@ -160,7 +160,6 @@ impl Requester {
         buf: &mut Buffer,
     ) -> Result<usize, WcStatus> {
         let dest = self.sq.destination(part.index).ok_or(WcStatus::LocQpOpErr)?;
-        ep.datagram_dest = dest;
         let controlled = dest.remote_qkey.is_controlled();
         let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
         let mut packet = Emitter::new(buf);
@@ -177,6 +176,7 @@ impl Requester {
             .read_payload(part.index, mem, ep.pd, 0, packet.payload(bytes))
             .map_err(|_| WcStatus::LocProtErr)?;
         ep.counters.sent_bytes += bytes as u64;
+        ep.datagram_dest = dest;
         let solicited = wqe.flags.contains(SendFlags::SOLICITED);
         Ok(packet.finish(Bth { opcode, solicited, dest_qp: dest.remote_qpn, ..bth(part.first, ep) }))
     }

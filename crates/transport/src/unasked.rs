@@ -27,7 +27,7 @@ pub(crate) fn ack_interval(mtu: usize) -> u64 {
 /// What was sent since the last AckReq.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unasked {
-    pub(crate) packets: u32,
+    packets: u32,
     /// Work requests that end in these.
     messages: u32,
     /// One of them makes a completion, or is read from memory when it is sent again, which the application may take back
@@ -35,11 +35,28 @@ pub(crate) struct Unasked {
     is_awaited: bool,
 }
 
+impl Unasked {
+    /// A packet was sent that does not ask.
+    #[inline]
+    pub(crate) fn add_packet(&mut self) {
+        self.packets += 1;
+    }
+}
+
 impl Requester {
+    /// How many packets may follow the last one before one that [asks](Self::ask) by the window, by what is left of the budget, or
+    /// because it is time.
+    #[inline]
+    pub(crate) fn packets_before_ask(&self, budget: usize, ep: &Endpoint) -> u64 {
+        let window = self.window(ep.mtu).saturating_sub(self.cursor - self.una);
+        let interval = ack_interval(ep.mtu).saturating_sub(self.unasked.packets.into());
+        window.min(budget as u64).min(interval).saturating_sub(1)
+    }
+
     /// Whether this packet asks: now and then, and when nothing follows it at once but somebody waits.
     #[inline]
     pub(crate) fn ask(&mut self, wqe: &SendWqe, last: bool, budget: usize, ep: &Endpoint) -> bool {
-        self.unasked.packets += 1;
+        self.unasked.add_packet();
         if last {
             let is_kept = wqe.length == 0 || wqe.flags.contains(SendFlags::INLINE);
             self.unasked.messages += 1;
