@@ -39,17 +39,14 @@ impl Qp {
         self.turn(now, budget).poll(mem, buf)
     }
 
-    /// See [`Turn::amid`]; the packet in front of them has just been sent, so there was no answer to be given before it. A rate is
+    /// See [`Turn::amid`]; the packet in front of them, of the same message, has just been sent, so there was no answer to be given. A rate is
     /// kept packet by packet, and what was sent before, or needs no acknowledgement, is booked otherwise.
     #[inline]
     fn amid(&self, budget: usize) -> Range<u64> {
         let (requester, ep) = (&self.requester, &self.ep);
         let at = requester.cursor;
-        if requester.cursor_index == requester.sq.tail || at < requester.next {
-            return at..at;
-        }
         let wqe = requester.sq.wqe(requester.cursor_index);
-        if at == wqe.first || wqe.op.is_fetch() || !ep.ty.is_reliable() || self.is_paced() {
+        if at < requester.next || wqe.op.is_fetch() || !ep.ty.is_reliable() || self.is_paced() {
             return at..at;
         }
         at..at + requester.packets_before_ask(budget, ep).min(wqe.end - at - 1)
@@ -100,10 +97,12 @@ impl Turn<'_> {
             }
             self.amid = 0..0;
         }
-        let (cursor, on_way) = (self.qp.requester.cursor, self.qp.packets_in_flight());
+        let place = |qp: &Qp| (qp.requester.cursor_index, qp.requester.cursor);
+        let ((index, cursor), on_way) = (place(self.qp), self.qp.packets_in_flight());
         let sent = self.qp.transmit(self.now, mem, self.budget, buf)?;
         self.budget = self.budget.saturating_sub(self.qp.packets_in_flight().saturating_sub(on_way));
-        if self.qp.requester.cursor > cursor {
+        let (index_now, cursor_now) = place(self.qp);
+        if index_now == index && cursor_now > cursor {
             self.amid = self.qp.amid(self.budget);
         }
         Some(sent)
