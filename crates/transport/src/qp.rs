@@ -223,7 +223,7 @@ impl Qp {
         self.responder.reply.release_deferred();
     }
 
-    /// Writes the next packet of a turn, or of a new one.
+    /// Writes the next packet, about which everything is decided here; [`Turn::poll`](crate::Turn::poll) has what it returns.
     #[inline]
     pub(crate) fn transmit(
         &mut self,

@@ -39,8 +39,8 @@ impl Qp {
         self.turn(now, budget).poll(mem, buf)
     }
 
-    /// See [`Turn::amid`]; the packet in front of them, of the same message, has just been sent, so there was no answer to be given. A rate is
-    /// kept packet by packet, and what was sent before, or needs no acknowledgement, is booked otherwise.
+    /// See [`Turn::amid`]; the packet in front of them, of the same message, has just been sent, so there was no answer to be
+    /// given. A rate is kept packet by packet, and what was sent before, or needs no acknowledgement, is booked otherwise.
     #[inline]
     fn amid(&self, budget: usize) -> Range<u64> {
         let (requester, ep) = (&self.requester, &self.ep);
