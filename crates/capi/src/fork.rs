@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 
-use roxie::sys::{at_fork, now_ns};
+use sys::{at_fork, now_ns};
 
 use crate::ibv::{device, events};
 use crate::rdma::{channel, device as cm_device, id};

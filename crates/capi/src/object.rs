@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use roxie::sys::lock_until;
+use sys::lock_until;
 
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
 #[repr(C)]

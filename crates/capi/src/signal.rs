@@ -14,7 +14,7 @@ use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use roxie::sys::spawn_without_signals;
+use sys::spawn_without_signals;
 
 use crate::errno::{errno, set_errno};
 use crate::exit;

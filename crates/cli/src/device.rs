@@ -1,7 +1,7 @@
 //! Which device: what the arguments say, and the environment where they say nothing.
 
-use roxie::bag::DomainConfig;
 use roxie::port::PortChoice;
+use roxie::registry::DomainConfig;
 use roxie::verbs::{DeviceConfig, Engines, Refusal, Traffic, remedy};
 
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};

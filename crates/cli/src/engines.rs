@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use roxie::bag::DomainConfig;
 use roxie::hook::control::{ControlError, Remote};
-use roxie::sys::effective_uid;
+use roxie::registry::DomainConfig;
+use sys::effective_uid;
 
 use crate::failure::{During, Failure, Outcome};
 

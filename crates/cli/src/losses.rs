@@ -1,6 +1,6 @@
 //! Where packets of an interface can vanish, in the order in which they come there, and what was counted at each place.
 
-use roxie::sys::{Link, Netlink, bound_xsks, driver_counters};
+use sys::{Link, Netlink, bound_xsks, driver_counters};
 
 /// A count at one place.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,7 +29,7 @@ pub(crate) fn of(link: &Link) -> Vec<Loss> {
         }
     }
     let sockets = bound_xsks().unwrap_or_default();
-    let sum = |count: fn(&roxie::sys::xdp::XskStatistics) -> u64| {
+    let sum = |count: fn(&sys::xdp::XskStatistics) -> u64| {
         let ours = sockets.iter().filter(|socket| socket.ifindex == link.index);
         ours.map(|socket| count(&socket.statistics)).sum()
     };

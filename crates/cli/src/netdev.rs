@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use roxie::sys::{Link, Netlink};
+use sys::{Link, Netlink};
 
 use crate::failure::{During, Failure, Outcome};
 

@@ -9,7 +9,7 @@ use transport::{Instant, VerbsError, Wc};
 
 use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
-use crate::sys::now_ns;
+use sys::now_ns;
 
 /// UCX polls two to three empty queues for each time that it takes completions.
 pub(crate) const POLLS_BEHIND: u8 = 4;

@@ -15,7 +15,6 @@ use transport::cm::Cm;
 use transport::{AddressVector, Instant, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
 
-use crate::bag::Membership;
 use crate::cm::CmDriver;
 use crate::engines::Place;
 use crate::gid::Gids;
@@ -24,12 +23,13 @@ use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{HookError, Hooks, RedirectOutcome, TapFilter};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
+use crate::registry::Membership;
 use crate::stats::Row;
 use crate::status::EngineStatus;
-use crate::sys::{AddressMonitor, EventFd, now_ns};
 use crate::tables::{Flow, QpEntry, Tables};
 use crate::turns::Turns;
 use crate::verbs::{FileId, XrcDomain};
+use sys::{AddressMonitor, EventFd, now_ns};
 
 /// Packets one QP may send before the next one has its turn: two bursts.
 pub(crate) const TX_QUOTA: usize = 124;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use crate::sys::EventFd;
+use sys::EventFd;
 
 /// A queue of events whose length the descriptor's counter mirrors.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sys::{PollFd, poll};
+    use sys::{PollFd, poll};
 
     #[test]
     fn removing_events_makes_the_descriptor_unreadable() {

@@ -16,13 +16,13 @@ use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::bag::BagLocks;
 use crate::cm::CmLocks;
 use crate::engine::{Core, Engine};
 use crate::gsi::Early;
 use crate::hook::control::Control;
 use crate::port::DeadPort;
-use crate::sys::{self, KeptLock, LimitLock, now_ns};
+use crate::registry::BagLocks;
+use sys::{KeptLock, LimitLock, now_ns};
 
 /// The place where a device keeps its engine.
 pub(crate) type EngineSlot = Mutex<Option<Arc<Engine>>>;

@@ -14,8 +14,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use transport::PathMtu;
 use wire::Gid;
 
-use crate::sys::{Address, Link, Netlink};
 use crate::verbs::Refusal;
+use sys::{Address, Link, Netlink};
 
 /// One row of the GID table; the index is its position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,7 +4,7 @@
 //! and librdmacm. The data path is two functions: `rx.rs` and `tx.rs`.
 
 mod background;
-pub mod bag;
+
 #[cfg(test)]
 mod both_ends;
 pub mod cm;
@@ -27,13 +27,14 @@ mod multicast;
 mod notice;
 pub mod page_pool;
 pub mod port;
+pub mod registry;
 mod reliance;
 pub mod rsocket;
 mod rx;
 mod srqs;
 mod stats;
 pub mod status;
-pub mod sys;
+
 mod tables;
 mod timers;
 mod turns;

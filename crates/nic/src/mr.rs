@@ -11,7 +11,7 @@ use transport::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
 use crate::keys::KeyTable;
-use crate::sys::guarded;
+use sys::guarded;
 
 impl Memory for KeyTable {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {

@@ -12,7 +12,6 @@ use transport::{Instant, PacketSource, QpType, VerbsError};
 use wire::{DropReason, Gid, Packet, Qpn};
 
 use crate::engine::Core;
-use crate::sys;
 use crate::tables::Tables;
 
 /// Most queue pairs attached to groups, over all groups of one process; one in several groups counts as often.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::sys::xdp::{Chunk, Region};
+use sys::xdp::{Chunk, Region};
 
 /// Empty chunks of one region.
 #[derive(Debug)]
@@ -109,10 +109,10 @@ impl PagePool {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::xdp::{Umem, UmemConfig};
+    use sys::xdp::{Umem, UmemConfig};
 
     fn pool(units: u32) -> (Umem, PagePool) {
         let (umem, mut tokens) = Umem::new(UmemConfig::default(), &[(units, 1)]).unwrap();

@@ -19,7 +19,6 @@ use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::{FlowId, RxQueue, RxTrain, SOCKET_WINDOW_BYTES};
 use crate::srqs::{InReach, Srqs};
-use crate::sys;
 use crate::timers::Timers;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 

@@ -97,7 +97,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::random_u64;
+    use sys::random_u64;
 
     /// Goal: exactly those expire that a plain table says, in its order, and the heap stays small. Method: random calls,
     /// most deadlines near, some far, on a few queue pairs.

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use crate::sys::now_ns;
+use sys::now_ns;
 
 /// Polls in vain before the first yield: some 100 us, many round-trip times of a host or a rack.
 const PATIENCE_START: u32 = 256;

@@ -7,14 +7,14 @@ mod rc;
 
 use std::time::{Duration, Instant};
 
-use roxie::bag::DomainConfig;
 use roxie::bpf::TapHeader;
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
-use roxie::sys::RecordReader;
+use roxie::registry::DomainConfig;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcOpcode, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr, Traffic};
 use roxie::wire::{Feth, FlushIcrc, IcrcHeader, Ipv4, Opcode, Udp};
+use sys::RecordReader;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

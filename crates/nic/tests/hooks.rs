@@ -9,15 +9,15 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use roxie::bag::DomainConfig;
 use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, TapHeader, XdpAction, XdpMd};
 use roxie::hook::control::Remote;
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint, TapFilter};
-use roxie::sys::RecordReader;
+use roxie::registry::DomainConfig;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
 use roxie::wire::capture::Conditions;
 use roxie::wire::{Bth, IcrcHeader, Ipv4, Opcode, Qpn, Udp};
+use sys::RecordReader;
 
 const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;

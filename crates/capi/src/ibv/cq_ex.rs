@@ -3,8 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-use roxie::sys::time_of_day_ns;
 use roxie::transport::Wc;
+use sys::time_of_day_ns;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info};

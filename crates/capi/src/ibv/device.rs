@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
-use roxie::sys::lock_until;
 use roxie::verbs::{Context, Device, DeviceConfig};
+use sys::lock_until;
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::errno::{code, minus1, null, of_io};

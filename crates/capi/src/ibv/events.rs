@@ -12,8 +12,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use roxie::sys::lock_until;
 use roxie::verbs::{AsyncElement, AsyncEvent};
+use sys::lock_until;
 
 use crate::abi::context::ibv_context;
 use crate::abi::work::{Element, ibv_async_event};

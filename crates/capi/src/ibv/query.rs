@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::size_t;
-use roxie::sys::now_ns;
 use roxie::verbs::Context;
+use sys::now_ns;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::{

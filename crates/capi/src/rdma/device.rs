@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use roxie::sys::{generation, lock_until};
+use sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};

@@ -9,7 +9,7 @@ use std::{io, slice};
 
 use libc::epoll_event;
 use roxie::rsocket::{self, PollEntry};
-use roxie::sys::EventFd;
+use sys::EventFd;
 
 use super::poll::entry;
 use crate::errno::{minus1, of_io};

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use roxie::rsocket::{Socket as Rsocket, Stream};
-use roxie::sys::{lock_until, now_ns};
+use sys::{lock_until, now_ns};
 
 use super::option::Options;
 use crate::signal::HOLD_MS;

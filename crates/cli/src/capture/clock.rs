@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use roxie::sys::now_ns;
+use sys::now_ns;
 
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use nix::unistd::Uid;
-use roxie::bag::DomainConfig;
+use roxie::registry::DomainConfig;
 use wire::ROCE_PORT;
 
 use super::Check;

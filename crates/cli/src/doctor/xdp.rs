@@ -4,10 +4,8 @@ use std::fs;
 use std::io;
 
 use roxie::port::XskError;
-use roxie::sys::bpf::Program;
-use roxie::sys::{
-    AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features,
-};
+use sys::bpf::Program;
+use sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features};
 
 use super::Check;
 use crate::losses;
@@ -114,7 +112,7 @@ fn occupied(text: &str, there: &AttachedXdp, name: Option<&str>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use roxie::sys::XdpMode;
+    use sys::XdpMode;
 
     use super::super::Status;
     use super::*;

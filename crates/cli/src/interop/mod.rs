@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use roxie::sys::Netlink;
 use serde_json::json;
+use sys::Netlink;
 
 pub use args::InteropArgs;
 use flows::{FLOWS, Flow};

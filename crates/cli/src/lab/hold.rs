@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 
 use nix::unistd::{Gid, Uid, close, setsid};
-use roxie::sys::{Capabilities, Capability};
 use serde::{Deserialize, Serialize};
+use sys::{Capabilities, Capability};
 
 use super::args::HoldArgs;
 use super::net::Net;

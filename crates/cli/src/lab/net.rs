@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bpf::recipe::{Lose, Stage};
 use bpf::{ProgramKind, Recipe, XdpAction};
 use nix::sched::{CloneFlags, setns, unshare};
-use roxie::sys::{Impairment, Netlink, VethConfig};
 use roxie::xdp::{self, AttachError, Attached, Mode};
+use sys::{Impairment, Netlink, VethConfig};
 
 use super::spec::{Delay, Loss, NETDEV, Spec, host_name};
 use crate::failure::{During, Failure, Outcome};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use roxie::sys::{PollFd, poll};
+use sys::{PollFd, poll};
 
 use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};

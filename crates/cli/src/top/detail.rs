@@ -7,8 +7,8 @@ use ::wire::Qpn;
 use ::wire::capture::{LinkType, Seen};
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
-use roxie::sys::RecordReader;
 use roxie::transport::QpCounters;
+use sys::RecordReader;
 
 use super::table::{Key, Row, Table};
 use crate::capture::Splitter;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roxie::bag::DomainConfig;
 use roxie::hook::control::{ControlError, Remote};
+use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
 use super::table::{Counts, Item, Key};

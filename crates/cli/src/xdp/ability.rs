@@ -1,7 +1,7 @@
 //! What interface, driver and this process can do, before packets or the kernel find out.
 
 use bpf::Action;
-use roxie::sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
+use sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
 
 use super::args::ModeArg;
 use super::fill::Fill;

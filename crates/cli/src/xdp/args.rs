@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs, Subcommand, ValueEnum};
-use roxie::sys::XdpMode;
 use roxie::xdp::Mode;
+use sys::XdpMode;
 
 /// XDP programs on network interfaces: attach, detach, list, count, fill maps, test, send
 ///

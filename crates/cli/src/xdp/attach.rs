@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roxie::sys::bpf::{LoadError, Map, Program, pin};
-use roxie::sys::{Capability, Link, Netlink, XdpMode};
 use roxie::xdp::{AttachError, Attached, Presence, attach_loaded, install};
+use sys::bpf::{LoadError, Map, Program, pin};
+use sys::{Capability, Link, Netlink, XdpMode};
 
 use super::args::AttachArgs;
 use super::source;

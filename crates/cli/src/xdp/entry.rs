@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use bpf::MapKind;
 use bpf::recipe::{Access, source_key};
-use roxie::sys::bpf::Map;
+use sys::bpf::Map;
 
 use super::interface;
 use super::recipe::prefix;
@@ -108,7 +108,7 @@ pub(super) fn show(map: &Map, bytes: &[u8], is_key: bool) -> String {
 }
 
 fn device(index: u32) -> String {
-    let links = roxie::sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
     links.into_iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name)
 }
 

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use bpf::recipe::{ACCESS, ADDRESSES, Access, PORTS, SLOTS, Target, source_key};
-use roxie::sys::bpf::Map;
-use roxie::sys::{Link, Netlink};
+use sys::bpf::Map;
+use sys::{Link, Netlink};
 
 use super::interface;
 use crate::failure::{During, Outcome};

@@ -1,8 +1,8 @@
 //! `roxie xdp list`: interfaces and the programs on them.
 
-use roxie::sys::bpf::{Map, Program, XdpLink};
-use roxie::sys::{AttachedXdp, Link, Netlink, xdp_features};
 use serde_json::{Value, json};
+use sys::bpf::{Map, Program, XdpLink};
+use sys::{AttachedXdp, Link, Netlink, xdp_features};
 
 use super::args::ListArgs;
 use crate::failure::{During, Failure, Outcome};

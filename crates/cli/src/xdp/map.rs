@@ -3,8 +3,8 @@
 use std::io;
 
 use bpf::MapKind;
-use roxie::sys::bpf::{Map, Program};
 use serde_json::{Value, json};
+use sys::bpf::{Map, Program};
 
 use super::args::{MapArgs, MapCommand};
 use super::{entry, interface};

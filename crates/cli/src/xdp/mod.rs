@@ -18,7 +18,7 @@ mod stats;
 mod test;
 
 use args::{XdpArgs, XdpCommand};
-use roxie::sys::bpf::Program;
+use sys::bpf::Program;
 
 use crate::failure::Outcome;
 use crate::netdev::link as interface;

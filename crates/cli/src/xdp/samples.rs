@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::MapKind;
 use bpf::recipe::{SAMPLE_STATE, SAMPLES, SampleHeader};
-use roxie::sys::bpf::{Map, Program, RingReader};
-use roxie::sys::{PollFd, poll};
+use sys::bpf::{Map, Program, RingReader};
+use sys::{PollFd, poll};
 
 use super::args::SamplesArgs;
 use super::{interface, stats};

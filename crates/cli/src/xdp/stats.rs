@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bpf::recipe::{COUNTERS, Counter, SAMPLE_STATE};
 use bpf::{MapKind, XdpAction};
-use roxie::sys::bpf::{Map, Program};
-use roxie::sys::{Link, Netlink, driver_counters};
 use serde_json::{Map as Object, Value, json};
+use sys::bpf::{Map, Program};
+use sys::{Link, Netlink, driver_counters};
 
 use super::args::StatsArgs;
 use super::{interface, list};

@@ -20,7 +20,7 @@ use super::id::{Birth, IdInner};
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
-use crate::sys::{self, KeptLock};
+use sys::KeptLock;
 
 /// Drives the connections of one process.
 pub(crate) struct CmDriver {

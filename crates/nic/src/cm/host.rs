@@ -12,10 +12,10 @@ use wire::Gid;
 
 use super::CmDriver;
 use super::resolve::Path;
-use crate::bag::ServiceAddress;
 use crate::engine::{self, Engine};
 use crate::gid::GidTable;
-use crate::sys::{self, Netlink, Route, SockAddr};
+use crate::registry::ServiceAddress;
+use sys::{Netlink, Route, SockAddr};
 
 /// Where output goes: one MAD from QP1, or into the book of wills.
 pub(crate) trait GsiLink {

@@ -16,8 +16,8 @@ use super::host::Host;
 use super::invalid;
 use super::multicast::Join;
 use super::port::{Bound, PortSpace};
-use crate::sys;
 use crate::verbs::{Context, Qp};
+use sys;
 
 /// Time to live of packets, as Linux routes have it by default.
 pub(crate) const HOP_LIMIT: u8 = 64;

@@ -10,8 +10,8 @@ use wire::Gid;
 
 use super::errno;
 use super::host::{Claim, Host};
-use crate::bag::ServiceAddress;
-use crate::sys;
+use crate::registry::ServiceAddress;
+use sys;
 
 /// `enum rdma_port_space`.
 #[repr(u16)]

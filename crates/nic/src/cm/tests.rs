@@ -14,9 +14,9 @@ use wire::{Gid, Qpn};
 use super::host::{Claim, GsiLink, Host};
 use super::resolve::Path;
 use super::*;
-use crate::bag::ServiceAddress;
 use crate::gid::{GidRow, GidTable};
-use crate::sys::{PollFd, Route, poll};
+use crate::registry::ServiceAddress;
+use sys::{PollFd, Route, poll};
 
 mod pace;
 mod resolve;

@@ -11,7 +11,7 @@ use wire::icrc::ICRC_LEN;
 use super::HookPoint;
 use super::tap::Passing;
 use crate::port::Headers;
-use crate::sys::{RecordWriter, now_ns};
+use sys::{RecordWriter, now_ns};
 
 /// Copies that wait for the reader.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::chain::Fate;
 use super::held::Late;
 use super::{HookPoint, Hooks, Target, Verdict};
 use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
-use crate::sys::now_ns;
+use sys::now_ns;
 
 /// A packet that leaves later, or does not come from the transport.
 #[derive(Clone, Debug)]

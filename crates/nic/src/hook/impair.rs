@@ -6,7 +6,7 @@ use wire::{Ethernet, Ipv4, Ipv6};
 use super::chosen::Chosen;
 use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
-use crate::sys::random_u64;
+use sys::random_u64;
 
 /// What the network is to do. The same seed does the same to the same packets.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,10 +6,10 @@ use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
-use crate::bag::SLOTS;
 use crate::port::{Headers, Port, RxQueue, RxTrain};
-use crate::sys::now_ns;
+use crate::registry::SLOTS;
 use crate::tables::OwnedPacket;
+use sys::now_ns;
 
 /// Packets redirected to other processes from one batch; for more there is no room in their sockets either.
 const REDIRECTED_MAX: usize = 1024;

@@ -62,12 +62,12 @@ use std::fmt;
 
 use transport::Instant;
 
-use crate::bag::{Handed, SLOTS};
 use crate::port::FlowId;
+use crate::registry::{Handed, SLOTS};
 use crate::stats::Row;
-use crate::sys::now_ns;
 use crate::tables::OwnedPacket;
 pub(crate) use redirect::RedirectOutcome;
+use sys::now_ns;
 
 use std::sync::Arc;
 

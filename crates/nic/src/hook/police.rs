@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
-use crate::sys::now_ns;
+use sys::now_ns;
 
 /// What each source may send: a token bucket of its own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

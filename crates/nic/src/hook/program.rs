@@ -8,8 +8,8 @@ use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
 use super::packet::PAYLOAD_AT;
 use super::{HookError, HookPacket, Stage, Target, Verdict};
-use crate::bag::SLOTS;
-use crate::sys::{now_ns, random_u64};
+use crate::registry::SLOTS;
+use sys::{now_ns, random_u64};
 
 /// Runs a program in the user-space machine. Maps with a value per CPU have one, because the engine's
 /// lock lets one thread in; a CPUMAP has an entry for every process of the host.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::bag::Handed;
+use crate::registry::Handed;
 use crate::stats::Row;
 
 /// How long nothing is received after a process had no room for what was redirected to it: what one needs to take in the

@@ -15,7 +15,7 @@ use wire::{IcrcHeader, Packet, Qpn};
 use super::copies::Copies;
 use super::{HookError, HookPoint, Hooks};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxTrain, icrc_header};
-use crate::sys::{RecordWriter, page_size};
+use sys::{RecordWriter, page_size};
 
 /// Which packets a tap copies, and how much of each.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

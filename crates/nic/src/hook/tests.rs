@@ -15,7 +15,7 @@ mod verdicts;
 
 use super::*;
 use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
-use crate::sys::now_ns;
+use sys::now_ns;
 
 const US: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";

@@ -5,12 +5,12 @@ use std::fmt;
 use std::io;
 
 use super::{Port, ShmPort, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
-use crate::bag::Membership;
 use crate::gid::GidTable;
 use crate::notice;
-use crate::sys::XdpMode;
+use crate::registry::Membership;
 use crate::verbs::Refusal;
 use crate::xdp::Mode;
+use sys::XdpMode;
 
 /// What kind of port to open, and how.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

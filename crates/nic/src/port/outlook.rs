@@ -5,8 +5,8 @@ use std::io;
 
 use super::{PortChoice, PortKind, XskError};
 use crate::gid::GidTable;
-use crate::sys::{Netlink, XdpMode, xdp_features};
 use crate::xdp::{AttachError, Mode, Steering};
+use sys::{Netlink, XdpMode, xdp_features};
 
 /// See the module documentation.
 #[derive(Debug)]

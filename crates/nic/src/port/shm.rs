@@ -18,11 +18,11 @@ use std::os::fd::RawFd;
 use wire::icrc::ICRC_LEN;
 
 use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain};
-use crate::bag::{RingNews, Rings, SLOTS};
-use crate::sys::byte_ring::{Broken, LINE};
-use crate::sys::{Netlink, now_ns};
+use crate::registry::{RingNews, Rings, SLOTS};
 use inbound::Inbound;
 use outbound::Outbound;
+use sys::byte_ring::{Broken, LINE};
+use sys::{Netlink, now_ns};
 
 /// See the module documentation.
 pub(crate) struct ShmPort {

@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueue, RxQueues, RxTrain};
-use crate::sys;
 use receive::Receiver;
+use sys;
 use transmit::Transmitter;
 
 /// What a [`UdpPort`] is made of.

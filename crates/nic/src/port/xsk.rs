@@ -31,14 +31,14 @@ use super::flow_table::FlowTable;
 use super::headers::Headers;
 use super::{FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, RxQueues, RxTrain, UdpPort};
 use crate::page_pool::Audit;
-use crate::sys::xdp::Chunk;
-use crate::sys::{self, Epoll, now_ns};
 use crate::xdp::Steering;
 use owner::Owner;
 use paths::{HopId, Paths};
 use program::ProgramWatch;
 use segment::Segments;
 use sockets::Sockets;
+use sys::xdp::Chunk;
+use sys::{Epoll, now_ns};
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -436,5 +436,5 @@ fn spread(key: &FlowKey) -> u32 {
     hash ^ hash >> 15
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

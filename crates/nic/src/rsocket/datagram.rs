@@ -19,8 +19,8 @@ use super::settings::{Settings, Sizes};
 use super::transfer::Flags;
 use super::wait::{Ready, Waits, Watchers};
 use crate::cm::HOP_LIMIT;
-use crate::sys::{self, Netlink, Opt, PollFd, SockAddr, generation};
 use crate::verbs::Context;
+use sys::{Netlink, Opt, PollFd, SockAddr, generation};
 
 /// Peers that are remembered; beyond that all are forgotten, and introduce themselves again.
 const PEERS_MAX: usize = 4096;

@@ -10,7 +10,7 @@ use super::settings::Sizes;
 use super::stream::Stream;
 use super::transfer::Flags;
 use super::wait::{Ready, Waits, Watchers};
-use crate::sys::PollFd;
+use sys::PollFd;
 
 /// A socket. A handle; [`close`](Self::close) ends the socket for all of them.
 #[derive(Clone)]

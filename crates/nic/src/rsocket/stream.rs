@@ -14,8 +14,8 @@ use super::iomap::Iomaps;
 use super::settings::{Settings, Sizes};
 use super::wait::{Waits, Watchers};
 use crate::cm::{EventChannel, Id, PortSpace};
-use crate::sys::{generation, lock_until, now_ns};
 use crate::verbs::Context;
+use sys::{generation, lock_until, now_ns};
 
 /// A stream socket. A handle; [`close`](Self::close) ends the socket for all of them.
 #[derive(Clone)]

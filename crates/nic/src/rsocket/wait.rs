@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::settings::Settings;
 use super::socket::Socket;
 use super::stream::{Inner, Phase, State};
-use crate::sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
+use sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
 
 /// Those who wait for something on a socket.
 #[derive(Default)]

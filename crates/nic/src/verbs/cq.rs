@@ -152,7 +152,7 @@ impl Cq {
     }
 
     /// One completion, if there is one, and when it was added: nanoseconds of the device's clock, which is
-    /// [`now_ns`](crate::sys::now_ns), 0 unless times are recorded.
+    /// [`now_ns`](sys::now_ns), 0 unless times are recorded.
     #[must_use]
     pub fn poll_timed(&self) -> Option<(Wc, u64)> {
         let queue = &self.0.queue;

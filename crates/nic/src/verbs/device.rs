@@ -11,7 +11,6 @@ use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
 use crate::background;
-use crate::bag::{DomainConfig, Membership};
 use crate::cq::CQE_MAX;
 use crate::engine::Engine;
 use crate::engines::Engines;
@@ -22,8 +21,9 @@ use crate::hook::control::Control;
 use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
-use crate::sys::guarded;
+use crate::registry::{DomainConfig, Membership};
 use crate::tables::QP_MAX;
+use sys::guarded;
 
 /// Most bytes of inline data.
 pub(super) const INLINE_MAX: u32 = 512;

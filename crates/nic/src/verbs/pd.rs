@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::keys::Range;
 use crate::mr::DmaMemory;
-use crate::sys::guarded;
+use sys::guarded;
 
 /// A protection domain: keys work only with queue pairs of the same domain.
 #[derive(Clone)]

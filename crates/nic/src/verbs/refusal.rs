@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io;
 
-use crate::bag::JoinError;
 use crate::hook::HookError;
 use crate::port::{BadVariable, XskError};
+use crate::registry::JoinError;
 
 /// What was wrong with what the device was asked to be; found inside the `io::Error` of
 /// [`Device::open`](super::Device::open) and of whatever starts the engine.

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use super::AttachError;
 use super::error::program_name;
-use crate::sys::bpf::{Map, Program, XdpLink, pin};
-use crate::sys::{Netlink, XdpMode, generation, xdp_features};
+use sys::bpf::{Map, Program, XdpLink, pin};
+use sys::{Netlink, XdpMode, generation, xdp_features};
 
 /// Which mode to attach in.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

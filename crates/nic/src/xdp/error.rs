@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-use crate::sys::bpf::{LoadError, Program};
-use crate::sys::{AttachedXdp, XdpMode};
+use sys::bpf::{LoadError, Program};
+use sys::{AttachedXdp, XdpMode};
 
 /// Why a program could not be put on an interface.
 #[derive(Debug)]

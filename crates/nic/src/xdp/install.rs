@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use super::attach::{Tried, choose_mode, occupied};
 use super::{AttachError, Mode};
-use crate::sys::bpf::{Program, XdpLink};
-use crate::sys::{AttachedXdp, Netlink, XdpMode};
+use sys::bpf::{Program, XdpLink};
+use sys::{AttachedXdp, Netlink, XdpMode};
 
 /// What [`install`] did.
 #[derive(Clone, Debug, Eq, PartialEq)]

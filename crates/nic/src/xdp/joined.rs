@@ -8,8 +8,8 @@ use std::io;
 
 use super::error::program_name;
 use super::{Mode, Presence};
-use crate::sys::bpf::{Map, Program, extensions_of};
-use crate::sys::{AttachedXdp, Netlink, XdpMode};
+use sys::bpf::{Map, Program, extensions_of};
+use sys::{AttachedXdp, Netlink, XdpMode};
 
 /// A steering program that is not ours to take off.
 #[derive(Debug)]

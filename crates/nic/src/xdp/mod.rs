@@ -11,5 +11,5 @@ pub use error::AttachError;
 pub use install::{Installed, RemoveError, install, remove};
 pub use steer::Steering;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -13,8 +13,8 @@ use wire::ROCE_PORT;
 
 use super::joined::Joined;
 use super::{AttachError, Attached, Mode, Presence, attach};
-use crate::sys::XdpMode;
-use crate::sys::bpf::Map;
+use sys::XdpMode;
+use sys::bpf::Map;
 
 /// A steering program on an interface. It comes off on drop if it was put there by us.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use bpf::{Action, Pick, ProgramKind, Recipe, XdpAction, recipe::Target};
 
 use super::*;
-use crate::sys::bpf::{Map, Program, TestRun, XdpLink, get_pinned};
-use crate::sys::testing::{enter_new_netns, ip, mount_bpf_fs, run};
-use crate::sys::{Netlink, XdpMode, xdp_features};
+use sys::bpf::{Map, Program, TestRun, XdpLink, get_pinned};
+use sys::testing::{enter_new_netns, ip, mount_bpf_fs, run};
+use sys::{Netlink, XdpMode, xdp_features};
 
 fn verdict(action: XdpAction) -> bpf::Program {
     Recipe::verdict(action).program("test_verdict", ProgramKind::Xdp).unwrap()

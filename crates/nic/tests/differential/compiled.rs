@@ -32,7 +32,7 @@ fn agree_on(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: im
         for program in programs_of(&object, None).unwrap() {
             if program.kind != bpf::ProgramKind::Xdp {
                 // The kernel runs those of map entries there only; that it takes them is something.
-                roxie::sys::bpf::Program::load_with_maps(&program).unwrap();
+                sys::bpf::Program::load_with_maps(&program).unwrap();
                 assert_eq!(bpf::vet::vet(&program), [], "{}", program.name);
                 continue;
             }

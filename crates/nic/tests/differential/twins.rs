@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bpf::vm::{Env, Image, Machine, XdpBuff};
 use bpf::{Map, MapDef, MapKind, Program, UpdateMode};
-use roxie::sys::bpf as kernel;
+use sys::bpf as kernel;
 
 /// The kernel's test frame: a page, less what it keeps at the end (`struct skb_shared_info`, rounded up).
 const LINEAR_LEN: usize = 4096 - 320;

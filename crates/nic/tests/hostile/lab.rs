@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use roxie::sys::{self, PollFd};
 use roxie::transport::{Access, AsyncEventKind, QpAttr, QpState, QpType};
 use roxie::verbs::{AsyncElement, Context, Device, DeviceConfig, Pd};
 use roxie::wire::{Opcode, Operation, Packet, Psn, Qpn};
+use sys::PollFd;
 
 use crate::arena::Arena;
 use crate::domain;

@@ -4,12 +4,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 
 use roxie::cm::{CmEventKind, EventChannel, Id, PortSpace};
-use roxie::sys::{self, PollFd};
 use roxie::wire::cm::{
     Answered, CmMessage, Drep, Dreq, IpCmHeader, Mra, Path, Rej, RejReason, Rep, Req, Rtu, ServiceId,
     SidrRep, SidrReq,
 };
 use roxie::wire::{MAD_LEN, PKey, Psn, Qpn};
+use sys::PollFd;
 
 use crate::lab::Lab;
 use crate::rng::Rng;

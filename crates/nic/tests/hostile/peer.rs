@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use roxie::sys::{self, Opt, SockAddr};
 use roxie::wire::{Gid, IcrcHeader, Packet, Qpn};
+use sys::{Opt, SockAddr};
 
 use crate::arena;
 

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use nix::net::if_::if_nametoindex;
-use roxie::sys::bpf::{Direction, Program, TcxLink};
-use roxie::sys::{Classifier, Link, Netlink, abstract_names, bind_seqpacket, random_u64};
+use sys::bpf::{Direction, Program, TcxLink};
+use sys::{Classifier, Link, Netlink, abstract_names, bind_seqpacket, random_u64};
 
 use crate::failure::{During, Failure, Outcome};
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
-use roxie::sys::{PollFd, lower_priority, now_ns, poll};
+use sys::{PollFd, lower_priority, now_ns, poll};
 use wire::capture::{Conditions, LinkType, Seen};
 
 use super::filter::{Filter, FilterArgs, Management};

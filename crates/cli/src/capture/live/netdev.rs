@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 
 use bpf::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap, TapConditions, TapOpcode};
-use roxie::sys::Link;
-use roxie::sys::bpf::{Map, Program, RingReader};
+use sys::Link;
+use sys::bpf::{Map, Program, RingReader};
 use wire::{ExtHeader, Opcode, Operation, ROCE_PORT};
 
 use super::attach::Attached;

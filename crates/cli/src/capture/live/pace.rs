@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, SysconfVar, sysconf};
-use roxie::sys::now_ns;
+use sys::now_ns;
 
 /// Percent of a CPU for the reader if no CPU is idle, unless somebody says otherwise. `bench/capture` shows what it costs.
 pub(crate) const PERCENT: u32 = 3;

@@ -5,7 +5,7 @@ use std::io;
 
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
-use roxie::sys::RecordReader;
+use sys::RecordReader;
 
 use super::split::Splitter;
 use super::{Each, Listener, Wanted, headers_tell};

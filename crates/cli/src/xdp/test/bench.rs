@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bpf::recipe::{COUNTERS, Target};
 use bpf::{Action, ProgramKind, Recipe, Select, XdpAction};
-use roxie::sys::Link;
-use roxie::sys::bpf::Map;
 use roxie::xdp::{Attached, Mode, attach};
+use sys::Link;
+use sys::bpf::Map;
 
 use super::frame;
 use super::generate::Generator;

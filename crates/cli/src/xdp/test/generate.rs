@@ -2,8 +2,8 @@
 
 use bpf::recipe::Target;
 use bpf::{Action, Pick, ProgramKind, Recipe, XdpAction};
-use roxie::sys::Link;
-use roxie::sys::bpf::{Program, TestRun};
+use sys::Link;
+use sys::bpf::{Program, TestRun};
 
 use super::frame::{self, Ends};
 use super::xsk::Xsk;

@@ -12,8 +12,8 @@ mod verdicts;
 mod xsk;
 
 use bpf::{Action, XdpAction};
-use roxie::sys::{Capability, xdp_features};
 use serde_json::json;
+use sys::{Capability, xdp_features};
 
 use super::ability;
 use super::args::TestArgs;
@@ -169,8 +169,7 @@ fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
     }
     let Some(peer) = &bench.place.peer else { return Ok((mode.to_string(), None)) };
     // A veth takes redirected packets while its peer has a program in the driver.
-    let live =
-        mode == roxie::sys::XdpMode::Native && xdp_features(peer.index).is_ok_and(|features| features.xmit());
+    let live = mode == sys::XdpMode::Native && xdp_features(peer.index).is_ok_and(|features| features.xmit());
     let ends = bench.place.ends();
     let generator = match live {
         true => Generator::live(peer, &ends),

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
-use roxie::sys::{Link, Netlink};
+use sys::{Link, Netlink};
 
 use super::frame::Ends;
 use crate::failure::{During, Failure, Outcome};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use roxie::sys::{Capability, xdp_features};
+use sys::{Capability, xdp_features};
 
 use super::cpu;
 use super::frame::{self, Ends};

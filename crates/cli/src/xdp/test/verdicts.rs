@@ -10,8 +10,8 @@ use std::time::Duration;
 use bpf::recipe::{COUNTERS, Target};
 use bpf::{Action, Pick, ProgramKind, XdpAction};
 use nix::sys::socket::{setsockopt, sockopt};
-use roxie::sys::Link;
-use roxie::sys::bpf::Program;
+use sys::Link;
+use sys::bpf::Program;
 
 use super::bench::{Arrivals, Bench, Flow, nothing, of};
 use super::cpu::stay_on;
@@ -129,7 +129,7 @@ pub(super) fn ndo_xdp_xmit(bench: &Bench) -> Outcome<Row> {
     // While there is a program a veth has the queues that redirected packets go through.
     let _program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let counting = bench.place.peer.as_ref().map(|peer| bench.count_at(peer)).transpose()?;
-    if roxie::sys::xdp_features(link.index).is_ok_and(|features| !features.xmit()) {
+    if sys::xdp_features(link.index).is_ok_and(|features| !features.xmit()) {
         return Ok(Row::skipped(NAME, "the driver does not take redirected packets"));
     }
     let mut generator = Generator::live(link, &bench.place.ends())?;
@@ -143,5 +143,5 @@ pub(super) fn ndo_xdp_xmit(bench: &Bench) -> Outcome<Row> {
 
 /// Packets the interface says it has sent.
 pub(super) fn sent_by(link: &Link) -> io::Result<u64> {
-    Ok(roxie::sys::Netlink::new()?.link_counters(link.index)?.tx_packets)
+    Ok(sys::Netlink::new()?.link_counters(link.index)?.tx_packets)
 }

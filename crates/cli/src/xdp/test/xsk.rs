@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use roxie::page_pool::PagePool;
-use roxie::sys::bpf::Map;
-use roxie::sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket};
-use roxie::sys::{Link, xdp_features};
+use sys::bpf::Map;
+use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket};
+use sys::{Link, xdp_features};
 
 use crate::failure::{During, Failure, Outcome};
 

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{RECORD_MAX, Reply, Request};
-use crate::bag::DomainConfig;
 use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter};
+use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpStatus};
-use crate::sys::{self, PollFd, RecordReader};
+use sys::{PollFd, RecordReader};
 
 /// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
 /// somebody has stopped the process.

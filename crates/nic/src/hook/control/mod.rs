@@ -15,7 +15,7 @@ pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
 use super::{HookPoint, HookStatus, KeptFrame, TapFilter};
-use crate::bag::DomainConfig;
+use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
 
 /// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 use super::{RECORD_MAX, Reply, Request};
-use crate::bag::DomainConfig;
-use crate::sys::{self, Epoll};
+use crate::registry::DomainConfig;
+use sys::Epoll;
 
 /// Connections at once. Another one takes the place of the oldest: nobody can keep others out by doing nothing.
 const CONNECTIONS_MAX: usize = 8;

@@ -13,7 +13,7 @@ use super::*;
 use crate::hook::plan::PlannedStage;
 use crate::hook::{HookCounters, HookPlan};
 use crate::status::QpStatus;
-use crate::sys::{self, RecordWriter};
+use sys::RecordWriter;
 
 fn program() -> Program {
     let mut recipe = Recipe::steer(4791, 4);

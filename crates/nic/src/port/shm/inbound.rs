@@ -6,9 +6,9 @@ use wire::icrc::ICRC_LEN;
 use wire::{Bth, Gid};
 
 use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
-use crate::bag::RingLink;
 use crate::port::{RxQueue, RxTrain, put_icrc};
-use crate::sys::byte_ring::{Broken, Consumer};
+use crate::registry::RingLink;
+use sys::byte_ring::{Broken, Consumer};
 
 /// A ring that another process writes for us.
 #[derive(Debug)]

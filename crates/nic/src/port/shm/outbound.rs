@@ -4,10 +4,10 @@ use wire::Gid;
 use wire::icrc::ICRC_LEN;
 
 use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
-use crate::bag::RingLink;
 use crate::port::{FlowId, FlowKey};
-use crate::sys::byte_ring::{Broken, Producer, RING_BYTES};
-use crate::sys::now_ns;
+use crate::registry::RingLink;
+use sys::byte_ring::{Broken, Producer, RING_BYTES};
+use sys::now_ns;
 
 /// A ring that leads to another process.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use wire::FlushIcrc;
 
 use super::*;
-use crate::bag::{DomainConfig, Membership};
 use crate::port::{RxQueue, UdpPort, UdpPortConfig};
-use crate::sys::byte_ring::{Consumer, Producer, RING_BYTES};
-use crate::sys::{PollFd, now_ns, poll, random_u64};
+use crate::registry::{DomainConfig, Membership};
+use sys::byte_ring::{Consumer, Producer, RING_BYTES};
+use sys::{PollFd, now_ns, poll, random_u64};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::super::{PortCounters, RxQueue, RxTrain};
-use crate::sys::{self, Datagram, Opt, RecvBatch};
+use sys::{Datagram, Opt, RecvBatch};
 
 /// A UDP socket with everything a port needs to know about received datagrams switched on. Not bound yet, so
 /// that a reuseport program can be attached first. The second value tells whether it is an IPv6 (dual-stack)

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use super::super::MAX_PACKET;
 use super::*;
-use crate::sys::testing::run;
-use crate::sys::{self, PollFd, SockAddr};
+use sys::testing::run;
+use sys::{PollFd, SockAddr};
 use wire::FlushIcrc;
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -314,7 +314,7 @@ fn a_closed_flow_gives_way() {
 
 #[test]
 fn a_full_send_buffer_pushes_back_until_the_wire_has_taken_half_of_it() {
-    if !crate::sys::testing::enter_new_netns() {
+    if !sys::testing::enter_new_netns() {
         return;
     }
     // 10 MB/s, behind a queue that takes everything.

@@ -14,7 +14,7 @@ use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
 use super::super::{FlowId, MAX_PACKET, PortCounters, put_icrc};
-use crate::sys::{self, Control, Phase, PollFd, SendBatch, SockAddr};
+use sys::{Control, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
 #[derive(Debug)]

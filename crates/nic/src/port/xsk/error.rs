@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io;
 
-use crate::sys::bpf::LoadError;
-use crate::sys::{Capabilities, Capability, XdpMode};
 use crate::xdp::AttachError;
+use sys::bpf::LoadError;
+use sys::{Capabilities, Capability, XdpMode};
 
 /// Why an AF_XDP port could not be opened.
 #[derive(Debug)]

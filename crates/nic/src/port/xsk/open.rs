@@ -13,8 +13,8 @@ use super::sockets::{Plan, QUEUES_MAX, Sockets};
 use super::{Extra, Place, Staging, XskError, XskPort};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
-use crate::sys::{self, Epoll, Netlink, now_ns, xdp_features};
 use crate::xdp::{AttachError, Mode, Steering};
+use sys::{Epoll, Netlink, now_ns, xdp_features};
 
 /// What an [`XskPort`] is made of.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::XskError;
-use crate::sys;
+use sys;
 
 /// This process's claim to an interface; given up on drop.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::sys::{Neighbour, NetEvent, NetEvents, Netlink};
+use sys::{Neighbour, NetEvent, NetEvents, Netlink};
 
 /// Next hops through one interface.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::super::headers::train_of;
 use super::super::{RxQueue, RxTrain};
 use super::XskPort;
-use crate::sys::XdpMode;
+use sys::XdpMode;
 
 /// Descriptors taken from one queue in one batch: what is in it should stay in the cache until it is consumed.
 const BATCH_MAX: u32 = 128;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::XskError;
 use crate::page_pool::{Audit, PagePool};
-use crate::sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
-use crate::sys::{Epoll, XdpFeatures, now_ns};
 use crate::xdp::Steering;
+use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
+use sys::{Epoll, XdpFeatures, now_ns};
 
 /// The sockets of a port.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Sockets {
 
     fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
         let single = plan.mtu <= SINGLE_MTU_MAX;
-        let native = steering.mode() == crate::sys::XdpMode::Native;
+        let native = steering.mode() == sys::XdpMode::Native;
         let can_zero_copy = native && plan.features.zero_copy();
         let spans = plan.features.zero_copy_segments_max >= TX_SPAN;
         // In order of preference; each is tried and the kernel decides.

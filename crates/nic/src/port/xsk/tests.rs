@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::super::{UdpPortConfig, receive_socket};
 use super::*;
-use crate::sys::testing::{Host, ip, run};
-use crate::sys::{self, Netlink, SockAddr, XdpMode};
 use crate::xdp::{Mode, Presence};
+use sys::testing::{Host, ip, run};
+use sys::{Netlink, SockAddr, XdpMode};
 use wire::FlushIcrc;
 
 const UDP_PORT: u16 = 4791;

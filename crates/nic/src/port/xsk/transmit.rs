@@ -7,7 +7,7 @@ use wire::icrc::ICRC_LEN;
 use super::super::headers::Headers;
 use super::super::{FlowId, MAX_PACKET};
 use super::{Place, Port, XskPort};
-use crate::sys::now_ns;
+use sys::now_ns;
 
 /// Where a packet begins in its chunk: behind room for the headers, on a cache line.
 const HEADROOM: usize = 128;

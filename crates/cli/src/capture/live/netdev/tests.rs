@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bpf::TapHeader;
 use clap::Parser;
-use roxie::sys::bpf::TestRun;
+use sys::bpf::TestRun;
 use wire::capture::{LinkType, Seen};
 use wire::{Bth, Ipv4, Psn, Qpn, Udp};
 

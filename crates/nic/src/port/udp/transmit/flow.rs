@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Flow, NONE, Transmitter, TxSocket};
 use crate::port::{FlowId, FlowKey, Headers, icrc_header};
-use crate::sys::{self, Control, Opt, SockAddr};
+use sys::{Control, Opt, SockAddr};
 
 /// 65535 less IPv4 and UDP headers.
 const BURST_BYTES_MAX_V4: u32 = 65_507;

@@ -72,7 +72,7 @@ fn a_program_that_takes_the_place_of_ours_is_noticed_and_stays() {
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let pass = bpf::Recipe::verdict(bpf::XdpAction::Pass);
     let pass = pass.program("their_own", bpf::ProgramKind::Xdp).unwrap();
-    let (pass, _maps) = crate::sys::bpf::Program::load_with_maps(&pass).unwrap();
+    let (pass, _maps) = sys::bpf::Program::load_with_maps(&pass).unwrap();
     net.hosts[0].visit(|| crate::xdp::install(ifindex(), &pass, Mode::Auto, true).unwrap());
     look_at_program(&mut a, &mut b, &net);
     assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (1, 0, true));

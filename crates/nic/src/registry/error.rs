@@ -1,0 +1,112 @@
+//! Why a domain could not be joined.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use sys::Credentials;
+
+/// Why a domain could not be joined; found inside the `io::Error` of `Membership::join`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum JoinError {
+    /// Something that is no member of the domain has the UDP port.
+    PortBusy {
+        /// The port.
+        port: u16,
+    },
+    /// There is a member, but it does not answer.
+    Silent {
+        /// The port.
+        port: u16,
+        /// The member.
+        member: Credentials,
+    },
+    /// The members belong to another user.
+    Foreign {
+        /// The port.
+        port: u16,
+        /// A member.
+        member: Credentials,
+    },
+    /// A member refused with this error number.
+    Refused {
+        /// What it said.
+        errno: i32,
+        /// The member.
+        member: Credentials,
+    },
+    /// All slots are taken.
+    Full,
+    /// RLIMIT_NOFILE leaves no room to look into the bag.
+    TooFewDescriptors,
+}
+
+impl JoinError {
+    /// What can be done about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        const APART: &str = "start in a network namespace of its own: unshare -rn";
+        match self {
+            JoinError::PortBusy { .. } if Path::new("/sys/module/rdma_rxe").exists() => {
+                format!("as root: rdma link delete NAME, or modprobe -r rdma_rxe; or {APART}")
+            }
+            JoinError::PortBusy { .. } => format!("stop the program that has it, or {APART}"),
+            JoinError::Silent { member, .. } => {
+                format!("see what process {} does; a stopped one must go on or end", member.pid)
+            }
+            JoinError::Foreign { member, .. } => {
+                format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
+            }
+            JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
+                format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
+            }
+            JoinError::Refused { .. } => "'roxie doctor' may know more".to_owned(),
+            JoinError::Full => "end some, or use several network namespaces".to_owned(),
+            JoinError::TooFewDescriptors => {
+                "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
+            }
+        }
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::PortBusy { port } => {
+                write!(f, "UDP port {port} is busy (rdma_rxe loaded? another user's program?)")
+            }
+            JoinError::Silent { port, member: Credentials { pid, uid } } => {
+                write!(f, "UDP port {port} is served by process {pid} of user {uid}, which does not answer")
+            }
+            JoinError::Foreign { port, member: Credentials { pid, uid } } => {
+                write!(f, "UDP port {port} belongs to process {pid} of user {uid}; users do not share it")
+            }
+            JoinError::Refused { errno, member: Credentials { pid, uid } } => {
+                write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))
+            }
+            JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
+            JoinError::TooFewDescriptors => {
+                f.write_str(
+                    "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, and 20 for each \
+                     further engine",
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+impl From<JoinError> for io::Error {
+    fn from(error: JoinError) -> io::Error {
+        let kind = match error {
+            JoinError::PortBusy { .. } | JoinError::Silent { .. } | JoinError::Foreign { .. } => {
+                io::ErrorKind::AddrInUse
+            }
+            JoinError::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            JoinError::Full => io::ErrorKind::QuotaExceeded,
+            JoinError::TooFewDescriptors => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}

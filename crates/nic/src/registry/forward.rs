@@ -1,0 +1,123 @@
+//! Handing trains to the process they are meant for.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::SLOTS;
+use super::record::{Record, SHORT_MAX};
+use super::serve::Server;
+use crate::port::RxTrain;
+use sys::now_ns;
+
+/// Connections to other members, made when first needed.
+#[derive(Debug)]
+pub(super) struct Links {
+    server: Arc<Server>,
+    slot: u8,
+    pub(super) open: Mutex<OpenLinks>,
+    /// Until when a slot counts as empty (nanoseconds).
+    empty_until: [AtomicU64; SLOTS as usize],
+    /// Connections tried.
+    connects: AtomicU64,
+}
+
+/// By abstract name. Only names somebody listens on get in, so the network cannot fill it. The server has the connections: it sees
+/// them end, and with them goes the descriptor.
+pub(super) type OpenLinks = HashMap<String, Weak<OwnedFd>>;
+
+/// How long a slot that nobody had counts as empty. Whoever sends what is to be handed to every slot would otherwise
+/// cost a futile connection each; a process that starts in that time misses a message which its peer repeats.
+const EMPTY_NS: u64 = 100_000_000;
+
+impl Links {
+    pub(super) fn new(server: Arc<Server>, slot: u8) -> Links {
+        Links {
+            server,
+            slot,
+            open: Mutex::new(HashMap::new()),
+            empty_until: [const { AtomicU64::new(0) }; SLOTS as usize],
+            connects: AtomicU64::new(0),
+        }
+    }
+
+    /// Hands a train to the member with `slot`.
+    pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<Handed> {
+        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(Handed::Nobody) };
+        if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
+            return Ok(Handed::Nobody);
+        }
+        let outcome = self.send(self.server.config.slot_name(slot), train)?;
+        if outcome == Handed::Nobody {
+            empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
+        }
+        Ok(outcome)
+    }
+
+    /// Hands a train to whoever listens on `name`; false if nobody does.
+    pub(super) fn forward_to_name(&self, name: String, train: &RxTrain<'_>) -> io::Result<bool> {
+        Ok(self.send(name, train)? != Handed::Nobody)
+    }
+
+    /// Connections tried so far.
+    pub(super) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Handed> {
+        let mut head = [0; SHORT_MAX];
+        let len = Record::Frame(*train).emit(Some(self.slot), &mut head);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // A connection kept from earlier may lead to a process that has died since: then once more.
+        for _ in 0..2 {
+            let connection = match open.get(&name).and_then(Weak::upgrade) {
+                Some(connection) => connection,
+                None => match self.connect(&name) {
+                    Ok(connection) => {
+                        open.retain(|_, link| link.strong_count() > 0);
+                        open.insert(name.clone(), Arc::downgrade(&connection));
+                        connection
+                    }
+                    Err(e) => {
+                        return match e.raw_os_error() {
+                            Some(libc::ECONNREFUSED) => Ok(Handed::Nobody),
+                            Some(libc::EAGAIN) => Ok(Handed::Full),
+                            _ => Err(e),
+                        };
+                    }
+                },
+            };
+            match sys::send_record(connection.as_fd(), &head[..len], train.bytes, &[]) {
+                Ok(()) => return Ok(Handed::Taken),
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(Handed::Full),
+                    Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => drop(open.remove(&name)),
+                    _ => return Err(e),
+                },
+            }
+        }
+        Ok(Handed::Nobody)
+    }
+
+    fn connect(&self, name: &str) -> io::Result<Arc<OwnedFd>> {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let connection = sys::connect_seqpacket(name)?;
+        if !self.server.config.admits(sys::peer_credentials(connection.as_fd())?) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        self.server.watch(connection)
+    }
+}
+
+/// What came of handing over a train.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Handed {
+    /// It was taken.
+    Taken,
+    /// There is somebody, but too slow: it is lost.
+    Full,
+    /// Nobody is there.
+    Nobody,
+}

@@ -1,0 +1,207 @@
+//! Becoming a member: find one and ask for the bag, or found the domain; then claim a slot.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use super::group::{self, Contents};
+use super::record::{Record, SHORT_MAX};
+use super::{DomainConfig, JoinError, SLOTS};
+use sys::{Credentials, DescriptorLimit, PollFd, now_ns};
+
+/// What a member has.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) slot: u8,
+    pub(super) contents: Contents,
+    pub(super) listener: OwnedFd,
+    pub(super) bag: OwnedFd,
+    /// The member that gave us the bag; `None` if we founded the domain.
+    pub(super) neighbour: Option<Neighbour>,
+}
+
+/// Another member, and a connection to it.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) slot: u8,
+    pub(super) connection: OwnedFd,
+}
+
+/// What a scan of the slots found.
+enum Scan {
+    /// A member that gave us the bag.
+    Bag(OwnedFd, Neighbour),
+    /// Nobody, or nobody who would help, and why.
+    Nobody(Option<JoinError>),
+}
+
+/// How long one member may take to answer.
+const ANSWER_NS: u64 = 200_000_000;
+/// How long a domain whose members do not answer is tried.
+const SILENT_NS: u64 = 2_000_000_000;
+/// How long a busy port without members is tried: the kernel takes a moment to close a dead process's sockets.
+const BUSY_NS: u64 = 1_000_000_000;
+const PAUSE: Duration = Duration::from_millis(5);
+/// Connections that may wait at a listener.
+pub(super) const BACKLOG: i32 = 16;
+
+/// Joins or founds the domain.
+pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
+    let start = now_ns();
+    loop {
+        let (error, patience_ns) = match scan(config)? {
+            Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)),
+            Scan::Nobody(Some(error)) => (error, SILENT_NS),
+            Scan::Nobody(None) => match found(config)? {
+                Ok(claim) => return Ok(claim),
+                Err(error) => (error, BUSY_NS),
+            },
+        };
+        let is_final = matches!(error, JoinError::Foreign { .. } | JoinError::Refused { .. });
+        if is_final || now_ns() - start > patience_ns {
+            return Err(error.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Asks the members, in random order, until one gives us the bag.
+fn scan(config: &DomainConfig) -> io::Result<Scan> {
+    let mut reason = None;
+    for slot in slots_at_random() {
+        let connection = match sys::connect_seqpacket(&config.slot_name(slot)) {
+            Ok(connection) => connection,
+            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => continue,
+            // Its backlog is full: a member, but a busy or stopped one.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let member = Credentials { pid: 0, uid: sys::effective_uid() };
+                reason.get_or_insert(JoinError::Silent { port: config.udp_port, member });
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        let member = sys::peer_credentials(connection.as_fd())?;
+        if !config.admits(member) {
+            reason.get_or_insert(JoinError::Foreign { port: config.udp_port, member });
+            continue;
+        }
+        match ask_for_bag(config, &connection, member) {
+            Ok(bag) => return Ok(Scan::Bag(bag, Neighbour { slot, connection })),
+            // One that can be waited for outweighs those that cannot.
+            Err(error @ JoinError::Silent { .. }) => reason = Some(error),
+            Err(error) => {
+                reason.get_or_insert(error);
+            }
+        }
+    }
+    Ok(Scan::Nobody(reason))
+}
+
+fn ask_for_bag(
+    config: &DomainConfig,
+    connection: &OwnedFd,
+    member: Credentials,
+) -> Result<OwnedFd, JoinError> {
+    let silent = JoinError::Silent { port: config.udp_port, member };
+    // Root's processes answer root alone; others they hang up on.
+    let hung_up = if member.uid == sys::effective_uid() {
+        silent
+    } else {
+        JoinError::Foreign { port: config.udp_port, member }
+    };
+    let refused = |errno| JoinError::Refused { errno, member };
+    let mut out = [0; SHORT_MAX];
+    let len = Record::Join { pid: std::process::id() }.emit(None, &mut out);
+    // A member that dies meanwhile looks silent; the next scan will not find it.
+    sys::send_record(connection.as_fd(), &out[..len], &[], &[]).map_err(|_| hung_up)?;
+    let mut fds = [PollFd::readable(connection.as_raw_fd())];
+    sys::poll(&mut fds, Some(ANSWER_NS)).map_err(|_| silent)?;
+    let (mut answer, mut passed) = ([0; SHORT_MAX], Vec::new());
+    let received =
+        sys::recv_record(connection.as_fd(), &mut answer, &mut passed, false).map_err(|e| {
+            match e.kind() {
+                io::ErrorKind::WouldBlock => silent,
+                _ => hung_up,
+            }
+        })?;
+    if received.len == 0 {
+        return Err(hung_up);
+    }
+    match (Record::parse(&answer[..received.len], config.udp_port), passed.pop()) {
+        (Ok(Record::Welcome { udp_port }), Some(bag)) if udp_port == config.udp_port => Ok(bag),
+        (Ok(Record::Welcome { .. }), None) => Err(JoinError::TooFewDescriptors),
+        (Ok(Record::Refuse { errno }), _) => Err(refused(errno as i32)),
+        // Another port or another version.
+        _ => Err(refused(libc::EPROTONOSUPPORT)),
+    }
+}
+
+/// Founds the domain, alone by virtue of the boot name. The inner error is one to try again after.
+fn found(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
+    let busy = JoinError::PortBusy { port: config.udp_port };
+    let _boot = match sys::bind_seqpacket(&config.boot_name()) {
+        Ok(boot) => boot,
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(Err(busy)),
+        Err(e) => return Err(e),
+    };
+    // Somebody may have been faster than our first scan.
+    match scan(config)? {
+        Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)).map(Ok),
+        Scan::Nobody(Some(error)) => return Ok(Err(error)),
+        Scan::Nobody(None) => {}
+    }
+    match group::found(config.udp_port) {
+        Ok(bag) => claim_slot(config, bag, None).map(Ok),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(Err(busy)),
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(JoinError::TooFewDescriptors.into()),
+        Err(e) => Err(e),
+    }
+}
+
+fn claim_slot(config: &DomainConfig, bag: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
+    for slot in slots_at_random() {
+        let listener = match sys::bind_seqpacket(&config.slot_name(slot)) {
+            Ok(listener) => listener,
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
+            Err(e) => return Err(e),
+        };
+        sys::listen(listener.as_fd(), BACKLOG)?;
+        let contents = group::peek(bag.as_fd(), slot)?;
+        return Ok(Claim { slot, contents, listener, bag, neighbour });
+    }
+    Err(JoinError::Full.into())
+}
+
+/// All slots, each once. Any step reaches all of them, because their number is prime.
+pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
+    const { assert!(SLOTS == 251, "must be prime") };
+    let random = sys::random_u64();
+    let slots = u64::from(SLOTS);
+    let (first, step) = (random % slots, 1 + (random >> 32) % (slots - 1));
+    (0..slots).map(move |i| ((first + i * step) % slots) as u8)
+}
+
+/// Sends a WELCOME with the bag. Descriptors in flight are counted per user, and the bag's own are always in
+/// flight; so a low limit is raised for the moment.
+pub(super) fn send_bag(connection: &OwnedFd, record: &[u8], bag: &OwnedFd) -> io::Result<()> {
+    let send = || sys::send_record(connection.as_fd(), record, &[], &[bag.as_fd()]);
+    match send() {
+        Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+            let _limit = DescriptorLimit::raise();
+            send()
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_comes_once() {
+        let mut slots: Vec<_> = slots_at_random().collect();
+        slots.sort_unstable();
+        assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,381 @@
+//! Serving other members: connections to our slot's name and to the services we have claimed.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use super::join::{Neighbour, send_bag};
+use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
+use super::rings::{Desk, RingNews};
+use super::{DomainConfig, SLOTS};
+use crate::port::RxTrain;
+use sys::Epoll;
+use sys::byte_ring::Consumer;
+
+/// What other members can connect to, and their connections.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) config: DomainConfig,
+    /// Everything below that can be readable.
+    pub(super) epoll: Epoll,
+    slot: u8,
+    pub(super) bag: OwnedFd,
+    pub(super) sockets: Mutex<Sockets>,
+    next_token: AtomicU64,
+    /// Whoever has it serves.
+    turn: Mutex<Turn>,
+    /// Slots whose owner has closed its connection to us, and may be dead.
+    departed: Mutex<Vec<u8>>,
+    /// Where rings are offered; nobody takes them before somebody has asked for it.
+    pub(super) desk: OnceLock<Desk>,
+    /// The slots of this process, if it has several.
+    pub(super) kin: OnceLock<Vec<u8>>,
+    /// The process that made this; a forked child shares `epoll` and must not change it.
+    pid: u32,
+}
+
+/// What the serving thread keeps.
+#[derive(Debug)]
+struct Turn {
+    /// For records.
+    buffer: Vec<u8>,
+    /// Listeners that are not watched for now, and until when (nanoseconds).
+    paused: Vec<u64>,
+    paused_until: u64,
+}
+
+/// By token.
+pub(super) type Sockets = HashMap<u64, Socket>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Socket {
+    pub(super) fd: Arc<OwnedFd>,
+    role: Role,
+    /// The slot at the other end, once it has said that it watches this connection.
+    peer: Option<u8>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Role {
+    /// Our slot's name.
+    Slot,
+    /// The name of a service.
+    Service(String),
+    /// A connection accepted at the listener with this token.
+    Connection(u64),
+    /// A connection of ours that trains are handed over on ([`Links`](super::forward::Links)).
+    Link,
+    /// A connection of ours to another member, who sees by it when we die, as we see when it does.
+    Neighbour,
+    /// A ring lasts as long as this connection, whoever made it.
+    Ring,
+}
+
+/// Every member has at most one connection to each of our names.
+const CONNECTIONS_MAX: usize = 4 * SLOTS as usize;
+/// Records taken from one connection before the next one's turn.
+const RECORDS_PER_TURN: usize = 32;
+/// How long connections wait when no descriptor is left to accept them. They would keep the listener readable, and who
+/// sleeps until it is readable would spin.
+const PAUSE_NS: u64 = 100_000_000;
+/// Turns before returning to the caller, who has other things to do.
+const TURNS_MAX: usize = 8;
+
+impl Server {
+    pub(super) fn new(config: DomainConfig, slot: u8, listener: OwnedFd, bag: OwnedFd) -> io::Result<Server> {
+        let server = Server {
+            config,
+            epoll: Epoll::new()?,
+            slot,
+            bag,
+            sockets: Mutex::new(HashMap::new()),
+            next_token: AtomicU64::new(0),
+            turn: Mutex::new(Turn { buffer: vec![0; RECORD_MAX], paused: Vec::new(), paused_until: 0 }),
+            departed: Mutex::default(),
+            kin: OnceLock::new(),
+            desk: OnceLock::new(),
+            pid: std::process::id(),
+        };
+        server.add(listener, Role::Slot, None)?;
+        Ok(server)
+    }
+
+    /// Serves whoever has something for us; one thread at a time.
+    pub(super) fn poll(&self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        let mut turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        self.resume(&mut turn);
+        let (mut tokens, mut trains) = ([0; 16], 0);
+        for _ in 0..TURNS_MAX {
+            let ready = self.epoll.ready(&mut tokens);
+            if ready == 0 {
+                break;
+            }
+            for &token in &tokens[..ready] {
+                // It may have been removed since; nothing is locked while it is served, so `f` may do anything.
+                let Some(socket) = self.lock().get(&token).cloned() else { continue };
+                match socket.role {
+                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut turn),
+                    Role::Connection(_) | Role::Link | Role::Neighbour | Role::Ring => {
+                        trains += self.serve(token, &socket.fd, &mut turn.buffer, f);
+                    }
+                }
+            }
+        }
+        trains
+    }
+
+    /// Connects us to another member for as long as both live.
+    pub(super) fn befriend(&self, neighbour: Neighbour) -> io::Result<()> {
+        let Neighbour { slot, connection } = neighbour;
+        // It says who we are.
+        let mut out = [0; SHORT_MAX];
+        let len = Record::Ping.emit(Some(self.slot), &mut out);
+        sys::send_record(connection.as_fd(), &out[..len], &[], &[])?;
+        self.add(connection, Role::Neighbour, Some(slot)).map(drop)
+    }
+
+    /// Keeps a connection of ours until the other end closes it.
+    pub(super) fn watch(&self, connection: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        let connection = Arc::new(connection);
+        self.add(Arc::clone(&connection), Role::Link, None)?;
+        Ok(connection)
+    }
+
+    /// Keeps a connection that a ring lasts as long as; returns its token, too.
+    pub(super) fn watch_ring(&self, connection: OwnedFd) -> io::Result<(u64, Arc<OwnedFd>)> {
+        let connection = Arc::new(connection);
+        self.add(Arc::clone(&connection), Role::Ring, None).map(|token| (token, connection))
+    }
+
+    /// Closes a connection that a ring lasts as long as.
+    pub(super) fn end_ring(&self, token: u64) {
+        // As in `remove_service`.
+        if self.is_inherited() {
+            return;
+        }
+        let removed = self.lock().remove(&token);
+        removed.iter().for_each(|socket| self.forget(socket));
+    }
+
+    /// True if a member will see our end who does not end with us.
+    pub(super) fn has_neighbour(&self) -> bool {
+        self.lock().values().filter_map(|socket| socket.peer).any(|slot| !self.is_kin(slot))
+    }
+
+    /// Whether a slot is of this process.
+    pub(super) fn is_kin(&self, slot: u8) -> bool {
+        self.kin.get().is_some_and(|kin| kin.contains(&slot))
+    }
+
+    /// The owner of a slot may have died.
+    pub(super) fn departs(&self, slot: u8) {
+        self.departed.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    }
+
+    /// The slots whose owners hung up since the last call.
+    pub(super) fn take_departed(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.departed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Starts listening on the name of a service; returns the token to stop with.
+    pub(super) fn add_service(&self, name: String, listener: OwnedFd) -> io::Result<u64> {
+        self.add(listener, Role::Service(name), None)
+    }
+
+    /// Stops listening, and closes the connections that came that way: their peers look the name up again.
+    pub(super) fn remove_service(&self, token: u64) {
+        if self.is_inherited() {
+            // Another thread may have held the lock when it was made, and `epoll` is shared. Its
+            // copies are closed with the server.
+            return;
+        }
+        let mut sockets = self.lock();
+        let gone = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
+        for (_, socket) in gone {
+            self.forget(&socket);
+        }
+    }
+
+    /// True in a forked child of the process that is the member, even one that no handler of ours has run in.
+    pub(super) fn is_inherited(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    /// True if `name` is one of our services.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        self.lock().values().any(|s| matches!(&s.role, Role::Service(own) if own == name))
+    }
+
+    fn accept(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+        loop {
+            let connection = match sys::accept(fd.as_fd()) {
+                Ok(connection) => connection,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Interrupted, or a connection that is gone already.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
+                Err(_) => return self.pause(listener, fd, turn),
+            };
+            let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| self.config.admits(c));
+            if admitted && self.lock().len() < CONNECTIONS_MAX {
+                // Out of memory: the connection is closed, and the peer tries again.
+                let _token = self.add(connection, Role::Connection(listener), None);
+            }
+        }
+    }
+
+    fn pause(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+        // It is there, unless the application closed descriptors that are not its own.
+        let _absent = self.epoll.remove(fd.as_fd());
+        turn.paused.push(listener);
+        turn.paused_until = sys::now_ns() + PAUSE_NS;
+    }
+
+    fn resume(&self, turn: &mut Turn) {
+        if turn.paused.is_empty() || sys::now_ns() < turn.paused_until {
+            return;
+        }
+        for token in turn.paused.drain(..) {
+            // A service may have been released meanwhile.
+            if let Some(socket) = self.lock().get(&token) {
+                // Out of memory for this is out of memory for more.
+                let _deaf = self.epoll.add(socket.fd.as_fd(), token);
+            }
+        }
+    }
+
+    /// Takes records from one connection.
+    fn serve(
+        &self,
+        token: u64,
+        fd: &Arc<OwnedFd>,
+        buffer: &mut [u8],
+        f: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> usize {
+        let mut trains = 0;
+        for _ in 0..RECORDS_PER_TURN {
+            // Descriptors that nobody asked for are closed.
+            let mut passed = Vec::new();
+            let received = match sys::recv_record(fd.as_fd(), buffer, &mut passed, false) {
+                Ok(received) => received,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
+                Err(_) => return self.hang_up(token, trains),
+            };
+            if received.len == 0 {
+                return self.hang_up(token, trains);
+            }
+            match Record::parse(&buffer[..received.len], self.config.udp_port) {
+                Ok(Record::Frame(train)) if !received.truncated => {
+                    trains += 1;
+                    f(&train);
+                }
+                Ok(Record::Join { .. }) => {
+                    let answer = Record::Welcome { udp_port: self.config.udp_port };
+                    let mut out = [0; SHORT_MAX];
+                    let len = answer.emit(Some(self.slot), &mut out);
+                    if let Err(e) = send_bag(fd, &out[..len], &self.bag) {
+                        self.answer(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
+                    }
+                }
+                Ok(Record::Ping) => {
+                    self.learn(token, Record::sender(&buffer[..received.len]));
+                    self.answer(fd, &Record::Pong);
+                }
+                Ok(Record::Offer) => {
+                    if !self.take_offer(token, fd, &passed) {
+                        return self.hang_up(token, trains);
+                    }
+                    self.answer(fd, &Record::Accept);
+                }
+                Ok(Record::Accept) => self.tell(RingNews::Accepted { token }),
+                // Whoever waits is awake by now.
+                Ok(Record::Wake) => {}
+                Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}
+                Err(BadRecord::Version) => {
+                    self.answer(fd, &Record::Refuse { errno: libc::EPROTONOSUPPORT as u32 });
+                }
+                Err(BadRecord::Malformed) => return self.hang_up(token, trains),
+            }
+        }
+        trains
+    }
+
+    /// Somebody offers a ring: whether it is taken. Only members of our own user get so close.
+    fn take_offer(&self, token: u64, fd: &Arc<OwnedFd>, passed: &[OwnedFd]) -> bool {
+        let [ring] = passed else { return false };
+        let ours = sys::peer_credentials(fd.as_fd()).is_ok_and(|c| c.uid == sys::effective_uid());
+        if self.desk.get().is_none() || !ours {
+            return false;
+        }
+        let Ok(ring) = Consumer::open(ring.as_fd()) else { return false };
+        match self.lock().get_mut(&token) {
+            // One ring for each connection.
+            Some(socket) if matches!(socket.role, Role::Connection(_)) => socket.role = Role::Ring,
+            _ => return false,
+        }
+        self.tell(RingNews::Offered { token, ring: Box::new(ring) });
+        true
+    }
+
+    fn tell(&self, news: RingNews) {
+        if let Some(desk) = self.desk.get() {
+            desk.put(news);
+        }
+    }
+
+    fn answer(&self, fd: &OwnedFd, record: &Record<'_>) {
+        let mut out = [0; SHORT_MAX];
+        let len = record.emit(Some(self.slot), &mut out);
+        // A peer that does not take its answer has gone or will ask again.
+        let _gone = sys::send_record(fd.as_fd(), &out[..len], &[], &[]);
+    }
+
+    fn hang_up(&self, token: u64, trains: usize) -> usize {
+        let removed = self.lock().remove(&token);
+        if let Some(socket) = removed {
+            self.forget(&socket);
+            if socket.role == Role::Ring {
+                self.tell(RingNews::Ended { token });
+            }
+            socket.peer.into_iter().for_each(|slot| self.departs(slot));
+        }
+        trains
+    }
+
+    /// Who is at the other end of a connection, and watches it.
+    fn learn(&self, token: u64, peer: Option<u8>) {
+        if let Some(socket) = self.lock().get_mut(&token) {
+            socket.peer = peer;
+        }
+    }
+
+    fn add(&self, fd: impl Into<Arc<OwnedFd>>, role: Role, peer: Option<u8>) -> io::Result<u64> {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let fd = fd.into();
+        self.lock().insert(token, Socket { fd: Arc::clone(&fd), role, peer });
+        if let Err(e) = self.epoll.add(fd.as_fd(), token) {
+            self.lock().remove(&token);
+            return Err(e);
+        }
+        Ok(token)
+    }
+
+    fn forget(&self, socket: &Socket) {
+        // It is there, unless the application closed descriptors that are not its own.
+        let _absent = self.epoll.remove(socket.fd.as_fd());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sockets> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that ended before it was accepted, rather than a lack of anything.
+fn is_connection_error(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPERM))
+}

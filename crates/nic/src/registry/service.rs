@@ -1,0 +1,102 @@
+//! Service names: which process listens on which (port space, port, address).
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use wire::Gid;
+
+use super::DomainConfig;
+use super::join::BACKLOG;
+use super::serve::Server;
+use sys;
+
+/// The address a service listens on.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ServiceAddress {
+    /// One local address.
+    Gid(Gid),
+    /// Every IPv4 address.
+    Any4,
+    /// Every IPv6 address.
+    Any6,
+}
+
+impl ServiceAddress {
+    /// Who may listen for a request to `dst`, in order.
+    pub(super) fn candidates(dst: Gid) -> [ServiceAddress; 2] {
+        [ServiceAddress::Gid(dst), Self::wildcard_of(dst)]
+    }
+
+    pub(super) fn name(&self, config: &DomainConfig, ps: u16, port: u16) -> String {
+        format!("{}{self}", prefix(config, ps, port))
+    }
+
+    fn wildcard_of(gid: Gid) -> ServiceAddress {
+        match gid.ip() {
+            IpAddr::V4(_) => ServiceAddress::Any4,
+            IpAddr::V6(_) => ServiceAddress::Any6,
+        }
+    }
+
+    /// A wildcard excludes addresses of its family, and the other way round.
+    fn excludes(&self, last_part: &str) -> bool {
+        match self {
+            ServiceAddress::Gid(gid) => last_part == Self::wildcard_of(*gid).to_string(),
+            wildcard => parse_gid(last_part).is_some_and(|gid| ServiceAddress::wildcard_of(gid) == *wildcard),
+        }
+    }
+}
+
+impl fmt::Display for ServiceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServiceAddress::Gid(gid) => write!(f, "{:032x}", u128::from_be_bytes(gid.0)),
+            ServiceAddress::Any4 => f.write_str("any4"),
+            ServiceAddress::Any6 => f.write_str("any6"),
+        }
+    }
+}
+
+/// A claimed service; dropping it releases the name.
+#[derive(Debug)]
+pub struct ServiceClaim {
+    server: Arc<Server>,
+    token: u64,
+}
+
+impl Drop for ServiceClaim {
+    fn drop(&mut self) {
+        self.server.remove_service(self.token);
+    }
+}
+
+/// Claims a name. Collisions between a wildcard and an address are looked for after the claim, so of two that
+/// race at least one fails.
+pub(super) fn claim(
+    server: &Arc<Server>,
+    ps: u16,
+    port: u16,
+    address: ServiceAddress,
+) -> io::Result<ServiceClaim> {
+    let name = address.name(&server.config, ps, port);
+    let listener = sys::bind_seqpacket(&name)?;
+    let prefix = prefix(&server.config, ps, port);
+    let others = sys::abstract_names(&prefix);
+    if others.iter().filter_map(|n| n.strip_prefix(&prefix)).any(|last| address.excludes(last)) {
+        return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+    }
+    sys::listen(listener.as_fd(), BACKLOG)?;
+    let token = server.add_service(name, listener)?;
+    Ok(ServiceClaim { server: Arc::clone(server), token })
+}
+
+fn prefix(config: &DomainConfig, ps: u16, port: u16) -> String {
+    format!("{}/svc/{ps:04x}/{port:04x}/", config.name)
+}
+
+fn parse_gid(text: &str) -> Option<Gid> {
+    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten().map(|v| Gid(v.to_be_bytes()))
+}

@@ -1,0 +1,580 @@
+//! Domains of a few members, each in its own name and on its own port, so that tests run side by side.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use transport::cm::CmId;
+use wire::Qpn;
+
+use super::*;
+use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
+use sys::{PollFd, random_u64};
+
+/// A domain nobody else uses. Its port is below those that sockets get by themselves.
+pub(super) fn new_domain() -> DomainConfig {
+    let udp_port = loop {
+        let port = 20_000 + (random_u64() % 12_000) as u16;
+        if UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
+            break port;
+        }
+    };
+    let name = format!("roxie-test/{:016x}", random_u64());
+    DomainConfig { name, udp_port, allow_uids: Vec::new() }
+}
+
+/// Slots whose names are taken, whether their owners answer or not.
+fn slots_of(config: &DomainConfig) -> Vec<u8> {
+    (0..SLOTS).filter(|slot| sys::connect_seqpacket(&config.slot_name(*slot)).is_ok()).collect()
+}
+
+/// What a train said, kept.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Got {
+    queue: RxQueue,
+    src: IpAddr,
+    dst: IpAddr,
+    src_port: u16,
+    segment: usize,
+    bytes: Vec<u8>,
+}
+
+impl Got {
+    fn of(train: &RxTrain<'_>) -> Got {
+        let RxTrain { queue, src, dst, src_port, segment, bytes, .. } = *train;
+        Got { queue, src, dst, src_port, segment, bytes: bytes.to_vec() }
+    }
+}
+
+/// Runs `f` while a thread answers for `members`; gives back the trains forwarded to any of them.
+pub(super) fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -> (T, Vec<Got>) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let mut got = Vec::new();
+            loop {
+                // Asked first: what was sent before the end is still served.
+                let is_last = stop.load(Ordering::Relaxed);
+                let mut fds: Vec<_> = members.iter().map(|m| PollFd::readable(m.listener_fd())).collect();
+                sys::poll(&mut fds, Some(1_000_000)).unwrap();
+                for member in members {
+                    member.poll_listener(&mut |train| got.push(Got::of(train)));
+                }
+                if is_last {
+                    break got;
+                }
+            }
+        });
+        let result = f();
+        stop.store(true, Ordering::Relaxed);
+        (result, server.join().unwrap())
+    })
+}
+
+/// Founds a domain and joins it `count - 1` times.
+pub(super) fn members_of(config: &DomainConfig, count: usize) -> Vec<Membership> {
+    let mut all = vec![Membership::join(config).unwrap()];
+    while all.len() < count {
+        let (new, _) = while_serving(&all.iter().collect::<Vec<_>>(), || Membership::join(config).unwrap());
+        all.push(new);
+    }
+    all
+}
+
+fn port_of(member: &Membership) -> UdpPort {
+    let config = UdpPortConfig {
+        gsi: member.gsi_socket().unwrap(),
+        slot: member.slot_socket().unwrap(),
+        udp_port: member.udp_port(),
+        ifindex: 0,
+    };
+    UdpPort::new(config)
+}
+
+fn receive(port: &mut UdpPort) -> Vec<Got> {
+    let mut got = Vec::new();
+    while port.recv(RxQueues::ALL, &mut |train| got.push(Got::of(train))) > 0 {}
+    got
+}
+
+/// A payload for a queue pair.
+fn for_qp(qpn: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 32];
+    bytes[..4].copy_from_slice(&[4, 0, 0xff, 0xff]);
+    // Congestion bits must not disturb.
+    bytes[4..8].copy_from_slice(&(0xc000_0000 | qpn).to_be_bytes());
+    bytes
+}
+
+/// A payload for QP 1: attribute id, then the first two words of the CM body.
+fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
+    let mut bytes = for_qp(1);
+    bytes.resize(12 + 8 + 256 + 4, 0);
+    bytes[36..38].copy_from_slice(&attribute.to_be_bytes());
+    bytes[44..48].copy_from_slice(&first.to_be_bytes());
+    bytes[48..52].copy_from_slice(&second.to_be_bytes());
+    bytes
+}
+
+fn train(bytes: &[u8]) -> RxTrain<'_> {
+    RxTrain {
+        src: Ipv4Addr::new(192, 0, 2, 1).into(),
+        src_port: 0xc123,
+        dst: Ipv4Addr::new(192, 0, 2, 2).into(),
+        dst_port: 1,
+        tos: 2,
+        ttl: 64,
+        segment: 8,
+        macs: None,
+        ip_id: None,
+        bytes,
+        queue: RxQueue::Gsi,
+    }
+}
+
+#[test]
+fn datagrams_are_steered_by_qpn_and_by_communication_id() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let (a, b) = (&all[0], &all[1]);
+    assert_ne!(a.slot(), b.slot());
+    let (mut port_a, mut port_b) = (port_of(a), port_of(b));
+    let id = |member: &Membership| u32::from(member.slot()) << 24 | 0x12_3456;
+    let unused = id(a) ^ 1 << 24;
+    for local in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        let sender = UdpSocket::bind((local, 0)).unwrap();
+        let src_port = sender.local_addr().unwrap().port();
+        let mut send = |bytes: &[u8]| {
+            sender.send_to(bytes, (local, config.udp_port)).unwrap();
+            let mut got = (receive(&mut port_a), receive(&mut port_b));
+            let count = got.0.len() + got.1.len();
+            assert!(count <= 1, "{got:?}");
+            got.0.pop().map(|g| ('a', g)).or(got.1.pop().map(|g| ('b', g))).map(|(who, got)| {
+                assert_eq!((got.src, got.dst, got.src_port), (local, local, src_port));
+                assert_eq!((got.segment, got.bytes.as_slice()), (bytes.len(), bytes));
+                (who, got.queue)
+            })
+        };
+        for low in [0, 1, 0x1234, 0xffff] {
+            assert_eq!(send(&for_qp(u32::from(a.slot()) << 16 | 0x10 | low)), Some(('a', RxQueue::Slot)));
+            assert_eq!(send(&for_qp(u32::from(b.slot()) << 16 | 0x10 | low)), Some(('b', RxQueue::Slot)));
+        }
+        // Who reads the shared queue first has it.
+        let shared = Some(('a', RxQueue::Gsi));
+        for message in [
+            cm_message(0x10, id(b), id(b)),
+            cm_message(0x17, id(b), id(b)),
+            cm_message(0x12, id(b), 0),
+            for_qp(0xff_ffff),
+            for_qp(251 << 16),
+            for_qp(1),
+        ] {
+            assert_eq!(send(&message), shared, "{message:02x?}");
+        }
+        // REP and all later messages carry the receiver's id in the second word, SIDR_REP in the first.
+        for attribute in [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a] {
+            assert_eq!(send(&cm_message(attribute, unused, id(a))), Some(('a', RxQueue::Slot)));
+            assert_eq!(send(&cm_message(attribute, unused, id(b))), Some(('b', RxQueue::Slot)));
+        }
+        assert_eq!(send(&cm_message(0x18, id(b), unused)), Some(('b', RxQueue::Slot)));
+    }
+}
+
+#[test]
+fn a_burst_of_another_process_reaches_its_slot_as_one_train() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let (mut port_a, mut port_b) = (port_of(&all[0]), port_of(&all[1]));
+    let key = crate::port::FlowKey {
+        src: Ipv4Addr::LOCALHOST.into(),
+        dst: Ipv4Addr::LOCALHOST.into(),
+        dst_slot: all[1].slot(),
+        tos: 0,
+        ttl: 64,
+        flush_icrc: wire::FlushIcrc::Iba,
+    };
+    let flow = port_a.open_flow(&key).unwrap();
+    let payload = for_qp(u32::from(all[1].slot()) << 16 | 0x99);
+    for _ in 0..10 {
+        port_a.tx_slot()[..payload.len()].copy_from_slice(&payload);
+        port_a.tx_commit(flow, payload.len());
+    }
+    assert_eq!(port_a.flush(), 10);
+    let got = receive(&mut port_b);
+    assert_eq!(got.len(), 1);
+    assert_eq!((got[0].bytes.len(), got[0].segment), (10 * (payload.len() + 4), payload.len() + 4));
+    assert!(receive(&mut port_a).is_empty());
+}
+
+#[test]
+fn trains_are_forwarded_to_slots_and_services() {
+    let config = new_domain();
+    let all = members_of(&config, 3);
+    let [a, b, c] = &all[..] else { unreachable!() };
+    let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
+    let other = Gid::from(Ipv4Addr::new(192, 0, 2, 9));
+    let bytes = [7; 20];
+    let sent = train(&bytes);
+    let empty_slot = (0..SLOTS).find(|s| all.iter().all(|m| m.slot() != *s)).unwrap();
+    let ((), got) = while_serving(&[b], || {
+        assert!(a.forward(b.slot(), &sent).unwrap());
+        assert!(!a.forward(empty_slot, &sent).unwrap());
+        assert!(!a.forward(a.slot(), &sent).unwrap());
+        assert!(!a.forward(255, &sent).unwrap());
+    });
+    assert_eq!(got, [Got { queue: RxQueue::Forwarded, ..Got::of(&sent) }]);
+
+    // Nobody listens; then b at any address; then b at one, so that others find nobody; then nobody again.
+    assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
+    let claim = b.claim_service(0x106, 7174, ServiceAddress::Any4).unwrap();
+    let ((), got) = while_serving(&[b], || {
+        assert!(a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
+        assert!(c.forward_to_service(0x106, 7174, other, &sent).unwrap());
+        assert!(!a.forward_to_service(0x106, 7175, dst, &sent).unwrap());
+        assert!(!a.forward_to_service(0x111, 7174, dst, &sent).unwrap());
+        assert!(!b.forward_to_service(0x106, 7174, dst, &sent).unwrap(), "not to itself");
+        assert!(!a.forward_to_service(0x106, 7174, Ipv6Addr::LOCALHOST.into(), &sent).unwrap());
+    });
+    assert_eq!(got.len(), 2);
+    drop(claim);
+    assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
+    // The name has a new owner: connections to the old one must not linger.
+    let _claim = c.claim_service(0x106, 7174, ServiceAddress::Gid(dst)).unwrap();
+    let ((), got) = while_serving(&[c], || {
+        assert!(a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
+        assert!(!a.forward_to_service(0x106, 7174, other, &sent).unwrap());
+    });
+    assert_eq!(got.len(), 1);
+
+    let (taken, got) = while_serving(&[b, c], || a.forward_to_all(&sent));
+    assert_eq!((taken, got.len()), (2, 2));
+}
+
+#[test]
+fn connections_end_with_the_services_they_lead_to() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let [a, b] = &all[..] else { unreachable!() };
+    let held = || a.server.sockets.lock().unwrap().len();
+    let before = held();
+    for port in 7000..7010 {
+        let claim = b.claim_service(0x106, port, ServiceAddress::Any4).unwrap();
+        let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
+        let (taken, _) =
+            while_serving(&[b], || a.forward_to_service(0x106, port, dst, &train(&[7; 20])).unwrap());
+        assert!(taken && held() == before + 1);
+        drop(claim);
+        a.poll_listener(&mut |_| {});
+        assert_eq!(held(), before);
+    }
+    assert!(a.links.open.lock().unwrap().len() <= 1, "nor do names pile up");
+}
+
+#[test]
+fn what_is_for_everybody_does_not_knock_at_every_empty_slot_each_time() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let (taken, got) = while_serving(&[&all[1]], || {
+        let start = sys::now_ns();
+        let taken = (0..200).map(|_| all[0].forward_to_all(&train(&[1; 8]))).sum::<usize>();
+        // Once per slot and tenth of a second.
+        let rounds = 1 + (sys::now_ns() - start) / 100_000_000;
+        assert!(all[0].connects() <= rounds * u64::from(SLOTS), "{} in {rounds} rounds", all[0].connects());
+        taken
+    });
+    assert_eq!((taken, got.len()), (200, 200), "and still reaches everybody");
+}
+
+#[test]
+fn a_large_train_is_forwarded_whole() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let bytes: Vec<u8> = (0..65_480_u32).map(|i| i as u8).collect();
+    let sent = RxTrain { segment: 1040, ..train(&bytes) };
+    let (taken, got) = while_serving(&[&all[1]], || all[0].forward(all[1].slot(), &sent).unwrap());
+    assert!(taken);
+    assert_eq!((got[0].bytes.as_slice(), got[0].segment), (bytes.as_slice(), 1040));
+}
+
+#[test]
+fn colliding_claims_are_refused_and_released_ones_are_free() {
+    let config = new_domain();
+    let all = members_of(&config, 2);
+    let (a, b) = (&all[0], &all[1]);
+    let v4 = ServiceAddress::Gid(Gid::from(Ipv4Addr::new(192, 0, 2, 2)));
+    let other_v4 = ServiceAddress::Gid(Gid::from(Ipv4Addr::new(192, 0, 2, 3)));
+    let v6 = ServiceAddress::Gid(Gid::from(Ipv6Addr::LOCALHOST));
+    let error = |m: &Membership, address| m.claim_service(1, 2, address).err().and_then(|e| e.raw_os_error());
+    let claim = a.claim_service(1, 2, v4).unwrap();
+    assert_eq!(error(b, v4), Some(libc::EADDRINUSE));
+    assert_eq!(error(a, v4), Some(libc::EADDRINUSE));
+    assert_eq!(error(b, ServiceAddress::Any4), Some(libc::EADDRNOTAVAIL));
+    for free in [other_v4, v6, ServiceAddress::Any6] {
+        assert_eq!(error(b, free), None);
+    }
+    assert!(b.claim_service(1, 3, v4).is_ok() && b.claim_service(2, 2, v4).is_ok());
+    drop(claim);
+    let _any = b.claim_service(1, 2, ServiceAddress::Any4).unwrap();
+    assert_eq!(error(a, v4), Some(libc::EADDRNOTAVAIL));
+    assert_eq!(error(a, ServiceAddress::Any4), Some(libc::EADDRINUSE));
+    assert_eq!(error(a, v6), None);
+}
+
+#[test]
+fn a_busy_port_is_reported_and_so_is_a_member_that_does_not_answer() {
+    let config = new_domain();
+    let stranger = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, config.udp_port)).unwrap();
+    let reason = |e: io::Error| *e.get_ref().unwrap().downcast_ref::<JoinError>().unwrap();
+    let error = Membership::join(&config).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(reason(error), JoinError::PortBusy { port: config.udp_port });
+    drop(stranger);
+    // Nobody runs its `poll_listener`.
+    let _member = Membership::join(&config).unwrap();
+    let error = Membership::join(&config).unwrap_err();
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    let member = Credentials { pid: std::process::id() as i32, uid: sys::effective_uid() };
+    assert_eq!(reason(error), JoinError::Silent { port: config.udp_port, member });
+}
+
+#[test]
+fn many_join_at_once_and_get_different_slots() {
+    let config = new_domain();
+    let stop = AtomicBool::new(false);
+    let joined = thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|_| {
+                scope.spawn(|| {
+                    let member = Membership::join(&config).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        let mut fds = [PollFd::readable(member.listener_fd())];
+                        sys::poll(&mut fds, Some(1_000_000)).unwrap();
+                        member.poll_listener(&mut |_| {});
+                    }
+                    member.slot()
+                })
+            })
+            .collect();
+        let start = sys::now_ns();
+        let mut seen = 0;
+        while seen < 6 && sys::now_ns() - start < 10_000_000_000 {
+            seen = slots_of(&config).len();
+            thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut slots: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        (seen, slots.len())
+    });
+    assert_eq!(joined, (6, 6));
+    // All have left: the domain can be founded again.
+    drop(Membership::join(&config).unwrap());
+}
+
+/// Says `slot <n>` and serves until it is killed, if started by [`spawn_member`].
+#[test]
+#[ignore = "helper process of other tests"]
+fn member_process() {
+    let Ok(text) = std::env::var("ROXIE_TEST_MEMBER") else { return };
+    let (name, port) = text.split_once(' ').unwrap();
+    let config =
+        DomainConfig { name: name.to_owned(), udp_port: port.parse().unwrap(), ..DomainConfig::default() };
+    let member = Membership::join(&config).unwrap();
+    // Only one member gets it.
+    let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
+    member.change_will(WillChange::Add(farewell_of(member.slot()))).unwrap();
+    // Descriptors that leave only as many as said.
+    let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
+    let mut files: Vec<_> = left.map(|_| fill_descriptors()).unwrap_or_default();
+    files.truncate(files.len().saturating_sub(left.unwrap_or(0)));
+    println!("\nslot {}", member.slot());
+    let start = sys::now_ns();
+    while sys::now_ns() - start < 60_000_000_000 {
+        let mut fds = [PollFd::readable(member.listener_fd())];
+        sys::poll(&mut fds, Some(100_000_000)).unwrap();
+        member.poll_listener(&mut |_| {});
+        for said in member.take_farewells() {
+            member.change_will(WillChange::Remove(said.id)).unwrap();
+        }
+        if left.is_some() {
+            println!("\nturn");
+        }
+    }
+}
+
+/// Opens files until there is no descriptor.
+fn fill_descriptors() -> Vec<std::fs::File> {
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// What the member with a slot leaves to be said in [`member_process`].
+pub(super) fn farewell_of(slot: u8) -> Farewell {
+    let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
+    let id = CmId(u32::from(slot) << 24 | 1);
+    Farewell { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
+}
+
+/// Starts a member in a process of its own; returns its slot, too.
+pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u8) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
+        .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let slot = output.lines().find_map(|line| line.unwrap().strip_prefix("slot ")?.parse().ok()).unwrap();
+    (child, slot)
+}
+
+#[test]
+fn a_killed_founder_leaves_a_working_domain_and_free_names() {
+    let config = new_domain();
+    let (mut founder, slot) = spawn_member(&config);
+    let a = Membership::join(&config).unwrap();
+    let mut found: Vec<_> = slots_of(&config);
+    found.sort_unstable();
+    let mut want = [slot, a.slot()];
+    want.sort_unstable();
+    assert_eq!(found, want);
+    a.poll_listener(&mut |_| {});
+    assert_eq!(
+        a.claim_service(1, 2, ServiceAddress::Any4).unwrap_err().raw_os_error(),
+        Some(libc::EADDRINUSE)
+    );
+
+    founder.kill().unwrap();
+    founder.wait().unwrap();
+
+    assert_eq!(slots_of(&config), [a.slot()]);
+    a.poll_listener(&mut |_| {});
+    let _claim = a.claim_service(1, 2, ServiceAddress::Any4).unwrap();
+    assert!(!a.forward(slot, &train(&[1; 8])).unwrap());
+    // Steering works as before, and what is meant for the dead member does not reach a living one.
+    let mut port = port_of(&a);
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for qpn in [u32::from(a.slot()) << 16 | 0x20, u32::from(slot) << 16 | 0x20, 1] {
+        sender.send_to(&for_qp(qpn), (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
+    }
+    let queues: Vec<_> = receive(&mut port).iter().map(|g| g.queue).collect();
+    assert_eq!(queues, [RxQueue::Slot, RxQueue::Gsi]);
+    // Newcomers join the survivor. In the slot that was found empty just now, one would have to wait for its first train.
+    let b = loop {
+        let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+        if b.slot() != slot {
+            break b;
+        }
+    };
+    let (taken, got) = while_serving(&[&b], || a.forward(b.slot(), &train(&[1; 8])).unwrap());
+    assert!(taken && got.len() == 1);
+}
+
+#[test]
+fn when_all_are_killed_the_port_is_free() {
+    let config = new_domain();
+    let (mut child, _) = spawn_member(&config);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(slots_of(&config).is_empty());
+    let member = Membership::join(&config).unwrap();
+    drop(member);
+    UdpSocket::bind((Ipv6Addr::UNSPECIFIED, config.udp_port)).unwrap();
+}
+
+#[test]
+fn a_new_member_does_not_see_what_was_sent_to_its_slot_before() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for slot in (0..SLOTS).filter(|slot| *slot != a.slot()) {
+        let payload = for_qp(u32::from(slot) << 16 | 0x20);
+        sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
+    }
+    let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+    assert!(receive(&mut port_of(&b)).is_empty());
+}
+
+#[test]
+fn datagrams_for_nobody_pin_no_memory() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // How many of 200 datagrams to a slot its socket keeps.
+    let kept = |bag: &OwnedFd, slot: u8| {
+        let payload = [&for_qp(u32::from(slot) << 16 | 0x20)[..], &[0; 1000]].concat();
+        for _ in 0..200 {
+            sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
+        }
+        sys::discard_waiting(group::peek(bag.as_fd(), slot).unwrap().queue.as_fd())
+    };
+    let bag = a.server.bag.try_clone().unwrap();
+    let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+    let slot = b.slot();
+    let unclaimed = (0..SLOTS).find(|s| ![a.slot(), slot].contains(s)).unwrap();
+    assert!(kept(&bag, unclaimed) <= 2);
+    // A claimed slot has room, and no longer after its release.
+    assert!(kept(&bag, slot) > 50);
+    drop(b);
+    assert!(kept(&bag, slot) <= 2);
+}
+
+#[test]
+fn a_member_without_descriptors_does_not_spin() {
+    let config = new_domain();
+    // The limit holds for the helper only: it founds the domain, then uses its descriptors up but for one.
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
+        .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
+        .env("ROXIE_TEST_DESCRIPTORS", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut lines = lines.filter(|line| !line.is_empty());
+    let slot = lines.find_map(|line| line.strip_prefix("slot ")?.parse().ok()).unwrap();
+    let name = config.slot_name(slot);
+    let waiting: Vec<_> = (0..3).map(|_| sys::connect_seqpacket(&name).unwrap()).collect();
+    // It waits 100 ms for something to do; each accept that fails, and each pause, wakes it once.
+    let start = sys::now_ns();
+    assert!(lines.by_ref().take(30).all(|line| line == "turn"));
+    let took = sys::now_ns() - start;
+    assert!(took > 1_000_000_000, "30 turns in {took} ns");
+    // The one it could accept goes, and those that wait have their turn.
+    let mut waiting = waiting.into_iter();
+    drop(waiting.next());
+    let second = waiting.next().unwrap();
+    let mut ping = [0; record::SHORT_MAX];
+    let len = record::Record::Ping.emit(None, &mut ping);
+    sys::send_record(second.as_fd(), &ping[..len], &[], &[]).unwrap();
+    let mut answer = [PollFd::readable(second.as_raw_fd())];
+    assert_eq!(sys::poll(&mut answer, Some(5_000_000_000)).unwrap(), 1, "no answer");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn users_are_numbers_between_commas() {
+    let users = |text| parse_users(text).ok();
+    assert_eq!([users(""), users("0"), users("1000, 1001")], [vec![], vec![0], vec![1000, 1001]].map(Some));
+    for bad in [",", "1000,", "root", "-1", "4294967296"] {
+        assert_eq!(users(bad), None, "{bad}");
+    }
+    let config = DomainConfig { allow_uids: vec![7], ..new_domain() };
+    let admitted = [0, sys::effective_uid(), 7, 8].map(|uid| config.admits(Credentials { pid: 1, uid }));
+    assert_eq!(admitted, [true, true, true, false]);
+}
+
+#[test]
+fn the_environment_names_a_private_domain() {
+    let domain = DomainConfig::parse("test-1:9999").unwrap();
+    assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/1:test-1", 9999));
+    assert_eq!(DomainConfig::parse("x").unwrap().udp_port, 4791);
+    for bad in ["", ":1", "a/b", "x:0", "x:65536", "x:", &"x".repeat(33)] {
+        assert_eq!(DomainConfig::parse(bad), None, "{bad}");
+    }
+}

@@ -1,0 +1,262 @@
+//! The domain's book of wills: what is to be said to the peers of each member should it die.
+//!
+//! One file in memory, the last descriptor in the bag, with a region of equal length for every slot. A member writes
+//! its own region while it holds the slot's name; when it has died, whoever gets hold of the name first takes over what
+//! stands there: the next owner of the slot finds it in its own region, a survivor who saw the connection break copies it
+//! there and clears the other. It stays until it is said, so that nothing is lost when that one dies, too, and needs no
+//! other lock. The bag survives as long as one member does, and so does the book.
+//!
+//! Rows of 64 bytes, little-endian; the first unused row ends a region:
+//!
+//! ```text
+//! 0   u32 state: 0 never used, 1 in force, 2 struck
+//! 4   u32 communication id          8   u32 peer's communication id
+//! 12  u32 peer's QPN                16  address   32  peer's address   48  zeros
+//! ```
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use transport::cm::{CmId, Farewell, WillChange};
+use wire::{Gid, Qpn};
+
+use super::SLOTS;
+use sys;
+
+/// Connections of one process that are written down; the peers of others learn of its death from their timeouts.
+const ROWS_MAX: u32 = 16_384;
+const ROW_LEN: usize = 64;
+/// Rows read or cleared at once: a page, which divides a region.
+const READ_ROWS: usize = 64;
+const REGION_LEN: u64 = ROWS_MAX as u64 * ROW_LEN as u64;
+
+const IN_FORCE: u32 = 1;
+const STRUCK: u32 = 2;
+
+/// The book of a domain.
+#[derive(Debug)]
+pub(super) struct Book(File);
+
+impl Book {
+    /// A book without entries.
+    pub(super) fn new() -> io::Result<Book> {
+        sys::memory_file(c"roxie-wills").map(Book)
+    }
+
+    /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name. A region that cannot be
+    /// read has nothing to say; nor one that cannot be cleared once it has.
+    fn rows(&self, slot: u8) -> Vec<Option<Farewell>> {
+        let mut rows = Vec::new();
+        if !may_write(slot) {
+            return rows;
+        }
+        let mut buffer = [0; READ_ROWS * ROW_LEN];
+        while rows.len() < ROWS_MAX as usize {
+            let Ok(len) = self.0.read_at(&mut buffer, row_at(slot, rows.len() as u32)) else {
+                return Vec::new();
+            };
+            for row in buffer[..len].as_chunks().0 {
+                let Some(row) = parse(row) else { return rows };
+                rows.push(row);
+            }
+            if len < buffer.len() {
+                break;
+            }
+        }
+        rows
+    }
+
+    /// Hands down to `heir` what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
+    /// said, and to be removed from the will of the heir then.
+    pub(super) fn hand_down(&self, slot: u8, heir: &mut Will) -> Vec<Farewell> {
+        let rows = self.rows(slot);
+        let farewells: Vec<Farewell> = rows.iter().flatten().copied().collect();
+        for farewell in &farewells {
+            // What cannot be written down can still be said.
+            let _unwritten = heir.change(self, WillChange::Add(*farewell));
+        }
+        // Behind a row that is zero, nothing counts; so the first goes last.
+        for row in (0..rows.len()).step_by(READ_ROWS).rev() {
+            if self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32)).is_err() {
+                break;
+            }
+        }
+        farewells
+    }
+
+    /// True if `slot` has rows, in force or not.
+    pub(super) fn has_rows(&self, slot: u8) -> bool {
+        let mut state = [0; 4];
+        self.0.read_exact_at(&mut state, row_at(slot, 0)).is_ok() && state != [0; 4]
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.0
+    }
+}
+
+impl From<OwnedFd> for Book {
+    fn from(fd: OwnedFd) -> Book {
+        Book(File::from(fd))
+    }
+}
+
+/// This process's pages of the book.
+#[derive(Debug)]
+pub(super) struct Will {
+    slot: u8,
+    rows: HashMap<CmId, u32>,
+    struck: Vec<u32>,
+    used: u32,
+}
+
+impl Will {
+    /// That of the new owner of a slot, with what the last one left. The caller holds the slot's name.
+    pub(super) fn open(book: &Book, slot: u8) -> (Will, Vec<Farewell>) {
+        let rows = book.rows(slot);
+        let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
+        let mut will = Will { slot, rows: HashMap::new(), struck: Vec::new(), used };
+        for (row, index) in rows.iter().zip(0..) {
+            match row {
+                Some(farewell) => _ = will.rows.insert(farewell.id, index),
+                None => will.struck.push(index),
+            }
+        }
+        (will, rows.into_iter().flatten().collect())
+    }
+
+    /// Writes a change down.
+    pub(super) fn change(&mut self, book: &Book, change: WillChange) -> io::Result<()> {
+        let (index, row) = match change {
+            WillChange::Add(farewell) => {
+                let known = self.rows.get(&farewell.id).copied();
+                let index = match known.or_else(|| self.struck.pop()) {
+                    Some(index) => index,
+                    None if self.used < ROWS_MAX => {
+                        self.used += 1;
+                        self.used - 1
+                    }
+                    None => return Ok(()),
+                };
+                self.rows.insert(farewell.id, index);
+                (index, emit(&farewell))
+            }
+            WillChange::Remove(id) => {
+                let Some(index) = self.rows.remove(&id) else { return Ok(()) };
+                self.struck.push(index);
+                let mut row = [0; ROW_LEN];
+                row[..4].copy_from_slice(&STRUCK.to_le_bytes());
+                (index, row)
+            }
+        };
+        book.0.write_all_at(&row, row_at(self.slot, index))
+    }
+}
+
+/// Writing beyond the limit of file sizes (ulimit -f) would be the end of the process.
+fn may_write(slot: u8) -> bool {
+    row_at(slot + 1, 0) <= sys::file_size_limit()
+}
+
+fn row_at(slot: u8, row: u32) -> u64 {
+    debug_assert!(slot <= SLOTS);
+    u64::from(slot) * REGION_LEN + u64::from(row) * ROW_LEN as u64
+}
+
+fn emit(farewell: &Farewell) -> [u8; ROW_LEN] {
+    let Farewell { id, src, dst, remote_id, remote_qpn } = *farewell;
+    let mut row = [0; ROW_LEN];
+    row[..4].copy_from_slice(&IN_FORCE.to_le_bytes());
+    row[4..8].copy_from_slice(&id.0.to_le_bytes());
+    row[8..12].copy_from_slice(&remote_id.to_le_bytes());
+    row[12..16].copy_from_slice(&remote_qpn.value().to_le_bytes());
+    row[16..32].copy_from_slice(&src.0);
+    row[32..48].copy_from_slice(&dst.0);
+    row
+}
+
+/// `None` for a row that was never used, `Some(None)` for one that is struck.
+fn parse(row: &[u8; ROW_LEN]) -> Option<Option<Farewell>> {
+    let word = |at: usize| row[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+    let gid = |at: usize| Gid(row[at..].first_chunk().copied().unwrap_or_default());
+    match word(0) {
+        0 => None,
+        IN_FORCE => Some(Some(Farewell {
+            id: CmId(word(4)),
+            src: gid(16),
+            dst: gid(32),
+            remote_id: word(8),
+            remote_qpn: Qpn::new(word(12)),
+        })),
+        _ => Some(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn farewell(n: u32) -> Farewell {
+        let dst = Ipv4Addr::from(0x0a00_0000 + n).into();
+        let src = Ipv4Addr::LOCALHOST.into();
+        Farewell { id: CmId(n), src, dst, remote_id: n + 1, remote_qpn: Qpn::new(n + 2) }
+    }
+
+    #[test]
+    fn what_was_added_and_not_removed_is_left() {
+        let book = Book::new().unwrap();
+        let (mut will, mut neighbour) = (Will::open(&book, 250).0, Will::open(&book, 0).0);
+        neighbour.change(&book, WillChange::Add(farewell(9999))).unwrap();
+        for n in 0..200 {
+            will.change(&book, WillChange::Add(farewell(n))).unwrap();
+        }
+        for n in (0..200).filter(|n| n % 3 == 0) {
+            will.change(&book, WillChange::Remove(CmId(n))).unwrap();
+        }
+        will.change(&book, WillChange::Add(farewell(500))).unwrap();
+        assert_eq!(will.used, 200, "a struck row is used again");
+        assert!(book.has_rows(250) && !book.has_rows(7));
+        let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(farewell).collect();
+        let sorted = |mut left: Vec<Farewell>| {
+            left.sort_unstable_by_key(|farewell| farewell.id);
+            left
+        };
+        assert_eq!(sorted(book.hand_down(250, &mut neighbour)), want);
+        assert!(book.hand_down(250, &mut neighbour).is_empty() && !book.has_rows(250));
+        assert_eq!(sorted(Will::open(&book, 0).1), [&want[..], &[farewell(9999)]].concat());
+    }
+
+    /// Whoever took it over may die as well before it is said.
+    #[test]
+    fn what_is_left_stays_until_it_is_removed() {
+        let book = Book::new().unwrap();
+        Will::open(&book, 7).0.change(&book, WillChange::Add(farewell(1))).unwrap();
+        let mut survivor = Will::open(&book, 8).0;
+        book.hand_down(7, &mut survivor);
+        for _ in 0..2 {
+            let (mut next, left) = Will::open(&book, 8);
+            assert_eq!(left, [farewell(1)]);
+            next.change(&book, WillChange::Add(farewell(2))).unwrap();
+            next.change(&book, WillChange::Remove(CmId(2))).unwrap();
+        }
+        Will::open(&book, 8).0.change(&book, WillChange::Remove(CmId(1))).unwrap();
+        let (will, left) = Will::open(&book, 8);
+        assert_eq!((left, will.used, will.struck.len()), (vec![], 2, 2));
+    }
+
+    #[test]
+    fn a_full_region_takes_no_more_and_its_neighbour_is_untouched() {
+        let book = Book::new().unwrap();
+        let mut will = Will::open(&book, 3).0;
+        for n in 0..=ROWS_MAX {
+            will.change(&book, WillChange::Add(farewell(n))).unwrap();
+        }
+        will.change(&book, WillChange::Remove(CmId(ROWS_MAX))).unwrap();
+        assert!(!book.has_rows(4));
+        assert_eq!(Will::open(&book, 3).1.len(), ROWS_MAX as usize);
+    }
+}

@@ -1,0 +1,78 @@
+//! Copies and atomics on memory that the application may have unmapped: an access that the CPU refuses is an error, not
+//! the end of the process.
+//!
+//! Nothing is checked before a copy, because any check would be a system call and late at once. The instructions that
+//! touch application memory stand in one place (`x86_64.rs`); `handler.rs` catches the fault of one of them and goes on
+//! where the function returns an error. So the usual case costs nothing. The alternatives cost a system call per packet
+//! (process_vm_writev(2), preadv2(2) from a memfd), stop the application in its munmap(2) (userfaultfd(2) events), or
+//! pin memory (io_uring), of which an ordinary user may have next to none.
+
+mod handler;
+#[cfg(not(target_arch = "x86_64"))]
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(not(target_arch = "x86_64"))]
+use plain as machine;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as machine;
+
+pub use handler::watch;
+
+/// Whether this machine has guarded instructions. Without them what is refused ends the process.
+pub const AVAILABLE: bool = cfg!(target_arch = "x86_64");
+
+/// The memory is not there, or not writable. Bytes in front of the first that was refused may have been copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unmapped;
+
+/// Copies `dst.len()` bytes from `from`.
+///
+/// # Safety
+/// Whatever is at `from` may be read at any time, and is not a part of `dst`.
+#[inline]
+pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
+    // SAFETY: `dst` is ours; the caller upholds the rest.
+    check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) })
+}
+
+/// Copies `src` to `to`, in increasing order of addresses. Eight aligned bytes are stored at once.
+///
+/// # Safety
+/// Whatever is at `to` may be written at any time, and is not a part of `src`.
+#[inline]
+pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
+    // SAFETY: `src` is ours; the caller upholds the rest.
+    check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) })
+}
+
+/// Adds to the eight bytes at `at` and returns what they were.
+///
+/// # Safety
+/// Whatever is at `at`, which is a multiple of 8, may be changed at any time.
+pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
+    let mut original = 0;
+    // SAFETY: upheld by the caller.
+    check(unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) })?;
+    Ok(original)
+}
+
+/// Stores `swap` in the eight bytes at `at` if they are `compare`, and returns what they were.
+///
+/// # Safety
+/// Whatever is at `at`, which is a multiple of 8, may be changed at any time.
+pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
+    let mut original = 0;
+    // SAFETY: upheld by the caller.
+    check(unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) })?;
+    Ok(original)
+}
+
+#[inline]
+fn check(refused: u32) -> Result<(), Unmapped> {
+    if refused == 0 { Ok(()) } else { Err(Unmapped) }
+}
+
+#[cfg(test)]
+mod tests;

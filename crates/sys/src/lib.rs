@@ -1,0 +1,72 @@
+//! Every system call that roxie makes, with safe types: each function is one call or one netlink question.
+//!
+//! Nothing here knows RDMA. Outside the C ABI and `mr.rs`, this is the only crate that contains `unsafe` code.
+
+mod address;
+pub mod bpf;
+pub mod byte_ring;
+mod capability;
+mod clock;
+mod epoll;
+mod ethtool;
+mod eventfd;
+mod fork;
+pub mod guarded;
+mod memory;
+mod mmap;
+mod netlink;
+mod phase;
+mod poll;
+mod prefetch;
+mod process;
+mod random;
+mod record_queue;
+mod socket;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod thread;
+mod udp;
+mod unix;
+pub mod xdp;
+
+pub use address::SockAddr;
+pub use capability::{Capabilities, Capability};
+pub use clock::{now_ns, process_cpu_ns, time_of_day_ns};
+pub use epoll::Epoll;
+pub use ethtool::driver_counters;
+pub use eventfd::EventFd;
+pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
+pub use memory::memory_file;
+pub use mmap::Mmap;
+pub use netlink::{
+    Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
+    NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
+};
+pub use phase::Phase;
+pub use poll::{PollFd, poll, poll_interruptible};
+pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lower_priority};
+pub use random::random_u64;
+pub use record_queue::{RecordReader, RecordWriter};
+pub use socket::{
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, dropped_for_want_of_room,
+    hear_all_groups, join_group, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
+};
+pub use thread::{Slice, spawn_without_signals};
+pub use udp::{Control, Datagram, RecvBatch, SendBatch};
+pub use unix::{
+    Credentials, Received, abstract_names, accept, bind_seqpacket, connect_seqpacket, listen,
+    peer_credentials, recv_record, send_record, seqpacket_pair,
+};
+
+use std::io;
+
+/// Turns the C convention `-1 and errno` into a `Result`.
+pub(crate) fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// Bytes of a page of memory.
+pub fn page_size() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}

@@ -1,0 +1,92 @@
+//! Waiting for descriptors, with nanosecond timeouts (ppoll(2)).
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// A descriptor to wait for, and what became of it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct PollFd(libc::pollfd);
+
+impl PollFd {
+    /// Waits for `fd` to become readable.
+    #[must_use]
+    pub fn readable(fd: RawFd) -> PollFd {
+        PollFd(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    /// Waits for `fd` to become writable.
+    #[must_use]
+    pub fn writable(fd: RawFd) -> PollFd {
+        PollFd(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 })
+    }
+
+    /// Waits for `events` of poll(2); a negative `fd` is passed over.
+    #[must_use]
+    pub fn new(fd: RawFd, events: i16) -> PollFd {
+        PollFd(libc::pollfd { fd, events, revents: 0 })
+    }
+
+    /// What the last [`poll`] found.
+    #[must_use]
+    pub fn found(&self) -> i16 {
+        self.0.revents
+    }
+
+    /// True if the last [`poll`] found what was waited for, an error, or a hang-up.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.revents != 0
+    }
+}
+
+/// Waits until one of `fds` is ready, at most `timeout_ns` (`None`: for ever). Returns how many are ready;
+/// an interruption by a signal counts as none.
+///
+/// # Errors
+/// `EINVAL` (more descriptors than RLIMIT_NOFILE), `ENOMEM`.
+pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
+    match poll_interruptible(fds, timeout_ns) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        result => result,
+    }
+}
+
+/// The same, but an interruption by a signal is an error.
+///
+/// # Errors
+/// `EINTR`, and those of [`poll`].
+pub fn poll_interruptible(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
+    let ts = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    });
+    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `PollFd` is a transparent pollfd, the slice gives the count, `ts` outlives the call.
+    let ret =
+        unsafe { libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
+    usize::try_from(ret).map_err(|_| {
+        let error = io::Error::last_os_error();
+        for fd in fds {
+            fd.0.revents = 0;
+        }
+        error
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventFd;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn only_the_ready_descriptor_is_reported() {
+        let (quiet, loud) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        let mut fds = [PollFd::readable(quiet.as_raw_fd()), PollFd::readable(loud.as_raw_fd())];
+        assert_eq!(poll(&mut fds, Some(1000)).unwrap(), 0);
+        loud.signal(1);
+        assert_eq!(poll(&mut fds, None).unwrap(), 1);
+        assert!(!fds[0].is_ready() && fds[1].is_ready());
+    }
+}
