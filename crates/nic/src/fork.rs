@@ -17,8 +17,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cm::CmLocks;
+use crate::engine::gsi::Early;
 use crate::engine::{Core, Engine};
-use crate::gsi::Early;
 use crate::hook::control::Control;
 use crate::port::DeadPort;
 use crate::registry::BagLocks;

@@ -10,7 +10,6 @@ use std::cell::{Cell, RefCell};
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
 use wire::Qpn;
 
-
 /// Bits of a key that select the table slot: `max_mr` = 2^17.
 const SLOT_BITS: u32 = 17;
 /// Most regions and windows one process may have.

@@ -3,22 +3,17 @@
 //! [`verbs`] is the device in safe Rust, [`cm`] the connection manager; both follow the manual pages of libibverbs
 //! and librdmacm. The data path is two functions: `rx.rs` and `tx.rs`.
 
-mod background;
-
 #[cfg(test)]
 mod both_ends;
 pub mod cm;
 mod cq;
-mod doorbell;
 mod engine;
-mod engines;
 mod events;
 mod fork;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod gid;
-mod gsi;
 pub mod hook;
 mod keys;
 mod moderation;
@@ -28,17 +23,12 @@ mod notice;
 pub mod page_pool;
 pub mod port;
 pub mod registry;
-mod reliance;
 pub mod rsocket;
-mod rx;
+mod sched;
 mod srqs;
 mod stats;
 pub mod status;
 
-mod tables;
-mod timers;
-mod turns;
-mod tx;
 pub mod verbs;
 pub mod xdp;
 

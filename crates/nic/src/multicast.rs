@@ -12,7 +12,7 @@ use transport::{Instant, PacketSource, QpType, VerbsError};
 use wire::{DropReason, Gid, Packet, Qpn};
 
 use crate::engine::Core;
-use crate::tables::Tables;
+use crate::engine::tables::Tables;
 
 /// Most queue pairs attached to groups, over all groups of one process; one in several groups counts as often.
 pub(crate) const MEMBERS_MAX: usize = 4096;

@@ -6,9 +6,9 @@ use transport::{Instant, QpCounters, QpState, QpType};
 use wire::{Psn, Qpn};
 
 use crate::engine::Core;
+use crate::engine::tables::QpEntry;
 use crate::gid::GidTable;
 use crate::stats::Row;
-use crate::tables::QpEntry;
 
 /// An engine as a whole.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

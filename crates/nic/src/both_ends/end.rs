@@ -12,6 +12,7 @@ use wire::{Gid, Lkey, Psn, QKey, Qpn, Rkey};
 use super::cable::Cable;
 use crate::cq::CompletionQueue;
 use crate::engine::Core;
+use crate::engine::tables::{QpEntry, Tables};
 use crate::events::EventQueue;
 use crate::gid::{GidRow, GidTable};
 use crate::hook::Hooks;
@@ -19,7 +20,6 @@ use crate::keys::{MwType, Range};
 use crate::mr::DmaMemory;
 use crate::port::RxQueues;
 use crate::srqs::{InReach, SrqEntry, XrcScope, srqn};
-use crate::tables::{QpEntry, Tables};
 use crate::verbs::AsyncEvent;
 
 /// Payload of a full packet.

@@ -5,8 +5,8 @@ use transport::{QpType, SendFlags, WcStatus};
 use super::end::MTU;
 use super::pair::{HERE, Pair, Setup};
 use crate::cq::POLLS_BEHIND;
-use crate::doorbell::BEHIND_NS;
 use crate::port::RxQueues;
+use crate::sched::doorbell::BEHIND_NS;
 
 /// Three WRITEs of its application have completed, and it has taken one of these completions.
 fn behind() -> Pair {

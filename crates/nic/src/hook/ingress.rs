@@ -6,9 +6,9 @@ use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
+use crate::engine::tables::OwnedPacket;
 use crate::port::{Headers, Port, RxQueue, RxTrain};
 use crate::registry::SLOTS;
-use crate::tables::OwnedPacket;
 use sys::now_ns;
 
 /// Packets redirected to other processes from one batch; for more there is no room in their sockets either.

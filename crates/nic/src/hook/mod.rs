@@ -62,10 +62,10 @@ use std::fmt;
 
 use transport::Instant;
 
+use crate::engine::tables::OwnedPacket;
 use crate::port::FlowId;
 use crate::registry::{Handed, SLOTS};
 use crate::stats::Row;
-use crate::tables::OwnedPacket;
 pub(crate) use redirect::RedirectOutcome;
 use sys::now_ns;
 

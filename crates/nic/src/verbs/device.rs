@@ -10,10 +10,10 @@ use super::hooks::EarlyHooks;
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
-use crate::background;
 use crate::cq::CQE_MAX;
 use crate::engine::Engine;
-use crate::engines::Engines;
+use crate::engine::group::Engines;
+use crate::engine::tables::QP_MAX;
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
@@ -22,7 +22,7 @@ use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};
-use crate::tables::QP_MAX;
+use crate::sched::background;
 use sys::guarded;
 
 /// Most bytes of inline data.

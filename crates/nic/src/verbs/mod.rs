@@ -18,7 +18,7 @@ mod sysfs;
 mod traffic;
 mod xrc;
 
-pub use crate::engines::Engines;
+pub use crate::engine::group::Engines;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
 pub use cq::{CompChannel, Cq};

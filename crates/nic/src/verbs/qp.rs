@@ -10,9 +10,9 @@ use wire::{Gid, Qpn};
 
 use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq, Xrcd};
+use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine, now};
 use crate::srqs::InReach;
-use crate::tables::QpEntry;
 
 /// What a new queue pair shall be.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::engine::{self, Engine};
 use crate::port::RxQueues;
-use crate::reliance::Reliance;
+use crate::sched::reliance::Reliance;
 use sys::{PollFd, Slice, now_ns, process_cpu_ns};
 
 /// After traffic it keeps polling for this long: a wake-up from sleep costs 20-40 us (2 cores AMD EPYC,

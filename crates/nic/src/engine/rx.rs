@@ -4,10 +4,10 @@ use transport::{Instant, PacketSource};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
 use crate::engine::Core;
+use crate::engine::tables::{Mad, OwnedPacket, Tables};
 use crate::notice::notice;
 use crate::port::{RxQueue, RxQueues, RxTrain};
 use crate::srqs::Reached;
-use crate::tables::{Mad, OwnedPacket, Tables};
 
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
 const MADS_MAX: usize = 1024;

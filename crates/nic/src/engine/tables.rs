@@ -13,13 +13,13 @@ use transport::{
 use wire::{DropReason, Psn, Qpn};
 
 use crate::cq::{Adding, CompletionQueue};
+use crate::engine::timers::Timers;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::{FlowId, RxQueue, RxTrain, SOCKET_WINDOW_BYTES};
 use crate::srqs::{InReach, Srqs};
-use crate::timers::Timers;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.

@@ -15,11 +15,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use crate::engine::tables::Mad;
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::port::BadVariable;
 use crate::stats::Row;
-use crate::tables::Mad;
 
 /// How many engines a device has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,6 +4,13 @@
 //! background thread (`background.rs`) takes over when nobody has polled for a while. Invariant: completions,
 //! events and datagrams for the connection manager are collected under the lock and delivered by the same call.
 
+pub(crate) mod group;
+pub(crate) mod gsi;
+mod rx;
+pub(crate) mod tables;
+mod timers;
+pub(crate) mod tx;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -16,18 +23,18 @@ use transport::{AddressVector, Instant, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
 
 use crate::cm::CmDriver;
-use crate::engines::Place;
+use crate::engine::group::Place;
+use crate::engine::gsi::Held;
+use crate::engine::tables::{Flow, QpEntry, Tables};
 use crate::gid::Gids;
-use crate::gsi::Held;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{HookError, Hooks, RedirectOutcome, TapFilter};
 use crate::moderation::Moderator;
 use crate::port::{FlowKey, Port, RxQueues};
 use crate::registry::Membership;
+use crate::sched::turns::Turns;
 use crate::stats::Row;
 use crate::status::EngineStatus;
-use crate::tables::{Flow, QpEntry, Tables};
-use crate::turns::Turns;
 use crate::verbs::{FileId, XrcDomain};
 use sys::{AddressMonitor, EventFd, now_ns};
 

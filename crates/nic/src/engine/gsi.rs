@@ -11,8 +11,8 @@ use transport::cm::timing::LISTENER_WAIT;
 use wire::Gid;
 
 use crate::cm::MadOutcome;
+use crate::engine::tables::Mad;
 use crate::engine::{Engine, now};
-use crate::tables::Mad;
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// How long a request waits for room in its listener's backlog: a burst of requests arrives here in one batch, before

@@ -6,9 +6,9 @@
 
 use transport::Instant;
 
+use crate::engine::tables::{QpEntry, Tables};
+use crate::engine::tx::BURST_BYTES;
 use crate::engine::{Core, Engine, now};
-use crate::tables::{QpEntry, Tables};
-use crate::tx::BURST_BYTES;
 
 /// Posted packets that leave whatever is on its way: as a burst if they are small. Kernels since 6.9 take 128 at once, before that 64.
 const BATCH: usize = 96;
