@@ -16,6 +16,7 @@ PORT = 18600
 SOCKPERF_PORTS = itertools.count(PORT + 100)
 # The CPUs of server and client. One side per CPU: more than one process on a core measures the scheduler, too.
 CPUS = ("0", "1")
+ALL_CPUS = f"0-{max(os.cpu_count() - 1, 0)}"
 
 
 class Lab:
@@ -37,8 +38,8 @@ class Lab:
             self.ip(side, f"link set veth0 mtu {mtu} up")
             self.ip(side, "link set lo up")
 
-    def enter(self, side, words):
-        pin = ["taskset", "-c", self.cpus[side]] if os.cpu_count() > 1 else []
+    def enter(self, side, words, cpu=None):
+        pin = ["taskset", "-c", self.cpus[side if cpu is None else cpu]] if os.cpu_count() > 1 else []
         return ["nsenter", f"--net=/proc/{self.holders[side].pid}/ns/net", "--", *pin, *words]
 
     def run(self, side, words):
@@ -49,9 +50,9 @@ class Lab:
     def ip(self, side, words):
         self.run(side, ["ip", *words.split()])
 
-    def start(self, side, words, output=subprocess.PIPE):
+    def start(self, side, words, output=subprocess.PIPE, cpu=None):
         process = subprocess.Popen(
-            self.enter(side, words), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            self.enter(side, words, cpu), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         self.running.append(process)
         return process
@@ -69,6 +70,10 @@ class Lab:
 
     def pair(self, server, client, port, limit):
         """Runs a server and a client; returns the client's output."""
+        return self.pair_in(1, server, client, port, limit)
+
+    def pair_in(self, client_side, server, client, port, limit):
+        """As `pair`, with the client in the namespace of `client_side`, on the client's CPU."""
         # A file: nobody reads what a server says while it serves, and a pipe would fill.
         said = tempfile.TemporaryFile("w+")
         serving = self.start(0, server, said)
@@ -77,7 +82,7 @@ class Lab:
             if serving.poll() is not None:
                 said.seek(0)
                 raise Failed(f"{' '.join(server)}\n{said.read()}")
-            driving = self.start(1, client)
+            driving = self.start(client_side, client, cpu=1)
             try:
                 output, _ = driving.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
