@@ -11,8 +11,9 @@ pub(crate) type Row = (&'static str, u64);
 impl Core {
     /// All counters: the port's, one per drop reason, and the sum over all QPs that ever were.
     pub(crate) fn rows(&self) -> Vec<Row> {
-        let mut rows = port_rows(&self.port.counters());
-        rows.extend(self.port.rows());
+        let report = self.port.report();
+        let mut rows = port_rows(&report.counters);
+        rows.extend(report.rows);
         rows.extend(self.hooks.rows());
         rows.push(("tx_pushed_back", self.tables.push_backs));
         rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops[*r as usize])));
@@ -45,7 +46,7 @@ const ALIASES: [(&str, &str); 4] = [
 
 fn port_rows(c: &PortCounters) -> Vec<Row> {
     vec![
-        ("rx_trains", c.rx_trains),
+        ("rx_trains", c.rx_batches),
         ("rx_packets", c.rx_packets),
         ("rx_bytes", c.rx_bytes),
         ("rx_malformed", c.rx_malformed),

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use wire::{Operation, Packet};
 
 use crate::port::{
-    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain, icrc_header,
+    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue,
+    RxScope, TxState, icrc_header,
 };
 
 const SOURCE_PORT: u16 = 0xc123;
@@ -163,8 +163,8 @@ impl Port for Plug {
         self.queued.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
     }
 
-    fn has_room(&mut self) -> bool {
-        !self.cable.lines().is_full
+    fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
+        TxState { has_room: !self.cable.lines().is_full, ..TxState::default() }
     }
 
     fn flush(&mut self) -> usize {
@@ -203,7 +203,7 @@ impl Port for Plug {
         taken
     }
 
-    fn recv(&mut self, _queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn recv(&mut self, _scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let mut lines = self.cable.lines();
         let one_by_one = lines.one_by_one;
         let waiting = &mut lines.towards[self.end];
@@ -211,7 +211,7 @@ impl Port for Plug {
         let frames: Vec<Frame> = waiting.drain(..batch).collect();
         drop(lines);
         for Frame { key, bytes } in &frames {
-            f(&RxTrain {
+            f(&RxBatch {
                 src: key.src,
                 src_port: SOURCE_PORT,
                 dst: key.dst,
@@ -228,16 +228,12 @@ impl Port for Plug {
         frames.len()
     }
 
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
+    fn properties(&self) -> PortProperties {
+        PortProperties::default()
     }
 
-    fn counters(&self) -> PortCounters {
-        self.counters
-    }
-
-    fn describe(&self) -> String {
-        "a cable".to_owned()
+    fn report(&self) -> PortReport {
+        PortReport { description: "a cable".to_owned(), counters: self.counters, rows: Vec::new() }
     }
 }
 

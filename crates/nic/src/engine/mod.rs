@@ -30,7 +30,7 @@ use crate::gid::Gids;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{HookError, Hooks, RedirectOutcome, TapFilter};
 use crate::moderation::Moderator;
-use crate::port::{FlowKey, Port, RxQueues};
+use crate::port::{FlowKey, Port, Readiness, RxQueues, RxScope};
 use crate::registry::Membership;
 use crate::sched::turns::Turns;
 use crate::stats::Row;
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     pub(crate) monitor: Option<AddressMonitor>,
     /// It was told that the netdev is gone.
     netdev_lost: AtomicBool,
-    /// See [`Port::prefers_equal_packets`].
+    /// See [`PortProperties::prefers_equal_packets`](crate::port::PortProperties).
     pub(crate) equal_packets: bool,
     /// Counts inline polls, so that the background thread can tell whether somebody drives.
     pub(crate) inline_polls: AtomicU64,
@@ -105,7 +105,7 @@ impl Engine {
         control: Option<Control>,
         first: Option<(&Arc<Self>, usize)>,
     ) -> std::io::Result<Arc<Self>> {
-        let (slot, equal_packets) = (bag.slot(), port.prefers_equal_packets());
+        let (slot, equal_packets) = (bag.slot(), port.properties().prefers_equal_packets);
         // In this order, so that no change is missed; some time has gone since the device was opened. The first engine tells
         // the others.
         let (monitor, table) = match first {
@@ -217,10 +217,10 @@ impl Engine {
         }
         for (slot, packet) in &misrouted {
             // A member that is gone or does not keep up loses the packet; the transport recovers.
-            let _lost = self.bag.forward(*slot, &packet.train());
+            let _lost = self.bag.forward(*slot, &packet.batch());
         }
         for (slot, packet) in &redirected {
-            self.redirects.count(self.bag.hand_over(*slot, &packet.train()), now_ns());
+            self.redirects.count(self.bag.hand_over(*slot, &packet.batch()), now_ns());
         }
         self.leading(|first| {
             for qpn in established {
@@ -232,7 +232,7 @@ impl Engine {
 
     /// What the background thread sleeps on; the monitor of the netdev comes last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
-        let mut fds = self.lock().port.poll_fds();
+        let mut fds = self.lock().port.properties().poll_fds;
         fds.push(self.bag.listener_fd());
         fds.push(self.kick.as_raw_fd());
         fds.push(self.control_fd());
@@ -323,7 +323,7 @@ impl Engine {
 
     /// The background thread is about to wait for the sockets; false if there is something to do at once.
     pub(crate) fn may_wait(&self) -> bool {
-        self.lock().port.may_wait()
+        self.lock().port.set_need_wakeup(true) == Readiness::Idle
     }
 
     /// Wakes the background thread if it would sleep past `deadline`.
@@ -424,7 +424,7 @@ impl Answers for Engine {
             Request::Engine => {
                 let netdev = self.gids.get().netdev.clone();
                 let core = self.lock();
-                let port = core.port.describe();
+                let port = core.port.report().description;
                 Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
             }
             Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(now(), from))),
@@ -487,8 +487,7 @@ impl Core {
         }
         let mut trains = 0;
         for _ in 0..UNREAD_BATCHES_MAX {
-            self.port.look_everywhere();
-            let got = self.receive(now, queues);
+            let got = self.receive_scope(now, RxScope { everything: true, ..queues.into() });
             trains += got;
             if got == 0 {
                 break;

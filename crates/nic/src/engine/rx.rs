@@ -6,7 +6,7 @@ use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth}
 use crate::engine::Core;
 use crate::engine::tables::{Mad, OwnedPacket, Tables};
 use crate::notice::notice;
-use crate::port::{RxQueue, RxQueues, RxTrain};
+use crate::port::{RxBatch, RxQueue, RxQueues, RxScope};
 use crate::srqs::Reached;
 
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
@@ -17,17 +17,23 @@ const MISROUTED_MAX: usize = 256;
 impl Core {
     /// Takes one batch from the port and gives every packet to its QP; returns the number of trains.
     pub(crate) fn receive(&mut self, now: Instant, queues: RxQueues) -> usize {
+        self.receive_scope(now, queues.into())
+    }
+
+    /// Like [`receive`](Core::receive); the hooks decide whether the packets need their ICRCs.
+    #[inline]
+    pub(super) fn receive_scope(&mut self, now: Instant, scope: RxScope) -> usize {
         let Core { port, hooks, tables } = self;
-        let mut deliver = |train: &RxTrain<'_>| tables.receive_train(now, train);
+        let mut deliver = |train: &RxBatch<'_>| tables.receive_train(now, train);
         let trains = if hooks.is_paused(now) {
             0
         } else if hooks.has_ingress() {
-            port.will_be_watched();
-            let trains = port.recv(queues, &mut |train| hooks.receive(train, &mut deliver));
+            let scope = RxScope { with_icrc: true, ..scope };
+            let trains = port.recv(scope, &mut |train| hooks.receive(train, &mut deliver));
             hooks.send_bounced(&mut **port);
             trains
         } else {
-            port.recv(queues, &mut deliver)
+            port.recv(scope, &mut deliver)
         };
         if hooks.next_due_ns().is_some() {
             hooks.release(now.0, &mut **port, &mut deliver);
@@ -37,7 +43,7 @@ impl Core {
     }
 
     /// Takes a train that another process of this host has handed over.
-    pub(crate) fn receive_forwarded(&mut self, now: Instant, train: &RxTrain<'_>) {
+    pub(crate) fn receive_forwarded(&mut self, now: Instant, train: &RxBatch<'_>) {
         let Core { port, hooks, tables } = self;
         hooks.receive(train, &mut |train| tables.receive_train(now, train));
         hooks.send_bounced(&mut **port);
@@ -47,7 +53,7 @@ impl Core {
 
 impl Tables {
     /// One GRO train: packets of equal size (the last may be shorter) from one sender to one address.
-    pub(crate) fn receive_train(&mut self, now: Instant, train: &RxTrain<'_>) {
+    pub(crate) fn receive_train(&mut self, now: Instant, train: &RxBatch<'_>) {
         let from = PacketSource {
             src: Gid::from(train.src),
             dst: Gid::from(train.dst),
@@ -96,7 +102,7 @@ impl Tables {
         packet: &Packet<'_>,
         bytes: &[u8],
         from: &PacketSource,
-        train: &RxTrain<'_>,
+        train: &RxBatch<'_>,
     ) {
         let qpn = packet.bth.dest_qp;
         let slot = (qpn.value() >> 16) as u8;
@@ -159,7 +165,7 @@ impl Tables {
     }
 
     /// A MAD is a UD SEND Only of exactly 256 bytes with the GSI Q_Key (rdma-core and kernel agree).
-    fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], train: &RxTrain<'_>) {
+    fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], train: &RxBatch<'_>) {
         let row = packet.row();
         let Some(deth) = packet.deth() else { return self.count(DropReason::WrongService) };
         if row.service != Service::Ud || row.operation != Operation::Send {
@@ -180,7 +186,7 @@ impl Tables {
     }
 
     /// A train is steered by its first packet, so a packet of another process can arrive here.
-    fn misroute(&mut self, slot: u8, bytes: &[u8], train: &RxTrain<'_>) {
+    fn misroute(&mut self, slot: u8, bytes: &[u8], train: &RxBatch<'_>) {
         if self.misrouted.len() >= MISROUTED_MAX {
             return self.count(DropReason::QueueFull);
         }

@@ -18,7 +18,7 @@ use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
-use crate::port::{FlowId, RxQueue, RxTrain, SOCKET_WINDOW_BYTES};
+use crate::port::{FlowId, RxBatch, RxQueue, SOCKET_WINDOW_BYTES};
 use crate::srqs::{InReach, Srqs};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
@@ -78,16 +78,16 @@ pub(crate) struct OwnedPacket {
 }
 
 impl OwnedPacket {
-    pub(crate) fn new(train: &RxTrain<'_>, bytes: &[u8]) -> Self {
-        let RxTrain { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
+    pub(crate) fn new(train: &RxBatch<'_>, bytes: &[u8]) -> Self {
+        let RxBatch { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
         let forwarded = train.queue == RxQueue::Forwarded;
         Self { src, src_port, dst, dst_port, tos, ttl, forwarded, bytes: bytes.to_vec() }
     }
 
-    pub(crate) fn train(&self) -> RxTrain<'_> {
+    pub(crate) fn batch(&self) -> RxBatch<'_> {
         let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
-        RxTrain { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
+        RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
     }
 }
 

@@ -26,14 +26,16 @@ impl Core {
         }
         let mut answers = false;
         while !answers && let Some(index) = self.tables.ready.pop_front() {
-            if !self.port.has_room() {
+            let entry = self.tables.qps.get(usize::from(index)).and_then(Option::as_deref);
+            let tx_state = self.port.tx_state(entry.and_then(|entry| entry.flow));
+            if !tx_state.has_room {
                 // First in line when there is; see `Tables::retry_at`.
                 self.tables.ready.push_front(index);
                 self.tables.pushed_back = true;
                 self.tables.push_backs += u64::from(!was_pushed_back);
                 break;
             }
-            answers = self.transmit_qp(now, index);
+            answers = self.transmit_qp(now, index, tx_state.window_bytes);
         }
         self.flush();
         answers
@@ -47,7 +49,7 @@ impl Core {
     }
 
     /// One QP's turn: up to `TX_QUOTA` packets. Returns whether it has more answers to give.
-    fn transmit_qp(&mut self, now: Instant, index: u16) -> bool {
+    fn transmit_qp(&mut self, now: Instant, index: u16, window_bytes: usize) -> bool {
         let Core { port, hooks, tables } = self;
         let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else {
             return false;
@@ -56,7 +58,7 @@ impl Core {
         if let Some(flow) = flow
             && let Some(state) = tables.flows.get_mut(flow.0 as usize)
         {
-            state.window_bytes = port.window_bytes(flow);
+            state.window_bytes = window_bytes;
         }
         let mut budget = tables.flow_budget(flow);
         let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {

@@ -1,8 +1,8 @@
 //! What a tap writes to the memory that its reader shares: records as those of an interface ([`TapHeader`]).
 //!
-//! If the front of packets is all that is wanted, packets of one burst or train that follow each other share a record: the outer headers
+//! If the front of packets is all that is wanted, packets of one burst or batch that follow each other share a record: the outer headers
 //! stand there once. Whoever reads tells them apart, as the kernel will with the burst: identifications count up, lengths are those of
-//! the header but for the last packet. A record is handed over when the next packet does not belong to it, at the end of its train, and
+//! the header but for the last packet. A record is handed over when the next packet does not belong to it, at the end of its batch, and
 //! before the engine does anything else than send.
 
 use bpf::TapHeader;

@@ -6,7 +6,7 @@ use wire::{Bth, Qpn};
 use super::chain::Fate;
 use super::held::Late;
 use super::{HookPoint, Hooks, Target, Verdict};
-use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxQueue, RxTrain};
+use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxBatch, RxQueue};
 use sys::now_ns;
 
 /// A packet that leaves later, or does not come from the transport.
@@ -21,7 +21,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// The packet as one of ours: from its source address to its destination. `None` if it is too short or too long.
-    pub(super) fn back(packet: &RxTrain<'_>) -> Option<Outgoing> {
+    pub(super) fn back(packet: &RxBatch<'_>) -> Option<Outgoing> {
         let bytes = packet.bytes.get(..packet.bytes.len().checked_sub(ICRC_LEN)?)?;
         let bth = Bth::parse(bytes.first_chunk()?);
         let dst_slot = match bth.dest_qp {

@@ -1,4 +1,4 @@
-//! The way in: each packet of a train is judged; those that pass in a row go on as one train.
+//! The way in: each packet of a batch is judged; those that pass in a row go on as one batch.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::engine::tables::OwnedPacket;
-use crate::port::{Headers, Port, RxQueue, RxTrain};
+use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
 use sys::now_ns;
 
@@ -15,7 +15,7 @@ use sys::now_ns;
 const REDIRECTED_MAX: usize = 1024;
 
 /// Where packets that pass go.
-type Deliver<'f> = &'f mut dyn FnMut(&RxTrain<'_>);
+type Deliver<'f> = &'f mut dyn FnMut(&RxBatch<'_>);
 
 impl Hooks {
     /// Whether what the port receives must come here first.
@@ -24,45 +24,45 @@ impl Hooks {
         self.ingress.is_watched
     }
 
-    /// Judges a train; what passes goes to `deliver`.
-    pub(crate) fn receive(&mut self, train: &RxTrain<'_>, deliver: Deliver<'_>) {
+    /// Judges a batch; what passes goes to `deliver`.
+    pub(crate) fn receive(&mut self, batch: &RxBatch<'_>, deliver: Deliver<'_>) {
         if !self.taps.is_empty() {
-            self.tap_incoming(train);
+            self.tap_incoming(batch);
         }
         if self.ingress.hook.is_none() {
-            return deliver(train);
+            return deliver(batch);
         }
-        let key = train.flow_key();
+        let key = batch.flow_key();
         // Addresses of two families: the transport has a counter for that.
-        let Some(mut headers) = Headers::new(&key, train.src_port, train.dst_port) else {
-            return deliver(train);
+        let Some(mut headers) = Headers::new(&key, batch.src_port, batch.dst_port) else {
+            return deliver(batch);
         };
-        if let Some([src, dst]) = train.macs {
+        if let Some([src, dst]) = batch.macs {
             headers.set_macs(src.0, dst.0);
         }
         self.scratch.begin(headers);
         // Those from `start` to `at` pass as they are.
         let (mut start, mut at) = (0, 0);
         while let Some(hook) = &mut self.ingress.hook
-            && at < train.bytes.len()
+            && at < batch.bytes.len()
         {
-            let left = &train.bytes[at..];
-            let bytes = &left[..left.len().min(train.segment.max(1))];
+            let left = &batch.bytes[at..];
+            let bytes = &left[..left.len().min(batch.segment.max(1))];
             let frame_len = (self.scratch.headers_len() + bytes.len()) as u64;
             let counters = &mut self.ingress.counters;
             counters.packets += 1;
             counters.bytes += frame_len;
             let fate = hook.judge(&mut self.scratch, bytes);
             if !fate.is_plain_pass() {
-                hand_on(train, start..at, deliver);
+                hand_on(batch, start..at, deliver);
                 start = at + bytes.len();
-                self.settle_incoming(&part(train, at..start), fate, deliver);
+                self.settle_incoming(&part(batch, at..start), fate, deliver);
                 at = start;
                 continue;
             }
             counters.pass += 1;
             at += bytes.len();
-            // The last one of the train may be shorter.
+            // The last one of the batch may be shorter.
             let alike = (left.len() / bytes.len() - 1) as u64;
             if alike > 0 && hook.foresees_pass() {
                 hook.repeat(alike, alike * frame_len);
@@ -70,12 +70,12 @@ impl Hooks {
                 at += alike as usize * bytes.len();
             }
         }
-        hand_on(train, start..at, deliver);
+        hand_on(batch, start..at, deliver);
     }
 
-    /// A packet that does not simply pass. `packet` is a train of one.
+    /// A packet that does not simply pass. `packet` is a batch of one.
     #[cold]
-    fn settle_incoming(&mut self, packet: &RxTrain<'_>, fate: Fate, deliver: Deliver<'_>) {
+    fn settle_incoming(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
         let Hooks { ingress, scratch, held, bounced, redirected, slot, .. } = self;
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {
@@ -89,7 +89,7 @@ impl Hooks {
         let packet = match &changed {
             None => packet,
             // The identification is found again by the ICRC; the one in the header may be made up.
-            Some(Some(packet)) => &RxTrain { ip_id: None, ..*packet },
+            Some(Some(packet)) => &RxBatch { ip_id: None, ..*packet },
             Some(None) => return counters.malformed += 1,
         };
         match fate.verdict {
@@ -134,7 +134,7 @@ impl Hooks {
         let mut has_sent = false;
         while let Some(late) = self.held.take(now_ns) {
             match late {
-                Late::In(packet) => deliver(&packet.train()),
+                Late::In(packet) => deliver(&packet.batch()),
                 Late::Out(out) => {
                     self.send_late(port, &out);
                     has_sent = true;
@@ -148,25 +148,25 @@ impl Hooks {
 }
 
 /// Out again, once the port has handed over its batch.
-fn bounce(packet: &RxTrain<'_>, bounced: &mut Vec<Outgoing>, counters: &mut HookCounters) {
+fn bounce(packet: &RxBatch<'_>, bounced: &mut Vec<Outgoing>, counters: &mut HookCounters) {
     match Outgoing::back(packet) {
         Some(out) => bounced.push(out),
         None => counters.malformed += 1,
     }
 }
 
-/// A part of a train, whole packets.
-fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
-    let before = (range.start / train.segment.max(1)) as u16;
-    let ip_id = train.ip_id.map(|id| id.wrapping_add(before));
-    let bytes = &train.bytes[range];
-    RxTrain { ip_id, bytes, segment: train.segment.min(bytes.len().max(1)), ..*train }
+/// A part of a batch, whole packets.
+fn part<'a>(batch: &RxBatch<'a>, range: Range<usize>) -> RxBatch<'a> {
+    let before = (range.start / batch.segment.max(1)) as u16;
+    let ip_id = batch.ip_id.map(|id| id.wrapping_add(before));
+    let bytes = &batch.bytes[range];
+    RxBatch { ip_id, bytes, segment: batch.segment.min(bytes.len().max(1)), ..*batch }
 }
 
-fn hand_on(train: &RxTrain<'_>, range: Range<usize>, deliver: Deliver<'_>) {
-    if range.len() == train.bytes.len() {
-        deliver(train);
+fn hand_on(batch: &RxBatch<'_>, range: Range<usize>, deliver: Deliver<'_>) {
+    if range.len() == batch.bytes.len() {
+        deliver(batch);
     } else if !range.is_empty() {
-        deliver(&part(train, range));
+        deliver(&part(batch, range));
     }
 }

@@ -5,14 +5,14 @@
 //!          0                             PAYLOAD_AT                                    len
 //! ```
 //!
-//! The headers of a train's packets are equal, so they stay in the buffer from one packet to the next. Of the payload
+//! The headers of a batch's packets are equal, so they stay in the buffer from one packet to the next. Of the payload
 //! only the first bytes are copied; the machine fetches the rest if a program asks for it.
 
 use std::ops::Range;
 
 use bpf::vm::XdpBuff;
 
-use crate::port::{Headers, MAX_PACKET, RxQueue, RxTrain, train_of};
+use crate::port::{Headers, MAX_PACKET, RxBatch, RxQueue, batch_of};
 
 /// Headroom, headers, and then the payload on a cache line. The kernel offers 256 bytes of headroom.
 pub(super) const PAYLOAD_AT: usize = 384;
@@ -58,10 +58,10 @@ impl Scratch {
     }
 
     /// The packet that stages have left at `frame`, as if it had arrived like that; `None` if it is none.
-    pub(super) fn packet_at(&self, frame: &Range<usize>, queue: RxQueue) -> Option<RxTrain<'_>> {
+    pub(super) fn packet_at(&self, frame: &Range<usize>, queue: RxQueue) -> Option<RxBatch<'_>> {
         let (_, udp_port) = self.headers?.ports();
-        let train = train_of(self.buffer.get(frame.clone())?, udp_port, queue)?;
-        (train.bytes.len() <= MAX_PACKET).then_some(train)
+        let batch = batch_of(self.buffer.get(frame.clone())?, udp_port, queue)?;
+        (batch.bytes.len() <= MAX_PACKET).then_some(batch)
     }
 
     /// A copy of the whole frame: what stages have left at `changed`, else the packet whose UDP payload is `bytes`.

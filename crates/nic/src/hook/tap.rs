@@ -14,7 +14,7 @@ use wire::{IcrcHeader, Packet, Qpn};
 
 use super::copies::Copies;
 use super::{HookError, HookPoint, Hooks};
-use crate::port::{FlowId, FlowKey, Headers, Port, RxTrain, icrc_header};
+use crate::port::{FlowId, FlowKey, Headers, Port, RxBatch, icrc_header};
 use sys::{RecordWriter, page_size};
 
 /// Which packets a tap copies, and how much of each.
@@ -70,7 +70,7 @@ struct Tap {
     counted: u64,
 }
 
-/// What the packets of a flow or a train have in common.
+/// What the packets of a flow or a batch have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     pub(super) headers: Headers,
@@ -133,12 +133,12 @@ impl Hooks {
         self.taps.sender = qpn;
     }
 
-    /// Copies a train that has come in.
+    /// Copies a batch that has come in.
     #[cold]
-    pub(super) fn tap_incoming(&mut self, train: &RxTrain<'_>) {
-        let key = train.flow_key();
-        let Some(mut outer) = Outer::new(&key, train.src_port, train.dst_port) else { return };
-        if let Some([src, dst]) = train.macs {
+    pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>) {
+        let key = batch.flow_key();
+        let Some(mut outer) = Outer::new(&key, batch.src_port, batch.dst_port) else { return };
+        if let Some([src, dst]) = batch.macs {
             outer.headers.set_macs(src.0, dst.0);
         }
         // What comes here by mistake is handed over, and seen where it belongs.
@@ -147,13 +147,13 @@ impl Hooks {
             let is_own = |qpn: Qpn| (qpn.value() >> 16) as u8 == slot;
             dest_qp(body).is_none_or(|qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || is_own(qpn))
         };
-        if self.taps.are_full(train.segment) {
-            let bodies = train.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
+        if self.taps.are_full(batch.segment) {
+            let bodies = batch.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
             return self.taps.lose(bodies.filter(|(body, _)| is_ours(body)).count() as u64);
         }
-        let first_id = outer.first_id(train, || self.taps.have_room(train.segment));
+        let first_id = outer.first_id(batch, || self.taps.have_room(batch.segment));
         let mut id = first_id.unwrap_or(0);
-        for bytes in train.packets() {
+        for bytes in batch.packets() {
             let Some((body, icrc)) = bytes.split_last_chunk::<ICRC_LEN>() else { continue };
             if is_ours(body) {
                 if first_id.is_none() {
@@ -276,11 +276,11 @@ impl Outer {
     /// The identification of the first packet, if those of the others follow it, or if nobody asks for it.
     ///
     /// Sockets do not tell; ICRCs do, which takes a look at the whole packet. If it is so of the last one, it is of those between.
-    fn first_id(&self, train: &RxTrain<'_>, is_asked_for: impl Fn() -> bool) -> Option<u16> {
-        if train.ip_id.is_some() || self.headers.key().src.is_ipv6() || !is_asked_for() {
-            return Some(train.ip_id.unwrap_or(0));
+    fn first_id(&self, batch: &RxBatch<'_>, is_asked_for: impl Fn() -> bool) -> Option<u16> {
+        if batch.ip_id.is_some() || self.headers.key().src.is_ipv6() || !is_asked_for() {
+            return Some(batch.ip_id.unwrap_or(0));
         }
-        let mut packets = train.packets();
+        let mut packets = batch.packets();
         let behind = packets.len().saturating_sub(1) as u16;
         let first = self.icrc.verify(0, packets.next()?).ok()?;
         let last = first.wrapping_add(behind);

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
 
@@ -14,7 +13,9 @@ mod network;
 mod verdicts;
 
 use super::*;
-use crate::port::{FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use crate::port::{
+    FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
+};
 use sys::now_ns;
 
 const US: &str = "10.0.0.1";
@@ -60,17 +61,14 @@ impl Port for Recorder {
         self.flushed = self.sent.len();
         0
     }
-    fn recv(&mut self, _queues: RxQueues, _f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn recv(&mut self, _scope: RxScope, _f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         0
     }
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
+    fn properties(&self) -> PortProperties {
+        PortProperties::default()
     }
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-    fn describe(&self) -> String {
-        "a recorder".to_owned()
+    fn report(&self) -> PortReport {
+        PortReport::default()
     }
 }
 
@@ -94,10 +92,10 @@ impl World {
         world
     }
 
-    /// What reaches the transport of packets of `segment` bytes from `PEER`; each train is one element.
-    fn receive_trains(&mut self, bytes: &[u8], segment: usize) -> Vec<Vec<Arrived>> {
+    /// What reaches the transport of packets of `segment` bytes from `PEER`; each batch is one element.
+    fn receive_batches(&mut self, bytes: &[u8], segment: usize) -> Vec<Vec<Arrived>> {
         let (src, dst) = (PEER.parse().unwrap(), US.parse().unwrap());
-        let train = RxTrain {
+        let batch = RxBatch {
             src,
             src_port: 0xc123,
             dst,
@@ -110,18 +108,18 @@ impl World {
             bytes,
             queue: RxQueue::Slot,
         };
-        let mut trains = Vec::new();
-        self.hooks.receive(&train, &mut |train| {
+        let mut batches = Vec::new();
+        self.hooks.receive(&batch, &mut |batch| {
             let packet =
-                |bytes: &[u8]| (train.src.to_string(), train.dst.to_string(), train.tos, bytes.to_vec());
-            trains.push(train.packets().map(packet).collect());
+                |bytes: &[u8]| (batch.src.to_string(), batch.dst.to_string(), batch.tos, bytes.to_vec());
+            batches.push(batch.packets().map(packet).collect());
         });
         self.hooks.send_bounced(&mut self.port);
-        trains
+        batches
     }
 
     fn receive(&mut self, packet: &[u8]) -> Vec<Arrived> {
-        self.receive_trains(packet, packet.len()).concat()
+        self.receive_batches(packet, packet.len()).concat()
     }
 
     /// What the port is given of a packet to `PEER`.
@@ -190,13 +188,13 @@ fn what_passes_stays_together_and_in_order() {
         (3, vec![vec![0, 1, 2]]),
     ] {
         let mut world = World::with(HookPoint::Ingress, drops_psn(dropped));
-        // The last one of a train may be shorter.
+        // The last one of a batch may be shorter.
         let packets: Vec<_> = (0..4).map(|psn| packet(psn, if psn == 3 { 100 } else { 1024 })).collect();
-        let trains = world.receive_trains(&packets.concat(), packets[0].len());
+        let batches = world.receive_batches(&packets.concat(), packets[0].len());
         let whole = |psn: u8| (PEER.to_owned(), US.to_owned(), 3, packets[usize::from(psn)].clone());
         let expected: Vec<Vec<Arrived>> =
-            expected.into_iter().map(|train| train.into_iter().map(whole).collect()).collect();
-        assert_eq!(trains, expected, "without {dropped}");
+            expected.into_iter().map(|batch| batch.into_iter().map(whole).collect()).collect();
+        assert_eq!(batches, expected, "without {dropped}");
         let counters = world.counters(HookPoint::Ingress);
         let count = u64::from(dropped != 9);
         assert_eq!((counters.packets, counters.pass, counters.drop), (4, 4 - count, count));
@@ -323,7 +321,7 @@ fn a_chain_ends_with_the_first_stage_that_does_not_pass() {
     let first = Hook::new("first", vec![Box::new(Scripted([Verdict::Pass, Verdict::Drop].into()))]);
     let second = Hook::new("second", vec![Box::new(Count::default())]);
     let mut world = World::with(HookPoint::Ingress, first.then(second));
-    world.receive_trains(&[packet(1, 40), packet(2, 40)].concat(), 56);
+    world.receive_batches(&[packet(1, 40), packet(2, 40)].concat(), 56);
     let status = &world.hooks.status()[0];
     assert_eq!(status.name, "first+second");
     assert_eq!(status.rows, [("packets".to_owned(), 1), ("bytes".to_owned(), 98)]);
@@ -343,7 +341,7 @@ fn ipv6_frames_are_whole_as_well() {
     let (src, dst) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
     for (psn, expected) in [(1, 1), (2, 0)] {
         let bytes = &packet(psn, 40)[..];
-        let train = RxTrain {
+        let batch = RxBatch {
             src,
             src_port: 0xc123,
             dst,
@@ -357,7 +355,7 @@ fn ipv6_frames_are_whole_as_well() {
             queue: RxQueue::Slot,
         };
         let mut count = 0;
-        world.hooks.receive(&train, &mut |_| count += 1);
+        world.hooks.receive(&batch, &mut |_| count += 1);
         assert_eq!(count, expected);
     }
 }
@@ -443,7 +441,7 @@ fn ethernet_addresses_are_those_of_the_wire_where_the_port_sees_them() {
             }),
         );
         let bytes = packet(1, 40);
-        let train = RxTrain {
+        let batch = RxBatch {
             src: PEER.parse().unwrap(),
             src_port: 0xc123,
             dst: US.parse().unwrap(),
@@ -457,7 +455,7 @@ fn ethernet_addresses_are_those_of_the_wire_where_the_port_sees_them() {
             queue: RxQueue::Slot,
         };
         let mut count = 0;
-        world.hooks.receive(&train, &mut |_| count += 1);
+        world.hooks.receive(&batch, &mut |_| count += 1);
         count
     };
     let (ours, theirs) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));

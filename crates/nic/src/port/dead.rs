@@ -1,9 +1,8 @@
 //! The port of an engine that a fork has left behind in the child: nothing comes in, nothing goes out.
 
 use std::io;
-use std::os::fd::RawFd;
 
-use super::{FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, RxQueues, RxTrain};
+use super::{FlowId, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxScope};
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ impl Port for DeadPort {
         0
     }
 
-    fn recv(&mut self, _queues: RxQueues, _f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn recv(&mut self, _scope: RxScope, _f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         0
     }
 
@@ -50,15 +49,11 @@ impl Port for DeadPort {
         Err(io::Error::from_raw_os_error(libc::ENETDOWN))
     }
 
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
+    fn properties(&self) -> PortProperties {
+        PortProperties::default()
     }
 
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-
-    fn describe(&self) -> String {
-        "none, after a fork".to_owned()
+    fn report(&self) -> PortReport {
+        PortReport { description: "none, after a fork".to_owned(), ..PortReport::default() }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{EtherType, Ethernet, Ip, Ipv4, Ipv6, Mac, Udp, ip::PROTOCOL_UDP};
 
-use super::{FlowKey, RxQueue, RxTrain};
+use super::{FlowKey, RxBatch, RxQueue};
 
 /// The headers of one flow.
 #[derive(Clone, Copy, Debug)]
@@ -129,8 +129,8 @@ impl Headers {
     }
 }
 
-/// The UDP payload of a frame to `udp_port`, as a train of one packet; `None` if it is no such frame, or cut off.
-pub(crate) fn train_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxTrain<'_>> {
+/// The UDP payload of a frame to `udp_port`, as a batch of one packet; `None` if it is no such frame, or cut off.
+pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxBatch<'_>> {
     let (ethernet, _, ether_type, packet) = Ethernet::split(frame)?;
     let (ip, datagram) = Ip::split(ether_type, packet)?;
     if ip.protocol() != PROTOCOL_UDP {
@@ -146,7 +146,7 @@ pub(crate) fn train_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<Rx
         Ip::V4(ip) => (ip.tos, ip.ttl, Some(ip.id)),
         Ip::V6(ip) => (ip.traffic_class, ip.hop_limit, None),
     };
-    Some(RxTrain {
+    Some(RxBatch {
         src: ip.src(),
         src_port: udp.src_port,
         dst: ip.dst(),
@@ -222,24 +222,24 @@ mod tests {
             let mut frame = frame(src, dst, &[0xab; 40]);
             // Short frames are padded on the wire.
             frame.extend([0; 6]);
-            let train = train_of(&frame, 4791, RxQueue::Slot).unwrap();
-            assert_eq!((train.src.to_string(), train.dst.to_string()), (src.to_owned(), dst.to_owned()));
-            assert_eq!((train.src_port, train.dst_port, train.tos, train.ttl), (0xc001, 4791, 7, 9));
-            assert_eq!((train.bytes, train.segment), (&[0xab; 40][..], 40));
-            assert_eq!(train.ip_id, dst.parse::<std::net::Ipv4Addr>().is_ok().then_some(0));
-            assert!(train_of(&frame, 4790, RxQueue::Slot).is_none());
+            let batch = batch_of(&frame, 4791, RxQueue::Slot).unwrap();
+            assert_eq!((batch.src.to_string(), batch.dst.to_string()), (src.to_owned(), dst.to_owned()));
+            assert_eq!((batch.src_port, batch.dst_port, batch.tos, batch.ttl), (0xc001, 4791, 7, 9));
+            assert_eq!((batch.bytes, batch.segment), (&[0xab; 40][..], 40));
+            assert_eq!(batch.ip_id, dst.parse::<std::net::Ipv4Addr>().is_ok().then_some(0));
+            assert!(batch_of(&frame, 4790, RxQueue::Slot).is_none());
         }
     }
 
     #[test]
-    fn cut_and_empty_frames_are_no_trains() {
+    fn truncated_and_empty_frames_are_refused() {
         let whole = frame("10.0.0.1", "10.0.0.2", &[1; 40]);
         for len in 0..whole.len() {
-            assert!(train_of(&whole[..len], 4791, RxQueue::Slot).is_none(), "{len}");
+            assert!(batch_of(&whole[..len], 4791, RxQueue::Slot).is_none(), "{len}");
         }
-        assert!(train_of(&frame("10.0.0.1", "10.0.0.2", &[]), 4791, RxQueue::Slot).is_none());
+        assert!(batch_of(&frame("10.0.0.1", "10.0.0.2", &[]), 4791, RxQueue::Slot).is_none());
         let mut overlong = whole.clone();
         overlong[14 + 20 + 4..14 + 20 + 6].copy_from_slice(&100u16.to_be_bytes());
-        assert!(train_of(&overlong, 4791, RxQueue::Slot).is_none(), "UDP says more than IP has");
+        assert!(batch_of(&overlong, 4791, RxQueue::Slot).is_none(), "UDP says more than IP has");
     }
 }

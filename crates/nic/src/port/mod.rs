@@ -2,7 +2,7 @@
 //!
 //! A port knows addresses, sockets and bursts; it does not know queue pairs. On the way out it is handed
 //! packets that end before the ICRC (`BTH .. pad`), appends the ICRC and sends. On the way in it hands over
-//! *trains*: one or more equal-size UDP payloads (the last may be shorter) that arrived as one datagram
+//! *batches*: one or more equal-size UDP payloads (the last may be shorter) that arrived as one datagram
 //! burst of one sender. Invariant: within a flow, packets leave in the order they were committed.
 //!
 //! Adding a port: one file here, one line below.
@@ -19,7 +19,7 @@ mod xsk;
 pub use choice::{BadVariable, LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
 pub use headers::Headers;
-pub(crate) use headers::train_of;
+pub(crate) use headers::batch_of;
 pub use outlook::Outlook;
 pub(crate) use shm::ShmPort;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
@@ -35,11 +35,11 @@ use wire::{FlushIcrc, IcrcHeader, Mac};
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
 
-/// Stands in for the destination slot of QP1 traffic, so that no data train carries it.
+/// Stands in for the destination slot of QP1 traffic, so that no data batch carries it.
 pub(crate) const GSI_FLOW_SLOT: u8 = 0xff;
 
 /// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
-/// unprivileged one holds about six 64 KiB trains (rmem_max 212992, doubled by the kernel).
+/// unprivileged one holds about six 64 KiB batches (rmem_max 212992, doubled by the kernel).
 pub(crate) const SOCKET_WINDOW_BYTES: usize = 320 * 1024;
 
 /// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
@@ -50,7 +50,7 @@ pub struct FlowKey {
     /// Remote address.
     pub dst: IpAddr,
     /// Bits 23..16 of the destination QPN. Each value gets its own source port, so that no receiver merges
-    /// packets for different processes into one train.
+    /// packets for different processes into one batch.
     pub dst_slot: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
@@ -64,7 +64,7 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowId(pub u32);
 
-/// Which queue a train came from.
+/// Which queue a batch came from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RxQueue {
     /// The queue shared by all processes of the domain: QP 1, first messages of connections.
@@ -99,12 +99,12 @@ impl RxQueues {
 
 /// UDP payloads received together: all `segment` bytes long, but the last, which may be shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct RxTrain<'a> {
+pub struct RxBatch<'a> {
     /// Source address; an IPv4-mapped one is given as IPv4.
     pub src: IpAddr,
     /// UDP source port.
     pub src_port: u16,
-    /// The local address the train was sent to; an IPv4-mapped one is given as IPv4.
+    /// The local address the batch was sent to; an IPv4-mapped one is given as IPv4.
     pub dst: IpAddr,
     /// UDP destination port (4791 except in private domains).
     pub dst_port: u16,
@@ -120,23 +120,23 @@ pub struct RxTrain<'a> {
     pub ip_id: Option<u16>,
     /// The packets, BTH to ICRC, one behind the other.
     pub bytes: &'a [u8],
-    /// Where the train was received.
+    /// Where the batch was received.
     pub queue: RxQueue,
 }
 
-impl<'a> RxTrain<'a> {
+impl<'a> RxBatch<'a> {
     /// The packets in order; packet `i` was most likely sent with IPv4 id `i`.
     pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
         self.bytes.chunks(self.segment.max(1))
     }
 
-    /// The flow that the train is of, but for its slot and for its sender's choices, which no header shows.
+    /// The flow that the batch is of, but for its slot and for its sender's choices, which no header shows.
     pub(crate) fn flow_key(&self) -> FlowKey {
-        let RxTrain { src, dst, tos, ttl, .. } = *self;
+        let RxBatch { src, dst, tos, ttl, .. } = *self;
         FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba }
     }
 
-    /// The ICRC pseudo header that all packets of the train share; `None` if the two addresses are of
+    /// The ICRC pseudo header that all packets of the batch share; `None` if the two addresses are of
     /// different families.
     #[must_use]
     pub fn icrc_header(&self) -> Option<IcrcHeader> {
@@ -144,87 +144,140 @@ impl<'a> RxTrain<'a> {
     }
 }
 
-/// Moves packets, unprivileged or not. Called once per batch, hence used as `Box<dyn Port>`.
+/// What one [`Port::recv`] call reads, and in which form.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RxScope {
+    /// The queues to read.
+    pub queues: RxQueues,
+    /// Reads every source of these queues. Without it a port may skip a source that it reads only from time
+    /// to time.
+    pub everything: bool,
+    /// Hooks or taps read the packets before the transport does: every packet carries its ICRC.
+    pub with_icrc: bool,
+}
+
+impl From<RxQueues> for RxScope {
+    /// An ordinary poll of `queues` by the transport alone.
+    fn from(queues: RxQueues) -> RxScope {
+        RxScope { queues, everything: false, with_icrc: false }
+    }
+}
+
+/// How much a port accepts for a flow at this moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TxState {
+    /// False while the port holds as many bytes as its limit allows that are not on the wire yet (the byte
+    /// queue limit of a NIC). A packet that is committed all the same may be dropped here.
+    pub has_room: bool,
+    /// Request bytes that may be unacknowledged on the flow, so that the receiver's buffer does not overflow
+    /// while the receiving process is busy.
+    pub window_bytes: usize,
+}
+
+impl Default for TxState {
+    /// Room, and the window that an unprivileged socket buffer holds.
+    fn default() -> TxState {
+        TxState { has_room: true, window_bytes: SOCKET_WINDOW_BYTES }
+    }
+}
+
+/// Whether a thread may sleep on a port's descriptors.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Readiness {
+    /// A descriptor becomes readable when there is something to receive.
+    Idle,
+    /// There is something to receive that no descriptor announces.
+    Pending,
+}
+
+/// Properties that do not change while a port is open.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PortProperties {
+    /// Descriptors that become readable when [`Port::recv`] has something to do.
+    pub poll_fds: Vec<RawFd>,
+    /// Consecutive packets of equal length are cheaper than others, because they leave as one burst.
+    pub prefers_equal_packets: bool,
+}
+
+/// The state of a port for status output.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PortReport {
+    /// Kind and mode of the port, for people.
+    pub description: String,
+    /// Counters that every port has.
+    pub counters: PortCounters,
+    /// Name and value of the counters that only this kind of port has.
+    pub rows: Vec<(&'static str, u64)>,
+}
+
+/// Moves packets between the engine and a network. Called once per batch, hence used as `Box<dyn Port>`.
 pub trait Port: Send {
-    /// Makes a flow ready for sending, until [`close_flow`](Port::close_flow) was called as often as this. The same
-    /// key gives the same id.
+    /// Opens a flow for sending. The same key gives the same id; the flow stays open until
+    /// [`close_flow`](Port::close_flow) was called as often as this.
     ///
     /// # Errors
     /// What the kernel says about the local address (`EADDRNOTAVAIL`), `EINVAL` for addresses of different
     /// families, `ENOBUFS` if there are too many flows.
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
 
-    /// Gives up a flow; what is queued for it still leaves.
+    /// Closes a flow once; packets queued for it still leave.
     fn close_flow(&mut self, flow: FlowId);
 
-    /// A flow for the next [`tx_commit`](Port::tx_commit) only. Any number of destinations can be sent to in this way.
+    /// Returns a flow that is valid for the next [`tx_commit`](Port::tx_commit) only. The number of
+    /// destinations reached in this way is not limited.
     ///
     /// # Errors
     /// Those of [`open_flow`](Port::open_flow).
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
 
-    /// What a packet of this flow has in front of it on the network, as far as the port knows; `None` if there is no such
-    /// flow.
+    /// Returns the network headers of this flow's packets, as far as the port knows them; `None` if there is
+    /// no such flow.
     fn headers(&mut self, flow: FlowId) -> Option<Headers>;
 
-    /// Space for the next packet, at least [`MAX_PACKET`] bytes. Write `BTH .. pad` to its start, then
-    /// call [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
-    fn tx_slot(&mut self) -> &mut [u8];
-
-    /// The IPv4 identification of a packet of `len` bytes if it is committed to `flow` next. Should the kernel refuse to cut a
-    /// burst apart, it leaves with another one.
+    /// Returns the IPv4 identification that a packet of `len` bytes gets if it is committed to `flow` next.
+    /// The packet leaves with another one if the kernel refuses to segment its burst.
     fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
-        let _alone = (flow, len);
+        let _single_packet = (flow, len);
         0
     }
 
+    /// Returns what the port accepts now, for `flow` if one is given. Called once per transmit quantum.
+    fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
+        let _any = flow;
+        TxState::default()
+    }
+
+    /// Returns space for the next packet, at least [`MAX_PACKET`] bytes. The caller writes `BTH .. pad` to its
+    /// start and calls [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
+    fn tx_slot(&mut self) -> &mut [u8];
+
     /// Queues the `len` bytes at the start of [`tx_slot`](Port::tx_slot) for `flow` and appends the ICRC.
-    /// Sends by itself when out of space, else at [`flush`](Port::flush).
+    /// The port sends them when it is out of space, else at [`flush`](Port::flush).
     fn tx_commit(&mut self, flow: FlowId, len: usize);
 
-    /// Whether more should be committed now. False while as many bytes as the port's limit allows have left us and are not
-    /// on the wire yet, as a NIC's byte queue limit would have it: what is committed all the same may be lost here.
-    fn has_room(&mut self) -> bool {
-        true
-    }
-
-    /// Request bytes that may be unacknowledged on a flow: what a receiver has room for who looks late, unless the port waits for it
-    /// by [`has_room`](Port::has_room).
-    fn window_bytes(&self, flow: FlowId) -> usize {
-        let _any = flow;
-        SOCKET_WINDOW_BYTES
-    }
-
-    /// Sends everything queued; returns the packets the kernel took. The others are lost and counted, as
-    /// packets lost on the network are.
+    /// Sends everything queued; returns the number of packets the kernel took. Packets that it did not take
+    /// are lost and counted, as packets lost on the network are.
     fn flush(&mut self) -> usize;
 
-    /// Hands over one batch of what has arrived, without waiting; returns the number of trains.
-    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize;
+    /// Gives `f` one round of what has arrived, without waiting; returns the number of [`RxBatch`]es.
+    fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize;
 
-    /// Whether there is nothing to receive, where that is known for much less than [`recv`](Port::recv) costs. Whoever is told so may
-    /// leave out that call, which is allowed to say nothing of what only comes now and then.
+    /// Whether there is nothing to receive, where the port knows that at much lower cost than
+    /// [`recv`](Port::recv) has. The answer may leave out sources that are read only from time to time.
     fn is_quiet(&mut self) -> bool {
         false
     }
 
-    /// The next [`recv`](Port::recv) leaves out nothing that has arrived, not even what it only looks at from time to time.
-    fn look_everywhere(&mut self) {}
-
-    /// Others than the transport look at what the next [`recv`](Port::recv) hands over: no packet is without its ICRC.
-    fn will_be_watched(&mut self) {}
-
-    /// Somebody is about to wait for [`poll_fds`](Port::poll_fds) and the members' listener. False if there is something to
-    /// receive that they do not tell of.
-    fn may_wait(&mut self) -> bool {
-        true
+    /// Sets whether local senders have to wake a thread that sleeps on the descriptors (as in AF_XDP's
+    /// `need_wakeup`). A thread sets it before it sleeps, and sleeps only if the result is
+    /// [`Readiness::Idle`]; it clears it afterwards.
+    fn set_need_wakeup(&mut self, needed: bool) -> Readiness {
+        let _descriptors_announce_all = needed;
+        Readiness::Idle
     }
 
-    /// The wait is over.
-    fn has_waited(&mut self) {}
-
-    /// Whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a member of. Nothing to do for
-    /// a port that does so in any case.
+    /// Sets whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a member of.
+    /// A port that always does so ignores it.
     ///
     /// # Errors
     /// What the kernel says.
@@ -233,38 +286,25 @@ pub trait Port: Send {
         Ok(())
     }
 
-    /// Whether equal packets in a row are cheaper than others, because they leave as one burst.
-    fn prefers_equal_packets(&self) -> bool {
-        false
-    }
+    /// Returns what does not change while the port is open.
+    fn properties(&self) -> PortProperties;
 
-    /// Descriptors that become readable when `recv` has something to do.
-    fn poll_fds(&self) -> Vec<RawFd>;
-
-    /// What has happened so far.
-    fn counters(&self) -> PortCounters;
-
-    /// Counters that only this kind of port has.
-    fn rows(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    /// Kind and mode of the port, for people.
-    fn describe(&self) -> String;
+    /// Returns description and counters; costs system calls.
+    fn report(&self) -> PortReport;
 }
 
 /// Counts of one port since it was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PortCounters {
-    /// Trains received.
-    pub rx_trains: u64,
+    /// Batches received.
+    pub rx_batches: u64,
     /// Packets in them.
     pub rx_packets: u64,
     /// Bytes in them (UDP payload).
     pub rx_bytes: u64,
-    /// Datagrams refused before they became a train: truncated, empty, or without addresses.
+    /// Datagrams refused before they became a batch: truncated, empty, or without addresses.
     pub rx_malformed: u64,
-    /// Packets that came when the process's socket had no room; Linux before 6.9 counts a train of them as one.
+    /// Packets that came when the process's socket had no room; Linux before 6.9 counts a batch of them as one.
     pub rx_no_buffer: u64,
     /// Failed receive calls, other than `nothing there`.
     pub rx_errors: u64,
@@ -302,7 +342,7 @@ impl PortCounters {
     pub fn plus(&self, other: &PortCounters) -> PortCounters {
         let either = |a, b| if a == 0 { b } else { a };
         PortCounters {
-            rx_trains: self.rx_trains + other.rx_trains,
+            rx_batches: self.rx_batches + other.rx_batches,
             rx_packets: self.rx_packets + other.rx_packets,
             rx_bytes: self.rx_bytes + other.rx_bytes,
             rx_malformed: self.rx_malformed + other.rx_malformed,

@@ -1,6 +1,6 @@
 //! Within a host: packets to another process of our user go through a ring in memory instead of the kernel.
 //!
-//! They are the same packets, in trains as a socket would hand them over, and pass the same hooks and taps. Only their ICRCs are not
+//! They are the same packets, in batches as a socket would hand them over, and pass the same hooks and taps. Only their ICRCs are not
 //! made, because nothing on this way could damage what they cover; whoever else than the transport looks at what arrives finds them there.
 //! Everything else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
 //! has a destination QP is told by the slot in its number, and that the address is one of this host by the kernel's routes.
@@ -13,11 +13,13 @@ mod outbound;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use wire::icrc::ICRC_LEN;
 
-use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueues, RxTrain};
+use super::{
+    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RxBatch, RxQueues,
+    RxScope, TxState,
+};
 use crate::registry::{RingNews, Rings, SLOTS};
 use inbound::Inbound;
 use outbound::Outbound;
@@ -35,7 +37,7 @@ pub(crate) struct ShmPort {
     /// By slot of the process they lead to.
     outbound: Vec<Option<Box<Outbound>>>,
     inbound: Vec<Inbound>,
-    /// A train, copied out of a ring: its writer may go on writing.
+    /// A batch, copied out of a ring: its writer may go on writing.
     buffer: Box<[u8]>,
     /// Slots whose ring holds what is not published.
     dirty: Vec<u8>,
@@ -44,8 +46,6 @@ pub(crate) struct ShmPort {
     /// Calls of `recv` since a ring brought something.
     lull: u32,
     sockets: Sockets,
-    /// The next `recv` is looked at by others than the transport.
-    is_watched: bool,
     counters: PortCounters,
     broken: u64,
 }
@@ -62,8 +62,8 @@ struct Road {
 #[derive(Debug)]
 struct Way {
     slot: u8,
-    /// In front of its trains, but for their lengths.
-    header: TrainHeader,
+    /// In front of its batches, but for their lengths.
+    header: BatchHeader,
 }
 
 /// When the port inside is asked.
@@ -79,20 +79,20 @@ struct Sockets {
     watch: u32,
 }
 
-/// What is in front of a train in a ring, little-endian:
+/// What is in front of a batch in a ring, little-endian:
 ///
 /// ```text
 /// 0   u32 bytes of the packets   4   u16 bytes of each but the last    6   u16 source port
 /// 8   u16 destination port      10   u8 TOS, u8 TTL                   12   zeros
 /// 16  source address            32   destination address               (IPv4 as IPv4-mapped)
 /// ```
-type TrainHeader = [u8; HEADER_LEN];
+type BatchHeader = [u8; HEADER_LEN];
 const HEADER_LEN: usize = 48;
-/// Trains begin at multiples of this: who reads one does not take a line of the cache away from who writes the next.
+/// Batches begin at multiples of this: who reads one does not take a line of the cache away from who writes the next.
 const ALIGN: usize = LINE;
-/// Most bytes of packets in a train. The other side begins with one while the next is written, and both stay in the caches
+/// Most bytes of packets in a batch. The other side begins with one while the next is written, and both stay in the caches
 /// next to their CPUs.
-const TRAIN_BYTES_MAX: usize = 16 * 1024;
+const BATCH_BYTES_MAX: usize = 16 * 1024;
 /// Rings each way. Each is `RING_BYTES` of memory; processes beyond that are reached through the kernel.
 const RINGS_MAX: usize = 64;
 /// Rings push back, so this only keeps many queue pairs from queueing up behind each other: some windows of one.
@@ -106,7 +106,7 @@ const INNER_INTERVAL: u32 = 32;
 const INNER_WATCH: u32 = 64;
 /// Rings count as in use for so many calls after they brought something.
 const LULL_MAX: u32 = 4096;
-/// Batches of the sockets that are read before the first train of a ring.
+/// Batches of the sockets that are read before the first batch of a ring.
 const SOCKET_BATCHES_MAX: usize = 64;
 
 impl ShmPort {
@@ -120,12 +120,11 @@ impl ShmPort {
             roads: Vec::new(),
             outbound: (0..SLOTS).map(|_| None).collect(),
             inbound: Vec::new(),
-            buffer: vec![0; TRAIN_BYTES_MAX].into_boxed_slice(),
+            buffer: vec![0; BATCH_BYTES_MAX].into_boxed_slice(),
             dirty: Vec::with_capacity(RINGS_MAX),
             crowded: Vec::with_capacity(RINGS_MAX),
             lull: LULL_MAX,
             sockets: Sockets { owed: RxQueues::NONE, skipped: 0, asked_at: 0, watch: 0 },
-            is_watched: false,
             counters: PortCounters::default(),
             broken: 0,
         })
@@ -211,26 +210,27 @@ impl ShmPort {
         crowded.is_empty()
     }
 
-    /// One turn of every ring; the number of trains.
-    fn receive_from_rings(&mut self, is_watched: bool, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    /// One turn of every ring; the number of batches.
+    fn receive_from_rings(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let Self { inbound, buffer, inner, counters, broken, .. } = self;
-        let (mut trains, mut is_over) = (0, false);
+        let (mut batches, mut is_over) = (0, false);
         for ring in inbound.iter_mut() {
             if ring.is_fresh && ring.has_something() {
                 ring.is_fresh = false;
                 // What was sent before through the kernel.
-                let read = (0..SOCKET_BATCHES_MAX).map(|_| inner.recv(RxQueues::SLOT, f));
-                trains += read.take_while(|got| *got > 0).sum::<usize>();
+                let read = (0..SOCKET_BATCHES_MAX)
+                    .map(|_| inner.recv(RxScope { queues: RxQueues::SLOT, ..scope }, f));
+                batches += read.take_while(|got| *got > 0).sum::<usize>();
             }
-            let taken = ring.turn(buffer, is_watched, &mut |train: &RxTrain<'_>| {
-                counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
-                counters.rx_bytes += train.bytes.len() as u64;
-                f(train);
+            let taken = ring.turn(buffer, scope.with_icrc, &mut |batch: &RxBatch<'_>| {
+                counters.rx_packets += batch.bytes.len().div_ceil(batch.segment) as u64;
+                counters.rx_bytes += batch.bytes.len() as u64;
+                f(batch);
             });
             match taken {
                 Ok(taken) => {
-                    counters.rx_trains += taken as u64;
-                    trains += taken;
+                    counters.rx_batches += taken as u64;
+                    batches += taken;
                     is_over |= taken == 0 && ring.has_ended;
                 }
                 Err(Broken) => {
@@ -244,7 +244,7 @@ impl ShmPort {
         if is_over {
             inbound.retain_mut(|ring| !ring.is_broken && (!ring.has_ended || ring.has_something()));
         }
-        trains
+        batches
     }
 }
 
@@ -315,17 +315,12 @@ impl Port for ShmPort {
         }
     }
 
-    fn has_room(&mut self) -> bool {
-        (self.crowded.is_empty() || self.finds_room()) && self.inner.has_room()
-    }
-
-    fn window_bytes(&self, flow: FlowId) -> usize {
-        let way = self.roads.get(flow.0 as usize).and_then(|road| road.way.as_ref());
+    fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
+        let inner = self.inner.tx_state(flow);
+        let way = flow.and_then(|flow| self.roads.get(flow.0 as usize)?.way.as_ref());
         let out = way.and_then(|way| self.outbound.get(usize::from(way.slot))?.as_deref());
-        match out {
-            Some(out) if out.is_open => WINDOW_BYTES,
-            _ => self.inner.window_bytes(flow),
-        }
+        let window_bytes = if out.is_some_and(|out| out.is_open) { WINDOW_BYTES } else { inner.window_bytes };
+        TxState { has_room: inner.has_room && (self.crowded.is_empty() || self.finds_room()), window_bytes }
     }
 
     fn flush(&mut self) -> usize {
@@ -336,20 +331,23 @@ impl Port for ShmPort {
         packets + self.inner.flush()
     }
 
-    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         self.follow_news();
-        let (mut trains, is_watched) = (0, std::mem::take(&mut self.is_watched));
-        if queues.slot && !self.inbound.is_empty() {
-            trains = self.receive_from_rings(is_watched, f);
-            self.lull = if trains > 0 { 0 } else { self.lull.saturating_add(1) };
+        if scope.everything {
+            (self.sockets.skipped, self.sockets.asked_at) = (INNER_INTERVAL, 0);
+        }
+        let mut batches = 0;
+        if scope.queues.slot && !self.inbound.is_empty() {
+            batches = self.receive_from_rings(scope, f);
+            self.lull = if batches > 0 { 0 } else { self.lull.saturating_add(1) };
         }
         let in_use = self.is_in_use();
-        let Some(due) = self.sockets.due(queues, in_use) else { return trains };
-        let came = self.inner.recv(due, f);
+        let Some(due) = self.sockets.due(scope.queues, in_use) else { return batches };
+        let came = self.inner.recv(RxScope { queues: due, ..scope }, f);
         if came > 0 {
             self.sockets.watch = INNER_WATCH;
         }
-        trains + came
+        batches + came
     }
 
     #[inline]
@@ -362,60 +360,42 @@ impl Port for ShmPort {
         is_quiet
     }
 
-    fn look_everywhere(&mut self) {
-        (self.sockets.skipped, self.sockets.asked_at) = (INNER_INTERVAL, 0);
-        self.inner.look_everywhere();
-    }
-
-    fn will_be_watched(&mut self) {
-        self.is_watched = true;
-        self.inner.will_be_watched();
-    }
-
-    fn may_wait(&mut self) -> bool {
+    fn set_need_wakeup(&mut self, needed: bool) -> Readiness {
+        if !needed {
+            self.inbound.iter_mut().for_each(Inbound::wakes);
+            return self.inner.set_need_wakeup(false);
+        }
         self.follow_news();
-        self.inbound.iter_mut().all(Inbound::may_sleep) && self.inner.may_wait()
-    }
-
-    fn has_waited(&mut self) {
-        self.inbound.iter_mut().for_each(Inbound::wakes);
-        self.inner.has_waited();
+        if !self.inbound.iter_mut().all(Inbound::may_sleep) {
+            return Readiness::Pending;
+        }
+        self.inner.set_need_wakeup(true)
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
         self.inner.hear_groups(hear)
     }
 
-    fn prefers_equal_packets(&self) -> bool {
-        self.inner.prefers_equal_packets()
+    fn properties(&self) -> PortProperties {
+        self.inner.properties()
     }
 
-    fn poll_fds(&self) -> Vec<RawFd> {
-        self.inner.poll_fds()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.counters.plus(&self.inner.counters())
-    }
-
-    fn rows(&self) -> Vec<(&'static str, u64)> {
-        let mut rows = self.inner.rows();
-        rows.extend([
+    fn report(&self) -> PortReport {
+        let mut report = self.inner.report();
+        report.counters = self.counters.plus(&report.counters);
+        report.rows.extend([
             ("shm_rx_packets", self.counters.rx_packets),
             ("shm_tx_packets", self.counters.tx_packets),
             ("shm_tx_no_room", self.counters.tx_no_buffer),
             ("shm_rings_broken", self.broken),
         ]);
-        rows
-    }
-
-    fn describe(&self) -> String {
         let open = self.outbound.iter().flatten().filter(|out| out.is_open).count();
         match open {
-            0 => self.inner.describe(),
-            1 => format!("{}, shm to 1 process", self.inner.describe()),
-            _ => format!("{}, shm to {open} processes", self.inner.describe()),
+            0 => {}
+            1 => report.description.push_str(", shm to 1 process"),
+            _ => report.description.push_str(&format!(", shm to {open} processes")),
         }
+        report
     }
 }
 

@@ -1,10 +1,10 @@
-//! The default, unprivileged port: ordinary UDP sockets, bursts by UDP_SEGMENT, trains by UDP_GRO.
+//! The default, unprivileged port: ordinary UDP sockets, bursts by UDP_SEGMENT, batches by UDP_GRO.
 //!
 //! The ICRC covers the IPv4 id, which the kernel chooses: with an unconnected socket and `IP_PMTUDISC_PROBE` it
 //! is the index of the packet in its burst. That is why nothing here is ever connected, and why a burst that
 //! has to be cut differently gets new ICRCs.
 //!
-//! There is one sending socket per (local address, destination slot), so that the train a receiver sees is
+//! There is one sending socket per (local address, destination slot), so that the batch a receiver sees is
 //! meant for one process of it.
 
 mod receive;
@@ -13,9 +13,12 @@ mod transmit;
 pub use receive::{RECEIVE_BUFFER, receive_socket};
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::{FlowId, FlowKey, Headers, Port, PortCounters, RxQueue, RxQueues, RxTrain};
+use super::{
+    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
+    TxState,
+};
 use receive::Receiver;
 use sys;
 use transmit::Transmitter;
@@ -78,17 +81,17 @@ impl Port for UdpPort {
         self.tx.tx_commit(flow, len);
     }
 
-    fn has_room(&mut self) -> bool {
-        self.tx.has_room()
+    fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
+        TxState { has_room: self.tx.has_room(), ..TxState::default() }
     }
 
     fn flush(&mut self) -> usize {
         self.tx.flush()
     }
 
-    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let slot = if queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
-        let gsi = if queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
+    fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let slot = if scope.queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
+        let gsi = if scope.queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi
     }
 
@@ -96,20 +99,26 @@ impl Port for UdpPort {
         sys::hear_all_groups(self.rx.slot.as_fd(), hear)
     }
 
-    fn prefers_equal_packets(&self) -> bool {
-        true
+    fn properties(&self) -> PortProperties {
+        PortProperties {
+            poll_fds: vec![self.rx.slot.as_raw_fd(), self.rx.gsi.as_raw_fd()],
+            prefers_equal_packets: true,
+        }
     }
 
-    fn poll_fds(&self) -> Vec<RawFd> {
-        vec![self.rx.slot.as_raw_fd(), self.rx.gsi.as_raw_fd()]
+    fn report(&self) -> PortReport {
+        PortReport { description: "udp".to_owned(), counters: self.counters(), rows: Vec::new() }
     }
+}
 
-    fn counters(&self) -> PortCounters {
-        let PortCounters { rx_trains, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
+impl UdpPort {
+    /// The counters of both directions, and the drops of the slot's socket.
+    pub(super) fn counters(&self) -> PortCounters {
+        let PortCounters { rx_batches, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
             self.rx.counters;
         PortCounters {
             rx_no_buffer: sys::dropped_for_want_of_room(self.rx.slot.as_fd()).map_or(0, u64::from),
-            rx_trains,
+            rx_batches,
             rx_packets,
             rx_bytes,
             rx_malformed,
@@ -117,10 +126,6 @@ impl Port for UdpPort {
             rx_last_errno,
             ..self.tx.counters
         }
-    }
-
-    fn describe(&self) -> String {
-        "udp".to_owned()
     }
 }
 

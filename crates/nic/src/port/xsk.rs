@@ -23,13 +23,16 @@ pub use sockets::Teardown;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use wire::IcrcHeader;
 
 use super::flow_table::FlowTable;
 use super::headers::Headers;
-use super::{FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, RxQueues, RxTrain, UdpPort};
+use super::{
+    FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueues,
+    RxScope, TxState, UdpPort,
+};
 use crate::page_pool::Audit;
 use crate::xdp::Steering;
 use owner::Owner;
@@ -60,7 +63,7 @@ pub struct XskPort {
     /// Packets pushed since the last flush.
     pushed: usize,
     segments: Segments,
-    /// A packet in several pieces, joined; longest are the trains of generic mode.
+    /// A packet in several pieces, joined; longest are the batches of generic mode.
     joined: Vec<u8>,
     /// Calls of `recv`, to space out what need not be looked at every time.
     calls: u32,
@@ -122,7 +125,7 @@ struct Extra {
     tx_ring_full: u64,
     /// Packets received in several pieces.
     rx_joined: u64,
-    /// Frames that turned out to be trains.
+    /// Frames that turned out to be batches.
     rx_unjoined: u64,
     /// Times flows were directed anew.
     redirected: u64,
@@ -189,8 +192,9 @@ impl Port for XskPort {
         self.commit(flow, len);
     }
 
-    fn has_room(&mut self) -> bool {
-        self.inner.has_room() && self.sockets.has_room()
+    fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
+        let inner = self.inner.tx_state(flow);
+        TxState { has_room: inner.has_room && self.sockets.has_room(), ..inner }
     }
 
     fn flush(&mut self) -> usize {
@@ -199,49 +203,58 @@ impl Port for XskPort {
         std::mem::take(&mut self.pushed) + inner
     }
 
-    fn recv(&mut self, queues: RxQueues, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let RxScope { queues, everything, .. } = scope;
         self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(LOOK_INTERVAL) || queues.gsi {
             self.follow_changes();
         }
-        let mut trains = 0;
+        let mut batches = 0;
         if queues.slot {
-            trains += self.receive(f);
+            batches += self.receive(f);
             if self.sockets.is_stalled() {
                 self.sockets.kick();
             }
         }
-        let slot =
-            queues.slot && (queues.gsi || self.inner_watch > 0 || self.calls.is_multiple_of(INNER_INTERVAL));
+        let slot = queues.slot
+            && (queues.gsi
+                || everything
+                || self.inner_watch > 0
+                || self.calls.is_multiple_of(INNER_INTERVAL));
         self.inner_watch = self.inner_watch.saturating_sub(1);
         if slot {
-            let came = self.inner.recv(RxQueues::SLOT, f);
+            let came = self.inner.recv(RxQueues::SLOT.into(), f);
             if came > 0 {
                 self.inner_watch = INNER_WATCH;
             }
-            trains += came;
+            batches += came;
         }
         if queues.gsi {
-            trains += self.inner.recv(RxQueues::GSI, f);
+            batches += self.inner.recv(RxQueues::GSI.into(), f);
         }
-        trains
+        batches
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
         self.inner.hear_groups(hear)
     }
 
-    fn poll_fds(&self) -> Vec<RawFd> {
-        let mut fds = self.inner.poll_fds();
-        fds.push(self.epoll.as_raw_fd());
-        fds
+    fn properties(&self) -> PortProperties {
+        let mut poll_fds = self.inner.properties().poll_fds;
+        poll_fds.push(self.epoll.as_raw_fd());
+        PortProperties { poll_fds, prefers_equal_packets: false }
     }
 
-    fn counters(&self) -> PortCounters {
-        let (own, inner) = (self.counters, self.inner.counters());
-        own.plus(&inner)
+    fn report(&self) -> PortReport {
+        PortReport {
+            description: self.description(),
+            counters: self.counters.plus(&self.inner.counters()),
+            rows: self.rows(),
+        }
     }
+}
 
+impl XskPort {
     fn rows(&self) -> Vec<(&'static str, u64)> {
         let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
         vec![
@@ -269,12 +282,6 @@ impl Port for XskPort {
         ]
     }
 
-    fn describe(&self) -> String {
-        self.description()
-    }
-}
-
-impl XskPort {
     fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let spread = spread(key);

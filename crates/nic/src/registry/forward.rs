@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::SLOTS;
 use super::record::{Record, SHORT_MAX};
 use super::serve::Server;
-use crate::port::RxTrain;
+use crate::port::RxBatch;
 use sys::now_ns;
 
 /// Connections to other members, made when first needed.
@@ -44,7 +44,7 @@ impl Links {
     }
 
     /// Hands a train to the member with `slot`.
-    pub(super) fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<Handed> {
+    pub(super) fn forward(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<Handed> {
         let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(Handed::Nobody) };
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
             return Ok(Handed::Nobody);
@@ -57,7 +57,7 @@ impl Links {
     }
 
     /// Hands a train to whoever listens on `name`; false if nobody does.
-    pub(super) fn forward_to_name(&self, name: String, train: &RxTrain<'_>) -> io::Result<bool> {
+    pub(super) fn forward_to_name(&self, name: String, train: &RxBatch<'_>) -> io::Result<bool> {
         Ok(self.send(name, train)? != Handed::Nobody)
     }
 
@@ -66,7 +66,7 @@ impl Links {
         self.connects.load(Ordering::Relaxed)
     }
 
-    fn send(&self, name: String, train: &RxTrain<'_>) -> io::Result<Handed> {
+    fn send(&self, name: String, train: &RxBatch<'_>) -> io::Result<Handed> {
         let mut head = [0; SHORT_MAX];
         let len = Record::Frame(*train).emit(Some(self.slot), &mut head);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

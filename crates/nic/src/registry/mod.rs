@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transport::cm::{Farewell, WillChange};
 use wire::{Gid, ROCE_PORT};
 
-use crate::port::{BadVariable, RxTrain};
+use crate::port::{BadVariable, RxBatch};
 use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
 use group::Contents;
@@ -220,7 +220,7 @@ impl Membership {
 
     /// Serves other members without waiting: answers JOIN and PING, hands forwarded trains to `f`. Returns the
     /// number of trains; 0 also if another thread is at it.
-    pub fn poll_listener(&self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    pub fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         self.server.poll(f)
     }
 
@@ -228,7 +228,7 @@ impl Membership {
     ///
     /// # Errors
     /// `EPERM` if a stranger has the slot's name, `EMFILE`.
-    pub fn forward(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<bool> {
+    pub fn forward(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<bool> {
         Ok(self.hand_over(slot, train)? == Handed::Taken)
     }
 
@@ -236,12 +236,12 @@ impl Membership {
     ///
     /// # Errors
     /// Those of [`forward`](Membership::forward).
-    pub fn hand_over(&self, slot: u8, train: &RxTrain<'_>) -> io::Result<Handed> {
+    pub fn hand_over(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<Handed> {
         self.links.forward(slot, train)
     }
 
     /// Hands a train to all other members; returns how many took it.
-    pub fn forward_to_all(&self, train: &RxTrain<'_>) -> usize {
+    pub fn forward_to_all(&self, train: &RxBatch<'_>) -> usize {
         // A member that cannot be reached is as good as none.
         (0..SLOTS).filter(|slot| *slot != self.slot && self.forward(*slot, train).unwrap_or(false)).count()
     }
@@ -278,7 +278,7 @@ impl Membership {
     ///
     /// # Errors
     /// `EPERM` if a stranger has the name, `EMFILE`.
-    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, train: &RxTrain<'_>) -> io::Result<bool> {
+    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, train: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.config, ps, port);
             if !self.server.owns(&name) && self.links.forward_to_name(name, train)? {

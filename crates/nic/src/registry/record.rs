@@ -11,7 +11,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::SLOTS;
-use crate::port::{RxQueue, RxTrain};
+use crate::port::{RxBatch, RxQueue};
 
 /// Length of the common part.
 const COMMON_LEN: usize = 16;
@@ -53,7 +53,7 @@ pub(super) enum Record<'a> {
     /// No.
     Refuse { errno: u32 },
     /// A train for you.
-    Frame(RxTrain<'a>),
+    Frame(RxBatch<'a>),
     /// Are you there? From a member, also: I watch this connection.
     Ping,
     /// Yes.
@@ -179,7 +179,7 @@ fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
 
 /// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
 /// destination. The segment fits: a train with larger packets has only one, and says so by 0.
-fn put_frame(writer: &mut Writer<'_>, train: &RxTrain<'_>) {
+fn put_frame(writer: &mut Writer<'_>, train: &RxBatch<'_>) {
     let family = if train.src.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     let flags = match train.queue {
         RxQueue::Gsi => FROM_GSI,
@@ -194,7 +194,7 @@ fn put_frame(writer: &mut Writer<'_>, train: &RxTrain<'_>) {
     writer.put(&mapped(train.dst));
 }
 
-fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxTrain<'a>> {
+fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBatch<'a>> {
     let body = body.first_chunk::<44>()?;
     if packets.is_empty() {
         return None;
@@ -203,7 +203,7 @@ fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxTr
         0 => packets.len(),
         segment => segment.min(packets.len()),
     };
-    Some(RxTrain {
+    Some(RxBatch {
         src: ip_at(body, 12)?,
         src_port: u16_at(body, 8)?,
         dst: ip_at(body, 28)?,
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_frame_survives_the_journey() {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
-            let train = RxTrain {
+            let train = RxBatch {
                 src: src.parse().unwrap(),
                 src_port: 0xc123,
                 dst: dst.parse().unwrap(),

@@ -10,7 +10,7 @@ use super::join::{Neighbour, send_bag};
 use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
 use super::rings::{Desk, RingNews};
 use super::{DomainConfig, SLOTS};
-use crate::port::RxTrain;
+use crate::port::RxBatch;
 use sys::Epoll;
 use sys::byte_ring::Consumer;
 
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Serves whoever has something for us; one thread at a time.
-    pub(super) fn poll(&self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    pub(super) fn poll(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let mut turn = match self.turn.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -255,7 +255,7 @@ impl Server {
         token: u64,
         fd: &Arc<OwnedFd>,
         buffer: &mut [u8],
-        f: &mut dyn FnMut(&RxTrain<'_>),
+        f: &mut dyn FnMut(&RxBatch<'_>),
     ) -> usize {
         let mut trains = 0;
         for _ in 0..RECORDS_PER_TURN {

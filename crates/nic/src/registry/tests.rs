@@ -42,8 +42,8 @@ pub(super) struct Got {
 }
 
 impl Got {
-    fn of(train: &RxTrain<'_>) -> Got {
-        let RxTrain { queue, src, dst, src_port, segment, bytes, .. } = *train;
+    fn of(train: &RxBatch<'_>) -> Got {
+        let RxBatch { queue, src, dst, src_port, segment, bytes, .. } = *train;
         Got { queue, src, dst, src_port, segment, bytes: bytes.to_vec() }
     }
 }
@@ -95,7 +95,7 @@ fn port_of(member: &Membership) -> UdpPort {
 
 fn receive(port: &mut UdpPort) -> Vec<Got> {
     let mut got = Vec::new();
-    while port.recv(RxQueues::ALL, &mut |train| got.push(Got::of(train))) > 0 {}
+    while port.recv(RxQueues::ALL.into(), &mut |train| got.push(Got::of(train))) > 0 {}
     got
 }
 
@@ -118,8 +118,8 @@ fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     bytes
 }
 
-fn train(bytes: &[u8]) -> RxTrain<'_> {
-    RxTrain {
+fn train(bytes: &[u8]) -> RxBatch<'_> {
+    RxBatch {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         src_port: 0xc123,
         dst: Ipv4Addr::new(192, 0, 2, 2).into(),
@@ -292,7 +292,7 @@ fn a_large_train_is_forwarded_whole() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let bytes: Vec<u8> = (0..65_480_u32).map(|i| i as u8).collect();
-    let sent = RxTrain { segment: 1040, ..train(&bytes) };
+    let sent = RxBatch { segment: 1040, ..train(&bytes) };
     let (taken, got) = while_serving(&[&all[1]], || all[0].forward(all[1].slot(), &sent).unwrap());
     assert!(taken);
     assert_eq!((got[0].bytes.as_slice(), got[0].segment), (bytes.as_slice(), 1040));

@@ -103,7 +103,7 @@ fn run(weak: &Weak<Engine>) {
         drop(engine);
         let news = settled && may_wait && wait(&fds, deadline.saturating_sub(now_ns()));
         if let Some(engine) = weak.upgrade() {
-            engine.lock().port.has_waited();
+            engine.lock().port.set_need_wakeup(false);
         }
         awake(weak, news);
     }

@@ -149,7 +149,7 @@ impl Device {
     #[must_use]
     pub fn port(&self) -> Option<String> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.as_ref().map(|engine| engine.lock().port.describe())
+        engine.as_ref().map(|engine| engine.lock().port.report().description)
     }
 
     /// Whether this process, and not one that it was forked from, has started the engine. Does not wait: false while

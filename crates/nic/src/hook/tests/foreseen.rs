@@ -41,7 +41,7 @@ fn packets_that_are_foreseen_are_counted_one_by_one() {
         let mut world = World::with(HookPoint::Ingress, stages(looks));
         let mut bytes = vec![0; 5 * 40 + 12];
         bytes[2 * 40] = 0x99;
-        let arrived = world.receive_trains(&bytes, 40);
+        let arrived = world.receive_batches(&bytes, 40);
         assert_eq!(
             arrived.iter().map(Vec::len).collect::<Vec<_>>(),
             if looks { vec![2, 3] } else { vec![6] }

@@ -63,7 +63,7 @@ fn late_packets_come_late_in_both_directions() {
     world.hooks.release(due_ns - 1, &mut world.port, &mut |_| panic!("too early"));
     world
         .hooks
-        .release(due_ns + 1_000_000_000, &mut world.port, &mut |train| arrived.push(train.bytes.to_vec()));
+        .release(due_ns + 1_000_000_000, &mut world.port, &mut |batch| arrived.push(batch.bytes.to_vec()));
     assert_eq!(arrived, [packet(1, 40)]);
     assert_eq!(world.port.sent, [(key(PEER), packet(2, 40)[..52].to_vec())]);
     assert_eq!((world.port.flushed, world.hooks.next_due_ns()), (1, None));

@@ -58,7 +58,7 @@ fn every_other_verdict_ends_the_packet_and_is_counted() {
             };
             let mut world = World::with(HookPoint::Ingress, returns());
             assert_eq!(
-                world.receive_trains(&[packet(1, 40), packet(2, 40)].concat(), 56),
+                world.receive_batches(&[packet(1, 40), packet(2, 40)].concat(), 56),
                 Vec::<Vec<_>>::new()
             );
             assert_eq!(counter(&world.counters(HookPoint::Ingress)), 2, "{name}");
@@ -96,7 +96,7 @@ fn a_redirect_leads_to_the_entry_of_the_map() {
     assert_eq!(world.receive(&packet(1, 40)), []);
     let redirected = world.hooks.take_redirected();
     assert_eq!(
-        redirected.iter().map(|(slot, packet)| (*slot, packet.train().bytes)).collect::<Vec<_>>(),
+        redirected.iter().map(|(slot, packet)| (*slot, packet.batch().bytes)).collect::<Vec<_>>(),
         [(3, &packet(1, 40)[..])]
     );
     assert_eq!((world.row("rx_xdp_redirect"), world.row("rx_xdp_redirect_errors")), (1, 0));

@@ -1,9 +1,9 @@
-//! Writing trains into a ring.
+//! Writing batches into a ring.
 
 use wire::Gid;
 use wire::icrc::ICRC_LEN;
 
-use super::{ALIGN, HEADER_LEN, TRAIN_BYTES_MAX, TrainHeader};
+use super::{ALIGN, BATCH_BYTES_MAX, BatchHeader, HEADER_LEN};
 use crate::port::{FlowId, FlowKey};
 use crate::registry::RingLink;
 use sys::byte_ring::{Broken, Producer, RING_BYTES};
@@ -16,10 +16,10 @@ pub(super) struct Outbound {
     pub(super) link: RingLink,
     /// It was accepted.
     pub(super) is_open: bool,
-    /// Bytes of whole trains that are not published.
+    /// Bytes of whole batches that are not published.
     written: usize,
-    /// The train behind them that takes further packets.
-    train: Option<Train>,
+    /// The batch behind them that takes further packets.
+    batch: Option<Batch>,
     /// Packets in both.
     packets: usize,
     /// Room of the crowded ring when that last changed, and since when that is (nanoseconds).
@@ -27,9 +27,9 @@ pub(super) struct Outbound {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Train {
+struct Batch {
     flow: FlowId,
-    header: TrainHeader,
+    header: BatchHeader,
     /// Bytes of its packets, and of each but the last.
     bytes: usize,
     segment: usize,
@@ -47,33 +47,33 @@ const CROWDED_NS: u64 = 1_000_000;
 
 impl Outbound {
     pub(super) fn new(ring: Producer, link: RingLink) -> Outbound {
-        Outbound { ring, link, is_open: false, written: 0, train: None, packets: 0, crowd: None }
+        Outbound { ring, link, is_open: false, written: 0, batch: None, packets: 0, crowd: None }
     }
 
-    /// Number of a packet of `len` bytes in its train if it is committed next.
+    /// Number of a packet of `len` bytes in its batch if it is committed next.
     pub(super) fn identification(&self, flow: FlowId, len: usize) -> u16 {
-        self.train.filter(|train| train.takes(flow, len)).map_or(0, |train| train.count)
+        self.batch.filter(|batch| batch.takes(flow, len)).map_or(0, |batch| batch.count)
     }
 
-    /// Adds a packet, in which there is nothing where the ICRC belongs; what fills a train is published at once. Returns how many
+    /// Adds a packet, in which there is nothing where the ICRC belongs; what fills a batch is published at once. Returns how many
     /// packets were published, `None` if there is no room for this one.
     #[inline]
     pub(super) fn commit(
         &mut self,
         flow: FlowId,
-        header: &TrainHeader,
+        header: &BatchHeader,
         packet: &mut [u8],
     ) -> Result<Option<usize>, Broken> {
         let len = packet.len();
-        if !self.train.as_ref().is_some_and(|train| train.takes(flow, len)) {
-            self.end_train();
+        if !self.batch.as_ref().is_some_and(|batch| batch.takes(flow, len)) {
+            self.end_batch();
         }
-        let before = self.train.map_or(0, |train| train.bytes);
+        let before = self.batch.map_or(0, |batch| batch.bytes);
         let at = self.written + HEADER_LEN + before;
         if self.ring.room(at + len + ALIGN)? < at + len + ALIGN {
             return Ok(None);
         }
-        let train = self.train.get_or_insert(Train {
+        let batch = self.batch.get_or_insert(Batch {
             flow,
             header: *header,
             bytes: 0,
@@ -88,17 +88,17 @@ impl Outbound {
         if !self.ring.write(at, packet) {
             return Err(Broken);
         }
-        train.bytes += len;
-        train.count += 1;
-        train.is_over = len < train.segment;
+        batch.bytes += len;
+        batch.count += 1;
+        batch.is_over = len < batch.segment;
         self.packets += 1;
-        let is_full = train.bytes + len > TRAIN_BYTES_MAX;
+        let is_full = batch.bytes + len > BATCH_BYTES_MAX;
         Ok(Some(if is_full { self.publish() } else { 0 }))
     }
 
     /// Shows the other side what was written, and wakes it if it sleeps; the number of packets.
     pub(super) fn publish(&mut self) -> usize {
-        self.end_train();
+        self.end_batch();
         if self.written > 0 {
             self.ring.publish(self.written);
             self.written = 0;
@@ -124,26 +124,26 @@ impl Outbound {
         now - since < CROWDED_NS
     }
 
-    fn end_train(&mut self) {
-        let Some(mut train) = self.train.take() else { return };
-        train.header[..4].copy_from_slice(&(train.bytes as u32).to_le_bytes());
-        train.header[4..6].copy_from_slice(&(train.segment as u16).to_le_bytes());
+    fn end_batch(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        batch.header[..4].copy_from_slice(&(batch.bytes as u32).to_le_bytes());
+        batch.header[4..6].copy_from_slice(&(batch.segment as u16).to_le_bytes());
         // There was room for it with the first packet.
-        let is_there = self.ring.write(self.written, &train.header);
+        let is_there = self.ring.write(self.written, &batch.header);
         debug_assert!(is_there, "the room was there");
-        self.written = (self.written + HEADER_LEN + train.bytes).next_multiple_of(ALIGN);
+        self.written = (self.written + HEADER_LEN + batch.bytes).next_multiple_of(ALIGN);
     }
 }
 
-impl Train {
+impl Batch {
     #[inline]
     fn takes(&self, flow: FlowId, len: usize) -> bool {
-        self.flow == flow && len <= self.segment && !self.is_over && self.bytes + len <= TRAIN_BYTES_MAX
+        self.flow == flow && len <= self.segment && !self.is_over && self.bytes + len <= BATCH_BYTES_MAX
     }
 }
 
-/// The header of a flow's trains.
-pub(super) fn header(key: &FlowKey, src_port: u16, dst_port: u16) -> TrainHeader {
+/// The header of a flow's batches.
+pub(super) fn header(key: &FlowKey, src_port: u16, dst_port: u16) -> BatchHeader {
     let mut header = [0; HEADER_LEN];
     header[6..8].copy_from_slice(&src_port.to_le_bytes());
     header[8..10].copy_from_slice(&dst_port.to_le_bytes());

@@ -18,6 +18,8 @@ const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 struct Member {
     member: Membership,
     port: ShmPort,
+    /// See [`RxScope::with_icrc`].
+    with_icrc: bool,
 }
 
 fn domain() -> DomainConfig {
@@ -50,7 +52,7 @@ impl Member {
             joining.join().unwrap()
         });
         let port = ShmPort::new(udp_of(&member), member.rings()).unwrap();
-        Member { member, port }
+        Member { member, port, with_icrc: false }
     }
 
     fn flow_to(&mut self, other_slot: u8, ip: IpAddr) -> FlowId {
@@ -71,16 +73,17 @@ impl Member {
     /// What one call hands over, ICRCs checked, where there are any, and cut off.
     fn recv(&mut self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
-        self.port.recv(RxQueues::SLOT, &mut |train| {
-            let icrc = train.icrc_header().unwrap();
-            assert_eq!((train.tos, train.ttl), (0x20, 9));
-            for (id, packet) in train.packets().enumerate() {
-                let id = if train.src.is_ipv4() { id as u16 } else { 0 };
-                match train.queue {
+        let scope = RxScope { with_icrc: self.with_icrc, ..RxQueues::SLOT.into() };
+        self.port.recv(scope, &mut |batch| {
+            let icrc = batch.icrc_header().unwrap();
+            assert_eq!((batch.tos, batch.ttl), (0x20, 9));
+            for (id, packet) in batch.packets().enumerate() {
+                let id = if batch.src.is_ipv4() { id as u16 } else { 0 };
+                match batch.queue {
                     RxQueue::Ring => assert_eq!(packet.last_chunk(), Some(&[0; ICRC_LEN])),
                     queue => assert_eq!((queue, icrc.verify(id, packet)), (RxQueue::Slot, Ok(id))),
                 }
-                assert!(train.ip_id.is_none_or(|id| id == 0 && train.src.is_ipv4()));
+                assert!(batch.ip_id.is_none_or(|id| id == 0 && batch.src.is_ipv4()));
                 got.push(packet[..packet.len() - ICRC_LEN].to_vec());
             }
         });
@@ -140,19 +143,17 @@ fn packets_of_every_size_arrive_through_the_ring_as_they_were_sent() {
         let mut got = Vec::new();
         for (turn, some) in sent.chunks(100).enumerate() {
             some.iter().for_each(|packet| a.send(flow, packet));
-            assert!(a.port.has_room());
+            assert!(a.port.tx_state(None).has_room);
             a.port.flush();
-            if turn % 2 == 0 {
-                b.port.will_be_watched();
-            }
+            b.with_icrc = turn % 2 == 0;
             got.extend(b.recv_until(some.len()));
         }
         assert_eq!(got, sent);
         let (ours, theirs) = (a.port.counters, b.port.counters);
         assert_eq!((ours.tx_packets, theirs.rx_packets), (sent.len() as u64, sent.len() as u64));
         assert_eq!(ours.tx_bytes, theirs.rx_bytes);
-        assert_eq!(a.port.inner.counters().tx_packets, 0, "nothing went through the kernel");
-        assert!(theirs.rx_trains * 7 < theirs.rx_packets, "equal ones come together: {theirs:?}");
+        assert_eq!(a.port.inner.report().counters.tx_packets, 0, "nothing went through the kernel");
+        assert!(theirs.rx_batches * 7 < theirs.rx_packets, "equal ones come together: {theirs:?}");
     }
 }
 
@@ -161,26 +162,24 @@ fn whoever_looks_at_packets_finds_their_icrcs() {
     for ip in [V4, V6] {
         let (mut a, mut b, flow) = pair(ip);
         let slot = b.member.slot();
-        for is_watched in [false, true, false] {
+        for with_icrc in [false, true, false] {
             (0..5).for_each(|n| a.send(flow, &packet(slot, n, 100)));
             a.port.flush();
-            if is_watched {
-                b.port.will_be_watched();
-            }
+            let scope = RxScope { with_icrc, ..RxQueues::SLOT.into() };
             let mut queues = Vec::new();
             let start = now_ns();
             while queues.is_empty() && now_ns() - start < 5_000_000_000 {
-                b.port.recv(RxQueues::SLOT, &mut |train| {
-                    let icrc = train.icrc_header().unwrap();
-                    let is_there = train
+                b.port.recv(scope, &mut |batch| {
+                    let icrc = batch.icrc_header().unwrap();
+                    let is_there = batch
                         .packets()
                         .zip(0u16..)
                         .all(|(packet, id)| icrc.verify(id, packet) == Ok(if ip == V4 { id } else { 0 }));
-                    assert_eq!(is_there, is_watched);
-                    queues.push(train.queue);
+                    assert_eq!(is_there, with_icrc);
+                    queues.push(batch.queue);
                 });
             }
-            assert_eq!(queues, [if is_watched { RxQueue::Slot } else { RxQueue::Ring }]);
+            assert_eq!(queues, [if with_icrc { RxQueue::Slot } else { RxQueue::Ring }]);
         }
     }
 }
@@ -235,7 +234,7 @@ fn what_was_sent_before_there_was_a_ring_comes_first() {
     let flow = a.flow_to(slot, V4);
     (0..50).for_each(|n| a.send(flow, &packet(slot, n, 100)));
     a.port.flush();
-    assert_eq!(a.port.inner.counters().tx_packets, 50, "through the kernel");
+    assert_eq!(a.port.inner.report().counters.tx_packets, 50, "through the kernel");
     // Committed, but not sent.
     (50..60).for_each(|n| a.send(flow, &packet(slot, n, 200)));
     open_ring(&mut a, &mut b);
@@ -292,7 +291,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
     let (mut a, mut b, flow) = pair(V4);
     let slot = b.member.slot();
     let mut sent = 0;
-    while a.port.has_room() {
+    while a.port.tx_state(None).has_room {
         (0..60).for_each(|n| a.send(flow, &packet(slot, sent + n, 4096)));
         a.port.flush();
         sent += 60;
@@ -304,7 +303,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
     sent += 124;
     assert_eq!(a.port.counters.tx_no_buffer, 0);
     let start = now_ns();
-    while !a.port.has_room() {
+    while !a.port.tx_state(None).has_room {
         assert!(now_ns() - start < 1_000_000_000, "who does not read is waited for");
     }
     assert!(now_ns() - start > 500_000);
@@ -319,7 +318,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
     for (n, one) in got.iter().enumerate() {
         assert_eq!(one[12..16], (n as u32).to_be_bytes(), "in order, without a hole");
     }
-    assert!(a.port.has_room());
+    assert!(a.port.tx_state(None).has_room);
     a.send(flow, &packet(slot, 7, 4096));
     a.port.flush();
     assert_eq!(b.recv_until(1), [packet(slot, 7, 4096)]);
@@ -329,7 +328,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
 fn who_sleeps_is_woken_once() {
     let (mut a, mut b, flow) = pair(V4);
     let slot = b.member.slot();
-    b.port.recv(RxQueues::ALL, &mut |_| panic!("nothing was sent"));
+    b.port.recv(RxQueues::ALL.into(), &mut |_| panic!("nothing was sent"));
     let is_woken = |b: &Member| {
         let mut fds = [PollFd::readable(b.member.listener_fd())];
         poll(&mut fds, Some(0)).unwrap() > 0
@@ -338,9 +337,9 @@ fn who_sleeps_is_woken_once() {
     a.send(flow, &packet(slot, 0, 64));
     a.port.flush();
     assert!(!is_woken(&b), "nobody sleeps");
-    assert!(!b.port.may_wait(), "there is something to read");
+    assert_eq!(b.port.set_need_wakeup(true), Readiness::Pending, "there is something to read");
     assert_eq!(b.recv_until(1).len(), 1);
-    assert!(b.port.may_wait());
+    assert_eq!(b.port.set_need_wakeup(true), Readiness::Idle);
     a.send(flow, &packet(slot, 1, 64));
     a.port.flush();
     assert!(is_woken(&b));
@@ -348,10 +347,10 @@ fn who_sleeps_is_woken_once() {
     a.send(flow, &packet(slot, 2, 64));
     a.port.flush();
     assert!(!is_woken(&b), "the second packet finds nobody asleep");
-    b.port.has_waited();
+    b.port.set_need_wakeup(false);
     assert_eq!(b.recv_until(2).len(), 2);
-    assert!(b.port.may_wait());
-    b.port.has_waited();
+    assert_eq!(b.port.set_need_wakeup(true), Readiness::Idle);
+    b.port.set_need_wakeup(false);
     a.send(flow, &packet(slot, 3, 64));
     a.port.flush();
     assert!(!is_woken(&b), "it was awake again");
@@ -378,10 +377,10 @@ fn what_a_process_has_left_is_read_when_it_is_gone_and_its_peer_takes_the_networ
     assert!(b.port.inbound.is_empty());
     b.send(back, &packet(gone, 1, 64));
     assert_eq!(b.port.flush(), 1);
-    assert_eq!(b.port.inner.counters().tx_packets, 1);
+    assert_eq!(b.port.inner.report().counters.tx_packets, 1);
 }
 
-/// What comes of `bytes` in a ring of which `published` are shown, watched or not: the BTHs of trains, and whether the ring is given
+/// What comes of `bytes` in a ring of which `published` are shown, watched or not: the BTHs of batches, and whether the ring is given
 /// up.
 fn receive_from(b: &mut Member, bytes: &[u8], published: usize) -> (Vec<Vec<u8>>, bool) {
     let (mut producer, fd) = Producer::create().unwrap();
@@ -392,17 +391,15 @@ fn receive_from(b: &mut Member, bytes: &[u8], published: usize) -> (Vec<Vec<u8>>
     producer.publish(published);
     let mut got = Vec::new();
     for _ in 0..3 {
-        if random_u64().is_multiple_of(2) {
-            b.port.will_be_watched();
-        }
-        b.port.recv(RxQueues::SLOT, &mut |train| got.push(train.bytes.iter().copied().take(12).collect()));
+        let scope = RxScope { with_icrc: random_u64().is_multiple_of(2), ..RxQueues::SLOT.into() };
+        b.port.recv(scope, &mut |batch| got.push(batch.bytes.iter().copied().take(12).collect()));
     }
     (got, b.port.inbound.is_empty())
 }
 
 #[test]
-fn trains_that_make_no_sense_end_the_ring() {
-    let train = |len: u32, segment: u16| {
+fn malformed_batches_end_the_ring() {
+    let batch = |len: u32, segment: u16| {
         let mut bytes = [0; HEADER_LEN + 16];
         bytes[..4].copy_from_slice(&len.to_le_bytes());
         bytes[4..6].copy_from_slice(&segment.to_le_bytes());
@@ -410,15 +407,15 @@ fn trains_that_make_no_sense_end_the_ring() {
     };
     let mut b = Member::join(&domain(), &[]);
     let whole = HEADER_LEN + 16;
-    assert_eq!(receive_from(&mut b, &train(16, 16), whole), (vec![vec![0; 12]], false));
+    assert_eq!(receive_from(&mut b, &batch(16, 16), whole), (vec![vec![0; 12]], false));
     for (len, segment) in [(0, 0), (0, 1), (16, 0), (16, 17), (17, 17), (25, 1), (u32::MAX, 1), (16_385, 1)] {
-        assert_eq!(receive_from(&mut b, &train(len, segment), whole), (vec![], true), "{len} {segment}");
+        assert_eq!(receive_from(&mut b, &batch(len, segment), whole), (vec![], true), "{len} {segment}");
     }
     // Cut off, in the header and in the packets.
     for published in [1, HEADER_LEN - 1, HEADER_LEN, whole - 1] {
-        assert_eq!(receive_from(&mut b, &train(16, 16), published), (vec![], true), "{published}");
+        assert_eq!(receive_from(&mut b, &batch(16, 16), published), (vec![], true), "{published}");
     }
-    // Random bytes are random trains: nothing panics.
+    // Random bytes are random batches: nothing panics.
     for _ in 0..200 {
         let bytes: Vec<u8> = (0..512).flat_map(|_| random_u64().to_le_bytes()).collect();
         receive_from(&mut b, &bytes, bytes.len());

@@ -1,9 +1,9 @@
-//! Receiving: one recvmmsg per queue, into buffers that hold the largest train.
+//! Receiving: one recvmmsg per queue, into buffers that hold the largest batch.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::super::{PortCounters, RxQueue, RxTrain};
+use super::super::{PortCounters, RxBatch, RxQueue};
 use sys::{Datagram, Opt, RecvBatch};
 
 /// A UDP socket with everything a port needs to know about received datagrams switched on. Not bound yet, so
@@ -65,7 +65,7 @@ impl Receiver {
     }
 
     /// Receives from one queue.
-    pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let (fd, pace) = match queue {
             RxQueue::Slot => (&self.slot, &mut self.pace[0]),
             RxQueue::Gsi | RxQueue::Forwarded | RxQueue::Ring => (&self.gsi, &mut self.pace[1]),
@@ -83,22 +83,22 @@ impl Receiver {
             pace.was_full = false;
             return 0;
         }
-        let (mut trains, mut bytes) = (0, 0);
+        let (mut batches, mut bytes) = (0, 0);
         for i in 0..got {
             let datagram = self.batch.datagram(i);
-            let Some(train) = train_of(&datagram, self.udp_port, queue) else {
+            let Some(batch) = batch_of(&datagram, self.udp_port, queue) else {
                 self.counters.rx_malformed += 1;
                 continue;
             };
-            trains += 1;
-            bytes += train.bytes.len();
-            self.counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
-            f(&train);
+            batches += 1;
+            bytes += batch.bytes.len();
+            self.counters.rx_packets += batch.bytes.len().div_ceil(batch.segment) as u64;
+            f(&batch);
         }
-        self.counters.rx_trains += trains as u64;
+        self.counters.rx_batches += batches as u64;
         self.counters.rx_bytes += bytes as u64;
         pace.adapt(got, bytes);
-        trains
+        batches
     }
 }
 
@@ -133,13 +133,13 @@ const RX_BATCH_BYTES: usize = 256 * 1024;
 /// Receive buffer: windows of 64 QPs of 256 KiB.
 pub const RECEIVE_BUFFER: i32 = 16 << 20;
 
-fn train_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Option<RxTrain<'a>> {
+fn batch_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Option<RxBatch<'a>> {
     let (Some(src), Some(dst)) = (datagram.src, datagram.dst) else { return None };
     if datagram.bytes.is_empty() || datagram.truncated {
         return None;
     }
     let segment = datagram.segment.filter(|n| *n > 0).unwrap_or(usize::MAX).min(datagram.bytes.len());
-    Some(RxTrain {
+    Some(RxBatch {
         src: src.ip(),
         src_port: src.port(),
         dst,

@@ -1,7 +1,7 @@
-//! Receiving: descriptors in batches, each frame a train of one packet, or of several in generic mode.
+//! Receiving: descriptors in batches, each frame a batch of one packet, or of several in generic mode.
 
-use super::super::headers::train_of;
-use super::super::{RxQueue, RxTrain};
+use super::super::headers::batch_of;
+use super::super::{RxBatch, RxQueue};
 use super::XskPort;
 use sys::XdpMode;
 
@@ -13,23 +13,23 @@ const FRAME_MAX: usize = (1 << 16) + 18;
 impl XskPort {
     /// One batch from every queue.
     #[inline]
-    pub(super) fn receive(&mut self, f: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
-        let mut trains = 0;
+    pub(super) fn receive(&mut self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let mut batches = 0;
         let may_be_joined = self.steering.as_ref().is_some_and(|s| s.mode() == XdpMode::Generic);
         let XskPort { sockets, joined, segments, udp_port, counters, extra, .. } = self;
-        let mut consume = |frame: &[u8], f: &mut dyn FnMut(&RxTrain<'_>)| {
-            let Some(mut train) = train_of(frame, *udp_port, RxQueue::Slot) else {
+        let mut consume = |frame: &[u8], f: &mut dyn FnMut(&RxBatch<'_>)| {
+            let Some(mut batch) = batch_of(frame, *udp_port, RxQueue::Slot) else {
                 counters.rx_malformed += 1;
                 return;
             };
-            if may_be_joined && let Some(icrc) = train.icrc_header() {
-                train.segment = segments.length(&icrc, train.ip_id.unwrap_or(0), train.bytes);
+            if may_be_joined && let Some(icrc) = batch.icrc_header() {
+                batch.segment = segments.length(&icrc, batch.ip_id.unwrap_or(0), batch.bytes);
             }
-            counters.rx_trains += 1;
-            counters.rx_packets += train.bytes.len().div_ceil(train.segment) as u64;
-            counters.rx_bytes += train.bytes.len() as u64;
-            extra.rx_unjoined += u64::from(train.segment < train.bytes.len());
-            f(&train);
+            counters.rx_batches += 1;
+            counters.rx_packets += batch.bytes.len().div_ceil(batch.segment) as u64;
+            counters.rx_bytes += batch.bytes.len() as u64;
+            extra.rx_unjoined += u64::from(batch.segment < batch.bytes.len());
+            f(&batch);
         };
         let mut descriptors = 0;
         for queue in &mut sockets.queues {
@@ -40,7 +40,7 @@ impl XskPort {
                 if !piece.more {
                     consume(piece.bytes(), f);
                     sockets.rx_pool.put(piece.chunk);
-                    trains += 1;
+                    batches += 1;
                     continue;
                 }
                 // The kernel shows all pieces of a packet at once.
@@ -58,7 +58,7 @@ impl XskPort {
                 }
                 extra.rx_joined += 1;
                 consume(joined, f);
-                trains += 1;
+                batches += 1;
             }
             queue.release(taken);
             descriptors += taken;
@@ -66,6 +66,6 @@ impl XskPort {
         if descriptors > 0 {
             sockets.fill();
         }
-        trains
+        batches
     }
 }

@@ -1,7 +1,7 @@
 //! What the kernel joined and does not say: the packet length inside a frame of several.
 //!
 //! A program in generic mode runs behind the point where a sender's burst (UDP_SEGMENT) would be cut apart, and an AF_XDP
-//! socket is told nothing of it: a train arrives as one frame with the headers of one packet. Its packets are of equal
+//! socket is told nothing of it: a batch arrives as one frame with the headers of one packet. Its packets are of equal
 //! length, and the first one's ICRC proves a guess right: with the identification known, all 32 bits of it.
 
 use wire::icrc::ICRC_LEN;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     /// Packets of one opcode behind each other, as the kernel leaves them: identifications from `id` on.
-    fn train(opcode: u8, id: u16, lengths: &[usize]) -> Vec<u8> {
+    fn batch(opcode: u8, id: u16, lengths: &[usize]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (i, len) in lengths.iter().enumerate() {
             let mut packet: Vec<u8> = (0..len - 4).map(|b| (b * 3 + i) as u8).collect();
@@ -99,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn single_packets_stay_whole_and_trains_are_cut() {
+    fn single_packets_stay_whole_and_batches_are_split() {
         for id in [0, 7] {
             for (opcode, lengths, want) in [
-                // SEND Only, alone and in a train of any length; WRITE Only; WRITE Middle; Acknowledge; READ request.
+                // SEND Only, alone and in a batch of any length; WRITE Only; WRITE Middle; Acknowledge; READ request.
                 (0x04, &[1040][..], 1040),
                 (0x04, &[24, 24, 24, 20], 24),
                 (0x04, &[304; 40], 304),
@@ -112,7 +112,7 @@ mod tests {
                 (0x11, &[20; 9], 20),
                 (0x0c, &[32; 9], 32),
             ] {
-                let bytes = train(opcode, id, lengths);
+                let bytes = batch(opcode, id, lengths);
                 assert_eq!(Segments::new().length(&icrc(), id, &bytes), want, "{opcode:#x} {lengths:?}");
             }
         }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn what_fits_nothing_stays_whole_and_is_not_searched_for_ever() {
         let mut segments = Segments::new();
-        let good = train(0x04, 0, &[304; 8]);
+        let good = batch(0x04, 0, &[304; 8]);
         let mut bad = good.clone();
         bad[20] ^= 1;
         for _ in 0..PATIENCE {
@@ -129,7 +129,7 @@ mod tests {
         }
         assert_eq!(segments.length(&icrc(), 0, &good), good.len(), "no patience left");
         // Something that needs no search restores it.
-        let middle = train(0x07, 0, &[1040; 3]);
+        let middle = batch(0x07, 0, &[1040; 3]);
         assert_eq!(segments.length(&icrc(), 0, &middle), 1040);
         assert_eq!(segments.length(&icrc(), 0, &good), 304);
         assert_eq!(segments.length(&icrc(), 0, &[]), 0);

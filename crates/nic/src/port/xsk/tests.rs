@@ -110,14 +110,14 @@ fn commit(port: &mut dyn Port, flow: FlowId, bytes: &[u8]) {
 fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let (src, dst) = (address(net, from), address(net, 1 - from));
-    port.recv(RxQueues::ALL, &mut |train| {
+    port.recv(RxQueues::ALL.into(), &mut |batch| {
         // Made by the kernel for each end of the veth; a UDP socket does not tell.
-        assert!(train.macs.is_none_or(|[from, to]| from != to && from.0 != [0; 6] && to.0 != [0; 6]));
-        assert_eq!((train.src, train.dst, train.tos, train.ttl), (src, dst, 0x28, 33));
-        let icrc = train.icrc_header().unwrap();
-        for (i, packet) in train.packets().enumerate() {
-            let id = icrc.verify(train.ip_id.unwrap_or(0).wrapping_add(i as u16), packet).unwrap();
-            assert!(train.ip_id.is_none_or(|first| id == first.wrapping_add(i as u16)));
+        assert!(batch.macs.is_none_or(|[from, to]| from != to && from.0 != [0; 6] && to.0 != [0; 6]));
+        assert_eq!((batch.src, batch.dst, batch.tos, batch.ttl), (src, dst, 0x28, 33));
+        let icrc = batch.icrc_header().unwrap();
+        for (i, packet) in batch.packets().enumerate() {
+            let id = icrc.verify(batch.ip_id.unwrap_or(0).wrapping_add(i as u16), packet).unwrap();
+            assert!(batch.ip_id.is_none_or(|first| id == first.wrapping_add(i as u16)));
             packets.push(packet[..packet.len() - 4].to_vec());
         }
     });
@@ -135,7 +135,7 @@ fn transfer(tx: &mut dyn Port, rx: &mut dyn Port, flow: FlowId, net: &str, from:
         if progress.elapsed() > REPEAT_AFTER {
             (progress, repeats) = (Instant::now(), repeats + 1);
             waiting = expected.clone();
-            assert!(repeats <= REPEATS_MAX, "packet {:?} is missing: {:?}", &first[12..16], rx.rows());
+            assert!(repeats <= REPEATS_MAX, "packet {:?} is missing: {:?}", &first[12..16], rx.report().rows);
         }
         // No more than a window: the receiver's memory is finite.
         while waiting.len() + WINDOW > expected.len() {
@@ -176,9 +176,9 @@ fn two_ports_exchange_packets_in_every_mode_family_and_size() {
             let Some(net) = Net::new(mtu, 1) else { return };
             let (mut a, mut b) = (net.xsk(0, mode), net.xsk(1, mode));
             assert!(
-                a.describe().starts_with(&format!("xsk, {mode} mode, copy, multi-buffer, 1 queue")),
+                a.report().description.starts_with(&format!("xsk, {mode} mode, copy, multi-buffer, 1 queue")),
                 "{}",
-                a.describe()
+                a.report().description
             );
             for family in [V4, V6] {
                 let (there, back) = (flow(&net, &mut a, family, 0), flow(&net, &mut b, family, 1));
@@ -186,17 +186,22 @@ fn two_ports_exchange_packets_in_every_mode_family_and_size() {
                 transfer(&mut b, &mut a, back, family, 1, mixed(0, all_lengths(mtu), 3000));
             }
             for port in [&mut a, &mut b] {
-                let counters = port.counters();
-                assert_eq!((counters.rx_malformed, counters.tx_no_buffer), (0, 0), "{:?}", port.rows());
+                let counters = port.report().counters;
+                assert_eq!(
+                    (counters.rx_malformed, counters.tx_no_buffer),
+                    (0, 0),
+                    "{:?}",
+                    port.report().rows
+                );
                 // Only the first packets, until the neighbour was resolved, went the other way.
-                assert!(port.extra.tx_inner < 1000, "{:?}", port.rows());
+                assert!(port.extra.tx_inner < 1000, "{:?}", port.report().rows);
                 assert!(port.counters.tx_packets > 5000 && port.counters.rx_packets > 5000);
                 assert_eq!(port.extra.rx_joined > 0, mtu == 9000);
             }
             for mut port in [a, b] {
                 let teardown = port.close();
                 assert_eq!(teardown.lost, 0, "{teardown:?}");
-                assert_eq!(port.describe(), "xsk, closed");
+                assert_eq!(port.report().description, "xsk, closed");
             }
         }
     }
@@ -217,10 +222,14 @@ fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
                     transfer(&mut b, &mut a, back, family, 1, mixed(0, &[len], 1000));
                 }
             }
-            assert_eq!(a.counters().rx_malformed, 0);
-            assert!(b.counters().tx_bursts < b.counters().tx_packets / 2, "{:?}", b.counters());
+            assert_eq!(a.report().counters.rx_malformed, 0);
+            assert!(
+                b.report().counters.tx_bursts < b.report().counters.tx_packets / 2,
+                "{:?}",
+                b.report().counters
+            );
             // The kernel cuts bursts apart in front of a native program; in generic mode it is for us to do.
-            assert_eq!(a.extra.rx_unjoined > 0, !is_native(mode), "{:?}", a.rows());
+            assert_eq!(a.extra.rx_unjoined > 0, !is_native(mode), "{:?}", a.report().rows);
         }
     }
 }
@@ -229,7 +238,7 @@ fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
 fn every_queue_has_its_socket() {
     let Some(net) = Net::new(1500, 3) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
-    assert!(a.describe().contains("3 queues"), "{}", a.describe());
+    assert!(a.report().description.contains("3 queues"), "{}", a.report().description);
     // Several slots: several flows, spread over the queues.
     for dst_slot in 0..40 {
         let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
@@ -261,12 +270,12 @@ fn a_flooded_queue_leaves_the_others_their_memory() {
     send(0, 6000);
     for _ in 0..30 {
         send(1, 100);
-        b.recv(RxQueues::ALL, &mut |_| {});
+        b.recv(RxQueues::ALL.into(), &mut |_| {});
         send(0, 200);
         let waiting = b.sockets.queues[1].rings.fill.waiting();
-        assert!(waiting > 2048 - 200, "{waiting}: {:?}", b.rows());
+        assert!(waiting > 2048 - 200, "{waiting}: {:?}", b.report().rows);
     }
-    assert!(b.sockets.statistics().rx_dropped > 1000, "{:?}", b.rows());
+    assert!(b.sockets.statistics().rx_dropped > 1000, "{:?}", b.report().rows);
     assert_eq!((a.close().lost, b.close().lost), (0, 0));
 }
 
@@ -281,7 +290,7 @@ fn no_chunk_is_lost_whenever_the_port_is_closed() {
             let start = Instant::now();
             // Both ways at once; then closed in the middle of it, with packets queued, under way and unread.
             while seen < 1000 + round * 137 {
-                assert!(start.elapsed().as_secs() < 20, "{:?}", b.rows());
+                assert!(start.elapsed().as_secs() < 20, "{:?}", b.report().rows);
                 for number in 0..60 {
                     commit(&mut a, there, &packet(1, number, all_lengths(mtu)[number as usize % 5]));
                     commit(&mut b, back, &packet(0, number, 64));
@@ -313,7 +322,7 @@ fn a_driver_that_sends_nothing_pushes_back_for_a_while_and_loses_nothing_meanwhi
     transfer(&mut a, &mut b, to_b, V4, 0, mixed(1, &[64], 50));
     let full = |a: &mut XskPort| {
         let mut sent = 0;
-        while a.has_room() && sent < 5000 {
+        while a.tx_state(None).has_room && sent < 5000 {
             commit(a, to_b, &packet(1, 0, 1000));
             sent += 1;
         }
@@ -321,19 +330,19 @@ fn a_driver_that_sends_nothing_pushes_back_for_a_while_and_loses_nothing_meanwhi
     };
     net.hosts[0].visit(|| ip("link set veth0 down"));
     let sent = full(&mut a);
-    assert!((100..5000).contains(&sent) && a.sockets.counters.down > 0, "{sent}: {:?}", a.rows());
+    assert!((100..5000).contains(&sent) && a.sockets.counters.down > 0, "{sent}: {:?}", a.report().rows);
     assert_eq!((a.extra.tx_no_chunk, a.extra.tx_ring_full), (0, 0));
     std::thread::sleep(Duration::from_millis(30));
-    assert!(a.has_room(), "whoever waits for an answer must be able to give up");
+    assert!(a.tx_state(None).has_room, "whoever waits for an answer must be able to give up");
     net.hosts[0].visit(|| ip("link set veth0 up"));
     let start = Instant::now();
     while a.sockets.is_stalled() || a.sockets.audit()[1].lent > 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", a.rows());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", a.report().rows);
         a.flush();
         a.sockets.reap();
         receive(&mut b, V4, 0);
     }
-    assert!(a.has_room());
+    assert!(a.tx_state(None).has_room);
 }
 
 #[test]
@@ -354,24 +363,24 @@ fn routes_neighbours_and_mtu_are_followed() {
     net.hosts[0].visit(|| ip("route add 10.79.0.2/32 via 10.79.0.99"));
     let deadline = Instant::now() + Duration::from_secs(5);
     while a.flows[0].is_direct {
-        a.recv(RxQueues::ALL, &mut |_| {});
+        a.recv(RxQueues::ALL.into(), &mut |_| {});
         assert!(Instant::now() < deadline);
     }
     net.hosts[0].visit(|| ip("route del 10.79.0.2/32"));
     while !a.flows[0].is_direct {
-        a.recv(RxQueues::ALL, &mut |_| {});
+        a.recv(RxQueues::ALL.into(), &mut |_| {});
         assert!(Instant::now() < deadline);
     }
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
     // A packet that has become too long is counted here; the driver would drop it in silence.
     net.hosts[0].visit(|| ip("link set veth0 mtu 600"));
-    a.recv(RxQueues::ALL, &mut |_| {});
+    a.recv(RxQueues::ALL.into(), &mut |_| {});
     commit(&mut a, there, &packet(1, 1, 1000));
     a.flush();
     assert_eq!((a.counters.tx_too_long, a.paths.link.mtu), (1, 600));
     net.hosts[0].visit(|| ip("link set veth0 mtu 9000"));
     net.hosts[1].visit(|| ip("link set veth0 mtu 9000"));
-    a.recv(RxQueues::ALL, &mut |_| {});
+    a.recv(RxQueues::ALL.into(), &mut |_| {});
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, all_lengths(9000), 500));
 }
 
@@ -386,8 +395,8 @@ fn addresses_may_come_and_go() {
         let before = b.counters.rx_packets;
         commit(a, there, &packet(1, 1, 100));
         a.flush();
-        a.recv(RxQueues::ALL, &mut |_| {});
-        b.recv(RxQueues::ALL, &mut |_| {});
+        a.recv(RxQueues::ALL.into(), &mut |_| {});
+        b.recv(RxQueues::ALL.into(), &mut |_| {});
         b.counters.rx_packets > before
     };
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -420,7 +429,7 @@ fn what_is_not_ours_reaches_the_network_stack() {
         let (mut steered, mut seen) = (a.counters.rx_packets, 0);
         let deadline = Instant::now() + Duration::from_secs(5);
         while seen < 2 {
-            a.recv(RxQueues::ALL, &mut |train| seen += train.packets().count());
+            a.recv(RxQueues::ALL.into(), &mut |batch| seen += batch.packets().count());
             assert!(Instant::now() < deadline);
         }
         steered = a.counters.rx_packets - steered;

@@ -16,7 +16,7 @@ const BURST_BYTES_MAX_V6: u32 = 65_487;
 /// so that a process holds the same descriptors however many peers it has met.
 const SOCKET_CLASSES: u8 = 8;
 
-/// Which socket serves a destination slot. Two slots that share one may meet in a receiver's train, and then the receiver
+/// Which socket serves a destination slot. Two slots that share one may meet in a receiver's batch, and then the receiver
 /// hands the packets over.
 fn socket_class(slot: u8) -> u8 {
     if slot == u8::MAX { slot } else { slot % SOCKET_CLASSES }

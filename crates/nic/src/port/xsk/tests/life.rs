@@ -8,7 +8,7 @@ fn one_process_at_a_time_has_an_interface_and_everybody_knows_which() {
     let (a, b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let (error, inner) = *net.try_xsk(0, Mode::Auto, 5000).unwrap_err();
     assert!(matches!(error, XskError::Owned { pid } if pid == Some(std::process::id())), "{error}");
-    assert_eq!(inner.describe(), "udp", "what is left to use comes back");
+    assert_eq!(inner.report().description, "udp", "what is left to use comes back");
     drop((a, inner));
     drop((net.xsk(0, XdpMode::Generic), b));
 }
@@ -39,7 +39,7 @@ fn look_at_program(a: &mut XskPort, b: &mut XskPort, net: &Net) {
     net.hosts[0].visit(|| {
         while (a.program.lost, a.program.is_missing) == before {
             assert!(start.elapsed() < Duration::from_secs(5), "nothing was noticed");
-            a.recv(RxQueues::ALL, &mut |_| {});
+            a.recv(RxQueues::ALL.into(), &mut |_| {});
             std::thread::sleep(Duration::from_millis(5));
         }
     });
@@ -110,14 +110,14 @@ fn a_port_whose_interface_is_deleted_says_so_and_goes_on() {
         commit(&mut a, there, &packet(1, number, 500));
         if number % 50 == 0 {
             a.flush();
-            a.recv(RxQueues::ALL, &mut |_| {});
-            b.recv(RxQueues::ALL, &mut |_| {});
+            a.recv(RxQueues::ALL.into(), &mut |_| {});
+            b.recv(RxQueues::ALL.into(), &mut |_| {});
         }
     }
     a.flush();
     assert!(a.paths.link.gone);
     assert!(a.flows.iter().all(|flow| !flow.is_direct), "the UDP port knows what to say about it");
-    let counters = a.counters();
+    let counters = a.report().counters;
     assert!(counters.tx_unreachable + counters.tx_errors > 0, "{counters:?}");
     assert_eq!((a.close().lost, b.close().lost), (0, 0));
 }
@@ -132,7 +132,7 @@ fn a_link_that_goes_down_and_up_carries_packets_again() {
     for number in 0..500 {
         commit(&mut a, there, &packet(1, number, 500));
         a.flush();
-        a.recv(RxQueues::ALL, &mut |_| {});
+        a.recv(RxQueues::ALL.into(), &mut |_| {});
     }
     net.hosts[0].visit(|| ip("link set veth0 up"));
     // What was queued meanwhile may still come; then everything does again.
@@ -140,11 +140,11 @@ fn a_link_that_goes_down_and_up_carries_packets_again() {
     loop {
         commit(&mut a, there, &packet(1, 9999, 500));
         a.flush();
-        a.recv(RxQueues::ALL, &mut |_| {});
+        a.recv(RxQueues::ALL.into(), &mut |_| {});
         if receive(&mut b, V4, 0).iter().any(|p| p[12..16] == 9999u32.to_be_bytes()) && a.flows[0].is_direct {
             break;
         }
-        assert!(Instant::now() < deadline, "{:?}", a.rows());
+        assert!(Instant::now() < deadline, "{:?}", a.report().rows);
         std::thread::sleep(Duration::from_millis(1));
     }
     while !receive(&mut b, V4, 0).is_empty() {}
