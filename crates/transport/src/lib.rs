@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod backlog;
 mod cc;
 pub mod cm;
 mod completer;
@@ -54,6 +55,7 @@ pub use attr::{
     MAX_INLINE_DATA, MAX_MSG_SZ, MAX_PACKET, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, QpAttr, QpAttrMask,
     QpCap, QpConfig, QpState, QpType,
 };
+pub use backlog::Backlog;
 pub use counters::QpCounters;
 pub use emit::Transmit;
 pub use error::VerbsError;

@@ -13,7 +13,7 @@ use crate::fault::{Fault, NakKind};
 use crate::memory::{Memory, PdId};
 use crate::recv_queue::{RecvQueue, SrqTable};
 use crate::reorder::ReorderBuffer;
-use crate::requester::{Requester, Step, full_packets};
+use crate::requester::{Requester, Step};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::ud::{self, PacketSource, Received};
@@ -343,14 +343,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn lone_packets(&self) -> usize {
-        if self.owes_answers() {
-            return self.responder.replay.lone_packets() as usize;
-        }
-        let mtu = self.ep.mtu;
-        if self.packets_in_flight() > 0 {
-            return 0;
-        }
-        full_packets((self.pending_bytes() + mtu - 1) as u64, mtu) as usize
+        self.backlog().isolated_packets
     }
 
     /// Packets posted and not yet on their way, those to be sent again included.
@@ -358,13 +351,6 @@ impl Qp {
     #[inline]
     pub fn pending_packets(&self) -> usize {
         (self.requester.sq.end - self.requester.cursor) as usize
-    }
-
-    /// Work requests that they belong to.
-    #[must_use]
-    #[inline]
-    pub fn pending_messages(&self) -> usize {
-        self.requester.sq.tail.wrapping_sub(self.requester.cursor_index) as usize
     }
 
     /// Bytes of what they belong to that are not yet on their way; of a READ those that it brings.
@@ -378,14 +364,14 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn ended_run(&self) -> u32 {
-        self.requester.run.ended
+        self.backlog().unsignaled_run
     }
 
     /// Bytes of the work request that was posted last; of a READ those that it brings.
     #[must_use]
     #[inline]
     pub fn last_posted_bytes(&self) -> usize {
-        self.requester.sq.last().length as usize
+        self.backlog().last_posted_bytes
     }
 
     /// Whether all that it has to send are new messages of a packet each: nothing that the peer waits for, nothing that was lost,
@@ -393,16 +379,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn has_only_small_messages(&self) -> bool {
-        let requester = &self.requester;
-        let (next, last) = (requester.sq.wqe(requester.cursor_index), requester.sq.last());
-        self.pending_packets() > 0
-            && requester.cursor == next.first
-            && ![next, last].iter().any(|wqe| wqe.op.is_fetch() || wqe.op.is_local())
-            && self.pending_packets() == self.pending_messages()
-            && requester.cursor == requester.next
-            && !requester.board.has_lost()
-            && !self.responder.has_reply()
-            && !self.ep.congestion.owes_cnp()
+        self.backlog().only_small_messages
     }
 
     /// Payload of its largest packets: its path MTU in bytes.
@@ -416,7 +393,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn window_room(&self) -> usize {
-        (self.requester.window(self.ep.mtu) as usize).saturating_sub(self.packets_in_flight())
+        self.backlog().window_room_packets
     }
 
     /// Whether the peer owes an acknowledgement or an answer, so that one is under way.

@@ -107,7 +107,7 @@ fn a_window_holds_fewer_large_packets() {
     let packets = [PathMtu::M256, PathMtu::M1024, PathMtu::M4096].map(|mtu| {
         let mut config = config(QpType::Rc);
         config.max_path_mtu = PathMtu::M4096;
-        Bench::new(config, &QpAttr { path_mtu: mtu, ..attr() }, QpState::Rts).qp.window_room()
+        Bench::new(config, &QpAttr { path_mtu: mtu, ..attr() }, QpState::Rts).qp.backlog().window_room_packets
     });
     assert_eq!(packets, [310, 310, 80]);
 }

@@ -224,7 +224,7 @@ impl Requester {
             return Ok(());
         }
         self.sq.push(wr, length, ep.mtu, mem)?;
-        self.run.posted(self.sq.last().is_signaled(ep));
+        self.run.posted(self.sq.last().is_some_and(|wqe| wqe.is_signaled(ep)));
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Requester {
         if self.cursor_index == self.sq.tail || self.failed.is_some() || self.rnr_until.is_some() {
             return false;
         }
-        let wqe = self.sq.wqe(self.cursor_index);
+        let Some(wqe) = self.sq.get(self.cursor_index) else { return false };
         let begun = self.cursor > wqe.first || self.cursor < self.next;
         match ep.attr.state {
             QpState::Rts => {}
@@ -261,6 +261,20 @@ impl Requester {
                     && self.window_has(end - self.cursor, bytes, self.peer.fetch_limit(), ep.mtu)
             }
         }
+    }
+
+    /// Whether all pending packets are new messages of one packet each, and neither the first nor the last of them is a
+    /// READ, atomic or local operation.
+    #[inline]
+    pub(crate) fn has_only_small_messages(&self) -> bool {
+        let pending_packets = self.sq.end - self.cursor;
+        let is_plain = |wqe: &SendWqe| !wqe.op.is_fetch() && !wqe.op.is_local();
+        pending_packets > 0
+            && pending_packets == u64::from(self.sq.tail.wrapping_sub(self.cursor_index))
+            && self.cursor == self.next
+            && !self.board.has_lost()
+            && self.sq.get(self.cursor_index).is_some_and(|wqe| is_plain(wqe) && wqe.first == self.cursor)
+            && self.sq.last().is_some_and(is_plain)
     }
 
     /// Whether so much more may be on its way; the first packet always may.

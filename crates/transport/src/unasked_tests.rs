@@ -56,20 +56,20 @@ fn where_message_follows_message_an_answer_is_under_way() {
 #[test]
 fn a_completion_ends_a_run_of_posts_without() {
     let mut b = Bench::rc();
-    assert_eq!(b.qp.ended_run(), 0, "nothing was posted");
+    assert_eq!(b.qp.backlog().unsignaled_run, 0, "nothing was posted");
     let signaled = SendFlags::SIGNALED;
     for (flags, run) in [(signaled, 0), (SILENT, 0), (SILENT, 0), (signaled, 2), (signaled, 0)] {
         b.post_flags(1, write(0), 8, flags).unwrap();
-        assert_eq!(b.qp.ended_run(), run, "{flags:?}");
+        assert_eq!(b.qp.backlog().unsignaled_run, run, "{flags:?}");
     }
-    assert!(b.qp.has_only_small_messages());
+    assert!(b.qp.backlog().only_small_messages);
     b.post_flags(1, write(0), 2000, SendFlags::empty()).unwrap();
-    assert_eq!((b.qp.pending_messages(), b.qp.pending_packets(), b.qp.pending_bytes()), (6, 7, 2040));
-    assert!(!b.qp.has_only_small_messages());
-    assert_eq!((b.sent().len(), b.qp.last_posted_bytes()), (7, 2000));
-    assert_eq!((b.qp.pending_messages(), b.qp.pending_packets(), b.qp.pending_bytes()), (0, 0, 0));
+    assert_eq!((b.qp.pending_packets(), b.qp.pending_bytes()), (7, 2040));
+    assert!(!b.qp.backlog().only_small_messages);
+    assert_eq!((b.sent().len(), b.qp.backlog().last_posted_bytes), (7, 2000));
+    assert_eq!((b.qp.pending_packets(), b.qp.pending_bytes()), (0, 0));
     b.post(2, crate::testing::read(0), 8);
-    assert!(!b.qp.has_only_small_messages(), "an answer is waited for");
+    assert!(!b.qp.backlog().only_small_messages, "an answer is waited for");
 }
 
 /// It was posted together with one that makes no completion, which closes the burst.

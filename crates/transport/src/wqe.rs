@@ -280,10 +280,16 @@ impl SendQueue {
         &self.wqes[self.slot(index)]
     }
 
-    /// The work request that was posted last.
+    /// As [`wqe`](Self::wqe), but cannot panic, so that the compiler may drop a call that has no use.
     #[inline]
-    pub(crate) fn last(&self) -> &SendWqe {
-        self.wqe(self.tail.wrapping_sub(1))
+    pub(crate) fn get(&self, index: u32) -> Option<&SendWqe> {
+        self.wqes.get(self.slot(index))
+    }
+
+    /// The work request that was posted last; an empty one before the first post.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<&SendWqe> {
+        self.get(self.tail.wrapping_sub(1))
     }
 
     /// Where a datagram goes.
