@@ -21,7 +21,7 @@ use crate::engine::gsi::Early;
 use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
 use crate::port::DeadPort;
-use crate::registry::BagLocks;
+use crate::registry::RegistryLocks;
 use sys::{KeptLock, LimitLock, now_ns};
 
 /// The place where a device keeps its engine.
@@ -55,7 +55,7 @@ struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, VecDeque<Early>>,
-    bag: BagLocks,
+    registry: RegistryLocks,
     _cm: CmLocks,
     engine: Arc<Engine>,
 }
@@ -88,7 +88,7 @@ extern "C" fn child() {
     sys::next_generation();
     if let Ok(Some(mut held)) = HELD.try_with(RefCell::take) {
         held.limit.restore();
-        held.devices.into_iter().for_each(DeviceLocks::disinherit);
+        held.devices.into_iter().for_each(DeviceLocks::release_in_child);
     }
 }
 
@@ -110,10 +110,10 @@ impl DeviceLocks {
         Some(DeviceLocks { engines, slot })
     }
 
-    fn disinherit(mut self) {
+    fn release_in_child(mut self) {
         let engine = self.slot.take();
         match self.engines {
-            Some(locks) => locks.into_iter().for_each(EngineLocks::disinherit),
+            Some(locks) => locks.into_iter().for_each(EngineLocks::release_in_child),
             // Dropping what some thread was in the middle of is worse than not dropping it.
             None => mem::forget(engine),
         }
@@ -127,17 +127,17 @@ impl EngineLocks {
             held: KeptLock::take(engine, |engine| &engine.held.0, patience())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, patience())?,
             core: KeptLock::take(engine, |engine| &engine.core, patience())?,
-            bag: engine.bag.keep_locked(patience())?,
+            registry: engine.registry.keep_locked(patience())?,
             engine: Arc::clone(engine),
         })
     }
 
-    fn disinherit(mut self) {
+    fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
         self.core.tables.mads.clear();
         self.core.tables.misrouted.clear();
         self.held.clear();
-        self.engine.bag.disinherit(&mut self.bag);
+        self.engine.registry.release_in_child(&mut self.registry);
         self.engine.monitor.iter().for_each(sys::disconnect);
         self.engine.control.iter().for_each(Control::disinherit);
     }

@@ -90,12 +90,12 @@ impl CmDriver {
     }
 
     /// Tells the peer of another process of this host, which has died; with the next [`poll`](Self::poll).
-    pub(crate) fn say_farewell(&self, now: Instant, farewell: Farewell) {
-        self.lock().cm.say_farewell(now, farewell);
+    pub(crate) fn send_disconnect_notice(&self, now: Instant, notice: Farewell) {
+        self.lock().cm.say_farewell(now, notice);
     }
 
     /// The process is about to end; see [`Cm::take_leave`].
-    pub(crate) fn take_leave(&self, now: Instant) {
+    pub(crate) fn send_disconnects(&self, now: Instant) {
         self.lock().cm.take_leave(now);
     }
 
@@ -168,7 +168,7 @@ impl CmDriver {
         let mut carried = 0;
         loop {
             let Output { will, mads, deliveries } = self.lock().drain(now);
-            will.into_iter().for_each(|change| link.change_will(change));
+            will.into_iter().for_each(|change| link.update_journal(change));
             if mads.is_empty() && deliveries.is_empty() {
                 return carried;
             }

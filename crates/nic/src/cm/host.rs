@@ -21,7 +21,7 @@ use sys::{Netlink, Route, SockAddr};
 pub(crate) trait GsiLink {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes);
     /// Others shall say this should the process die.
-    fn change_will(&self, change: WillChange);
+    fn update_journal(&self, change: WillChange);
 }
 
 /// A claimed service name; dropping it releases the name.
@@ -52,9 +52,9 @@ impl GsiLink for Engine {
         Engine::send_mad(self, src, dst, mad);
     }
 
-    fn change_will(&self, change: WillChange) {
+    fn update_journal(&self, change: WillChange) {
         // Without memory for it the peer learns of our death from its timeouts.
-        let _unwritten = self.bag.change_will(change);
+        let _unwritten = self.registry.update_journal(change);
     }
 }
 
@@ -80,7 +80,7 @@ impl Host for Engine {
     }
 
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {
-        Ok(Box::new(self.bag.claim_service(port_space, port, address)?))
+        Ok(Box::new(self.registry.claim_service(port_space, port, address)?))
     }
 
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {

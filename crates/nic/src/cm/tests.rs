@@ -44,7 +44,7 @@ impl GsiLink for Desk {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
-    fn change_will(&self, _change: WillChange) {}
+    fn update_journal(&self, _change: WillChange) {}
 }
 
 impl Host for Desk {

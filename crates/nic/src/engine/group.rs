@@ -99,9 +99,9 @@ impl Engine {
     pub(crate) fn lead(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
-        let slots: Vec<u8> = self.all().map(|engine| engine.bag.slot()).collect();
+        let slots: Vec<u8> = self.all().map(|engine| engine.registry.slot()).collect();
         for engine in self.all() {
-            engine.bag.has_kin(slots.clone());
+            engine.registry.set_sibling_slots(slots.clone());
             let tables = &mut engine.lock().tables;
             tables.mrs.record_changes();
             // They may have changed while the others were made, and the first engine told nobody.

@@ -61,7 +61,7 @@ impl Engine {
         // A rejection of a request that was never answered names no communication id of ours, so any process of this
         // host may have read it.
         if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.forwarded {
-            self.bag.forward_to_all(&mad.packet.batch());
+            self.registry.forward_to_all(&mad.packet.batch());
         }
         self.offer(Early { mad, since: now() });
     }
@@ -93,7 +93,7 @@ impl Engine {
                 let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
                 let train = mad.packet.batch();
                 let handed = !mad.packet.forwarded
-                    && self.bag.forward_to_service(ps, port, dst_gid, &train).is_ok_and(|taken| taken);
+                    && self.registry.forward_to_service(ps, port, dst_gid, &train).is_ok_and(|taken| taken);
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 if !handed && over {
                     self.cm.reject_no_listener(&mad.bytes, src, dst);

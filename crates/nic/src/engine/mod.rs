@@ -67,7 +67,7 @@ pub(crate) struct Core {
 pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
     pub(crate) cm: Arc<CmDriver>,
-    pub(crate) bag: Membership,
+    pub(crate) registry: Membership,
     /// `None` if there was no descriptor for it; hooks are then attached from within only.
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
@@ -99,13 +99,13 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         port: Box<dyn Port>,
-        bag: Membership,
+        registry: Membership,
         gids: Arc<Gids>,
         mut hooks: Hooks,
         control: Option<Control>,
         first: Option<(&Arc<Self>, usize)>,
     ) -> std::io::Result<Arc<Self>> {
-        let (slot, equal_packets) = (bag.slot(), port.properties().prefers_equal_packets);
+        let (slot, equal_packets) = (registry.slot(), port.properties().prefers_equal_packets);
         // In this order, so that no change is missed; some time has gone since the device was opened. The first engine tells
         // the others.
         let (monitor, table) = match first {
@@ -118,7 +118,7 @@ impl Engine {
         Ok(Arc::new(Self {
             core: Mutex::new(Core { port, hooks, tables }),
             cm: Arc::new(CmDriver::new(slot, &table)),
-            bag,
+            registry,
             control,
             gids,
             monitor,
@@ -217,10 +217,10 @@ impl Engine {
         }
         for (slot, packet) in &misrouted {
             // A member that is gone or does not keep up loses the packet; the transport recovers.
-            let _lost = self.bag.forward(*slot, &packet.batch());
+            let _lost = self.registry.forward(*slot, &packet.batch());
         }
         for (slot, packet) in &redirected {
-            self.redirects.count(self.bag.hand_over(*slot, &packet.batch()), now_ns());
+            self.redirects.count(self.registry.forward(*slot, &packet.batch()), now_ns());
         }
         self.leading(|first| {
             for qpn in established {
@@ -233,7 +233,7 @@ impl Engine {
     /// What the background thread sleeps on; the monitor of the netdev comes last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let mut fds = self.lock().port.properties().poll_fds;
-        fds.push(self.bag.listener_fd());
+        fds.push(self.registry.listener_fd());
         fds.push(self.kick.as_raw_fd());
         fds.push(self.control_fd());
         fds.push(self.monitor_fd());
@@ -286,7 +286,7 @@ impl Engine {
     /// Answers other processes of this host and takes the packets they hand over; how many records came.
     pub(crate) fn serve_members(&self) -> usize {
         let mut records = 0;
-        self.bag.poll_listener(&mut |train| {
+        self.registry.poll_listener(&mut |train| {
             records += 1;
             let mut core = self.lock();
             let now = now();
@@ -294,8 +294,8 @@ impl Engine {
             core.transmit(now);
             self.unlock_and_deliver(core);
         });
-        for farewell in self.bag.take_farewells() {
-            self.cm.say_farewell(now(), farewell);
+        for notice in self.registry.take_disconnect_notices() {
+            self.cm.send_disconnect_notice(now(), notice);
         }
         records
     }
@@ -303,7 +303,7 @@ impl Engine {
     /// Name and value of every counter.
     pub(crate) fn rows(&self, core: &Core) -> Vec<Row> {
         let mut rows = core.rows();
-        rows.push(("member_connects", self.bag.connects()));
+        rows.push(("member_connects", self.registry.connects()));
         rows
     }
 
@@ -313,9 +313,9 @@ impl Engine {
         let (timer, held) = (core.tables.timers.next(), core.hooks.next_due_ns().map(Instant));
         let room = core.tables.retry_at(now());
         drop(core);
-        let deaths = self.bag.second_look_at().map(Instant);
+        let rescan = self.registry.rescan_at().map(Instant);
         let events = self.moderator.next();
-        [timer, events, held, room, self.cm.poll_timeout(), self.held.next_offer(now()), deaths]
+        [timer, events, held, room, self.cm.poll_timeout(), self.held.next_offer(now()), rescan]
             .into_iter()
             .flatten()
             .min()
@@ -380,9 +380,9 @@ impl Engine {
     }
 
     /// Peers are asked to disconnect until they have heard it.
-    pub(crate) fn take_leave(&self) {
+    pub(crate) fn send_disconnects(&self) {
         let until = now() + (Cm::LEAVING_MAX + LEAVING_SLACK);
-        self.cm.take_leave(now());
+        self.cm.send_disconnects(now());
         while self.cm.is_leaving() && now() < until {
             self.poll_all();
             std::thread::sleep(LEAVING_POLL);

@@ -64,7 +64,7 @@ use transport::Instant;
 
 use crate::engine::tables::OwnedPacket;
 use crate::port::FlowId;
-use crate::registry::{Handed, SLOTS};
+use crate::registry::{ForwardOutcome, SLOTS};
 use crate::stats::Row;
 pub(crate) use redirect::RedirectOutcome;
 use sys::now_ns;
@@ -214,7 +214,7 @@ impl Hooks {
         if !reader.is_there(now_ns, ingress.hook.iter().chain(&egress.hook)) {
             self.point(point).counters.redirect_errors += 1;
         } else if !reader.push(KeptFrame { time_ns: now_ns, point, key, len, bytes }) {
-            redirects.count(Ok(Handed::Full), now_ns);
+            redirects.count(Ok(ForwardOutcome::Full), now_ns);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::registry::Handed;
+use crate::registry::ForwardOutcome;
 use crate::stats::Row;
 
 /// How long nothing is received after a process had no room for what was redirected to it: what one needs to take in the
@@ -19,14 +19,14 @@ pub(crate) struct RedirectOutcome {
 
 impl RedirectOutcome {
     /// A packet was handed over, or was not.
-    pub(crate) fn count(&self, handed: std::io::Result<Handed>, now_ns: u64) {
-        match handed {
-            Ok(Handed::Taken) => {}
-            Ok(Handed::Full) => {
+    pub(crate) fn count(&self, outcome: std::io::Result<ForwardOutcome>, now_ns: u64) {
+        match outcome {
+            Ok(ForwardOutcome::Delivered) => {}
+            Ok(ForwardOutcome::Full) => {
                 self.full.fetch_add(1, Ordering::Relaxed);
                 self.paused_until_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
             }
-            Ok(Handed::Nobody) | Err(_) => {
+            Ok(ForwardOutcome::NoMember) | Err(_) => {
                 self.nobody.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -53,11 +53,11 @@ mod tests {
     #[test]
     fn only_a_full_process_slows_the_source_and_not_for_ever() {
         let outcome = RedirectOutcome::default();
-        outcome.count(Ok(Handed::Taken), 1);
-        outcome.count(Ok(Handed::Nobody), 1);
+        outcome.count(Ok(ForwardOutcome::Delivered), 1);
+        outcome.count(Ok(ForwardOutcome::NoMember), 1);
         outcome.count(Err(std::io::ErrorKind::PermissionDenied.into()), 1);
         assert!(!outcome.is_paused(1));
-        outcome.count(Ok(Handed::Full), 1);
+        outcome.count(Ok(ForwardOutcome::Full), 1);
         assert!(outcome.is_paused(PAUSE_NS) && !outcome.is_paused(1 + PAUSE_NS));
         assert_eq!(outcome.rows().map(|row| row.1), [1, 2]);
     }

@@ -140,23 +140,31 @@ impl std::error::Error for BadVariable {}
 /// # Errors
 /// With [`PortKind::Xsk`], a [`Refusal`] with why it is not possible: somebody else's program or socket, privileges,
 /// what the kernel says.
-pub(crate) fn open(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
-    let network = open_network(choice, bag, netdev)?;
+pub(crate) fn open(
+    choice: PortChoice,
+    membership: &Membership,
+    netdev: &GidTable,
+) -> io::Result<Box<dyn Port>> {
+    let network = open_network(choice, membership, netdev)?;
     match choice.local {
-        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, bag.rings())?)),
+        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, membership.rings())?)),
         LocalPath::Network => Ok(network),
     }
 }
 
-fn open_network(choice: PortChoice, bag: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
-    let (ifindex, udp_port) = (netdev.ifindex, bag.udp_port());
-    let udp =
-        UdpPort::new(UdpPortConfig { gsi: bag.gsi_socket()?, slot: bag.slot_socket()?, udp_port, ifindex });
+fn open_network(choice: PortChoice, membership: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
+    let (ifindex, udp_port) = (netdev.ifindex, membership.udp_port());
+    let udp = UdpPort::new(UdpPortConfig {
+        gsi: membership.gsi_socket()?,
+        slot: membership.slot_socket()?,
+        udp_port,
+        ifindex,
+    });
     if choice.kind == PortKind::Udp {
         return Ok(Box::new(udp));
     }
     let name = &netdev.netdev;
-    let config = XskPortConfig { inner: udp, ifindex, slot: bag.slot(), udp_port, mode: choice.mode };
+    let config = XskPortConfig { inner: udp, ifindex, slot: membership.slot(), udp_port, mode: choice.mode };
     let (error, udp) = match XskPort::open(config) {
         Ok(port) => {
             if let Some(why) = port.not_native() {

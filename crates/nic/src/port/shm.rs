@@ -5,7 +5,7 @@
 //! Everything else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
 //! has a destination QP is told by the slot in its number, and that the address is one of this host by the kernel's routes.
 //!
-//! A ring leads one way and is offered when a queue pair is connected (`bag/rings.rs`). What was sent through the kernel before it was
+//! A ring leads one way and is offered when a queue pair is connected (`registry/rings.rs`). What was sent through the kernel before it was
 //! accepted is read before what is in it, so that the change is not seen as reordering.
 
 mod inbound;
@@ -20,7 +20,7 @@ use super::{
     FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RxBatch, RxQueues,
     RxScope, TxState,
 };
-use crate::registry::{RingNews, Rings, SLOTS};
+use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
@@ -150,21 +150,21 @@ impl ShmPort {
 
     /// Rings that have come, were accepted, or have ended.
     fn follow_news(&mut self) {
-        for news in self.rings.take_news() {
-            match news {
-                RingNews::Offered { token, ring } => {
+        for event in self.rings.take_events() {
+            match event {
+                RingEvent::Offered { token, ring } => {
                     let link = self.rings.link(token);
                     if self.inbound.len() < RINGS_MAX {
                         self.inbound.push(Inbound::new(*ring, link));
                     }
                 }
-                RingNews::Accepted { token } => {
+                RingEvent::Accepted { token } => {
                     // What waits here was committed before.
                     self.inner.flush();
                     let found = self.outbound.iter_mut().flatten().find(|out| out.link.token() == token);
                     found.into_iter().for_each(|out| out.is_open = true);
                 }
-                RingNews::Ended { token } => {
+                RingEvent::Ended { token } => {
                     for place in &mut self.outbound {
                         place.take_if(|out| out.link.token() == token);
                     }
@@ -353,7 +353,7 @@ impl Port for ShmPort {
     #[inline]
     fn is_quiet(&mut self) -> bool {
         let is_quiet = self.is_in_use()
-            && !self.rings.has_news()
+            && !self.rings.has_events()
             && self.sockets.are_left_out()
             && !self.inbound.iter_mut().any(Inbound::has_something);
         self.lull += u32::from(is_quiet);

@@ -37,7 +37,7 @@ pub enum JoinError {
     },
     /// All slots are taken.
     Full,
-    /// RLIMIT_NOFILE leaves no room to look into the bag.
+    /// RLIMIT_NOFILE leaves no room to look into the socket set.
     TooFewDescriptors,
 }
 

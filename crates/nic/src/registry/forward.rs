@@ -44,21 +44,23 @@ impl Links {
     }
 
     /// Hands a train to the member with `slot`.
-    pub(super) fn forward(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<Handed> {
-        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else { return Ok(Handed::Nobody) };
+    pub(super) fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        let Some(empty_until) = self.empty_until.get(usize::from(slot)) else {
+            return Ok(ForwardOutcome::NoMember);
+        };
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
-            return Ok(Handed::Nobody);
+            return Ok(ForwardOutcome::NoMember);
         }
-        let outcome = self.send(self.server.config.slot_name(slot), train)?;
-        if outcome == Handed::Nobody {
+        let outcome = self.send(self.server.config.slot_name(slot), batch)?;
+        if outcome == ForwardOutcome::NoMember {
             empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
         }
         Ok(outcome)
     }
 
     /// Hands a train to whoever listens on `name`; false if nobody does.
-    pub(super) fn forward_to_name(&self, name: String, train: &RxBatch<'_>) -> io::Result<bool> {
-        Ok(self.send(name, train)? != Handed::Nobody)
+    pub(super) fn forward_to_name(&self, name: String, batch: &RxBatch<'_>) -> io::Result<bool> {
+        Ok(self.send(name, batch)? != ForwardOutcome::NoMember)
     }
 
     /// Connections tried so far.
@@ -66,9 +68,9 @@ impl Links {
         self.connects.load(Ordering::Relaxed)
     }
 
-    fn send(&self, name: String, train: &RxBatch<'_>) -> io::Result<Handed> {
+    fn send(&self, name: String, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         let mut head = [0; SHORT_MAX];
-        let len = Record::Frame(*train).emit(Some(self.slot), &mut head);
+        let len = Record::Frame(*batch).emit(Some(self.slot), &mut head);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection kept from earlier may lead to a process that has died since: then once more.
         for _ in 0..2 {
@@ -82,23 +84,23 @@ impl Links {
                     }
                     Err(e) => {
                         return match e.raw_os_error() {
-                            Some(libc::ECONNREFUSED) => Ok(Handed::Nobody),
-                            Some(libc::EAGAIN) => Ok(Handed::Full),
+                            Some(libc::ECONNREFUSED) => Ok(ForwardOutcome::NoMember),
+                            Some(libc::EAGAIN) => Ok(ForwardOutcome::Full),
                             _ => Err(e),
                         };
                     }
                 },
             };
-            match sys::send_record(connection.as_fd(), &head[..len], train.bytes, &[]) {
-                Ok(()) => return Ok(Handed::Taken),
+            match sys::send_record(connection.as_fd(), &head[..len], batch.bytes, &[]) {
+                Ok(()) => return Ok(ForwardOutcome::Delivered),
                 Err(e) => match e.raw_os_error() {
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(Handed::Full),
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(ForwardOutcome::Full),
                     Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => drop(open.remove(&name)),
                     _ => return Err(e),
                 },
             }
         }
-        Ok(Handed::Nobody)
+        Ok(ForwardOutcome::NoMember)
     }
 
     fn connect(&self, name: &str) -> io::Result<Arc<OwnedFd>> {
@@ -113,11 +115,11 @@ impl Links {
 
 /// What came of handing over a train.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Handed {
+pub enum ForwardOutcome {
     /// It was taken.
-    Taken,
+    Delivered,
     /// There is somebody, but too slow: it is lost.
     Full,
     /// Nobody is there.
-    Nobody,
+    NoMember,
 }

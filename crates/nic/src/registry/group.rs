@@ -1,11 +1,11 @@
-//! The socket group, and the bag it and the book of wills live in.
+//! The socket group, and the socket set it and the book of wills live in.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::journal::JournalFile;
 use super::program::STEERING;
-use super::will::Book;
 use super::{JoinError, SLOTS};
 use crate::port::{RECEIVE_BUFFER, receive_socket};
 use sys::{DescriptorLimit, Opt, SockAddr};
@@ -13,15 +13,15 @@ use sys::{DescriptorLimit, Opt, SockAddr};
 /// GSI queue and slots.
 const GROUP_LEN: usize = 1 + SLOTS as usize;
 /// The group, then the book: as many descriptors as one SCM_RIGHTS message carries.
-const BAG_LEN: usize = GROUP_LEN + 1;
+const SET_LEN: usize = GROUP_LEN + 1;
 /// Index of the GSI queue.
 const GSI: usize = 0;
 
-/// Founds the group on `port` and returns the bag. The caller holds the boot lock.
+/// Founds the group on `port` and returns the socket set. The caller holds the boot lock.
 ///
 /// # Errors
 /// Kind `AddrInUse` if anybody has the port, even with SO_REUSEPORT.
-pub(super) fn found(port: u16) -> io::Result<OwnedFd> {
+pub(super) fn create(port: u16) -> io::Result<OwnedFd> {
     let _limit = DescriptorLimit::raise();
     // A process of the same user could have the port with SO_REUSEPORT, and our sockets would join its group at
     // the wrong indices. A socket without that option finds out.
@@ -40,49 +40,49 @@ pub(super) fn found(port: u16) -> io::Result<OwnedFd> {
         }
         sys::bind(socket.as_fd(), &address)?;
         if index != GSI {
-            silence(socket.as_fd())?;
+            disable_queue(socket.as_fd())?;
         }
         sockets.push(socket);
     }
-    let (into, bag) = sys::seqpacket_pair()?;
-    let book = Book::new()?;
+    let (into, socket_set) = sys::seqpacket_pair()?;
+    let journal_file = JournalFile::new()?;
     let mut borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
-    borrowed.push(book.file().as_fd());
-    sys::send_record(into.as_fd(), b"bag", &[], &borrowed)?;
-    Ok(bag)
+    borrowed.push(journal_file.file().as_fd());
+    sys::send_record(into.as_fd(), b"sockets", &[], &borrowed)?;
+    Ok(socket_set)
 }
 
-/// What a member takes out of the bag.
+/// What a member takes out of the socket set.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) gsi: OwnedFd,
     /// The socket of one slot.
     pub(super) queue: OwnedFd,
-    pub(super) book: Book,
+    pub(super) journal_file: JournalFile,
 }
 
-/// Looks into the bag for the GSI socket, the one of `slot`, and the book.
+/// Looks into the socket set for the GSI socket, the one of `slot`, and the book.
 ///
 /// # Errors
-/// [`JoinError::TooFewDescriptors`]; `EPROTO` if this is no bag.
-pub(super) fn peek(bag: BorrowedFd<'_>, slot: u8) -> io::Result<Contents> {
+/// [`JoinError::TooFewDescriptors`]; `EPROTO` if this is no socket set.
+pub(super) fn peek(socket_set: BorrowedFd<'_>, slot: u8) -> io::Result<Contents> {
     let _limit = DescriptorLimit::raise();
-    let mut contents = Vec::with_capacity(BAG_LEN);
-    let received = sys::recv_record(bag, &mut [0; 16], &mut contents, true)?;
+    let mut contents = Vec::with_capacity(SET_LEN);
+    let received = sys::recv_record(socket_set, &mut [0; 16], &mut contents, true)?;
     if received.truncated {
         return Err(JoinError::TooFewDescriptors.into());
     }
-    if contents.len() != BAG_LEN {
+    if contents.len() != SET_LEN {
         return Err(io::Error::from_raw_os_error(libc::EPROTO));
     }
     // From the end on, so that the others keep their places.
-    let book = Book::from(contents.swap_remove(GROUP_LEN));
+    let journal_file = JournalFile::from(contents.swap_remove(GROUP_LEN));
     let queue = contents.swap_remove(1 + usize::from(slot));
-    Ok(Contents { gsi: contents.swap_remove(GSI), queue, book })
+    Ok(Contents { gsi: contents.swap_remove(GSI), queue, journal_file })
 }
 
 /// A slot's socket begins to receive for a process that has claimed it; what was meant for others is thrown away.
-pub(super) fn open(queue: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn enable_queue(queue: BorrowedFd<'_>) -> io::Result<()> {
     // The process before us may have listened to groups.
     sys::hear_all_groups(queue, false)?;
     sys::discard_waiting(queue);
@@ -91,7 +91,7 @@ pub(super) fn open(queue: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Nobody reads from this socket: it takes one datagram at most, instead of a full buffer of kernel memory for whoever
 /// sends to a slot without a process.
-pub(super) fn silence(queue: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn disable_queue(queue: BorrowedFd<'_>) -> io::Result<()> {
     // The kernel makes the least it allows of 0.
     sys::set_receive_buffer(queue, 0)?;
     sys::discard_waiting(queue);

@@ -1,4 +1,4 @@
-//! Becoming a member: find one and ask for the bag, or found the domain; then claim a slot.
+//! Becoming a member: find one and ask for the socket set, or found the domain; then claim a slot.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,8 +15,8 @@ pub(super) struct Claim {
     pub(super) slot: u8,
     pub(super) contents: Contents,
     pub(super) listener: OwnedFd,
-    pub(super) bag: OwnedFd,
-    /// The member that gave us the bag; `None` if we founded the domain.
+    pub(super) socket_set: OwnedFd,
+    /// The member that gave us the socket set; `None` if we founded the domain.
     pub(super) neighbour: Option<Neighbour>,
 }
 
@@ -29,10 +29,10 @@ pub(super) struct Neighbour {
 
 /// What a scan of the slots found.
 enum Scan {
-    /// A member that gave us the bag.
-    Bag(OwnedFd, Neighbour),
+    /// A member that gave us the socket set.
+    SocketSet(OwnedFd, Neighbour),
     /// Nobody, or nobody who would help, and why.
-    Nobody(Option<JoinError>),
+    NoMember(Option<JoinError>),
 }
 
 /// How long one member may take to answer.
@@ -49,23 +49,23 @@ pub(super) const BACKLOG: i32 = 16;
 pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     let start = now_ns();
     loop {
-        let (error, patience_ns) = match scan(config)? {
-            Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)),
-            Scan::Nobody(Some(error)) => (error, SILENT_NS),
-            Scan::Nobody(None) => match found(config)? {
+        let (error, limit_ns) = match scan(config)? {
+            Scan::SocketSet(socket_set, neighbour) => return claim_slot(config, socket_set, Some(neighbour)),
+            Scan::NoMember(Some(error)) => (error, SILENT_NS),
+            Scan::NoMember(None) => match create_domain(config)? {
                 Ok(claim) => return Ok(claim),
                 Err(error) => (error, BUSY_NS),
             },
         };
         let is_final = matches!(error, JoinError::Foreign { .. } | JoinError::Refused { .. });
-        if is_final || now_ns() - start > patience_ns {
+        if is_final || now_ns() - start > limit_ns {
             return Err(error.into());
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Asks the members, in random order, until one gives us the bag.
+/// Asks the members, in random order, until one gives us the socket set.
 fn scan(config: &DomainConfig) -> io::Result<Scan> {
     let mut reason = None;
     for slot in slots_at_random() {
@@ -85,8 +85,8 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
             reason.get_or_insert(JoinError::Foreign { port: config.udp_port, member });
             continue;
         }
-        match ask_for_bag(config, &connection, member) {
-            Ok(bag) => return Ok(Scan::Bag(bag, Neighbour { slot, connection })),
+        match request_socket_set(config, &connection, member) {
+            Ok(socket_set) => return Ok(Scan::SocketSet(socket_set, Neighbour { slot, connection })),
             // One that can be waited for outweighs those that cannot.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
             Err(error) => {
@@ -94,10 +94,10 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
             }
         }
     }
-    Ok(Scan::Nobody(reason))
+    Ok(Scan::NoMember(reason))
 }
 
-fn ask_for_bag(
+fn request_socket_set(
     config: &DomainConfig,
     connection: &OwnedFd,
     member: Credentials,
@@ -128,7 +128,7 @@ fn ask_for_bag(
         return Err(hung_up);
     }
     match (Record::parse(&answer[..received.len], config.udp_port), passed.pop()) {
-        (Ok(Record::Welcome { udp_port }), Some(bag)) if udp_port == config.udp_port => Ok(bag),
+        (Ok(Record::Welcome { udp_port }), Some(socket_set)) if udp_port == config.udp_port => Ok(socket_set),
         (Ok(Record::Welcome { .. }), None) => Err(JoinError::TooFewDescriptors),
         (Ok(Record::Refuse { errno }), _) => Err(refused(errno as i32)),
         // Another port or another version.
@@ -137,7 +137,7 @@ fn ask_for_bag(
 }
 
 /// Founds the domain, alone by virtue of the boot name. The inner error is one to try again after.
-fn found(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
+fn create_domain(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
     let busy = JoinError::PortBusy { port: config.udp_port };
     let _boot = match sys::bind_seqpacket(&config.boot_name()) {
         Ok(boot) => boot,
@@ -146,19 +146,21 @@ fn found(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
     };
     // Somebody may have been faster than our first scan.
     match scan(config)? {
-        Scan::Bag(bag, neighbour) => return claim_slot(config, bag, Some(neighbour)).map(Ok),
-        Scan::Nobody(Some(error)) => return Ok(Err(error)),
-        Scan::Nobody(None) => {}
+        Scan::SocketSet(socket_set, neighbour) => {
+            return claim_slot(config, socket_set, Some(neighbour)).map(Ok);
+        }
+        Scan::NoMember(Some(error)) => return Ok(Err(error)),
+        Scan::NoMember(None) => {}
     }
-    match group::found(config.udp_port) {
-        Ok(bag) => claim_slot(config, bag, None).map(Ok),
+    match group::create(config.udp_port) {
+        Ok(socket_set) => claim_slot(config, socket_set, None).map(Ok),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(Err(busy)),
         Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(JoinError::TooFewDescriptors.into()),
         Err(e) => Err(e),
     }
 }
 
-fn claim_slot(config: &DomainConfig, bag: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
+fn claim_slot(config: &DomainConfig, socket_set: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
     for slot in slots_at_random() {
         let listener = match sys::bind_seqpacket(&config.slot_name(slot)) {
             Ok(listener) => listener,
@@ -166,8 +168,8 @@ fn claim_slot(config: &DomainConfig, bag: OwnedFd, neighbour: Option<Neighbour>)
             Err(e) => return Err(e),
         };
         sys::listen(listener.as_fd(), BACKLOG)?;
-        let contents = group::peek(bag.as_fd(), slot)?;
-        return Ok(Claim { slot, contents, listener, bag, neighbour });
+        let contents = group::peek(socket_set.as_fd(), slot)?;
+        return Ok(Claim { slot, contents, listener, socket_set, neighbour });
     }
     Err(JoinError::Full.into())
 }
@@ -181,10 +183,10 @@ pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
     (0..slots).map(move |i| ((first + i * step) % slots) as u8)
 }
 
-/// Sends a WELCOME with the bag. Descriptors in flight are counted per user, and the bag's own are always in
+/// Sends a WELCOME with the socket set. Descriptors in flight are counted per user, and the socket set's own are always in
 /// flight; so a low limit is raised for the moment.
-pub(super) fn send_bag(connection: &OwnedFd, record: &[u8], bag: &OwnedFd) -> io::Result<()> {
-    let send = || sys::send_record(connection.as_fd(), record, &[], &[bag.as_fd()]);
+pub(super) fn send_socket_set(connection: &OwnedFd, record: &[u8], socket_set: &OwnedFd) -> io::Result<()> {
+    let send = || sys::send_record(connection.as_fd(), record, &[], &[socket_set.as_fd()]);
     match send() {
         Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let _limit = DescriptorLimit::raise();

@@ -6,12 +6,12 @@
 //! ids, so that a constant classic-BPF program (`program.rs`) can steer each datagram to its process.
 //!
 //! The group must never change, because the kernel moves indices when a socket of it closes. So the sockets
-//! live in a *bag*: one unread message with 252 descriptors, of which members peek their two. As long as one
-//! member lives, the bag does. Abstract Unix names are the registry: a name is claimed atomically and freed
-//! when its owner dies, however it dies. Members answer JOIN with the bag, and forward trains that reached the
+//! live in a *socket set*: one unread message with 252 descriptors, of which members peek their two. As long as one
+//! member lives, the socket set does. Abstract Unix names are the registry: a name is claimed atomically and freed
+//! when its owner dies, however it dies. Members answer JOIN with the socket set, and forward trains that reached the
 //! wrong process as FRAME (`record.rs`).
 //!
-//! What a member leaves to be said to its peers should it die is written in a book that lies in the bag, too (`will.rs`);
+//! What a member leaves to be said to its peers should it die is written in a book that lies in the socket set, too (`will.rs`);
 //! the others see it die, because its connection to one of them breaks (`departed.rs`).
 //!
 //! Two members of one user may go without the kernel: one offers the other a ring in memory (`rings.rs`), which lasts as long as
@@ -19,23 +19,23 @@
 //!
 //! Start with `join.rs`, then `serve.rs` and `forward.rs`.
 
-mod departed;
 mod error;
+mod failure;
 mod forward;
 mod group;
 mod join;
+mod journal;
 mod program;
 mod record;
 mod rings;
 mod serve;
 mod service;
-mod will;
 
 pub use error::JoinError;
-pub use forward::Handed;
+pub use forward::ForwardOutcome;
 #[cfg(feature = "fuzz")]
 pub use record::check as check_record;
-pub(crate) use rings::{RingLink, RingNews, Rings};
+pub(crate) use rings::{RingEvent, RingLink, Rings};
 pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;
@@ -51,9 +51,9 @@ use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
 use group::Contents;
 use join::Claim;
+use journal::{Journal, JournalFile};
 use serve::{Server, Sockets};
 use sys::{Credentials, KeptLock};
-use will::{Book, Will};
 
 /// Slots of a domain.
 pub const SLOTS: u8 = 251;
@@ -138,12 +138,12 @@ pub struct Membership {
     slot: u8,
     gsi: OwnedFd,
     queue: OwnedFd,
-    book: Book,
-    will: Mutex<Will>,
+    journal_file: JournalFile,
+    journal: Mutex<Journal>,
     /// What the last owner of the slot left to be said.
     inherited: Mutex<Vec<Farewell>>,
     /// Nanoseconds; 0: not wanted.
-    second_look_at: AtomicU64,
+    rescan_at: AtomicU64,
     server: Arc<Server>,
     links: Arc<Links>,
 }
@@ -154,20 +154,21 @@ impl Membership {
     /// # Errors
     /// A [`JoinError`] inside; kind `AddrInUse` if somebody else has the port. What the kernel says otherwise.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
-        let Claim { slot, contents: Contents { gsi, queue, book }, listener, bag, neighbour } =
+        let Claim { slot, contents: Contents { gsi, queue, journal_file }, listener, socket_set, neighbour } =
             join::join(config)?;
-        group::open(queue.as_fd())?;
-        let (will, inherited) = Will::open(&book, slot);
-        let server = Arc::new(Server::new(config.clone(), slot, listener, bag)?);
+        group::enable_queue(queue.as_fd())?;
+        let (journal, inherited) = Journal::open(&journal_file, slot);
+        let server = Arc::new(Server::new(config.clone(), slot, listener, socket_set)?);
         let links = Arc::new(Links::new(Arc::clone(&server), slot));
-        let (will, inherited) = (Mutex::new(will), Mutex::new(inherited));
-        let second_look_at = AtomicU64::new(0);
-        let member = Membership { slot, gsi, queue, book, will, inherited, second_look_at, server, links };
+        let (journal, inherited) = (Mutex::new(journal), Mutex::new(inherited));
+        let rescan_at = AtomicU64::new(0);
+        let member =
+            Membership { slot, gsi, queue, journal_file, journal, inherited, rescan_at, server, links };
         if let Some(neighbour) = neighbour {
             let slot = neighbour.slot;
             // It has died since; then its will may be ours to execute.
-            if member.server.befriend(neighbour).is_err() {
-                member.server.departs(slot);
+            if member.server.watch_neighbour(neighbour).is_err() {
+                member.server.suspect(slot);
             }
         }
         Ok(member)
@@ -224,26 +225,19 @@ impl Membership {
         self.server.poll(f)
     }
 
-    /// Hands a train to the member with `slot`; false if there is none, or it does not keep up.
+    /// Forwards a GRO batch to the member with `slot`, and returns what became of it. Does not wait.
     ///
     /// # Errors
-    /// `EPERM` if a stranger has the slot's name, `EMFILE`.
-    pub fn forward(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<bool> {
-        Ok(self.hand_over(slot, train)? == Handed::Taken)
-    }
-
-    /// As [`forward`](Membership::forward), with what came of it.
-    ///
-    /// # Errors
-    /// Those of [`forward`](Membership::forward).
-    pub fn hand_over(&self, slot: u8, train: &RxBatch<'_>) -> io::Result<Handed> {
-        self.links.forward(slot, train)
+    /// `EPERM` if the slot's name belongs to a process of a user that the domain does not admit, `EMFILE`.
+    pub fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        self.links.forward(slot, batch)
     }
 
     /// Hands a train to all other members; returns how many took it.
-    pub fn forward_to_all(&self, train: &RxBatch<'_>) -> usize {
-        // A member that cannot be reached is as good as none.
-        (0..SLOTS).filter(|slot| *slot != self.slot && self.forward(*slot, train).unwrap_or(false)).count()
+    pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
+        // A member that cannot be connected to counts like an empty slot.
+        let delivered = |slot| matches!(self.forward(slot, batch), Ok(ForwardOutcome::Delivered));
+        (0..SLOTS).filter(|slot| *slot != self.slot && delivered(*slot)).count()
     }
 
     /// Connections to other members that were tried, whether somebody was there or not.
@@ -256,12 +250,12 @@ impl Membership {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn change_will(&self, change: WillChange) -> io::Result<()> {
-        self.will().change(&self.book, change)
+    pub fn update_journal(&self, change: WillChange) -> io::Result<()> {
+        self.journal().change(&self.journal_file, change)
     }
 
-    fn will(&self) -> MutexGuard<'_, Will> {
-        self.will.lock().unwrap_or_else(PoisonError::into_inner)
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in
@@ -278,10 +272,10 @@ impl Membership {
     ///
     /// # Errors
     /// `EPERM` if a stranger has the name, `EMFILE`.
-    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, train: &RxBatch<'_>) -> io::Result<bool> {
+    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.config, ps, port);
-            if !self.server.owns(&name) && self.links.forward_to_name(name, train)? {
+            if !self.server.owns(&name) && self.links.forward_to_name(name, batch)? {
                 return Ok(true);
             }
         }
@@ -290,7 +284,7 @@ impl Membership {
 }
 
 /// The locks that guard a membership's descriptors, held while the process forks.
-pub(crate) struct BagLocks {
+pub(crate) struct RegistryLocks {
     sockets: KeptLock<Server, Sockets>,
     // Unlocked last.
     _links: KeptLock<Links, OpenLinks>,
@@ -298,18 +292,18 @@ pub(crate) struct BagLocks {
 
 impl Membership {
     /// `None` if it takes until `until_ns`.
-    pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<BagLocks> {
+    pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<RegistryLocks> {
         let links = KeptLock::take(&self.links, |links| &links.open, until_ns)?;
         let sockets = KeptLock::take(&self.server, |server| &server.sockets, until_ns)?;
-        Some(BagLocks { sockets, _links: links })
+        Some(RegistryLocks { sockets, _links: links })
     }
 
     /// A forked child gives up its copies of everything: names, sockets, connections.
-    pub(crate) fn disinherit(&self, locks: &mut BagLocks) {
-        for fd in [&self.gsi, &self.queue, &self.server.bag] {
+    pub(crate) fn release_in_child(&self, locks: &mut RegistryLocks) {
+        for fd in [&self.gsi, &self.queue, &self.server.socket_set] {
             sys::disconnect(fd);
         }
-        sys::disconnect(self.book.file());
+        sys::disconnect(self.journal_file.file());
         sys::disconnect(&self.server.epoll);
         locks.sockets.values().for_each(|socket| sys::disconnect(&socket.fd));
     }
@@ -319,7 +313,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         if !self.is_inherited() {
             // While the slot's name is still ours. Only for a descriptor that is no socket can it fail.
-            let _not_ours = group::silence(self.queue.as_fd());
+            let _not_ours = group::disable_queue(self.queue.as_fd());
         }
     }
 }

@@ -37,8 +37,8 @@ const OFFER: u16 = 11;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
 
-/// Transport of a WELCOME: a bag of sockets comes along.
-const UDP_BAG: u32 = 1;
+/// Transport of a WELCOME: a socket set of sockets comes along.
+const UDP_SOCKET_SET: u32 = 1;
 /// FRAME flags: read from the GSI queue; read from a slot it was not meant for.
 const FROM_GSI: u8 = 1;
 const MISROUTED: u8 = 2;
@@ -48,7 +48,7 @@ const MISROUTED: u8 = 2;
 pub(super) enum Record<'a> {
     /// May I become a member?
     Join { pid: u32 },
-    /// Yes; the bag is attached. `udp_port` must be the one the newcomer expects.
+    /// Yes; the socket set is attached. `udp_port` must be the one the newcomer expects.
     Welcome { udp_port: u16 },
     /// No.
     Refuse { errno: u32 },
@@ -123,15 +123,15 @@ impl<'a> Record<'a> {
                 writer.put(&0u16.to_le_bytes());
                 writer.put(&[16, 24]);
                 writer.put(&udp_port.to_le_bytes());
-                writer.put(&UDP_BAG.to_le_bytes());
+                writer.put(&UDP_SOCKET_SET.to_le_bytes());
                 WELCOME
             }
             Record::Refuse { errno } => {
                 writer.put(&errno.to_le_bytes());
                 REFUSE
             }
-            Record::Frame(train) => {
-                put_frame(&mut writer, train);
+            Record::Frame(batch) => {
+                put_frame(&mut writer, batch);
                 FRAME
             }
             Record::Ping => PING,
@@ -158,9 +158,9 @@ pub fn check(bytes: &[u8]) {
     let mut out = [0; SHORT_MAX];
     let len = record.emit(Record::sender(bytes), &mut out);
     let mut again = out[..len].to_vec();
-    if let Record::Frame(train) = record {
-        assert!(train.segment > 0 && train.segment <= train.bytes.len());
-        again.extend(train.bytes);
+    if let Record::Frame(batch) = record {
+        assert!(batch.segment > 0 && batch.segment <= batch.bytes.len());
+        again.extend(batch.bytes);
     }
     assert_eq!(Record::sender(&again), Record::sender(bytes));
     let read = Record::parse(&again, udp_port);
@@ -172,26 +172,26 @@ fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
     let is_known = u16_at(body, 0)? == u16::from(SLOTS)
         && u16_at(body, 2)? == 0
         && body.get(4..6)? == [16, 24]
-        && u32_at(body, 8)? == UDP_BAG;
+        && u32_at(body, 8)? == UDP_SOCKET_SET;
     let udp_port = u16_at(body, 6)?;
     is_known.then_some(Record::Welcome { udp_port })
 }
 
 /// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
 /// destination. The segment fits: a train with larger packets has only one, and says so by 0.
-fn put_frame(writer: &mut Writer<'_>, train: &RxBatch<'_>) {
-    let family = if train.src.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    let flags = match train.queue {
+fn put_frame(writer: &mut Writer<'_>, batch: &RxBatch<'_>) {
+    let family = if batch.src.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let flags = match batch.queue {
         RxQueue::Gsi => FROM_GSI,
         RxQueue::Slot => MISROUTED,
         RxQueue::Forwarded | RxQueue::Ring => 0,
     };
-    writer.put(&[family as u8, train.tos, train.ttl, flags]);
+    writer.put(&[family as u8, batch.tos, batch.ttl, flags]);
     writer.put(&0u32.to_le_bytes());
-    writer.put(&train.src_port.to_le_bytes());
-    writer.put(&u16::try_from(train.segment).unwrap_or(0).to_le_bytes());
-    writer.put(&mapped(train.src));
-    writer.put(&mapped(train.dst));
+    writer.put(&batch.src_port.to_le_bytes());
+    writer.put(&u16::try_from(batch.segment).unwrap_or(0).to_le_bytes());
+    writer.put(&mapped(batch.src));
+    writer.put(&mapped(batch.dst));
 }
 
 fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBatch<'a>> {
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_frame_survives_the_journey() {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
-            let train = RxBatch {
+            let batch = RxBatch {
                 src: src.parse().unwrap(),
                 src_port: 0xc123,
                 dst: dst.parse().unwrap(),
@@ -288,13 +288,13 @@ mod tests {
                 bytes: b"abcabcab",
                 queue: RxQueue::Gsi,
             };
-            let mut bytes = emitted(&Record::Frame(train));
+            let mut bytes = emitted(&Record::Frame(batch));
             assert_eq!((bytes.len(), bytes[19]), (FRAME_LEN, FROM_GSI));
             assert_eq!(Record::sender(&bytes), Some(7));
-            bytes.extend(train.bytes);
+            bytes.extend(batch.bytes);
             let Ok(Record::Frame(got)) = Record::parse(&bytes, 4791) else { panic!("no frame") };
-            assert_eq!((got.src, got.dst, got.src_port), (train.src, train.dst, train.src_port));
-            assert_eq!((got.tos, got.ttl, got.segment, got.bytes), (0x6a, 63, 3, train.bytes));
+            assert_eq!((got.src, got.dst, got.src_port), (batch.src, batch.dst, batch.src_port));
+            assert_eq!((got.tos, got.ttl, got.segment, got.bytes), (0x6a, 63, 3, batch.bytes));
             assert_eq!((got.queue, got.dst_port), (RxQueue::Forwarded, 4791));
         }
     }

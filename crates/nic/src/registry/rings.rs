@@ -16,7 +16,7 @@ use sys::byte_ring::{Consumer, Producer};
 
 /// What has become of rings.
 #[derive(Debug)]
-pub(crate) enum RingNews {
+pub(crate) enum RingEvent {
     /// Another member writes into this one for us.
     Offered { token: u64, ring: Box<Consumer> },
     /// The one we have offered is read.
@@ -27,9 +27,9 @@ pub(crate) enum RingNews {
 
 /// Where those who serve connections leave news.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    news: Mutex<Vec<RingNews>>,
-    has_news: AtomicBool,
+pub(super) struct RingEvents {
+    events: Mutex<Vec<RingEvent>>,
+    has_events: AtomicBool,
 }
 
 /// A member's rings.
@@ -49,24 +49,24 @@ pub(crate) struct RingLink {
     connection: Option<Arc<OwnedFd>>,
 }
 
-impl Desk {
-    pub(super) fn put(&self, news: RingNews) {
-        let mut there = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        there.push(news);
-        self.has_news.store(true, Ordering::Release);
+impl RingEvents {
+    pub(super) fn put(&self, event: RingEvent) {
+        let mut pending = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.push(event);
+        self.has_events.store(true, Ordering::Release);
     }
 
     #[cold]
-    fn take(&self) -> Vec<RingNews> {
-        let mut there = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        self.has_news.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *there)
+    fn take(&self) -> Vec<RingEvent> {
+        let mut pending = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_events.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *pending)
     }
 }
 
 impl Rings {
     pub(super) fn new(server: Arc<Server>, slot: u8) -> Rings {
-        server.desk.get_or_init(Desk::default);
+        server.ring_events.get_or_init(RingEvents::default);
         Rings { server, slot }
     }
 
@@ -91,15 +91,15 @@ impl Rings {
 
     /// Whether [`take_news`](Self::take_news) has something to say.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.server.desk.get().is_some_and(|desk| desk.has_news.load(Ordering::Relaxed))
+    pub(crate) fn has_events(&self) -> bool {
+        self.server.ring_events.get().is_some_and(|events| events.has_events.load(Ordering::Relaxed))
     }
 
     /// What has happened since the last call; one load if nothing has.
     #[inline]
-    pub(crate) fn take_news(&self) -> Vec<RingNews> {
-        match self.server.desk.get() {
-            Some(desk) if desk.has_news.load(Ordering::Acquire) => desk.take(),
+    pub(crate) fn take_events(&self) -> Vec<RingEvent> {
+        match self.server.ring_events.get() {
+            Some(events) if events.has_events.load(Ordering::Acquire) => events.take(),
             _ => Vec::new(),
         }
     }
@@ -140,16 +140,16 @@ mod tests {
     use super::*;
 
     /// News of `rings`, once there are some.
-    fn news_of(rings: &Rings, member: &Membership) -> Vec<RingNews> {
+    fn events_of(rings: &Rings, member: &Membership) -> Vec<RingEvent> {
         for _ in 0..2000 {
             member.poll_listener(&mut |_| {});
-            let news = rings.take_news();
-            if !news.is_empty() {
-                return news;
+            let events = rings.take_events();
+            if !events.is_empty() {
+                return events;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        panic!("no news");
+        panic!("no events");
     }
 
     #[test]
@@ -157,12 +157,12 @@ mod tests {
         let members = members_of(&new_domain(), 2);
         let [ours, theirs] = [members[0].rings(), members[1].rings()];
         let (mut producer, link) = ours.offer(members[1].slot()).unwrap();
-        let mut offered = news_of(&theirs, &members[1]);
-        let Some(RingNews::Offered { token, mut ring }) = offered.pop() else { panic!("{offered:?}") };
+        let mut offered = events_of(&theirs, &members[1]);
+        let Some(RingEvent::Offered { token, mut ring }) = offered.pop() else { panic!("{offered:?}") };
         let _link = theirs.link(token);
-        let accepted = news_of(&ours, &members[0]);
+        let accepted = events_of(&ours, &members[0]);
         assert!(
-            matches!(accepted[..], [RingNews::Accepted { token }] if token == link.token()),
+            matches!(accepted[..], [RingEvent::Accepted { token }] if token == link.token()),
             "{accepted:?}"
         );
         assert!(producer.write(0, b"hello"));
@@ -170,8 +170,8 @@ mod tests {
         let mut bytes = [0; 5];
         assert_eq!((ring.available(), ring.read(0, &mut bytes), &bytes), (Ok(5), true, b"hello"));
         drop(link);
-        let ended = news_of(&theirs, &members[1]);
-        assert!(matches!(ended[..], [RingNews::Ended { token: ended }] if ended == token), "{ended:?}");
+        let ended = events_of(&theirs, &members[1]);
+        assert!(matches!(ended[..], [RingEvent::Ended { token: ended }] if ended == token), "{ended:?}");
     }
 
     #[test]
@@ -180,8 +180,8 @@ mod tests {
         let ours = members[0].rings();
         let (_producer, link) = ours.offer(members[1].slot()).unwrap();
         members[1].poll_listener(&mut |_| {});
-        let news = news_of(&ours, &members[0]);
-        assert!(matches!(news[..], [RingNews::Ended { token }] if token == link.token()), "{news:?}");
+        let events = events_of(&ours, &members[0]);
+        assert!(matches!(events[..], [RingEvent::Ended { token }] if token == link.token()), "{events:?}");
         let nobody = (0..super::super::SLOTS).find(|slot| members.iter().all(|m| m.slot() != *slot)).unwrap();
         assert_eq!(ours.offer(nobody).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
     }
@@ -205,6 +205,6 @@ mod tests {
                 sys::recv_record(connection.as_fd(), &mut [0; 64], &mut Vec::new(), false).unwrap();
             assert_eq!(received.len, 0, "it has hung up");
         }
-        assert!(rings.take_news().is_empty());
+        assert!(rings.take_events().is_empty());
     }
 }

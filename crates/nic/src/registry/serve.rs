@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use super::join::{Neighbour, send_bag};
+use super::join::{Neighbour, send_socket_set};
 use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
-use super::rings::{Desk, RingNews};
+use super::rings::{RingEvent, RingEvents};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxBatch;
 use sys::Epoll;
@@ -21,24 +21,24 @@ pub(super) struct Server {
     /// Everything below that can be readable.
     pub(super) epoll: Epoll,
     slot: u8,
-    pub(super) bag: OwnedFd,
+    pub(super) socket_set: OwnedFd,
     pub(super) sockets: Mutex<Sockets>,
     next_token: AtomicU64,
     /// Whoever has it serves.
-    turn: Mutex<Turn>,
+    state: Mutex<ServeState>,
     /// Slots whose owner has closed its connection to us, and may be dead.
-    departed: Mutex<Vec<u8>>,
+    suspects: Mutex<Vec<u8>>,
     /// Where rings are offered; nobody takes them before somebody has asked for it.
-    pub(super) desk: OnceLock<Desk>,
+    pub(super) ring_events: OnceLock<RingEvents>,
     /// The slots of this process, if it has several.
-    pub(super) kin: OnceLock<Vec<u8>>,
+    pub(super) sibling_slots: OnceLock<Vec<u8>>,
     /// The process that made this; a forked child shares `epoll` and must not change it.
     pid: u32,
 }
 
 /// What the serving thread keeps.
 #[derive(Debug)]
-struct Turn {
+struct ServeState {
     /// For records.
     buffer: Vec<u8>,
     /// Listeners that are not watched for now, and until when (nanoseconds).
@@ -76,26 +76,35 @@ enum Role {
 /// Every member has at most one connection to each of our names.
 const CONNECTIONS_MAX: usize = 4 * SLOTS as usize;
 /// Records taken from one connection before the next one's turn.
-const RECORDS_PER_TURN: usize = 32;
+const RECORDS_PER_ROUND: usize = 32;
 /// How long connections wait when no descriptor is left to accept them. They would keep the listener readable, and who
 /// sleeps until it is readable would spin.
 const PAUSE_NS: u64 = 100_000_000;
 /// Turns before returning to the caller, who has other things to do.
-const TURNS_MAX: usize = 8;
+const ROUNDS_MAX: usize = 8;
 
 impl Server {
-    pub(super) fn new(config: DomainConfig, slot: u8, listener: OwnedFd, bag: OwnedFd) -> io::Result<Server> {
+    pub(super) fn new(
+        config: DomainConfig,
+        slot: u8,
+        listener: OwnedFd,
+        socket_set: OwnedFd,
+    ) -> io::Result<Server> {
         let server = Server {
             config,
             epoll: Epoll::new()?,
             slot,
-            bag,
+            socket_set,
             sockets: Mutex::new(HashMap::new()),
             next_token: AtomicU64::new(0),
-            turn: Mutex::new(Turn { buffer: vec![0; RECORD_MAX], paused: Vec::new(), paused_until: 0 }),
-            departed: Mutex::default(),
-            kin: OnceLock::new(),
-            desk: OnceLock::new(),
+            state: Mutex::new(ServeState {
+                buffer: vec![0; RECORD_MAX],
+                paused: Vec::new(),
+                paused_until: 0,
+            }),
+            suspects: Mutex::default(),
+            sibling_slots: OnceLock::new(),
+            ring_events: OnceLock::new(),
             pid: std::process::id(),
         };
         server.add(listener, Role::Slot, None)?;
@@ -104,14 +113,14 @@ impl Server {
 
     /// Serves whoever has something for us; one thread at a time.
     pub(super) fn poll(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let mut turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
-        self.resume(&mut turn);
-        let (mut tokens, mut trains) = ([0; 16], 0);
-        for _ in 0..TURNS_MAX {
+        self.resume(&mut state);
+        let (mut tokens, mut batches) = ([0; 16], 0);
+        for _ in 0..ROUNDS_MAX {
             let ready = self.epoll.ready(&mut tokens);
             if ready == 0 {
                 break;
@@ -120,18 +129,18 @@ impl Server {
                 // It may have been removed since; nothing is locked while it is served, so `f` may do anything.
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
-                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut turn),
+                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut state),
                     Role::Connection(_) | Role::Link | Role::Neighbour | Role::Ring => {
-                        trains += self.serve(token, &socket.fd, &mut turn.buffer, f);
+                        batches += self.serve(token, &socket.fd, &mut state.buffer, f);
                     }
                 }
             }
         }
-        trains
+        batches
     }
 
     /// Connects us to another member for as long as both live.
-    pub(super) fn befriend(&self, neighbour: Neighbour) -> io::Result<()> {
+    pub(super) fn watch_neighbour(&self, neighbour: Neighbour) -> io::Result<()> {
         let Neighbour { slot, connection } = neighbour;
         // It says who we are.
         let mut out = [0; SHORT_MAX];
@@ -160,27 +169,27 @@ impl Server {
             return;
         }
         let removed = self.lock().remove(&token);
-        removed.iter().for_each(|socket| self.forget(socket));
+        removed.iter().for_each(|socket| self.unwatch(socket));
     }
 
     /// True if a member will see our end who does not end with us.
     pub(super) fn has_neighbour(&self) -> bool {
-        self.lock().values().filter_map(|socket| socket.peer).any(|slot| !self.is_kin(slot))
+        self.lock().values().filter_map(|socket| socket.peer).any(|slot| !self.is_sibling(slot))
     }
 
     /// Whether a slot is of this process.
-    pub(super) fn is_kin(&self, slot: u8) -> bool {
-        self.kin.get().is_some_and(|kin| kin.contains(&slot))
+    pub(super) fn is_sibling(&self, slot: u8) -> bool {
+        self.sibling_slots.get().is_some_and(|slots| slots.contains(&slot))
     }
 
     /// The owner of a slot may have died.
-    pub(super) fn departs(&self, slot: u8) {
-        self.departed.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    pub(super) fn suspect(&self, slot: u8) {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
     /// The slots whose owners hung up since the last call.
-    pub(super) fn take_departed(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.departed.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn take_suspects(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Starts listening on the name of a service; returns the token to stop with.
@@ -198,7 +207,7 @@ impl Server {
         let mut sockets = self.lock();
         let gone = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
         for (_, socket) in gone {
-            self.forget(&socket);
+            self.unwatch(&socket);
         }
     }
 
@@ -212,14 +221,14 @@ impl Server {
         self.lock().values().any(|s| matches!(&s.role, Role::Service(own) if own == name))
     }
 
-    fn accept(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+    fn accept(&self, listener: u64, fd: &OwnedFd, state: &mut ServeState) {
         loop {
             let connection = match sys::accept(fd.as_fd()) {
                 Ok(connection) => connection,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // Interrupted, or a connection that is gone already.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
-                Err(_) => return self.pause(listener, fd, turn),
+                Err(_) => return self.pause(listener, fd, state),
             };
             let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| self.config.admits(c));
             if admitted && self.lock().len() < CONNECTIONS_MAX {
@@ -229,18 +238,18 @@ impl Server {
         }
     }
 
-    fn pause(&self, listener: u64, fd: &OwnedFd, turn: &mut Turn) {
+    fn pause(&self, listener: u64, fd: &OwnedFd, state: &mut ServeState) {
         // It is there, unless the application closed descriptors that are not its own.
         let _absent = self.epoll.remove(fd.as_fd());
-        turn.paused.push(listener);
-        turn.paused_until = sys::now_ns() + PAUSE_NS;
+        state.paused.push(listener);
+        state.paused_until = sys::now_ns() + PAUSE_NS;
     }
 
-    fn resume(&self, turn: &mut Turn) {
-        if turn.paused.is_empty() || sys::now_ns() < turn.paused_until {
+    fn resume(&self, state: &mut ServeState) {
+        if state.paused.is_empty() || sys::now_ns() < state.paused_until {
             return;
         }
-        for token in turn.paused.drain(..) {
+        for token in state.paused.drain(..) {
             // A service may have been released meanwhile.
             if let Some(socket) = self.lock().get(&token) {
                 // Out of memory for this is out of memory for more.
@@ -257,59 +266,59 @@ impl Server {
         buffer: &mut [u8],
         f: &mut dyn FnMut(&RxBatch<'_>),
     ) -> usize {
-        let mut trains = 0;
-        for _ in 0..RECORDS_PER_TURN {
+        let mut batches = 0;
+        for _ in 0..RECORDS_PER_ROUND {
             // Descriptors that nobody asked for are closed.
             let mut passed = Vec::new();
             let received = match sys::recv_record(fd.as_fd(), buffer, &mut passed, false) {
                 Ok(received) => received,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
-                Err(_) => return self.hang_up(token, trains),
+                Err(_) => return self.close_connection(token, batches),
             };
             if received.len == 0 {
-                return self.hang_up(token, trains);
+                return self.close_connection(token, batches);
             }
             match Record::parse(&buffer[..received.len], self.config.udp_port) {
-                Ok(Record::Frame(train)) if !received.truncated => {
-                    trains += 1;
-                    f(&train);
+                Ok(Record::Frame(batch)) if !received.truncated => {
+                    batches += 1;
+                    f(&batch);
                 }
                 Ok(Record::Join { .. }) => {
                     let answer = Record::Welcome { udp_port: self.config.udp_port };
                     let mut out = [0; SHORT_MAX];
                     let len = answer.emit(Some(self.slot), &mut out);
-                    if let Err(e) = send_bag(fd, &out[..len], &self.bag) {
-                        self.answer(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
+                    if let Err(e) = send_socket_set(fd, &out[..len], &self.socket_set) {
+                        self.reply(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
                     }
                 }
                 Ok(Record::Ping) => {
-                    self.learn(token, Record::sender(&buffer[..received.len]));
-                    self.answer(fd, &Record::Pong);
+                    self.set_peer_slot(token, Record::sender(&buffer[..received.len]));
+                    self.reply(fd, &Record::Pong);
                 }
                 Ok(Record::Offer) => {
                     if !self.take_offer(token, fd, &passed) {
-                        return self.hang_up(token, trains);
+                        return self.close_connection(token, batches);
                     }
-                    self.answer(fd, &Record::Accept);
+                    self.reply(fd, &Record::Accept);
                 }
-                Ok(Record::Accept) => self.tell(RingNews::Accepted { token }),
+                Ok(Record::Accept) => self.push_ring_event(RingEvent::Accepted { token }),
                 // Whoever waits is awake by now.
                 Ok(Record::Wake) => {}
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}
                 Err(BadRecord::Version) => {
-                    self.answer(fd, &Record::Refuse { errno: libc::EPROTONOSUPPORT as u32 });
+                    self.reply(fd, &Record::Refuse { errno: libc::EPROTONOSUPPORT as u32 });
                 }
-                Err(BadRecord::Malformed) => return self.hang_up(token, trains),
+                Err(BadRecord::Malformed) => return self.close_connection(token, batches),
             }
         }
-        trains
+        batches
     }
 
     /// Somebody offers a ring: whether it is taken. Only members of our own user get so close.
     fn take_offer(&self, token: u64, fd: &Arc<OwnedFd>, passed: &[OwnedFd]) -> bool {
         let [ring] = passed else { return false };
         let ours = sys::peer_credentials(fd.as_fd()).is_ok_and(|c| c.uid == sys::effective_uid());
-        if self.desk.get().is_none() || !ours {
+        if self.ring_events.get().is_none() || !ours {
             return false;
         }
         let Ok(ring) = Consumer::open(ring.as_fd()) else { return false };
@@ -318,37 +327,37 @@ impl Server {
             Some(socket) if matches!(socket.role, Role::Connection(_)) => socket.role = Role::Ring,
             _ => return false,
         }
-        self.tell(RingNews::Offered { token, ring: Box::new(ring) });
+        self.push_ring_event(RingEvent::Offered { token, ring: Box::new(ring) });
         true
     }
 
-    fn tell(&self, news: RingNews) {
-        if let Some(desk) = self.desk.get() {
-            desk.put(news);
+    fn push_ring_event(&self, event: RingEvent) {
+        if let Some(ring_events) = self.ring_events.get() {
+            ring_events.put(event);
         }
     }
 
-    fn answer(&self, fd: &OwnedFd, record: &Record<'_>) {
+    fn reply(&self, fd: &OwnedFd, record: &Record<'_>) {
         let mut out = [0; SHORT_MAX];
         let len = record.emit(Some(self.slot), &mut out);
         // A peer that does not take its answer has gone or will ask again.
         let _gone = sys::send_record(fd.as_fd(), &out[..len], &[], &[]);
     }
 
-    fn hang_up(&self, token: u64, trains: usize) -> usize {
+    fn close_connection(&self, token: u64, batches: usize) -> usize {
         let removed = self.lock().remove(&token);
         if let Some(socket) = removed {
-            self.forget(&socket);
+            self.unwatch(&socket);
             if socket.role == Role::Ring {
-                self.tell(RingNews::Ended { token });
+                self.push_ring_event(RingEvent::Ended { token });
             }
-            socket.peer.into_iter().for_each(|slot| self.departs(slot));
+            socket.peer.into_iter().for_each(|slot| self.suspect(slot));
         }
-        trains
+        batches
     }
 
     /// Who is at the other end of a connection, and watches it.
-    fn learn(&self, token: u64, peer: Option<u8>) {
+    fn set_peer_slot(&self, token: u64, peer: Option<u8>) {
         if let Some(socket) = self.lock().get_mut(&token) {
             socket.peer = peer;
         }
@@ -365,7 +374,7 @@ impl Server {
         Ok(token)
     }
 
-    fn forget(&self, socket: &Socket) {
+    fn unwatch(&self, socket: &Socket) {
         // It is there, unless the application closed descriptors that are not its own.
         let _absent = self.epoll.remove(socket.fd.as_fd());
     }

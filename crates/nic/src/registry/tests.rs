@@ -42,8 +42,8 @@ pub(super) struct Got {
 }
 
 impl Got {
-    fn of(train: &RxBatch<'_>) -> Got {
-        let RxBatch { queue, src, dst, src_port, segment, bytes, .. } = *train;
+    fn of(batch: &RxBatch<'_>) -> Got {
+        let RxBatch { queue, src, dst, src_port, segment, bytes, .. } = *batch;
         Got { queue, src, dst, src_port, segment, bytes: bytes.to_vec() }
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -
                 let mut fds: Vec<_> = members.iter().map(|m| PollFd::readable(m.listener_fd())).collect();
                 sys::poll(&mut fds, Some(1_000_000)).unwrap();
                 for member in members {
-                    member.poll_listener(&mut |train| got.push(Got::of(train)));
+                    member.poll_listener(&mut |batch| got.push(Got::of(batch)));
                 }
                 if is_last {
                     break got;
@@ -95,7 +95,7 @@ fn port_of(member: &Membership) -> UdpPort {
 
 fn receive(port: &mut UdpPort) -> Vec<Got> {
     let mut got = Vec::new();
-    while port.recv(RxQueues::ALL.into(), &mut |train| got.push(Got::of(train))) > 0 {}
+    while port.recv(RxQueues::ALL.into(), &mut |batch| got.push(Got::of(batch))) > 0 {}
     got
 }
 
@@ -118,7 +118,7 @@ fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     bytes
 }
 
-fn train(bytes: &[u8]) -> RxBatch<'_> {
+fn batch(bytes: &[u8]) -> RxBatch<'_> {
     RxBatch {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         src_port: 0xc123,
@@ -216,13 +216,13 @@ fn trains_are_forwarded_to_slots_and_services() {
     let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
     let other = Gid::from(Ipv4Addr::new(192, 0, 2, 9));
     let bytes = [7; 20];
-    let sent = train(&bytes);
+    let sent = batch(&bytes);
     let empty_slot = (0..SLOTS).find(|s| all.iter().all(|m| m.slot() != *s)).unwrap();
     let ((), got) = while_serving(&[b], || {
-        assert!(a.forward(b.slot(), &sent).unwrap());
-        assert!(!a.forward(empty_slot, &sent).unwrap());
-        assert!(!a.forward(a.slot(), &sent).unwrap());
-        assert!(!a.forward(255, &sent).unwrap());
+        assert_eq!(a.forward(b.slot(), &sent).unwrap(), ForwardOutcome::Delivered);
+        for slot in [empty_slot, a.slot(), 255] {
+            assert_eq!(a.forward(slot, &sent).unwrap(), ForwardOutcome::NoMember);
+        }
     });
     assert_eq!(got, [Got { queue: RxQueue::Forwarded, ..Got::of(&sent) }]);
 
@@ -263,7 +263,7 @@ fn connections_end_with_the_services_they_lead_to() {
         let claim = b.claim_service(0x106, port, ServiceAddress::Any4).unwrap();
         let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
         let (taken, _) =
-            while_serving(&[b], || a.forward_to_service(0x106, port, dst, &train(&[7; 20])).unwrap());
+            while_serving(&[b], || a.forward_to_service(0x106, port, dst, &batch(&[7; 20])).unwrap());
         assert!(taken && held() == before + 1);
         drop(claim);
         a.poll_listener(&mut |_| {});
@@ -278,7 +278,7 @@ fn what_is_for_everybody_does_not_knock_at_every_empty_slot_each_time() {
     let all = members_of(&config, 2);
     let (taken, got) = while_serving(&[&all[1]], || {
         let start = sys::now_ns();
-        let taken = (0..200).map(|_| all[0].forward_to_all(&train(&[1; 8]))).sum::<usize>();
+        let taken = (0..200).map(|_| all[0].forward_to_all(&batch(&[1; 8]))).sum::<usize>();
         // Once per slot and tenth of a second.
         let rounds = 1 + (sys::now_ns() - start) / 100_000_000;
         assert!(all[0].connects() <= rounds * u64::from(SLOTS), "{} in {rounds} rounds", all[0].connects());
@@ -292,9 +292,9 @@ fn a_large_train_is_forwarded_whole() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let bytes: Vec<u8> = (0..65_480_u32).map(|i| i as u8).collect();
-    let sent = RxBatch { segment: 1040, ..train(&bytes) };
-    let (taken, got) = while_serving(&[&all[1]], || all[0].forward(all[1].slot(), &sent).unwrap());
-    assert!(taken);
+    let sent = RxBatch { segment: 1040, ..batch(&bytes) };
+    let (outcome, got) = while_serving(&[&all[1]], || all[0].forward(all[1].slot(), &sent).unwrap());
+    assert_eq!(outcome, ForwardOutcome::Delivered);
     assert_eq!((got[0].bytes.as_slice(), got[0].segment), (bytes.as_slice(), 1040));
 }
 
@@ -385,7 +385,7 @@ fn member_process() {
     let member = Membership::join(&config).unwrap();
     // Only one member gets it.
     let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
-    member.change_will(WillChange::Add(farewell_of(member.slot()))).unwrap();
+    member.update_journal(WillChange::Add(notice_of(member.slot()))).unwrap();
     // Descriptors that leave only as many as said.
     let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
     let mut files: Vec<_> = left.map(|_| fill_descriptors()).unwrap_or_default();
@@ -396,8 +396,8 @@ fn member_process() {
         let mut fds = [PollFd::readable(member.listener_fd())];
         sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
-        for said in member.take_farewells() {
-            member.change_will(WillChange::Remove(said.id)).unwrap();
+        for said in member.take_disconnect_notices() {
+            member.update_journal(WillChange::Remove(said.id)).unwrap();
         }
         if left.is_some() {
             println!("\nturn");
@@ -411,7 +411,7 @@ fn fill_descriptors() -> Vec<std::fs::File> {
 }
 
 /// What the member with a slot leaves to be said in [`member_process`].
-pub(super) fn farewell_of(slot: u8) -> Farewell {
+pub(super) fn notice_of(slot: u8) -> Farewell {
     let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
     let id = CmId(u32::from(slot) << 24 | 1);
     Farewell { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
@@ -420,7 +420,7 @@ pub(super) fn farewell_of(slot: u8) -> Farewell {
 /// Starts a member in a process of its own; returns its slot, too.
 pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u8) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
+        .args(["--exact", "registry::tests::member_process", "--ignored", "--nocapture"])
         .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
         .stdout(Stdio::piped())
         .spawn()
@@ -452,7 +452,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     assert_eq!(slots_of(&config), [a.slot()]);
     a.poll_listener(&mut |_| {});
     let _claim = a.claim_service(1, 2, ServiceAddress::Any4).unwrap();
-    assert!(!a.forward(slot, &train(&[1; 8])).unwrap());
+    assert_eq!(a.forward(slot, &batch(&[1; 8])).unwrap(), ForwardOutcome::NoMember);
     // Steering works as before, and what is meant for the dead member does not reach a living one.
     let mut port = port_of(&a);
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -468,8 +468,8 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
             break b;
         }
     };
-    let (taken, got) = while_serving(&[&b], || a.forward(b.slot(), &train(&[1; 8])).unwrap());
-    assert!(taken && got.len() == 1);
+    let (outcome, got) = while_serving(&[&b], || a.forward(b.slot(), &batch(&[1; 8])).unwrap());
+    assert_eq!((outcome, got.len()), (ForwardOutcome::Delivered, 1));
 }
 
 #[test]
@@ -503,22 +503,22 @@ fn datagrams_for_nobody_pin_no_memory() {
     let a = Membership::join(&config).unwrap();
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // How many of 200 datagrams to a slot its socket keeps.
-    let kept = |bag: &OwnedFd, slot: u8| {
+    let kept = |socket_set: &OwnedFd, slot: u8| {
         let payload = [&for_qp(u32::from(slot) << 16 | 0x20)[..], &[0; 1000]].concat();
         for _ in 0..200 {
             sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
         }
-        sys::discard_waiting(group::peek(bag.as_fd(), slot).unwrap().queue.as_fd())
+        sys::discard_waiting(group::peek(socket_set.as_fd(), slot).unwrap().queue.as_fd())
     };
-    let bag = a.server.bag.try_clone().unwrap();
+    let socket_set = a.server.socket_set.try_clone().unwrap();
     let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
     let slot = b.slot();
     let unclaimed = (0..SLOTS).find(|s| ![a.slot(), slot].contains(s)).unwrap();
-    assert!(kept(&bag, unclaimed) <= 2);
+    assert!(kept(&socket_set, unclaimed) <= 2);
     // A claimed slot has room, and no longer after its release.
-    assert!(kept(&bag, slot) > 50);
+    assert!(kept(&socket_set, slot) > 50);
     drop(b);
-    assert!(kept(&bag, slot) <= 2);
+    assert!(kept(&socket_set, slot) <= 2);
 }
 
 #[test]
@@ -528,7 +528,7 @@ fn a_member_without_descriptors_does_not_spin() {
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "bag::tests::member_process", "--ignored", "--nocapture"])
+        .args(["--exact", "registry::tests::member_process", "--ignored", "--nocapture"])
         .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
         .env("ROXIE_TEST_DESCRIPTORS", "1")
         .stdout(Stdio::piped())

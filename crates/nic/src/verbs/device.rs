@@ -157,7 +157,7 @@ impl Device {
     #[must_use]
     pub fn is_running(&self) -> bool {
         let engine = self.0.engine.try_lock();
-        engine.is_ok_and(|engine| engine.as_ref().is_some_and(|engine| !engine.bag.is_inherited()))
+        engine.is_ok_and(|engine| engine.as_ref().is_some_and(|engine| !engine.registry.is_inherited()))
     }
 
     /// Sends the acknowledgements that peers are owed, and waits some milliseconds for what they answer to requests to
@@ -166,7 +166,7 @@ impl Device {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = engine {
             engine.all().for_each(Engine::release_acks);
-            engine.take_leave();
+            engine.send_disconnects();
             engine.all().for_each(Engine::release_held);
         }
     }
@@ -189,10 +189,10 @@ impl Device {
             // The first engine takes the interface.
             let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
             let hooks = self.0.hooks.take(self.gids().ifindex)?;
-            let bag = Membership::join(&domain)?;
-            let control = Control::open(&domain, bag.slot()).ok();
-            let port = port::choice::open(PortChoice { kind, ..choice }, &bag, &self.gids())?;
-            let engine = Engine::new(port, bag, Arc::clone(&self.0.gids), hooks, control, beside)?;
+            let membership = Membership::join(&domain)?;
+            let control = Control::open(&domain, membership.slot()).ok();
+            let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
+            let engine = Engine::new(port, membership, Arc::clone(&self.0.gids), hooks, control, beside)?;
             engine.lock().tables.traffic = traffic;
             background::spawn(&engine)?;
             io::Result::Ok(engine)

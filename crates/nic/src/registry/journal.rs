@@ -1,10 +1,10 @@
 //! The domain's book of wills: what is to be said to the peers of each member should it die.
 //!
-//! One file in memory, the last descriptor in the bag, with a region of equal length for every slot. A member writes
+//! One file in memory, the last descriptor in the socket set, with a region of equal length for every slot. A member writes
 //! its own region while it holds the slot's name; when it has died, whoever gets hold of the name first takes over what
 //! stands there: the next owner of the slot finds it in its own region, a survivor who saw the connection break copies it
 //! there and clears the other. It stays until it is said, so that nothing is lost when that one dies, too, and needs no
-//! other lock. The bag survives as long as one member does, and so does the book.
+//! other lock. The socket set survives as long as one member does, and so does the book.
 //!
 //! Rows of 64 bytes, little-endian; the first unused row ends a region:
 //!
@@ -33,17 +33,17 @@ const ROW_LEN: usize = 64;
 const READ_ROWS: usize = 64;
 const REGION_LEN: u64 = ROWS_MAX as u64 * ROW_LEN as u64;
 
-const IN_FORCE: u32 = 1;
-const STRUCK: u32 = 2;
+const VALID: u32 = 1;
+const FREE: u32 = 2;
 
 /// The book of a domain.
 #[derive(Debug)]
-pub(super) struct Book(File);
+pub(super) struct JournalFile(File);
 
-impl Book {
+impl JournalFile {
     /// A book without entries.
-    pub(super) fn new() -> io::Result<Book> {
-        sys::memory_file(c"roxie-wills").map(Book)
+    pub(super) fn new() -> io::Result<JournalFile> {
+        sys::memory_file(c"roxie-disconnect-journal").map(JournalFile)
     }
 
     /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name. A region that cannot be
@@ -71,12 +71,12 @@ impl Book {
 
     /// Hands down to `heir` what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
     /// said, and to be removed from the will of the heir then.
-    pub(super) fn hand_down(&self, slot: u8, heir: &mut Will) -> Vec<Farewell> {
+    pub(super) fn transfer(&self, slot: u8, successor: &mut Journal) -> Vec<Farewell> {
         let rows = self.rows(slot);
-        let farewells: Vec<Farewell> = rows.iter().flatten().copied().collect();
-        for farewell in &farewells {
+        let notices: Vec<Farewell> = rows.iter().flatten().copied().collect();
+        for notice in &notices {
             // What cannot be written down can still be said.
-            let _unwritten = heir.change(self, WillChange::Add(*farewell));
+            let _unwritten = successor.change(self, WillChange::Add(*notice));
         }
         // Behind a row that is zero, nothing counts; so the first goes last.
         for row in (0..rows.len()).step_by(READ_ROWS).rev() {
@@ -84,7 +84,7 @@ impl Book {
                 break;
             }
         }
-        farewells
+        notices
     }
 
     /// True if `slot` has rows, in force or not.
@@ -98,42 +98,42 @@ impl Book {
     }
 }
 
-impl From<OwnedFd> for Book {
-    fn from(fd: OwnedFd) -> Book {
-        Book(File::from(fd))
+impl From<OwnedFd> for JournalFile {
+    fn from(fd: OwnedFd) -> JournalFile {
+        JournalFile(File::from(fd))
     }
 }
 
 /// This process's pages of the book.
 #[derive(Debug)]
-pub(super) struct Will {
+pub(super) struct Journal {
     slot: u8,
     rows: HashMap<CmId, u32>,
-    struck: Vec<u32>,
+    free_rows: Vec<u32>,
     used: u32,
 }
 
-impl Will {
+impl Journal {
     /// That of the new owner of a slot, with what the last one left. The caller holds the slot's name.
-    pub(super) fn open(book: &Book, slot: u8) -> (Will, Vec<Farewell>) {
-        let rows = book.rows(slot);
+    pub(super) fn open(file: &JournalFile, slot: u8) -> (Journal, Vec<Farewell>) {
+        let rows = file.rows(slot);
         let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
-        let mut will = Will { slot, rows: HashMap::new(), struck: Vec::new(), used };
+        let mut journal = Journal { slot, rows: HashMap::new(), free_rows: Vec::new(), used };
         for (row, index) in rows.iter().zip(0..) {
             match row {
-                Some(farewell) => _ = will.rows.insert(farewell.id, index),
-                None => will.struck.push(index),
+                Some(notice) => _ = journal.rows.insert(notice.id, index),
+                None => journal.free_rows.push(index),
             }
         }
-        (will, rows.into_iter().flatten().collect())
+        (journal, rows.into_iter().flatten().collect())
     }
 
     /// Writes a change down.
-    pub(super) fn change(&mut self, book: &Book, change: WillChange) -> io::Result<()> {
+    pub(super) fn change(&mut self, file: &JournalFile, change: WillChange) -> io::Result<()> {
         let (index, row) = match change {
-            WillChange::Add(farewell) => {
-                let known = self.rows.get(&farewell.id).copied();
-                let index = match known.or_else(|| self.struck.pop()) {
+            WillChange::Add(notice) => {
+                let known = self.rows.get(&notice.id).copied();
+                let index = match known.or_else(|| self.free_rows.pop()) {
                     Some(index) => index,
                     None if self.used < ROWS_MAX => {
                         self.used += 1;
@@ -141,18 +141,18 @@ impl Will {
                     }
                     None => return Ok(()),
                 };
-                self.rows.insert(farewell.id, index);
-                (index, emit(&farewell))
+                self.rows.insert(notice.id, index);
+                (index, emit(&notice))
             }
             WillChange::Remove(id) => {
                 let Some(index) = self.rows.remove(&id) else { return Ok(()) };
-                self.struck.push(index);
+                self.free_rows.push(index);
                 let mut row = [0; ROW_LEN];
-                row[..4].copy_from_slice(&STRUCK.to_le_bytes());
+                row[..4].copy_from_slice(&FREE.to_le_bytes());
                 (index, row)
             }
         };
-        book.0.write_all_at(&row, row_at(self.slot, index))
+        file.0.write_all_at(&row, row_at(self.slot, index))
     }
 }
 
@@ -166,10 +166,10 @@ fn row_at(slot: u8, row: u32) -> u64 {
     u64::from(slot) * REGION_LEN + u64::from(row) * ROW_LEN as u64
 }
 
-fn emit(farewell: &Farewell) -> [u8; ROW_LEN] {
-    let Farewell { id, src, dst, remote_id, remote_qpn } = *farewell;
+fn emit(notice: &Farewell) -> [u8; ROW_LEN] {
+    let Farewell { id, src, dst, remote_id, remote_qpn } = *notice;
     let mut row = [0; ROW_LEN];
-    row[..4].copy_from_slice(&IN_FORCE.to_le_bytes());
+    row[..4].copy_from_slice(&VALID.to_le_bytes());
     row[4..8].copy_from_slice(&id.0.to_le_bytes());
     row[8..12].copy_from_slice(&remote_id.to_le_bytes());
     row[12..16].copy_from_slice(&remote_qpn.value().to_le_bytes());
@@ -184,7 +184,7 @@ fn parse(row: &[u8; ROW_LEN]) -> Option<Option<Farewell>> {
     let gid = |at: usize| Gid(row[at..].first_chunk().copied().unwrap_or_default());
     match word(0) {
         0 => None,
-        IN_FORCE => Some(Some(Farewell {
+        VALID => Some(Some(Farewell {
             id: CmId(word(4)),
             src: gid(16),
             dst: gid(32),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn farewell(n: u32) -> Farewell {
+    fn notice(n: u32) -> Farewell {
         let dst = Ipv4Addr::from(0x0a00_0000 + n).into();
         let src = Ipv4Addr::LOCALHOST.into();
         Farewell { id: CmId(n), src, dst, remote_id: n + 1, remote_qpn: Qpn::new(n + 2) }
@@ -208,55 +208,55 @@ mod tests {
 
     #[test]
     fn what_was_added_and_not_removed_is_left() {
-        let book = Book::new().unwrap();
-        let (mut will, mut neighbour) = (Will::open(&book, 250).0, Will::open(&book, 0).0);
-        neighbour.change(&book, WillChange::Add(farewell(9999))).unwrap();
+        let file = JournalFile::new().unwrap();
+        let (mut journal, mut neighbour) = (Journal::open(&file, 250).0, Journal::open(&file, 0).0);
+        neighbour.change(&file, WillChange::Add(notice(9999))).unwrap();
         for n in 0..200 {
-            will.change(&book, WillChange::Add(farewell(n))).unwrap();
+            journal.change(&file, WillChange::Add(notice(n))).unwrap();
         }
         for n in (0..200).filter(|n| n % 3 == 0) {
-            will.change(&book, WillChange::Remove(CmId(n))).unwrap();
+            journal.change(&file, WillChange::Remove(CmId(n))).unwrap();
         }
-        will.change(&book, WillChange::Add(farewell(500))).unwrap();
-        assert_eq!(will.used, 200, "a struck row is used again");
-        assert!(book.has_rows(250) && !book.has_rows(7));
-        let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(farewell).collect();
+        journal.change(&file, WillChange::Add(notice(500))).unwrap();
+        assert_eq!(journal.used, 200, "a free row is used again");
+        assert!(file.has_rows(250) && !file.has_rows(7));
+        let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(notice).collect();
         let sorted = |mut left: Vec<Farewell>| {
-            left.sort_unstable_by_key(|farewell| farewell.id);
+            left.sort_unstable_by_key(|notice| notice.id);
             left
         };
-        assert_eq!(sorted(book.hand_down(250, &mut neighbour)), want);
-        assert!(book.hand_down(250, &mut neighbour).is_empty() && !book.has_rows(250));
-        assert_eq!(sorted(Will::open(&book, 0).1), [&want[..], &[farewell(9999)]].concat());
+        assert_eq!(sorted(file.transfer(250, &mut neighbour)), want);
+        assert!(file.transfer(250, &mut neighbour).is_empty() && !file.has_rows(250));
+        assert_eq!(sorted(Journal::open(&file, 0).1), [&want[..], &[notice(9999)]].concat());
     }
 
     /// Whoever took it over may die as well before it is said.
     #[test]
     fn what_is_left_stays_until_it_is_removed() {
-        let book = Book::new().unwrap();
-        Will::open(&book, 7).0.change(&book, WillChange::Add(farewell(1))).unwrap();
-        let mut survivor = Will::open(&book, 8).0;
-        book.hand_down(7, &mut survivor);
+        let file = JournalFile::new().unwrap();
+        Journal::open(&file, 7).0.change(&file, WillChange::Add(notice(1))).unwrap();
+        let mut survivor = Journal::open(&file, 8).0;
+        file.transfer(7, &mut survivor);
         for _ in 0..2 {
-            let (mut next, left) = Will::open(&book, 8);
-            assert_eq!(left, [farewell(1)]);
-            next.change(&book, WillChange::Add(farewell(2))).unwrap();
-            next.change(&book, WillChange::Remove(CmId(2))).unwrap();
+            let (mut next, left) = Journal::open(&file, 8);
+            assert_eq!(left, [notice(1)]);
+            next.change(&file, WillChange::Add(notice(2))).unwrap();
+            next.change(&file, WillChange::Remove(CmId(2))).unwrap();
         }
-        Will::open(&book, 8).0.change(&book, WillChange::Remove(CmId(1))).unwrap();
-        let (will, left) = Will::open(&book, 8);
-        assert_eq!((left, will.used, will.struck.len()), (vec![], 2, 2));
+        Journal::open(&file, 8).0.change(&file, WillChange::Remove(CmId(1))).unwrap();
+        let (journal, left) = Journal::open(&file, 8);
+        assert_eq!((left, journal.used, journal.free_rows.len()), (vec![], 2, 2));
     }
 
     #[test]
     fn a_full_region_takes_no_more_and_its_neighbour_is_untouched() {
-        let book = Book::new().unwrap();
-        let mut will = Will::open(&book, 3).0;
+        let file = JournalFile::new().unwrap();
+        let mut journal = Journal::open(&file, 3).0;
         for n in 0..=ROWS_MAX {
-            will.change(&book, WillChange::Add(farewell(n))).unwrap();
+            journal.change(&file, WillChange::Add(notice(n))).unwrap();
         }
-        will.change(&book, WillChange::Remove(CmId(ROWS_MAX))).unwrap();
-        assert!(!book.has_rows(4));
-        assert_eq!(Will::open(&book, 3).1.len(), ROWS_MAX as usize);
+        journal.change(&file, WillChange::Remove(CmId(ROWS_MAX))).unwrap();
+        assert!(!file.has_rows(4));
+        assert_eq!(Journal::open(&file, 3).1.len(), ROWS_MAX as usize);
     }
 }
