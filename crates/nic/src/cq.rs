@@ -2,17 +2,14 @@
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::{Instant, VerbsError, Wc};
 
 use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
-use sys::now_ns;
 
-/// UCX polls two to three empty queues for each time that it takes completions.
-pub(crate) const POLLS_BEHIND: u8 = 4;
 /// Most entries one CQ may have.
 pub(crate) const CQE_MAX: u32 = 1 << 20;
 
@@ -27,7 +24,7 @@ enum Armed {
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Wc>,
-    /// When each of them was added, by [`now_ns`]; `None` unless somebody wants to know.
+    /// When each entry was added (nanoseconds of the engine's clock); `None` unless the application asked for it.
     times: Option<VecDeque<u64>>,
     capacity: usize,
     armed: Armed,
@@ -40,9 +37,13 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<Ring>,
     /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
     len: AtomicUsize,
-    /// Who polled last left completions behind: he goes on taking them, and for so many polls of other queues in between he is
-    /// taken at his word.
-    behind: AtomicU8,
+    /// Polls of other queues during which the application still counts as busy with this queue, because its last poll
+    /// left entries here. While there are any the CQ is backlogged, and sends keep batching.
+    credits: AtomicU8,
+    /// The engine's poll that spent a credit last.
+    spent_at: AtomicU64,
+    /// Credits that a poll grants when it leaves entries.
+    backlog_polls: u8,
     overflowed: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
@@ -52,14 +53,15 @@ pub(crate) struct CompletionQueue {
     own: Weak<Self>,
 }
 
-/// Adds completions under one lock; whoever polls sees them when it is dropped.
+/// Adds completions under one lock; the application's polls see them when it is dropped.
 pub(crate) struct Adding<'a> {
+    now: Instant,
     queue: &'a CompletionQueue,
     ring: MutexGuard<'a, Ring>,
 }
 
 impl Adding<'_> {
-    /// Whether they go there.
+    /// Whether this is for `queue`.
     #[inline]
     pub(crate) fn is_for(&self, queue: &CompletionQueue) -> bool {
         std::ptr::eq(self.queue, queue)
@@ -69,13 +71,13 @@ impl Adding<'_> {
     #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> bool {
-        let Self { queue, ring } = self;
+        let Self { now, queue, ring } = self;
         if ring.entries.len() == ring.capacity {
             return queue.overflowed.swap(true, Ordering::Relaxed);
         }
         ring.entries.push_back(wc);
         if let Some(times) = &mut ring.times {
-            times.push_back(now_ns());
+            times.push_back(now.0);
         }
         let fires = match ring.armed {
             Armed::No => false,
@@ -83,9 +85,9 @@ impl Adding<'_> {
             Armed::Next => true,
         };
         if fires {
-            // Whoever is woken shall find it.
+            // The thread that is woken finds it.
             queue.len.store(ring.entries.len(), Ordering::Release);
-            match ring.moderation.completed() {
+            match ring.moderation.completed(*now) {
                 Verdict::Now => queue.fire(ring),
                 Verdict::By(deadline) => queue.moderator.watch(deadline, Weak::clone(&queue.own)),
                 Verdict::Later => {}
@@ -108,18 +110,22 @@ impl CompletionQueue {
         cookie: u64,
         armed_cqs: Arc<AtomicUsize>,
         moderator: &Arc<Moderator>,
+        backlog_polls: u8,
     ) -> Arc<Self> {
         let capacity = cqe as usize;
         let entries = VecDeque::with_capacity(capacity);
         let ring =
             Ring { entries, times: None, capacity, armed: Armed::No, moderation: Moderation::default() };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
-        let (behind, overflowed) = (AtomicU8::new(0), AtomicBool::new(false));
+        let (credits, spent_at) = (AtomicU8::new(0), AtomicU64::new(0));
+        let overflowed = AtomicBool::new(false);
         let moderator = Arc::clone(moderator);
         Arc::new_cyclic(|own| Self {
             ring,
             len,
-            behind,
+            credits,
+            spent_at,
+            backlog_polls,
             overflowed,
             channel,
             cookie,
@@ -141,16 +147,16 @@ impl CompletionQueue {
         self.ring().capacity as u32
     }
 
-    /// Begins to add completions.
-    pub(crate) fn adding(&self) -> Adding<'_> {
-        Adding { queue: self, ring: self.ring() }
+    /// Begins to add completions at `now`.
+    pub(crate) fn adding(&self, now: Instant) -> Adding<'_> {
+        Adding { now, queue: self, ring: self.ring() }
     }
 
     /// Adds a completion; see [`Adding::push`].
     #[cfg(test)]
     #[must_use]
     pub(crate) fn push(&self, wc: Wc, solicited: bool) -> bool {
-        self.adding().push(wc, solicited)
+        self.adding(Instant::ZERO).push(wc, solicited)
     }
 
     /// The channel event.
@@ -182,24 +188,26 @@ impl CompletionQueue {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Whether who polls it has not caught up with it.
+    /// Whether the application has entries left to take here, as far as its polls tell.
     #[inline]
-    pub(crate) fn is_behind(&self) -> bool {
-        self.behind.load(Ordering::Relaxed) > 0
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.credits.load(Ordering::Relaxed) > 0
     }
 
-    /// As [`is_behind`](Self::is_behind), for one poll of another queue.
+    /// The engine's poll with this number held messages because this CQ is backlogged: one credit less. A poll spends one
+    /// credit of a CQ, however many queue pairs complete here.
     #[inline]
-    pub(crate) fn excuses_poll(&self) -> bool {
-        let left = self.behind.load(Ordering::Relaxed);
-        self.behind.store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
+    pub(crate) fn spend_poll(&self, poll: u64) {
+        if self.spent_at.swap(poll, Ordering::Relaxed) != poll {
+            let left = self.credits.load(Ordering::Relaxed).saturating_sub(1);
+            self.credits.store(left, Ordering::Relaxed);
+        }
     }
 
-    /// Completions were taken, and so many are left.
+    /// Entries were taken, and this many are left.
     #[inline]
     fn taken(&self, left: usize) {
-        self.behind.store(if left > 0 { POLLS_BEHIND } else { 0 }, Ordering::Relaxed);
+        self.credits.store(if left > 0 { self.backlog_polls } else { 0 }, Ordering::Relaxed);
         self.len.store(left, Ordering::Release);
     }
 
@@ -238,19 +246,19 @@ impl CompletionQueue {
         Some((wc?, time_ns.unwrap_or_default()))
     }
 
-    /// From now on the time of each completion is recorded; those that are there have this one.
-    pub(crate) fn record_times(&self) {
+    /// From now on the time of each completion is recorded; those that are there get the time `now`.
+    pub(crate) fn record_times(&self, now: Instant) {
         let mut ring = self.ring();
         let mut times = VecDeque::with_capacity(ring.capacity);
-        times.extend(std::iter::repeat_n(now_ns(), ring.entries.len()));
+        times.extend(std::iter::repeat_n(now.0, ring.entries.len()));
         ring.times = Some(times);
     }
 
     /// Asks for one event at the next completion; "any" supersedes "solicited".
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut ring = self.ring();
-        // Whoever is about to sleep does not come again soon.
-        self.behind.store(0, Ordering::Relaxed);
+        // An application that is about to sleep does not post more.
+        self.credits.store(0, Ordering::Relaxed);
         let want = if solicited_only { Armed::Solicited } else { Armed::Next };
         if ring.armed == Armed::No {
             self.armed_cqs.fetch_add(1, Ordering::Relaxed);
@@ -293,7 +301,7 @@ impl CompletionQueue {
         entries.retain(|wc| wc.qp_num != qp_num);
         let left = entries.len();
         if left == 0 {
-            self.behind.store(0, Ordering::Relaxed);
+            self.credits.store(0, Ordering::Relaxed);
         }
         self.len.store(left, Ordering::Release);
     }
@@ -311,57 +319,68 @@ impl CompletionQueue {
 mod tests {
     use super::*;
 
+    const BACKLOG_POLLS: u8 = 4;
+
+    fn queue(cqe: u32) -> Arc<CompletionQueue> {
+        CompletionQueue::new(cqe, None, 0, Arc::default(), &Arc::default(), BACKLOG_POLLS)
+    }
+
     fn wc(qp_num: u32) -> Wc {
         Wc { qp_num, ..Wc::default() }
     }
 
-    #[test]
-    fn who_leaves_completions_is_behind_until_he_has_taken_the_last_or_wants_to_sleep() {
-        let cq = CompletionQueue::new(8, None, 0, Arc::default(), &Arc::default());
-        let mut out = [MaybeUninit::uninit(); 2];
-        for n in 1..=4 {
-            assert!(cq.push(wc(n), false) && !cq.is_behind(), "nobody has polled");
-        }
-        assert_eq!((cq.pop(&mut out), cq.is_behind()), (2, true));
-        assert!(cq.pop_one().is_some() && cq.is_behind());
-        assert!(cq.pop_one().is_some() && !cq.is_behind());
-        let leave = |cq: &CompletionQueue| {
-            assert!(
-                cq.push(wc(1), false) && cq.push(wc(2), false) && cq.pop_one().is_some() && cq.is_behind()
-            );
-        };
-        leave(&cq);
-        cq.purge(2);
-        assert!(!cq.is_behind());
-        leave(&cq);
-        cq.arm(false);
-        assert!(!cq.is_behind());
-        leave(&cq);
-        assert_eq!(cq.pop(&mut []), 0);
-        assert_eq!((0..10).take_while(|_| cq.excuses_poll()).count(), usize::from(POLLS_BEHIND));
-        assert!(!cq.is_behind());
+    /// Two completions arrive, and the application takes one.
+    fn leave_one(cq: &CompletionQueue) {
+        assert!(cq.push(wc(1), false) && cq.push(wc(2), false) && cq.pop_one().is_some());
+        assert!(cq.is_backlogged());
     }
 
     #[test]
-    fn a_completion_keeps_its_time_whatever_happens_to_others() {
-        let cq = CompletionQueue::new(4, None, 0, Arc::default(), &Arc::default());
-        assert!(cq.push(wc(1), false));
-        assert_eq!(cq.pop_timed(), Some((wc(1), 0)), "nobody wanted to know");
-        cq.record_times();
-        let before = now_ns();
-        let mut middle = 0;
-        for qp_num in [1, 2, 1, 3] {
-            if qp_num == 3 {
-                middle = now_ns();
-            }
-            assert!(cq.push(wc(qp_num), false));
+    fn a_poll_that_leaves_entries_makes_the_cq_backlogged_until_the_last_is_taken() {
+        let cq = queue(8);
+        let mut out = [MaybeUninit::uninit(); 2];
+        for n in 1..=4 {
+            assert!(cq.push(wc(n), false) && !cq.is_backlogged(), "the application has not polled");
         }
-        let after = now_ns();
+        assert_eq!((cq.pop(&mut out), cq.is_backlogged()), (2, true));
+        assert!(cq.pop_one().is_some() && cq.is_backlogged());
+        assert!(cq.pop_one().is_some() && !cq.is_backlogged());
+    }
+
+    #[test]
+    fn a_destroyed_queue_pair_and_an_armed_cq_end_the_backlog() {
+        let cq = queue(8);
+        leave_one(&cq);
+        cq.purge(2);
+        assert!(!cq.is_backlogged());
+        leave_one(&cq);
+        cq.arm(false);
+        assert!(!cq.is_backlogged());
+    }
+
+    #[test]
+    fn a_poll_of_the_engine_spends_one_credit_however_many_queue_pairs_it_holds() {
+        let cq = queue(8);
+        leave_one(&cq);
+        for poll in 1..=u64::from(BACKLOG_POLLS) {
+            assert!(cq.is_backlogged(), "poll {poll}");
+            (0..100).for_each(|_queue_pair| cq.spend_poll(poll));
+        }
+        assert!(!cq.is_backlogged());
+    }
+
+    #[test]
+    fn a_completion_keeps_its_time_when_others_are_purged_or_the_cq_is_resized() {
+        let cq = queue(4);
+        assert!(cq.push(wc(1), false));
+        assert_eq!(cq.pop_timed(), Some((wc(1), 0)), "times are not recorded yet");
+        cq.record_times(Instant(5));
+        for (qp_num, at) in [(1, 10), (2, 20), (1, 30), (3, 40)] {
+            assert!(cq.adding(Instant(at)).push(wc(qp_num), false));
+        }
         cq.purge(1);
         cq.resize(8).expect("it holds two");
-        let (first, second) = (cq.pop_timed().expect("of 2"), cq.pop_timed().expect("of 3"));
-        assert_eq!((first.0.qp_num, second.0.qp_num), (2, 3));
-        assert!((before..=middle).contains(&first.1) && (middle..=after).contains(&second.1));
+        assert_eq!((cq.pop_timed(), cq.pop_timed()), (Some((wc(2), 20)), Some((wc(3), 40))));
         let mut out = [MaybeUninit::uninit(); 1];
         assert!(cq.push(wc(4), false) && cq.push(wc(5), false));
         assert_eq!((cq.pop(&mut out), cq.pop_timed().map(|(wc, _)| wc.qp_num)), (1, Some(5)));

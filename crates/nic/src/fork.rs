@@ -127,17 +127,18 @@ impl EngineLocks {
             held: KeptLock::take(engine, |engine| &engine.held.0, patience())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, patience())?,
             core: KeptLock::take(engine, |engine| &engine.core, patience())?,
-            registry: engine.registry.keep_locked(patience())?,
+            registry: engine.registry.membership()?.keep_locked(patience())?,
             engine: Arc::clone(engine),
         })
     }
 
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
-        self.core.tables.mads.clear();
-        self.core.tables.misrouted.clear();
+        self.core.tables.forget_undelivered();
         self.held.clear();
-        self.engine.registry.release_in_child(&mut self.registry);
+        if let Some(membership) = self.engine.registry.membership() {
+            membership.release_in_child(&mut self.registry);
+        }
         self.engine.monitor.iter().for_each(sys::disconnect);
         self.engine.control.iter().for_each(Control::disinherit);
     }

@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use transport::Instant;
 
 use crate::cq::CompletionQueue;
-use crate::engine::now;
 
 /// What a CQ holds back.
 #[derive(Debug, Default)]
@@ -39,14 +38,10 @@ impl Moderation {
         self.held > 0
     }
 
-    pub(crate) fn completed(&mut self) -> Verdict {
+    pub(crate) fn completed(&mut self, now: Instant) -> Verdict {
         if self.count <= 1 || self.period_us == 0 {
             return Verdict::Now;
         }
-        self.completed_at(now())
-    }
-
-    fn completed_at(&mut self, now: Instant) -> Verdict {
         self.held += 1;
         if self.held >= self.count {
             return Verdict::Now;
@@ -144,9 +139,9 @@ mod tests {
     fn the_event_comes_with_the_last_of_the_number() {
         let mut m = moderation(3, 10);
         for _ in 0..2 {
-            assert_eq!(m.completed_at(Instant(5_000)), Verdict::By(Instant(15_000)));
-            assert_eq!(m.completed_at(Instant(6_000)), Verdict::Later);
-            assert_eq!(m.completed_at(Instant(7_000)), Verdict::Now);
+            assert_eq!(m.completed(Instant(5_000)), Verdict::By(Instant(15_000)));
+            assert_eq!(m.completed(Instant(6_000)), Verdict::Later);
+            assert_eq!(m.completed(Instant(7_000)), Verdict::Now);
             m.restart();
         }
     }
@@ -154,18 +149,18 @@ mod tests {
     #[test]
     fn a_period_that_is_over_is_that_of_the_event_held_back() {
         let mut m = moderation(3, 10);
-        let Verdict::By(first) = m.completed_at(Instant(0)) else { panic!("held back") };
+        let Verdict::By(first) = m.completed(Instant(0)) else { panic!("held back") };
         assert!(m.is_over(first));
         m.restart();
         assert!(!m.is_over(first), "raised by then");
-        assert_eq!(m.completed_at(Instant(1)), Verdict::By(Instant(10_001)));
+        assert_eq!(m.completed(Instant(1)), Verdict::By(Instant(10_001)));
         assert!(!m.is_over(first) && m.set(0, 0), "what waits must not wait any longer");
     }
 
     #[test]
     fn without_both_limits_nothing_waits() {
         for (count, period_us) in [(0, 0), (1, 10), (5, 0)] {
-            assert_eq!(moderation(count, period_us).completed(), Verdict::Now);
+            assert_eq!(moderation(count, period_us).completed(Instant(0)), Verdict::Now);
         }
     }
 

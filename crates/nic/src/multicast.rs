@@ -125,12 +125,12 @@ impl Core {
     /// `Invalid` if it was not attached.
     pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
         self.tables.groups.detach(group, qpn.value() as u16)?;
-        self.mind_groups();
+        self.sync_groups();
         Ok(())
     }
 
     /// When nobody listens any more, the port need not either.
-    pub(crate) fn mind_groups(&mut self) {
+    pub(crate) fn sync_groups(&mut self) {
         if self.tables.groups.is_empty() {
             // What still comes in finds nobody and is dropped.
             let _still_heard = self.port.hear_groups(false);

@@ -15,12 +15,9 @@ impl Core {
         let mut rows = port_rows(&report.counters);
         rows.extend(report.rows);
         rows.extend(self.hooks.rows());
-        rows.push(("tx_pushed_back", self.tables.push_backs));
-        rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops[*r as usize])));
-        let mut sum = self.tables.retired;
-        for entry in self.tables.qps.iter().flatten() {
-            sum.absorb(entry.qp.counters());
-        }
+        rows.push(("tx_pushed_back", self.tables.port_full_count()));
+        rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops()[*r as usize])));
+        let sum = self.tables.qp_counters();
         // A reason to drop and a counter of the QPs may share a name; the QP's is the one that says more.
         for (name, value) in sum.rows() {
             match rows.iter_mut().find(|row| row.0 == name) {

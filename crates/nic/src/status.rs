@@ -92,12 +92,11 @@ impl Core {
     /// The queue pairs from an index on, as many as a page holds.
     pub(crate) fn status_from(&mut self, now: Instant, from: u16) -> QpPage {
         let gids = std::sync::Arc::clone(&self.tables.gids);
-        let entries = self.tables.qps.iter_mut().enumerate().skip(usize::from(from));
+        let entries = self.tables.qps_mut().skip_while(|(index, _)| *index < from);
         let mut page = QpPage::default();
         for (index, entry) in entries {
-            let Some(entry) = entry else { continue };
             if page.qps.len() == PAGE_MAX {
-                page.next = Some(index as u16);
+                page.next = Some(index);
                 break;
             }
             page.qps.push(QpStatus::of(entry, &gids, now));

@@ -53,6 +53,8 @@ struct Lines {
     one_by_one: bool,
     /// Ports say that they have no room.
     is_full: bool,
+    /// Window of every flow (bytes), if it is not the default.
+    window_bytes: Option<usize>,
 }
 
 /// The cable, of which both ports hold one end.
@@ -88,6 +90,11 @@ impl Cable {
     /// From here on ports say that they have no room, or have again.
     pub(super) fn set_full(&self, is_full: bool) {
         self.lines().is_full = is_full;
+    }
+
+    /// From here on ports give each flow a window of so many bytes.
+    pub(super) fn set_window(&self, window_bytes: usize) {
+        self.lines().window_bytes = Some(window_bytes);
     }
 
     /// From here on every packet arrives.
@@ -164,7 +171,9 @@ impl Port for Plug {
     }
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
-        TxState { has_room: !self.cable.lines().is_full, ..TxState::default() }
+        let lines = self.cable.lines();
+        let window_bytes = lines.window_bytes.unwrap_or(TxState::default().window_bytes);
+        TxState { has_room: !lines.is_full, window_bytes }
     }
 
     fn flush(&mut self) -> usize {

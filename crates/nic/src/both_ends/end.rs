@@ -19,6 +19,7 @@ use crate::hook::Hooks;
 use crate::keys::{MwType, Range};
 use crate::mr::DmaMemory;
 use crate::port::RxQueues;
+use crate::sched::Tuning;
 use crate::srqs::{InReach, SrqEntry, XrcScope, srqn};
 use crate::verbs::AsyncEvent;
 
@@ -149,16 +150,21 @@ impl End {
             node_guid: [1; 8],
         };
         let slot = number as u8 + 1;
-        let mut core = Core {
-            port: Box::new(cable.plug(number, address)),
-            hooks: Hooks::new(7),
-            tables: Tables::new(slot, &Arc::new(table)),
-        };
+        let tables = Tables::new(slot, &Arc::new(table));
+        let port = Box::new(cable.plug(number, address));
+        let mut core = Core::new(port, Hooks::new(7), tables, Tuning::default());
         let events = Arc::new(EventQueue::new().expect("descriptors"));
         let channel = Arc::new(EventQueue::new().expect("descriptors"));
         let cq = |cqe| {
             let channel = Some(Arc::clone(&channel));
-            CompletionQueue::new(cqe, channel, CQ_COOKIE, Arc::default(), &Arc::default())
+            CompletionQueue::new(
+                cqe,
+                channel,
+                CQ_COOKIE,
+                Arc::default(),
+                &Arc::default(),
+                Tuning::default().backlog_polls,
+            )
         };
         let (send_cq, recv_cq) = (cq(made.send_cqe), cq(made.recv_cqe));
         let is_target = made.ty == QpType::XrcTgt;
@@ -267,14 +273,14 @@ impl End {
 
     pub(super) fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.entry().qp.modify(now, attr, mask)?;
-        self.core.tables.settle(now, self.qpn.value() as u16);
+        self.core.tables.update_after_input(now, self.qpn.value() as u16);
         self.core.transmit(now);
         Ok(())
     }
 
     /// The number of its XRC shared receive queue.
     pub(super) fn srqn(&self) -> u32 {
-        srqn(self.core.tables.slot, 0)
+        srqn(self.core.tables.slot(), 0)
     }
 
     /// `len` bytes of local memory.
@@ -315,10 +321,8 @@ impl End {
         let wr = SendWr { wr_id: self.next_wr_id, op, sg_list, flags, dest: self.dest };
         self.next_wr_id += 1;
         let index = self.qpn.value() as u16;
-        let tables = &mut self.core.tables;
-        let entry = tables.qps[usize::from(index)].as_deref_mut().expect("it was made");
-        entry.qp.post_send(&wr, &tables.mrs)?;
-        self.core.posted(now, index, false);
+        self.core.tables.post_send(index, &wr)?;
+        self.core.update_after_post(now, index, false);
         Ok(())
     }
 
@@ -330,12 +334,12 @@ impl End {
             Some(srq) => srq.queue.post(&wr).expect("room"),
             None => self.entry().qp.post_recv(&wr).expect("room"),
         }
-        self.core.tables.settle(Instant::ZERO, index);
+        self.core.tables.update_after_input(Instant::ZERO, index);
     }
 
     /// One batch, as the engine does it. Returns whether anything had arrived.
     pub(super) fn turn(&mut self, now: Instant) -> bool {
-        let trains = self.core.receive(now, RxQueues::ALL) + self.core.expire(now, RxQueues::ALL);
+        let trains = self.core.receive(now, RxQueues::ALL.into()) + self.core.expire(now, RxQueues::ALL);
         self.core.transmit(now);
         trains > 0
     }

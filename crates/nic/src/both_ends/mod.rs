@@ -10,10 +10,10 @@
 //! Each row says which line of which table it is: the requester's and the responder's (IBA 9.9.2, 9.9.3, C9-222; memory: 9.4,
 //! 10.6), of UC and UD (9.8.2, 9.8.3, and 10.3.1 for SQE), and of queues (10.2.9, 10.8).
 
+mod batching;
 mod cable;
 mod conformance;
 mod end;
-mod gathering;
 mod pair;
 mod requester;
 mod responder;

@@ -336,7 +336,7 @@ fn who_is_not_answered_asks_as_often_as_it_was_told_and_gives_up() {
 #[test]
 fn a_window_that_a_rate_fills_one_by_one_asks_before_it_is_full() {
     let mut pair = Pair::new(&SETUP);
-    pair.here.core.tables.mtu_bytes = 4 * MTU;
+    pair.cable.set_window(80 * MTU);
     let limit = QpAttr { rate_limit: 1_000_000, ..QpAttr::default() };
     pair.here.modify(pair.now, &limit, QpAttrMask::RATE_LIMIT).expect("a limit");
     let open = pair.there.open;
@@ -354,7 +354,7 @@ fn a_window_that_a_rate_fills_one_by_one_asks_before_it_is_full() {
 
 /// 62 packets of 1024 bytes make a burst.
 #[test]
-fn what_takes_two_bursts_leaves_in_two_halves() {
+fn a_message_of_two_bursts_leaves_in_two_halves() {
     for (packets, bursts) in [(62, &[62][..]), (63, &[32, 31]), (64, &[32, 32])] {
         let mut pair = Pair::new(&SETUP);
         let open = pair.there.open;
@@ -370,8 +370,8 @@ fn what_takes_two_bursts_leaves_in_two_halves() {
 }
 
 #[test]
-fn only_what_could_leave_waits_for_room_of_the_port() {
-    for (state, push_backs) in [(QpState::Sqd, 0), (QpState::Rts, 1)] {
+fn only_a_queue_pair_that_may_send_waits_for_room_in_the_port() {
+    for (state, port_full_count) in [(QpState::Sqd, 0), (QpState::Rts, 1)] {
         let mut pair = Pair::new(&SETUP);
         let index = pair.here.qpn.value() as u16;
         let enter = |pair: &mut Pair, state| {
@@ -381,9 +381,8 @@ fn only_what_could_leave_waits_for_room_of_the_port() {
         enter(&mut pair, state);
         pair.post(pair.there.open.write(0), 8);
         pair.cable.set_full(true);
-        pair.here.core.posted(pair.now, index, true);
-        let tables = &pair.here.core.tables;
-        assert_eq!((tables.push_backs, tables.ready.len()), (push_backs, push_backs as usize), "{state:?}");
+        pair.here.core.update_after_post(pair.now, index, true);
+        assert_eq!(pair.here.core.tables.port_full_count(), port_full_count, "{state:?}");
         assert!(pair.cable.is_empty());
 
         pair.cable.set_full(false);

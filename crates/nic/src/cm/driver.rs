@@ -20,12 +20,14 @@ use super::id::{Birth, IdInner};
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
+use crate::runtime::Runtime;
 use sys::KeptLock;
 
 /// Drives the connections of one process.
 pub(crate) struct CmDriver {
     state: Mutex<State>,
     order: Mutex<()>,
+    runtime: Runtime,
 }
 
 /// What the lock protects.
@@ -60,7 +62,7 @@ struct Output {
 impl CmDriver {
     /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the
     /// process that had the slot before.
-    pub(crate) fn new(slot: u8, gids: &GidTable) -> Self {
+    pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
         cm.set_gids(&addresses(gids));
@@ -71,7 +73,7 @@ impl CmDriver {
             ports: Ports::new(),
             queries: Queries::default(),
         };
-        Self { state: Mutex::new(state), order: Mutex::new(()) }
+        Self { state: Mutex::new(state), order: Mutex::new(()), runtime }
     }
 
     /// The addresses have changed.
@@ -164,7 +166,7 @@ impl CmDriver {
     }
 
     fn carry(&self, now: Instant, link: &dyn GsiLink) -> usize {
-        let _in_order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_order = self.runtime.lock(&self.order);
         let mut carried = 0;
         loop {
             let Output { will, mads, deliveries } = self.lock().drain(now);

@@ -1,6 +1,5 @@
 //! What connection management needs from the rest of the device.
 
-use std::any::Any;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
@@ -12,7 +11,7 @@ use wire::Gid;
 
 use super::CmDriver;
 use super::resolve::Path;
-use crate::engine::{self, Engine};
+use crate::engine::Engine;
 use crate::gid::GidTable;
 use crate::registry::ServiceAddress;
 use sys::{Netlink, Route, SockAddr};
@@ -24,8 +23,7 @@ pub(crate) trait GsiLink {
     fn update_journal(&self, change: WillChange);
 }
 
-/// A claimed service name; dropping it releases the name.
-pub(crate) type Claim = Box<dyn Any + Send>;
+pub(crate) use crate::registry::ClaimedService as Claim;
 
 /// The device under an identifier: the engine, or what a test puts in its place.
 pub(crate) trait Host: GsiLink + Send + Sync {
@@ -68,7 +66,7 @@ impl Host for Engine {
     }
 
     fn now(&self) -> Instant {
-        engine::now()
+        Engine::now(self)
     }
 
     fn wake_before(&self, deadline: Option<Instant>) {
@@ -80,7 +78,7 @@ impl Host for Engine {
     }
 
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {
-        Ok(Box::new(self.registry.claim_service(port_space, port, address)?))
+        self.registry.claim_service(port_space, port, address)
     }
 
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {

@@ -16,6 +16,7 @@ use super::resolve::Path;
 use super::*;
 use crate::gid::{GidRow, GidTable};
 use crate::registry::ServiceAddress;
+use crate::runtime::Runtime;
 use sys::{PollFd, Route, poll};
 
 mod pace;
@@ -117,7 +118,7 @@ impl World {
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
             });
             Arc::new(Desk {
-                driver: CmDriver::new(n, &gids),
+                driver: CmDriver::new(n, &gids, Runtime::Kernel),
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),

@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use crate::engine::tables::Mad;
+use crate::engine::inbox::Mad;
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::port::BadVariable;
@@ -41,12 +41,6 @@ pub(crate) struct Place {
     /// How often this engine was polled when that was looked at last.
     polls_seen: AtomicU64,
 }
-
-/// Who polls one engine glances at another this often: with some of his CPU it is served as if there were one engine, and not by
-/// a background thread that waits for the CPU of who polls.
-const GLANCE_INTERVAL: usize = 8;
-/// Batches of such a turn.
-const GLANCE_BATCHES: usize = 16;
 
 impl Default for Engines {
     fn default() -> Self {
@@ -139,15 +133,15 @@ impl Engine {
 
     fn poll_neglected(self: &Arc<Self>, polled: u32) {
         let glance = self.place.glances.fetch_add(1, Ordering::Relaxed);
-        let index = glance / GLANCE_INTERVAL % (1 + self.others().len());
-        if !glance.is_multiple_of(GLANCE_INTERVAL) || polled >> index & 1 != 0 {
+        let index = glance / self.tuning.sibling_polls % (1 + self.others().len());
+        if !glance.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
             return;
         }
         let engine = self.at(index);
         let (polls, seen) = (&engine.inline_polls, &engine.place.polls_seen);
         let now = polls.load(Ordering::Relaxed);
         if seen.swap(now, Ordering::Relaxed) == now {
-            for _ in 0..GLANCE_BATCHES {
+            for _ in 0..self.tuning.sibling_batches {
                 if !engine.poll_inline() {
                     break;
                 }
@@ -172,7 +166,7 @@ impl Engine {
 
     /// A management datagram arrived here. What another process forwards goes to all our engines, and the first has it.
     pub(crate) fn take_mad(&self, mad: Mad) {
-        if self.place.index == 0 || !mad.packet.forwarded {
+        if self.place.index == 0 || !mad.packet.is_forwarded() {
             self.leading(|first| first.deliver_mad(mad));
         }
     }

@@ -8,11 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 use transport::Instant;
 use transport::cm::timing::LISTENER_WAIT;
-use wire::Gid;
 
+use super::Engine;
+use super::inbox::Mad;
 use crate::cm::MadOutcome;
-use crate::engine::tables::Mad;
-use crate::engine::{Engine, now};
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// How long a request waits for room in its listener's backlog: a burst of requests arrives here in one batch, before
@@ -60,10 +59,10 @@ impl Engine {
     pub(crate) fn deliver_mad(&self, mad: Mad) {
         // A rejection of a request that was never answered names no communication id of ours, so any process of this
         // host may have read it.
-        if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.forwarded {
+        if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.is_forwarded() {
             self.registry.forward_to_all(&mad.packet.batch());
         }
-        self.offer(Early { mad, since: now() });
+        self.offer(Early { mad, since: self.now() });
     }
 
     /// Offers the requests that were kept again.
@@ -75,7 +74,7 @@ impl Engine {
 
     /// Offers and, if it is too early, keeps for the next time.
     fn offer(&self, early: Early) {
-        let waited_ns = now().0.saturating_sub(early.since.0);
+        let waited_ns = self.now().0.saturating_sub(early.since.0);
         if !self.settle_mad(&early.mad, waited_ns)
             && let Some(early) = self.held.keep(early)
         {
@@ -85,14 +84,14 @@ impl Engine {
 
     /// False if the datagram may wait longer than `waited_ns` for somebody to take it.
     fn settle_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
-        let (src, dst) = (Gid::from(mad.packet.src), Gid::from(mad.packet.dst));
-        match self.cm.handle_mad(now(), &mad.bytes, src, dst) {
+        let (src, dst) = mad.packet.addresses();
+        match self.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
             MadOutcome::Handled => true,
             MadOutcome::BacklogFull => waited_ns >= BACKLOG_WAIT_NS,
             MadOutcome::NotOurs { service_id, dst_gid } => {
                 let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
                 let train = mad.packet.batch();
-                let handed = !mad.packet.forwarded
+                let handed = !mad.packet.is_forwarded()
                     && self.registry.forward_to_service(ps, port, dst_gid, &train).is_ok_and(|taken| taken);
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 if !handed && over {

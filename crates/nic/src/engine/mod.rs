@@ -1,301 +1,307 @@
-//! The engine: one port, its QPs and their timers, behind one lock; whoever polls drives it.
+//! The engine: one port, its queue pairs and their timers, behind one lock.
 //!
-//! A thread that polls an empty CQ takes the lock if it is free and runs a batch inline ([`Engine::poll`]); the
-//! background thread (`background.rs`) takes over when nobody has polled for a while. Invariant: completions,
-//! events and datagrams for the connection manager are collected under the lock and delivered by the same call.
+//! A thread that polls an empty CQ takes the lock if it is free and processes one batch inline
+//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls. What each does is decided
+//! in [`crate::sched`]. Invariant: completions, events and management datagrams are collected under the lock and
+//! delivered by the same call.
 
+mod control;
+mod core;
 pub(crate) mod group;
 pub(crate) mod gsi;
+mod inbox;
+mod netdev;
 mod rx;
 pub(crate) mod tables;
 mod timers;
-pub(crate) mod tx;
+mod tx;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use sys::{AddressMonitor, EventFd};
 use transport::cm::Cm;
-use transport::{AddressVector, Instant, VerbsError};
-use wire::{FlushIcrc, Gid, Qpn};
+use transport::{Instant, VerbsError};
+use wire::{Gid, Qpn};
+
+pub(crate) use self::core::Core;
+pub(crate) use inbox::OwnedPacket;
 
 use crate::cm::CmDriver;
-use crate::engine::group::Place;
-use crate::engine::gsi::Held;
-use crate::engine::tables::{Flow, QpEntry, Tables};
 use crate::gid::Gids;
-use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
-use crate::hook::{HookError, Hooks, RedirectOutcome, TapFilter};
+use crate::hook::control::Control;
+use crate::hook::{Hooks, RedirectOutcome};
 use crate::moderation::Moderator;
-use crate::port::{FlowKey, Port, Readiness, RxQueues, RxScope};
-use crate::registry::Membership;
-use crate::sched::turns::Turns;
+use crate::port::{Port, RxQueues};
+use crate::registry::Registry;
+use crate::runtime::{Point, Runtime};
+use crate::sched::{InlineYield, Trigger, Tuning};
 use crate::stats::Row;
-use crate::status::EngineStatus;
 use crate::verbs::{FileId, XrcDomain};
-use sys::{AddressMonitor, EventFd, now_ns};
+use group::Place;
+use gsi::Held;
+use tables::{QpEntry, Tables};
 
-/// Packets one QP may send before the next one has its turn: two bursts.
-pub(crate) const TX_QUOTA: usize = 124;
-/// Batches of one poll while there are READs to answer; who polls wants his thread back at some time.
-const ANSWER_TURNS: usize = 16;
-/// Batches that the background thread takes in a row, while there are some, before it looks at what else it is there for.
-const BACKGROUND_BATCHES: usize = 4;
-/// Batches that are read before timers are run; a flood may not stop them for longer.
-const UNREAD_BATCHES_MAX: usize = 64;
-/// An inline poller looks at the GSI socket only this often; the background thread watches it otherwise.
-const GSI_POLL_INTERVAL: u64 = 64;
-/// Inline polls that find nothing look at the clock, and so at timers, this often: reading it costs as much as the rest of such a poll.
-const CLOCK_INTERVAL: u64 = 4;
+/// Interval at which a process that ends looks for the replies to its disconnect requests.
+const CLOSING_POLL: Duration = Duration::from_micros(50);
+/// How much longer than [`Cm::LEAVING_MAX`] that may take on a busy machine.
+const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
-/// Between two looks at what peers say to a process that ends.
-const LEAVING_POLL: Duration = Duration::from_micros(50);
-/// What it may take longer than planned to say farewell, on a busy machine.
-const LEAVING_SLACK: Duration = Duration::from_millis(25);
-
-/// What the lock protects.
-pub(crate) struct Core {
+/// What an engine is made of.
+pub(crate) struct Parts {
     pub(crate) port: Box<dyn Port>,
+    pub(crate) registry: Box<dyn Registry>,
+    pub(crate) gids: Arc<Gids>,
     pub(crate) hooks: Hooks,
-    pub(crate) tables: Tables,
+    /// `None` if there was no descriptor for it; hooks are then attached from within only.
+    pub(crate) control: Option<Control>,
+    pub(crate) runtime: Runtime,
+    pub(crate) tuning: Tuning,
 }
 
 /// See the module documentation.
 pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
     pub(crate) cm: Arc<CmDriver>,
-    pub(crate) registry: Membership,
-    /// `None` if there was no descriptor for it; hooks are then attached from within only.
+    pub(crate) registry: Box<dyn Registry>,
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
     /// `None` in sandboxes that forbid netlink, where the addresses stay those of the start; and in further engines.
     pub(crate) monitor: Option<AddressMonitor>,
-    /// It was told that the netdev is gone.
-    netdev_lost: AtomicBool,
-    /// See [`PortProperties::prefers_equal_packets`](crate::port::PortProperties).
-    pub(crate) equal_packets: bool,
-    /// Counts inline polls, so that the background thread can tell whether somebody drives.
-    pub(crate) inline_polls: AtomicU64,
-    turns: Turns,
     pub(crate) place: Place,
     pub(crate) held: Held,
-    redirects: Arc<RedirectOutcome>,
     /// Armed CQs; see `cq.rs`.
     pub(crate) armed_cqs: Arc<AtomicUsize>,
     pub(crate) moderator: Arc<Moderator>,
-    /// The background thread leaves the sockets to inline pollers.
-    pub(crate) watching: AtomicBool,
-    /// When the sleeping background thread wakes by itself (nanoseconds).
-    pub(crate) sleeps_until: AtomicU64,
-    pub(crate) kick: EventFd,
     pub(crate) pd_ids: AtomicU32,
     /// XRC domains that files stand for.
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
+    runtime: Runtime,
+    tuning: Tuning,
+    redirects: Arc<RedirectOutcome>,
+    is_netdev_lost: AtomicBool,
+    /// See [`PortProperties`](crate::port::PortProperties).
+    prefers_equal_packets: bool,
+    /// Counts inline polls, so that the progress thread can tell whether application threads poll.
+    inline_polls: AtomicU64,
+    inline_yield: InlineYield,
+    /// The progress thread leaves the sockets to polling threads.
+    is_watching: AtomicBool,
+    /// When the sleep of the progress thread ends by itself (nanoseconds); 0 while it is awake.
+    sleeps_until: AtomicU64,
+    kick: EventFd,
 }
 
 impl Engine {
-    pub(crate) fn new(
-        port: Box<dyn Port>,
-        registry: Membership,
-        gids: Arc<Gids>,
-        mut hooks: Hooks,
-        control: Option<Control>,
-        first: Option<(&Arc<Self>, usize)>,
-    ) -> std::io::Result<Arc<Self>> {
-        let (slot, equal_packets) = (registry.slot(), port.properties().prefers_equal_packets);
-        // In this order, so that no change is missed; some time has gone since the device was opened. The first engine tells
-        // the others.
-        let (monitor, table) = match first {
-            None => (AddressMonitor::new().ok(), gids.refresh().unwrap_or_else(|| gids.get())),
-            Some(_) => (None, gids.get()),
-        };
+    /// An engine without its progress thread. `first`: the first engine of the device and the number of this one.
+    pub(crate) fn new(parts: Parts, first: Option<(&Arc<Self>, usize)>) -> std::io::Result<Arc<Self>> {
+        let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
+        let slot = registry.slot();
+        let prefers_equal_packets = port.properties().prefers_equal_packets;
+        // The monitor is first, so that no change is missed between the two. The first engine tells the others.
+        let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
+        let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
+        let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
         hooks.set_slot(slot);
         let redirects = Arc::clone(hooks.redirects());
-        let tables = Tables::new(slot, &table);
+        let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
-            core: Mutex::new(Core { port, hooks, tables }),
-            cm: Arc::new(CmDriver::new(slot, &table)),
+            core: Mutex::new(core),
+            cm: Arc::new(CmDriver::new(slot, &table, runtime.clone())),
             registry,
             control,
             gids,
             monitor,
-            netdev_lost: AtomicBool::new(false),
-            equal_packets,
-            inline_polls: AtomicU64::new(0),
-            turns: Turns::new(),
             place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
             held: Held::default(),
-            redirects,
-            // Completion queues may be served by any of them.
+            // Completion queues may be served by any engine of the device.
             armed_cqs: first.map(|(first, _)| Arc::clone(&first.armed_cqs)).unwrap_or_default(),
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
-            watching: AtomicBool::new(false),
-            sleeps_until: AtomicU64::new(0),
-            kick: EventFd::new()?,
             pd_ids: AtomicU32::new(1),
             xrc_files: Mutex::default(),
+            inline_yield: InlineYield::new(&tuning),
+            runtime,
+            tuning,
+            redirects,
+            is_netdev_lost: AtomicBool::new(false),
+            prefers_equal_packets,
+            inline_polls: AtomicU64::new(0),
+            is_watching: AtomicBool::new(false),
+            sleeps_until: AtomicU64::new(0),
+            kick: EventFd::new()?,
         }))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
-    /// One batch in the calling thread, unless another thread is at it; whether there was anything.
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// The time now, of the runtime's clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.runtime.lock(&self.core)
+    }
+
+    pub(crate) fn prefers_equal_packets(&self) -> bool {
+        self.prefers_equal_packets
+    }
+
+    /// Inline polls so far.
+    pub(crate) fn inline_polls(&self) -> u64 {
+        self.inline_polls.load(Ordering::Relaxed)
+    }
+
+    /// Whether an application sleeps, or is about to, until a completion.
+    pub(crate) fn has_armed_cq(&self) -> bool {
+        self.armed_cqs.load(Ordering::Relaxed) > 0
+    }
+
+    /// Processes one batch in the calling thread, unless another thread is at it; returns whether packets arrived.
     pub(crate) fn poll_inline(&self) -> bool {
         let found = self.try_poll();
-        self.turns.polled(found);
+        if self.inline_yield.polled(found, &self.tuning) {
+            let before = self.runtime.now_ns();
+            self.runtime.yield_now();
+            let away_ns = self.runtime.now_ns().saturating_sub(before);
+            self.inline_yield.yielded(away_ns, &self.tuning);
+        }
         found
     }
 
     #[inline]
     fn try_poll(&self) -> bool {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
-        let mut core = match self.core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // The background thread may have lost the CPU to just this one, and would get it back a tick later. (Where
-                // somebody waits for events it does not keep the lock for long.)
-                if !self.watching.load(Ordering::Relaxed) && self.armed_cqs.load(Ordering::Relaxed) == 0 {
-                    std::thread::yield_now();
-                }
-                return false;
+        let Some(mut core) = self.runtime.try_lock(&self.core) else {
+            // The progress thread may hold the lock and wait for the CPU that this thread has. (While an application sleeps
+            // until a completion, the progress thread holds the lock only briefly.)
+            if !self.is_watching.load(Ordering::Relaxed) && !self.has_armed_cq() {
+                self.runtime.yield_now();
             }
+            return false;
         };
-        if !polls.is_multiple_of(CLOCK_INTERVAL) && core.is_quiet() {
+        if !polls.is_multiple_of(self.tuning.clock_polls) && core.is_quiet() {
             return false;
         }
-        let gsi = polls.is_multiple_of(GSI_POLL_INTERVAL);
-        let trains = core.poll(if gsi { RxQueues::ALL } else { RxQueues::SLOT }, Core::transmit_gathered);
+        let reads_gsi = polls.is_multiple_of(self.tuning.gsi_polls);
+        let queues = if reads_gsi { RxQueues::ALL } else { RxQueues::SLOT };
+        let batches = core.poll(|| self.now(), queues, Trigger::Poll);
         self.unlock_and_deliver(core);
-        trains > 0
+        batches > 0
     }
 
-    /// Some batches of everything, for the background thread; the number of trains received.
-    pub(crate) fn poll_all(&self) -> usize {
-        let trains = self.poll_batches(RxQueues::ALL);
-        self.offer_held();
-        trains + self.cm.poll(now(), self)
-    }
-
-    /// Some batches of the queues, while there are any; the number of trains received.
+    /// Processes some batches of the queues, while there are any; returns the number received. Nothing is held.
     pub(crate) fn poll_batches(&self, queues: RxQueues) -> usize {
-        let mut trains = 0;
-        for _ in 0..BACKGROUND_BATCHES {
+        let mut batches = 0;
+        for _ in 0..self.tuning.progress_batches {
             let mut core = self.lock();
-            let got = core.poll(queues, Core::transmit_turn);
+            let received = core.poll(|| self.now(), queues, Trigger::Flush);
             self.unlock_and_deliver(core);
-            trains += got;
-            if got == 0 {
+            batches += received;
+            if received == 0 {
                 break;
             }
         }
-        trains
+        batches
     }
 
-    /// Releases the lock, then hands on what must not be handled under it.
+    /// Processes some batches of all queues, and runs connection management; returns what there was to do.
+    fn poll_all(&self) -> usize {
+        let batches = self.poll_batches(RxQueues::ALL);
+        self.offer_held();
+        batches + self.cm.poll(self.now(), self)
+    }
+
+    /// Serves the port, connection management, the registry and the control socket; returns what there was to do.
+    pub(crate) fn serve_everything(&self) -> usize {
+        self.serve_control();
+        self.poll_all() + self.serve_members()
+    }
+
+    /// Serves everything but the port.
+    pub(crate) fn serve_control_plane(&self) {
+        self.serve_members();
+        self.offer_held();
+        self.cm.poll(self.now(), self);
+        self.serve_control();
+    }
+
+    /// Releases the lock, then delivers what must not be handled under it.
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
-        self.moderator.expire(now);
+        self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
-        let tables = &core.tables;
-        let nothing = tables.mads.is_empty() && tables.misrouted.is_empty() && tables.established.is_empty();
-        if nothing && !core.hooks.has_redirected() {
+        if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
             return self.unlock_and_spread(core);
         }
-        let tables = &mut core.tables;
-        let mads = std::mem::take(&mut tables.mads);
-        let misrouted = std::mem::take(&mut tables.misrouted);
-        let established = std::mem::take(&mut tables.established);
+        let inbox = std::mem::take(&mut core.tables.inbox);
         let redirected = core.hooks.take_redirected();
         self.unlock_and_spread(core);
-        for mad in mads {
+        for mad in inbox.mads {
             self.take_mad(mad);
         }
-        for (slot, packet) in &misrouted {
-            // A member that is gone or does not keep up loses the packet; the transport recovers.
+        for (slot, packet) in &inbox.misrouted {
+            // A member that is gone or does not keep up loses the packet; the transport retransmits it.
             let _lost = self.registry.forward(*slot, &packet.batch());
         }
         for (slot, packet) in &redirected {
-            self.redirects.count(self.registry.forward(*slot, &packet.batch()), now_ns());
+            self.redirects.count(self.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
         }
         self.leading(|first| {
-            for qpn in established {
+            for qpn in inbox.established {
                 first.cm.qp_established(qpn);
             }
-            first.cm.poll(now(), first);
+            first.cm.poll(first.now(), first);
         });
     }
 
-    /// What the background thread sleeps on; the monitor of the netdev comes last.
+    /// Rings the doorbell: `work_requests` were posted to a queue pair in one list. Whether they leave now is decided
+    /// in `sched/departure.rs`.
+    #[inline]
+    pub(crate) fn ring_doorbell(&self, core: &mut Core, index: u16, work_requests: usize) {
+        if core.posted(|| self.now(), index, work_requests) {
+            self.wake_before(core.next_deadline(self.now()));
+            self.wake_before(self.moderator.next());
+        }
+    }
+
+    /// Descriptors that the progress thread sleeps on; the monitor of the netdev is last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let mut fds = self.lock().port.properties().poll_fds;
         fds.push(self.registry.listener_fd());
-        fds.push(self.kick.as_raw_fd());
-        fds.push(self.control_fd());
-        fds.push(self.monitor_fd());
+        fds.extend(self.kick_fds());
         fds
     }
 
-    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be known.
-    pub(crate) fn monitor_fd(&self) -> RawFd {
-        self.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
+    /// Those of them that do not belong to the port or the registry.
+    pub(crate) fn kick_fds(&self) -> [RawFd; 3] {
+        [self.kick.as_raw_fd(), self.control_fd(), self.monitor_fd()]
     }
 
-    /// Addresses have changed: from now on there are others to send from, and to be asked at.
-    pub(crate) fn follow_netdev(&self) {
-        if !self.monitor.as_ref().is_some_and(AddressMonitor::take_news) {
-            return;
-        }
-        if let Some(table) = self.gids.refresh() {
-            self.cm.set_gids(&table);
-            self.all().for_each(|engine| engine.lock().tables.gids = Arc::clone(&table));
-            self.netdev_lost.store(false, Ordering::Relaxed);
-        } else if self.gids.netdev_is_gone() && !self.netdev_lost.swap(true, Ordering::Relaxed) {
-            self.all().for_each(Self::lose_netdev);
-        }
-    }
-
-    /// The netdev is gone: nobody shall wait for what comes through it. QPs on it fail, programs are told by
-    /// DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL, as with a NIC that is pulled out. Loopback goes on.
-    fn lose_netdev(&self) {
-        let now = now();
-        let table = self.gids.get();
-        let mut core = self.lock();
-        core.tables.lose_addresses(now, |index| table.own_rows().any(|(own, _)| own == index));
-        core.transmit(now);
-        self.unlock_and_deliver(core);
-        self.cm.lose_device(&table.own_rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
-    }
-
-    /// Readable when [`serve_control`](Self::serve_control) has something to do; -1 if nobody can ask.
-    pub(crate) fn control_fd(&self) -> RawFd {
-        self.control.as_ref().map_or(-1, Control::fd)
-    }
-
-    /// Does what is asked about hooks from outside.
-    pub(crate) fn serve_control(&self) {
-        if let Some(control) = &self.control {
-            control.serve(self);
-        }
-    }
-
-    /// Answers other processes of this host and takes the packets they hand over; how many records came.
-    pub(crate) fn serve_members(&self) -> usize {
+    /// Forwarded packets of other processes of this host, and the disconnect notices of dead ones; returns the number of
+    /// records.
+    fn serve_members(&self) -> usize {
         let mut records = 0;
-        self.registry.poll_listener(&mut |train| {
+        self.registry.poll_listener(&mut |batch| {
             records += 1;
             let mut core = self.lock();
-            let now = now();
-            core.receive_forwarded(now, train);
+            let now = self.now();
+            core.receive_forwarded(now, batch);
             core.transmit(now);
             self.unlock_and_deliver(core);
         });
         for notice in self.registry.take_disconnect_notices() {
-            self.cm.send_disconnect_notice(now(), notice);
+            self.cm.send_disconnect_notice(self.now(), notice);
         }
         records
     }
@@ -309,26 +315,19 @@ impl Engine {
 
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let core = self.lock();
-        let (timer, held) = (core.tables.timers.next(), core.hooks.next_due_ns().map(Instant));
-        let room = core.tables.retry_at(now());
-        drop(core);
+        let now = self.now();
+        let core = self.lock().next_deadline(now);
         let rescan = self.registry.rescan_at().map(Instant);
-        let events = self.moderator.next();
-        [timer, events, held, room, self.cm.poll_timeout(), self.held.next_offer(now()), rescan]
+        [core, self.moderator.next(), self.cm.poll_timeout(), self.held.next_offer(now), rescan]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// The background thread is about to wait for the sockets; false if there is something to do at once.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.lock().port.set_need_wakeup(true) == Readiness::Idle
-    }
-
-    /// Wakes the background thread if it would sleep past `deadline`.
+    /// Wakes the progress thread if it would sleep past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
+        self.runtime.reach(Point::Wake);
         if deadline.0 < self.sleeps_until.load(Ordering::Relaxed)
             && self.sleeps_until.swap(deadline.0, Ordering::Relaxed) > deadline.0
         {
@@ -336,193 +335,68 @@ impl Engine {
         }
     }
 
-    /// The caller stops driving: the background thread returns to the sockets at once.
+    /// The calling thread stops polling: the progress thread returns to the sockets at once.
     pub(crate) fn hand_over(&self) {
-        if self.watching.load(Ordering::Relaxed) {
+        self.runtime.reach(Point::Wake);
+        if self.is_watching.load(Ordering::Relaxed) {
             self.kick.signal(1);
         }
     }
 
-    /// Sends one MAD from QP1.
-    pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
-        let mut core = self.lock();
-        core.send_mad(src, dst, mad);
+    pub(crate) fn set_watching(&self, is_watching: bool) {
+        self.is_watching.store(is_watching, Ordering::Relaxed);
     }
 
-    /// Adds a QP and returns its index; the QPN is `slot << 16 | index`.
+    pub(crate) fn set_sleeps_until(&self, at_ns: u64) {
+        self.sleeps_until.store(at_ns, Ordering::Relaxed);
+    }
+
+    /// Forgets the wake-ups that have arrived.
+    pub(crate) fn spend_kicks(&self) {
+        // There is none if the sleep ended for another reason.
+        let _spent = self.kick.take();
+    }
+
+    /// Sends one management datagram from QP1.
+    pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
+        self.lock().send_mad(src, dst, mad);
+    }
+
+    /// Adds a queue pair; its QPN is `slot << 16 | index`.
     pub(crate) fn insert_qp(
         &self,
         build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
     ) -> Result<Qpn, VerbsError> {
-        let mut core = self.lock();
-        core.tables.insert_qp(build)
+        self.lock().tables.insert_qp(build)
     }
 
-    /// Destroys a QP; the peer gets the acknowledgement it is owed first.
+    /// Destroys a queue pair; its peer gets a delayed ACK first.
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut core = self.lock();
-        core.release_ack(qpn.value() as u16);
-        core.transmit(now());
-        if let Some(flow) = core.tables.remove_qp(qpn) {
-            core.port.close_flow(flow);
-        }
-        core.mind_groups();
+        core.remove_qp(self.now(), qpn);
         self.unlock_and_spread(core);
     }
 
-    /// Peers get the acknowledgements they are owed.
+    /// Sends the delayed ACKs of all queue pairs.
     pub(crate) fn release_acks(&self) {
         let mut core = self.lock();
-        for index in 0..core.tables.qps.len() {
-            core.release_ack(index as u16);
-        }
-        core.transmit(now());
+        core.release_acks();
+        core.transmit(self.now());
     }
 
-    /// Peers are asked to disconnect until they have heard it.
+    /// Asks the peers to disconnect, and waits some milliseconds for their replies.
     pub(crate) fn send_disconnects(&self) {
-        let until = now() + (Cm::LEAVING_MAX + LEAVING_SLACK);
-        self.cm.send_disconnects(now());
-        while self.cm.is_leaving() && now() < until {
+        let until = self.now() + (Cm::LEAVING_MAX + CLOSING_SLACK);
+        self.cm.send_disconnects(self.now());
+        while self.cm.is_leaving() && self.now() < until {
             self.poll_all();
-            std::thread::sleep(LEAVING_POLL);
+            self.runtime.sleep(&[], self.now() + CLOSING_POLL);
         }
     }
 
-    /// What a slow network that a hook makes still holds is sent: it would arrive.
+    /// Sends what a hook that simulates a slow network still holds.
     pub(crate) fn release_held(&self) {
         let Core { hooks, port, .. } = &mut *self.lock();
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
-    }
-
-    /// Begins a tap for a connection; what its reader needs.
-    fn tap(&self, client: u64, mut filter: TapFilter) -> Result<OwnedFd, HookError> {
-        // Made before anything is locked: it is large.
-        let (copies, reader) = filter.memory()?;
-        let core = &mut *self.lock();
-        filter.qps.extend(core.tables.connected_to(&filter.qps));
-        core.hooks.tap(client, filter, copies)?;
-        Ok(reader)
-    }
-}
-
-impl Answers for Engine {
-    fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
-        let done = match request {
-            // Made before anything is locked: maps may be large.
-            Request::Attach { point, plan, replace } => plan
-                .build()
-                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
-                .map(|_before| Reply::Done),
-            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
-            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
-            Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
-            Request::Tap(filter) => match self.tap(client, filter) {
-                Ok(copies) => return (Reply::Done, Some(copies)),
-                Err(error) => Err(error),
-            },
-            Request::Engine => {
-                let netdev = self.gids.get().netdev.clone();
-                let core = self.lock();
-                let port = core.port.report().description;
-                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
-            }
-            Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(now(), from))),
-        };
-        let refused = |error: HookError| Reply::Refused { why: error.to_string(), remedy: error.remedy() };
-        (done.unwrap_or_else(refused), None)
-    }
-
-    fn forget(&self, client: u64) {
-        self.lock().hooks.untap(client);
-    }
-}
-
-/// The flow from `src` that an address vector and a destination QP mean.
-pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey {
-    FlowKey {
-        src,
-        dst: av.dgid.ip(),
-        dst_slot: (dest_qp.value() >> 16) as u8,
-        tos: av.traffic_class,
-        ttl: av.hop_limit.max(1),
-        flush_icrc: FlushIcrc::Iba,
-    }
-}
-
-/// The engine's clock.
-pub(crate) fn now() -> Instant {
-    Instant(now_ns())
-}
-
-impl Core {
-    /// Whether there is nothing to do but what goes by the clock, as far as that is known for next to nothing.
-    #[inline]
-    fn is_quiet(&mut self) -> bool {
-        self.tables.ready.is_empty() && self.port.is_quiet()
-    }
-
-    /// Receive, timers, transmit: one batch of each; several while there are READs to answer, so that what was lost of
-    /// one is not asked for behind all that is still to come.
-    #[inline]
-    fn poll(&mut self, queues: RxQueues, transmit_turn: impl Fn(&mut Self, Instant) -> bool) -> usize {
-        let mut trains = 0;
-        for _ in 0..ANSWER_TURNS {
-            let now = now();
-            trains += self.receive(now, queues);
-            trains += self.expire(now, queues);
-            if !transmit_turn(self, now) {
-                return trains;
-            }
-        }
-        self.transmit(now());
-        trains
-    }
-
-    /// Runs the timers that are due. What lies in the sockets is read before, and not just a batch of it: an answer that has
-    /// arrived is not overdue, however long this process was kept from reading it. Returns the number of trains.
-    pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
-        if self.tables.timers.next().is_none_or(|at| at > now) {
-            return 0;
-        }
-        let mut trains = 0;
-        for _ in 0..UNREAD_BATCHES_MAX {
-            let got = self.receive_scope(now, RxScope { everything: true, ..queues.into() });
-            trains += got;
-            if got == 0 {
-                break;
-            }
-        }
-        self.tables.expire(now);
-        trains
-    }
-
-    /// Opens (or finds) the flow a QP's address vector means.
-    pub(crate) fn bind_flow(&mut self, index: u16) -> Result<(), VerbsError> {
-        let av = *self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?.qp.av();
-        let source = self.tables.source_ip(av.sgid_index);
-        let entry = self.tables.qp_mut(index).ok_or(VerbsError::Invalid)?;
-        let src = source.ok_or(VerbsError::Invalid)?;
-        let dest_qp = entry.qp.dest_qpn();
-        let traffic = self.tables.traffic;
-        let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
-        let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
-        let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
-        if self.tables.flows.len() <= flow.0 as usize {
-            self.tables.flows.resize_with(flow.0 as usize + 1, Flow::default);
-        }
-        if let Some(old) = self.tables.move_to_flow(index, Some(flow)) {
-            self.port.close_flow(old);
-        }
-        Ok(())
-    }
-
-    fn release_ack(&mut self, index: u16) {
-        if let Some(entry) = self.tables.qp_mut(index) {
-            entry.qp.release_ack();
-            if entry.qp.wants_transmit() {
-                self.tables.make_ready(index);
-            }
-        }
     }
 }

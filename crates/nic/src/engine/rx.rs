@@ -1,37 +1,31 @@
 //! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use transport::{Instant, PacketSource};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
-use crate::engine::Core;
-use crate::engine::tables::{Mad, OwnedPacket, Tables};
+use super::core::Core;
+use super::inbox::OwnedPacket;
+use super::tables::Tables;
+
 use crate::notice::notice;
-use crate::port::{RxBatch, RxQueue, RxQueues, RxScope};
+use crate::port::{RxBatch, RxQueue, RxScope};
 use crate::srqs::Reached;
 
-/// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
-const MADS_MAX: usize = 1024;
-/// Packets of other processes kept from one batch; more are dropped (the transport recovers).
-const MISROUTED_MAX: usize = 256;
-
 impl Core {
-    /// Takes one batch from the port and gives every packet to its QP; returns the number of trains.
-    pub(crate) fn receive(&mut self, now: Instant, queues: RxQueues) -> usize {
-        self.receive_scope(now, queues.into())
-    }
-
-    /// Like [`receive`](Core::receive); the hooks decide whether the packets need their ICRCs.
+    /// Takes one round from the port and gives every packet to its queue pair; returns the number of batches.
     #[inline]
-    pub(super) fn receive_scope(&mut self, now: Instant, scope: RxScope) -> usize {
-        let Core { port, hooks, tables } = self;
-        let mut deliver = |train: &RxBatch<'_>| tables.receive_train(now, train);
-        let trains = if hooks.is_paused(now) {
+    pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
+        let Core { port, hooks, tables, .. } = self;
+        let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
+        let batches = if hooks.is_paused(now) {
             0
         } else if hooks.has_ingress() {
             let scope = RxScope { with_icrc: true, ..scope };
-            let trains = port.recv(scope, &mut |train| hooks.receive(train, &mut deliver));
+            let batches = port.recv(scope, &mut |batch| hooks.receive(batch, &mut deliver));
             hooks.send_bounced(&mut **port);
-            trains
+            batches
         } else {
             port.recv(scope, &mut deliver)
         };
@@ -39,39 +33,39 @@ impl Core {
             hooks.release(now.0, &mut **port, &mut deliver);
         }
         tables.end_of_batch(now);
-        trains
+        batches
     }
 
-    /// Takes a train that another process of this host has handed over.
-    pub(crate) fn receive_forwarded(&mut self, now: Instant, train: &RxBatch<'_>) {
-        let Core { port, hooks, tables } = self;
-        hooks.receive(train, &mut |train| tables.receive_train(now, train));
+    /// Takes a batch that another process of this host has forwarded.
+    pub(crate) fn receive_forwarded(&mut self, now: Instant, batch: &RxBatch<'_>) {
+        let Core { port, hooks, tables, .. } = self;
+        hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
         hooks.send_bounced(&mut **port);
         tables.end_of_batch(now);
     }
 }
 
 impl Tables {
-    /// One GRO train: packets of equal size (the last may be shorter) from one sender to one address.
-    pub(crate) fn receive_train(&mut self, now: Instant, train: &RxBatch<'_>) {
+    /// Takes one GRO batch: packets of equal size (the last may be shorter) from one sender to one address.
+    pub(crate) fn receive_batch(&mut self, now: Instant, batch: &RxBatch<'_>) {
         let from = PacketSource {
-            src: Gid::from(train.src),
-            dst: Gid::from(train.dst),
-            tos: train.tos,
-            ttl: train.ttl,
+            src: Gid::from(batch.src),
+            dst: Gid::from(batch.dst),
+            tos: batch.tos,
+            ttl: batch.ttl,
         };
-        if train.queue == RxQueue::Ring {
-            for bytes in train.packets() {
+        if batch.queue == RxQueue::Ring {
+            for bytes in batch.packets() {
                 match Packet::parse(bytes) {
-                    Ok(packet) => self.receive_packet(now, &packet, bytes, &from, train),
+                    Ok(packet) => self.receive_packet(now, &packet, bytes, &from, batch),
                     Err(reason) => self.count(reason),
                 }
             }
             return;
         }
-        let Some(icrc) = train.icrc_header() else { return self.count(DropReason::NotForUs) };
-        let mut expected_id = train.ip_id.unwrap_or(0);
-        for bytes in train.packets() {
+        let Some(icrc) = batch.icrc_header() else { return self.count(DropReason::NotForUs) };
+        let mut expected_id = batch.ip_id.unwrap_or(0);
+        for bytes in batch.packets() {
             let packet = match Packet::parse(bytes) {
                 Ok(packet) => packet,
                 Err(reason) => {
@@ -80,7 +74,7 @@ impl Tables {
                 }
             };
             match icrc.verify(expected_id, bytes) {
-                Ok(id) if train.ip_id.is_none() || id == expected_id => expected_id = id.wrapping_add(1),
+                Ok(id) if batch.ip_id.is_none() || id == expected_id => expected_id = id.wrapping_add(1),
                 Ok(_) => {
                     self.count(DropReason::BadIcrc);
                     expected_id = expected_id.wrapping_add(1);
@@ -91,7 +85,7 @@ impl Tables {
                     continue;
                 }
             }
-            self.receive_packet(now, &packet, bytes, &from, train);
+            self.receive_packet(now, &packet, bytes, &from, batch);
         }
     }
 
@@ -102,32 +96,33 @@ impl Tables {
         packet: &Packet<'_>,
         bytes: &[u8],
         from: &PacketSource,
-        train: &RxBatch<'_>,
+        batch: &RxBatch<'_>,
     ) {
         let qpn = packet.bth.dest_qp;
         let slot = (qpn.value() >> 16) as u8;
-        if slot == self.slot && qpn != Qpn::GSI {
+        if slot == self.slot() && qpn != Qpn::GSI {
             return self.deliver(now, qpn.value() as u16, packet, from);
         }
         // A ring is for the connections of one process; and without an ICRC nothing could be handed on.
-        if train.queue == RxQueue::Ring {
+        if batch.queue == RxQueue::Ring {
             return self.count(DropReason::NotForUs);
         }
         match qpn {
-            Qpn::GSI => self.receive_mad(packet, bytes, train),
+            Qpn::GSI => self.receive_mad(packet, bytes, batch),
             Qpn::MULTICAST => self.receive_multicast(now, packet, from),
-            _ => self.misroute(slot, bytes, train),
+            _ => self.misroute(slot, bytes, batch),
         }
     }
 
     /// Gives a packet to a queue pair of this process.
     #[inline]
     pub(crate) fn deliver(&mut self, now: Instant, index: u16, packet: &Packet<'_>, from: &PacketSource) {
-        let Self { qps, srqs, mrs, reorder, slot, .. } = self;
+        let slot = self.slot();
+        let Self { qps, srqs, mrs, reorder, .. } = self;
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
-        let srqs = Reached { srqs, slot: *slot, reach: entry.srqs };
+        let srqs = Reached { srqs, slot, reach: entry.srqs };
         let result = entry.qp.handle_packet(now, packet, from, mrs, srqs, reorder);
         if !entry.touched {
             entry.touched = true;
@@ -135,17 +130,18 @@ impl Tables {
         }
         if let Err(reason) = result {
             if reason == DropReason::NoSuchSrq {
-                self.tell_of_foreign_queue(packet);
+                self.warn_of_foreign_queue(packet);
             }
             self.count(reason);
         }
     }
 
-    /// Programs made for hardware, where processes share an XRC domain, would wait for ever without a word.
+    /// Says once why an application made for hardware waits for ever: there, processes share XRC domains.
     #[cold]
-    fn tell_of_foreign_queue(&mut self, packet: &Packet<'_>) {
+    fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
-        if (srqn >> 16) as u8 != self.slot && !std::mem::replace(&mut self.told_of_foreign_queue, true) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if (srqn >> 16) as u8 != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
             notice(format_args!(
                 "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none of that number, and \
                  XRC queue pairs reach the queues of their own process only"
@@ -159,13 +155,13 @@ impl Tables {
             if let Some(entry) = self.qp_mut(index) {
                 entry.touched = false;
                 entry.qp.end_of_batch(now);
-                self.settle(now, index);
+                self.update_after_input(now, index);
             }
         }
     }
 
     /// A MAD is a UD SEND Only of exactly 256 bytes with the GSI Q_Key (rdma-core and kernel agree).
-    fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], train: &RxBatch<'_>) {
+    fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], batch: &RxBatch<'_>) {
         let row = packet.row();
         let Some(deth) = packet.deth() else { return self.count(DropReason::WrongService) };
         if row.service != Service::Ud || row.operation != Operation::Send {
@@ -180,21 +176,13 @@ impl Tables {
         let Ok(bytes) = <[u8; wire::mad::MAD_LEN]>::try_from(packet.payload()) else {
             return self.count(DropReason::BadMad);
         };
-        if self.mads.len() < MADS_MAX {
-            self.mads.push(Mad { bytes, packet: OwnedPacket::new(train, raw) });
-        }
+        self.inbox.push_mad(bytes, OwnedPacket::new(batch, raw));
     }
 
-    /// A train is steered by its first packet, so a packet of another process can arrive here.
-    fn misroute(&mut self, slot: u8, bytes: &[u8], train: &RxBatch<'_>) {
-        if self.misrouted.len() >= MISROUTED_MAX {
-            return self.count(DropReason::QueueFull);
+    /// The kernel steers a batch by its first packet, so a packet of another process can arrive here.
+    fn misroute(&mut self, slot: u8, bytes: &[u8], batch: &RxBatch<'_>) {
+        if !self.inbox.push_misrouted(slot, batch, bytes) {
+            self.count(DropReason::QueueFull);
         }
-        self.misrouted.push((slot, OwnedPacket::new(train, bytes)));
-    }
-
-    #[inline]
-    pub(crate) fn count(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
     }
 }

@@ -1,128 +1,63 @@
-//! What the engine's lock protects besides the port: queue pairs, flows, timers, and what waits to be handed on.
-//!
-//! Invariant: a QP with something to send is in `ready`, or parked in the flow whose window holds it back.
+//! What the engine's lock protects besides the port and the hooks: queue pairs, their timers and transmit queue, keys,
+//! and what waits to be delivered.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use transport::{
     AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
-    VerbsError,
+    SendWr, VerbsError, WcStatus,
 };
 use wire::{DropReason, Psn, Qpn};
 
+use super::inbox::Inbox;
+use super::timers::Timers;
 use crate::cq::{Adding, CompletionQueue};
-use crate::engine::timers::Timers;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
-use crate::port::{FlowId, RxBatch, RxQueue, SOCKET_WINDOW_BYTES};
+use crate::port::FlowId;
+use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{InReach, Srqs};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
-/// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
+/// Most queue pairs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = 65_000;
-/// How often a port without room is looked at by a thread that sleeps: in that time a NIC at 10 Gbit/s sends 125 KB, less than
-/// half of a send buffer.
-const ROOM_INTERVAL_NS: u64 = 100_000;
 
-/// A QP with what the engine must know to serve it.
+/// A queue pair with what the engine needs to serve it.
 pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: InReach,
-    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
-    pub(crate) cookie: u64,
-    /// Where an RC or UC QP sends; resolved when the address vector is set.
-    pub(crate) flow: Option<FlowId>,
-    pub(crate) in_flight: usize,
-    pub(crate) ready: bool,
-    pub(crate) touched: bool,
+    events: Arc<EventQueue<AsyncEvent>>,
+    /// The application's name for it in asynchronous events.
+    cookie: u64,
+    /// Where an RC or UC queue pair sends; resolved when the address vector is set.
+    pub(super) share: FlowShare,
+    /// It received packets in this batch.
+    pub(super) touched: bool,
 }
 
-/// Packets in flight towards one destination and the QPs waiting for room there.
-pub(crate) struct Flow {
-    pub(crate) in_flight: usize,
-    pub(crate) blocked: Vec<u16>,
-    /// See [`Port::window_bytes`](crate::port::Port::window_bytes).
-    pub(crate) window_bytes: usize,
-}
-
-impl Default for Flow {
-    fn default() -> Self {
-        Self { in_flight: 0, blocked: Vec::new(), window_bytes: SOCKET_WINDOW_BYTES }
-    }
-}
-
-/// A management datagram that arrived on QP1, with the packet it came in should it have to be handed over.
-pub(crate) struct Mad {
-    pub(crate) bytes: [u8; wire::mad::MAD_LEN],
-    pub(crate) packet: OwnedPacket,
-}
-
-/// A packet kept beyond its train.
-#[derive(Debug)]
-pub(crate) struct OwnedPacket {
-    pub(crate) src: IpAddr,
-    src_port: u16,
-    pub(crate) dst: IpAddr,
-    dst_port: u16,
-    tos: u8,
-    ttl: u8,
-    /// Another process handed it to us: it is not handed on.
-    pub(crate) forwarded: bool,
-    bytes: Vec<u8>,
-}
-
-impl OwnedPacket {
-    pub(crate) fn new(train: &RxBatch<'_>, bytes: &[u8]) -> Self {
-        let RxBatch { src, src_port, dst, dst_port, tos, ttl, .. } = *train;
-        let forwarded = train.queue == RxQueue::Forwarded;
-        Self { src, src_port, dst, dst_port, tos, ttl, forwarded, bytes: bytes.to_vec() }
-    }
-
-    pub(crate) fn batch(&self) -> RxBatch<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
-        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
-        RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
-    }
-}
-
-/// Everything the engine's lock protects, except the port.
+/// Everything that the engine's lock protects, except the port and the hooks.
 pub(crate) struct Tables {
-    pub(crate) qps: Vec<Option<Box<QpEntry>>>,
+    pub(super) qps: Vec<Option<Box<QpEntry>>>,
+    pub(super) queue: TransmitQueue,
+    pub(super) timers: Timers,
+    pub(super) inbox: Inbox,
     pub(crate) srqs: Srqs,
-    pub(crate) reorder: ReorderBuffer,
+    pub(super) reorder: ReorderBuffer,
     pub(crate) mrs: KeyTable,
     pub(crate) groups: Groups,
-    pub(crate) flows: Vec<Flow>,
-    pub(crate) ready: VecDeque<u16>,
-    /// Set aside for a moment, and since when there are any; see `doorbell.rs`.
-    pub(crate) gatherers: Vec<u16>,
-    pub(crate) gathering_since: Option<Instant>,
-    /// The port had no room for those that are ready.
-    pub(crate) pushed_back: bool,
-    /// How often that began.
-    pub(crate) push_backs: u64,
-    /// When packets left last.
-    pub(crate) left_at: Instant,
-    pub(crate) touched: Vec<u16>,
-    pub(crate) timers: Timers,
     pub(crate) gids: Arc<GidTable>,
-    pub(crate) drops: [u64; DropReason::COUNT],
-    pub(crate) mads: Vec<Mad>,
-    pub(crate) misrouted: Vec<(u8, OwnedPacket)>,
-    pub(crate) established: Vec<Qpn>,
-    /// Counters of QPs that are gone.
-    pub(crate) retired: QpCounters,
-    pub(crate) slot: u8,
     pub(crate) traffic: Traffic,
-    pub(crate) mtu_bytes: usize,
-    /// It was said that XRC queues of other processes are out of reach.
-    pub(crate) told_of_foreign_queue: bool,
+    /// Queue pairs that received packets in this batch.
+    pub(super) touched: Vec<u16>,
+    drops: [u64; DropReason::COUNT],
+    /// Counters of destroyed queue pairs.
+    retired: QpCounters,
+    slot: u8,
     next_qp: u16,
     gsi_psn: Psn,
 }
@@ -136,51 +71,86 @@ impl QpEntry {
         cookie: u64,
     ) -> Self {
         let (send_cq, recv_cq) = cqs;
-        Self {
-            qp,
-            send_cq,
-            recv_cq,
-            srqs,
-            events,
-            cookie,
-            flow: None,
-            in_flight: 0,
-            ready: false,
-            touched: false,
-        }
+        Self { qp, send_cq, recv_cq, srqs, events, cookie, share: FlowShare::default(), touched: false }
     }
 }
 
 impl Tables {
     pub(crate) fn new(slot: u8, gids: &Arc<GidTable>) -> Tables {
+        let mtu = gids.active_mtu();
         Tables {
             qps: Vec::new(),
+            queue: TransmitQueue::new(mtu.bytes()),
+            timers: Timers::new(),
+            inbox: Inbox::default(),
             srqs: Srqs::default(),
-            reorder: ReorderBuffer::new(gids.active_mtu()),
+            reorder: ReorderBuffer::new(mtu),
             mrs: KeyTable::default(),
             groups: Groups::default(),
-            flows: Vec::new(),
-            ready: VecDeque::with_capacity(256),
-            gatherers: Vec::with_capacity(256),
-            gathering_since: None,
-            pushed_back: false,
-            push_backs: 0,
-            left_at: Instant::ZERO,
-            touched: Vec::with_capacity(256),
-            timers: Timers::new(),
             gids: Arc::clone(gids),
+            traffic: Traffic::default(),
+            touched: Vec::with_capacity(256),
             drops: [0; DropReason::COUNT],
-            mads: Vec::new(),
-            misrouted: Vec::new(),
-            established: Vec::new(),
             retired: QpCounters::default(),
             slot,
-            traffic: Traffic::default(),
-            mtu_bytes: gids.active_mtu().bytes(),
-            told_of_foreign_queue: false,
             next_qp: sys::random_u64() as u16,
             gsi_psn: Psn::default(),
         }
+    }
+
+    /// The slot of this engine: bits 23..16 of its QPNs.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// The queue pairs, each with its index.
+    pub(crate) fn qps(&self) -> impl Iterator<Item = (u16, &QpEntry)> {
+        self.qps.iter().enumerate().filter_map(|(i, entry)| Some((i as u16, entry.as_deref()?)))
+    }
+
+    pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (u16, &mut QpEntry)> {
+        self.qps.iter_mut().enumerate().filter_map(|(i, entry)| Some((i as u16, entry.as_deref_mut()?)))
+    }
+
+    #[inline]
+    pub(crate) fn qp(&self, index: u16) -> Option<&QpEntry> {
+        self.qps.get(usize::from(index))?.as_deref()
+    }
+
+    /// Counts a packet that is dropped.
+    #[inline]
+    pub(crate) fn count(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Dropped packets by reason.
+    pub(crate) fn drops(&self) -> &[u64; DropReason::COUNT] {
+        &self.drops
+    }
+
+    /// The sum of the counters of all queue pairs, destroyed ones included.
+    pub(crate) fn qp_counters(&self) -> QpCounters {
+        let mut sum = self.retired;
+        self.qps().for_each(|(_, entry)| sum.absorb(entry.qp.counters()));
+        sum
+    }
+
+    /// Drops what was collected and not delivered.
+    pub(crate) fn forget_undelivered(&mut self) {
+        self.inbox.clear();
+    }
+
+    /// Gives the application's work request to a queue pair.
+    #[inline]
+    pub(crate) fn post_send(&mut self, index: u16, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let Self { qps, mrs, .. } = self;
+        let entry = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut);
+        entry.ok_or(VerbsError::Invalid)?.qp.post_send(wr, mrs)
+    }
+
+    /// How often the port's transmit queue became full.
+    pub(crate) fn port_full_count(&self) -> u64 {
+        self.queue.port_full_count()
     }
 
     #[inline]
@@ -208,11 +178,6 @@ impl Tables {
         entries.filter(|entry| peers.contains(&entry.qp.dest_qpn())).map(|entry| entry.qp.qpn()).collect()
     }
 
-    /// When to look again whether the port has room, if somebody waits for it.
-    pub(crate) fn retry_at(&self, now: Instant) -> Option<Instant> {
-        self.pushed_back.then(|| now.plus_ns(ROOM_INTERVAL_NS))
-    }
-
     pub(crate) fn insert_qp(
         &mut self,
         build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
@@ -238,6 +203,7 @@ impl Tables {
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
         let index = qpn.value() as u16;
         let flow = self.move_to_flow(index, None);
+        self.queue.remove(index);
         if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
             self.retired.absorb(entry.qp.counters());
             entry.send_cq.purge(qpn.value());
@@ -246,175 +212,118 @@ impl Tables {
         self.mrs.forget_qp(qpn);
         self.groups.forget(index);
         self.timers.disarm(index);
-        self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);
         flow
     }
 
-    /// The QP sends to `flow` from now on, and what it has in flight counts there. Returns the flow it held.
-    pub(crate) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
-        let entry = self.qp_mut(index)?;
-        let (in_flight, old) = (entry.in_flight, std::mem::replace(&mut entry.flow, flow));
-        if let Some(state) = old.and_then(|f| self.flows.get_mut(f.0 as usize)) {
-            state.in_flight = state.in_flight.saturating_sub(in_flight);
-            // It is looked at again, too: the new flow may have room.
-            self.unblock(old);
-        }
-        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize)) {
-            state.in_flight += in_flight;
+    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow it left.
+    pub(super) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
+        let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
+        let old = self.queue.move_to(&mut entry.share, flow);
+        if old.is_some() {
+            // The new flow may have room.
+            self.queue.list(index);
         }
         old
     }
 
-    /// Packets that may still be sent towards a flow.
-    #[inline]
-    pub(crate) fn flow_budget(&self, flow: Option<FlowId>) -> usize {
-        let state = flow.and_then(|f| self.flows.get(f.0 as usize));
-        let (window, used) = state.map_or((SOCKET_WINDOW_BYTES, 0), |f| (f.window_bytes, f.in_flight));
-        (window / self.mtu_bytes).saturating_sub(used)
-    }
-
-    /// Puts the QPs that waited for room in a flow back into the ready list.
-    fn unblock(&mut self, flow: Option<FlowId>) {
-        let Some(flow) = flow else { return };
-        if self.flow_budget(Some(flow)) == 0 {
-            return;
-        }
-        let Some(state) = self.flows.get_mut(flow.0 as usize) else { return };
-        let mut blocked = std::mem::take(&mut state.blocked);
-        for index in blocked.drain(..) {
-            self.make_ready(index);
-        }
-        self.flows[flow.0 as usize].blocked = blocked;
-    }
-
-    pub(crate) fn make_ready(&mut self, index: u16) {
-        if let Some(entry) = self.qp_mut(index)
-            && !entry.ready
-        {
-            entry.ready = true;
-            self.ready.push_back(index);
+    /// After a queue pair was given input: [`drain_events`](Self::drain_events), and lists it if it has packets to send.
+    pub(crate) fn update_after_input(&mut self, now: Instant, index: u16) {
+        if self.drain_events(now, index) {
+            self.queue.list(index);
         }
     }
 
-    /// After a QP was given input: [`Self::book`], and lists it for transmission.
-    pub(crate) fn settle(&mut self, now: Instant, index: u16) {
-        if self.book(now, index) {
-            self.make_ready(index);
-        }
-    }
-
-    /// Connected QPs whose own address is at an index that is `lost` complete what they have with errors; their owners
-    /// learn that the device is gone.
+    /// Moves connected queue pairs whose own address is at a `lost` GID index to ERR, and raises DEVICE_FATAL for their
+    /// contexts.
     pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
-        let mut told: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
+        let mut notified: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
         for index in 0..self.qps.len() {
             let Some(entry) = self.qp_mut(index as u16) else { continue };
-            if entry.flow.is_none() || !lost(entry.qp.attr().av.sgid_index) {
+            if entry.share.flow().is_none() || !lost(entry.qp.attr().av.sgid_index) {
                 continue;
             }
             let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
             // Any state but RESET may go to ERR, and in RESET a QP has no flow.
             let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
-            if !told.iter().any(|queue| Arc::ptr_eq(queue, &entry.events)) {
-                told.push(Arc::clone(&entry.events));
+            if !notified.iter().any(|queue| Arc::ptr_eq(queue, &entry.events)) {
+                notified.push(Arc::clone(&entry.events));
             }
-            self.settle(now, index as u16);
+            self.update_after_input(now, index as u16);
         }
-        for queue in told {
+        for queue in notified {
             queue.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, element: AsyncElement::Port(1) });
         }
     }
 
-    /// Delivers a QP's events, re-arms its timer and books its packets to its flow. True if it wants to transmit.
-    pub(crate) fn book(&mut self, now: Instant, index: u16) -> bool {
+    /// Delivers the queue pair's completions and events, arms its timer and updates its flow. True if it has packets to
+    /// send.
+    pub(super) fn drain_events(&mut self, now: Instant, index: u16) -> bool {
         let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;
         };
-        let QpEntry { qp, send_cq, recv_cq, srqs, events, cookie, .. } = entry;
+        // One lock at a time, and once for a run of completions.
         let mut adding: Option<Adding<'_>> = None;
-        while let Some(event) = qp.poll_event() {
+        while let Some(event) = entry.qp.poll_event() {
             let (cq, wc, solicited) = match event {
-                QpEvent::SendWc(wc) => (&**send_cq, wc, wc.status != transport::WcStatus::Success),
-                QpEvent::RecvWc { srqn: None, wc, solicited } => (&**recv_cq, wc, solicited),
+                QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
+                QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),
                 QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
-                    let xrc = self.srqs.by_number(srqn).and_then(|entry| entry.xrc.as_ref());
-                    // A completion of an XRC queue that was destroyed meanwhile has nowhere to go.
+                    let xrc = self.srqs.by_number(srqn).and_then(|srq| srq.xrc.as_ref());
+                    // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
                     let Some(xrc) = xrc else { continue };
                     (&*xrc.cq, wc, solicited)
                 }
                 QpEvent::Async(kind) => {
-                    // Whoever is told of it finds the completions before it.
+                    // An application that gets the event finds the completions before it.
                     adding = None;
                     if kind == AsyncEventKind::CommEst {
-                        self.established.push(qp.qpn());
+                        self.inbox.established.push(entry.qp.qpn());
                     }
-                    let srq = srqs.own.and_then(|index| self.srqs.get(index));
+                    let srq = entry.srqs.own.and_then(|index| self.srqs.get(index));
                     let element = match (kind, srq) {
                         (AsyncEventKind::SrqLimitReached, Some(srq)) => AsyncElement::Srq(srq.cookie),
-                        _ => AsyncElement::Qp(*cookie),
+                        _ => AsyncElement::Qp(entry.cookie),
                     };
-                    events.push(AsyncEvent { kind, element });
+                    entry.events.push(AsyncEvent { kind, element });
                     continue;
                 }
                 QpEvent::XrcLimitReached(srqn) => {
                     adding = None;
                     if let Some(srq) = self.srqs.by_number(srqn) {
                         let element = AsyncElement::Srq(srq.cookie);
-                        events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
+                        entry.events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
                     }
                     continue;
                 }
             };
-            // One lock at a time, and once for a run of completions.
             adding = adding.filter(|adding| adding.is_for(cq));
-            if !adding.get_or_insert_with(|| cq.adding()).push(wc, solicited) {
+            if !adding.get_or_insert_with(|| cq.adding(now)).push(wc, solicited) {
                 adding = None;
-                let element = AsyncElement::Cq(cq.cookie());
-                events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element });
-                let element = AsyncElement::Qp(*cookie);
-                events.push(AsyncEvent { kind: AsyncEventKind::QpFatal, element });
+                let (cq_error, qp_fatal) = (AsyncElement::Cq(cq.cookie()), AsyncElement::Qp(entry.cookie));
+                entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element: cq_error });
+                entry.events.push(AsyncEvent { kind: AsyncEventKind::QpFatal, element: qp_fatal });
                 let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
-                // Any state but RESET may go to ERR, and a QP in RESET completes nothing.
-                let _done = qp.modify(now, &error, QpAttrMask::STATE);
+                // Any state but RESET may go to ERR, and a queue pair in RESET completes nothing.
+                let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
             }
         }
         drop(adding);
         if let Some(at) = entry.qp.poll_timeout() {
             self.timers.arm(index, at);
         }
-        let in_flight = entry.qp.packets_in_flight();
-        let (was, flow) = (entry.in_flight, entry.flow);
-        entry.in_flight = in_flight;
-        let more = entry.qp.wants_transmit();
-        if was != in_flight
-            && let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
-        {
-            state.in_flight = (state.in_flight + in_flight).saturating_sub(was);
-            if in_flight < was && !state.blocked.is_empty() {
-                self.unblock(flow);
-            }
-        }
-        more
+        self.queue.set_in_flight(&mut entry.share, entry.qp.packets_in_flight());
+        entry.qp.wants_transmit()
     }
 
-    /// Parks a QP until acknowledgements make room in its flow.
-    pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
-        if let Some(state) = flow.and_then(|f| self.flows.get_mut(f.0 as usize))
-            && !state.blocked.contains(&index)
-        {
-            state.blocked.push(index);
-        }
-    }
-
-    /// Runs the timers that are due.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Gives each queue pair whose timer has expired the time.
+    pub(super) fn expire(&mut self, now: Instant) {
         while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry.qp.handle_timeout(now);
             }
-            self.settle(now, index);
+            self.update_after_input(now, index);
         }
     }
 

@@ -1,88 +1,65 @@
-//! A packet's journey out: next QP with work, packet built in place, ICRC, burst, one system call.
+//! A packet's journey out: next queue pair, packet built in place, hooks, ICRC, burst, one system call.
 
 use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
-use crate::engine::{self, Core, TX_QUOTA, flow_key};
+use super::core::{Core, flow_key};
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
-
-/// Payload that fills a burst, which is one datagram to the kernel: 62 packets of 1 KiB with their headers. Less costs
-/// as much. Path MTUs below 1 KiB reach the kernel's limit of packets first.
-pub(crate) const BURST_BYTES: usize = 62 * 1024;
-const PACKET_MIN: usize = 1024;
+use crate::sched::{Decision, Quantum, Trigger, decide};
 
 impl Core {
     /// Sends everything that may be sent now.
     pub(crate) fn transmit(&mut self, now: Instant) {
-        while self.transmit_turn(now) {}
+        while self.transmit_round(now, Trigger::Flush) {}
     }
 
-    /// Sends what may be sent now, up to where a QP has more answers than its quota. What its peer has asked meanwhile, an
-    /// answer that was lost for one, should not wait behind them. Returns whether there is more to send.
-    pub(crate) fn transmit_turn(&mut self, now: Instant) -> bool {
-        let was_pushed_back = std::mem::take(&mut self.tables.pushed_back);
-        if self.tables.ready.is_empty() {
+    /// One round over the ready list: each queue pair sends a quantum, or holds its packets as the scheduler decides. Ends
+    /// early behind a queue pair that owes more responses than a quantum: requests that arrived meanwhile, for
+    /// a lost response for example, go first. Returns whether it ended so.
+    pub(crate) fn transmit_round(&mut self, now: Instant, trigger: Trigger) -> bool {
+        if self.tables.queue.is_empty() {
             return false;
         }
-        let mut answers = false;
-        while !answers && let Some(index) = self.tables.ready.pop_front() {
-            let entry = self.tables.qps.get(usize::from(index)).and_then(Option::as_deref);
-            let tx_state = self.port.tx_state(entry.and_then(|entry| entry.flow));
+        let round = self.tables.queue.begin_round();
+        let mut owes_responses = false;
+        while !owes_responses && let Some(index) = self.tables.queue.take() {
+            let Some(entry) = self.tables.qp(index) else { continue };
+            let flow = entry.share.flow();
+            let tx_state = self.port.tx_state(flow);
             if !tx_state.has_room {
-                // First in line when there is; see `Tables::retry_at`.
-                self.tables.ready.push_front(index);
-                self.tables.pushed_back = true;
-                self.tables.push_backs += u64::from(!was_pushed_back);
+                self.tables.queue.wait_for_port(index, &round);
                 break;
             }
-            answers = self.transmit_qp(now, index, tx_state.window_bytes);
+            self.tables.queue.set_window(flow, tx_state.window_bytes);
+            let Some(entry) = self.tables.qp(index) else { continue };
+            let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
+            let room = self.tables.queue.room_pkts(flow);
+            match decide(trigger, &backlog, is_backlogged, room, &self.tuning) {
+                Decision::Send(quantum) => owes_responses = self.transmit_quantum(now, index, quantum),
+                Decision::Hold => {
+                    entry.send_cq.spend_poll(self.polls);
+                    self.tables.queue.hold(index);
+                }
+            }
         }
-        self.flush();
-        answers
+        self.port.flush();
+        self.tables.queue.end_round();
+        owes_responses
     }
 
-    /// Sends what is committed, and notes when it has left.
-    fn flush(&mut self) {
-        if self.port.flush() > 0 {
-            self.tables.left_at = engine::now();
-        }
-    }
-
-    /// One QP's turn: up to `TX_QUOTA` packets. Returns whether it has more answers to give.
-    fn transmit_qp(&mut self, now: Instant, index: u16, window_bytes: usize) -> bool {
-        let Core { port, hooks, tables } = self;
-        let Some(entry) = tables.qps.get(usize::from(index)).and_then(Option::as_deref) else {
-            return false;
-        };
-        let flow = entry.flow;
-        if let Some(flow) = flow
-            && let Some(state) = tables.flows.get_mut(flow.0 as usize)
-        {
-            state.window_bytes = window_bytes;
-        }
-        let mut budget = tables.flow_budget(flow);
+    /// Sends one quantum of a queue pair. Returns whether it owes more responses.
+    fn transmit_quantum(&mut self, now: Instant, index: u16, quantum: Quantum) -> bool {
+        let Core { port, hooks, tables, .. } = self;
         let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;
         };
-        entry.ready = false;
-        // A window that does not hold all that is pending is used by whole bursts. The acknowledgement that opens the rest
-        // is under way: the last packet that a budget allowed has asked for one, and so has every second burst. (Not so the
-        // last that a rate allowed.)
-        let room = entry.qp.window_room().min(budget);
-        let burst = BURST_BYTES / entry.qp.path_mtu_bytes().max(PACKET_MIN);
-        if !entry.qp.is_paced() && entry.qp.packets_in_flight() >= burst && entry.qp.pending_packets() > room
-        {
-            budget = room - room % burst;
-        }
-        // What takes two bursts by itself leaves in two halves: the peer works on the first one while the second is made.
-        let lone = entry.qp.lone_packets();
-        let half = if lone > burst && lone <= 2 * burst { lone.div_ceil(2) } else { usize::MAX };
-        let (mut sent, mut is_other) = (0, false);
+        let flow = entry.share.flow();
+        let (mut sent, mut is_other_flow) = (0, false);
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
-        let mut turn = entry.qp.turn(now, budget);
-        while sent < TX_QUOTA {
-            if sent == half {
+        let mut turn = entry.qp.turn(now, quantum.budget_pkts);
+        while sent < quantum.max_pkts {
+            if sent == quantum.flush_at_pkts {
                 hooks.change_flow();
                 port.flush();
             }
@@ -94,8 +71,8 @@ impl Core {
             } else {
                 flow
             };
-            if packet.is_datagram || is_other {
-                is_other = packet.is_datagram;
+            if packet.is_datagram || is_other_flow {
+                is_other_flow = packet.is_datagram;
                 hooks.change_flow();
             }
             if let Some(flow) = flow {
@@ -103,25 +80,28 @@ impl Core {
             }
             sent += 1;
         }
-        let budget = turn.budget();
+        let budget_pkts = turn.budget();
         hooks.change_flow();
-        if (1..TX_QUOTA).contains(&sent) && tables.ready.is_empty() {
-            // Nothing joins them: the peer need not wait for the bookkeeping.
-            self.flush();
+        let is_full = sent == quantum.max_pkts;
+        if sent > 0 && !is_full && tables.queue.is_empty() {
+            // No other queue pair fills the burst: the peer need not wait until the events are delivered.
+            port.flush();
         }
-        let tables = &mut self.tables;
-        let more = tables.book(now, index);
-        if more && sent == TX_QUOTA {
-            tables.make_ready(index);
-            return tables.qp_mut(index).is_some_and(|entry| entry.qp.owes_answers());
-        } else if more && budget == 0 {
-            // Only the flow's window holds it back: an acknowledgement there makes it ready again.
-            tables.block(index, flow);
+        if !tables.drain_events(now, index) {
+            return false;
+        }
+        if is_full {
+            tables.queue.list(index);
+            return tables.qp(index).is_some_and(|entry| entry.qp.owes_answers());
+        }
+        if budget_pkts == 0 {
+            // Only the window of the flow blocks it: an ACK there lists it again.
+            tables.queue.block(index, flow);
         }
         false
     }
 
-    /// Sends one MAD from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
+    /// Sends one management datagram from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
     pub(crate) fn send_mad(&mut self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
         let (src, dst, flush_icrc) = (src.ip(), dst.ip(), FlushIcrc::Iba);
         let key = FlowKey { src, dst, dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64, flush_icrc };

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::egress::Outgoing;
-use crate::engine::tables::OwnedPacket;
+use crate::engine::OwnedPacket;
 
 /// Packets held at once: a round trip of 100 ms at 2.5 Gbit/s in packets of 1 KiB. More are dropped, as the queue of a
 /// slow link does.

@@ -6,7 +6,7 @@ use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
-use crate::engine::tables::OwnedPacket;
+use crate::engine::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
 use sys::now_ns;

@@ -62,7 +62,7 @@ use std::fmt;
 
 use transport::Instant;
 
-use crate::engine::tables::OwnedPacket;
+use crate::engine::OwnedPacket;
 use crate::port::FlowId;
 use crate::registry::{ForwardOutcome, SLOTS};
 use crate::stats::Row;

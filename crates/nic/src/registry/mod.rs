@@ -23,6 +23,7 @@ mod error;
 mod failure;
 mod forward;
 mod group;
+mod interface;
 mod join;
 mod journal;
 mod program;
@@ -33,6 +34,7 @@ mod service;
 
 pub use error::JoinError;
 pub use forward::ForwardOutcome;
+pub use interface::{ClaimedService, Registry};
 #[cfg(feature = "fuzz")]
 pub use record::check as check_record;
 pub(crate) use rings::{RingEvent, RingLink, Rings};

@@ -1,6 +1,20 @@
-//! Scheduling: when something leaves, and when a thread polls, yields, sleeps or is woken.
+//! The scheduler: it decides when something leaves, and when a thread polls, yields, sleeps or is woken.
+//!
+//! | file | decides |
+//! |---|---|
+//! | `departure.rs` | whether a message leaves now or is held for a batch, and how much one quantum carries |
+//! | `queue.rs` | which queue pair is next, and what the window of a flow and the port let through |
+//! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
+//! | `progress.rs` | nothing: the loop of the progress thread, which does what the governor says |
+//! | `tuning.rs` | nothing: every number that the others use |
 
-pub(crate) mod background;
-pub(crate) mod doorbell;
-mod reliance;
-pub(crate) mod turns;
+mod departure;
+mod governor;
+pub(crate) mod progress;
+mod queue;
+mod tuning;
+
+pub(crate) use departure::{Decision, Quantum, Trigger, decide};
+pub(crate) use governor::InlineYield;
+pub(crate) use queue::{FlowShare, TransmitQueue};
+pub use tuning::Tuning;

@@ -78,8 +78,10 @@ impl Drop for CqInner {
 impl Cq {
     pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
         let channel = channel.map(|c| Arc::clone(&c.events));
-        let queue =
-            CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs), &engine.moderator);
+        let queue = {
+            let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
+            CompletionQueue::new(cqe, channel, cookie, armed, &engine.moderator, credits)
+        };
         Self(Arc::new(CqInner { queue, engine, served_by: AtomicU32::new(0) }))
     }
 
@@ -148,7 +150,7 @@ impl Cq {
 
     /// From now on [`poll_timed`](Self::poll_timed) tells when each completion was added.
     pub fn record_times(&self) {
-        self.0.queue.record_times();
+        self.0.queue.record_times(self.0.engine.now());
     }
 
     /// One completion, if there is one, and when it was added: nanoseconds of the device's clock, which is

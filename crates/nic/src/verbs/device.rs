@@ -11,9 +11,9 @@ use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
 use crate::cq::CQE_MAX;
-use crate::engine::Engine;
 use crate::engine::group::Engines;
 use crate::engine::tables::QP_MAX;
+use crate::engine::{Engine, Parts};
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
@@ -22,7 +22,8 @@ use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};
-use crate::sched::background;
+use crate::runtime::Runtime;
+use crate::sched::{Tuning, progress};
 use sys::guarded;
 
 /// Most bytes of inline data.
@@ -157,7 +158,11 @@ impl Device {
     #[must_use]
     pub fn is_running(&self) -> bool {
         let engine = self.0.engine.try_lock();
-        engine.is_ok_and(|engine| engine.as_ref().is_some_and(|engine| !engine.registry.is_inherited()))
+        engine.is_ok_and(|engine| {
+            engine
+                .as_ref()
+                .is_some_and(|engine| !engine.registry.membership().is_some_and(Membership::is_inherited))
+        })
     }
 
     /// Sends the acknowledgements that peers are owed, and waits some milliseconds for what they answer to requests to
@@ -192,9 +197,12 @@ impl Device {
             let membership = Membership::join(&domain)?;
             let control = Control::open(&domain, membership.slot()).ok();
             let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
-            let engine = Engine::new(port, membership, Arc::clone(&self.0.gids), hooks, control, beside)?;
+            let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
+            let (runtime, tuning) = (Runtime::Kernel, Tuning::default());
+            let engine =
+                Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
             engine.lock().tables.traffic = traffic;
-            background::spawn(&engine)?;
+            progress::spawn(&engine)?;
             io::Result::Ok(engine)
         };
         fork::watch(&self.0.engine)?;

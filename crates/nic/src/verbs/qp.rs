@@ -11,7 +11,7 @@ use wire::{Gid, Qpn};
 use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
-use crate::engine::{Core, Engine, now};
+use crate::engine::{Core, Engine};
 use crate::srqs::InReach;
 
 /// What a new queue pair shall be.
@@ -132,7 +132,7 @@ impl Qp {
                 sq_sig_all: init.sq_sig_all,
                 srq: init.srq.is_some(),
                 max_path_mtu,
-                equal_writes: engine.equal_packets,
+                equal_writes: engine.prefers_equal_packets(),
             };
             let mut qp = TransportQp::new(config)?;
             qp.set_initial_rate_limit(traffic.rate_limit_kbps);
@@ -199,7 +199,7 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
             return Err(VerbsError::Invalid);
         }
-        let now = now();
+        let now = engine.now();
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
         entry.qp.modify(now, attr, mask)?;
         if entry.qp.state() == QpState::Reset {
@@ -210,7 +210,7 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) {
             core.bind_flow(index)?;
         }
-        core.tables.settle(now, index);
+        core.tables.update_after_input(now, index);
         core.transmit(now);
         engine.unlock_and_spread(core);
         Ok(())
@@ -257,7 +257,7 @@ impl Qp {
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
         entry.qp.post_recv(wr)?;
         if entry.qp.state() == QpState::Err {
-            core.tables.settle(now(), self.0.qpn.value() as u16);
+            core.tables.update_after_input(self.engine().now(), self.0.qpn.value() as u16);
         }
         Ok(())
     }
@@ -320,19 +320,22 @@ impl PostGuard<'_> {
     /// As [`Qp::post_send`].
     #[inline]
     pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let tables = &mut self.core.tables;
-        let (index, mrs) = (usize::from(self.qpn.value() as u16), &tables.mrs);
-        let entry = tables.qps.get_mut(index).and_then(Option::as_deref_mut).ok_or(VerbsError::Invalid)?;
         self.posted += 1;
-        entry.qp.post_send(wr, mrs)
+        self.core.tables.post_send(self.qpn.value() as u16, wr)
+    }
+
+    /// Once for the whole list, when the guard is dropped.
+    #[inline]
+    fn ring_doorbell(&mut self) {
+        if self.posted > 0 {
+            self.spread.engine.ring_doorbell(&mut self.core, self.qpn.value() as u16, self.posted);
+            self.spread.due = self.core.tables.mrs.has_changed();
+        }
     }
 }
 
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
-        if self.posted > 0 {
-            self.spread.engine.doorbell(&mut self.core, self.qpn.value() as u16, self.posted);
-            self.spread.due = self.core.tables.mrs.has_changed();
-        }
+        self.ring_doorbell();
     }
 }

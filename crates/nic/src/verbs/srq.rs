@@ -92,7 +92,7 @@ impl Srq {
     /// The number that XRC senders name, 24 bits; `None` unless it is an XRC one.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
-        let slot = self.0.engine.lock().tables.slot;
+        let slot = self.0.engine.lock().tables.slot();
         self.0.xrc.as_ref().map(|_| srqn(slot, self.0.index))
     }
 

@@ -1,0 +1,109 @@
+//! Messages that are held for a larger batch while the application has completions left to take, and what ends that.
+//! The decisions themselves are a table in `sched/departure_tests.rs`.
+
+use transport::{QpType, SendFlags, WcStatus};
+
+use super::end::MTU;
+use super::pair::{HERE, Pair, Setup};
+use crate::port::RxQueues;
+use crate::sched::{Trigger, Tuning};
+
+/// Three WRITEs have completed, and the application has taken one of the completions.
+fn backlogged() -> Pair {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    for _ in 0..3 {
+        write(&mut pair, 8);
+    }
+    pair.run();
+    assert!(pair.here.send_cq.pop_one().is_some());
+    pair
+}
+
+fn write(pair: &mut Pair, len: usize) {
+    let open = pair.there.open;
+    pair.post(open.write(0), len);
+}
+
+/// The application polls once; how many packets leave by that.
+fn poll(pair: &mut Pair) -> usize {
+    let before = pair.cable.said_by(HERE).len();
+    let now = pair.now;
+    pair.here.core.poll(|| now, RxQueues::ALL, Trigger::Poll);
+    pair.cable.said_by(HERE).len() - before
+}
+
+#[test]
+fn messages_are_held_until_the_application_has_taken_its_completions() {
+    let mut pair = backlogged();
+    for _ in 0..2 {
+        write(&mut pair, 8);
+        assert_eq!(poll(&mut pair), 0);
+    }
+    while pair.here.send_cq.pop_one().is_some() {}
+    assert_eq!(poll(&mut pair), 2);
+    write(&mut pair, 8);
+    assert_eq!(poll(&mut pair), 1, "with no completion left nothing is held");
+}
+
+#[test]
+fn polls_that_take_no_completion_end_the_hold() {
+    let mut pair = backlogged();
+    write(&mut pair, 8);
+    let sent: Vec<usize> = (0..=Tuning::default().backlog_polls).map(|_| poll(&mut pair)).collect();
+    assert_eq!(sent, [0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn an_armed_completion_queue_ends_the_hold() {
+    let mut pair = backlogged();
+    write(&mut pair, 8);
+    pair.here.send_cq.arm(false);
+    assert_eq!(poll(&mut pair), 1);
+}
+
+#[test]
+fn a_message_of_two_packets_is_not_held() {
+    let mut pair = backlogged();
+    write(&mut pair, MTU + 1);
+    assert_eq!(poll(&mut pair), 2);
+}
+
+#[test]
+fn a_read_response_leaves_and_takes_the_held_message_along() {
+    let mut pair = backlogged();
+    write(&mut pair, 8);
+    let (granted, sge) = (pair.here.open, pair.there.sge(8));
+    let posted = pair.there.post_send(pair.now, granted.read(0), &[sge], SendFlags::empty());
+    posted.expect("a work request that is well-formed");
+    pair.there.core.transmit(pair.now);
+    assert_eq!(poll(&mut pair), 2);
+    pair.run();
+    assert_eq!(pair.there.look().sends, [WcStatus::Success]);
+}
+
+#[test]
+fn a_doorbell_behind_a_held_message_waits_and_a_full_batch_leaves() {
+    let mut pair = backlogged();
+    let open = pair.there.open;
+    let (now, before) = (pair.now, pair.cable.said_by(HERE).len());
+    let mut sent = Vec::new();
+    for _ in 0..Tuning::default().batch_pkts {
+        write(&mut pair, 8);
+        let index = pair.here.qpn.value() as u16;
+        pair.here.core.posted(|| now, index, 1);
+        sent.push(pair.cable.said_by(HERE).len() - before);
+    }
+    let _granted = open;
+    let held = sent.iter().take_while(|sent| **sent == 0).count();
+    assert_eq!((held, sent.last()), (95, Some(&96)));
+}
+
+#[test]
+fn many_small_messages_leave_as_one_burst() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    for _ in 0..64 {
+        write(&mut pair, 8);
+    }
+    pair.run();
+    assert_eq!(pair.cable.handed_over_by(HERE), [64]);
+}

@@ -1,0 +1,66 @@
+//! The engine's side of the control socket: hooks, taps and status for other processes of the same user.
+
+use std::os::fd::{OwnedFd, RawFd};
+
+use sys::now_ns;
+
+use super::Engine;
+use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
+use crate::hook::{HookError, TapFilter};
+use crate::status::EngineStatus;
+
+impl Engine {
+    /// Readable when [`serve_control`](Self::serve_control) has something to do; -1 without a control socket.
+    pub(super) fn control_fd(&self) -> RawFd {
+        self.control.as_ref().map_or(-1, Control::fd)
+    }
+
+    /// Executes the requests that other processes sent.
+    pub(super) fn serve_control(&self) {
+        if let Some(control) = &self.control {
+            control.serve(self);
+        }
+    }
+
+    /// Begins a tap for a connection; returns the memory that its reader shares.
+    fn tap(&self, client: u64, mut filter: TapFilter) -> Result<OwnedFd, HookError> {
+        // The memory is large, so it is made before anything is locked.
+        let (copies, reader) = filter.memory()?;
+        let core = &mut *self.lock();
+        filter.qps.extend(core.tables.connected_to(&filter.qps));
+        core.hooks.tap(client, filter, copies)?;
+        Ok(reader)
+    }
+}
+
+impl Answers for Engine {
+    fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
+        let done = match request {
+            // Maps may be large, so the hook is made before anything is locked.
+            Request::Attach { point, plan, replace } => plan
+                .build()
+                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
+                .map(|_before| Reply::Done),
+            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
+            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
+            Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
+            Request::Tap(filter) => match self.tap(client, filter) {
+                Ok(copies) => return (Reply::Done, Some(copies)),
+                Err(error) => Err(error),
+            },
+            Request::Engine => {
+                let netdev = self.gids.get().netdev.clone();
+                let core = self.lock();
+                let port = core.port.report().description;
+                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
+            }
+            Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(self.now(), from))),
+        };
+        let refused = |error: HookError| Reply::Refused { why: error.to_string(), remedy: error.remedy() };
+        (done.unwrap_or_else(refused), None)
+    }
+
+    fn forget(&self, client: u64) {
+        self.lock().hooks.untap(client);
+    }
+}

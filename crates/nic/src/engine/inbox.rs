@@ -1,0 +1,93 @@
+//! What the engine collects under its lock and delivers after it has released the lock: management datagrams, packets of
+//! other processes, and connections whose first packet arrived.
+
+use std::net::IpAddr;
+
+use wire::{Gid, Qpn};
+
+use crate::port::{RxBatch, RxQueue};
+
+/// Management datagrams kept from one batch; more are dropped, and their senders repeat them.
+const MADS_MAX: usize = 1024;
+/// Packets of other processes kept from one batch; more are dropped, and the transport retransmits them.
+const MISROUTED_MAX: usize = 256;
+
+/// A management datagram that arrived on QP1, with its packet, should another process be the receiver.
+pub(crate) struct Mad {
+    pub(crate) bytes: [u8; wire::mad::MAD_LEN],
+    pub(crate) packet: OwnedPacket,
+}
+
+/// A packet that outlives its GRO batch.
+#[derive(Debug)]
+pub(crate) struct OwnedPacket {
+    src: IpAddr,
+    src_port: u16,
+    dst: IpAddr,
+    dst_port: u16,
+    tos: u8,
+    ttl: u8,
+    is_forwarded: bool,
+    bytes: Vec<u8>,
+}
+
+impl OwnedPacket {
+    pub(crate) fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
+        let RxBatch { src, src_port, dst, dst_port, tos, ttl, .. } = *batch;
+        let is_forwarded = batch.queue == RxQueue::Forwarded;
+        Self { src, src_port, dst, dst_port, tos, ttl, is_forwarded, bytes: bytes.to_vec() }
+    }
+
+    /// Source and destination.
+    pub(crate) fn addresses(&self) -> (Gid, Gid) {
+        (Gid::from(self.src), Gid::from(self.dst))
+    }
+
+    /// Another process forwarded it, so it is not forwarded again.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
+    /// The packet as a batch of one.
+    pub(crate) fn batch(&self) -> RxBatch<'_> {
+        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
+        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
+        RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
+    }
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(super) mads: Vec<Mad>,
+    /// Each with the slot that it is for.
+    pub(super) misrouted: Vec<(u8, OwnedPacket)>,
+    /// Queue pairs that received their first packet.
+    pub(super) established: Vec<Qpn>,
+}
+
+impl Inbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.mads.is_empty() && self.misrouted.is_empty() && self.established.is_empty()
+    }
+
+    /// Keeps a management datagram, unless there are too many.
+    pub(super) fn push_mad(&mut self, bytes: [u8; wire::mad::MAD_LEN], packet: OwnedPacket) {
+        if self.mads.len() < MADS_MAX {
+            self.mads.push(Mad { bytes, packet });
+        }
+    }
+
+    /// Keeps a packet for the process with `slot`; false if there are too many.
+    pub(super) fn push_misrouted(&mut self, slot: u8, batch: &RxBatch<'_>, bytes: &[u8]) -> bool {
+        let has_room = self.misrouted.len() < MISROUTED_MAX;
+        if has_room {
+            self.misrouted.push((slot, OwnedPacket::new(batch, bytes)));
+        }
+        has_room
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,42 @@
+//! The engine follows its netdev: new addresses, and a netdev that is removed.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sys::AddressMonitor;
+
+use super::Engine;
+
+impl Engine {
+    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be known.
+    pub(super) fn monitor_fd(&self) -> RawFd {
+        self.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
+    }
+
+    /// Takes over the netdev's addresses if they have changed.
+    pub(crate) fn follow_netdev(&self) {
+        if !self.monitor.as_ref().is_some_and(AddressMonitor::take_news) {
+            return;
+        }
+        if let Some(table) = self.gids.refresh() {
+            self.cm.set_gids(&table);
+            self.all().for_each(|engine| engine.lock().tables.gids = Arc::clone(&table));
+            self.is_netdev_lost.store(false, Ordering::Relaxed);
+        } else if self.gids.netdev_is_gone() && !self.is_netdev_lost.swap(true, Ordering::Relaxed) {
+            self.all().for_each(Self::lose_netdev);
+        }
+    }
+
+    /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail, and applications get DEVICE_FATAL and
+    /// RDMA_CM_EVENT_DEVICE_REMOVAL. Loopback goes on.
+    fn lose_netdev(&self) {
+        let now = self.now();
+        let table = self.gids.get();
+        let mut core = self.lock();
+        core.tables.lose_addresses(now, |index| table.own_rows().any(|(own, _)| own == index));
+        core.transmit(now);
+        self.unlock_and_deliver(core);
+        self.cm.lose_device(&table.own_rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,133 @@
+//! What an engine needs from the process registry; a simulation provides one of its own.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::RawFd;
+
+use transport::cm::{Farewell, WillChange};
+use wire::Gid;
+
+use super::{ForwardOutcome, Membership, ServiceAddress};
+use crate::port::RxBatch;
+
+/// A claimed service name; dropping it releases the name.
+pub type ClaimedService = Box<dyn Any + Send>;
+
+/// The processes of one host that share an address: which slot this engine has, and how it reaches the others. All methods
+/// may be called by any thread, and none waits.
+pub trait Registry: Send + Sync {
+    /// The slot of this engine: bits 23..16 of its QPNs, 31..24 of its communication ids.
+    fn slot(&self) -> u8;
+    /// Readable when [`poll_listener`](Self::poll_listener) has something to do; -1 if it never has.
+    fn listener_fd(&self) -> RawFd;
+    /// Serves the other members, and gives the batches that they forwarded to `f`; returns their number.
+    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize;
+    /// Forwards a batch to the member with `slot`.
+    ///
+    /// # Errors
+    /// `EPERM` if a process of another user holds the slot's name, `EMFILE`.
+    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
+    /// Forwards a batch to all other members; returns how many took it.
+    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
+    /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other process does.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward).
+    fn forward_to_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        dst: Gid,
+        batch: &RxBatch<'_>,
+    ) -> io::Result<bool>;
+    /// Claims a service for this process.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
+    fn claim_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        address: ServiceAddress,
+    ) -> io::Result<ClaimedService>;
+    /// Writes down what the other members tell this process's peers if it dies.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn update_journal(&self, change: WillChange) -> io::Result<()>;
+    /// What dead members left to be told to their peers.
+    fn take_disconnect_notices(&self) -> Vec<Farewell>;
+    /// When to look for dead members again (nanoseconds).
+    fn rescan_at(&self) -> Option<u64>;
+    /// The slots of the other engines of this device.
+    fn set_sibling_slots(&self, slots: Vec<u8>);
+    /// Connections to other members that were tried.
+    fn connects(&self) -> u64;
+    /// The kernel's side of it; `None` in a simulation.
+    fn membership(&self) -> Option<&Membership>;
+}
+
+impl Registry for Membership {
+    fn slot(&self) -> u8 {
+        Membership::slot(self)
+    }
+
+    fn listener_fd(&self) -> RawFd {
+        Membership::listener_fd(self)
+    }
+
+    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        Membership::poll_listener(self, f)
+    }
+
+    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        Membership::forward(self, slot, batch)
+    }
+
+    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
+        Membership::forward_to_all(self, batch)
+    }
+
+    fn forward_to_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        dst: Gid,
+        batch: &RxBatch<'_>,
+    ) -> io::Result<bool> {
+        Membership::forward_to_service(self, port_space, port, dst, batch)
+    }
+
+    fn claim_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        address: ServiceAddress,
+    ) -> io::Result<ClaimedService> {
+        Ok(Box::new(Membership::claim_service(self, port_space, port, address)?))
+    }
+
+    fn update_journal(&self, change: WillChange) -> io::Result<()> {
+        Membership::update_journal(self, change)
+    }
+
+    fn take_disconnect_notices(&self) -> Vec<Farewell> {
+        Membership::take_disconnect_notices(self)
+    }
+
+    fn rescan_at(&self) -> Option<u64> {
+        Membership::rescan_at(self)
+    }
+
+    fn set_sibling_slots(&self, slots: Vec<u8>) {
+        Membership::set_sibling_slots(self, slots);
+    }
+
+    fn connects(&self) -> u64 {
+        Membership::connects(self)
+    }
+
+    fn membership(&self) -> Option<&Membership> {
+        Some(self)
+    }
+}

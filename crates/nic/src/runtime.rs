@@ -1,0 +1,163 @@
+//! The world that an engine runs in: time, and threads that yield, sleep and are woken.
+//!
+//! An engine takes all of that from its [`Runtime`] and never reads a clock itself. [`Runtime::Kernel`] is the operating
+//! system. [`Runtime::Virtual`] is a simulation with a clock and threads of its own, which also decides at each
+//! [`Point`] which thread runs next.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use sys::{PollFd, now_ns, process_cpu_ns};
+use transport::Instant;
+
+/// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control socket and the
+/// monitor of the netdev.
+const WAIT_FDS_MAX: usize = 8;
+/// Sleep of a thread that may not poll(2) so many descriptors; the engine then runs by the clock.
+const POLL_REFUSED: Duration = Duration::from_millis(1);
+
+/// Where a simulation may let another thread run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Point {
+    /// Before a lock is taken.
+    Lock,
+    /// Before a sleeping thread may be woken.
+    Wake,
+    /// Before a thread publishes when its sleep ends, and before it falls asleep.
+    Sleep,
+}
+
+/// A simulation's clock and threads. The calling thread is always one of the simulation's own.
+pub trait World: Send + Sync {
+    /// Virtual time (nanoseconds).
+    fn now_ns(&self) -> u64;
+    /// CPU time that all threads of the caller's process have used (nanoseconds).
+    fn process_cpu_ns(&self) -> u64;
+    /// Another thread may run here.
+    fn reach(&self, point: Point);
+    /// The caller gives up its CPU and runs again later.
+    fn yield_now(&self);
+    /// The caller cannot go on before another thread has released a lock.
+    fn wait_for_lock(&self);
+    /// The caller sleeps until one of `fds` is readable or the clock shows `until_ns`.
+    fn sleep(&self, fds: &[RawFd], until_ns: u64);
+    /// Starts a thread of the caller's process.
+    fn spawn(&self, body: Box<dyn FnOnce() + Send>);
+}
+
+/// See the module documentation.
+#[derive(Clone)]
+pub enum Runtime {
+    /// The kernel's clock and threads.
+    Kernel,
+    /// A simulation's.
+    Virtual(Arc<dyn World>),
+}
+
+impl Runtime {
+    /// The time now (nanoseconds of a monotonic clock).
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        match self {
+            Self::Kernel => now_ns(),
+            Self::Virtual(world) => world.now_ns(),
+        }
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        Instant(self.now_ns())
+    }
+
+    pub(crate) fn process_cpu_ns(&self) -> u64 {
+        match self {
+            Self::Kernel => process_cpu_ns(),
+            Self::Virtual(world) => world.process_cpu_ns(),
+        }
+    }
+
+    /// Lets a simulation run another thread here; nothing in the kernel's world.
+    #[inline]
+    pub(crate) fn reach(&self, point: Point) {
+        if let Self::Virtual(world) = self {
+            world.reach(point);
+        }
+    }
+
+    pub(crate) fn yield_now(&self) {
+        match self {
+            Self::Kernel => std::thread::yield_now(),
+            Self::Virtual(world) => world.yield_now(),
+        }
+    }
+
+    /// Locks `mutex`; a thread that panicked with it does not poison it.
+    #[inline]
+    pub(crate) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        match self {
+            Self::Kernel => mutex.lock().unwrap_or_else(PoisonError::into_inner),
+            Self::Virtual(world) => loop {
+                if let Some(guard) = self.try_lock(mutex) {
+                    return guard;
+                }
+                world.wait_for_lock();
+            },
+        }
+    }
+
+    /// Locks `mutex` if no other thread holds it.
+    #[inline]
+    pub(crate) fn try_lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        self.reach(Point::Lock);
+        match mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Sleeps until one of `fds` is readable or the time is `until`. Returns whether the last of them is readable.
+    /// Descriptors of -1 are skipped.
+    pub fn sleep(&self, fds: &[RawFd], until: Instant) -> bool {
+        let mut polled: [PollFd; WAIT_FDS_MAX] =
+            std::array::from_fn(|i| PollFd::readable(fds.get(i).copied().unwrap_or(-1)));
+        let timeout_ns = match self {
+            Self::Kernel => until.0.saturating_sub(now_ns()),
+            Self::Virtual(world) => {
+                world.sleep(fds, until.0);
+                0
+            }
+        };
+        if sys::poll(&mut polled, Some(timeout_ns)).is_err() {
+            // Only a limit of descriptors below `WAIT_FDS_MAX` refuses it.
+            std::thread::sleep(POLL_REFUSED);
+        }
+        fds.len().checked_sub(1).is_some_and(|last| polled[last].is_ready())
+    }
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// The kernel's, if it refuses one more.
+    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        match self {
+            Self::Kernel => sys::spawn_without_signals(name, body),
+            Self::Virtual(world) => {
+                world.spawn(Box::new(body));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "Kernel",
+            Self::Virtual(_) => "Virtual",
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! When a message leaves: [`decide`] is the only function that decides it.
+//!
+//! Each packet that leaves alone costs a system call, so messages of a stream leave in batches; but an application that
+//! waits for one message must not wait for company. The decision needs no clock. What tells a stream from a
+//! ping-pong is its structure: how much is in flight, whether an ACK is expected, and whether the application has
+//! completions left to take.
+//!
+//! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the progress
+//! thread, which takes over when the application stops polling.
+
+use transport::Backlog;
+
+use super::Tuning;
+
+/// Packets of a path MTU below 1 KiB reach the kernel's limit of packets before the limit of bytes.
+const PACKET_BYTES_MIN: usize = 1024;
+
+/// What asks for a decision about one queue pair.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Trigger {
+    /// The application posted `work_requests` in one list. `is_listed`: an earlier post is still held.
+    Post { work_requests: usize, is_listed: bool },
+    /// An application thread polls, and the queue pair is on the ready list.
+    Poll,
+    /// Nothing may be held: a poll of the progress thread, a state change, a message that was decided to leave.
+    Flush,
+}
+
+/// What happens to the packets that a queue pair has to send.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Decision {
+    /// They leave now, as one quantum.
+    Send(Quantum),
+    /// They stay on the ready list until the next trigger.
+    Hold,
+}
+
+/// One transmit quantum of one queue pair.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Quantum {
+    /// New request packets that may leave; responses and retransmissions of the oldest packet ignore it.
+    pub(crate) budget_pkts: usize,
+    /// The port is flushed after this many packets, and at the end.
+    pub(crate) flush_at_pkts: usize,
+    /// Packets of any kind that may leave.
+    pub(crate) max_pkts: usize,
+}
+
+/// Decides whether a queue pair with this backlog sends now. `cq_is_backlogged`: the application left entries in
+/// the send CQ. `flow_room_pkts`: packets that the flow window accepts.
+#[inline]
+pub(crate) fn decide(
+    trigger: Trigger,
+    backlog: &Backlog,
+    cq_is_backlogged: bool,
+    flow_room_pkts: usize,
+    tuning: &Tuning,
+) -> Decision {
+    let holds = match trigger {
+        Trigger::Flush => false,
+        // The application has completions to take and then posts more.
+        Trigger::Poll => cq_is_backlogged && backlog.only_small_messages && !backlog.has_event,
+        Trigger::Post { work_requests, is_listed } => {
+            let is_stream = backlog.is_ack_expected && backlog.in_flight_packets >= tuning.isolated_pkts;
+            (is_stream || (cq_is_backlogged && is_listed)) && !is_batch_full(work_requests, backlog, tuning)
+        }
+    };
+    if holds { Decision::Hold } else { Decision::Send(quantum(backlog, flow_room_pkts, tuning)) }
+}
+
+/// Whether the posted messages fill a batch, or the application waits for the last of them.
+#[inline]
+fn is_batch_full(work_requests: usize, backlog: &Backlog, tuning: &Tuning) -> bool {
+    work_requests >= tuning.list_wrs
+        || backlog.pending_packets >= tuning.batch_pkts
+        || backlog.pending_bytes >= tuning.batch_bytes
+        || backlog.last_posted_bytes >= tuning.burst_bytes
+        || backlog.unsignaled_run >= tuning.unsignaled_run
+        || !backlog.is_reliable
+}
+
+#[inline]
+fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum {
+    let burst = tuning.burst_bytes / backlog.path_mtu_bytes.max(PACKET_BYTES_MIN);
+    let room = backlog.window_room_packets.min(flow_room_pkts);
+    // A window that cannot take the whole backlog is filled by whole bursts. The ACK that opens the rest is expected:
+    // every second burst asked for one, and so did the last packet of the budget. (A rate limit ends anywhere.)
+    let whole_bursts =
+        !backlog.is_paced && backlog.in_flight_packets >= burst && backlog.pending_packets > room;
+    let budget_pkts = if whole_bursts { room - room % burst.max(1) } else { flow_room_pkts };
+    // A message of two bursts leaves in two halves: the peer processes the first while the second is made.
+    let isolated = backlog.isolated_packets;
+    let in_halves = isolated > burst && isolated <= 2 * burst;
+    let flush_at_pkts = if in_halves { isolated.div_ceil(2) } else { usize::MAX };
+    Quantum { budget_pkts, flush_at_pkts, max_pkts: tuning.quantum_pkts }
+}
+
+#[cfg(test)]
+#[path = "departure_tests.rs"]
+mod tests;

@@ -1,0 +1,208 @@
+//! The governor of CPU time: one answer to "who has the CPU?" for the application threads that poll an engine inline and
+//! for its progress thread.
+//!
+//! [`Governor`] chooses the state of the progress thread:
+//!
+//! ```text
+//!              application polls                        CPU time lost in yields
+//!   Background ─────────────────► Inline     Background ───────────────────────► Crowded
+//!              ◄─────────────────                       ◄───────────────────────
+//!              no poll since the last check             after `crowded_ns`
+//! ```
+//!
+//! - `Inline`: application threads poll and so run the engine; the progress thread only checks that they go on.
+//! - `Background`: the progress thread serves the port; after traffic it spins and yields, then it sleeps.
+//! - `Crowded`: as `Background`, but it sleeps at once: a thread that wakes up runs before CPU-bound threads, a thread
+//!   that yields runs after them.
+//!
+//! [`InlineYield`] is the other half: how many empty polls an application thread makes before it yields, because a
+//! peer may share its CPU.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use super::Tuning;
+
+/// What the progress thread does. See the module documentation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    Inline,
+    Background,
+    Crowded,
+}
+
+/// The progress thread's half of the governor. Times are nanoseconds of one clock.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    tuning: Tuning,
+    /// Inline polls when they were counted last; `None` before that.
+    seen_polls: Option<u64>,
+    /// The thread was in `Inline` when it ran last.
+    was_inline: bool,
+    /// Checks in a row at whose end the application had polled.
+    steady_watches: u8,
+    /// Checks in a row that found unread packets and no polls.
+    unread_rounds: u8,
+    /// Takeovers in a row without steady polling between them.
+    takeovers: u32,
+    takeover_until: u64,
+    spin_until: u64,
+    crowded_until: u64,
+    /// CPU time lost in long yields, less what was forgiven since `lost_at`.
+    lost_ns: u64,
+    lost_at: u64,
+    brief_until: u64,
+}
+
+impl Governor {
+    pub(crate) fn new(tuning: Tuning) -> Self {
+        Self {
+            tuning,
+            seen_polls: None,
+            was_inline: false,
+            steady_watches: 0,
+            unread_rounds: 0,
+            takeovers: 0,
+            takeover_until: 0,
+            spin_until: 0,
+            crowded_until: 0,
+            lost_ns: 0,
+            lost_at: 0,
+            brief_until: 0,
+        }
+    }
+
+    /// The state in which the thread runs now. `polls` counts the inline polls of application threads;
+    /// `is_armed`: an application sleeps until a completion.
+    pub(crate) fn next_state(&mut self, polls: u64, is_armed: bool, now: u64) -> State {
+        if !is_armed && self.leaves_to_pollers(polls, now) {
+            State::Inline
+        } else if now < self.crowded_until {
+            State::Crowded
+        } else {
+            State::Background
+        }
+    }
+
+    fn leaves_to_pollers(&mut self, polls: u64, now: u64) -> bool {
+        if now < self.takeover_until || self.seen_polls.replace(polls) == Some(polls) {
+            return false;
+        }
+        if std::mem::replace(&mut self.was_inline, true) {
+            self.steady_watches = self.steady_watches.saturating_add(1);
+            if self.steady_watches >= self.tuning.steady_watches {
+                (self.unread_rounds, self.takeovers) = (0, 0);
+            }
+        }
+        true
+    }
+
+    /// How long to sleep in `Inline` before the next check.
+    pub(crate) fn watch_ns(&self) -> u64 {
+        let doublings = (self.steady_watches / self.tuning.watch_steady).min(self.tuning.watch_doublings);
+        self.tuning.watch_ns << doublings
+    }
+
+    /// The thread served the port itself and received this many batches; since its last sleep in `Inline` the process used
+    /// `ran_ns` of CPU time.
+    pub(crate) fn served(&mut self, batches: usize, ran_ns: u64, now: u64) {
+        let Tuning { takeover_rounds, takeover_ns, takeover_max_ns, .. } = self.tuning;
+        if std::mem::take(&mut self.was_inline) && batches > 0 && ran_ns >= self.tuning.ran_ns {
+            self.unread_rounds += 1;
+            if self.unread_rounds >= takeover_rounds {
+                let takeover = takeover_ns.saturating_mul(1 << self.takeovers.min(31));
+                self.takeover_until = now + takeover.min(takeover_max_ns);
+                self.takeovers += 1;
+                self.unread_rounds = 0;
+            }
+        }
+        self.steady_watches = 0;
+        if batches > 0 {
+            self.brief_until = now + self.tuning.brief_for_ns;
+            if now >= self.crowded_until {
+                self.spin_until = now + self.tuning.spin_ns;
+            }
+        }
+    }
+
+    /// Whether the thread spins: it yields and serves the port again, without sleep.
+    pub(crate) fn spins(&self, now: u64) -> bool {
+        now < self.spin_until
+    }
+
+    /// The thread yielded the CPU at `now` and ran again at `back`.
+    pub(crate) fn yielded(&mut self, now: u64, back: u64) {
+        let away = back.saturating_sub(now);
+        if away <= self.tuning.crowded_yield_ns {
+            return;
+        }
+        let forgiven = now.saturating_sub(self.lost_at) / self.tuning.forgiven_share;
+        self.lost_ns = self.lost_ns.saturating_sub(forgiven) + away;
+        self.lost_at = back;
+        if self.lost_ns > self.tuning.crowded_loss_ns {
+            (self.spin_until, self.crowded_until) = (0, back + self.tuning.crowded_ns);
+            self.lost_ns = 0;
+        }
+    }
+
+    /// When a sleep that begins now ends at the latest.
+    pub(crate) fn sleep_until(&self, now: u64) -> u64 {
+        let Tuning { brief_sleep_ns, sleep_max_ns, .. } = self.tuning;
+        now + if now < self.brief_until { brief_sleep_ns } else { sleep_max_ns }
+    }
+}
+
+/// How many empty polls an application thread makes before it yields the CPU.
+///
+/// Two programs that poll on one CPU would each spin through a slice of 3 ms before the other can answer. Threads that poll
+/// one engine at the same time may miscount, and yield a little earlier or later.
+#[derive(Debug)]
+pub(crate) struct InlineYield {
+    /// Polls since the last packet.
+    empty_polls: AtomicU32,
+    /// Empty polls before the next yield.
+    limit: AtomicU32,
+    /// The last yield let another thread run for a short time.
+    peer_ran: AtomicBool,
+}
+
+impl InlineYield {
+    pub(crate) fn new(tuning: &Tuning) -> Self {
+        let limit = AtomicU32::new(tuning.yield_polls);
+        Self { empty_polls: AtomicU32::new(0), limit, peer_ran: AtomicBool::new(false) }
+    }
+
+    /// Counts a poll that `found` packets or not; true if the thread yields now, without a lock held.
+    #[inline]
+    pub(crate) fn polled(&self, found: bool, tuning: &Tuning) -> bool {
+        if self.peer_ran.load(Relaxed) {
+            self.peer_ran.store(false, Relaxed);
+            if found {
+                // The peer on this CPU answered while it had it: it gets the CPU earlier.
+                let limit = (self.limit.load(Relaxed) / 2).max(tuning.yield_polls_min);
+                self.limit.store(limit, Relaxed);
+            }
+        }
+        let empty_polls = if found { 0 } else { self.empty_polls.load(Relaxed) + 1 };
+        let yields = empty_polls >= self.limit.load(Relaxed);
+        self.empty_polls.store(if yields { 0 } else { empty_polls }, Relaxed);
+        yields
+    }
+
+    /// A yield took `away_ns`.
+    pub(crate) fn yielded(&self, away_ns: u64, tuning: &Tuning) {
+        let limit = self.limit.load(Relaxed);
+        let doubled = limit.saturating_mul(2);
+        if away_ns < tuning.free_yield_ns {
+            // No other thread wanted the CPU.
+            self.limit.store(limit.max(doubled.min(tuning.yield_polls)), Relaxed);
+        } else if away_ns < tuning.cpu_bound_yield_ns {
+            self.peer_ran.store(true, Relaxed);
+        } else {
+            self.limit.store(doubled.min(tuning.yield_polls_max), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "governor_tests.rs"]
+mod tests;

@@ -1,0 +1,212 @@
+//! The governor's states and the yields of application threads, by rounds of a program.
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn tuning() -> Tuning {
+    Tuning::default()
+}
+
+fn governor() -> Governor {
+    Governor::new(tuning())
+}
+
+fn is_inline(governor: &mut Governor, polls: u64, now: u64) -> bool {
+    governor.next_state(polls, false, now) == State::Inline
+}
+
+/// One round of a program that polls until its request is acknowledged and then spins on memory. Whether the progress thread
+/// left it to the program.
+fn poll_then_spin(governor: &mut Governor, polls: &mut u64, now: u64) -> bool {
+    *polls += 8;
+    let was_inline = is_inline(governor, *polls, now);
+    *polls += 8;
+    let again = was_inline && is_inline(governor, *polls, now);
+    assert!(!again || !is_inline(governor, *polls, now), "no thread polled meanwhile");
+    governor.served(1, tuning().ran_ns, now);
+    was_inline
+}
+
+#[test]
+fn unread_packets_in_round_after_round_make_the_progress_thread_take_over() {
+    let (mut governor, mut polls, mut now) = (governor(), 0, 0);
+    for takeover_ns in [100, 200, 400, 800, 1600, 1600].map(|ms| ms * MS) {
+        for _ in 0..tuning().takeover_rounds {
+            assert!(poll_then_spin(&mut governor, &mut polls, now), "the polling thread gets a chance");
+        }
+        assert!(!poll_then_spin(&mut governor, &mut polls, now));
+        now += takeover_ns;
+        assert!(!poll_then_spin(&mut governor, &mut polls, now - 1));
+    }
+    for _ in 0..4 {
+        polls += 1;
+        assert!(is_inline(&mut governor, polls, now), "a thread that polls steadily is relied on again");
+    }
+    for _ in 0..tuning().takeover_rounds {
+        assert!(poll_then_spin(&mut governor, &mut polls, now));
+    }
+    assert!(!poll_then_spin(&mut governor, &mut polls, now + tuning().takeover_ns - 1));
+    assert!(
+        poll_then_spin(&mut governor, &mut polls, now + tuning().takeover_ns),
+        "the takeovers start anew"
+    );
+}
+
+#[test]
+fn a_steady_poller_keeps_the_engine_although_it_pauses_now_and_then() {
+    let mut governor = governor();
+    for round in 0..100 {
+        assert!(is_inline(&mut governor, round, 0));
+        if round % 4 == 0 {
+            assert!(!is_inline(&mut governor, round, 0));
+            governor.served(1, tuning().ran_ns, 0);
+        }
+    }
+}
+
+#[test]
+fn a_steady_poller_is_checked_less_often_until_it_stops() {
+    let mut governor = governor();
+    let mut polled_for = 0;
+    for round in 0..300 {
+        assert!(is_inline(&mut governor, round, 0));
+        let watch = governor.watch_ns();
+        assert!((250_000..=4 * MS).contains(&watch) && (round < 16 || watch <= polled_for / 8));
+        polled_for += watch;
+    }
+    assert_eq!(governor.watch_ns(), 4 * MS);
+    assert!(!is_inline(&mut governor, 299, 0));
+    governor.served(0, tuning().ran_ns, 0);
+    assert_eq!(governor.watch_ns(), 250_000);
+}
+
+#[test]
+fn a_poller_without_a_cpu_keeps_the_engine() {
+    let mut governor = governor();
+    for round in 0..100 {
+        assert!(is_inline(&mut governor, round, 0));
+        assert!(!is_inline(&mut governor, round, 0));
+        governor.served(1, tuning().ran_ns - 1, 0);
+    }
+}
+
+#[test]
+fn a_poller_that_stops_while_nothing_arrives_keeps_the_engine() {
+    let mut governor = governor();
+    for round in 0..10 {
+        assert!(is_inline(&mut governor, round, 0));
+        assert!(!is_inline(&mut governor, round, 0));
+        governor.served(0, tuning().ran_ns, 0);
+        governor.served(1, tuning().ran_ns, 0);
+    }
+}
+
+#[test]
+fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
+    let mut governor = governor();
+    for polls in 0..10 {
+        assert_eq!(governor.next_state(polls, true, 0), State::Background);
+    }
+}
+
+/// Traffic, and a yield that takes `away_ns`, every `interval_ns`; for how many of these the thread goes on spinning.
+fn spins(interval_ns: u64, away_ns: u64) -> usize {
+    let mut governor = governor();
+    let is_spinning = |round| {
+        let at = round * interval_ns;
+        governor.served(1, 0, at);
+        governor.yielded(at, at + away_ns);
+        governor.served(1, 0, at + away_ns);
+        governor.spins(at + away_ns)
+    };
+    (0..100).map(is_spinning).take_while(|spins| *spins).count()
+}
+
+#[test]
+fn interrupts_do_not_make_the_cpu_crowded() {
+    let long = tuning().crowded_yield_ns;
+    assert_eq!(spins(10 * MS, 140_000), 100);
+    assert_eq!(spins(long, long), 100, "each yield returns soon");
+}
+
+#[test]
+fn a_spinning_thread_makes_the_cpu_crowded_at_once_and_frequent_work_after_a_while() {
+    assert_eq!(spins(10 * MS, 3 * MS), 0);
+    assert_eq!(spins(MS, 140_000), 7);
+}
+
+#[test]
+fn a_crowded_cpu_is_tried_again_after_a_while() {
+    let mut governor = governor();
+    governor.yielded(0, 3 * MS);
+    let crowded_ns = tuning().crowded_ns;
+    let table = [(crowded_ns - 1, State::Crowded, false), (crowded_ns, State::Background, true)];
+    for (after_ns, state, spins) in table {
+        let now = 3 * MS + after_ns;
+        assert_eq!(governor.next_state(0, true, now), state);
+        governor.served(1, 0, now);
+        assert_eq!(governor.spins(now), spins);
+    }
+}
+
+/// Empty polls until the thread yields; how many those were.
+fn empty_polls(inline: &InlineYield) -> u32 {
+    let polls = (1..=tuning().yield_polls_max).find(|_| inline.polled(false, &tuning()));
+    polls.expect("a limit is reached")
+}
+
+#[test]
+fn packets_and_yields_start_the_count_of_empty_polls_anew() {
+    let inline = InlineYield::new(&tuning());
+    for _ in 0..tuning().yield_polls - 1 {
+        assert!(!inline.polled(false, &tuning()));
+    }
+    assert!(!inline.polled(true, &tuning()));
+    assert_eq!(empty_polls(&inline), tuning().yield_polls);
+    assert_eq!(empty_polls(&inline), tuning().yield_polls);
+}
+
+#[test]
+fn a_peer_that_answers_on_the_same_cpu_gets_it_earlier_each_time() {
+    let inline = InlineYield::new(&tuning());
+    for _ in 0..10 {
+        empty_polls(&inline);
+        inline.yielded(20_000, &tuning());
+        assert!(!inline.polled(true, &tuning()));
+    }
+    assert_eq!(empty_polls(&inline), tuning().yield_polls_min);
+    // The peer has a CPU of its own now.
+    for _ in 0..10 {
+        inline.yielded(tuning().free_yield_ns - 1, &tuning());
+    }
+    assert_eq!(empty_polls(&inline), tuning().yield_polls);
+}
+
+#[test]
+fn a_cpu_bound_thread_gets_the_cpu_less_and_less_often() {
+    let inline = InlineYield::new(&tuning());
+    let slice_ns = tuning().cpu_bound_yield_ns;
+    inline.yielded(slice_ns, &tuning());
+    assert_eq!(empty_polls(&inline), 2 * tuning().yield_polls);
+    for _ in 0..20 {
+        inline.yielded(slice_ns, &tuning());
+    }
+    assert_eq!(empty_polls(&inline), tuning().yield_polls_max);
+    inline.yielded(tuning().free_yield_ns - 1, &tuning());
+    assert_eq!(
+        empty_polls(&inline),
+        tuning().yield_polls_max,
+        "a CPU that is free for a moment proves nothing"
+    );
+}
+
+#[test]
+fn a_yield_after_which_nothing_arrived_changes_nothing() {
+    let inline = InlineYield::new(&tuning());
+    empty_polls(&inline);
+    inline.yielded(20_000, &tuning());
+    assert!(!inline.polled(false, &tuning()));
+    assert!(!inline.polled(true, &tuning()));
+    assert_eq!(empty_polls(&inline), tuning().yield_polls);
+}

@@ -1,0 +1,121 @@
+//! The progress thread of an engine: it serves the port while no application thread polls, and sleeps in poll(2)
+//! otherwise. [`Governor`] says when.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use sys::Slice;
+use transport::Instant;
+
+use super::governor::{Governor, State};
+use crate::engine::Engine;
+use crate::port::{Readiness, RxQueues};
+use crate::runtime::{Point, Runtime};
+
+/// Starts the thread; it ends when it alone holds the engine.
+pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
+    let (weak, runtime) = (Arc::downgrade(engine), engine.runtime().clone());
+    runtime.clone().spawn("roxie-engine", move || Progress::run(&weak, runtime))
+}
+
+struct Progress {
+    runtime: Runtime,
+    governor: Governor,
+    /// Everything that the thread sleeps on; the monitor of the netdev is last.
+    fds: Vec<RawFd>,
+    slice: Slice,
+    /// Rounds of spinning since it began.
+    spins: u32,
+    /// CPU time of the process during the last sleep in `Inline`.
+    ran_ns: u64,
+}
+
+impl Progress {
+    fn run(weak: &Weak<Engine>, runtime: Runtime) {
+        let Some(engine) = weak.upgrade() else { return };
+        let (governor, fds) = (Governor::new(*engine.tuning()), engine.wait_fds());
+        drop(engine);
+        let mut this = Self { runtime, governor, fds, slice: Slice::default(), spins: 0, ran_ns: 0 };
+        while let Some(engine) = weak.upgrade() {
+            this.round(engine, weak);
+        }
+    }
+
+    fn round(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
+        let polls = engine.inline_polls();
+        let is_armed = engine.has_armed_cq();
+        match self.governor.next_state(polls, is_armed, self.runtime.now_ns()) {
+            State::Inline => self.watch(engine, weak),
+            State::Background | State::Crowded => self.serve(engine, weak, is_armed),
+        }
+    }
+
+    /// Leaves the sockets of connections to the polling threads, and does the rest once.
+    fn watch(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
+        // A polling thread would notice if each check preempted it.
+        self.slice.set(None);
+        engine.set_watching(true);
+        engine.serve_control_plane();
+        let kick = engine.kick_fds();
+        drop(engine);
+        let before = self.runtime.process_cpu_ns();
+        let netdev_changed = self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
+        self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
+        wake_up(weak, netdev_changed);
+    }
+
+    /// Serves the port, then spins or sleeps.
+    fn serve(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, is_armed: bool) {
+        let tuning = *engine.tuning();
+        self.slice.set(Some(tuning.serving_slice_ns));
+        let was_spinning = self.governor.spins(self.runtime.now_ns());
+        self.spins = if was_spinning { self.spins.wrapping_add(1) } else { 0 };
+        let batches = if is_armed || self.spins.is_multiple_of(tuning.spin_rounds) {
+            engine.serve_everything()
+        } else {
+            engine.poll_batches(RxQueues::SLOT)
+        };
+        let now = self.runtime.now_ns();
+        self.governor.served(batches, self.ran_ns, now);
+        if self.governor.spins(now) {
+            drop(engine);
+            self.runtime.yield_now();
+            // An application that sleeps until a completion gives the CPU back soon; one that spins on memory does not.
+            if !is_armed {
+                self.governor.yielded(now, self.runtime.now_ns());
+            }
+            return;
+        }
+        self.sleep(engine, weak, now);
+    }
+
+    fn sleep(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, now: u64) {
+        let latest = self.governor.sleep_until(now);
+        let deadline = engine.next_deadline().map_or(latest, |at| at.0.min(latest));
+        self.runtime.reach(Point::Sleep);
+        engine.set_sleeps_until(deadline);
+        self.runtime.reach(Point::Sleep);
+        // A post between `next_deadline` and the store saw the old value and woke no thread: look once more.
+        let is_settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
+        let readiness = engine.lock().port.set_need_wakeup(true);
+        drop(engine);
+        let may_sleep = is_settled && readiness == Readiness::Idle;
+        let netdev_changed = may_sleep && self.runtime.sleep(&self.fds, Instant(deadline));
+        if let Some(engine) = weak.upgrade() {
+            engine.lock().port.set_need_wakeup(false);
+        }
+        wake_up(weak, netdev_changed);
+    }
+}
+
+/// After a sleep: wake-ups are not needed, and those that came are spent.
+fn wake_up(weak: &Weak<Engine>, netdev_changed: bool) {
+    if let Some(engine) = weak.upgrade() {
+        engine.set_watching(false);
+        engine.set_sleeps_until(0);
+        engine.spend_kicks();
+        if netdev_changed {
+            engine.follow_netdev();
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Which queue pairs have packets to send, and what keeps them from sending: the ready list, the flow windows with the
+//! queue pairs that they block, and back-pressure of the port.
+//!
+//! Invariant: a queue pair with something to send is on the ready list, or blocked by the window of its flow.
+
+use std::collections::VecDeque;
+
+use transport::Instant;
+
+use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
+
+/// Bits for every index of a queue pair.
+const LISTED_WORDS: usize = (1 << 16) / 64;
+
+/// A queue pair's part of the window of a flow: owned by the queue pair's entry, changed by [`TransmitQueue`] only.
+#[derive(Debug, Default)]
+pub(crate) struct FlowShare {
+    flow: Option<FlowId>,
+    in_flight_pkts: usize,
+}
+
+impl FlowShare {
+    /// The flow that the queue pair sends to; `None` before it has an address vector, and for datagrams.
+    #[inline]
+    pub(crate) fn flow(&self) -> Option<FlowId> {
+        self.flow
+    }
+}
+
+/// The window towards one destination process, and the queue pairs that wait for room in it.
+#[derive(Debug)]
+struct Flow {
+    in_flight_pkts: usize,
+    window_bytes: usize,
+    blocked: Vec<u16>,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { in_flight_pkts: 0, window_bytes: SOCKET_WINDOW_BYTES, blocked: Vec::new() }
+    }
+}
+
+/// See the module documentation. Queue pairs are known by their index.
+#[derive(Debug)]
+pub(crate) struct TransmitQueue {
+    ready: VecDeque<u16>,
+    /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the round.
+    held: Vec<u16>,
+    /// A bit for each queue pair in `ready` or `held`.
+    listed: Box<[u64]>,
+    flows: Vec<Flow>,
+    path_mtu_bytes: usize,
+    is_port_full: bool,
+    port_full_count: u64,
+}
+
+impl TransmitQueue {
+    pub(crate) fn new(path_mtu_bytes: usize) -> Self {
+        Self {
+            ready: VecDeque::with_capacity(256),
+            held: Vec::with_capacity(256),
+            listed: vec![0; LISTED_WORDS].into(),
+            flows: Vec::new(),
+            path_mtu_bytes,
+            is_port_full: false,
+            port_full_count: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn is_listed(&self, index: u16) -> bool {
+        self.listed[usize::from(index) / 64] >> (index % 64) & 1 != 0
+    }
+
+    fn set_listed(&mut self, index: u16, listed: bool) {
+        let word = &mut self.listed[usize::from(index) / 64];
+        *word = *word & !(1 << (index % 64)) | u64::from(listed) << (index % 64);
+    }
+
+    /// Puts a queue pair on the ready list, if it is not on it.
+    #[inline]
+    pub(crate) fn list(&mut self, index: u16) {
+        if !self.is_listed(index) {
+            self.set_listed(index, true);
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Takes the queue pair that has been on the ready list for longest.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<u16> {
+        let index = self.ready.pop_front()?;
+        self.set_listed(index, false);
+        Some(index)
+    }
+
+    /// Begins a round over the ready list: the port may have room again.
+    #[inline]
+    pub(crate) fn begin_round(&mut self) -> Round {
+        Round { port_was_full: std::mem::take(&mut self.is_port_full) }
+    }
+
+    /// A queue pair that was taken keeps its packets until the next round.
+    pub(crate) fn hold(&mut self, index: u16) {
+        self.set_listed(index, true);
+        self.held.push(index);
+    }
+
+    /// The port accepts nothing more: the queue pair that was taken is first in the next round.
+    pub(crate) fn wait_for_port(&mut self, index: u16, round: &Round) {
+        self.set_listed(index, true);
+        self.ready.push_front(index);
+        self.is_port_full = true;
+        self.port_full_count += u64::from(!round.port_was_full);
+    }
+
+    /// Ends a round: held queue pairs are back on the ready list.
+    #[inline]
+    pub(crate) fn end_round(&mut self) {
+        self.ready.extend(self.held.drain(..));
+    }
+
+    /// When to look again whether the port has room, `interval_ns` from `now`; `None` if nothing waits for it.
+    pub(crate) fn retry_at(&self, now: Instant, interval_ns: u64) -> Option<Instant> {
+        self.is_port_full.then(|| now.plus_ns(interval_ns))
+    }
+
+    /// How often the port became full.
+    pub(crate) fn port_full_count(&self) -> u64 {
+        self.port_full_count
+    }
+
+    /// Forgets a queue pair that is destroyed. Its share must have left its flow.
+    pub(crate) fn remove(&mut self, index: u16) {
+        self.set_listed(index, false);
+        self.ready.retain(|listed| *listed != index);
+        self.held.retain(|listed| *listed != index);
+        self.flows.iter_mut().for_each(|flow| flow.blocked.retain(|blocked| *blocked != index));
+    }
+
+    fn flow_mut(&mut self, flow: Option<FlowId>) -> Option<&mut Flow> {
+        self.flows.get_mut(flow?.0 as usize)
+    }
+
+    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow it left.
+    pub(crate) fn move_to(&mut self, share: &mut FlowShare, flow: Option<FlowId>) -> Option<FlowId> {
+        if let Some(FlowId(id)) = flow
+            && self.flows.len() <= id as usize
+        {
+            self.flows.resize_with(id as usize + 1, Flow::default);
+        }
+        let old = std::mem::replace(&mut share.flow, flow);
+        if let Some(state) = self.flow_mut(old) {
+            state.in_flight_pkts = state.in_flight_pkts.saturating_sub(share.in_flight_pkts);
+            // The queue pair itself is looked at again, too: the new flow may have room.
+            self.unblock(old);
+        }
+        if let Some(state) = self.flow_mut(flow) {
+            state.in_flight_pkts += share.in_flight_pkts;
+        }
+        old
+    }
+
+    /// The port's present window for a flow (bytes).
+    #[inline]
+    pub(crate) fn set_window(&mut self, flow: Option<FlowId>, window_bytes: usize) {
+        if let Some(state) = self.flow_mut(flow) {
+            state.window_bytes = window_bytes;
+        }
+    }
+
+    /// Packets that the window of a flow accepts.
+    #[inline]
+    pub(crate) fn room_pkts(&self, flow: Option<FlowId>) -> usize {
+        let state = flow.and_then(|flow| self.flows.get(flow.0 as usize));
+        let (window, used) = state.map_or((SOCKET_WINDOW_BYTES, 0), |f| (f.window_bytes, f.in_flight_pkts));
+        (window / self.path_mtu_bytes).saturating_sub(used)
+    }
+
+    /// The queue pair has this many packets in flight now. Fewer than before may unblock others of its flow.
+    #[inline]
+    pub(crate) fn set_in_flight(&mut self, share: &mut FlowShare, in_flight_pkts: usize) {
+        let before = std::mem::replace(&mut share.in_flight_pkts, in_flight_pkts);
+        if before == in_flight_pkts {
+            return;
+        }
+        let Some(state) = self.flow_mut(share.flow) else { return };
+        state.in_flight_pkts = (state.in_flight_pkts + in_flight_pkts).saturating_sub(before);
+        if in_flight_pkts < before && !state.blocked.is_empty() {
+            self.unblock(share.flow);
+        }
+    }
+
+    /// Takes a queue pair out of the rounds until ACKs make room in the window of its flow.
+    pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
+        if let Some(state) = self.flow_mut(flow)
+            && !state.blocked.contains(&index)
+        {
+            state.blocked.push(index);
+        }
+    }
+
+    /// Lists the queue pairs that wait for room in a flow, if it has room.
+    fn unblock(&mut self, flow: Option<FlowId>) {
+        if self.room_pkts(flow) == 0 {
+            return;
+        }
+        let Some(state) = self.flow_mut(flow) else { return };
+        let mut blocked = std::mem::take(&mut state.blocked);
+        for index in blocked.drain(..) {
+            self.list(index);
+        }
+        if let Some(state) = self.flow_mut(flow) {
+            state.blocked = blocked;
+        }
+    }
+}
+
+/// One round over the ready list.
+#[derive(Debug)]
+pub(crate) struct Round {
+    port_was_full: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: usize = 1024;
+    const FLOW: Option<FlowId> = Some(FlowId(0));
+
+    fn taken(queue: &mut TransmitQueue) -> Vec<u16> {
+        std::iter::from_fn(|| queue.take()).collect()
+    }
+
+    #[test]
+    fn a_queue_pair_is_listed_once_and_taken_in_order() {
+        let mut queue = TransmitQueue::new(MTU);
+        for index in [3, 65_535, 3, 64, 65_535] {
+            queue.list(index);
+        }
+        assert!(queue.is_listed(64) && !queue.is_listed(63));
+        assert_eq!(taken(&mut queue), [3, 65_535, 64]);
+        assert!(!queue.is_listed(64) && queue.is_empty());
+    }
+
+    #[test]
+    fn a_held_queue_pair_is_back_in_the_next_round_and_listed_meanwhile() {
+        let mut queue = TransmitQueue::new(MTU);
+        queue.list(1);
+        queue.list(2);
+        let index = queue.take().expect("1");
+        queue.hold(index);
+        queue.list(1);
+        assert_eq!(taken(&mut queue), [2]);
+        queue.end_round();
+        assert_eq!(taken(&mut queue), [1]);
+    }
+
+    #[test]
+    fn a_full_port_keeps_the_order_and_counts_once_until_it_has_room() {
+        let mut queue = TransmitQueue::new(MTU);
+        queue.list(1);
+        queue.list(2);
+        for _ in 0..3 {
+            let round = queue.begin_round();
+            assert_eq!(queue.retry_at(Instant(5), 100), None);
+            let index = queue.take().expect("1");
+            queue.wait_for_port(index, &round);
+            queue.end_round();
+            assert_eq!(queue.retry_at(Instant(5), 100), Some(Instant(105)));
+        }
+        assert_eq!(queue.port_full_count(), 1);
+        assert_eq!(taken(&mut queue), [1, 2]);
+    }
+
+    #[test]
+    fn a_blocked_queue_pair_is_listed_when_an_ack_makes_room() {
+        let mut queue = TransmitQueue::new(MTU);
+        let (mut one, mut other) = (FlowShare::default(), FlowShare::default());
+        assert_eq!((queue.move_to(&mut one, FLOW), queue.move_to(&mut other, FLOW)), (None, None));
+        let window = SOCKET_WINDOW_BYTES / MTU;
+        queue.set_in_flight(&mut one, window);
+        assert_eq!(queue.room_pkts(FLOW), 0);
+        queue.block(2, FLOW);
+        queue.block(2, FLOW);
+        queue.set_in_flight(&mut other, 0);
+        assert_eq!(taken(&mut queue), [0; 0]);
+        queue.set_in_flight(&mut one, window - 1);
+        assert_eq!(taken(&mut queue), [2]);
+    }
+
+    #[test]
+    fn a_queue_pair_that_changes_its_flow_takes_its_packets_along() {
+        let mut queue = TransmitQueue::new(MTU);
+        let mut share = FlowShare::default();
+        queue.move_to(&mut share, FLOW);
+        queue.set_in_flight(&mut share, 10);
+        queue.block(7, FLOW);
+        let before = queue.room_pkts(FLOW);
+        assert_eq!(queue.move_to(&mut share, Some(FlowId(3))), FLOW);
+        assert_eq!((queue.room_pkts(FLOW), queue.room_pkts(share.flow())), (before + 10, before));
+        assert_eq!(taken(&mut queue), [7]);
+    }
+
+    #[test]
+    fn a_destroyed_queue_pair_is_in_no_list() {
+        let mut queue = TransmitQueue::new(MTU);
+        let mut share = FlowShare::default();
+        queue.move_to(&mut share, FLOW);
+        queue.list(1);
+        queue.block(1, FLOW);
+        queue.remove(1);
+        queue.move_to(&mut share, None);
+        assert!(queue.is_empty() && !queue.is_listed(1));
+    }
+}
