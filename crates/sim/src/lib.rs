@@ -13,6 +13,7 @@
 //! [`run`] is all there is to call. A [`Failed`] run prints as the line that replays it.
 #![forbid(unsafe_code)]
 
+mod devices;
 mod fabric;
 mod fault;
 mod frame;
@@ -32,6 +33,7 @@ use std::fmt;
 
 use transport::QpCounters;
 
+pub use devices::{DeviceFailed, DeviceOptions, DeviceOutcome, run_devices};
 pub use fabric::{Cause, Tally};
 pub use fault::{Fault, FaultList, FaultListError, Faults};
 pub use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};

@@ -40,7 +40,7 @@ use crate::registry::Registry;
 use crate::runtime::{Point, Runtime};
 use crate::sched::{InlineYield, Trigger, Tuning};
 use crate::stats::Row;
-use crate::verbs::{FileId, XrcDomain};
+use crate::verbs::{Due, FileId, XrcDomain};
 use group::Place;
 use gsi::Held;
 use tables::{QpEntry, Tables};
@@ -322,6 +322,16 @@ impl Engine {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The work that there is; `None` while another thread holds the lock.
+    pub(crate) fn due(&self) -> Option<Due> {
+        let now = self.now();
+        let core = self.core.try_lock().ok()?;
+        let has_ready = !core.tables.queue.is_empty() && core.tables.queue.retry_at(now, 0).is_none();
+        drop(core);
+        let is_watching = self.is_watching.load(Ordering::Relaxed);
+        Some(Due { deadline: self.next_deadline(), has_ready, is_watching })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.

@@ -37,6 +37,14 @@ impl CompChannel {
         self.events.fd()
     }
 
+    /// Makes [`get_event`](Self::get_event) return `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// `EBADF` if the application closed the descriptor.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        self.events.set_nonblocking()
+    }
+
     /// Drops the unread events.
     pub(crate) fn discard_events(&self) {
         self.events.retain(|_| false);

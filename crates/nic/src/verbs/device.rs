@@ -86,11 +86,11 @@ impl DeviceConfig {
 pub struct Device(pub(super) Arc<DeviceInner>);
 
 pub(super) struct DeviceInner {
-    name: String,
-    gids: Arc<Gids>,
-    port: Option<PortChoice>,
-    traffic: Option<Traffic>,
-    engines: Option<Engines>,
+    pub(super) name: String,
+    pub(super) gids: Arc<Gids>,
+    pub(super) port: Option<PortChoice>,
+    pub(super) traffic: Option<Traffic>,
+    pub(super) engines: Option<Engines>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
 }

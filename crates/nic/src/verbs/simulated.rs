@@ -1,0 +1,94 @@
+//! A device in a simulation's world: its port, registry, clock and threads are the simulation's, everything else is that
+//! of any device.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use transport::Instant;
+use wire::Gid;
+
+use super::hooks::EarlyHooks;
+use super::{Device, HookConfig, Traffic};
+use crate::engine::{Engine, Parts};
+use crate::gid::{GidRow, GidTable, Gids};
+use crate::port::Port;
+use crate::registry::Registry;
+use crate::runtime::Runtime;
+use crate::sched::{Tuning, progress};
+use crate::verbs::device::DeviceInner;
+
+/// The interface index of a simulated netdev.
+const IFINDEX: u32 = 7;
+
+/// What a simulation provides for a device.
+pub struct Simulated {
+    /// The address of its netdev.
+    pub address: IpAddr,
+    /// MTU of the netdev in bytes.
+    pub mtu: u32,
+    /// Where its packets go.
+    pub port: Box<dyn Port>,
+    /// The processes that share the address.
+    pub registry: Box<dyn Registry>,
+    /// Clock and threads.
+    pub runtime: Runtime,
+    /// Tunables of its scheduler.
+    pub tuning: Tuning,
+    /// What is attached from the start.
+    pub hooks: HookConfig,
+}
+
+/// The work that an engine has, for a simulation that checks that no thread sleeps past it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Due {
+    /// When the engine must run although nothing arrives.
+    pub deadline: Option<Instant>,
+    /// A queue pair has packets that nothing keeps from leaving.
+    pub has_ready: bool,
+    /// The progress thread leaves the port to polling threads.
+    pub is_watching: bool,
+}
+
+impl Device {
+    /// Opens a device in a simulation and starts its progress thread there.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn open_simulated(parts: Simulated) -> io::Result<Self> {
+        let Simulated { address, mtu, port, registry, runtime, tuning, hooks } = parts;
+        let slot = registry.slot();
+        let table = GidTable {
+            netdev: "sim0".to_owned(),
+            ifindex: IFINDEX,
+            mtu,
+            up: true,
+            entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
+            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, slot],
+        };
+        let gids = Arc::new(Gids::new(table));
+        let hooks = EarlyHooks::new(hooks);
+        let device = Self(Arc::new(DeviceInner {
+            name: "roxie0".to_owned(),
+            gids: Arc::clone(&gids),
+            port: None,
+            traffic: Some(Traffic::default()),
+            engines: None,
+            hooks,
+            engine: Arc::default(),
+        }));
+        let hooks = device.0.hooks.take(IFINDEX)?;
+        let engine =
+            Engine::new(Parts { port, registry, gids, hooks, control: None, runtime, tuning }, None)?;
+        progress::spawn(&engine)?;
+        *device.0.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
+        Ok(device)
+    }
+
+    /// The work that the engine has; `None` while a thread holds its lock, or before it is started.
+    #[must_use]
+    pub fn due(&self) -> Option<Due> {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        engine.due()
+    }
+}

@@ -1,0 +1,182 @@
+//! The applications: threads that post, poll, sleep, spin and stop as real programs do.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use roxie::runtime::World;
+use roxie::verbs::{CompChannel, Cq, Device};
+use sys::PollFd;
+
+use super::endpoint::Endpoint;
+use super::plan::{App, Kind};
+use super::threads::Threads;
+
+/// How long an application sleeps for an event before it looks at its peers again.
+const SLEEP_NS: u64 = 1_000_000;
+/// Time between two looks of an application that looks rarely.
+const RARELY_NS: u64 = 60_000;
+/// What a poll in a loop takes, at first and after many in vain.
+const POLL_NS: (u64, u64) = (60, 2_000);
+
+/// One process: a device, and the ends of connections that complete on its CQ.
+pub(super) struct Process {
+    pub(super) number: usize,
+    pub(super) app: App,
+    pub(super) threads: Arc<Threads>,
+    pub(super) device: Mutex<Option<Device>>,
+    pub(super) cq: Cq,
+    pub(super) channel: CompChannel,
+    pub(super) endpoints: Mutex<Vec<Endpoint>>,
+    /// Threads that run.
+    pub(super) running: AtomicUsize,
+    /// A peer may vanish, so work may fail.
+    pub(super) may_fail: bool,
+}
+
+impl Process {
+    fn endpoints(&self) -> MutexGuard<'_, Vec<Endpoint>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body of thread `thread`.
+    pub(super) fn run(self: Arc<Self>, thread: usize) {
+        if let Err(what) = self.serve(thread) {
+            self.threads.fail(format!("process {}: {what}", self.number));
+        }
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+
+    fn serve(&self, thread: usize) -> Result<(), String> {
+        let mut idle = 0;
+        while !self.threads.is_over() {
+            let taken = self.take()?;
+            let posted = self.post(thread)?;
+            if self.has_ended() {
+                return Ok(());
+            }
+            idle = if taken + posted > 0 { 0 } else { idle + 1 };
+            self.wait(idle)?;
+        }
+        Ok(())
+    }
+
+    /// Takes completions as this kind of application does; returns how many.
+    fn take(&self) -> Result<usize, String> {
+        let limit = match self.app.kind {
+            Kind::Portions => 16,
+            Kind::Poll | Kind::SpinOnMemory => 4,
+            Kind::Events | Kind::Rarely => usize::MAX,
+        };
+        if self.app.kind == Kind::SpinOnMemory && self.needs_no_completion() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        while taken < limit
+            && let Some(wc) = self.cq.poll_one()
+        {
+            taken += 1;
+            let mut endpoints = self.endpoints();
+            let endpoint = endpoints.iter_mut().find(|endpoint| endpoint.number == wc.wr_id >> 32);
+            let endpoint = endpoint.ok_or_else(|| format!("a completion of end {}", wc.wr_id >> 32))?;
+            endpoint.complete(&wc, self.may_fail)?;
+        }
+        Ok(taken)
+    }
+
+    fn needs_no_completion(&self) -> bool {
+        self.endpoints().iter().all(|endpoint| endpoint.has_sent_all() && endpoint.has_received_all())
+    }
+
+    /// Posts what the depth allows on the connections of this thread; returns the number of work requests.
+    fn post(&self, thread: usize) -> Result<usize, String> {
+        let count = self.endpoints().len();
+        let mut posted = 0;
+        for at in (thread..count).step_by(self.app.threads) {
+            let (qp, number, memory, list) = {
+                let endpoint = &mut self.endpoints()[at];
+                let list = endpoint.take_list(self.app.depth);
+                (endpoint.qp.clone(), endpoint.number, endpoint.memory(), list)
+            };
+            if !list.is_empty() {
+                posted += list.len();
+                let result = Endpoint::post(&qp, number, &memory, &list);
+                if result.is_err() && self.may_fail {
+                    self.endpoints()[at].is_broken = true;
+                } else {
+                    result?;
+                }
+            }
+        }
+        Ok(posted)
+    }
+
+    /// Whether every connection has done its work, and the peers have as well.
+    fn has_ended(&self) -> bool {
+        let spins = self.app.kind == Kind::SpinOnMemory;
+        let mut ended = true;
+        for endpoint in self.endpoints().iter() {
+            let peer_is_dead = self.threads.is_dead(endpoint.peer_process);
+            if peer_is_dead && endpoint.has_sent_all() {
+                continue;
+            }
+            let has_all = endpoint.has_all() && (!spins || endpoint.sees_writes());
+            if has_all {
+                endpoint.finish();
+            }
+            ended &= has_all && (endpoint.closes_early || endpoint.is_broken || endpoint.peer_is_done());
+        }
+        ended
+    }
+
+    fn wait(&self, idle: u64) -> Result<(), String> {
+        match self.app.kind {
+            Kind::Rarely => self.threads.compute(RARELY_NS),
+            Kind::Events if idle > 0 => return self.sleep(),
+            _ => self.threads.compute((POLL_NS.0 << (idle / 8).min(6)).min(POLL_NS.1)),
+        }
+        Ok(())
+    }
+
+    /// ibv_req_notify_cq, a last look, sleep, ibv_get_cq_event.
+    fn sleep(&self) -> Result<(), String> {
+        self.cq.req_notify(false);
+        if self.take()? > 0 || self.has_ended() {
+            return Ok(());
+        }
+        let fd = self.channel.fd();
+        self.threads.sleep(&[fd], self.threads.now_ns() + SLEEP_NS);
+        if is_readable(fd) {
+            match self.channel.get_event() {
+                // Another thread of the application may have taken it.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self.app.threads > 1 => {}
+                event => drop(event.map_err(|error| format!("get_cq_event: {error}"))?),
+            }
+        } else if self.app.threads == 1 && self.take()? > 0 && !is_readable(fd) {
+            return Err("a completion of an armed CQ raised no event".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The last thread checks the memory, destroys the queue pairs and closes the device.
+    fn close(&self) {
+        let endpoints = std::mem::take(&mut *self.endpoints());
+        if !self.threads.is_over() {
+            for endpoint in endpoints.iter().filter(|endpoint| !endpoint.is_broken && endpoint.peer_is_done())
+            {
+                if let Err(what) = endpoint.check_writes() {
+                    self.threads.fail(format!("process {}: {what}", self.number));
+                }
+            }
+        }
+        drop(endpoints);
+        self.threads.forget_device(self.number);
+        drop(self.device.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+fn is_readable(fd: std::os::fd::RawFd) -> bool {
+    sys::poll(&mut [PollFd::readable(fd)], Some(0)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,329 @@
+//! One end of a connection: its queue pair, its memory, and what has happened so far.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use roxie::verbs::{Buffer, Cq, Pd, Qp, QpInitAttr};
+use transport::{
+    Access, AddressVector, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr,
+    Wc, WcOpcode, WcStatus, WrOp,
+};
+use wire::{Gid, Psn, Qpn, Rkey};
+
+use super::plan::{Op, Verb};
+
+const PSN: u32 = 0x00ff_fff0;
+/// Set in the ids of receives.
+const RECEIVE: u64 = 1 << 31;
+
+/// What both ends of a connection know of each other's memory and state.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    /// This end has done everything and has seen everything.
+    pub(super) is_done: AtomicBool,
+}
+
+/// The peer's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Remote {
+    /// Where WRITEs go.
+    pub(super) target: (u64, Rkey),
+    /// What READs fetch.
+    pub(super) source: (u64, Rkey),
+}
+
+/// See the module documentation.
+pub(super) struct Endpoint {
+    pub(super) number: u64,
+    pub(super) qp: Qp,
+    pub(super) work: Vec<Op>,
+    /// What the peer posts.
+    pub(super) expected: Vec<Op>,
+    pub(super) remote: Remote,
+    pub(super) own: Arc<Outside>,
+    pub(super) peer: Arc<Outside>,
+    pub(super) peer_process: usize,
+    pub(super) closes_early: bool,
+    /// What this end sends; READs fetch it as well.
+    source: Arc<Buffer>,
+    /// Where the peer's WRITEs, and the responses to READs, go.
+    target: Buffer,
+    fetched: Arc<Buffer>,
+    /// Receives land here.
+    inbound: Buffer,
+    /// Only one thread takes its completions, so that their order is known.
+    is_ordered: bool,
+    posted: usize,
+    completed: usize,
+    /// Completions of each work request.
+    seen: Vec<bool>,
+    received: usize,
+    pub(super) is_broken: bool,
+}
+
+/// Byte `at` of what end `number` sends; never 0, so that spinning on memory ends.
+fn pattern(number: u64, at: usize) -> u8 {
+    ((at as u64).wrapping_mul(31).wrapping_add(number.wrapping_mul(97)) % 255) as u8 + 1
+}
+
+impl Endpoint {
+    /// With its receives posted.
+    pub(super) fn new(number: u64, pd: &Pd, cq: &Cq, work: &[Op], expected: &[Op], is_ordered: bool) -> Self {
+        let bytes = |ops: &[Op]| ops.last().map_or(0, |op: &Op| op.offset + op.len).max(1);
+        let (own, theirs) = (bytes(work), bytes(expected));
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let buffer = |len| pd.alloc_buffer(len, all).expect("memory");
+        let receives = expected.iter().filter(|op| op.verb == Verb::Send).count();
+        let cap = QpCap {
+            max_send_wr: 256,
+            max_recv_wr: receives.max(1) as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let init = QpInitAttr {
+            ty: QpType::Rc,
+            send_cq,
+            recv_cq,
+            srq: None,
+            cap,
+            sq_sig_all: false,
+            cookie: number,
+        };
+        let qp = pd.create_qp(&init).expect("a queue pair");
+        let source = buffer(own.max(theirs));
+        let bytes: Vec<u8> = (0..source.len()).map(|at| pattern(number, at)).collect();
+        source.write(0, &bytes);
+        Self {
+            number,
+            qp,
+            work: work.to_vec(),
+            expected: expected.to_vec(),
+            remote: Remote::default(),
+            own: Arc::default(),
+            peer: Arc::default(),
+            peer_process: 0,
+            closes_early: false,
+            source: Arc::new(source),
+            target: buffer(theirs),
+            fetched: Arc::new(buffer(own)),
+            inbound: buffer(theirs),
+            is_ordered,
+            seen: vec![false; work.len()],
+            posted: 0,
+            completed: 0,
+            received: 0,
+            is_broken: false,
+        }
+    }
+
+    pub(super) fn remote(&self) -> Remote {
+        let of = |buffer: &Buffer| (buffer.addr(), buffer.rkey());
+        Remote { target: of(&self.target), source: of(&self.source) }
+    }
+
+    /// RESET to RTS, and posts the receives.
+    pub(super) fn connect(&mut self, dest_qp: Qpn, dgid: Gid, remote: Remote, timeout: u8) {
+        self.remote = remote;
+        let attr = QpAttr {
+            state: QpState::Init,
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            path_mtu: PathMtu::M1024,
+            dest_qp,
+            rq_psn: Psn::new(PSN),
+            sq_psn: Psn::new(PSN),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            timeout,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() },
+            ..QpAttr::default()
+        };
+        use QpAttrMask as M;
+        let modify =
+            |attr: &QpAttr, mask| self.qp.modify(attr, mask).expect("a transition that is permitted");
+        modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS);
+        for (n, op) in self.expected.iter().filter(|op| op.verb == Verb::Send).enumerate() {
+            let wr = RecvWr {
+                wr_id: self.number << 32 | RECEIVE | n as u64,
+                sg_list: &[self.inbound.sge(op.offset, op.len)],
+            };
+            self.qp.post_recv(&wr).expect("room");
+        }
+        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        modify(&QpAttr { state: QpState::Rtr, ..attr.clone() }, M::STATE | rtr);
+        let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        modify(&QpAttr { state: QpState::Rts, ..attr }, M::STATE | rts);
+    }
+
+    /// Takes the work requests that may be posted now, in one list; nothing if `depth` of them are in flight.
+    pub(super) fn take_list(&mut self, depth: usize) -> Vec<(usize, Op)> {
+        let mut list = Vec::new();
+        while !self.is_broken && self.posted < self.work.len() {
+            // An unsignaled one counts until a signaled one behind it has completed.
+            let in_flight = self.posted - self.completed;
+            let needs = self.posted + 1 < self.work.len() && in_flight >= depth.max(20);
+            if needs || (in_flight >= depth && list.is_empty() && self.has_signaled_in_flight()) {
+                break;
+            }
+            let op = self.work[self.posted];
+            list.push((self.posted, op));
+            self.posted += 1;
+            if !op.joins_next {
+                break;
+            }
+        }
+        list
+    }
+
+    fn has_signaled_in_flight(&self) -> bool {
+        self.work[self.completed..self.posted].iter().any(|op| op.is_signaled)
+    }
+
+    /// Posts a list, as a thread of the application does it.
+    pub(super) fn post(qp: &Qp, number: u64, memory: &Memory, list: &[(usize, Op)]) -> Result<(), String> {
+        let mut posting = qp.begin_post();
+        for (n, op) in list {
+            let (at, len) = (op.offset, op.len);
+            let at_remote = |(addr, key): (u64, Rkey)| (addr + at as u64, key);
+            let (wr_op, sge) = match op.verb {
+                Verb::Send => (WrOp::Send, memory.source.sge(at, len)),
+                Verb::Write => {
+                    let (remote_addr, r_key) = at_remote(memory.remote.target);
+                    (WrOp::Write { remote_addr, r_key }, memory.source.sge(at, len))
+                }
+                Verb::Read => {
+                    let (remote_addr, r_key) = at_remote(memory.remote.source);
+                    (WrOp::Read { remote_addr, r_key }, memory.fetched.sge(at, len))
+                }
+            };
+            let flags = if op.is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let wr =
+                SendWr { wr_id: number << 32 | *n as u64, op: wr_op, sg_list: &[sge], flags, dest: None };
+            posting.send(&wr).map_err(|error| format!("post {n} of end {number}: {error:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// What [`post`](Self::post) needs without the endpoint's lock.
+    pub(super) fn memory(&self) -> Memory {
+        Memory { source: Arc::clone(&self.source), fetched: Arc::clone(&self.fetched), remote: self.remote }
+    }
+
+    /// Takes a completion; an error is a broken promise unless the peer `may_fail`.
+    pub(super) fn complete(&mut self, wc: &Wc, may_fail: bool) -> Result<(), String> {
+        let (number, n) = (self.number, (wc.wr_id & (RECEIVE - 1)) as usize);
+        if wc.status != WcStatus::Success {
+            self.is_broken = true;
+            let excuse =
+                if may_fail { Ok(()) } else { Err(format!("end {number}: {n} ended with {:?}", wc.status)) };
+            return excuse;
+        }
+        if wc.wr_id & RECEIVE != 0 {
+            return self.received(n, wc);
+        }
+        let op = *self
+            .work
+            .get(n)
+            .ok_or_else(|| format!("end {number}: completion of {n}, which was not posted"))?;
+        let skipped = self.work[self.completed..n.max(self.completed)].iter().any(|op| op.is_signaled);
+        let is_early = self.is_ordered && (n < self.completed || skipped);
+        if is_early || n >= self.posted || !op.is_signaled || std::mem::replace(&mut self.seen[n], true) {
+            return Err(format!(
+                "end {number}: completion of {n} after {} of {}",
+                self.completed, self.posted
+            ));
+        }
+        self.completed = self.completed.max(n + 1);
+        if op.verb == Verb::Read {
+            if wc.opcode != WcOpcode::RdmaRead {
+                return Err(format!("end {number}: a READ completed as {:?}", wc.opcode));
+            }
+            check(&self.fetched, op, number ^ 1, "READ")?;
+        }
+        Ok(())
+    }
+
+    fn received(&mut self, n: usize, wc: &Wc) -> Result<(), String> {
+        let number = self.number;
+        if self.is_ordered && n != self.received {
+            return Err(format!("end {number}: receive {n} completed after {}", self.received));
+        }
+        self.received += 1;
+        let op = self.expected.iter().filter(|op| op.verb == Verb::Send).nth(n);
+        let op = *op.ok_or_else(|| format!("end {number}: receive {n} was not posted"))?;
+        if wc.byte_len as usize != op.len {
+            return Err(format!("end {number}: receive {n} has {} of {} bytes", wc.byte_len, op.len));
+        }
+        check(&self.inbound, op, number ^ 1, "SEND")
+    }
+
+    /// Everything that was posted has completed, and every expected message has arrived.
+    pub(super) fn has_all(&self) -> bool {
+        self.has_sent_all() && (self.is_broken || self.received == self.receives())
+    }
+
+    /// All of its own requests are complete.
+    pub(super) fn has_sent_all(&self) -> bool {
+        let is_complete = |(op, seen): (&Op, &bool)| *seen || !op.is_signaled;
+        self.is_broken
+            || (self.posted == self.work.len() && self.work.iter().zip(&self.seen).all(is_complete))
+    }
+
+    /// Every expected SEND has arrived.
+    pub(super) fn has_received_all(&self) -> bool {
+        self.is_broken || self.received == self.receives()
+    }
+
+    fn receives(&self) -> usize {
+        self.expected.iter().filter(|op| op.verb == Verb::Send).count()
+    }
+
+    /// The last byte of each expected WRITE is there.
+    pub(super) fn sees_writes(&self) -> bool {
+        let mut writes = self.expected.iter().filter(|op| op.verb == Verb::Write);
+        self.is_broken || writes.all(|op| self.target.load(op.offset + op.len - 1) != 0)
+    }
+
+    /// Every byte of the peer's WRITEs is right, and no other was touched.
+    pub(super) fn check_writes(&self) -> Result<(), String> {
+        for op in self.expected.iter() {
+            if op.verb == Verb::Write {
+                check(&self.target, *op, self.number ^ 1, "WRITE")?;
+            } else {
+                let mut bytes = vec![0; op.len];
+                self.target.read(op.offset, &mut bytes);
+                if bytes.iter().any(|byte| *byte != 0) {
+                    return Err(format!("end {}: memory at {} was written", self.number, op.offset));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self) {
+        self.own.is_done.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn peer_is_done(&self) -> bool {
+        self.peer.is_done.load(Ordering::Relaxed)
+    }
+}
+
+/// Buffers and keys that posting uses.
+pub(super) struct Memory {
+    source: Arc<Buffer>,
+    fetched: Arc<Buffer>,
+    remote: Remote,
+}
+
+fn check(buffer: &Buffer, op: Op, sender: u64, what: &str) -> Result<(), String> {
+    let mut bytes = vec![0; op.len];
+    buffer.read(op.offset, &mut bytes);
+    let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(sender, op.offset + i));
+    wrong.map_or(Ok(()), |at| Err(format!("{what} at {}: byte {at} of {} is wrong", op.offset, op.len)))
+}

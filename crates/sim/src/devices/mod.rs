@@ -1,0 +1,202 @@
+//! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as real programs do.
+//!
+//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work that is due, no
+//! queue pair starves, and a closed device owes nothing. Method: each process is a real device ([`roxie::verbs::Device`])
+//! whose clock, threads and network are simulated. Exactly one thread runs at a time; the seed decides which
+//! one goes on at each lock, wake-up, sleep and yield.
+//!
+//! ```text
+//! plan ──► app ──► roxie (verbs, engine, sched) ──► port ──► network
+//!           └────────────► threads: clock, turns, lost wake-ups ◄──┘
+//! ```
+
+mod app;
+mod endpoint;
+mod network;
+mod plan;
+mod port;
+mod registry;
+mod threads;
+
+use std::fmt;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+use roxie::runtime::{Runtime, World};
+use roxie::sched::Tuning;
+use roxie::verbs::{Device, HookConfig, Simulated};
+use wire::Gid;
+
+use app::Process;
+use endpoint::Endpoint;
+use network::Network;
+use plan::{Incident, Plan};
+use port::SimPort;
+use registry::OnlyMember;
+use threads::Threads;
+
+/// Purposes of the seed; see [`Rng::stream`](crate::Rng::stream).
+const PLAN: u64 = 11;
+const SCHEDULE: u64 = 12;
+const CHANCE: u64 = 13;
+/// MTU of every netdev: path MTU 1024.
+const MTU: u32 = 1500;
+/// When a run begins; virtual time 0 means "never" to some.
+const START_NS: u64 = 1_000_000;
+/// Steps of all threads; more is a livelock.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// What a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Everything is drawn from it.
+    pub seed: u64,
+    /// Tunables of every device.
+    pub tuning: Tuning,
+}
+
+/// A run that kept every promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOutcome {
+    /// Processes, each with a device.
+    pub processes: u64,
+    /// Connections between them.
+    pub connections: u64,
+    /// Packets sent, and those of them that were dropped.
+    pub packets: (u64, u64),
+    /// Virtual time (nanoseconds).
+    pub elapsed_ns: u64,
+    /// Times that a thread got its turn.
+    pub steps: u64,
+}
+
+/// A run with a broken promise; shown as the command that replays it.
+#[derive(Clone, Debug)]
+pub struct DeviceFailed {
+    /// The seed.
+    pub seed: u64,
+    /// Which promise was broken, and how.
+    pub what: String,
+}
+
+impl fmt::Display for DeviceFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "roxie sim --devices --seed {:#x}", self.seed)
+    }
+}
+
+impl std::error::Error for DeviceFailed {}
+
+/// Runs devices from one seed to their end.
+///
+/// # Errors
+/// The first broken promise.
+pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
+    let plan = Plan::draw(options.seed);
+    let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
+    let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
+    let threads = Threads::new(options.seed, plan.apps.len(), network, START_NS + plan.time_ns(), STEPS_MAX);
+    let processes = open(&plan, &threads, options.tuning);
+    connect(&plan, &processes);
+    for process in &processes {
+        for thread in 0..process.app.threads {
+            let body = Arc::clone(process);
+            threads.start(process.number, false, Box::new(move || body.run(thread)));
+        }
+    }
+    drop(processes);
+    threads.start_incident(&plan);
+    let (elapsed_ns, steps) = threads.run().map_err(failed)?;
+    Ok(DeviceOutcome {
+        processes: plan.apps.len() as u64,
+        connections: plan.connections.len() as u64,
+        packets: threads.network.tally(),
+        elapsed_ns: elapsed_ns - START_NS,
+        steps,
+    })
+}
+
+/// One device for each process.
+fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>> {
+    let killed = matches!(plan.incident, Incident::Kill(_));
+    let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
+    let may_fail = killed || (!plan.is_calm() && closes_early);
+    let open = |(number, app): (usize, &plan::App)| {
+        Threads::enter_process(number);
+        let address = plan.addresses[number];
+        let world: Arc<dyn World> = Arc::clone(threads) as _;
+        let device = Device::open_simulated(Simulated {
+            address,
+            mtu: MTU,
+            port: Box::new(SimPort::new(threads, number, address, plan.port_limit_ns, plan.window_bytes)),
+            registry: Box::new(OnlyMember(number as u8 + 1)),
+            runtime: Runtime::Virtual(world),
+            tuning,
+            hooks: HookConfig { ingress: app.hook.to_owned(), egress: app.hook.to_owned() },
+        });
+        let device = device.expect("descriptors");
+        let context = device.context().expect("descriptors");
+        let channel = context.create_comp_channel().expect("descriptors");
+        channel.set_nonblocking().expect("an open descriptor");
+        let cq = context.create_cq(4096, Some(&channel), number as u64).expect("a completion queue");
+        threads.watch_device(number, device.clone());
+        Arc::new(Process {
+            number,
+            app: *app,
+            threads: Arc::clone(threads),
+            device: Mutex::new(Some(device)),
+            cq,
+            channel,
+            endpoints: Mutex::default(),
+            running: AtomicUsize::new(app.threads),
+            may_fail,
+        })
+    };
+    plan.apps.iter().enumerate().map(open).collect()
+}
+
+/// The queue pairs of every connection, connected to each other.
+fn connect(plan: &Plan, processes: &[Arc<Process>]) {
+    for (n, connection) in plan.connections.iter().enumerate() {
+        let end = |i: usize| {
+            let process = &processes[connection.ends[i]];
+            let pd = process.channel.context().alloc_pd().expect("a protection domain");
+            let number = 2 * n as u64 + i as u64;
+            let (work, expected) = (&connection.work[i], &connection.work[1 - i]);
+            Endpoint::new(number, &pd, &process.cq, work, expected, process.app.threads == 1)
+        };
+        let mut ends = [end(0), end(1)];
+        let (qpns, remotes) =
+            (ends.each_ref().map(|end| end.qp.qpn()), ends.each_ref().map(Endpoint::remote));
+        let outsides = ends.each_ref().map(|end| Arc::clone(&end.own));
+        for (i, end) in ends.iter_mut().enumerate() {
+            let peer = 1 - i;
+            end.connect(
+                qpns[peer],
+                Gid::from(plan.addresses[connection.ends[peer]]),
+                remotes[peer],
+                plan.timeout(),
+            );
+            end.peer = Arc::clone(&outsides[peer]);
+            end.peer_process = connection.ends[peer];
+            end.closes_early = connection.closes_early[i];
+        }
+        for (i, end) in ends.into_iter().enumerate() {
+            processes[connection.ends[i]].endpoints.lock().expect("no thread runs yet").push(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_the_whole_run() {
+        for seed in 0..20 {
+            let options = DeviceOptions { seed, tuning: Tuning::default() };
+            let first = run_devices(&options).unwrap_or_else(|failed| panic!("{}\n{failed}", failed.what));
+            assert_eq!(run_devices(&options).expect("as before"), first, "seed {seed}");
+        }
+    }
+}

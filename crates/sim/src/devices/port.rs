@@ -1,0 +1,154 @@
+//! A port on the simulated network.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use roxie::port::{
+    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue,
+    RxScope, TxState,
+};
+use roxie::runtime::World;
+use wire::icrc::IcrcHeader;
+
+use super::network::{Frame, Network};
+use super::threads::Threads;
+
+const ROCE_PORT: u16 = 4791;
+const SOURCE_PORT: u16 = 0xc000;
+/// Most frames that one receive call hands over.
+const RECEIVE_MAX: usize = 64;
+
+/// See the module documentation.
+pub(super) struct SimPort {
+    threads: Arc<Threads>,
+    network: Arc<Network>,
+    host: usize,
+    address: IpAddr,
+    flows: Vec<FlowKey>,
+    slot: Vec<u8>,
+    queued: Vec<(FlowKey, Vec<u8>)>,
+    /// The link may be this far behind (nanoseconds) before the port is full.
+    limit_ns: u64,
+    window_bytes: usize,
+    prefers_equal_packets: bool,
+    counters: PortCounters,
+}
+
+impl SimPort {
+    pub(super) fn new(
+        threads: &Arc<Threads>,
+        host: usize,
+        address: IpAddr,
+        limit_ns: u64,
+        window_bytes: usize,
+    ) -> Self {
+        Self {
+            threads: Arc::clone(threads),
+            network: Arc::clone(&threads.network),
+            host,
+            address,
+            flows: Vec::new(),
+            slot: vec![0; MAX_PACKET],
+            queued: Vec::new(),
+            limit_ns,
+            window_bytes,
+            prefers_equal_packets: host % 2 == 0,
+            counters: PortCounters::default(),
+        }
+    }
+}
+
+fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16) -> IcrcHeader {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => IcrcHeader::v4(src, dst, src_port, ROCE_PORT),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => IcrcHeader::v6(src, dst, src_port, ROCE_PORT),
+        _ => unreachable!("the hosts of a simulation have addresses of one family"),
+    }
+}
+
+impl Port for SimPort {
+    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        if key.src != self.address {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let at = self.flows.iter().position(|known| known == key).unwrap_or_else(|| {
+            self.flows.push(*key);
+            self.flows.len() - 1
+        });
+        Ok(FlowId(at as u32))
+    }
+
+    fn close_flow(&mut self, _flow: FlowId) {}
+
+    fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+        self.open_flow(key)
+    }
+
+    fn headers(&mut self, flow: FlowId) -> Option<Headers> {
+        let key = self.flows.get(flow.0 as usize)?;
+        Headers::new(key, SOURCE_PORT + u16::from(key.dst_slot), ROCE_PORT)
+    }
+
+    fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
+        let has_room = self.network.backlog_ns(self.host, self.threads.now_ns()) < self.limit_ns;
+        TxState { has_room, window_bytes: self.window_bytes }
+    }
+
+    fn tx_slot(&mut self) -> &mut [u8] {
+        &mut self.slot
+    }
+
+    fn tx_commit(&mut self, flow: FlowId, len: usize) {
+        self.queued.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
+    }
+
+    fn flush(&mut self) -> usize {
+        let now = self.threads.now_ns();
+        let sent = self.queued.len();
+        for (key, mut bytes) in self.queued.drain(..) {
+            let src_port = SOURCE_PORT + u16::from(key.dst_slot);
+            let icrc = icrc_header(key.src, key.dst, src_port).icrc(0, &bytes);
+            bytes.extend(icrc.to_le_bytes());
+            let FlowKey { src, dst, tos, ttl, .. } = key;
+            self.network.send(self.host, now, Frame { src, dst, src_port, tos, ttl, bytes });
+        }
+        self.counters.tx_packets += sent as u64;
+        sent
+    }
+
+    fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let wanted = |frame: &Frame| if frame.is_gsi() { scope.queues.gsi } else { scope.queues.slot };
+        let frames = self.network.receive(self.host, RECEIVE_MAX, wanted);
+        self.counters.rx_packets += frames.len() as u64;
+        for frame in &frames {
+            f(&RxBatch {
+                src: frame.src,
+                src_port: frame.src_port,
+                dst: frame.dst,
+                dst_port: ROCE_PORT,
+                tos: frame.tos,
+                ttl: frame.ttl,
+                segment: frame.bytes.len(),
+                macs: None,
+                ip_id: None,
+                bytes: &frame.bytes,
+                queue: if frame.is_gsi() { RxQueue::Gsi } else { RxQueue::Slot },
+            });
+        }
+        frames.len()
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        !self.network.has_frames(self.host)
+    }
+
+    fn properties(&self) -> PortProperties {
+        let poll_fds = vec![self.network.fd(self.host)];
+        PortProperties { poll_fds, prefers_equal_packets: self.prefers_equal_packets }
+    }
+
+    fn report(&self) -> PortReport {
+        PortReport { description: "sim".to_owned(), counters: self.counters, rows: Vec::new() }
+    }
+}

@@ -1,0 +1,492 @@
+//! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from the seed, on a
+//! virtual clock.
+//!
+//! A thread gives up its turn at each point where another thread could run in reality: before a lock, before a
+//! wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread sleeps. Before it
+//! jumps, the engines are asked for work that is due: a thread that sleeps past it is a lost wake-up.
+
+use std::cell::Cell;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
+
+use roxie::runtime::{Point, World};
+use roxie::verbs::{Device, Due};
+use sys::PollFd;
+
+use super::network::Network;
+use super::plan::{Incident, Plan};
+use crate::Rng;
+
+/// What a step costs (nanoseconds): some tens of instructions up to a system call.
+const STEP_NS: (u64, u64) = (20, 400);
+/// A yield with its system call.
+const YIELD_NS: u64 = 500;
+/// What a sleep may end behind the work that is due.
+const LATE_NS: u64 = 2_000;
+/// How often the run is looked at for its end while a dead process waits for it.
+const END_CHECK_NS: u64 = 1_000_000;
+/// No thread has this number.
+const NONE: usize = usize::MAX;
+
+thread_local! {
+    /// The virtual thread that this thread is.
+    static SELF: Cell<usize> = const { Cell::new(NONE) };
+    /// The process whose device is being opened.
+    static PROCESS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What a virtual thread waits for.
+#[derive(Debug)]
+enum Run {
+    Ready,
+    /// Computes until then, without a call into the device.
+    Computes(u64),
+    Sleeps {
+        fds: Vec<RawFd>,
+        until_ns: u64,
+    },
+    WaitsForLock,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Virtual {
+    run: Run,
+    process: usize,
+    is_progress: bool,
+    handle: Option<Thread>,
+}
+
+#[derive(Default, Clone)]
+pub(super) struct Process {
+    /// SIGSTOP until then.
+    pub(super) stopped_until: u64,
+    /// Killed: its threads do not run any more.
+    pub(super) is_dead: bool,
+    cpu_ns: u64,
+    device: Option<Device>,
+}
+
+struct State {
+    rng: Rng,
+    threads: Vec<Virtual>,
+    processes: Vec<Process>,
+    steps: u64,
+    /// The run is over: dead processes run again, to clean up.
+    is_over: bool,
+    violation: Option<String>,
+}
+
+/// See the module documentation.
+pub(super) struct Threads {
+    state: Mutex<State>,
+    pub(super) network: Arc<Network>,
+    now_ns: AtomicU64,
+    /// The thread whose turn it is.
+    current: AtomicUsize,
+    /// The thread that waits for the end of the run.
+    director: Mutex<Option<Thread>>,
+    steps_max: u64,
+    end_ns: u64,
+    own: Weak<Self>,
+}
+
+impl Threads {
+    pub(super) fn new(
+        seed: u64,
+        processes: usize,
+        network: Arc<Network>,
+        end_ns: u64,
+        steps_max: u64,
+    ) -> Arc<Self> {
+        let state = State {
+            rng: Rng::stream(seed, super::SCHEDULE),
+            threads: Vec::new(),
+            processes: vec![Process::default(); processes],
+            steps: 0,
+            is_over: false,
+            violation: None,
+        };
+        Arc::new_cyclic(|own| Self {
+            state: Mutex::new(state),
+            network,
+            now_ns: AtomicU64::new(1_000_000),
+            current: AtomicUsize::new(NONE),
+            director: Mutex::default(),
+            steps_max,
+            end_ns,
+            own: Weak::clone(own),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes what this thread opens belong to `process`.
+    pub(super) fn enter_process(process: usize) {
+        PROCESS.set(process);
+    }
+
+    /// The device of a process, which is asked for due work.
+    pub(super) fn watch_device(&self, process: usize, device: Device) {
+        self.state().processes[process].device = Some(device);
+    }
+
+    /// The process has closed its device.
+    pub(super) fn forget_device(&self, process: usize) {
+        let device = self.state().processes[process].device.take();
+        drop(device);
+    }
+
+    /// Stops a process until then.
+    pub(super) fn stop(&self, process: usize, until_ns: u64) {
+        self.state().processes[process].stopped_until = until_ns;
+    }
+
+    /// Kills a process.
+    pub(super) fn kill(&self, process: usize) {
+        self.state().processes[process].is_dead = true;
+    }
+
+    pub(super) fn is_dead(&self, process: usize) -> bool {
+        self.state().processes[process].is_dead
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// Dead processes run again and find that the run is over.
+    pub(super) fn finish(&self) {
+        let mut state = self.state();
+        state.is_over = true;
+        for process in &mut state.processes {
+            (process.is_dead, process.stopped_until) = (false, 0);
+        }
+    }
+
+    /// The first broken promise ends the run.
+    pub(super) fn fail(&self, what: String) {
+        let mut state = self.state();
+        if state.violation.is_none() {
+            state.violation = Some(what);
+        }
+        drop(state);
+        self.finish();
+    }
+
+    /// Starts the thread that stops or kills a process, and ends the run for the dead when all others have ended.
+    pub(super) fn start_incident(self: &Arc<Self>, plan: &Plan) {
+        let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident);
+        let end_ns = self.end_ns;
+        // It belongs to a process of its own, which is neither stopped nor killed.
+        let outside = plan.apps.len();
+        self.state().processes.push(Process::default());
+        let body = move || match incident {
+            Incident::None => {}
+            Incident::Stop(at, until) => {
+                threads.sleep(&[], at);
+                threads.stop(victim, until);
+            }
+            Incident::Kill(at) => {
+                threads.sleep(&[], at);
+                threads.kill(victim);
+                while threads.has_living() && threads.now() < end_ns {
+                    threads.compute(END_CHECK_NS);
+                }
+                threads.finish();
+            }
+        };
+        self.start(outside, false, Box::new(body));
+    }
+
+    /// An application thread of a living process has not ended.
+    fn has_living(&self) -> bool {
+        let state = self.state();
+        let lives = |thread: &Virtual| {
+            let is_app = !thread.is_progress && thread.process + 1 < state.processes.len();
+            is_app && !state.processes[thread.process].is_dead && !matches!(thread.run, Run::Ended)
+        };
+        state.threads.iter().any(lives)
+    }
+
+    /// Starts a virtual thread. It runs when its turn comes.
+    pub(super) fn start(&self, process: usize, is_progress: bool, body: Box<dyn FnOnce() + Send>) {
+        let mut state = self.state();
+        let number = state.threads.len();
+        state.threads.push(Virtual { run: Run::Ready, process, is_progress, handle: None });
+        drop(state);
+        let Some(threads) = self.own.upgrade() else { return };
+        let started = thread::Builder::new().stack_size(512 * 1024).spawn(move || {
+            SELF.set(number);
+            PROCESS.set(process);
+            threads.state().threads[number].handle = Some(thread::current());
+            threads.wait_for_turn(number);
+            body();
+            threads.switch(number, Run::Ended);
+        });
+        let handle = started.expect("the machine starts some threads").thread().clone();
+        self.state().threads[number].handle = Some(handle);
+    }
+
+    /// Runs all threads to their end; the violation, if there is one.
+    pub(super) fn run(&self) -> Result<(u64, u64), String> {
+        *self.director.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+        if let Some(first) = self.choose() {
+            self.give_turn(first);
+        }
+        while !self.state().threads.iter().all(|thread| matches!(thread.run, Run::Ended)) {
+            thread::park();
+        }
+        let state = self.state();
+        state.violation.clone().map_or_else(|| Ok((self.now(), state.steps)), Err)
+    }
+
+    fn now(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    /// The calling thread does without the CPU for a while.
+    pub(super) fn compute(&self, ns: u64) {
+        let me = SELF.get();
+        if me != NONE {
+            let until = self.now() + ns;
+            self.switch(me, Run::Computes(until));
+        }
+    }
+
+    fn switch(&self, me: usize, run: Run) {
+        let is_end = matches!(run, Run::Ended);
+        {
+            let mut state = self.state();
+            state.threads[me].run = run;
+        }
+        match self.choose() {
+            Some(next) if next == me => {}
+            Some(next) => {
+                self.give_turn(next);
+                if !is_end {
+                    self.wait_for_turn(me);
+                }
+            }
+            None => {
+                self.current.store(NONE, Ordering::Release);
+                if let Some(director) = &*self.director.lock().unwrap_or_else(PoisonError::into_inner) {
+                    director.unpark();
+                }
+            }
+        }
+    }
+
+    fn give_turn(&self, next: usize) {
+        self.current.store(next, Ordering::Release);
+        // A thread that has not started yet looks for itself.
+        if let Some(handle) = &self.state().threads[next].handle {
+            handle.unpark();
+        }
+    }
+
+    fn wait_for_turn(&self, me: usize) {
+        while self.current.load(Ordering::Acquire) != me {
+            thread::park();
+        }
+    }
+
+    /// The thread that runs next; `None` when all have ended.
+    fn choose(&self) -> Option<usize> {
+        loop {
+            let due_check = {
+                let mut state = self.state();
+                let now = self.now();
+                self.network.deliver(now);
+                let ready = state.ready(now);
+                if !ready.is_empty() {
+                    let next = ready[(state.rng.next() % ready.len() as u64) as usize];
+                    state.begin(next, &self.now_ns, self.steps_max, self.end_ns);
+                    return Some(next);
+                }
+                if state.threads.iter().all(|thread| matches!(thread.run, Run::Ended)) {
+                    return None;
+                }
+                state.sleepers()
+            };
+            // All sleep: is there work that one of them should do?
+            if let Some(what) = self.lost_wake_up(&due_check) {
+                self.fail(what);
+            }
+            let state = self.state();
+            let next = state.next_event().into_iter().chain(self.network.next_ns()).min();
+            drop(state);
+            match next {
+                Some(next) => self.now_ns.store(next.max(self.now() + 1), Ordering::Relaxed),
+                None => {
+                    self.fail("every thread sleeps for ever".to_owned());
+                    self.now_ns.store(self.end_ns, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn lost_wake_up(&self, sleepers: &[Sleeper]) -> Option<String> {
+        let me = SELF.replace(NONE);
+        let now = self.now();
+        let late = |Sleeper { process, until_ns, device }: &Sleeper| {
+            let Some(due) = device.due() else {
+                return Some(format!(
+                    "process {process} sleeps while one of its threads holds the engine's lock"
+                ));
+            };
+            let Due { deadline, has_ready, is_watching } = due;
+            if is_watching {
+                return None;
+            }
+            if has_ready {
+                return Some(format!(
+                    "process {process}: the progress thread sleeps until {until_ns} although a queue pair has packets that \
+                     nothing keeps from leaving, at {now}"
+                ));
+            }
+            let deadline = deadline?.0.max(now);
+            (*until_ns > deadline + LATE_NS).then(|| {
+                format!("process {process}: the progress thread sleeps until {until_ns}, past work that is due at {deadline}")
+            })
+        };
+        let found = sleepers.iter().find_map(late);
+        SELF.set(me);
+        found
+    }
+}
+
+/// A progress thread that sleeps.
+struct Sleeper {
+    process: usize,
+    until_ns: u64,
+    device: Device,
+}
+
+impl State {
+    fn is_held(&self, thread: &Virtual, now: u64) -> bool {
+        let process = &self.processes[thread.process];
+        process.is_dead || process.stopped_until > now
+    }
+
+    fn ready(&self, now: u64) -> Vec<usize> {
+        let mut ready = Vec::with_capacity(8);
+        let (mut fds, mut owners) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        for (index, thread) in self.threads.iter().enumerate() {
+            if self.is_held(thread, now) {
+                continue;
+            }
+            match &thread.run {
+                Run::Ready | Run::WaitsForLock => ready.push(index),
+                Run::Computes(until_ns) if *until_ns <= now => ready.push(index),
+                Run::Sleeps { until_ns, .. } if *until_ns <= now || self.is_over => ready.push(index),
+                Run::Sleeps { fds: waits, .. } => {
+                    fds.extend(waits.iter().map(|fd| PollFd::readable(*fd)));
+                    owners.extend(waits.iter().map(|_| index));
+                }
+                Run::Computes(_) | Run::Ended => {}
+            }
+        }
+        if !fds.is_empty() && sys::poll(&mut fds, Some(0)).is_ok_and(|readable| readable > 0) {
+            let readable = fds.iter().zip(&owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
+            ready.extend(readable);
+            ready.dedup();
+        }
+        ready
+    }
+
+    /// The thread runs: time passes.
+    fn begin(&mut self, next: usize, now_ns: &AtomicU64, steps_max: u64, end_ns: u64) {
+        let cost = self.rng.between(STEP_NS.0, STEP_NS.1);
+        let now = now_ns.fetch_add(cost, Ordering::Relaxed) + cost;
+        let process = self.threads[next].process;
+        self.processes[process].cpu_ns += cost;
+        self.threads[next].run = Run::Ready;
+        self.steps += 1;
+        if (self.steps > steps_max || now > end_ns) && !self.is_over {
+            let what = format!("no end after {} steps and {} us: {:?}", self.steps, now / 1000, self.runs());
+            self.violation.get_or_insert(what);
+            self.is_over = true;
+            for process in &mut self.processes {
+                (process.is_dead, process.stopped_until) = (false, 0);
+            }
+        }
+    }
+
+    fn runs(&self) -> Vec<String> {
+        let show =
+            |t: &Virtual| format!("{}{} {:?}", t.process, if t.is_progress { "p" } else { "a" }, t.run);
+        self.threads.iter().map(show).collect()
+    }
+
+    /// Progress threads that sleep, with their devices.
+    fn sleepers(&self) -> Vec<Sleeper> {
+        let of = |thread: &Virtual| {
+            let process = &self.processes[thread.process];
+            let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
+            match thread.run {
+                Run::Sleeps { until_ns, .. } if thread.is_progress => {
+                    Some(Sleeper { process: thread.process, until_ns, device })
+                }
+                _ => None,
+            }
+        };
+        if self.is_over { Vec::new() } else { self.threads.iter().filter_map(of).collect() }
+    }
+
+    fn next_event(&self) -> Option<u64> {
+        let wake = |thread: &Virtual| {
+            let process = &self.processes[thread.process];
+            let at = match thread.run {
+                Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) => Some(until_ns),
+                Run::Ready | Run::WaitsForLock => Some(0),
+                Run::Ended => None,
+            };
+            at.filter(|at| !process.is_dead && *at != u64::MAX).map(|at| at.max(process.stopped_until))
+        };
+        self.threads.iter().filter_map(wake).min()
+    }
+}
+
+impl World for Threads {
+    fn now_ns(&self) -> u64 {
+        self.now()
+    }
+
+    fn process_cpu_ns(&self) -> u64 {
+        self.state().processes[PROCESS.get()].cpu_ns
+    }
+
+    fn reach(&self, _point: Point) {
+        let me = SELF.get();
+        if me != NONE {
+            self.switch(me, Run::Ready);
+        }
+    }
+
+    fn yield_now(&self) {
+        self.compute(YIELD_NS);
+    }
+
+    fn wait_for_lock(&self) {
+        let me = SELF.get();
+        assert_ne!(me, NONE, "only virtual threads wait for each other");
+        self.switch(me, Run::WaitsForLock);
+    }
+
+    fn sleep(&self, fds: &[RawFd], until_ns: u64) {
+        let me = SELF.get();
+        if me != NONE {
+            let fds = fds.iter().copied().filter(|fd| *fd >= 0).collect();
+            self.switch(me, Run::Sleeps { fds, until_ns });
+        }
+    }
+
+    fn spawn(&self, body: Box<dyn FnOnce() + Send>) {
+        self.start(PROCESS.get(), true, body);
+    }
+}
