@@ -220,14 +220,19 @@ impl fmt::Display for FaultListError {
             Self::Unknown(word) => {
                 let names: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
                 let all = names.join(", ");
-                write!(f, "no fault is called '{word}'; there are: {all}; or 'none' alone")
+                write!(f, "unknown fault '{word}': use {all}, or 'none' alone")
             }
             Self::Number(fault, text) => {
-                write!(f, "'{text}' is no number of {0}: write {0}={1}", fault.name(), fault.range())
+                write!(
+                    f,
+                    "'{text}' is not a valid number for {0}: write {0}={1}",
+                    fault.name(),
+                    fault.range()
+                )
             }
             Self::NoNumber(fault) => write!(f, "{0} takes no number: write just '{0}'", fault.name()),
             Self::Twice(fault) => write!(f, "{} is named twice: name it once", fault.name()),
-            Self::NoneAndOthers => f.write_str("'none' stands alone: leave it out, or the others"),
+            Self::NoneAndOthers => f.write_str("'none' excludes other faults: remove it, or the others"),
         }
     }
 }
@@ -301,18 +306,18 @@ mod tests {
     #[test]
     fn an_invalid_list_is_refused_with_the_valid_choices() {
         for (text, expected) in [
-            ("drip", "no fault is called 'drip'; there are: drop, kth"),
-            ("", "no fault is called ''"),
-            ("drop=1", "'1' is no number of drop: write drop=0.0001% to 10%"),
+            ("drip", "unknown fault 'drip': use drop, kth"),
+            ("", "unknown fault ''"),
+            ("drop=1", "'1' is not a valid number for drop: write drop=0.0001% to 10%"),
             ("drop=0%", "'0%'"),
             ("drop=11%", "'11%'"),
             ("drop=NaN%", "'NaN%'"),
             ("kth=0", "1 to 1000000"),
             ("vanish=1", "vanish takes no number: write just 'vanish'"),
             ("burst,burst", "burst is named twice"),
-            ("none,drop", "'none' stands alone"),
-            ("drop,none", "'none' stands alone"),
-            ("none=1", "'none' stands alone"),
+            ("none,drop", "'none' excludes other faults"),
+            ("drop,none", "'none' excludes other faults"),
+            ("none=1", "'none' excludes other faults"),
         ] {
             let error = FaultList::from_str(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -313,7 +313,7 @@ impl Drawing<'_> {
         let local = self.from.take_local(8, self.rng);
         let which = self.rng.between(0, self.words.len() as u64 - 1) as usize;
         let (word, values) = &mut self.words[which];
-        let (word, value) = (*word, *values.last().expect("it begins with one"));
+        let (word, value) = (*word, *values.last().expect("the list of values is never empty"));
         let fetched = value.to_ne_bytes().to_vec();
         let kind = if self.rng.chance(500) {
             let add = self.rng.next();
@@ -354,7 +354,7 @@ pub(crate) fn apply(from: &mut Half, to: &mut Half) {
         }
     }
     for (at, values) in &to.words {
-        let last = values.last().expect("it begins with one");
+        let last = values.last().expect("the list of values is never empty");
         to.remote_after[*at..at + 8].copy_from_slice(&last.to_ne_bytes());
     }
 }

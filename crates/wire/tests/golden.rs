@@ -104,12 +104,12 @@ fn every_icrc_is_correct_with_the_given_or_recovered_identification() {
         for guess in [id, 0, !id] {
             assert_eq!(header.verify(guess, payload), Ok(id), "{at} expecting {guess:#06x}");
         }
-        // The device computes the ICRC that the sender computed: in the IBA form, and in the rxe form for
-        // FLUSHes.
+        // This crate computes the same ICRC as the sender: in the rxe form for every packet, in the IBA form
+        // for all but FLUSHes.
         let body = &payload[..payload.len() - wire::icrc::ICRC_LEN];
-        let ours = |flush| header.with_flush(flush).icrc(id, body) == packet.icrc();
-        assert!(ours(FlushIcrc::Rxe), "{at}: {packet}");
-        assert_eq!(ours(FlushIcrc::Iba), right, "{at}: {packet}");
+        let has_icrc_of = |flush| header.with_flush(flush).icrc(id, body) == packet.icrc();
+        assert!(has_icrc_of(FlushIcrc::Rxe), "{at}: {packet}");
+        assert_eq!(has_icrc_of(FlushIcrc::Iba), right, "{at}: {packet}");
     });
 }
 

@@ -101,7 +101,7 @@ pub mod option {
     pub const COMMENT: u16 = 1;
     /// Interface: name.
     pub const INTERFACE_NAME: u16 = 2;
-    /// Interface: unit of time, see [`Resolution`].
+    /// Interface: unit of time, see [`Resolution`](super::Resolution).
     pub const INTERFACE_RESOLUTION: u16 = 9;
     /// Interface: seconds to add to every time.
     pub const INTERFACE_OFFSET: u16 = 14;
