@@ -190,8 +190,8 @@ impl Map {
     /// Removes an entry; in a map of redirect targets, empties it. Entries of arrays cannot be removed.
     ///
     /// # Errors
-    /// [`MapError::NoEntry`] if there is none, [`MapError::Invalid`] for arrays, [`MapError::ReadOnly`] if the
-    /// contents are constant, [`MapError::Unsupported`] for rings.
+    /// [`MapError::NoEntry`] if there is none, [`MapError::Invalid`] for arrays, [`MapError::ReadOnly`] if
+    /// the contents are constant, [`MapError::Unsupported`] for rings.
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         if self.def.frozen {
             return Err(MapError::ReadOnly);

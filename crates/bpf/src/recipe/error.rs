@@ -13,8 +13,8 @@ pub enum RecipeError {
     NeedsSource(&'static str),
     /// The stage or action needs the destination QPN: select RoCE.
     NeedsDestQp(&'static str),
-    /// [`XdpAction::Redirect`](crate::XdpAction::Redirect) was given as a plain verdict or for a miss. It needs
-    /// a target.
+    /// [`XdpAction::Redirect`](crate::XdpAction::Redirect) was given as a plain verdict or for a miss. It
+    /// needs a target.
     NoTarget,
     /// The named number is out of range.
     Range(&'static str),
