@@ -1,4 +1,4 @@
-/* Answers pings: addresses exchanged, type changed, checksum by difference. */
+/* Answers pings: exchanges the addresses, changes the type, updates the checksum by the difference. */
 #include "xdp.h"
 
 INLINE u16 fold(u32 sum)

@@ -1,4 +1,4 @@
-/* A packet filter: addresses and ports in maps, what to do with the rest in global data. */
+/* A packet filter with addresses and ports in maps and the default verdict in global data. */
 #include "xdp.h"
 
 enum { BY_SOURCE = 1, BY_DEST = 2, BY_PORT = 4 };

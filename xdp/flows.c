@@ -1,4 +1,4 @@
-/* A table of flows with atomic counters; the first packet of a flow makes its entry. */
+/* A table of flows with atomic counters. The first packet of a flow creates its entry. */
 #include "xdp.h"
 
 struct flow {
@@ -39,7 +39,7 @@ SEC("xdp") int track(struct xdp_md *ctx)
 	__sync_fetch_and_add(&usage->packets, 1);
 	__sync_fetch_and_add(&usage->bytes, len);
 	usage->last_len = len;
-	/* Now and then a flow ends. */
+	/* Remove a flow from time to time. */
 	if (usage->packets > 5)
 		map_delete(&flows, &flow);
 	return XDP_PASS;

@@ -1,4 +1,4 @@
-/* Functions, loops and signed arithmetic: a hash over the packet, through a copy on the stack. */
+/* A hash over the packet with functions, loops and signed arithmetic, computed on a copy on the stack. */
 #include "xdp.h"
 
 enum { CHUNK = 32 };

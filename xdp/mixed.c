@@ -1,4 +1,4 @@
-/* Programs for both directions of a device in one file: XDP on receive, tc on transmit. */
+/* Programs for both directions of a device in one file: XDP for received packets, tc for transmitted ones. */
 #include "xdp.h"
 
 MAP(seen, ARRAY, u32, u64, 2);

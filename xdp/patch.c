@@ -1,4 +1,4 @@
-/* Moves bytes about with the helpers that reach every fragment. */
+/* Copies bytes with the helpers that access all fragments. */
 #include "xdp.h"
 
 SEC("xdp.frags") int rotate(struct xdp_md *ctx)
@@ -11,7 +11,7 @@ SEC("xdp.frags") int rotate(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	if (store_bytes(ctx, 14, tail, sizeof(tail)) || store_bytes(ctx, len - 16, head, sizeof(head)))
 		return XDP_DROP;
-	/* Beyond the end: an error, and nothing changed. */
+	/* An access beyond the end fails and changes nothing. */
 	if (!store_bytes(ctx, len - 8, tail, sizeof(tail)))
 		return XDP_ABORTED;
 	return XDP_TX;

@@ -1,4 +1,4 @@
-/* Verdict by the longest prefix of the source. */
+/* Chooses the verdict by the longest matching prefix of the source address. */
 #include "xdp.h"
 
 struct prefix {

@@ -1,4 +1,4 @@
-/* Redirects into maps: by queue, by source, and with every fallback. */
+/* Redirects through maps: by queue, by source address, and with every fallback verdict. */
 #include "xdp.h"
 
 MAP(sockets, XSKMAP, u32, u32, 8);
@@ -24,7 +24,7 @@ SEC("xdp") int to_device(struct xdp_md *ctx)
 
 SEC("xdp") int to_device_by_index(struct xdp_md *ctx)
 {
-	/* Also flags that there are not. */
+	/* Invalid flags are included. */
 	return redirect_map(&devices_by_index, 1, last_byte(ctx) & 7);
 }
 
@@ -33,13 +33,13 @@ SEC("xdp") int to_processor(struct xdp_md *ctx)
 	return redirect_map(&processors, last_byte(ctx) % 12, XDP_TX);
 }
 
-/* Runs in an entry of `processors`. */
+/* Program of an entry of `processors`. */
 SEC("xdp/cpumap") int on_processor(struct xdp_md *ctx)
 {
 	return last_byte(ctx) & 1 ? XDP_DROP : XDP_PASS;
 }
 
-/* Runs in an entry of `devices`. */
+/* Program of an entry of `devices`. */
 SEC("xdp/devmap") int on_device(struct xdp_md *ctx)
 {
 	return ctx->egress_ifindex ? XDP_PASS : XDP_DROP;

@@ -1,4 +1,5 @@
-/* RoCEv2: packets by opcode, the highest PSN of each queue pair, and a sample of what asks for acknowledgement. */
+/* RoCEv2: counts packets by opcode, stores the highest PSN of each queue pair, and samples packets that
+ * request an acknowledgement. */
 #include "xdp.h"
 
 struct sample {
@@ -46,7 +47,7 @@ SEC("xdp") int roce(struct xdp_md *ctx)
 	u32 dest_qp = be32(bth->dest_qp) & 0xffffff;
 	u32 psn = be32(bth->psn) & 0xffffff;
 	u32 *highest = map_lookup(&psns, &dest_qp);
-	/* Order on a circle of 2^24. */
+	/* PSNs are ordered on a circle of 2^24. */
 	if (!highest)
 		map_update(&psns, &dest_qp, &psn, ANY);
 	else if ((int)((psn - *highest) << 8) > 0)

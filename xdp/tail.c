@@ -1,4 +1,4 @@
-/* Cuts long packets, pads short ones, and notes the old length in front of the packet. */
+/* Cuts long packets, pads short ones, and stores the old length in the metadata in front of the packet. */
 #include "xdp.h"
 
 SEC("xdp") int resize(struct xdp_md *ctx)

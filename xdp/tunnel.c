@@ -1,4 +1,4 @@
-/* Wraps IPv4 into IPv4, with the checksum of the outer header computed in a loop. */
+/* Wraps IPv4 in IPv4. A loop computes the checksum of the outer header. */
 #include "xdp.h"
 
 SEC("xdp") int encapsulate(struct xdp_md *ctx)

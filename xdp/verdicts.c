@@ -1,4 +1,4 @@
-/* One program for each verdict that needs nothing else. */
+/* One program for each verdict that needs no further data. */
 #include "xdp.h"
 
 SEC("xdp") int aborted(struct xdp_md *ctx)

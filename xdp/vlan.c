@@ -1,4 +1,4 @@
-/* Takes the outer VLAN tag off, or puts one on. */
+/* Removes the outer VLAN tag, or adds one. */
 #include "xdp.h"
 
 SEC("xdp") int vlan_swap(struct xdp_md *ctx)

@@ -1,5 +1,5 @@
-/* What the programs here need of the kernel's headers (linux/bpf.h, if_ether.h, ip.h, ...), so that clang alone
- * compiles them: clang -O2 -g -target bpf -c FILE.c */
+/* The parts of the kernel's headers (linux/bpf.h, if_ether.h, ip.h, ...) that these programs need, so that
+ * clang compiles them without other packages: clang -O2 -g -target bpf -c FILE.c */
 #pragma once
 
 typedef unsigned char u8;
@@ -24,8 +24,8 @@ typedef unsigned long long u64;
 		UINT(max_entries, entries);                    \
 	} name SEC(".maps")
 
-enum { HASH = 1, ARRAY = 2, PERCPU_HASH = 5, PERCPU_ARRAY = 6, LRU_HASH = 9, LPM_TRIE = 11, DEVMAP = 14, CPUMAP = 16,
-       XSKMAP = 17, DEVMAP_HASH = 25, RINGBUF = 27 };
+enum { HASH = 1, ARRAY = 2, PERCPU_HASH = 5, PERCPU_ARRAY = 6, LRU_HASH = 9, LPM_TRIE = 11, DEVMAP = 14,
+       CPUMAP = 16, XSKMAP = 17, DEVMAP_HASH = 25, RINGBUF = 27 };
 enum { NO_PREALLOC = 1 };
 enum { ANY, NOEXIST, EXIST };
 
@@ -126,7 +126,7 @@ struct bth {
 	u32 psn;
 } PACKED;
 
-/* A walk along the headers of a packet. */
+/* Position in the headers of a packet. */
 struct cursor {
 	void *at;
 	void *end;
@@ -147,7 +147,8 @@ INLINE struct cursor start(struct xdp_md *ctx)
 	return (struct cursor){ DATA(ctx), DATA_END(ctx) };
 }
 
-/* Type behind the Ethernet header and up to two tags, in network order; -1 if the packet is too short. */
+/* Returns the type after the Ethernet header and up to two tags, in network order, or -1 if the packet is
+ * too short. */
 INLINE int ethernet(struct cursor *cursor)
 {
 	struct eth *eth = NEED(cursor, struct eth);
@@ -166,7 +167,7 @@ INLINE int ethernet(struct cursor *cursor)
 	return type;
 }
 
-/* The IPv4 header; the cursor stops behind its options. */
+/* Returns the IPv4 header. The cursor then points after its options. */
 INLINE struct ipv4 *network4(struct cursor *cursor)
 {
 	struct ipv4 *ip = NEED(cursor, struct ipv4);

@@ -1,7 +1,7 @@
-//! A capture file from anybody: read, decoded in every style, analysed.
+//! Fuzzes the reader of capture files: an arbitrary file is read, decoded in every style and analysed.
 //!
-//! What must hold: no panic; numbers of packets go up by one; a packet is no longer than the file; reading ends; the reader has used no
-//! more bytes than there are; the verdict says something.
+//! Checked: no panic; packet numbers increase by one; a packet is not longer than the file; reading ends; the
+//! reader does not consume more bytes than the file has; the verdict is not empty.
 
 use roxie_cli::capture::analyse::Analysis;
 use roxie_cli::capture::filter::{Filter, FilterArgs, Management};
@@ -10,7 +10,7 @@ use roxie_cli::capture::source::Source;
 use roxie_cli::terminal::Terminal;
 use wire::capture::Seen;
 
-/// Packets shown of one input; all are analysed.
+/// Number of packets decoded per input; all packets are analysed.
 const SHOWN_MAX: u64 = 64;
 
 /// Runs one input.

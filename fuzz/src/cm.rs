@@ -1,8 +1,9 @@
-//! The connection manager between a hostile peer and a hasty application.
+//! Fuzzes the connection manager between a hostile peer and a hasty application.
 //!
-//! What must hold: no panic; a MAD makes at most two; what is sent is a message that parses to itself; only requests
-//! with a listener here are ours; events are about connections the application knows and has not destroyed; a handled
-//! time-out is over; when everything is destroyed nothing is left but farewells, and they end.
+//! Checked: no panic; a received MAD causes at most two messages; every sent message parses to itself; only
+//! requests for a listener of this device are accepted; events refer to connections that the application
+//! knows and has not destroyed; a handled timeout has not expired; after everything is destroyed only
+//! disconnect messages remain, and they end.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -24,9 +25,9 @@ const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OWN6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const STEPS: usize = 300;
-/// Times at which connections that were destroyed have something to say: two each.
-const FAREWELLS_MAX: usize = 2 * STEPS;
-/// Messages of ours that the peer remembers.
+/// Maximum number of timeouts of destroyed connections: two each.
+const DISCONNECTS_MAX: usize = 2 * STEPS;
+/// Number of received messages that the peer remembers.
 const SEEN_MAX: usize = 16;
 
 /// Runs one input.
@@ -37,7 +38,7 @@ pub fn run(data: &[u8]) {
             break;
         }
         world.step();
-        // The peer sees what is sent at once; events wait for the application.
+        // The peer receives messages at once; events wait for the application.
         world.transmitted(usize::MAX);
     }
     world.finish();
@@ -48,10 +49,10 @@ struct World<'a> {
     cm: Cm,
     now: Instant,
     listeners: Vec<(ListenerId, ListenParams)>,
-    /// Connections and exchanges the application knows.
+    /// Connections and exchanges that the application knows.
     known: Vec<CmId>,
     destroyed: HashSet<CmId>,
-    /// What the peer has seen of us.
+    /// Messages that the peer has received.
     seen: Vec<CmMessage>,
 }
 
@@ -60,13 +61,66 @@ fn service(draw: &mut Draw<'_>) -> ServiceId {
     ServiceId::from_port(space, 1 + draw.below(3) as u16)
 }
 
-/// Few values, so that they meet.
+/// Returns one of few ids, so that ids collide.
 fn name(draw: &mut Draw<'_>) -> u32 {
     draw.below(6)
 }
 
 fn private<const N: usize>(draw: &mut Draw<'_>) -> [u8; N] {
     [draw.any(); N]
+}
+
+/// Returns a REQ with the given connection id and QPN, and otherwise drawn fields.
+fn connect_request(
+    draw: &mut Draw<'_>,
+    header: &IpCmHeader,
+    tid: u64,
+    [local_comm_id, qpn]: [u32; 2],
+    local_ca_guid: u64,
+) -> Req {
+    let mut private_data = [0; 92];
+    private_data[36..].fill(draw.any());
+    header.emit(private_data.first_chunk_mut().expect("longer than the header"));
+    Req {
+        tid,
+        local_comm_id,
+        service_id: service(draw),
+        local_ca_guid,
+        local_qpn: Qpn::new(qpn),
+        responder_resources: draw.any(),
+        initiator_depth: draw.any(),
+        transport: draw.pick(&[0, 1, 2, 3]),
+        local_cm_response_timeout: draw.pick(&[20, 0, 31]),
+        starting_psn: Psn::new(draw.any()),
+        p_key: draw.pick(&[PKey::DEFAULT, PKey(0)]),
+        path_mtu: draw.pick(&[3, 1, 5, 0, 15]),
+        max_cm_retries: draw.pick(&[15, 0, 1]),
+        primary: WirePath {
+            local_gid: PEER.into(),
+            remote_gid: draw.pick(&[OWN.into(), OWN6.into(), Gid::ZERO]),
+            hop_limit: 64,
+            ack_timeout: draw.pick(&[19, 0, 31]),
+            ..WirePath::default()
+        },
+        private_data,
+        ..Req::default()
+    }
+}
+
+/// Returns transaction id, sender's id and receiver's id of a message.
+fn ids_of(message: &CmMessage) -> (u64, u32, u32) {
+    match message {
+        CmMessage::Req(m) => (m.tid, m.local_comm_id, 0),
+        CmMessage::Rep(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::Rtu(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::Rej(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::Mra(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::Dreq(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::Drep(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
+        CmMessage::SidrReq(m) => (m.tid, m.request_id, 0),
+        CmMessage::SidrRep(m) => (m.tid, m.request_id, 0),
+        CmMessage::Lap(_) | CmMessage::Apr(_) => panic!("sent {message}"),
+    }
 }
 
 impl<'a> World<'a> {
@@ -114,7 +168,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A message nobody asked for.
+    /// Delivers a message that does not answer any message.
     fn request(&mut self) {
         let draw = &mut self.draw;
         let (local, remote) = (name(draw), self.known.len() as u32);
@@ -128,35 +182,7 @@ impl<'a> World<'a> {
         };
         let tid = draw.any::<u8>().into();
         let message = match draw.below(8) {
-            0..=3 => {
-                let mut private_data = [0; 92];
-                private_data[36..].fill(draw.any());
-                header.emit(private_data.first_chunk_mut().expect("longer than the header"));
-                CmMessage::Req(Req {
-                    tid,
-                    local_comm_id: local,
-                    service_id: service(draw),
-                    local_ca_guid: guid,
-                    local_qpn: qpn,
-                    responder_resources: draw.any(),
-                    initiator_depth: draw.any(),
-                    transport: draw.pick(&[0, 1, 2, 3]),
-                    local_cm_response_timeout: draw.pick(&[20, 0, 31]),
-                    starting_psn: Psn::new(draw.any()),
-                    p_key: draw.pick(&[PKey::DEFAULT, PKey(0)]),
-                    path_mtu: draw.pick(&[3, 1, 5, 0, 15]),
-                    max_cm_retries: draw.pick(&[15, 0, 1]),
-                    primary: WirePath {
-                        local_gid: PEER.into(),
-                        remote_gid: draw.pick(&[OWN.into(), OWN6.into(), Gid::ZERO]),
-                        hop_limit: 64,
-                        ack_timeout: draw.pick(&[19, 0, 31]),
-                        ..WirePath::default()
-                    },
-                    private_data,
-                    ..Req::default()
-                })
-            }
+            0..=3 => CmMessage::Req(connect_request(draw, &header, tid, [local, qpn.value()], guid)),
             4 => {
                 let mut private_data = [0; 216];
                 header.emit(private_data.first_chunk_mut().expect("longer than the header"));
@@ -199,26 +225,14 @@ impl<'a> World<'a> {
         self.deliver(&message);
     }
 
-    /// Something that answers a message of ours, or nearly.
+    /// Delivers a message that answers a message of this device, or nearly.
     fn reply(&mut self) {
         let draw = &mut self.draw;
         let Some(&message) = self.seen.get(draw.below(self.seen.len().max(1) as u32) as usize) else {
             return;
         };
-        let ours = match message {
-            CmMessage::Req(m) => (m.tid, m.local_comm_id, 0),
-            CmMessage::Rep(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::Rtu(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::Rej(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::Mra(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::Dreq(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::Drep(m) => (m.tid, m.local_comm_id, m.remote_comm_id),
-            CmMessage::SidrReq(m) => (m.tid, m.request_id, 0),
-            CmMessage::SidrRep(m) => (m.tid, m.request_id, 0),
-            CmMessage::Lap(_) | CmMessage::Apr(_) => panic!("sent {message}"),
-        };
-        let (tid, to, from) = ours;
-        // The peer's own name: what we called it, or one of its few.
+        let (tid, to, from) = ids_of(&message);
+        // The peer's id: the one that this device used, or one of the few.
         let from = if from == 0 || draw.one_in(8) { name(draw) } else { from };
         let remote_qpn = match message {
             CmMessage::Rep(rep) => rep.local_qpn,
@@ -282,13 +296,13 @@ impl<'a> World<'a> {
                 qpn: remote_qpn,
                 ..SidrRep::default()
             }),
-            // Its own words.
+            // Send the message back unchanged.
             _ => message,
         };
         self.deliver(&reply);
     }
 
-    /// Sends a message of the peer, sometimes with a few bytes changed.
+    /// Delivers a message of the peer, sometimes with a few bytes changed.
     fn deliver(&mut self, message: &CmMessage) {
         let mut mad = [0; MAD_LEN];
         message.emit(&mut mad);
@@ -313,7 +327,7 @@ impl<'a> World<'a> {
         self.transmitted(2);
     }
 
-    /// Everything that is sent is a message that means itself; at most `most` are.
+    /// Checks that each sent message parses to itself, and that there are at most `most`.
     fn transmitted(&mut self, most: usize) {
         let mut count = 0;
         while let Some((_, _, mad)) = self.cm.poll_transmit() {
@@ -327,7 +341,7 @@ impl<'a> World<'a> {
                 self.seen.remove(0);
             }
         }
-        assert!(count <= most, "{count} messages for one");
+        assert!(count <= most, "{count} messages sent, at most {most} expected");
     }
 
     fn events(&mut self, most: usize) {
@@ -351,7 +365,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The listener that was met; it may have gone since.
+    /// Checks the matched listener. The application may have destroyed it since.
     fn listener_of(&self, id: ListenerId, service_id: ServiceId) {
         if let Some((_, params)) = self.listeners.iter().find(|(listener, _)| *listener == id) {
             assert_eq!(params.service_id, service_id);
@@ -367,7 +381,7 @@ impl<'a> World<'a> {
             self.now = self.now.plus_ns(u64::from(self.draw.any::<u16>()) << self.draw.below(24));
         }
         self.cm.handle_timeout(self.now);
-        assert!(self.cm.poll_timeout().is_none_or(|at| at > self.now), "a time-out that is handled is over");
+        assert!(self.cm.poll_timeout().is_none_or(|at| at > self.now), "a handled timeout has expired again");
     }
 
     fn listen(&mut self) {
@@ -447,7 +461,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Any call about any connection; most are refused.
+    /// Makes an arbitrary call on an arbitrary connection; most calls fail.
     fn call(&mut self) {
         let index = self.draw.below(self.known.len().max(1) as u32) as usize;
         let Some(&id) = self.known.get(index) else { return };
@@ -504,14 +518,18 @@ impl<'a> World<'a> {
         }
         self.transmitted(usize::MAX);
         assert!(self.cm.poll_event().is_none());
-        assert!(self.cm.is_empty(), "{} connections nobody knows", self.cm.len());
-        // A few more words to peers that have not answered, and no more.
-        for _ in 0..FAREWELLS_MAX {
+        assert!(
+            self.cm.is_empty(),
+            "{} connections remain that the application does not know",
+            self.cm.len()
+        );
+        // Destroyed connections may send a few more messages to peers that have not answered.
+        for _ in 0..DISCONNECTS_MAX {
             let Some(at) = self.cm.poll_timeout() else { return };
             self.now = self.now.max(at);
             self.cm.handle_timeout(self.now);
             self.transmitted(usize::MAX);
         }
-        panic!("it has something to say for ever");
+        panic!("the connection manager never stops retransmitting");
     }
 }

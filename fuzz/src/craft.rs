@@ -1,4 +1,4 @@
-//! Packets made to be nearly right: every header its opcode has, with values the other end might mean.
+//! Makes nearly valid packets: each has the headers of its opcode, with values that the other end might use.
 
 use transport::PathMtu;
 use wire::opcode::{ExtHeader, OPCODES, OpcodeRow, Service};
@@ -13,7 +13,7 @@ use crate::ledger::{QPN, REGIONS};
 pub(crate) const Q_KEY: QKey = QKey(0x1122_3344);
 const ICRC_LEN: usize = 4;
 
-/// Everything a packet may carry; the opcode decides which of it does.
+/// All values that a packet may carry; the opcode decides which are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     pub(crate) psn: Psn,
@@ -27,19 +27,20 @@ pub(crate) struct Content {
     pub(crate) invalidate: Rkey,
     pub(crate) q_key: QKey,
     pub(crate) payload_len: usize,
-    /// Added to the right number of pad bytes, modulo 4.
+    /// Added to the correct number of pad bytes, modulo 4.
     pub(crate) pad_error: u8,
     pub(crate) p_key: PKey,
     pub(crate) dest_qp: Qpn,
     pub(crate) srqn: u32,
 }
 
-/// The opcodes of a service.
+/// Returns the opcodes of a service.
 pub(crate) fn rows(service: Service) -> Vec<&'static OpcodeRow> {
     OPCODES.iter().flatten().filter(|row| row.service == service).collect()
 }
 
-/// A range that a peer might name: usually inside a region, sometimes at its edge, wrapping, or nowhere.
+/// Returns a range that a peer might name: usually inside a region, sometimes at its edge, wrapping, or
+/// outside all regions.
 pub(crate) fn reth(draw: &mut Draw<'_>, mtu: PathMtu) -> Reth {
     let region = draw.pick(&REGIONS);
     let mtu = mtu.bytes() as u32;
@@ -105,7 +106,7 @@ pub(crate) fn aeth(draw: &mut Draw<'_>) -> Aeth {
     Aeth { syndrome: Syndrome::from_byte(byte), msn: Msn::new(draw.any::<u8>().into()) }
 }
 
-/// The bytes of a packet, with room for an ICRC that nobody looks at.
+/// Returns the bytes of a packet, with room for an ICRC that is not checked.
 pub(crate) fn packet(row: &OpcodeRow, content: &Content) -> Vec<u8> {
     let pad = (content.payload_len.wrapping_neg() & 3) as u8;
     let pad_cnt = pad.wrapping_add(content.pad_error) & 3;
@@ -120,9 +121,9 @@ pub(crate) fn packet(row: &OpcodeRow, content: &Content) -> Vec<u8> {
         ..Bth::default()
     };
     let mut bytes = vec![0; row.header_len()];
-    bth.emit(bytes.first_chunk_mut().expect("a BTH is in front"));
+    bth.emit(bytes.first_chunk_mut().expect("the packet starts with a BTH"));
     for header in row.headers {
-        let at = row.offset(*header).expect("the row has it");
+        let at = row.offset(*header).expect("the row has the header");
         let rest = &mut bytes[at..];
         match header {
             ExtHeader::Reth => content.reth.emit(rest.first_chunk_mut().expect("fits")),

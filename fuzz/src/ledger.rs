@@ -1,9 +1,10 @@
-//! Memory that knows who may touch what, and when: besides the checks of a real one it asserts that the queue pair
-//! asks only for what a work request or a packet gave it a reason to.
+//! Memory that records permissions. Besides the usual checks it asserts that the queue pair accesses memory
+//! only where a work request or a packet gives it a reason.
 //!
-//! Local memory: every access lies inside an element of a work request that is posted and not complete. Remote
-//! memory: a WRITE lies inside the range of a WRITE request that arrived, happens while a packet is handled, and
-//! only if the queue pair permits it; a READ, while its answer is made; an atomic, at the address of its packet.
+//! Local memory: every access lies in an element of a work request that is posted and not complete. Remote
+//! memory: a WRITE lies in the range of a received WRITE request, happens while a packet is handled, and only
+//! if the queue pair permits it; a READ happens while its response is made; an atomic accesses the address in
+//! its packet.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -16,7 +17,7 @@ pub(crate) const QPN: Qpn = Qpn::new(0x12_3456);
 pub(crate) const LOCAL_KEY: Lkey = Lkey(0x101);
 pub(crate) const LOCAL_BASE: u64 = 0x0001_0000_0000;
 pub(crate) const LOCAL_LEN: u64 = 128 * 1024;
-/// Bytes in front of, between and behind the regions; nothing may change them.
+/// Length of the guards around the regions in bytes; they must not change.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 
@@ -32,7 +33,8 @@ pub(crate) struct Region {
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// One of each kind: ordinary, read-only, write-only, for atomics, at both ends of the address space, empty.
+/// One region of each kind: ordinary, read-only, write-only, for atomics, at both ends of the address space,
+/// empty.
 pub(crate) const REGIONS: [Region; 7] = [
     Region { key: Rkey(0x2001), base: 0x7f12_3456_7000, len: 32 * 1024, access: ALL },
     Region { key: Rkey(0x2102), base: 0x7f12_3456_f000, len: 4096, access: Access::REMOTE_READ },
@@ -46,23 +48,23 @@ pub(crate) const REGIONS: [Region; 7] = [
 /// What the queue pair is doing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Doing {
-    /// Nothing that needs memory.
+    /// An operation that does not access memory.
     Nothing,
-    /// Posting this inline work request.
+    /// Posts this inline work request.
     Posting,
-    /// Handling a packet with these headers.
+    /// Handles a packet with these headers.
     Packet { reth: Option<Reth>, atomic: Option<AtomicEth>, invalidate: Option<Rkey> },
-    /// Making a packet.
+    /// Makes a packet.
     Transmit,
 }
 
-/// A range somebody gave.
+/// A range of a posted work request.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     wr_id: u64,
     addr: u64,
     len: u64,
-    /// The queue pair writes it: a receive, a READ, an atomic.
+    /// Whether the queue pair may write it: a receive, a READ, an atomic.
     write: bool,
     send: bool,
     /// Bytes written to it so far.
@@ -76,13 +78,13 @@ pub(crate) struct Ledger {
     inline: RefCell<Vec<(u64, u64)>>,
     writes: RefCell<Vec<Reth>>,
     reads: RefCell<Vec<Reth>>,
-    /// Regions that are registered, a bit each.
+    /// Registered regions, as a bit set.
     pub(crate) alive: Cell<u32>,
     pub(crate) doing: Cell<Doing>,
     pub(crate) qp_access: Cell<Access>,
 }
 
-/// Whether `[addr, addr + len)` lies in `[base, base + size)`, without wrapping.
+/// Returns whether `[addr, addr + len)` lies in `[base, base + size)` without wrapping.
 fn inside(addr: u64, len: u64, base: u64, size: u64) -> bool {
     addr >= base && u128::from(addr) + u128::from(len) <= u128::from(base) + u128::from(size)
 }
@@ -114,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// The guards are as they were; with the asserts of every access that is all there is to check at the end.
+    /// Checks the guards. All other checks happen on each access.
     pub(crate) fn check_guards(&self) {
         let arena = self.arena.borrow();
         let mut at = 0;
@@ -125,7 +127,7 @@ impl Ledger {
         assert!(arena[at..].iter().all(|byte| *byte == GUARD_BYTE), "last guard");
     }
 
-    /// A work request is posted: its elements may be touched until [`Ledger::revoke`].
+    /// Grants access to the elements of a posted work request until [`Ledger::revoke`].
     pub(crate) fn grant(&self, wr_id: u64, sges: &[Sge], write: bool, send: bool) {
         let mut grants = self.grants.borrow_mut();
         grants.extend(sges.iter().map(|sge| Grant {
@@ -138,13 +140,13 @@ impl Ledger {
         }));
     }
 
-    /// Bytes that were written to a send work request's memory: those of a READ or atomic before it completes.
+    /// Returns the bytes written to a send work request's memory: the result of a READ or atomic.
     pub(crate) fn fetched(&self, wr_id: u64) -> u64 {
         let own = |grant: &&Grant| grant.send && grant.wr_id == wr_id;
         self.grants.borrow().iter().filter(own).map(|grant| grant.written).sum()
     }
 
-    /// A work request is complete, and of sends all earlier ones.
+    /// Revokes the grants of a complete work request, and of all earlier ones of that queue.
     pub(crate) fn revoke(&self, wr_id: u64, send: bool) {
         let over = |grant: &Grant| grant.send == send && grant.wr_id <= wr_id;
         self.grants.borrow_mut().retain(|grant| !over(grant));
@@ -159,7 +161,7 @@ impl Ledger {
         *self.inline.borrow_mut() = sges.iter().map(|sge| (sge.addr, sge.length.into())).collect();
     }
 
-    /// A packet is about to be handled; what it asks for is remembered beyond it.
+    /// Prepares for handling a packet. The requests in it stay recorded.
     pub(crate) fn packet(&self, packet: &wire::Packet<'_>) {
         let reth = packet.reth();
         if let Some(reth) = reth {
@@ -185,7 +187,7 @@ impl Ledger {
         let given = |grant: &Grant| inside(addr, len, grant.addr, grant.len) && grant.write == write;
         assert!(
             self.grants.borrow().iter().any(given),
-            "local {} of {len} bytes at {addr:#x}, which no work request names",
+            "local {} of {len} bytes at {addr:#x}, outside all work requests",
             if write { "write" } else { "read" },
         );
         if lkey != LOCAL_KEY {
@@ -239,7 +241,7 @@ impl Ledger {
 
 impl Memory for Ledger {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
-        assert!(matches!(self.doing.get(), Doing::Posting), "inline data is copied while posting");
+        assert!(matches!(self.doing.get(), Doing::Posting), "inline data is read outside of posting");
         let named = |(at, len): &(u64, u64)| *at == addr && *len == dst.len() as u64;
         assert!(self.inline.borrow().iter().any(named));
         let place = self.place(REGIONS.len(), LOCAL_BASE, LOCAL_LEN, addr, dst.len() as u64)?;
@@ -269,7 +271,7 @@ impl Memory for Ledger {
         assert!(matches!(self.doing.get(), Doing::Packet { .. }));
         let len = src.len() as u64;
         let place = self.local(pd, lkey, addr, len, true)?;
-        // Where elements overlap all of them count.
+        // Overlapping elements all count.
         let meant = |grant: &&mut Grant| grant.write && inside(addr, len, grant.addr, grant.len);
         self.grants.borrow_mut().iter_mut().filter(meant).for_each(|grant| grant.written += len);
         self.arena.borrow_mut()[place].copy_from_slice(src);
@@ -286,7 +288,7 @@ impl Memory for Ledger {
         access: Access,
     ) -> Result<(), AccessFault> {
         let Doing::Packet { reth: Some(reth), .. } = self.doing.get() else {
-            panic!("no packet names a range")
+            panic!("remote access without a packet that names a range")
         };
         assert_eq!((reth.r_key, reth.va, u64::from(reth.dma_len)), (rkey, va, len));
         // A duplicate READ is checked although the queue pair may have lost its permission since.
@@ -309,7 +311,7 @@ impl Memory for Ledger {
         let len = dst.len() as u64;
         assert!(
             Self::asked(&self.reads, rkey, va, len),
-            "READ of {len} bytes at {va:#x}, which no request names"
+            "READ of {len} bytes at {va:#x}, which no request named"
         );
         let qp = self.qp_access.replace(ALL);
         let place = self.remote(pd, qpn, rkey, va, len, Access::REMOTE_READ);
@@ -323,7 +325,7 @@ impl Memory for Ledger {
         let len = src.len() as u64;
         assert!(
             Self::asked(&self.writes, rkey, va, len),
-            "WRITE of {len} bytes at {va:#x}, which no request names"
+            "WRITE of {len} bytes at {va:#x}, which no request named"
         );
         let place = self.remote(pd, qpn, rkey, va, len, Access::REMOTE_WRITE)?;
         self.arena.borrow_mut()[place].copy_from_slice(src);
@@ -339,7 +341,7 @@ impl Memory for Ledger {
         op: AtomicOp,
     ) -> Result<u64, AccessFault> {
         let Doing::Packet { atomic: Some(eth), .. } = self.doing.get() else {
-            panic!("no packet asks for an atomic")
+            panic!("atomic without a packet that requests it")
         };
         assert_eq!((eth.r_key, eth.va), (rkey, va));
         assert!(va.is_multiple_of(8));

@@ -1,11 +1,12 @@
-//! A management datagram: the header, and every message of the connection manager.
+//! Fuzzes management datagrams: the header and every CM message.
 
 use wire::cm::{
     Apr, CmMessage, Drep, Dreq, IpCmHeader, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, private_data,
 };
 use wire::{MAD_LEN, MadHeader};
 
-/// The first byte says how much of a valid header is put in front; the rest is the MAD, zero padded.
+/// Runs one input. The first byte tells how much of a valid header is put in front; the rest is the MAD,
+/// padded with zeros.
 pub fn run(data: &[u8]) {
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let mut mad = [0; MAD_LEN];
@@ -25,7 +26,7 @@ pub fn run(data: &[u8]) {
     check(&mad);
 }
 
-/// `parse` of `emit` is the same message, whatever its attribute says.
+/// Checks that `parse` of `emit` is the same message, whatever its attribute id.
 macro_rules! round_trip {
     ($mad:expr, $($message:ty),*) => {$({
         let message = <$message>::parse($mad);

@@ -1,11 +1,12 @@
-//! What other processes of a host say: records between the processes of a domain, requests and replies over the socket of a hook.
+//! Fuzzes messages between processes of one host: records between the processes of a domain, and requests and
+//! replies over the control socket of hooks.
 //!
-//! What must hold: no panic; what was understood is understood again when it is written anew. A hook that was asked for is
-//! also made, with its programs and the parameters of its native stages.
+//! Checked: no panic; a decoded message survives encoding and decoding. A requested hook is also built, with
+//! its programs and the parameters of its native stages.
 
 use roxie::fuzz;
 
-/// Byte 0 chooses what it is, the rest is the message.
+/// Runs one input. Byte 0 selects the kind, the rest is the message.
 pub fn run(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else { return };
     match which % 3 {

@@ -1,4 +1,4 @@
-//! A datagram from the network: headers, lengths and ICRC, as the receive path reads them.
+//! Fuzzes a datagram from the network: headers, lengths and ICRC, as the receive path checks them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,8 +12,8 @@ use crate::draw::Draw;
 
 const ICRC_LEN: usize = 4;
 
-/// Byte 0 chooses the id that the receiver expects, the next two the opcode; the rest is the UDP payload, and once
-/// more a frame.
+/// Runs one input. Byte 0 selects the identification that the receiver expects, the next two bytes the
+/// opcode. The rest is used as UDP payload and as a frame.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
     let expected_id = u16::from(draw.any::<u8>());
@@ -33,17 +33,19 @@ fn udp_payload(bytes: &[u8], expected_id: u16) {
     let v4 =
         IcrcHeader::v4(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2), 0xc123, wire::ROCE_PORT);
     let v6 = IcrcHeader::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED, 0xc123, wire::ROCE_PORT);
-    // A FLUSH may also be covered twice, as rxe does; its bits are then as good as chosen for one of the two.
+    // The ICRC of a FLUSH may cover it twice, as rxe does; both forms are accepted, so the input can match
+    // one by chance.
     let is_flush = bytes.first() == Some(&Opcode::RC_FLUSH.0);
     for header in [&v4, &v6] {
-        // As it came: what is accepted has the ICRC that would be computed for it.
+        // Unchanged input: an accepted packet has the ICRC that is computed for it.
         if let Ok(id) = header.verify(expected_id, bytes)
             && !is_flush
         {
             let (covered, received) = bytes.split_at(bytes.len() - ICRC_LEN);
             assert_eq!(header.icrc(id, covered).to_le_bytes(), received);
         }
-        // With the right ICRC: accepted; with one bit wrong: refused, if that bit is covered.
+        // With the correct ICRC the packet is accepted; with one flipped bit it is refused, if the ICRC
+        // covers that bit.
         if bytes.len() >= Bth::LEN {
             let mut sent = bytes.to_vec();
             sent.extend(header.icrc(expected_id, bytes).to_le_bytes());
@@ -81,7 +83,7 @@ fn udp_payload(bytes: &[u8], expected_id: u16) {
     headers_round_trip(bytes);
 }
 
-/// What a header's fields say is what they said: `parse` of `emit` is the same value.
+/// Checks that `parse` of `emit` is the same value.
 macro_rules! round_trip {
     ($bytes:expr, $($header:ty),*) => {$(
         if let Some(bytes) = $bytes.first_chunk::<{ <$header>::LEN }>() {
@@ -111,12 +113,12 @@ fn frame(bytes: &[u8]) {
         let _parsed_or_not = Packet::parse(payload);
         let _computed_or_not = icrc_of_frame(packet);
     }
-    // Both ways to an ICRC agree wherever both exist.
+    // Both functions that compute an ICRC agree where both apply.
     if let Some(value) = found
         && bytes[0] == 0x45
         && bytes[6] == 0x40
     {
-        let header = Ipv4::parse(bytes.first_chunk().expect("icrc_of_frame has looked at it"));
+        let header = Ipv4::parse(bytes.first_chunk().expect("icrc_of_frame has checked the length"));
         let sport = u16::from_be_bytes([bytes[20], bytes[21]]);
         let covered = &bytes[28..usize::from(header.total_len) - ICRC_LEN];
         let udp_len = usize::from(u16::from_be_bytes([bytes[24], bytes[25]]));

@@ -1,7 +1,8 @@
-//! A program nobody wrote, as it could come from an object file or over the socket of a hook: shown, looked at, loaded, run.
+//! Fuzzes programs as they could come from an object file or over the control socket of hooks: they are
+//! listed, vetted, loaded and run.
 //!
-//! What must hold: no panic; a run ends; a packet that was not changed is as it was; it does not matter where the part of the
-//! packet ends that was there at first; what is replayed is what a run would have done.
+//! Checked: no panic; a run ends; an unchanged packet has its original bytes; the result does not depend on
+//! how much of the packet is in the buffer at first; a replay has the same result as a run.
 
 use bpf::insn::decode;
 use bpf::vet::vet;
@@ -11,15 +12,15 @@ use bpf::{Btf, Helper, Map, MapDef, MapKind, Program, ProgramKind, Slot};
 use crate::draw::Draw;
 
 const SLOTS_MAX: usize = 96;
-/// Operations of a run.
+/// Budget of a run, in operations.
 const BUDGET: u64 = 4000;
 const CPU: u32 = 1;
-/// Packets start here: the kernel's headroom.
+/// Offset of packets in the buffer: the kernel's headroom.
 const HEADROOM: usize = 256;
 const BUFFER_LEN: usize = 600;
 /// The shortest packet is an Ethernet header.
 const PACKET_MIN: usize = 14;
-/// Packets that a program is run on and replayed for.
+/// Number of packets per program for run and replay.
 const PACKETS: u8 = 4;
 
 /// Runs one input.
@@ -40,7 +41,7 @@ pub fn run(data: &[u8]) {
     let whole = judge(&packet, len, |buff| machine().run(&new, buff, &mut World));
     let (outcome, after, is_changed) = &whole;
     assert!(outcome.fault.is_none() || outcome.returned == 0);
-    assert!(*is_changed || *after == packet, "changed in secret");
+    assert!(*is_changed || *after == packet, "the packet changed but is not marked as changed");
     for map in &program.maps {
         let map = program.map(&map.name).and_then(|map| new.map(map));
         if let Some(ring) = map.and_then(|map| map.ring()) {
@@ -49,11 +50,11 @@ pub fn run(data: &[u8]) {
     }
     let Some(new) = image(&program) else { return };
     let halves = judge(&packet, split.min(len), |buff| machine().run(&new, buff, &mut World));
-    assert_eq!(whole, halves, "it matters where the end of the packet was");
+    assert_eq!(whole, halves, "the result depends on where the end of the packet was stored");
     replay(&program, &packet);
 }
 
-/// The same packets, run with one image and replayed with another.
+/// Runs the same packets with one image and replays them with another.
 fn replay(program: &Program, packet: &[u8]) {
     let (Some(run), Some(replayed)) = (image(program), image(program)) else { return };
     let mut replay = Replay::default();
@@ -76,7 +77,8 @@ fn replay(program: &Program, packet: &[u8]) {
     }
 }
 
-/// Outcome, packet and whether it was changed; the first `split` bytes of the packet are there at first.
+/// Returns outcome, packet and whether it was changed. Only the first `split` bytes of the packet are in the
+/// buffer at first.
 fn judge(
     packet: &[u8],
     split: usize,
@@ -85,25 +87,26 @@ fn judge(
     let mut buffer = vec![0; BUFFER_LEN];
     let (head, rest) = packet.split_at(split.min(packet.len()));
     buffer[HEADROOM..HEADROOM + head.len()].copy_from_slice(head);
-    let buff = XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + head.len()).expect("it fits");
-    let mut buff = buff.with_rest(rest).expect("it fits");
+    let buff =
+        XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + head.len()).expect("the packet fits into the buffer");
+    let mut buff = buff.with_rest(rest).expect("the packet fits into the buffer");
     let outcome = run(&mut buff);
     buff.fetch_rest();
     (outcome, buff.packet().to_vec(), buff.is_changed())
 }
 
-/// Always a new one: stack that a program has not written holds what earlier runs left.
+/// Returns a new machine, because stack bytes that a program has not written contain data of earlier runs.
 fn machine() -> Machine {
     Machine::new(CPU).with_budget(BUDGET)
 }
 
 fn image(program: &Program) -> Option<Image> {
     let maps =
-        program.maps.iter().map(|def| Map::new(def, CPU + 1).expect("a map that can be had")).collect();
+        program.maps.iter().map(|def| Map::new(def, CPU + 1).expect("the map definition is valid")).collect();
     Image::new(program, maps).ok()
 }
 
-/// Loads of maps into registers, then anything, then an exit.
+/// Makes a program: loads of maps into registers, then arbitrary slots, then an exit.
 fn program(mut draw: Draw<'_>) -> Program {
     let maps = maps();
     let mut slots = Vec::new();
@@ -111,7 +114,7 @@ fn program(mut draw: Draw<'_>) -> Program {
         let (dst, map) = (1 + draw.below(5) as u8, draw.below(maps.len() as u32) as i32);
         slots.extend([Slot { opcode: 0x18, dst, src: 5, imm: map, ..Slot::default() }, Slot::default()]);
     }
-    // The context is kept, since calls clobber its register.
+    // The context is saved, because calls clobber its register.
     slots.push(Slot { opcode: 0xbf, dst: 6, src: 1, ..Slot::default() });
     let repairs = !draw.one_in(4);
     let body = draw.rest().as_chunks().0;
@@ -136,8 +139,8 @@ fn maps() -> Vec<MapDef> {
     ]
 }
 
-/// An instruction like this one that decodes: fields that it does not use are cleared, jumps lead forward to one of the `left`
-/// behind it, calls go to helpers that exist.
+/// Returns a similar instruction that decodes: unused fields are cleared, jumps lead forward to one of the
+/// `left` slots after it, calls go to helpers that exist.
 fn repaired(slot: Slot, left: usize) -> Slot {
     let jump = Slot { off: slot.off.rem_euclid(left as i16), ..slot };
     let helper = Helper::ALL[slot.imm.rem_euclid(Helper::ALL.len() as i32) as usize].id();
@@ -160,7 +163,7 @@ fn repaired(slot: Slot, left: usize) -> Slot {
     })
 }
 
-/// A world in which nothing happens.
+/// A host that returns constants.
 struct World;
 
 impl Env for World {

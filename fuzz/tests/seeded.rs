@@ -1,6 +1,8 @@
-//! The fuzz targets as ordinary tests: every input of the checked-in corpus, mutations of each, and generated ones.
+//! Runs the fuzz targets as ordinary tests: every input of the checked-in corpus, mutations of each, and
+//! generated inputs.
 //!
-//! `ROXIE_FUZZ_INPUTS=n` runs n generated inputs per target (default 3000), `ROXIE_FUZZ_SEED=n` another sequence.
+//! `ROXIE_FUZZ_INPUTS=n` runs n generated inputs per target (default 3000), `ROXIE_FUZZ_SEED=n` uses another
+//! sequence.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +23,7 @@ impl Rng {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// Random bytes; in half of the inputs many are small, which are the ordinary choices.
+    /// Returns random bytes. In half of the inputs many bytes are small, which select the common choices.
     fn input(&mut self) -> Vec<u8> {
         let len = 1 + self.below(1500);
         let tame = self.below(2) == 0;
@@ -33,7 +35,7 @@ impl Rng {
             .collect()
     }
 
-    /// A few bytes changed, removed or repeated.
+    /// Returns the input with a few bytes changed, removed or repeated.
     fn mutate(&mut self, input: &[u8]) -> Vec<u8> {
         let mut out = input.to_vec();
         for _ in 0..1 + self.below(6) {
@@ -73,7 +75,7 @@ fn check(target: &str, run: fn(&[u8])) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(input))) {
             let path = std::env::temp_dir().join(format!("{target}-{}", std::process::id()));
             let kept = fs::write(&path, input);
-            eprintln!("{target}: the input is in {} ({kept:?})", path.display());
+            eprintln!("{target}: the failing input is in {} ({kept:?})", path.display());
             resume_unwind(panic);
         }
     };
@@ -92,12 +94,12 @@ fn check(target: &str, run: fn(&[u8])) {
 }
 
 #[test]
-fn any_datagram_is_parsed_or_refused() {
+fn an_arbitrary_datagram_is_parsed_or_refused() {
     check("packet", roxie_fuzz::packet::run);
 }
 
 #[test]
-fn any_mad_is_parsed_or_refused() {
+fn an_arbitrary_mad_is_parsed_or_refused() {
     check("mad", roxie_fuzz::mad::run);
 }
 
@@ -112,16 +114,16 @@ fn the_connection_manager_survives_a_hostile_peer() {
 }
 
 #[test]
-fn any_capture_file_is_read_decoded_and_analysed() {
+fn an_arbitrary_capture_file_is_read_decoded_and_analysed() {
     check("capture", roxie_fuzz::capture::run);
 }
 
 #[test]
-fn any_program_is_refused_or_runs_to_an_end() {
+fn an_arbitrary_program_is_refused_or_ends() {
     check("program", roxie_fuzz::program::run);
 }
 
 #[test]
-fn what_other_processes_say_is_understood_or_ignored() {
+fn an_arbitrary_message_of_another_process_is_decoded_or_ignored() {
     check("messages", roxie_fuzz::messages::run);
 }

@@ -1,5 +1,5 @@
-//! What a program costs per packet in the user-space machine, as a hook runs it: the first bytes of the packet in the
-//! buffer, the rest elsewhere.
+//! Measures the cost of a program per packet in the user-space machine, as a hook runs it: the first bytes of
+//! the packet are in the buffer, the rest elsewhere.
 //!
 //!     cargo run --release -p roxie-bpf --example run_cost
 
@@ -15,9 +15,9 @@ const RUNS: u32 = 2_000_000;
 const ROUNDS: usize = 5;
 const DATA: usize = 342;
 
-struct World;
+struct Host;
 
-impl Env for World {
+impl Env for Host {
     fn ktime_ns(&mut self) -> u64 {
         0
     }
@@ -30,17 +30,17 @@ impl Env for World {
 fn assembled(name: &str, emit: impl FnOnce(&mut Asm)) -> Program {
     let mut asm = Asm::new(name);
     emit(&mut asm);
-    asm.finish().expect("it is whole")
+    asm.finish().expect("the program is complete")
 }
 
-/// Reads one byte and passes.
+/// Reads one byte and returns PASS.
 fn look() -> Program {
     assembled("look", |asm| {
         asm.load_ctx(Reg::R2, Reg::R1, XdpMd::Data).load(Size::B, Reg::R3, Reg::R2, 12).ret(XdpAction::Pass);
     })
 }
 
-/// What clang makes of a program that counts packets and bytes per CPU.
+/// The code that clang generates for a program that counts packets and bytes per CPU.
 fn count() -> Program {
     assembled("count", |asm| {
         let (counters, none): (MapRef, _) = (asm.map(MapDef::percpu_array("counters", 16, 5)), asm.label());
@@ -54,10 +54,10 @@ fn count() -> Program {
     })
 }
 
-/// Finds the QPN of a RoCE packet, as steering does.
+/// Finds the destination QPN of a RoCE packet, as the steering program does.
 fn parse() -> Program {
     let recipe = Recipe { counters: true, ..Recipe::steer(4791, 4) };
-    recipe.program("parse", ProgramKind::Xdp).expect("a recipe of ours")
+    recipe.program("parse", ProgramKind::Xdp).expect("the recipe is valid")
 }
 
 fn main() {
@@ -70,7 +70,7 @@ fn main() {
     let mut buffer = vec![0; DATA + 4096 + 512];
     for program in [look(), count(), parse()] {
         let maps = program.maps.iter().map(|def| Map::new(def, 1).expect("small")).collect();
-        let image = Image::new(&program, maps).expect("it can be run");
+        let image = Image::new(&program, maps).expect("the machine accepts the program");
         let (mut machine, mut replay) = (Machine::new(0), Replay::default());
         let mut best = [f64::INFINITY; 2];
         for round in 0..2 * ROUNDS {
@@ -79,12 +79,12 @@ fn main() {
                 buffer[DATA..DATA + 106].copy_from_slice(&frame[..106]);
                 let buff = XdpBuff::new(&mut buffer, DATA..DATA + 106)
                     .and_then(|buff| buff.with_rest(&frame[106..]));
-                let mut buff = buff.expect("it fits");
+                let mut buff = buff.expect("the packet fits into the buffer");
                 let buff = black_box(&mut buff);
                 black_box(if round % 2 == 0 {
-                    machine.run(&image, buff, &mut World)
+                    machine.run(&image, buff, &mut Host)
                 } else {
-                    machine.run_or_replay(&image, &mut replay, buff, &mut World)
+                    machine.run_or_replay(&image, &mut replay, buff, &mut Host)
                 });
             }
             let ns = begun.elapsed().as_nanos() as f64 / f64::from(RUNS);

@@ -1,8 +1,9 @@
-//! Kernel helpers by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`): those that XDP programs and our classifiers use.
+//! Kernel helper functions by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`) that XDP programs and roxie's
+//! classifiers use.
 
 macro_rules! helpers {
     ($($variant:ident = $id:literal $name:literal,)*) => {
-        /// A function of the kernel that a program may call by number.
+        /// A kernel function that a program can call by number.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         #[allow(missing_docs, reason = "bpf-helpers(7) describes them under these names")]
         pub enum Helper {
@@ -10,10 +11,10 @@ macro_rules! helpers {
         }
 
         impl Helper {
-            /// All of them.
+            /// All helpers of this enum.
             pub const ALL: &[Helper] = &[$(Helper::$variant,)*];
 
-            /// Name in C, without the prefix `bpf_`.
+            /// Returns the name in C without the prefix `bpf_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -21,7 +22,7 @@ macro_rules! helpers {
                 }
             }
 
-            /// The helper with this number, if we know it.
+            /// Returns the helper with this number, or `None` if it is not in this enum.
             #[must_use]
             pub const fn from_id(id: i32) -> Option<Helper> {
                 match id {
@@ -78,7 +79,7 @@ helpers! {
 }
 
 impl Helper {
-    /// Its number.
+    /// Returns the number of the helper.
     #[must_use]
     pub const fn id(self) -> i32 {
         self as i32
@@ -90,12 +91,12 @@ mod tests {
     use super::Helper;
 
     #[test]
-    fn numbers_are_those_of_the_installed_kernel_header() {
+    fn helper_numbers_agree_with_the_installed_kernel_header() {
         let Ok(header) = std::fs::read_to_string("/usr/include/linux/bpf.h") else {
             println!("skipped: needs /usr/include/linux/bpf.h");
             return;
         };
-        // A row per helper, the first has number 0; newer headers write the number as well.
+        // There is one row per helper, starting with number 0. Newer headers also state the number.
         let numbers: std::collections::HashMap<&str, i32> = header
             .lines()
             .filter_map(|line| line.trim().strip_prefix("FN(")?.split_once(')'))

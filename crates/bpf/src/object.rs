@@ -1,11 +1,25 @@
-//! Programs from ELF object files, as `clang -target bpf` makes them, and object files of our own programs ([`write()`]).
+//! Programs from ELF object files of `clang -target bpf`, and object files of assembled programs
+//! ([`write()`]).
 //!
-//! `aya-obj` parses, links functions and adapts to the kernel's structures; here its result becomes [`Program`]s. Maps
-//! come from `.maps` (and the older `maps`). A data section becomes an array of one entry that begins with the
-//! section's contents; `.rodata` is constant.
+//! `aya-obj` parses and links the file and adapts it to the kernel's structures. This module converts the
+//! result to [`Program`]s. Maps come from section `.maps` and the older `maps`. A data section becomes an
+//! array with one entry that starts with the section's contents; `.rodata` is constant.
 //!
-//! Not taken over: requests to pin a map, maps of maps, programs of other types than XDP (they may be there). An object file is trusted as
-//! far as that parser goes: broken ones may make it panic.
+//! Requests to pin a map and maps of maps are not supported. Programs of types other than XDP are skipped.
+//! Only load object files from a trusted source: `aya-obj` may panic on malformed ones.
+//!
+//! ```
+//! use roxie_bpf::object::{programs_of, write};
+//! use roxie_bpf::{ProgramKind, Recipe, XdpAction};
+//!
+//! let recipe = Recipe { counters: true, ..Recipe::verdict(XdpAction::Drop) };
+//! let program = recipe.program("drop", ProgramKind::Xdp)?;
+//! // An ELF file, as clang makes it and `ip link set dev eth0 xdp object FILE` loads it.
+//! let elf = write(&program)?;
+//! let loaded = programs_of(&elf, None)?;
+//! assert_eq!((&loaded[0].name[..], &loaded[0].maps[0].name[..]), ("drop", "counters"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod sections;
 mod write;
@@ -24,11 +38,15 @@ use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
 use crate::map::{MapDef, MapKind};
 use crate::program::{Program, ProgramKind};
 
-/// The XDP programs of an object file, sorted by name. Each has all maps of the file, in the same order, so that
-/// programs which share a map agree on its index.
+/// Returns the XDP programs of an object file, sorted by name. Each has all maps of the file in the same
+/// order, so that programs that share a map agree on its index.
 ///
-/// `kernel_types` is the running kernel's type information (`/sys/kernel/btf/vmlinux`), for programs that adapt to the
-/// layout of its structures; without it they are refused.
+/// `kernel_types` is the type information of the running kernel (`/sys/kernel/btf/vmlinux`). Programs that
+/// adapt to the layout of kernel structures need it.
+///
+/// # Errors
+/// [`ObjectError`] if the file is malformed, cannot be linked, has an unsupported map, or contains no XDP
+/// program.
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
     let elf = sections::without_other_programs(elf).map_err(parse_error)?;
     let mut object = aya_obj::Object::parse(&elf).map_err(parse_error)?;
@@ -43,7 +61,7 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
     sources.sort_by(|(a, _), (b, _)| a.cmp(b));
     let maps = sources.iter().map(|(name, map)| map_def(name, map)).collect::<Result<Vec<_>, _>>()?;
 
-    // Indices stand in for descriptors until the instructions are decoded.
+    // Map indices take the place of file descriptors until the instructions are decoded.
     let text: HashSet<usize> = object.functions.keys().map(|&(section, _)| section).collect();
     let indices = (0..).zip(&sources).map(|(index, (name, map))| (name.as_str(), index, map));
     object.relocate_maps(indices, &text).map_err(link_error)?;
@@ -92,7 +110,7 @@ fn map_def(name: &str, map: &aya_obj::Map) -> Result<MapDef, ObjectError> {
     })
 }
 
-/// The linked code, with map indices where relocation has put them as descriptors.
+/// Returns the linked code. Relocation stored map indices in place of file descriptors.
 fn slots_of(function: &Function) -> Result<Vec<Slot>, DecodeError> {
     let slots: Vec<Slot> = function
         .instructions
@@ -121,7 +139,8 @@ fn slots_of(function: &Function) -> Result<Vec<Slot>, DecodeError> {
     Ok(out)
 }
 
-/// `None` if the object describes types but not the functions of this program.
+/// Returns the type information, or `None` if the object has types but no record for this program's
+/// functions.
 fn btf_of(types: &[u8], function: &Function) -> Option<Btf> {
     let records = &function.func_info.func_info;
     let func_info: Vec<FuncInfo> =
@@ -130,22 +149,22 @@ fn btf_of(types: &[u8], function: &Function) -> Option<Btf> {
     (!func_info.is_empty()).then(|| Btf { blob: types.to_vec(), func_info, line_info })
 }
 
-/// Why an object file gives no programs.
+/// Reason why an object file gives no programs, or a program no object file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ObjectError {
-    /// The file, or its type information, is malformed.
+    /// The file or its type information is malformed.
     Parse(String),
-    /// Something refers to what is not there.
+    /// A symbol, map or function is missing.
     Link(String),
-    /// The map has a type we do not know, or contains maps.
+    /// The map has an unknown type, or contains maps.
     Map(String),
-    /// The program has slots that are no instructions.
+    /// The named program has slots that are no instructions.
     Code(String, DecodeError),
-    /// The program is not one that an object file holds.
+    /// An object file cannot hold this program.
     Unwritable(String),
-    /// There is no XDP program in the file.
+    /// The file contains no XDP program.
     NoPrograms,
-    /// The programs adapt to the kernel's structures, and its type information was not given.
+    /// The programs adapt to kernel structures, and `kernel_types` was not given.
     NeedsKernelTypes,
 }
 
@@ -164,7 +183,7 @@ impl fmt::Display for ObjectError {
             ObjectError::Link(reason) => write!(f, "the object file cannot be linked: {reason}"),
             ObjectError::Map(name) => write!(f, "maps like {name} are not supported"),
             ObjectError::Code(name, error) => write!(f, "program {name}: {error}"),
-            ObjectError::Unwritable(reason) => write!(f, "no object file of program {reason}"),
+            ObjectError::Unwritable(reason) => write!(f, "cannot write an object file of program {reason}"),
             ObjectError::NoPrograms => f.write_str("the object file has no XDP program"),
             ObjectError::NeedsKernelTypes => {
                 f.write_str("the programs need the kernel's type information (/sys/kernel/btf/vmlinux)")

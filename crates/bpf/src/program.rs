@@ -1,4 +1,4 @@
-//! A program as a value: what the kernel's loader and the user-space machine both take.
+//! A program as a value, for the kernel's loader and for the user-space machine.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use crate::btf::Btf;
 use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
 use crate::map::{MapDef, MapRef};
 
-/// Where a program is meant to run.
+/// Place where a program runs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ProgramKind {
-    /// On an interface.
+    /// On packets that an interface receives.
     #[default]
     Xdp,
-    /// In an entry of a CPUMAP, on the other CPU.
+    /// In an entry of a CPUMAP, on the CPU to which the packet was redirected.
     XdpCpumap,
-    /// In an entry of a DEVMAP, before the packet leaves.
+    /// In an entry of a DEVMAP, before the device transmits the packet.
     XdpDevmap,
-    /// On packets in the network stack (traffic control).
+    /// On packets in the network stack (traffic control classifier).
     Classifier,
 }
 
 impl ProgramKind {
-    /// Type of the load (`enum bpf_prog_type`).
+    /// Returns the program type for the load (`enum bpf_prog_type`).
     #[must_use]
     pub const fn program_type(self) -> u32 {
         match self {
@@ -30,7 +30,8 @@ impl ProgramKind {
         }
     }
 
-    /// `expected_attach_type` of the load (`enum bpf_attach_type`); 0 where the kernel wants none.
+    /// Returns `expected_attach_type` for the load (`enum bpf_attach_type`); 0 if the kernel does not need
+    /// one.
     #[must_use]
     pub const fn attach_type(self) -> u32 {
         match self {
@@ -42,48 +43,51 @@ impl ProgramKind {
     }
 }
 
-/// A program with everything that loading it takes.
+/// A program with all that is needed to load it.
 ///
-/// Instructions name maps by their index in `maps` ([`Imm64::Map`], [`Imm64::MapValue`]); whoever loads the program
-/// creates the maps and has the indices replaced by descriptors ([`Program::link`]).
+/// Instructions refer to maps by their index in `maps` ([`Imm64::Map`], [`Imm64::MapValue`]). The loader
+/// creates the maps; [`Program::link`] replaces the indices by file descriptors.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Program {
-    /// At most 15 of letters, digits, `_` and `.` reach the kernel.
+    /// Name; the kernel takes up to 15 letters, digits, `_` and `.`.
     pub name: String,
-    /// Where it runs.
+    /// Place where the program runs.
     pub kind: ProgramKind,
     /// The code.
     pub slots: Vec<Slot>,
-    /// The maps it refers to, and possibly more.
+    /// The maps that the code refers to; it may use only some of them.
     pub maps: Vec<MapDef>,
-    /// As `MODULE_LICENSE()`; some helpers are for GPL-compatible programs only.
+    /// License as in `MODULE_LICENSE()`. Some helpers are only available to GPL-compatible programs.
     pub license: String,
-    /// It copes with packets in several fragments (`BPF_F_XDP_HAS_FRAGS`).
+    /// Whether the program supports packets of several fragments (`BPF_F_XDP_HAS_FRAGS`).
     pub frags: bool,
-    /// Types and function names; without them the libxdp dispatcher and xdpdump refuse the program.
+    /// Type information with function names. The libxdp dispatcher and xdpdump need it.
     pub btf: Option<Btf>,
 }
 
 impl Program {
-    /// `BPF_F_XDP_HAS_FRAGS`.
+    /// Load flag `BPF_F_XDP_HAS_FRAGS`.
     pub const HAS_FRAGS: u32 = 1 << 5;
-    /// What our own programs declare; the kernel reads it as GPL-compatible.
+    /// License of assembled programs. The kernel treats it as GPL-compatible.
     pub const LICENSE: &str = "Dual MIT/GPL";
 
-    /// `prog_flags` of the load.
+    /// Returns `prog_flags` for the load.
     #[must_use]
     pub fn flags(&self) -> u32 {
         if self.frags { Self::HAS_FRAGS } else { 0 }
     }
 
-    /// The map of this name.
+    /// Returns the map with this name.
     #[must_use]
     pub fn map(&self, name: &str) -> Option<MapRef> {
         let index = self.maps.iter().position(|map| map.name == name)?;
         u32::try_from(index).ok().map(MapRef)
     }
 
-    /// Slots that hold a map index, each with that index.
+    /// Returns the slots that hold a map index, each with that index.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the code is malformed.
     pub fn map_slots(&self) -> Result<Vec<(usize, MapRef)>, DecodeError> {
         let refs = decode_all(&self.slots)?.into_iter().filter_map(|(at, insn)| match insn {
             Insn::LoadImm64 { imm: Imm64::Map(map) | Imm64::MapValue { map, .. }, .. } => {
@@ -94,8 +98,11 @@ impl Program {
         Ok(refs.collect())
     }
 
-    /// The code as bytes for `BPF_PROG_LOAD`, with map indices replaced by `fds`, the descriptors of [`Program::maps`]
-    /// in order. `insn_cnt` of the load is the length divided by [`Slot::LEN`].
+    /// Returns the code as bytes for `BPF_PROG_LOAD`. `fds` are the file descriptors of [`Program::maps`] in
+    /// order; they replace the map indices. `insn_cnt` of the load is the length divided by [`Slot::LEN`].
+    ///
+    /// # Errors
+    /// [`LinkError`] if the code is malformed or `fds` is too short.
     pub fn link(&self, fds: &[i32]) -> Result<Vec<u8>, LinkError> {
         let fd_of = |map: u32| fds.get(map as usize).copied().ok_or(LinkError::NoSuchMap(map));
         let mut linked = Vec::with_capacity(self.slots.len());
@@ -115,12 +122,12 @@ impl Program {
     }
 }
 
-/// Why a program cannot be put into the form the kernel loads.
+/// Reason why [`Program::link`] failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkError {
-    /// Not an instruction.
+    /// The code is malformed.
     Decode(DecodeError),
-    /// The program refers to a map that has no descriptor.
+    /// The code refers to a map that has no file descriptor.
     NoSuchMap(u32),
 }
 

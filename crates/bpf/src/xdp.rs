@@ -1,34 +1,35 @@
-//! What an XDP program is given and what it may answer (`linux/bpf.h`).
+//! Context and verdicts of XDP programs (`linux/bpf.h`).
 
 use std::fmt;
 
 /// Verdict of a program on a packet (`enum xdp_action`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum XdpAction {
-    /// The program failed: drop the packet and say so in a trace event.
+    /// The program failed: drop the packet and emit a trace event.
     Aborted = 0,
     /// Drop the packet.
     Drop = 1,
-    /// To the network stack (in roxie: to the transport).
+    /// Pass the packet to the network stack (in roxie: to the transport).
     Pass = 2,
-    /// Back out of the interface it came in on.
+    /// Transmit the packet through the interface that received it.
     Tx = 3,
-    /// To where the redirect helper was told.
+    /// Send the packet to the target of the redirect helper.
     Redirect = 4,
 }
 
 impl XdpAction {
-    /// All verdicts, by number.
+    /// All verdicts, in the order of their numbers.
     pub const ALL: [XdpAction; 5] =
         [XdpAction::Aborted, XdpAction::Drop, XdpAction::Pass, XdpAction::Tx, XdpAction::Redirect];
 
-    /// The verdict with this number. Numbers without one count as [`XdpAction::Aborted`] in the kernel.
+    /// Returns the verdict with this number, or `None`. The kernel treats other numbers as
+    /// [`XdpAction::Aborted`].
     #[must_use]
     pub fn from_number(number: u32) -> Option<XdpAction> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// 0..=4.
+    /// Returns the number, 0..=4.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
@@ -47,20 +48,20 @@ impl fmt::Display for XdpAction {
     }
 }
 
-/// Fields of `struct xdp_md`, the program's argument; all 32 bits wide. The value is the byte offset.
+/// Fields of `struct xdp_md`, the program's argument; each has 32 bits. The value is the byte offset.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum XdpMd {
-    /// First byte of the packet.
+    /// Address of the first byte of the packet.
     Data = 0,
-    /// Behind the last byte of its linear part.
+    /// Address after the last byte of the packet's linear part.
     DataEnd = 4,
-    /// First byte of the metadata, which ends at `Data`.
+    /// Address of the first byte of the metadata, which ends at `Data`.
     DataMeta = 8,
-    /// Interface it came in on.
+    /// Index of the interface that received the packet.
     IngressIfindex = 12,
-    /// Receive queue it came in on.
+    /// Receive queue of the packet.
     RxQueueIndex = 16,
-    /// Interface it will go out on; programs in a DEVMAP entry only.
+    /// Index of the outgoing interface; only for programs in a DEVMAP entry.
     EgressIfindex = 20,
 }
 
@@ -75,10 +76,10 @@ impl XdpMd {
         (XdpMd::EgressIfindex, "egress_ifindex"),
     ];
 
-    /// Bytes of the structure.
+    /// Length of the structure in bytes.
     pub const LEN: usize = 24;
 
-    /// Byte offset of the field.
+    /// Returns the byte offset of the field.
     #[must_use]
     pub const fn offset(self) -> i16 {
         self as i16

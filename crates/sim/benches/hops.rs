@@ -1,11 +1,13 @@
-//! What each step of a WRITE's way costs per message, without ports and kernel: `cargo bench -p roxie-sim`.
+//! Measures the cost of each step of a WRITE per message, without ports and kernel: `cargo bench -p
+//! roxie-sim`.
 //!
-//! Method: one burst of messages after the other goes all the way from the work request to its completion; each step is timed for the
-//! whole burst, as an engine does it, and the median of all bursts is printed. The steps depend on each other, so a harness that
-//! repeats one function by itself does not fit. `bench/instructions` counts the instructions of each step (its function's name).
+//! Method: bursts of messages go through all steps from the work request to its completion. Each step is
+//! timed for the whole burst, as an engine executes it, and the median over all bursts is printed. The steps
+//! depend on each other, so a harness that repeats one function does not fit. `bench/instructions` counts the
+//! instructions of each step by the name of its function.
 
 #[path = "../tests/goodput/link.rs"]
-#[expect(dead_code, reason = "only the ends are needed")]
+#[expect(dead_code, reason = "only `End` is needed here")]
 mod link;
 
 use std::net::Ipv4Addr;
@@ -16,13 +18,13 @@ use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY};
 use transport::{Instant, MAX_PACKET, QpEvent, SendFlags, SendWr, Sge, WrOp};
 use wire::{IcrcHeader, Packet};
 
-/// Messages at a time: what a burst of GSO segments holds.
+/// Messages per burst: the number of segments of a GSO burst.
 const BURST: usize = 62;
 const BURSTS: usize = 2000;
 const ICRC_LEN: usize = 4;
 const NOW: Instant = Instant(1_000);
 
-struct Way {
+struct Pipeline {
     requester: End,
     responder: End,
     bytes: u32,
@@ -33,12 +35,12 @@ struct Way {
     written: [u8; MAX_PACKET],
 }
 
-impl Way {
+impl Pipeline {
     fn new(bytes: u32) -> Self {
         let [client, server] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
         Self {
-            requester: end(0, Peer::Keeps, u64::from(bytes)),
-            responder: end(1, Peer::Keeps, u64::from(bytes)),
+            requester: end(0, Peer::SelectiveRepeat, u64::from(bytes)),
+            responder: end(1, Peer::SelectiveRepeat, u64::from(bytes)),
             bytes,
             icrc: IcrcHeader::v4(client, server, 0xc000, 4791),
             packets: vec![[0; MAX_PACKET]; BURST],
@@ -53,84 +55,87 @@ impl Way {
     }
 }
 
-/// Work requests into the send queue.
+/// Posts the work requests to the send queue.
 #[inline(never)]
-fn post(way: &mut Way) {
-    let sge = Sge { addr: LOCAL_BASE, length: way.bytes, lkey: LOCAL_KEY };
+fn post(pipeline: &mut Pipeline) {
+    let sge = Sge { addr: LOCAL_BASE, length: pipeline.bytes, lkey: LOCAL_KEY };
     let op = WrOp::Write { remote_addr: REMOTE_BASE, r_key: REMOTE_KEY };
     for wr_id in 0..BURST as u64 {
         let wr = SendWr { wr_id, op, sg_list: &[sge], flags: SendFlags::empty(), dest: None };
-        way.requester.qp.post_send(&wr, &way.requester.memory).expect("there is room");
+        pipeline.requester.qp.post_send(&wr, &pipeline.requester.memory).expect("the send queue has room");
     }
 }
 
-/// Packets out of work requests, payload included.
+/// Makes packets of the work requests, with payload.
 #[inline(never)]
-fn transmit(way: &mut Way) {
-    let End { qp, memory, .. } = &mut way.requester;
+fn transmit(pipeline: &mut Pipeline) {
+    let End { qp, memory, .. } = &mut pipeline.requester;
     let mut turn = qp.turn(NOW, BURST);
-    for (packet, len) in way.packets.iter_mut().zip(&mut way.lengths) {
-        *len = turn.poll(memory, packet).expect("the window has room").len;
+    for (packet, len) in pipeline.packets.iter_mut().zip(&mut pipeline.lengths) {
+        *len = turn.poll(memory, packet).expect("the window is open").len;
     }
 }
 
-/// Their ICRCs.
+/// Computes the ICRCs.
 #[inline(never)]
-fn seal(way: &mut Way) {
-    for (packet, &len) in way.packets.iter_mut().zip(&way.lengths) {
-        let icrc = way.icrc.icrc(0, &packet[..len]);
+fn seal(pipeline: &mut Pipeline) {
+    for (packet, &len) in pipeline.packets.iter_mut().zip(&pipeline.lengths) {
+        let icrc = pipeline.icrc.icrc(0, &packet[..len]);
         packet[len..len + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
     }
 }
 
-/// The receiver's check of them.
+/// Checks the ICRCs as the receiver does.
 #[inline(never)]
-fn verify(way: &mut Way) {
-    for packet in way.whole() {
-        way.icrc.verify(0, packet).expect("undamaged");
+fn verify(pipeline: &mut Pipeline) {
+    for packet in pipeline.whole() {
+        pipeline.icrc.verify(0, packet).expect("undamaged");
     }
 }
 
-/// Headers out of bytes.
+/// Parses the headers.
 #[inline(never)]
-fn parse(way: &mut Way) {
-    for packet in way.whole() {
-        std::hint::black_box(Packet::parse(packet).expect("well formed"));
+fn parse(pipeline: &mut Pipeline) {
+    for packet in pipeline.whole() {
+        std::hint::black_box(Packet::parse(packet).expect("the packet is well formed"));
     }
 }
 
-/// Requests executed; parsed once more.
+/// Executes the requests, after parsing them again.
 #[inline(never)]
-fn respond(way: &mut Way) {
-    let End { qp, memory, from, reorder, .. } = &mut way.responder;
-    for (packet, &len) in way.packets.iter().zip(&way.lengths) {
-        let packet = Packet::parse(&packet[..len + ICRC_LEN]).expect("well formed");
-        qp.handle_packet(NOW, &packet, from, memory, None, reorder).expect("in order");
+fn respond(pipeline: &mut Pipeline) {
+    let End { qp, memory, from, reorder, .. } = &mut pipeline.responder;
+    for (packet, &len) in pipeline.packets.iter().zip(&pipeline.lengths) {
+        let packet = Packet::parse(&packet[..len + ICRC_LEN]).expect("the packet is well formed");
+        qp.handle_packet(NOW, &packet, from, memory, None, reorder).expect("the packet is in order");
     }
     qp.end_of_batch(NOW);
 }
 
-/// The one ACK of the burst, a burst's share of it.
+/// Sends the one ACK of the burst.
 #[inline(never)]
-fn acknowledge(way: &mut Way) {
-    let End { qp, memory, .. } = &mut way.responder;
-    let len = qp.poll_transmit(NOW, memory, BURST, &mut way.written).expect("an ACK is due").len;
-    way.acknowledgement.clear();
-    way.acknowledgement.extend_from_slice(&way.written[..len + ICRC_LEN]);
+fn acknowledge(pipeline: &mut Pipeline) {
+    let End { qp, memory, .. } = &mut pipeline.responder;
+    let len = qp
+        .poll_transmit(NOW, memory, BURST, &mut pipeline.written)
+        .expect("the responder has an ACK to send")
+        .len;
+    pipeline.acknowledgement.clear();
+    pipeline.acknowledgement.extend_from_slice(&pipeline.written[..len + ICRC_LEN]);
 }
 
-/// The ACK handled and completions taken.
+/// Handles the ACK and polls the completions.
 #[inline(never)]
-fn complete(way: &mut Way) {
-    let End { qp, memory, from, reorder, .. } = &mut way.requester;
-    let packet = Packet::parse(&way.acknowledgement).expect("well formed");
-    qp.handle_packet(NOW, &packet, from, memory, None, reorder).expect("it is for us");
+fn complete(pipeline: &mut Pipeline) {
+    let End { qp, memory, from, reorder, .. } = &mut pipeline.requester;
+    let packet = Packet::parse(&pipeline.acknowledgement).expect("the packet is well formed");
+    qp.handle_packet(NOW, &packet, from, memory, None, reorder).expect("the ACK belongs to this queue pair");
     let completions =
         std::iter::from_fn(|| qp.poll_event()).filter(|event| matches!(event, QpEvent::SendWc(_)));
     assert_eq!(completions.count(), BURST);
 }
 
-type Step = (&'static str, fn(&mut Way));
+type Step = (&'static str, fn(&mut Pipeline));
 const STEPS: [Step; 8] = [
     ("post", post),
     ("transmit", transmit),
@@ -142,15 +147,15 @@ const STEPS: [Step; 8] = [
     ("complete", complete),
 ];
 
-/// Nanoseconds of each step, for each message.
-#[expect(clippy::disallowed_methods, reason = "what the steps take in reality is the question")]
+/// Returns the nanoseconds of each step per message.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn measure(bytes: u32, bursts: usize) -> Vec<f64> {
-    let mut way = Way::new(bytes);
+    let mut pipeline = Pipeline::new(bytes);
     let mut times = vec![Vec::with_capacity(bursts); STEPS.len()];
     for _ in 0..bursts {
         for ((_, step), times) in STEPS.iter().zip(&mut times) {
             let start = Clock::now();
-            step(&mut way);
+            step(&mut pipeline);
             times.push(start.elapsed());
         }
     }
@@ -162,7 +167,7 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// `hops BYTES BURSTS` prints nothing: it is for counting instructions.
+/// `hops BYTES BURSTS` prints nothing. It is for counting instructions.
 fn main() {
     let numbers: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     if let [bytes, bursts] = numbers[..] {

@@ -1,5 +1,6 @@
-//! The network: a switch with a port for each node. Links have a rate and a delay, the switch a queue for each port; what goes
-//! wrong on the way goes wrong here. Every frame is counted: sent, delivered, lost for a cause, or on its way.
+//! The network: a switch with one port per node. Links have a rate and a delay; each port of the switch has a
+//! queue. The network injects the faults. Every frame is counted: sent, delivered, lost for a cause, or in
+//! flight.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,17 +15,17 @@ use crate::violation::{Checked, ensure};
 
 macro_rules! causes {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// Why a frame did not reach a queue pair.
+        /// Reason why a frame did not reach a queue pair.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub enum Cause {
             $($(#[doc = $doc])* $variant,)*
         }
 
         impl Cause {
-            /// All of them; `as usize` is the index.
+            /// All causes; `cause as usize` is the index.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its counter's name.
+            /// Returns the name of the counter.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -34,57 +35,57 @@ macro_rules! causes {
 }
 
 causes! {
-    /// By chance.
+    /// Lost at random.
     Drop = "drop",
-    /// It was the k-th of its kind.
+    /// The frame was the k-th of its kind.
     Kth = "kth",
     /// The link was in its bad state.
     Burst = "burst",
-    /// Bits were flipped, and the receiver noticed.
+    /// Bits were flipped, and the receiver detected it.
     Corrupt = "corrupt",
-    /// It was cut, and the receiver noticed.
+    /// The frame was cut, and the receiver detected it.
     Truncate = "truncate",
-    /// Sender and receiver were parted.
+    /// Sender and receiver were in different parts of a partitioned network.
     Partition = "partition",
-    /// The receiver was gone.
+    /// The receiving node had vanished.
     Vanish = "vanish",
     /// The queue of the switch was full.
     FullQueue = "full-queue",
-    /// The receiver's ring was full.
+    /// The receive ring of the node was full.
     FullRing = "full-ring",
-    /// The receiver had no buffer.
+    /// The receiving node had no buffer.
     EmptyPool = "empty-pool",
 }
 
-/// What became of the frames of a run.
+/// Number of frames of a run, by what happened to them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
-    /// Handed to the network by the nodes.
+    /// Frames that nodes sent.
     pub sent: u64,
-    /// Made by the network in addition.
+    /// Copies that the network made.
     pub duplicated: u64,
-    /// Handed to a queue pair.
+    /// Frames delivered to a queue pair.
     pub delivered: u64,
-    /// Of these, with flipped bits in fields that nothing protects.
+    /// Delivered frames with flipped bits in fields that no checksum covers.
     pub harmless: u64,
-    /// Held back, so that others overtook.
+    /// Frames that were delayed so that later frames overtook them.
     pub reordered: u64,
-    /// Times a link stood still.
+    /// Times that a link stood still.
     pub delayed: u64,
-    /// Marked as those that met congestion.
+    /// Frames marked with ECN CE by a switch.
     pub marked: u64,
-    /// Lost, by cause.
+    /// Lost frames by cause.
     pub lost: [u64; Cause::ALL.len()],
 }
 
 impl Tally {
-    /// Lost for whatever cause.
+    /// Returns the number of lost frames over all causes.
     #[must_use]
     pub fn lost_in_all(&self) -> u64 {
         self.lost.iter().sum()
     }
 
-    /// Adds another run's.
+    /// Adds the numbers of another run.
     pub fn absorb(&mut self, other: &Self) {
         self.sent += other.sent;
         self.duplicated += other.duplicated;
@@ -99,21 +100,21 @@ impl Tally {
     }
 }
 
-/// A frame on its way, or in a ring.
+/// A frame in flight or in a ring.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) to: usize,
     from: usize,
-    /// In the order in which they were sent, those that the network made included.
+    /// Sequence number in sending order; copies by the network are counted too.
     number: u64,
-    /// As it was before the network damaged it, and how.
+    /// The cause of damage and the original bytes, if the network damaged the frame.
     pub(crate) damage: Option<(Cause, Vec<u8>)>,
-    /// Time by which it is held back on its last link.
+    /// Additional delay on the last link, in nanoseconds.
     held_ns: u64,
 }
 
-/// Frames of which the k-th is lost.
+/// Kinds of frames of which the k-th is lost.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Any,
@@ -123,34 +124,34 @@ enum Kind {
     Ends,
 }
 
-/// When things happen that are no matter of chance.
+/// Events at fixed times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// From here on nothing goes wrong any more, but for a node that is gone.
+    /// Time from which no fault happens any more, except for a vanished node.
     pub(crate) heal_ns: u64,
-    /// Nodes of one side, and when no frame crosses.
+    /// Nodes of one side as a bit set, and the time range in which no frame crosses.
     pub(crate) partition: Option<(u64, [u64; 2])>,
-    /// Who falls silent, and when.
+    /// The node that vanishes, and the time.
     pub(crate) vanish: Option<(usize, u64)>,
 }
 
-/// What the network is made of.
+/// Properties of the network.
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
-    /// Time of a byte, by node, in picoseconds.
+    /// Time per byte of each node's link, in picoseconds.
     pub(crate) ps_per_byte: Vec<u64>,
-    /// From a node to the switch, and back.
+    /// Delay from a node to the switch, and back.
     pub(crate) delay_ns: Vec<u64>,
-    /// Bytes that a port of the switch queues while `full-ring` is on; any number otherwise.
+    /// Queue of a switch port in bytes while `full-ring` is active; otherwise unlimited.
     pub(crate) queue_bytes: u64,
-    /// Frames of which a link in a bad moment recovers after one, on the average.
+    /// Mean length of a link's bad state, in frames.
     pub(crate) bad_frames: u64,
     pub(crate) marking: Option<Marking>,
     pub(crate) v6: bool,
 }
 
-/// Which ECN-capable frames a port of the switch marks, by the bytes queued before them (section 5 of the DCQCN paper): none up
-/// to `min_bytes`, all from `max_bytes` on, a growing share between them.
+/// Marking of ECN-capable frames by the bytes queued in front of them at a switch port (section 5 of the
+/// DCQCN paper): none up to `min_bytes`, all from `max_bytes` on, a linearly growing share in between.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marking {
     pub(crate) min_bytes: u64,
@@ -158,20 +159,20 @@ pub(crate) struct Marking {
 }
 
 impl Marking {
-    /// Frames in a million.
+    /// Returns the share of frames to mark, in parts per million.
     fn share_ppm(self, queued_bytes: u64) -> u64 {
         let above = queued_bytes.saturating_sub(self.min_bytes);
         (above * 1_000_000 / (self.max_bytes - self.min_bytes)).min(1_000_000)
     }
 }
 
-/// A node's link and its port of the switch.
+/// The link of a node and its port of the switch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Port {
-    /// When the last bit of everything sent so far has left: the node, the switch.
+    /// Time when the last bit of everything sent so far has left the node, and the switch.
     up_free_ns: u64,
     down_free_ns: u64,
-    /// Until when the link loses most frames, at the latest.
+    /// Time when the bad state of the link ends at the latest.
     bad_until_ns: u64,
 }
 
@@ -181,15 +182,15 @@ enum Place {
     Node,
 }
 
-/// Bytes that a node may have queued for its link before its queue pairs must wait.
+/// Bytes that a node may queue for its link before its queue pairs must wait.
 const NODE_QUEUE_BYTES: u64 = 64 * 1024;
-/// Share of frames that a link loses in a bad moment, per mille.
+/// Share of frames that a link loses in the bad state, per mille.
 const BAD_LOSS: u64 = 800;
-/// Longest bad moment, shorter than any ACK timeout: a link that has nothing to carry but repetitions does not lose all of
-/// them. And longest stand-still.
+/// Longest bad state, and longest standstill. The bad state is shorter than any ACK timeout, so that a link
+/// that carries only retransmissions does not lose all of them.
 const BAD_NS_MAX: u64 = 400_000;
 const STILL_NS_MAX: u64 = 1_000_000;
-/// Longest time by which a frame is held back.
+/// Longest additional delay of a frame.
 const HELD_NS_MAX: u64 = 200_000;
 
 /// The network of a run.
@@ -197,14 +198,14 @@ pub(crate) struct Fabric<'w> {
     pub(crate) faults: Faults,
     pub(crate) schedule: Schedule,
     pub(crate) tally: Tally,
-    /// Everything that was sent, and when.
+    /// Digest of all frames and their sending times.
     pub(crate) digest: u64,
     pub(crate) watch: Option<&'w mut dyn FnMut(&Sight<'_>)>,
     links: Links,
     rng: Rng,
     ports: Vec<Port>,
     kind: Kind,
-    /// Frames of the kind seen, by receiving node and queue pair.
+    /// Number of frames of the chosen kind, by receiving node and queue pair.
     seen: BTreeMap<(usize, u32), u64>,
     heap: BinaryHeap<Reverse<(u64, u64, Place, usize)>>,
     frames: Vec<Option<Frame>>,
@@ -212,7 +213,7 @@ pub(crate) struct Fabric<'w> {
     spare: Vec<Vec<u8>>,
     order: u64,
     numbered: u64,
-    on_their_way: u64,
+    in_flight: u64,
 }
 
 impl<'w> Fabric<'w> {
@@ -241,7 +242,7 @@ impl<'w> Fabric<'w> {
             spare: Vec::new(),
             order: 0,
             numbered: 0,
-            on_their_way: 0,
+            in_flight: 0,
         }
     }
 
@@ -249,33 +250,33 @@ impl<'w> Fabric<'w> {
         self.links.v6
     }
 
-    /// Whether nodes say that their frames may be marked.
+    /// Returns whether nodes send their frames as ECN-capable.
     pub(crate) fn is_ecn_capable(&self) -> bool {
         self.links.marking.is_some()
     }
 
-    /// Whether chance still has its way.
+    /// Returns whether faults still happen.
     pub(crate) fn is_faulty(&self, now: u64) -> bool {
         now < self.schedule.heal_ns
     }
 
-    /// A fault's number, 0 when everything is mended.
+    /// Returns the parameter of a fault, or 0 after the network was healed.
     fn number(&self, fault: Fault, now: u64) -> u64 {
         if self.is_faulty(now) { self.faults.number(fault) } else { 0 }
     }
 
-    pub(crate) fn is_gone(&self, node: usize, now: u64) -> bool {
+    pub(crate) fn has_vanished(&self, node: usize, now: u64) -> bool {
         self.schedule.vanish.is_some_and(|(gone, at)| gone == node && now >= at)
     }
 
-    /// When the node may send again, if its queue is full.
+    /// Returns the time when the node may send again, if its queue is full.
     pub(crate) fn blocked_until(&self, node: usize, now: u64) -> Option<u64> {
         let queued_ns = NODE_QUEUE_BYTES * self.links.ps_per_byte[node] / 1000;
         let until = self.ports[node].up_free_ns.saturating_sub(queued_ns / 2);
         (self.ports[node].up_free_ns > now + queued_ns).then_some(until)
     }
 
-    /// A buffer for a frame.
+    /// Returns an empty buffer for a frame.
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -297,7 +298,7 @@ impl<'w> Fabric<'w> {
             self.tally.delayed += 1;
             let until = self.ports[from].up_free_ns.max(now) + self.rng.between(10_000, STILL_NS_MAX);
             self.ports[from].up_free_ns = until;
-            self.tell(now, from, What::StandsStill { until_ns: until });
+            self.report(now, from, What::StandsStill { until_ns: until });
         }
         let port = &mut self.ports[from];
         port.up_free_ns = port.up_free_ns.max(now) + serialisation_ns(&bytes, self.links.ps_per_byte[from]);
@@ -313,12 +314,12 @@ impl<'w> Fabric<'w> {
         }
     }
 
-    /// Lets chance at a frame that leaves a node and reaches the switch at `at`, if it does.
+    /// Applies the faults to a frame that leaves a node. If it is not lost, it reaches the switch at `at`.
     fn depart(&mut self, now: u64, at: u64, mut frame: Frame, is_copy: bool) {
         self.numbered += 1;
         frame.number = self.numbered;
         let Frame { to, from, number, .. } = frame;
-        self.tell(now, from, What::Sent { number, to, frame: &frame.bytes, is_copy });
+        self.report(now, from, What::Sent { number, to, frame: &frame.bytes, is_copy });
         if let Some(cause) = self.loss(now, &frame) {
             return self.lose(now, frame, cause);
         }
@@ -328,7 +329,7 @@ impl<'w> Fabric<'w> {
                 let bit = self.rng.between(0, frame.bytes.len() as u64 * 8 - 1) as usize;
                 frame.bytes[bit / 8] ^= 1 << (bit % 8);
             }
-            // The same bit twice is no damage.
+            // Flipping the same bit twice does no damage.
             if whole != frame.bytes {
                 frame.damage = Some((Cause::Corrupt, whole));
             }
@@ -338,7 +339,7 @@ impl<'w> Fabric<'w> {
             frame.damage = Some((Cause::Truncate, whole));
         }
         if let Some((cause, _)) = frame.damage {
-            self.tell(now, from, What::Damaged { number, frame: &frame.bytes, cause });
+            self.report(now, from, What::Damaged { number, frame: &frame.bytes, cause });
         }
         if self.rng.chance_ppm(self.number(Fault::Reorder, now)) {
             self.tally.reordered += 1;
@@ -375,7 +376,8 @@ impl<'w> Fabric<'w> {
         None
     }
 
-    /// Whether the link is in its bad state for this frame: Gilbert and Elliott's two states, which change from frame to frame.
+    /// Returns whether the link is in its bad state for this frame. This is the Gilbert-Elliott model with a
+    /// step per frame.
     fn is_bad(&mut self, now: u64, node: usize) -> bool {
         let begins_ppm = self.number(Fault::Burst, now);
         if begins_ppm == 0 {
@@ -401,10 +403,10 @@ impl<'w> Fabric<'w> {
         copy
     }
 
-    /// A frame ends here.
+    /// Counts a frame as lost.
     pub(crate) fn lose(&mut self, now: u64, frame: Frame, cause: Cause) {
         self.tally.lost[cause as usize] += 1;
-        self.tell(
+        self.report(
             now,
             frame.to,
             What::Lost { number: frame.number, from: frame.from, frame: &frame.bytes, cause },
@@ -412,28 +414,29 @@ impl<'w> Fabric<'w> {
         self.give_back(frame);
     }
 
-    /// When something happens in the network, or arrives.
+    /// Returns the time of the next event in the network.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next frame that has reached its node by `now`.
+    /// Returns the next frame that has reached its node by `now`.
     pub(crate) fn arrived(&mut self, now: u64) -> Option<Frame> {
         while self.next_ns()? <= now {
             let Reverse((at, _, place, slot)) = self.heap.pop()?;
             self.free.push(slot);
-            self.on_their_way -= 1;
+            self.in_flight -= 1;
             let frame = self.frames[slot].take()?;
             match place {
                 Place::Switch => self.switch(at, frame),
-                Place::Node if self.is_gone(frame.to, at) => self.lose(at, frame, Cause::Vanish),
+                Place::Node if self.has_vanished(frame.to, at) => self.lose(at, frame, Cause::Vanish),
                 Place::Node => return Some(frame),
             }
         }
         None
     }
 
-    /// From one port to another. What is queued before a frame decides whether it is marked.
+    /// Moves a frame from one switch port to another. The bytes queued in front of it decide whether it is
+    /// marked.
     fn switch(&mut self, at: u64, mut frame: Frame) {
         if let Some((side, [from_ns, to_ns])) = self.schedule.partition
             && (from_ns..to_ns).contains(&at)
@@ -465,32 +468,34 @@ impl<'w> Fabric<'w> {
         }
         self.frames[slot] = Some(frame);
         self.order += 1;
-        self.on_their_way += 1;
+        self.in_flight += 1;
         self.heap.push(Reverse((at, self.order, place, slot)));
     }
 
-    /// Nothing came from nowhere and nothing went there; `in_rings` frames have arrived and were not looked at yet.
+    /// Checks that sent frames equal delivered, lost and present ones. `in_rings` frames have arrived but
+    /// were not handled yet.
     pub(crate) fn check_conservation(&self, in_rings: u64) -> Checked {
         let Tally { sent, duplicated, delivered, .. } = self.tally;
         let lost = self.tally.lost_in_all();
-        let flying = self.on_their_way + in_rings;
+        let in_flight = self.in_flight + in_rings;
         ensure!(
-            sent + duplicated == delivered + lost + flying,
+            sent + duplicated == delivered + lost + in_flight,
             Frames,
-            "{sent} frames sent and {duplicated} duplicated, but {delivered} delivered, {lost} lost and {flying} on their way"
+            "{sent} frames sent and {duplicated} duplicated, but {delivered} delivered, {lost} lost and \
+             {in_flight} in flight"
         );
         Ok(())
     }
 
-    /// Shows what happens to whoever watches.
-    pub(crate) fn tell(&mut self, at_ns: u64, node: usize, what: What<'_>) {
+    /// Reports an event to the observer, if there is one.
+    pub(crate) fn report(&mut self, at_ns: u64, node: usize, what: What<'_>) {
         if let Some(watch) = &mut self.watch {
             watch(&Sight { at_ns, node, what });
         }
     }
 }
 
-/// Preamble, FCS and the gap between frames take time as well (IEEE 802.3).
+/// Returns the time on the link. Preamble, FCS and inter-frame gap count as well (IEEE 802.3).
 fn serialisation_ns(bytes: &[u8], ps_per_byte: u64) -> u64 {
     (bytes.len() as u64 + 24).max(84) * ps_per_byte / 1000
 }
@@ -500,7 +505,8 @@ mod tests {
     use super::*;
     use crate::{Options, run};
 
-    /// A link's losses by `burst` come together: behind one that is lost the next one is lost far more often than others are.
+    /// With `burst`, losses of a link are clustered: after a lost frame the next one is lost far more often
+    /// than average.
     #[test]
     fn losses_of_a_bad_link_come_in_bursts() {
         let options =
@@ -526,10 +532,10 @@ mod tests {
             }
         }
         assert!(lost > 100, "{lost} of {frames} frames are lost");
-        let (share, share_behind) = (lost * 1000 / frames, both * 1000 / behind);
+        let (share, share_after_loss) = (lost * 1000 / frames, both * 1000 / behind);
         assert!(
-            share < 150 && share_behind > 300,
-            "{share} per mille are lost, behind a loss {share_behind}"
+            share < 150 && share_after_loss > 300,
+            "{share} per mille of all frames are lost, {share_after_loss} per mille after a lost frame"
         );
     }
 

@@ -1,34 +1,34 @@
-//! What can go wrong in a run: a random subset of the faults (swarm testing), or those that the user names.
+//! Faults of a run: a random subset (swarm testing), or those that the user names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::rng::Rng;
 
-/// What a fault's number means.
+/// Meaning of a fault's parameter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Unit {
-    /// Frames in a million: the most that is drawn, the most that may be asked for.
+    /// Rate in parts per million: the largest that is drawn, and the largest that the user may choose.
     Rate(u32, u32),
-    /// A number from 1 on.
+    /// A number from 1 on: the largest that is drawn, and the largest that the user may choose.
     Count(u32, u32),
-    /// None.
+    /// No parameter.
     Nothing,
 }
 
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $unit:expr;)*) => {
-        /// One thing that can go wrong.
+        /// A fault that can happen in a run.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub enum Fault {
             $($(#[doc = $doc])* $variant,)*
         }
 
         impl Fault {
-            /// All of them; `as usize` is the index.
+            /// All faults; `fault as usize` is the index.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// As it is written in a list.
+            /// Returns the name, as it is written in a list.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -42,31 +42,31 @@ macro_rules! faults {
 }
 
 faults! {
-    /// Frames are lost by chance.
+    /// Frames are lost at random.
     Drop = "drop", Unit::Rate(50_000, 100_000);
-    /// The k-th frame of one kind (requests, acknowledgements, answers ...) to each queue pair is lost.
+    /// The k-th frame of one kind (requests, acknowledgements, responses, ...) to each queue pair is lost.
     Kth = "kth", Unit::Count(24, 1_000_000);
-    /// A link loses most of some frames in a row; the number is how often that begins.
+    /// A link loses most of several consecutive frames; the parameter is the rate at which that begins.
     Burst = "burst", Unit::Rate(5_000, 20_000);
-    /// Frames arrive twice.
+    /// Frames are duplicated.
     Duplicate = "duplicate", Unit::Rate(50_000, 100_000);
-    /// Frames are held back and overtaken.
+    /// Frames are delayed, so that later frames overtake them.
     Reorder = "reorder", Unit::Rate(100_000, 200_000);
-    /// A link stands still for up to a millisecond; the number is how often.
+    /// A link stands still for up to a millisecond; the parameter is the rate.
     Delay = "delay", Unit::Rate(3_000, 10_000);
-    /// Bits flip.
+    /// Bits of frames are flipped.
     Corrupt = "corrupt", Unit::Rate(20_000, 100_000);
     /// Frames are cut.
     Truncate = "truncate", Unit::Rate(20_000, 100_000);
-    /// No frame gets from one set of nodes to the other, for a while.
+    /// For some time no frame gets from one set of nodes to the other.
     Partition = "partition", Unit::Nothing;
-    /// A node falls silent for good.
+    /// A node stops sending and receiving for good.
     Vanish = "vanish", Unit::Nothing;
     /// Applications post their receives late.
     Rnr = "rnr", Unit::Nothing;
-    /// Queues of the switch and rings of the nodes are short.
+    /// Queues of the switch and receive rings of the nodes are short.
     FullRing = "full-ring", Unit::Nothing;
-    /// Nodes have no buffers for what arrives, from time to time.
+    /// From time to time nodes have no buffers for arriving frames.
     EmptyPool = "empty-pool", Unit::Nothing;
 }
 
@@ -74,14 +74,14 @@ impl Fault {
     fn draw(self, rng: &mut Rng) -> u32 {
         let number = rng.next();
         match self.unit() {
-            // Small rates as often as large ones.
+            // Small rates are as likely as large ones.
             Unit::Rate(max, _) => 1 + ((number % u64::from(max)) >> ((number >> 32) % 8)) as u32,
             Unit::Count(max, _) => 1 + (number % u64::from(max)) as u32,
             Unit::Nothing => 1,
         }
     }
 
-    /// The number of `drop=1.5%` or `kth=7`.
+    /// Parses the parameter of `drop=1.5%` or `kth=7`.
     fn parse(self, text: &str) -> Option<u32> {
         match self.unit() {
             Unit::Rate(_, max) => {
@@ -94,7 +94,7 @@ impl Fault {
         }
     }
 
-    /// What may stand behind `=`, for people.
+    /// Returns the valid values after `=` as text.
     fn range(self) -> String {
         match self.unit() {
             Unit::Rate(_, max) => format!("0.0001% to {}%", f64::from(max) / 10_000.0),
@@ -104,22 +104,22 @@ impl Fault {
     }
 }
 
-/// The faults of a run, each with its number.
+/// The faults of a run, each with its parameter.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Faults {
-    /// 0 if it does not happen.
+    /// Parameter of each fault; 0 if it does not happen.
     numbers: [u32; Fault::ALL.len()],
 }
 
 impl Faults {
-    /// A random subset, so that some runs are calm and some brutal.
+    /// Draws a random subset, so that some runs have few faults and some many.
     pub(crate) fn swarm(rng: &mut Rng) -> Self {
         let mut faults = Self::default();
-        // How likely each is differs from run to run, else calm runs were rare.
+        // The probability of each fault differs between runs; otherwise runs with few faults would be rare.
         let likely = rng.pick(&[0, 100, 300, 500, 500]);
         for &fault in Fault::ALL {
             let number = fault.draw(rng);
-            // A node that is gone ends what the others were to show.
+            // A vanished node ends the activity of its peers early.
             let likely = if fault == Fault::Vanish { likely / 3 } else { likely };
             if rng.chance(likely) {
                 faults.numbers[fault as usize] = number;
@@ -128,37 +128,38 @@ impl Faults {
         faults
     }
 
-    /// Whether it happens at all.
+    /// Returns whether the fault happens.
     #[must_use]
     pub fn has(&self, fault: Fault) -> bool {
         self.number(fault) > 0
     }
 
-    /// Its number: frames in a million, or which.
+    /// Returns the parameter: parts per million, or a count.
     #[must_use]
     pub fn number(&self, fault: Fault) -> u64 {
         u64::from(self.numbers[fault as usize])
     }
 
-    /// Whether nothing goes wrong but what is named.
+    /// Returns whether no fault happens except those in `named`.
     pub(crate) fn only(&self, named: &[Fault]) -> bool {
         Fault::ALL.iter().all(|fault| named.contains(fault) || !self.has(*fault))
     }
 }
 
-/// As [`FaultList`] reads it.
+/// Writes the form that [`FaultList`] reads.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         FaultList::from(*self).fmt(f)
     }
 }
 
-/// Faults as the user names them: `drop=1%,kth=7,burst`. Numbers that are left out are drawn; `none` is the empty list.
+/// Faults as the user names them: `drop=1%,kth=7,burst`. Missing parameters are drawn; `none` is the empty
+/// list.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FaultList(Vec<(Fault, Option<u32>)>);
 
 impl FaultList {
-    /// With the numbers that the seed gives to those without.
+    /// Draws the missing parameters.
     pub(crate) fn resolve(&self, rng: &mut Rng) -> Faults {
         let mut faults = Faults::default();
         for &fault in Fault::ALL {
@@ -178,7 +179,7 @@ impl From<Faults> for FaultList {
     }
 }
 
-/// As it is read.
+/// Writes the form that `from_str` reads.
 impl fmt::Display for FaultList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
@@ -198,18 +199,18 @@ impl fmt::Display for FaultList {
     }
 }
 
-/// Why a list of faults makes no sense.
+/// Reason why a list of faults is invalid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FaultListError {
-    /// There is no such fault.
+    /// No fault has this name.
     Unknown(String),
-    /// The number is missing its unit, or out of range.
+    /// The parameter has no unit, or is out of range.
     Number(Fault, String),
-    /// It has none.
+    /// The fault takes no parameter.
     NoNumber(Fault),
-    /// It is named twice.
+    /// The fault is named twice.
     Twice(Fault),
-    /// `none` beside others.
+    /// `none` is combined with other faults.
     NoneAndOthers,
 }
 
@@ -219,14 +220,19 @@ impl fmt::Display for FaultListError {
             Self::Unknown(word) => {
                 let names: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
                 let all = names.join(", ");
-                write!(f, "no fault is called '{word}'; there are: {all}; or 'none' alone")
+                write!(f, "unknown fault '{word}': use {all}, or 'none' alone")
             }
             Self::Number(fault, text) => {
-                write!(f, "'{text}' is no number of {0}: write {0}={1}", fault.name(), fault.range())
+                write!(
+                    f,
+                    "'{text}' is not a valid number for {0}: write {0}={1}",
+                    fault.name(),
+                    fault.range()
+                )
             }
             Self::NoNumber(fault) => write!(f, "{0} takes no number: write just '{0}'", fault.name()),
             Self::Twice(fault) => write!(f, "{} is named twice: name it once", fault.name()),
-            Self::NoneAndOthers => f.write_str("'none' stands alone: leave it out, or the others"),
+            Self::NoneAndOthers => f.write_str("'none' excludes other faults: remove it, or the others"),
         }
     }
 }
@@ -270,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_and_shown() {
+    fn a_fault_list_survives_parsing_and_display() {
         let list: FaultList = "drop=1%,kth=7,burst".parse().unwrap();
         let faults = list.resolve(&mut Rng(1));
         assert_eq!(list.to_string(), "drop=1%,kth=7,burst");
@@ -281,9 +287,9 @@ mod tests {
         assert_eq!(Faults::default().to_string(), "none");
     }
 
-    /// The line that replays a run names what was drawn.
+    /// The command that replays a run names the drawn faults.
     #[test]
-    fn what_is_shown_gives_the_same_faults() {
+    fn displayed_faults_parse_to_the_same_faults() {
         let mut seen = [false; Fault::ALL.len()];
         for seed in 0..500 {
             let faults = Faults::swarm(&mut Rng(seed));
@@ -298,23 +304,23 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_there_is() {
-        for (text, says) in [
-            ("drip", "no fault is called 'drip'; there are: drop, kth"),
-            ("", "no fault is called ''"),
-            ("drop=1", "'1' is no number of drop: write drop=0.0001% to 10%"),
+    fn an_invalid_list_is_refused_with_the_valid_choices() {
+        for (text, expected) in [
+            ("drip", "unknown fault 'drip': use drop, kth"),
+            ("", "unknown fault ''"),
+            ("drop=1", "'1' is not a valid number for drop: write drop=0.0001% to 10%"),
             ("drop=0%", "'0%'"),
             ("drop=11%", "'11%'"),
             ("drop=NaN%", "'NaN%'"),
             ("kth=0", "1 to 1000000"),
             ("vanish=1", "vanish takes no number: write just 'vanish'"),
             ("burst,burst", "burst is named twice"),
-            ("none,drop", "'none' stands alone"),
-            ("drop,none", "'none' stands alone"),
-            ("none=1", "'none' stands alone"),
+            ("none,drop", "'none' excludes other faults"),
+            ("drop,none", "'none' excludes other faults"),
+            ("none=1", "'none' excludes other faults"),
         ] {
             let error = FaultList::from_str(text).unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

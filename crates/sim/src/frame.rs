@@ -1,5 +1,5 @@
-//! Frames as they are on the wire, from the Ethernet header to the ICRC; what a receiver checks before a packet reaches a
-//! queue pair.
+//! Frames as on the wire, from the Ethernet header to the ICRC, and the checks of a receiver before a packet
+//! reaches a queue pair.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,16 +8,16 @@ use wire::icrc::ICRC_LEN;
 use wire::ip::PROTOCOL_UDP;
 use wire::{DropReason, EtherType, Ethernet, Gid, IcrcHeader, Ip, Ipv4, Ipv6, Mac, Packet, ROCE_PORT, Udp};
 
-/// Hop limit of everything that is sent.
+/// Hop limit of all frames.
 const TTL: u8 = 64;
-/// UDP source ports begin here (RFC 6335: dynamic ports).
+/// First UDP source port (RFC 6335: dynamic ports).
 const SRC_PORT: u16 = 0xc000;
 
-/// ECN-capable, and marked by a switch that is congested (RFC 3168).
+/// ECN codepoints: ECN-capable, and congestion experienced (RFC 3168).
 const ECT_0: u8 = 2;
 const CE: u8 = 3;
 
-/// The addresses of a node.
+/// Returns the address of a node.
 pub(crate) fn address(node: usize, v6: bool) -> IpAddr {
     let number = node as u16 + 1;
     if v6 {
@@ -33,26 +33,26 @@ pub(crate) fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, high, low])
 }
 
-/// Which node has this address.
+/// Returns the node with this address.
 pub(crate) fn node_of(gid: &Gid) -> usize {
     let [.., high, low] = gid.0;
     usize::from(u16::from_be_bytes([high, low])).wrapping_sub(1)
 }
 
-/// What a frame says beside its packet.
+/// Header fields of a frame besides its packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) v6: bool,
     pub(crate) ip_id: u16,
-    /// Chooses the UDP source port.
+    /// Selects the UDP source port.
     pub(crate) flow: u16,
-    /// Switches may mark it.
+    /// Whether switches may mark the frame (ECT).
     pub(crate) ecn: bool,
 }
 
-/// Writes the frame of a packet (BTH to pad) to `out`.
+/// Writes the frame of a packet (from BTH to pad) to `out`.
 pub(crate) fn emit(out: &mut Vec<u8>, head: Head, packet: &[u8]) {
     let Head { from, to, v6, ip_id, flow, ecn } = head;
     let tos = if ecn { ECT_0 } else { 0 };
@@ -61,7 +61,8 @@ pub(crate) fn emit(out: &mut Vec<u8>, head: Head, packet: &[u8]) {
     let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
     out.clear();
     out.resize(Ethernet::LEN, 0);
-    Ethernet { dst: mac(to), src: mac(from), ether_type }.emit(out.first_chunk_mut().expect("just made"));
+    Ethernet { dst: mac(to), src: mac(from), ether_type }
+        .emit(out.first_chunk_mut().expect("`out` has room for the header"));
     let icrc = match (address(from, v6), address(to, v6)) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let ip = Ipv4 { id: ip_id, tos, ..Ipv4::udp(src, dst, TTL, udp_len) }.with_checksum();
@@ -85,15 +86,15 @@ pub(crate) fn emit(out: &mut Vec<u8>, head: Head, packet: &[u8]) {
     out.extend_from_slice(&icrc.icrc(ip_id, packet).to_le_bytes());
 }
 
-/// Marks an ECN-capable frame as a router does, which changes the checksum by what it changes (RFC 1624): damage stays
-/// damage. Returns whether it was one.
+/// Marks an ECN-capable frame as a router does. The checksum is updated by the difference (RFC 1624), so a
+/// damaged frame stays damaged. Returns whether the frame was ECN-capable.
 pub(crate) fn mark(frame: &mut [u8]) -> bool {
     let is_v4 = frame.get(12..14) == Some(&EtherType::IPV4.0.to_be_bytes());
     let Some(ip) = frame.get_mut(Ethernet::LEN..).and_then(|ip| ip.first_chunk_mut::<{ Ipv4::LEN }>()) else {
         return false;
     };
     let word = u16::from_be_bytes([ip[0], ip[1]]);
-    // The traffic class of IPv6 begins four bits earlier.
+    // The traffic class of IPv6 starts four bits earlier.
     let shift = if is_v4 { 0 } else { 4 };
     if word >> shift & u16::from(CE) != u16::from(ECT_0) {
         return false;
@@ -117,10 +118,10 @@ fn v6_of(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// What a frame that arrived at `node` carries.
+/// Checks a frame that arrived at `node`, and returns its packet with the sender's addresses.
 ///
 /// # Errors
-/// It is not for this node, or damaged.
+/// The reason for dropping the frame: it is for another node, or damaged.
 pub(crate) fn open(frame: &[u8], node: usize, v6: bool) -> Result<(PacketSource, Packet<'_>), DropReason> {
     let (ethernet, tag, ether_type, packet) = Ethernet::split(frame).ok_or(DropReason::TooShort)?;
     if ethernet.dst != mac(node) || tag.is_some() {
@@ -131,7 +132,7 @@ pub(crate) fn open(frame: &[u8], node: usize, v6: bool) -> Result<(PacketSource,
     if ip.protocol() != PROTOCOL_UDP || udp.dst_port != ROCE_PORT || ip.dst() != address(node, v6) {
         return Err(DropReason::NotForUs);
     }
-    // Nobody here sends a UDP checksum, so one that is there is wrong.
+    // No node sends a UDP checksum, so a checksum other than 0 is damage.
     if udp.checksum != 0 || usize::from(udp.length) != datagram.len() {
         return Err(DropReason::TooShort);
     }
@@ -149,13 +150,13 @@ pub(crate) fn open(frame: &[u8], node: usize, v6: bool) -> Result<(PacketSource,
     Ok((PacketSource { src: ip.src().into(), dst: ip.dst().into(), tos, ttl }, packet))
 }
 
-/// From the BTH on, of a frame of this crate.
+/// Returns the packet of a frame of this crate.
 pub(crate) fn packet_of(frame: &[u8], v6: bool) -> Option<Packet<'_>> {
     let ip_len = if v6 { Ipv6::LEN } else { Ipv4::LEN };
     Packet::parse(frame.get(Ethernet::LEN + ip_len + Udp::LEN..)?).ok()
 }
 
-/// As [`packet_of`], whatever the version of IP, for people.
+/// As [`packet_of`], for either version of IP.
 pub(crate) fn packet_anyhow(frame: &[u8]) -> Option<Packet<'_>> {
     let (ethernet, ..) = Ethernet::split(frame)?;
     packet_of(frame, ethernet.ether_type == EtherType::IPV6)
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_opened_by_its_node_alone() {
+    fn a_frame_is_accepted_only_by_its_destination_node() {
         for v6 in [false, true] {
             let frame = frame(v6);
             let (from, packet) = open(&frame, 300, v6).unwrap();
@@ -188,10 +189,10 @@ mod tests {
         }
     }
 
-    /// But for the sender's Ethernet address, and what routers may change (IPv6: traffic class, flow label, hop limit;
-    /// FECN and BECN).
+    /// Flips every bit except the sender's Ethernet address and the fields that routers may change (IPv6
+    /// traffic class, flow label, hop limit; FECN and BECN).
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_every_cut_is_detected() {
         for v6 in [false, true] {
             let whole = frame(v6);
             let bth = whole.len() - ICRC_LEN - 40 - Bth::LEN;
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_changes_nothing_else_and_hides_no_damage() {
+    fn an_ecn_mark_changes_no_other_field_and_hides_no_damage() {
         for v6 in [false, true] {
             let mut marked = frame(v6);
             let before = open(&frame(v6), 300, v6).map(|(from, _)| from.tos).unwrap();
@@ -219,7 +220,7 @@ mod tests {
             let (from, packet) = open(&marked, 300, v6).unwrap();
             assert_eq!((before, from.tos), (ECT_0, CE));
             assert_eq!(packet.bytes(), packet_of(&frame(v6), v6).unwrap().bytes());
-            assert!(!mark(&mut marked), "it is marked already");
+            assert!(!mark(&mut marked), "the frame is marked already");
         }
         for bit in 0..8 * Ipv4::LEN {
             let mut damaged = frame(false);
@@ -227,6 +228,6 @@ mod tests {
             mark(&mut damaged);
             assert!(open(&damaged, 300, false).is_err(), "bit {bit}");
         }
-        assert!(!mark(&mut frame(true)[..30]), "what is left of a frame");
+        assert!(!mark(&mut frame(true)[..30]), "a cut frame is not marked");
     }
 }

@@ -1,16 +1,30 @@
-//! Whole fabrics in virtual time: 2 to 64 nodes with queue pairs, joined by a switch, driven from one `u64`.
+//! Simulation of whole fabrics in virtual time: 2 to 64 nodes with queue pairs on a switch, drawn from one
+//! `u64`.
 //!
-//! Goal: whatever goes wrong, each work request completes exactly once and in order, every byte is where the model says, nothing
-//! else was touched, each frame is accounted for, and when the network is whole again everything ends. Method: everything that
-//! happens is drawn from the seed: topology, links, work, a random subset of faults. Frames are whole, from the Ethernet header to
-//! the ICRC, so damage is found by the code that finds it in reality.
+//! Goal: whatever faults happen, each work request completes exactly once and in order, every byte is what
+//! the model expects, no other memory was written, and each frame is accounted for. After the network is
+//! healed, everything ends.
+//!
+//! Method: the seed determines topology, links, work and a random subset of faults. Frames are complete, from
+//! the Ethernet header to the ICRC, so the code that detects damage in reality detects it here.
 //!
 //! ```text
-//! plan, unreliable -> Qp (crate transport) -> frame -> fabric -> ring -> frame -> Qp -> the application checks
-//!                     world: who has a turn, and when           faults
+//! plan, unreliable -> Qp -> frame -> fabric -> ring -> frame -> Qp -> the application checks
+//!    world: schedules nodes and applications; fabric: injects faults
 //! ```
 //!
-//! [`run`] is all there is to call. A [`Failed`] run prints as the line that replays it.
+//! Call [`run`]. A [`Failed`] run displays as the command that replays it.
+//!
+//! ```
+//! use roxie_sim::{Options, run};
+//!
+//! let options = Options { seed: 7, nodes: Some(2), ..Options::default() };
+//! let first = run(&options, None)?;
+//! // The same options give the same run, to the last frame.
+//! assert_eq!(first, run(&options, None)?);
+//! println!("{} frames in {} virtual us", first.tally.sent, first.elapsed_ns / 1000);
+//! # Ok::<(), Box<roxie_sim::Failed>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod devices;
@@ -42,48 +56,48 @@ pub use setup::{NODES_MAX, NODES_MIN};
 pub use sight::{Sight, What};
 pub use violation::{Rule, Violation};
 
-/// What a run is.
+/// Parameters of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Everything that is not said otherwise is drawn from it.
+    /// Seed of everything that the other fields leave open.
     pub seed: u64,
-    /// [`NODES_MIN`] to [`NODES_MAX`].
+    /// Number of nodes, [`NODES_MIN`] to [`NODES_MAX`]; drawn if `None`.
     pub nodes: Option<usize>,
-    /// What goes wrong.
+    /// Faults that happen; drawn if `None`.
     pub faults: Option<FaultList>,
 }
 
-/// A run without violation.
+/// Result of a run without violation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Nodes of the fabric.
+    /// Number of nodes.
     pub nodes: usize,
-    /// What went wrong.
+    /// Faults that happened.
     pub faults: Faults,
-    /// What became of the frames.
+    /// Number of frames, by what happened to them.
     pub tally: Tally,
-    /// What all queue pairs counted.
+    /// Sum of the counters of all queue pairs.
     pub counters: QpCounters,
-    /// Bytes that applications moved.
+    /// Bytes that applications transferred.
     pub bytes: u64,
-    /// Virtual time.
+    /// Virtual time at the end, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Queue pairs whose peer fell silent and who noticed.
+    /// Queue pairs that detected that their peer had vanished.
     pub broken: u64,
-    /// Frames and when they were sent: the same for the same options.
+    /// Digest of all frames and their sending times. It is equal for equal options.
     pub digest: u64,
 }
 
-/// A run with a violation; shown as the command that replays it.
+/// A run with a violation. It displays as the command that replays it.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// The seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// Nodes of the fabric.
+    /// Number of nodes.
     pub nodes: usize,
-    /// What went wrong by intention.
+    /// Faults that were injected.
     pub faults: Faults,
-    /// What went wrong.
+    /// The first violation.
     pub violation: Violation,
 }
 
@@ -96,10 +110,10 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs one fabric to its end; `watch` sees everything that happens.
+/// Runs one fabric to its end. `watch` is called for every event.
 ///
 /// # Errors
-/// The first violation.
+/// [`Failed`] with the first violation.
 pub fn run(options: &Options, watch: Option<&mut dyn FnMut(&Sight<'_>)>) -> Result<Outcome, Box<Failed>> {
     world::run(options, watch)
 }

@@ -1,5 +1,5 @@
-//! The memory of one queue pair: a local region, a region that the peer may touch, and keys to invalidate. Both regions have
-//! gaps that nobody may touch.
+//! Memory of one queue pair: a local region, a region for the peer, and keys that can be invalidated. Both
+//! regions have gaps that no access may touch.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use transport::{Access, AccessFault, AtomicOp, Memory, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
-/// Key of the local region.
+/// Local key of the local region.
 pub const LOCAL_KEY: Lkey = Lkey(0x101);
-/// Key of the region for the peer.
+/// Remote key of the region for the peer.
 pub const REMOTE_KEY: Rkey = Rkey(0x202);
 /// Address of the local region.
 pub const LOCAL_BASE: u64 = 0x0001_0000_0000;
@@ -19,15 +19,15 @@ pub const REMOTE_BASE: u64 = 0x7f12_3456_0000;
 /// Memory of a queue pair.
 #[derive(Debug)]
 pub struct SimMemory {
-    /// Its protection domain.
+    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// What work requests name.
+    /// The region that local work requests use.
     pub local: RefCell<Vec<u8>>,
-    /// What the peer names.
+    /// The region that the peer's requests use.
     pub remote: RefCell<Vec<u8>>,
-    /// Keys that were not invalidated yet.
+    /// Keys that have not been invalidated.
     pub keys: RefCell<BTreeSet<u32>>,
 }
 
@@ -150,7 +150,7 @@ impl Memory for SimMemory {
         Ok(original)
     }
 
-    /// Fails the second time, so that an invalidation that is repeated is noticed.
+    /// Fails the second time, so that a repeated invalidation is detected.
     fn invalidate(&self, _: PdId, _: Qpn, rkey: Rkey) -> Result<(), AccessFault> {
         if self.keys.borrow_mut().remove(&rkey.0) { Ok(()) } else { Err(AccessFault::BadKey) }
     }

@@ -1,5 +1,5 @@
-//! A node: frames that arrived and wait in its ring, its queue pairs, and what a device does in one turn. Each queue pair has
-//! an application that posts and checks.
+//! A node: received frames in a ring, queue pairs, and the timing of the device. Each queue pair has an
+//! application that posts work requests and checks completions.
 
 use std::collections::VecDeque;
 
@@ -12,28 +12,28 @@ use crate::reliable::Reliable;
 use crate::rng::Rng;
 use crate::unreliable::Unreliable;
 
-/// A device.
+/// The device of a node.
 pub(crate) struct Node {
-    /// Frames that arrived.
+    /// Received frames that have not been handled.
     pub(crate) ring: VecDeque<Frame>,
-    /// Frames that fit, while rings are short.
+    /// Capacity of the ring in frames while the fault `full-ring` is active.
     pub(crate) ring_max: usize,
     pub(crate) reorder: ReorderBuffer,
     /// Indices of its queue pairs, in the order of their numbers.
     pub(crate) endpoints: Vec<usize>,
-    /// When it has its next turn; `u64::MAX` if nothing but a frame will wake it.
+    /// Time of the next poll; `u64::MAX` if only a frame will wake the node.
     pub(crate) wake_ns: u64,
-    /// Time from the arrival of a frame to the turn that looks at it.
+    /// Time from the arrival of a frame to the poll that handles it.
     pub(crate) poll_ns: u64,
-    /// Frames of one turn.
+    /// Maximum number of frames per poll.
     pub(crate) batch: usize,
-    /// Applications post much at a time, and early.
+    /// Whether applications post many work requests at once, and early.
     pub(crate) eager: bool,
-    /// Until when it has no buffers.
+    /// Time until which the node has no buffers.
     pub(crate) empty_until_ns: u64,
     /// IPv4 identification of the next frame.
     pub(crate) ip_id: u16,
-    /// The queue pair that begins.
+    /// Index of the queue pair that is served first in the next poll.
     pub(crate) first: usize,
 }
 
@@ -55,33 +55,33 @@ impl Node {
     }
 }
 
-/// A queue pair in its place.
+/// A queue pair and its application.
 pub(crate) struct Endpoint {
     pub(crate) node: usize,
-    /// Index of the other end; datagrams have none.
+    /// Index of the queue pair at the other end; datagram queue pairs have none.
     pub(crate) peer: Option<usize>,
     pub(crate) queue: QueuePair,
     pub(crate) app: App,
     pub(crate) sq_psn: Psn,
     /// Packets that the device allows in flight.
     pub(crate) flow_window: usize,
-    /// When the application has its next turn.
-    pub(crate) next_turn_ns: u64,
-    /// It has had packets of this batch.
+    /// Time when the application posts next.
+    pub(crate) next_post_ns: u64,
+    /// Whether it received packets of the current batch.
     pub(crate) touched: bool,
 }
 
-/// What uses a queue pair.
+/// The application of a queue pair.
 pub(crate) enum App {
     Reliable(Box<Reliable>),
     Unreliable(Box<Unreliable>),
 }
 
 impl App {
-    pub(crate) fn wants_turn(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         match self {
-            Self::Reliable(app) => app.wants_turn(),
-            Self::Unreliable(app) => app.wants_turn(),
+            Self::Reliable(app) => app.has_work(),
+            Self::Unreliable(app) => app.has_work(),
         }
     }
 
@@ -92,7 +92,7 @@ impl App {
         }
     }
 
-    /// Bytes of complete operations, and of messages received without acknowledgement.
+    /// Returns the bytes of complete operations, and of unacknowledged messages that were received.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Reliable(app) => app.bytes,

@@ -1,4 +1,4 @@
-//! A queue pair with what belongs to it: its memory, its shared receive queue, its place in the fabric.
+//! A queue pair with its memory, its shared receive queues and its peer's address.
 
 use std::cell::RefCell;
 
@@ -10,9 +10,9 @@ use wire::{Gid, Psn, QKey, Qpn};
 
 use crate::memory::SimMemory;
 
-/// The key of all datagrams.
+/// Q_Key of all datagrams.
 pub(crate) const Q_KEY: QKey = QKey(0x1357_9bdf);
-/// Times a requester asks again: as often as it can say.
+/// Transport retries of a requester: the maximum.
 pub(crate) const RETRY_CNT: u8 = 7;
 
 /// A queue pair and its memory.
@@ -22,7 +22,7 @@ pub(crate) struct QueuePair {
     pub(crate) memory: SimMemory,
 }
 
-/// The shared receive queues of a queue pair: one of its own, or of XRC those of its domain, by number.
+/// Shared receive queues of a queue pair: its own, or with XRC those of its domain by number.
 #[derive(Default)]
 pub(crate) struct Srqs {
     pub(crate) own: Option<RecvQueue>,
@@ -39,10 +39,10 @@ impl SrqTable for &mut Srqs {
     }
 }
 
-/// The shared receive queues of an XRC domain.
+/// Numbers of the shared receive queues of an XRC domain.
 pub(crate) const SRQNS: [u32; 2] = [0x51, 0x5_0052];
 
-/// Attributes drawn for a queue pair, and who its peer is.
+/// Attributes drawn for a queue pair, and its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) mtu: PathMtu,
@@ -51,11 +51,11 @@ pub(crate) struct Attributes {
     pub(crate) rd_atomic: u8,
     pub(crate) timeout: u8,
     pub(crate) min_rnr_timer: u8,
-    /// Address and number; of datagrams nobody's.
+    /// Address and QPN of the peer; unused for datagrams.
     pub(crate) peer: (Gid, Qpn),
 }
 
-/// Sizes and habits drawn for a queue pair.
+/// Sizes and options drawn for a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) depth: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Sizes {
 }
 
 impl QueuePair {
-    /// In state RTS.
+    /// Creates a queue pair in state RTS.
     pub(crate) fn new(
         ty: QpType,
         memory: SimMemory,
@@ -106,7 +106,7 @@ impl QueuePair {
         self.qp.post_send(wr, &self.memory)
     }
 
-    /// To the shared receive queue of XRC with this number, if there is one.
+    /// Posts a receive, with XRC to the shared receive queue with this number.
     pub(crate) fn post_recv(&mut self, srqn: Option<u32>, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         let mut srqs = &mut self.srqs;
         match srqn.and_then(|srqn| srqs.xrc(srqn)) {
@@ -119,7 +119,7 @@ impl QueuePair {
     }
 }
 
-/// Memory with nothing granted but these two regions and keys.
+/// Creates memory that grants access to these two regions and keys only.
 pub(crate) fn memory(pd: u32, qpn: Qpn, local: &[u8], remote: &[u8], keys: &[u32]) -> SimMemory {
     SimMemory {
         pd: transport::PdId(pd),

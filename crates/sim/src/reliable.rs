@@ -1,4 +1,5 @@
-//! The application of one end of a reliable connection: posts what the plan says and checks what comes back.
+//! The application of one end of a reliable connection: posts the work requests of the plan and checks the
+//! completions.
 
 use std::collections::VecDeque;
 
@@ -12,35 +13,35 @@ use crate::queue_pair::{QueuePair, RETRY_CNT};
 use crate::rng::Rng;
 use crate::violation::{Checked, ensure};
 
-/// Receives are numbered from here on.
+/// `wr_id` of the first receive.
 const RECV_ID: u64 = 0x1000_0000;
-/// What a time-out may be late by: a link that stands still, RNR waits, frames that were on their way.
+/// Tolerance of a timeout: standstill of a link, RNR waits, frames in flight.
 const GRACE_NS: u64 = 20_000_000;
 
-/// What is known about the far end.
+/// State of the node at the far end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// When it fell silent, if it has.
-    pub(crate) gone_ns: Option<u64>,
-    /// Nothing but that goes wrong, so that the time of the error can be told to the timeout.
+    /// Time when it vanished, if it has.
+    pub(crate) vanished_ns: Option<u64>,
+    /// No other fault happens, so that the time of the error follows from the timeout.
     pub(crate) is_exact: bool,
 }
 
-/// One end's application.
+/// The application of one end.
 pub(crate) struct Reliable {
     pub(crate) half: Half,
     posted: usize,
-    /// Signalled operations that were posted and not completed.
+    /// Signaled operations that were posted and have not completed.
     awaited: VecDeque<usize>,
-    /// Operations known to be complete.
+    /// Number of operations known to be complete.
     pub(crate) completed: usize,
-    /// Operations whose targets were given back to the peer.
+    /// Number of operations with targets that were given back to the peer.
     pub(crate) returned: usize,
     recvs_posted: usize,
     recvs_done: usize,
-    /// Its queue pair is in error, as it must be: the next operation and the next receive to be flushed.
+    /// Set when the queue pair is in the error state: the next operation and the next receive to be flushed.
     flushing: Option<(usize, usize)>,
-    /// When there was progress, or something to wait for, last.
+    /// Time of the last progress, or of the last post to an idle queue.
     moved_ns: u64,
     /// Bytes of complete operations.
     pub(crate) bytes: u64,
@@ -62,30 +63,30 @@ impl Reliable {
         }
     }
 
-    /// Whether there is something to post.
-    pub(crate) fn wants_turn(&self) -> bool {
+    /// Returns whether there is something to post.
+    pub(crate) fn has_work(&self) -> bool {
         self.posted < self.half.ops.len() || self.recvs_posted < self.half.recvs.len()
     }
 
-    /// Whether everything has ended that can.
+    /// Returns whether everything that can end has ended.
     pub(crate) fn is_done(&self, peer: Peer) -> bool {
         match self.flushing {
             Some((op, recv)) => op == self.half.ops.len() && recv == self.half.recvs.len(),
             None => {
                 self.completed == self.half.ops.len()
-                    && (peer.gone_ns.is_some() || self.recvs_done == self.half.recvs.len())
+                    && (peer.vanished_ns.is_some() || self.recvs_done == self.half.recvs.len())
             }
         }
     }
 
-    /// How far it is, for people.
+    /// Returns the progress as text.
     pub(crate) fn state(&self) -> String {
         let (ops, recvs) = (self.half.ops.len(), self.half.recvs.len());
         format!("{}/{ops} sent, {}/{recvs} received", self.completed, self.recvs_done)
     }
 
-    /// Posts some more.
-    pub(crate) fn turn(
+    /// Posts some work requests.
+    pub(crate) fn post(
         &mut self,
         now: u64,
         queue: &mut QueuePair,
@@ -113,7 +114,7 @@ impl Reliable {
             .pieces
             .iter()
             .map(|&length| {
-                // The key of an empty element is not looked at, nor is that of inline data.
+                // The queue pair does not check the key of an empty or inline element.
                 let lkey = if length == 0 || op.inline { wire::Lkey(0xdead) } else { LOCAL_KEY };
                 let sge = Sge { addr, length, lkey };
                 addr += u64::from(length);
@@ -136,7 +137,7 @@ impl Reliable {
         match queue.post_send(&wr) {
             Ok(()) => {}
             Err(VerbsError::NoMem) => return Ok(false),
-            Err(error) => ensure!(false, State, "post_send of a good request: {error}"),
+            Err(error) => ensure!(false, State, "post_send refused a valid work request: {error}"),
         }
         if op.signaled {
             self.awaited.push_back(self.posted);
@@ -160,12 +161,12 @@ impl Reliable {
         match queue.post_recv(recv.srqn, &wr) {
             Ok(()) => self.recvs_posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),
-            Err(error) => ensure!(false, State, "post_recv of a good request: {error}"),
+            Err(error) => ensure!(false, State, "post_recv refused a valid work request: {error}"),
         }
         Ok(true)
     }
 
-    /// Signalled work requests complete once and in order, with the bytes they asked for.
+    /// Checks that signaled work requests complete once and in order, with the expected bytes.
     pub(crate) fn on_send_wc(
         &mut self,
         now: u64,
@@ -178,11 +179,16 @@ impl Reliable {
             return self.on_error(now, wc, queue, peer);
         }
         let index = self.awaited.pop_front();
-        ensure!(self.flushing.is_none(), Completion, "send {} succeeds after the error", wc.wr_id);
+        ensure!(
+            self.flushing.is_none(),
+            Completion,
+            "send {} completes with success after the error",
+            wc.wr_id
+        );
         ensure!(
             index.is_some_and(|index| index as u64 == wc.wr_id),
             Completion,
-            "send {} completes, it should be {index:?}",
+            "send {} completes, expected {index:?}",
             wc.wr_id
         );
         let index = wc.wr_id as usize;
@@ -192,17 +198,17 @@ impl Reliable {
             self.bytes += op.len as u64;
             match op.kind {
                 Kind::Read { .. } | Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
-                    ensure!(local[bytes] == op.fetched, Bytes, "{:?} brought something else", op.kind);
+                    ensure!(local[bytes] == op.fetched, Bytes, "{:?} returned unexpected bytes", op.kind);
                     ensure!(wc.status == WcStatus::Success, Completion, "{:?}", wc.status);
                 }
                 Kind::LocalInv { key } => {
                     ensure!(
                         !queue.memory.keys.borrow().contains(&key),
                         Completion,
-                        "LOCAL_INV {key:#x} did nothing"
+                        "LOCAL_INV {key:#x} did not invalidate the key"
                     );
                 }
-                // The source belongs to the application again; nothing may look at it any more.
+                // The source belongs to the application again; the queue pair must not read it any more.
                 _ if op.len > 0 && rng.chance(500) => {
                     local[op.local] ^= 0xff;
                     self.half.local_after[op.local] = local[op.local];
@@ -216,11 +222,12 @@ impl Reliable {
         Ok(())
     }
 
-    /// The peer is gone: the oldest operation fails when all retries are used up, everything behind it is flushed.
+    /// The peer has vanished: the oldest operation must fail when all retries are used up, and the others are
+    /// flushed.
     fn on_error(&mut self, now: u64, wc: &Wc, queue: &QueuePair, peer: Peer) -> Checked {
         let status = wc.status;
-        let Some(gone_ns) = peer.gone_ns else {
-            ensure!(false, Completion, "send {} fails with {status:?}, its peer being there", wc.wr_id);
+        let Some(vanished_ns) = peer.vanished_ns else {
+            ensure!(false, Completion, "send {} fails with {status:?} although its peer is alive", wc.wr_id);
             return Ok(());
         };
         ensure!(queue.qp.state() == QpState::Err, State, "{status:?} in state {:?}", queue.qp.state());
@@ -229,30 +236,34 @@ impl Reliable {
             ensure!(
                 index == *next && status == WcStatus::WrFlushErr,
                 Completion,
-                "send {index} ends with {status:?}; {next} was to be flushed"
+                "send {index} completes with {status:?}, expected a flush of {next}"
             );
             *next += 1;
             return Ok(());
         }
-        ensure!(status == WcStatus::RetryExcErr, Completion, "{status:?}, but the peer is gone");
+        ensure!(
+            status == WcStatus::RetryExcErr,
+            Completion,
+            "{status:?}, expected RetryExcErr because the peer has vanished"
+        );
         let is_oldest = index >= self.completed
             && index < self.posted
             && self.awaited.front().is_none_or(|&a| a >= index);
-        ensure!(is_oldest, Completion, "send {index} fails, {} were complete", self.completed);
+        ensure!(is_oldest, Completion, "send {index} fails, but {} operations are complete", self.completed);
         let timeout_ns = ack_timeout_ns(queue.qp.attr().timeout).unwrap_or(0);
         let all_ns = timeout_ns * (u64::from(RETRY_CNT) + 1);
         let waited_ns = now - self.moved_ns;
         ensure!(
             !peer.is_exact || waited_ns >= all_ns,
             Progress,
-            "send {index} is given up after {waited_ns} ns; {RETRY_CNT} retries of {timeout_ns} ns were to be had"
+            "send {index} fails after {waited_ns} ns, before {RETRY_CNT} retries of {timeout_ns} ns"
         );
-        let late_ns = now.saturating_sub(gone_ns.max(self.moved_ns) + all_ns);
-        ensure!(late_ns < GRACE_NS, Progress, "send {index} is given up {late_ns} ns too late");
+        let late_ns = now.saturating_sub(vanished_ns.max(self.moved_ns) + all_ns);
+        ensure!(late_ns < GRACE_NS, Progress, "send {index} fails {late_ns} ns too late");
         self.awaited.clear();
         let mut flushed = self.recvs_done;
         if queue.srqs.own.is_some() {
-            // Nobody flushes a shared queue.
+            // A shared receive queue is not flushed.
             self.recvs_posted = self.half.recvs.len();
             flushed = self.recvs_posted;
         }
@@ -260,7 +271,7 @@ impl Reliable {
         Ok(())
     }
 
-    /// Receive work requests complete once and in order, with the message that is theirs.
+    /// Checks that receive work requests complete once and in order, each with its message.
     pub(crate) fn on_recv_wc(
         &mut self,
         wc: &Wc,
@@ -271,7 +282,7 @@ impl Reliable {
         if wc.status == WcStatus::WrFlushErr
             && let Some((_, next)) = &mut self.flushing
         {
-            // Of a shared queue only the one that a message had taken.
+            // From a shared receive queue only the receive that a message had taken is flushed.
             let expected = if queue.srqs.own.is_some() { self.recvs_done } else { *next };
             ensure!(
                 wc.wr_id == RECV_ID + expected as u64,
@@ -298,7 +309,7 @@ impl Reliable {
         ensure!(
             wc.status == WcStatus::Success && wc.wr_id == RECV_ID + number as u64,
             Completion,
-            "receive {} ends with {:?}, {number} was to succeed",
+            "receive {} completes with {:?}, expected success of {number}",
             wc.wr_id.wrapping_sub(RECV_ID),
             wc.status
         );
@@ -306,7 +317,7 @@ impl Reliable {
         let opcode = match &recv.data {
             Some(data) => {
                 let there = &local[recv.local..recv.local + data.len()];
-                ensure!(there == data, Bytes, "receive {number} has another message's bytes");
+                ensure!(there == data, Bytes, "receive {number} has unexpected bytes");
                 WcOpcode::Recv
             }
             None => WcOpcode::RecvRdmaWithImm,
@@ -316,7 +327,11 @@ impl Reliable {
         let imm_data = recv.imm.or(recv.inv.map(u32::to_ne_bytes)).unwrap_or_default();
         let seen = (wc.opcode, wc.byte_len as usize, wc.wc_flags, wc.imm_data, solicited, srqn);
         let expected = (opcode, recv.byte_len, wc_flags, imm_data, recv.solicited, recv.srqn);
-        ensure!(seen == expected, Completion, "receive {number} says {seen:?}, not {expected:?}");
+        ensure!(
+            seen == expected,
+            Completion,
+            "receive {number} completes with {seen:?}, expected {expected:?}"
+        );
         if let Some(key) = recv.inv {
             let is_valid = queue.memory.keys.borrow().contains(&key);
             ensure!(!is_valid, Completion, "key {key:#x} is still valid");
@@ -325,17 +340,17 @@ impl Reliable {
         Ok(())
     }
 
-    /// Whether an error may be reported to the program.
+    /// Returns whether the last-WQE-reached event may be reported.
     pub(crate) fn expects_last_wqe(&self, queue: &QueuePair) -> bool {
         self.flushing.is_some() && queue.srqs.own.is_some()
     }
 
-    /// Memory is what the model says. Of a connection that broke, each byte may also be as it was before, and an atomic word
-    /// have any of its values.
+    /// Checks memory against the model. After a broken connection, each byte may also have its original
+    /// value, and an atomic word any of its values.
     pub(crate) fn check_memory(&self, queue: &QueuePair, peer: Peer) -> Checked {
         let half = &self.half;
         let (local, mut remote) = (queue.memory.local.borrow(), queue.memory.remote.borrow_mut());
-        for (at, values) in half.words.iter().filter(|_| peer.gone_ns.is_some()) {
+        for (at, values) in half.words.iter().filter(|_| peer.vanished_ns.is_some()) {
             let value = word_at(&remote, *at);
             ensure!(values.contains(&value), Bytes, "atomic word {at} has the value {value:#x}");
             remote[*at..at + 8].copy_from_slice(&half.remote_after[*at..at + 8]);
@@ -348,20 +363,21 @@ impl Reliable {
             if there == after {
                 continue;
             }
-            let half_done = |at: usize| peer.gone_ns.is_some() && there[at] == before[at];
+            let half_done = |at: usize| peer.vanished_ns.is_some() && there[at] == before[at];
             let is_wrong = |at: &usize| there[*at] != after[*at] && !half_done(*at);
             if let Some(at) = (0..after.len()).find(is_wrong) {
-                let (is, was, shall) = (there[at], before[at], after[at]);
-                ensure!(
-                    false,
-                    Bytes,
-                    "{name} byte {at} is {is:#x}; it was {was:#x} and should be {shall:#x}"
-                );
+                let (is, was, expected) = (there[at], before[at], after[at]);
+                ensure!(false, Bytes, "{name} byte {at} is {is:#x}; it was {was:#x}, expected {expected:#x}");
             }
         }
-        if peer.gone_ns.is_none() {
+        if peer.vanished_ns.is_none() {
             ensure!(queue.memory.keys.borrow().is_empty(), Bytes, "a key was not invalidated");
-            ensure!(queue.qp.state() == QpState::Rts, State, "it ends in state {:?}", queue.qp.state());
+            ensure!(
+                queue.qp.state() == QpState::Rts,
+                State,
+                "the queue pair ends in state {:?}",
+                queue.qp.state()
+            );
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! A small deterministic generator (SplitMix64), so that one integer is the whole run.
+//! A small deterministic generator (SplitMix64), so that one integer determines the whole run.
 
-/// Its state is the seed.
+/// A pseudo-random generator; the field is its state.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// A generator for one purpose of a run. What is drawn for one purpose does not move what is drawn for another, so a run
-    /// with a fault less, or a node more, stays as similar as it can.
+    /// Returns the generator for one purpose of a run. Numbers drawn for one purpose do not influence others,
+    /// so a run with fewer faults or more nodes stays as similar as possible.
     #[must_use]
     pub fn stream(seed: u64, purpose: u64) -> Self {
         let mut rng = Self(seed);
@@ -14,8 +14,8 @@ impl Rng {
         Self(base ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93))
     }
 
-    /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    /// Returns the next 64 bits.
+    #[expect(clippy::should_implement_trait, reason = "the sequence is infinite")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -24,30 +24,30 @@ impl Rng {
         z ^ z >> 31
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// True in `per_mille` of 1000 cases.
+    /// Returns true with a probability of `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.next() % 1000 < per_mille
     }
 
-    /// True in `ppm` of a million cases.
+    /// Returns true with a probability of `ppm` / 1,000,000.
     pub fn chance_ppm(&mut self, ppm: u64) -> bool {
         ppm > 0 && self.next() % 1_000_000 < ppm
     }
 
-    /// One of them.
+    /// Returns one of the elements.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `from` is empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.between(0, from.len() as u64 - 1) as usize]
     }
 
-    /// Random bytes.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let random = self.next().to_le_bytes();

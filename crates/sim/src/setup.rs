@@ -1,4 +1,4 @@
-//! Drawing a run from its seed: nodes, links, queue pairs, what they do, and when things go wrong.
+//! Draws a run from its seed: nodes, links, queue pairs, work, and the times of events.
 
 use transport::{PathMtu, QpType, ReorderBuffer, VerbsError};
 use wire::{Gid, Qpn};
@@ -14,14 +14,14 @@ use crate::reliable::Reliable;
 use crate::rng::Rng;
 use crate::unreliable::{self, Unreliable};
 
-/// Queue pair numbers of every node begin here.
+/// First queue pair number of every node.
 pub(crate) const QPN_BASE: u32 = 0x100;
-/// Nodes that a fabric can have.
+/// Smallest number of nodes of a fabric.
 pub const NODES_MIN: usize = 2;
-/// Nodes that a fabric can have.
+/// Largest number of nodes of a fabric.
 pub const NODES_MAX: usize = 64;
 
-/// Purposes of random numbers.
+/// Purposes of random numbers; each has its own stream.
 const TOPOLOGY: u64 = 1;
 const FAULTS: u64 = 2;
 const LINKS: u64 = 3;
@@ -39,16 +39,16 @@ pub(crate) struct Setup {
     pub(crate) schedule: Schedule,
     pub(crate) nodes: Vec<Node>,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Address and number of each.
+    /// Address and QPN of each queue pair.
     pub(crate) paths: Vec<(Gid, Qpn)>,
 }
 
 impl Setup {
-    /// Draws it.
+    /// Draws the run.
     pub(crate) fn draw(options: &Options) -> Result<Self, VerbsError> {
         let seed = options.seed;
         let mut rng = Rng::stream(seed, TOPOLOGY);
-        // Two nodes show most of what there is; large fabrics cost as much as a hundred of those.
+        // Two nodes show most behaviour; a large fabric costs as much time as a hundred small ones.
         let drawn = match rng.between(0, 99) {
             0..=59 => 2,
             60..=89 => rng.between(3, 5),
@@ -98,7 +98,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Connections of XRC, in one of five fabrics. From a stream of their own, so that the others are as they would be.
+    /// Draws XRC connections in one of five fabrics. Their own stream keeps the other draws unchanged.
     fn draw_extended(&mut self, rng: &mut Rng) -> Result<(), VerbsError> {
         if !rng.chance(200) {
             return Ok(());
@@ -119,12 +119,12 @@ impl Setup {
         [first as usize, second as usize]
     }
 
-    /// The number that the next queue pair of a node gets, were `before` others made first.
+    /// Returns the number that the next queue pair of a node gets if `before` others are created first.
     fn next_qpn(&self, node: usize, before: usize) -> Qpn {
         Qpn::new(QPN_BASE + (self.nodes[node].endpoints.len() + before) as u32)
     }
 
-    /// `share` such connections do as much as one.
+    /// Adds a reliable connection with 1/`share` of the usual work.
     fn add_reliable(
         &mut self,
         types: [QpType; 2],
@@ -140,7 +140,7 @@ impl Setup {
             mtu: mtu.bytes(),
             max_sge: rng.between(1, 5) as usize,
             max_inline: rng.pick(&[0, 16, 64, 256]),
-            // A fabric of many connections does no more than one of few.
+            // A fabric with many connections does not do more work than one with few.
             ops: (ops / share.div_ceil(4)).max(1),
             bytes: (bytes / share).max(4 << 10),
             fences: rng.pick(&[0, 0, 300]),
@@ -261,12 +261,12 @@ impl Setup {
         Ok(())
     }
 
-    /// Address and number of two queue pairs that are made next.
+    /// Returns address and QPN of two queue pairs that are created next.
     fn paths_of(&self, ends: [usize; 2]) -> [(Gid, Qpn); 2] {
         ends.map(|node| (frame::address(node, self.links.v6).into(), self.next_qpn(node, 0)))
     }
 
-    /// `side` is 0 or 1 of a connected pair; the second one follows the first.
+    /// Adds a queue pair. `side` is 0 or 1 of a connected pair; side 1 follows side 0.
     fn add(
         &mut self,
         node: usize,
@@ -287,19 +287,19 @@ impl Setup {
             app,
             sq_psn: wire::Psn::new(sq_psn),
             flow_window,
-            next_turn_ns: 0,
+            next_post_ns: 0,
             touched: false,
         });
     }
 }
 
-/// What a node does with packets behind a gap: hardware and rxe keep nothing.
+/// Draws whether the node keeps packets after a gap. Hardware and rxe do not (go-back-N).
 fn draw_reorder(rng: &mut Rng) -> ReorderBuffer {
-    let goes_back = rng.chance(250);
-    if goes_back { ReorderBuffer::none() } else { ReorderBuffer::new(PathMtu::M4096) }
+    let is_go_back_n = rng.chance(250);
+    if is_go_back_n { ReorderBuffer::none() } else { ReorderBuffer::new(PathMtu::M4096) }
 }
 
-/// Half of them about to wrap around.
+/// Draws initial PSNs, half of them close to the wrap-around.
 fn draw_psns(rng: &mut Rng) -> [u32; 2] {
     [0, 1].map(|_| {
         if rng.chance(500) { 0xff_ffff - rng.between(0, 300) as u32 } else { rng.next() as u32 & 0xff_ffff }
@@ -319,7 +319,7 @@ fn draw_links(nodes: usize, rng: &mut Rng) -> Links {
     }
 }
 
-/// How long links stay bad, and whether switches mark what waits in their queues: in three of ten fabrics.
+/// Draws the length of bad states, and whether switches mark frames: in three of ten fabrics.
 fn draw_congestion(links: &mut Links, rng: &mut Rng) {
     links.bad_frames = rng.pick(&[2, 8, 32, 128]);
     let (min_bytes, above) = (rng.between(0, 8 << 10), rng.between(1 << 10, 64 << 10));
@@ -329,7 +329,7 @@ fn draw_congestion(links: &mut Links, rng: &mut Rng) {
 fn draw_schedule(nodes: usize, faults: &Faults, rng: &mut Rng) -> Schedule {
     let heal_ns = rng.pick(&[1_000_000, 10_000_000, 100_000_000, 1_000_000_000]);
     let partition = {
-        // Neither side is empty, and it ends before a requester that was unlucky otherwise gives up.
+        // Neither side is empty. The partition ends before a requester could use up its retries.
         let side = (0..nodes).fold(1, |side, node| side | u64::from(node > 1 && rng.chance(500)) << node);
         let from_ns = rng.between(0, 2_000_000);
         let to_ns = (from_ns + rng.between(10_000, 8_000_000)).min(heal_ns);
@@ -347,7 +347,7 @@ fn draw_schedule(nodes: usize, faults: &Faults, rng: &mut Rng) -> Schedule {
 mod tests {
     use super::*;
 
-    /// What is drawn from streams of its own is there in some fabrics and not in others.
+    /// Optional features are present in some fabrics and absent in others.
     #[test]
     fn some_fabrics_have_xrc_and_some_mark_frames() {
         let has = |seed| {

@@ -1,4 +1,4 @@
-//! What somebody who watches a run gets to see.
+//! Events of a run, as an observer sees them.
 
 use std::fmt;
 
@@ -7,83 +7,83 @@ use wire::{DropReason, Packet};
 
 use crate::fabric::Cause;
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
     /// Virtual time, in nanoseconds.
     pub at_ns: u64,
-    /// The node where it happened; of a lost frame, the one that it was for.
+    /// The node of the event; for a lost frame its destination.
     pub node: usize,
-    /// What it was.
+    /// Kind of the event.
     pub what: What<'a>,
 }
 
-/// What can be seen.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum What<'a> {
-    /// A frame leaves.
+    /// A frame is sent.
     Sent {
-        /// Counts frames.
+        /// Sequence number of the frame.
         number: u64,
-        /// For this node.
+        /// Destination node.
         to: usize,
-        /// From the Ethernet header to the ICRC.
+        /// The frame from the Ethernet header to the ICRC.
         frame: &'a [u8],
-        /// The network makes it.
+        /// Whether the network made a copy.
         is_copy: bool,
     },
     /// The network damages a frame.
     Damaged {
-        /// That of [`What::Sent`].
+        /// Number of the frame in [`What::Sent`].
         number: u64,
-        /// As it is from now on.
+        /// The damaged frame.
         frame: &'a [u8],
         /// [`Cause::Corrupt`] or [`Cause::Truncate`].
         cause: Cause,
     },
     /// A frame is lost.
     Lost {
-        /// That of [`What::Sent`].
+        /// Number of the frame in [`What::Sent`].
         number: u64,
-        /// Sent by this node.
+        /// Sending node.
         from: usize,
-        /// As it was when it was lost.
+        /// The frame when it was lost.
         frame: &'a [u8],
-        /// Why.
+        /// Reason.
         cause: Cause,
     },
     /// A frame reaches its queue pair.
     Delivered {
-        /// What it carries.
+        /// The packet in the frame.
         packet: Packet<'a>,
-        /// The queue pair had no use for it.
+        /// Reason why the queue pair dropped the packet, if it did.
         refused: Option<DropReason>,
     },
-    /// A link sends nothing until then.
+    /// A link stands still.
     StandsStill {
-        /// Virtual time.
+        /// Virtual time of the end, in nanoseconds.
         until_ns: u64,
     },
     /// A work request is complete.
     Completed {
         /// The completion.
         wc: Wc,
-        /// It is that of a receive.
+        /// Whether it is the completion of a receive.
         is_receive: bool,
     },
     /// An asynchronous event of a queue pair.
     Event {
-        /// Its number.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Which.
+        /// Kind of the event.
         kind: AsyncEventKind,
     },
-    /// Nobody hears of this node any more.
+    /// The node stops sending and receiving for good.
     Vanished,
-    /// Some nodes are cut off from the others; a bit each.
+    /// The nodes in this bit set are cut off from the others.
     Parted(u64),
-    /// Everything that can be mended is.
+    /// All faults have ended, except for a vanished node.
     Healed,
 }
 
@@ -117,14 +117,14 @@ impl fmt::Display for Sight<'_> {
                 }
             }
             What::Event { qpn, kind } => write!(f, "QP {qpn:#x}: event {kind:?}"),
-            What::Vanished => f.write_str("falls silent"),
+            What::Vanished => f.write_str("vanishes"),
             What::Parted(nodes) => write!(f, "{} cut off from the others", Nodes(*nodes)),
-            What::Healed => f.write_str("the network is whole again"),
+            What::Healed => f.write_str("the network is healed"),
         }
     }
 }
 
-/// The nodes of a mask, with their verb.
+/// The nodes of a bit set, with a verb.
 struct Nodes(u64);
 
 impl fmt::Display for Nodes {
@@ -144,7 +144,7 @@ impl fmt::Display for Nodes {
     }
 }
 
-/// The packet in a frame, or what is left of it.
+/// The packet in a frame, or the part that is left of it.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_is_shown_as_the_nodes_it_means() {
-        for (mask, says) in [
+    fn a_node_mask_displays_the_node_numbers() {
+        for (mask, expected) in [
             (0b1, "node 0 is cut off from the others"),
             (0b101, "nodes 0 and 2 are cut off from the others"),
             (1 << 63 | 0b110, "nodes 1, 2 and 63 are cut off from the others"),
         ] {
             let line = Sight { at_ns: 0, node: 1, what: What::Parted(mask) }.to_string();
-            assert!(line.ends_with(says), "{line}");
+            assert!(line.ends_with(expected), "{line}");
         }
     }
 }

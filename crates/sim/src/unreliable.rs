@@ -1,5 +1,6 @@
-//! The application of a queue pair without acknowledgements (UC, UD): messages that say what they are, receives that take
-//! whatever comes. A message may be lost, but it arrives whole, and no more often than the network carried it.
+//! The application of a queue pair without acknowledgements (UC, UD). Messages carry their number; receives
+//! accept any message. A message may be lost, but it arrives complete, and no more often than the network
+//! delivered it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::queue_pair::{Q_KEY, QueuePair};
 use crate::rng::Rng;
 use crate::violation::{Checked, ensure};
 
-/// What a message is.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     Send,
@@ -26,46 +27,46 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) kind: Kind,
-    /// Its number is the immediate data; otherwise, of a SEND, the first four bytes.
+    /// Whether the number is in the immediate data. Otherwise the first four bytes of a SEND hold it.
     pub(crate) imm: bool,
     pub(crate) local: usize,
     pub(crate) len: usize,
-    /// Where a WRITE goes.
+    /// Target offset of a WRITE.
     pub(crate) remote: usize,
-    /// For whom: an index of the run's queue pairs.
+    /// Receiving queue pair: an index into the run's queue pairs.
     pub(crate) to: usize,
-    /// Number of its first packet.
+    /// Sequence number of its first packet, from 0.
     pub(crate) first_packet: u32,
 }
 
-/// Bytes of the number at the front of a SEND without immediate data.
+/// Length of the number at the front of a SEND without immediate data, in bytes.
 const NUMBER_LEN: usize = 4;
 
-/// What became of a message at its receiver.
+/// State of a message at its receiver.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Times its last packet reached the queue pair.
+    /// Times that its last packet reached the queue pair.
     offered: u32,
     completed: u32,
 }
 
-/// One queue pair's application.
+/// The application of one queue pair.
 pub(crate) struct Unreliable {
     pub(crate) messages: Vec<Message>,
-    /// Memory when everything began: sources of messages, receive buffers, targets of WRITEs.
+    /// Memory at the start: sources of messages, receive buffers, targets of WRITEs.
     pub(crate) local: Vec<u8>,
     pub(crate) remote: Vec<u8>,
     posted: usize,
     completed: usize,
-    /// Receive buffers, all as long.
+    /// Receive buffers, all of the same length.
     pub(crate) slots: Slots,
     recvs_posted: u64,
     recvs_done: u64,
-    /// By sender and number.
+    /// State of messages by sender and number.
     seen: BTreeMap<(usize, usize), Seen>,
-    /// The youngest message of each sender.
+    /// The latest message of each sender.
     youngest: BTreeMap<usize, usize>,
-    /// Bytes of messages received.
+    /// Bytes of received messages.
     pub(crate) bytes: u64,
 }
 
@@ -75,7 +76,7 @@ pub(crate) struct Slots {
     pub(crate) at: usize,
     pub(crate) count: u64,
     pub(crate) room: usize,
-    /// A gap behind each, that nobody may touch.
+    /// Length of the gap after each buffer, which no access may touch.
     pub(crate) gap: usize,
 }
 
@@ -85,7 +86,7 @@ impl Slots {
     }
 }
 
-/// What one queue pair sends, as it is drawn.
+/// Parameters for drawing the messages of one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) is_datagram: bool,
@@ -96,14 +97,15 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn new(is_datagram: bool, mtu: PathMtu, count: usize) -> Self {
-        // A datagram is one packet, as long as the port's MTU allows.
+        // A datagram is one packet, limited by the MTU of the port.
         let len_max = if is_datagram { PathMtu::M4096.bytes() } else { 6 * mtu.bytes() };
         Self { is_datagram, mtu: mtu.bytes(), count, len_max }
     }
 }
 
 impl Unreliable {
-    /// Draws messages for receivers out of `to`; `remotes` are what their WRITEs may touch, and grow.
+    /// Draws messages to receivers in `to`. `remotes` is the memory that their WRITEs may access; it is
+    /// extended.
     pub(crate) fn draw(shape: Shape, to: &[usize], remotes: &mut Vec<u8>, rng: &mut Rng) -> Self {
         let mut local = Vec::new();
         let mut messages = Vec::new();
@@ -155,22 +157,22 @@ impl Unreliable {
         }
     }
 
-    pub(crate) fn wants_turn(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.posted < self.messages.len() || self.recvs_posted < self.recvs_done + self.slots.count
     }
 
-    /// Whether everything was sent.
+    /// Returns whether everything was sent.
     pub(crate) fn is_done(&self) -> bool {
         self.completed == self.messages.len()
     }
 
-    /// How far it is, for people.
+    /// Returns the progress as text.
     pub(crate) fn state(&self) -> String {
         format!("{}/{} sent, {} received", self.completed, self.messages.len(), self.recvs_done)
     }
 
-    /// Posts some more; `paths` are address and number of the run's queue pairs.
-    pub(crate) fn turn(
+    /// Posts some work requests; `paths` are address and QPN of the run's queue pairs.
+    pub(crate) fn post(
         &mut self,
         queue: &mut QueuePair,
         posts: u64,
@@ -196,7 +198,7 @@ impl Unreliable {
         match queue.post_recv(None, &RecvWr { wr_id: self.recvs_posted, sg_list: &[sge] }) {
             Ok(()) => self.recvs_posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),
-            Err(error) => ensure!(false, State, "post_recv of a good request: {error}"),
+            Err(error) => ensure!(false, State, "post_recv refused a valid work request: {error}"),
         }
         Ok(true)
     }
@@ -221,7 +223,7 @@ impl Unreliable {
         match queue.post_send(&wr) {
             Ok(()) => self.posted += 1,
             Err(VerbsError::NoMem) => return Ok(false),
-            Err(error) => ensure!(false, State, "post_send of a good request: {error}"),
+            Err(error) => ensure!(false, State, "post_send refused a valid work request: {error}"),
         }
         Ok(true)
     }
@@ -231,7 +233,7 @@ impl Unreliable {
         ensure!(
             wc.status == WcStatus::Success && wc.wr_id == next as u64 && next < self.posted,
             Completion,
-            "send {} ends with {:?}; {next} was to succeed",
+            "send {} completes with {:?}, expected success of {next}",
             wc.wr_id,
             wc.status
         );
@@ -239,24 +241,24 @@ impl Unreliable {
         Ok(())
     }
 
-    /// The message that this PSN belongs to.
+    /// Returns the message that contains this PSN.
     pub(crate) fn message_at(&self, psn: Psn, sq_psn: Psn) -> Option<usize> {
         let packet = psn.value().wrapping_sub(sq_psn.value()) & 0xff_ffff;
         self.messages.partition_point(|message| message.first_packet <= packet).checked_sub(1)
     }
 
-    /// The last packet of a message that takes a receive has reached the queue pair.
+    /// Notes that the last packet of a message that consumes a receive has reached the queue pair.
     pub(crate) fn offer(&mut self, from: usize, number: usize) {
         self.seen.entry((from, number)).or_default().offered += 1;
     }
 
-    /// The message of a receive's completion: its number, and where its bytes are.
+    /// Returns the message of a receive completion: its number, and offset and length of its bytes.
     pub(crate) fn on_recv_wc(&mut self, wc: &Wc, queue: &QueuePair) -> Checked<(usize, usize, usize)> {
         let number = self.recvs_done;
         ensure!(
             wc.status == WcStatus::Success && wc.wr_id == number && number < self.recvs_posted,
             Completion,
-            "receive {} ends with {:?}; {number} was to succeed",
+            "receive {} completes with {:?}, expected success of {number}",
             wc.wr_id,
             wc.status
         );
@@ -266,21 +268,22 @@ impl Unreliable {
         let len = (wc.byte_len as usize).checked_sub(grh);
         let at = self.slots.start(number) + grh;
         let Some(len) = len.filter(|len| grh + len <= self.slots.room || wc.opcode != WcOpcode::Recv) else {
-            ensure!(false, Completion, "a message of {} bytes", wc.byte_len);
+            ensure!(false, Completion, "received an impossible length of {} bytes", wc.byte_len);
             return Ok((0, 0, 0));
         };
         let local = queue.memory.local.borrow();
         let text = if wc.wc_flags & Wc::WITH_IMM != 0 {
             wc.imm_data
         } else {
-            ensure!(len >= NUMBER_LEN, Bytes, "a message of {len} bytes");
+            ensure!(len >= NUMBER_LEN, Bytes, "received a message of {len} bytes, too short for its number");
             [local[at], local[at + 1], local[at + 2], local[at + 3]]
         };
         self.bytes += len as u64;
         Ok((u32::from_be_bytes(text) as usize, at, len))
     }
 
-    /// The message `number` of `from`, sent by `sender`, has arrived: whole, and no more often than it was carried.
+    /// Checks that message `number` of `from`, sent by `sender`, arrived complete, and no more often than it
+    /// was delivered.
     pub(crate) fn check_delivery(
         &mut self,
         (from, sender, is_in_order): (usize, &Self, bool),
@@ -295,34 +298,40 @@ impl Unreliable {
         };
         let source = &sender.local[message.local..message.local + message.len];
         let opcode = if message.kind == Kind::Send { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
-        let is_such = (len, wc.opcode) == (message.len, opcode)
+        let is_expected = (len, wc.opcode) == (message.len, opcode)
             && (wc.wc_flags & Wc::WITH_IMM != 0) == message.imm
             && message.kind != Kind::Write;
-        ensure!(is_such, Completion, "message {number} arrives as {wc:?}, it was {message:?}");
+        ensure!(
+            is_expected,
+            Completion,
+            "message {number} completes as {wc:?}, but it was sent as {message:?}"
+        );
         let (local, remote) = (queue.memory.local.borrow(), queue.memory.remote.borrow());
         let there = match message.kind {
             Kind::Send => &local[at..at + len],
             _ => &remote[message.remote..message.remote + len],
         };
-        ensure!(there == source, Bytes, "message {number} of queue pair {from} has other bytes");
+        ensure!(there == source, Bytes, "message {number} of queue pair {from} has unexpected bytes");
         let seen = self.seen.entry((from, number)).or_default();
         seen.completed += 1;
         let Seen { offered, completed } = *seen;
         ensure!(
             completed <= offered,
             Completion,
-            "message {number} of queue pair {from} was carried {offered} times and received {completed} times"
+            "message {number} of queue pair {from} was delivered {offered} times, but completed {completed} \
+                 times"
         );
         let youngest = self.youngest.insert(from, number);
         ensure!(
             !is_in_order || youngest.is_none_or(|before| before < number),
             Completion,
-            "message {number} of queue pair {from} comes after {youngest:?}"
+            "message {number} of queue pair {from} completes after message {youngest:?}"
         );
         Ok(())
     }
 
-    /// Every datagram that reached the queue pair was received, or counted as one without a receive.
+    /// Checks that every datagram that reached the queue pair was received, or counted as dropped without a
+    /// receive.
     pub(crate) fn check_datagrams(&self, queue: &QueuePair) -> Checked {
         let offered: u64 = self.seen.values().map(|seen| u64::from(seen.offered)).sum();
         let without = queue.qp.counters().rcvd_no_wqe;
@@ -330,12 +339,12 @@ impl Unreliable {
         ensure!(
             offered == received + without,
             Completion,
-            "{offered} datagrams came, {received} were received and {without} had no receive"
+            "{offered} datagrams were delivered, but {received} were received and {without} had no receive"
         );
         Ok(())
     }
 
-    /// Nothing was written but receive buffers and targets of WRITEs, and those only with what was sent.
+    /// Checks that only receive buffers and targets of WRITEs were written, with the bytes that were sent.
     pub(crate) fn check_memory(&self, queue: &QueuePair, senders: &[(&Self, usize)]) -> Checked {
         let local = queue.memory.local.borrow();
         let Slots { at, count, room, gap } = self.slots;
@@ -353,15 +362,16 @@ impl Unreliable {
         }
         let remote = queue.memory.remote.borrow();
         let mut bytes = remote.iter().zip(&self.remote).zip(&after).enumerate();
-        if let Some((at, ((is, was), shall))) = bytes.find(|(_, ((is, was), shall))| is != was && is != shall)
+        if let Some((at, ((is, was), expected))) =
+            bytes.find(|(_, ((is, was), expected))| is != was && is != expected)
         {
-            ensure!(false, Bytes, "remote byte {at} is {is:#x}; it was {was:#x}, a WRITE brings {shall:#x}");
+            ensure!(false, Bytes, "remote byte {at} is {is:#x}; it was {was:#x}, a WRITE sent {expected:#x}");
         }
         Ok(())
     }
 }
 
-/// Extends a region by `len` random bytes and a random gap; returns where they are.
+/// Extends a region by `len` random bytes and a random gap. Returns the offset of the bytes.
 fn grow(region: &mut Vec<u8>, len: usize, rng: &mut Rng) -> usize {
     let old = region.len();
     let start = old + rng.between(1, 16) as usize;

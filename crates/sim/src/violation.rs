@@ -1,26 +1,26 @@
-//! What a run can find: a promise that was not kept, and where.
+//! Violations: a rule that a run broke, and when.
 
 use std::fmt;
 
-/// Which promise.
+/// A rule that every run must keep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rule {
-    /// A work request completes once, in order, with the status that it must have.
+    /// A work request completes once, in order, with the expected status.
     Completion,
-    /// Every byte is what the model says, and nothing outside a granted range was written.
+    /// Every byte is what the model expects, and nothing outside a granted range was written.
     Bytes,
-    /// A damaged frame is never taken for a whole one, nor a whole one refused.
+    /// A damaged frame is never accepted, and an intact frame never dropped as damaged.
     Integrity,
-    /// Frames sent are frames delivered, lost for a counted cause, or on their way.
+    /// Every sent frame is delivered, lost for a counted cause, or in flight.
     Frames,
-    /// Everything ends in bounded time, as queue pair attributes and network allow.
+    /// Everything ends in the time that queue pair attributes and the network allow.
     Progress,
     /// A queue pair keeps its own contract: states, windows, timers.
     State,
 }
 
 impl Rule {
-    /// Its name, for programs.
+    /// Returns the name, as scripts see it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,14 +34,14 @@ impl Rule {
     }
 }
 
-/// A broken promise.
+/// A broken rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Violation {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
     /// Virtual time, in nanoseconds.
     pub at_ns: u64,
-    /// What was seen and what was expected, for people.
+    /// Text with the observed and the expected behaviour.
     pub what: String,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// A violation that does not know the time yet.
+/// A violation without its time.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) rule: Rule,
@@ -64,11 +64,14 @@ pub(crate) struct Broken {
 /// Result of a check.
 pub(crate) type Checked<T = ()> = Result<T, Broken>;
 
-/// Ends the run unless the condition holds.
+/// Returns a violation from the calling function unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $rule:ident, $($what:tt)+) => {
         if !$condition {
-            return Err(crate::violation::Broken { rule: crate::violation::Rule::$rule, what: format!($($what)+) });
+            return Err(crate::violation::Broken {
+                rule: crate::violation::Rule::$rule,
+                what: format!($($what)+),
+            });
         }
     };
 }

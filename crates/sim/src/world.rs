@@ -1,4 +1,4 @@
-//! A run: who has a turn and when, and the checks that need more than one side.
+//! A run: schedules nodes and applications, and makes the checks that need more than one side.
 
 use transport::{AsyncEventKind, Instant, MAX_PACKET, QpCounters, QpEvent, Wc};
 use wire::{Opcode, Operation};
@@ -14,19 +14,20 @@ use crate::sight::{Sight, What};
 use crate::violation::{Broken, Checked, Violation, ensure};
 use crate::{Failed, Options, Outcome, frame};
 
-/// Virtual time in which everything ends once the network is whole.
+/// Virtual time within which everything ends after the network is healed.
 const END_NS: u64 = 30_000_000_000;
-/// Packets of a queue pair's turn at sending.
+/// Maximum number of packets that a queue pair sends per poll.
 const TX_QUOTA: usize = 64;
-/// Request packets in flight at most: a window (see `requester.rs`) and, while READs are asked for again, what was on its way
-/// behind a loss, as far as single packets are told apart.
+/// Maximum number of request packets in flight: a window (see `requester.rs`). While READs are requested
+/// again, this includes the packets in flight after a loss, up to the number that a selective-repeat
+/// requester tracks.
 const WINDOW_MAX: usize = 512;
-/// Longest pause between an application's turns, and between late receives.
+/// Longest pause between two posts of an application, and between late receives.
 const PAUSE_NS_MAX: u64 = 100_000;
 const LATE_NS_MAX: u64 = 3_000_000;
-/// A node without buffers stays so for up to this.
+/// Longest time that a node is without buffers.
 const EMPTY_NS_MAX: u64 = 300_000;
-/// How often that begins, in frames of a million.
+/// Rate at which that begins, per million frames.
 const EMPTY_PPM: u64 = 5_000;
 
 pub(crate) fn run(
@@ -51,7 +52,7 @@ struct World<'w> {
     rng: Rng,
     is_healed: bool,
     has_vanished: bool,
-    turns: u64,
+    polls: u64,
 }
 
 impl<'w> World<'w> {
@@ -59,18 +60,18 @@ impl<'w> World<'w> {
         let Setup { faults, links, schedule, nodes, endpoints, paths } = setup;
         let fabric = Fabric::new(links, faults, schedule, Rng::stream(seed, CHANCE), watch);
         let rng = Rng::stream(seed, PACE);
-        Self { now: 0, nodes, endpoints, paths, fabric, rng, is_healed: false, has_vanished: false, turns: 0 }
+        Self { now: 0, nodes, endpoints, paths, fabric, rng, is_healed: false, has_vanished: false, polls: 0 }
     }
 
-    /// Runs to the end and checks everything.
+    /// Runs to the end and makes all checks.
     fn run(&mut self) -> Checked<Outcome> {
         if let Some((side, _)) = self.fabric.schedule.partition {
-            self.fabric.tell(0, 0, What::Parted(side));
+            self.fabric.report(0, 0, What::Parted(side));
         }
         while !self.is_done() {
             self.step()?;
         }
-        // What is still on its way may not do harm either.
+        // Frames that are still in flight must do no harm either.
         while self.fabric.next_ns().is_some() || self.nodes.iter().any(|node| !node.ring.is_empty()) {
             self.step()?;
         }
@@ -92,17 +93,12 @@ impl<'w> World<'w> {
         })
     }
 
-    /// The next thing that happens.
+    /// Executes the next event.
     fn step(&mut self) -> Checked {
         let wake = self.nodes.iter().map(|node| node.wake_ns).min().filter(|at| *at != u64::MAX);
         let next = self.fabric.next_ns().into_iter().chain(wake).min();
         let Some(next) = next else {
-            ensure!(
-                false,
-                Progress,
-                "nothing is left to wait for, but not everything has ended: {}",
-                self.state()
-            );
+            ensure!(false, Progress, "no event is pending, but not everything has ended: {}", self.state());
             return Ok(());
         };
         self.now = self.now.max(next);
@@ -110,13 +106,13 @@ impl<'w> World<'w> {
         ensure!(
             self.now < healed_ns + END_NS,
             Progress,
-            "no end {} s after the network became whole: {}",
+            "not everything has ended {} s after the network was healed: {}",
             END_NS / 1_000_000_000,
             self.state()
         );
         if !self.is_healed && self.now >= healed_ns {
             self.is_healed = true;
-            self.fabric.tell(healed_ns, 0, What::Healed);
+            self.fabric.report(healed_ns, 0, What::Healed);
         }
         if let Some((gone, at)) = self.fabric.schedule.vanish
             && self.now >= at
@@ -130,14 +126,14 @@ impl<'w> World<'w> {
         }
         for index in 0..self.nodes.len() {
             if self.nodes[index].wake_ns <= self.now {
-                self.turn(index)?;
+                self.poll(index)?;
             }
         }
         Ok(())
     }
 
     fn vanish(&mut self, gone: usize) {
-        self.fabric.tell(self.now, gone, What::Vanished);
+        self.fabric.report(self.now, gone, What::Vanished);
         let node = &mut self.nodes[gone];
         node.wake_ns = u64::MAX;
         for frame in std::mem::take(&mut node.ring) {
@@ -145,7 +141,7 @@ impl<'w> World<'w> {
         }
     }
 
-    /// A frame has reached its node: into the ring, if there is room and a buffer.
+    /// Puts a frame that reached its node into the ring, if there is room and a buffer.
     fn arrive(&mut self, frame: Frame) {
         let (now, fabric) = (self.now, &mut self.fabric);
         let node = &mut self.nodes[frame.to];
@@ -163,10 +159,10 @@ impl<'w> World<'w> {
         node.wake_ns = node.wake_ns.min(now + node.poll_ns);
     }
 
-    /// What a device does in one turn: receive, timers, applications, transmit, completions.
-    fn turn(&mut self, index: usize) -> Checked {
-        self.turns += 1;
-        if self.turns.is_multiple_of(64) {
+    /// One poll of a device: receive, timers, applications, transmit, completions.
+    fn poll(&mut self, index: usize) -> Checked {
+        self.polls += 1;
+        if self.polls.is_multiple_of(64) {
             self.fabric.check_conservation(self.nodes.iter().map(|node| node.ring.len() as u64).sum())?;
         }
         self.nodes[index].wake_ns = u64::MAX;
@@ -188,7 +184,7 @@ impl<'w> World<'w> {
             if qp.poll_timeout().is_some_and(|due| due <= now) {
                 qp.handle_timeout(now);
                 let due = qp.poll_timeout();
-                ensure!(due.is_none_or(|due| due > now), State, "a timeout that was handled is due again");
+                ensure!(due.is_none_or(|due| due > now), State, "a handled timeout has expired again");
             }
             self.application(at)?;
         }
@@ -200,10 +196,10 @@ impl<'w> World<'w> {
             self.events(at)?;
             let endpoint = &self.endpoints[at];
             let timeout = endpoint.queue.qp.poll_timeout().map_or(u64::MAX, |at| at.0);
-            let turn = if endpoint.app.wants_turn() { endpoint.next_turn_ns } else { u64::MAX };
-            wake = wake.min(timeout).min(turn);
+            let post = if endpoint.app.has_work() { endpoint.next_post_ns } else { u64::MAX };
+            wake = wake.min(timeout).min(post);
         }
-        // Nobody waits for a queue that has room: what a quota left is for the next turn.
+        // If the port has room, packets that the quota left over are sent in the next poll.
         let has_more = own.iter().any(|&at| {
             let Endpoint { queue, flow_window, .. } = &self.endpoints[at];
             queue.qp.wants_transmit() && queue.qp.packets_in_flight() < *flow_window
@@ -219,7 +215,7 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    /// Looks at the frames of one batch.
+    /// Handles the frames of one batch.
     fn receive(&mut self, index: usize) -> Checked {
         for _ in 0..self.nodes[index].batch {
             let Some(frame) = self.nodes[index].ring.pop_front() else { break };
@@ -228,7 +224,7 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    /// Opens a frame and gives its packet to the queue pair that it is for.
+    /// Checks a frame and delivers its packet to the destination queue pair.
     fn deliver(&mut self, index: usize, frame: Frame) -> Checked {
         let (from, packet) = match (frame::open(&frame.bytes, index, self.fabric.v6()), &frame.damage) {
             (Ok(opened), _) => opened,
@@ -238,16 +234,16 @@ impl<'w> World<'w> {
                 return Ok(());
             }
             (Err(reason), None) => {
-                ensure!(false, Integrity, "a whole frame is refused as {reason}");
+                ensure!(false, Integrity, "an intact frame is dropped as {reason}");
                 return Ok(());
             }
         };
         if let Some((cause, whole)) = &frame.damage {
             let before = frame::packet_of(whole, self.fabric.v6());
-            // Bits that routers may change are not protected.
+            // No checksum covers bits that routers may change.
             let is_harmless = before.is_some_and(|before| before.bytes()[5..] == packet.bytes()[5..])
                 && packet.bytes().len() == whole.len() - (frame.bytes.len() - packet.bytes().len());
-            ensure!(is_harmless, Integrity, "{} went unnoticed: {packet}", cause.name());
+            ensure!(is_harmless, Integrity, "damage ({}) was not detected: {packet}", cause.name());
             self.fabric.tally.harmless += 1;
         }
         self.fabric.tally.delivered += 1;
@@ -268,13 +264,13 @@ impl<'w> World<'w> {
             &mut self.nodes[index].reorder,
         );
         endpoint.touched = true;
-        // A refused packet is one that the protocol drops; whether that was right shows in the end.
-        self.fabric.tell(self.now, index, What::Delivered { packet, refused: result.err() });
+        // The queue pair may drop a packet; whether that was right shows at the end.
+        self.fabric.report(self.now, index, What::Delivered { packet, refused: result.err() });
         self.fabric.give_back(frame);
         Ok(())
     }
 
-    /// Notes that the end of a message without acknowledgement was carried to its queue pair.
+    /// Notes that the last packet of an unacknowledged message reached its queue pair.
     fn offer(&mut self, at: usize, from: usize, packet: &wire::Packet<'_>) {
         let endpoint = &self.endpoints[at];
         let App::Unreliable(_) = &endpoint.app else { return };
@@ -297,7 +293,7 @@ impl<'w> World<'w> {
 
     fn application(&mut self, at: usize) -> Checked {
         let endpoint = &mut self.endpoints[at];
-        if !endpoint.app.wants_turn() || endpoint.next_turn_ns > self.now {
+        if !endpoint.app.has_work() || endpoint.next_post_ns > self.now {
             return Ok(());
         }
         let eager = self.nodes[endpoint.node].eager;
@@ -309,14 +305,14 @@ impl<'w> World<'w> {
             pause = rng.between(100, LATE_NS_MAX);
         }
         match &mut endpoint.app {
-            App::Reliable(app) => app.turn(self.now, &mut endpoint.queue, posts, recvs, rng)?,
-            App::Unreliable(app) => app.turn(&mut endpoint.queue, posts, recvs, &self.paths)?,
+            App::Reliable(app) => app.post(self.now, &mut endpoint.queue, posts, recvs, rng)?,
+            App::Unreliable(app) => app.post(&mut endpoint.queue, posts, recvs, &self.paths)?,
         }
-        endpoint.next_turn_ns = self.now + pause;
+        endpoint.next_post_ns = self.now + pause;
         Ok(())
     }
 
-    /// Sends what may be sent now.
+    /// Sends the packets that may be sent now.
     fn transmit(&mut self, at: usize) -> Checked {
         let mut buf = [0; MAX_PACKET];
         let endpoint = &mut self.endpoints[at];
@@ -332,19 +328,24 @@ impl<'w> World<'w> {
             let sent = turn.poll(&endpoint.queue.memory, &mut buf);
             let qp = turn.qp();
             let Some(sent) = sent else { break };
-            ensure!(wanted, State, "a queue pair that had nothing to send sends");
-            ensure!(sent.len.is_multiple_of(4), State, "a packet of {} bytes", sent.len);
+            ensure!(wanted, State, "a queue pair sends although it reported nothing to send");
+            ensure!(
+                sent.len.is_multiple_of(4),
+                State,
+                "the packet length of {} bytes is no multiple of 4",
+                sent.len
+            );
             ensure!(
                 qp.packets_in_flight() <= WINDOW_MAX,
                 State,
                 "{} packets in flight",
                 qp.packets_in_flight()
             );
-            // A congestion notification has a traffic class of its own.
+            // A congestion notification packet has its own traffic class.
             ensure!(
                 sent.is_datagram == (qp.ty().is_datagram() || buf[0] == Opcode::CNP.0),
                 State,
-                "a datagram is one of a datagram queue pair"
+                "is_datagram is set on a packet of a connected queue pair, or missing"
             );
             let dgid = if sent.is_datagram { qp.datagram_dest().av.dgid } else { qp.av().dgid };
             let ip_id = &mut self.nodes[node].ip_id;
@@ -362,13 +363,17 @@ impl<'w> World<'w> {
     fn events(&mut self, at: usize) -> Checked {
         loop {
             let qp = &mut self.endpoints[at].queue.qp;
-            let (is_said, event) = (qp.has_event(), qp.poll_event());
-            ensure!(is_said == event.is_some(), State, "an event was to be there: {is_said}");
+            let (has_event, event) = (qp.has_event(), qp.poll_event());
+            ensure!(
+                has_event == event.is_some(),
+                State,
+                "has_event() returned {has_event}, but poll_event() disagrees"
+            );
             let Some(event) = event else { break };
             let node = self.endpoints[at].node;
             match event {
                 QpEvent::SendWc(wc) => {
-                    self.fabric.tell(self.now, node, What::Completed { wc, is_receive: false });
+                    self.fabric.report(self.now, node, What::Completed { wc, is_receive: false });
                     let peer = self.peer_of(at);
                     let Endpoint { app, queue, .. } = &mut self.endpoints[at];
                     match app {
@@ -377,23 +382,23 @@ impl<'w> World<'w> {
                     }
                 }
                 QpEvent::RecvWc { wc, solicited, srqn } => {
-                    self.fabric.tell(self.now, node, What::Completed { wc, is_receive: true });
+                    self.fabric.report(self.now, node, What::Completed { wc, is_receive: true });
                     self.on_recv_wc(at, &wc, solicited, srqn)?;
                 }
                 QpEvent::Async(kind) => {
                     let Endpoint { app, queue, .. } = &self.endpoints[at];
                     let qpn = queue.qp.qpn().value();
-                    self.fabric.tell(self.now, node, What::Event { qpn, kind });
+                    self.fabric.report(self.now, node, What::Event { qpn, kind });
                     let is_expected = kind == AsyncEventKind::QpLastWqeReached
                         && matches!(app, App::Reliable(app) if app.expects_last_wqe(queue));
                     ensure!(is_expected, State, "QP {qpn:#x} raises {kind:?}");
                 }
                 QpEvent::XrcLimitReached(srqn) => {
-                    ensure!(false, State, "shared receive queue {srqn:#x} reached a limit that nobody set");
+                    ensure!(false, State, "shared receive queue {srqn:#x} reached a limit that was not set");
                 }
             }
             let endpoint = &mut self.endpoints[at];
-            endpoint.next_turn_ns = endpoint.next_turn_ns.min(self.now + 50);
+            endpoint.next_post_ns = endpoint.next_post_ns.min(self.now + 50);
         }
         self.give_back(at);
         Ok(())
@@ -410,7 +415,8 @@ impl<'w> World<'w> {
             Some(peer) => Some(peer),
             None => {
                 let local = queue.memory.local.borrow();
-                // The GRH area in front of the bytes has the sender's address in the IP header (Annex A17.4.5.2).
+                // The GRH area in front of the bytes contains an IP header with the sender's address (Annex
+                // A17.4.5.2).
                 let (_, start, _) = arrived;
                 let address = if self.fabric.v6() { start - 18..start - 16 } else { start - 6..start - 4 };
                 let number = u16::from_be_bytes([local[address.start], local[address.start + 1]]);
@@ -420,7 +426,7 @@ impl<'w> World<'w> {
             }
         };
         let Some(sender) = sender.filter(|sender| *sender != at) else {
-            ensure!(false, Completion, "a datagram of nobody: {wc:?}");
+            ensure!(false, Completion, "a datagram without a sender: {wc:?}");
             return Ok(());
         };
         let faults = &self.fabric.faults;
@@ -432,22 +438,24 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    /// What is known about a connection's far end.
+    /// Returns the state of the node at a connection's far end.
     fn peer_of(&self, at: usize) -> Peer {
         let node = self.endpoints[at].peer.map(|peer| self.endpoints[peer].node);
         let vanish = self.fabric.schedule.vanish;
-        let gone_ns = vanish.filter(|(gone, at)| Some(*gone) == node && self.now >= *at).map(|(_, at)| at);
-        Peer { gone_ns, is_exact: self.fabric.faults.only(&[Fault::Vanish, Fault::Rnr]) }
+        let vanished_ns =
+            vanish.filter(|(gone, at)| Some(*gone) == node && self.now >= *at).map(|(_, at)| at);
+        Peer { vanished_ns, is_exact: self.fabric.faults.only(&[Fault::Vanish, Fault::Rnr]) }
     }
 
-    /// What a complete WRITE wrote belongs to the peer again: it may change it, and no late repetition may undo that.
+    /// Gives the target of complete WRITEs back to the peer's application. It may change it; a late
+    /// retransmission must not undo that.
     fn give_back(&mut self, at: usize) {
         let Some(peer) = self.endpoints[at].peer else { return };
         let Ok([this, that]) = self.endpoints.get_disjoint_mut([at, peer]) else { return };
         let (App::Reliable(this), App::Reliable(that_app)) = (&mut this.app, &mut that.app) else { return };
         for done in &this.half.ops[this.returned..this.completed] {
             if let Kind::Write { to } = done.kind
-                && !done.looked_at
+                && !done.read_later
                 && done.len > 0
             {
                 let mut remote = that.queue.memory.remote.borrow_mut();
@@ -459,13 +467,13 @@ impl<'w> World<'w> {
         this.returned = this.completed;
     }
 
-    fn is_there(&self, at: usize) -> bool {
-        !self.fabric.is_gone(self.endpoints[at].node, self.now)
+    fn is_alive(&self, at: usize) -> bool {
+        !self.fabric.has_vanished(self.endpoints[at].node, self.now)
     }
 
     fn is_done(&self) -> bool {
         self.endpoints.iter().enumerate().all(|(at, endpoint)| match &endpoint.app {
-            _ if !self.is_there(at) => true,
+            _ if !self.is_alive(at) => true,
             App::Reliable(app) => app.is_done(self.peer_of(at)),
             App::Unreliable(app) => app.is_done(),
         })
@@ -473,7 +481,7 @@ impl<'w> World<'w> {
 
     fn check_end(&self) -> Checked {
         let is_calm = self.fabric.faults.only(&[]);
-        for (at, endpoint) in self.endpoints.iter().enumerate().filter(|(at, _)| self.is_there(*at)) {
+        for (at, endpoint) in self.endpoints.iter().enumerate().filter(|(at, _)| self.is_alive(*at)) {
             let of = |broken: Broken| Broken { what: format!("queue pair {at}: {}", broken.what), ..broken };
             match &endpoint.app {
                 App::Reliable(app) => app.check_memory(&endpoint.queue, self.peer_of(at)).map_err(of)?,
@@ -491,12 +499,16 @@ impl<'w> World<'w> {
             self.endpoints.iter().map(|endpoint| f(endpoint.queue.qp.counters())).sum()
         };
         let (sent, counted) = (self.fabric.tally.sent, counters(|counters| counters.sent_pkts));
-        ensure!(sent == counted, Frames, "{sent} frames were sent, {counted} counted as sent");
-        let (came, counted) = (self.fabric.tally.delivered, counters(|counters| counters.rcvd_pkts));
-        ensure!(counted <= came, Frames, "{came} frames were delivered, {counted} counted as received");
+        ensure!(sent == counted, Frames, "{sent} frames were sent, but the counters say {counted}");
+        let (delivered, counted) = (self.fabric.tally.delivered, counters(|counters| counters.rcvd_pkts));
+        ensure!(
+            counted <= delivered,
+            Frames,
+            "{delivered} frames were delivered, but the counters say {counted}"
+        );
         let (lost, gaps) = (self.fabric.tally.lost_in_all(), counters(|counters| counters.rcvd_seq_err));
-        ensure!(!is_calm || lost == 0, Frames, "{lost} frames are lost in a calm network");
-        ensure!(!is_calm || gaps == 0, State, "{gaps} sequence errors in a calm network");
+        ensure!(!is_calm || lost == 0, Frames, "{lost} frames are lost in a network without faults");
+        ensure!(!is_calm || gaps == 0, State, "{gaps} sequence errors in a network without faults");
         Ok(())
     }
 
@@ -507,12 +519,12 @@ impl<'w> World<'w> {
         }
     }
 
-    /// How far everything is that has not ended, for people.
+    /// Returns the progress of everything that has not ended, as text.
     fn state(&self) -> String {
         let mut text = String::new();
         for (at, endpoint) in self.endpoints.iter().enumerate() {
             let is_done = match &endpoint.app {
-                _ if !self.is_there(at) => true,
+                _ if !self.is_alive(at) => true,
                 App::Reliable(app) => app.is_done(self.peer_of(at)),
                 App::Unreliable(app) => app.is_done(),
             };

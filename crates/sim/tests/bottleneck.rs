@@ -1,10 +1,11 @@
 //! Two flows through one switch that marks packets, in virtual time.
 //!
-//! Goal: DCQCN shares a bottleneck fairly and keeps its queue short, where windows alone fill the queue. Method: two senders at
-//! 40 Gbit/s, a port of 10 Gbit/s that marks by the paper's thresholds, and for comparison one that marks nothing.
+//! Goal: DCQCN shares a bottleneck fairly and keeps its queue short; windows alone fill the queue. Method:
+//! two senders at 40 Gbit/s share a 10 Gbit/s port that marks by the thresholds of the paper; for comparison
+//! one that does not mark.
 
 #[path = "goodput/link.rs"]
-#[expect(dead_code, reason = "only the ends are needed")]
+#[expect(dead_code, reason = "only `End` is needed here")]
 mod link;
 
 use std::collections::VecDeque;
@@ -18,12 +19,12 @@ use link::{End, Peer, end};
 const SIZE: u64 = 64 << 10;
 const POLL_NS: u64 = 5_000;
 const DELAY_NS: u64 = 5_000;
-/// IPv4, UDP, ICRC, and Ethernet with preamble, checksum and gap.
+/// IPv4, UDP, ICRC, and Ethernet with preamble, checksum and inter-frame gap.
 const OVERHEAD_BYTES: u64 = 70;
 /// Picoseconds per byte: 40 and 10 Gbit/s.
 const SENDER_PS: u64 = 200;
 const BOTTLENECK_PS: u64 = 800;
-/// Section 5 of the DCQCN paper: no packet is marked below K_MIN, one in a hundred at K_MAX, all beyond.
+/// Section 5 of the DCQCN paper: no packet is marked below K_MIN, one in a hundred at K_MAX, all above.
 const K_MIN: u64 = 5_000;
 const K_MAX: u64 = 200_000;
 const P_MAX_PER_MILLION: u64 = 10_000;
@@ -33,7 +34,7 @@ const ECT_0: u8 = 2;
 struct Flow {
     sender: End,
     receiver: End,
-    /// On their way, with the time of arrival and the traffic class.
+    /// In flight, with time of arrival and traffic class.
     there: VecDeque<(u64, u8, Vec<u8>)>,
     back: VecDeque<(u64, u8, Vec<u8>)>,
     line_free_ps: u64,
@@ -44,8 +45,8 @@ struct Flow {
 impl Flow {
     fn new() -> Self {
         Self {
-            sender: end(0, Peer::Keeps, SIZE),
-            receiver: end(1, Peer::Keeps, SIZE),
+            sender: end(0, Peer::SelectiveRepeat, SIZE),
+            receiver: end(1, Peer::SelectiveRepeat, SIZE),
             there: VecDeque::new(),
             back: VecDeque::new(),
             line_free_ps: 0,
@@ -60,20 +61,20 @@ impl Flow {
             let op = WrOp::Write { remote_addr: REMOTE_BASE, r_key: REMOTE_KEY };
             let wr =
                 SendWr { wr_id: self.posted, op, sg_list: &[sge], flags: SendFlags::empty(), dest: None };
-            self.sender.qp.post_send(&wr, &self.sender.memory).expect("there is room");
+            self.sender.qp.post_send(&wr, &self.sender.memory).expect("the send queue has room");
             self.posted += 1;
         }
     }
 }
 
-/// Gives an end what has arrived, as an engine does.
+/// Delivers to an end the packets that have arrived, as an engine does.
 fn receive(end: &mut End, arriving: &mut VecDeque<(u64, u8, Vec<u8>)>, now: u64) {
     while arriving.front().is_some_and(|(at, ..)| *at <= now)
         && let Some((_, tos, bytes)) = arriving.pop_front()
     {
-        let packet = Packet::parse(&bytes).expect("well formed");
+        let packet = Packet::parse(&bytes).expect("the packet is well formed");
         end.from.tos = tos;
-        // A probe while the queue grows makes duplicates, which are counted below.
+        // A probe while the queue grows causes duplicates, which are counted below.
         let _: Result<_, _> =
             end.qp.handle_packet(Instant(now), &packet, &end.from, &end.memory, None, &mut end.reorder);
     }
@@ -83,7 +84,7 @@ fn receive(end: &mut End, arriving: &mut VecDeque<(u64, u8, Vec<u8>)>, now: u64)
     }
 }
 
-/// What the port of the switch looked like in a part of the run.
+/// State of the switch port during a part of the run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     queue_max: u64,
@@ -102,12 +103,12 @@ impl Switch {
         Self { flows: [Flow::new(), Flow::new()], marks, free_ps: 0, rng: Rng(11) }
     }
 
-    /// Runs the flows of which this says so for a time.
+    /// Runs the flows marked in `active` for a time.
     fn run(&mut self, active: [bool; 2], from_ms: u64, to_ms: u64) -> Seen {
         let mut seen = Seen::default();
         let mut buf = [0; MAX_PACKET];
         for now in (from_ms * 1_000_000..to_ms * 1_000_000).step_by(POLL_NS as usize) {
-            // Packets of both alternate, as those of two lines do.
+            // Packets of both flows alternate, as those of two lines do.
             let mut leaving: Vec<(u64, usize, Vec<u8>)> = Vec::new();
             for (index, flow) in self.flows.iter_mut().enumerate() {
                 if active[index] {
@@ -157,7 +158,7 @@ impl Switch {
     }
 }
 
-/// Share of 10 Gbit/s in so many milliseconds.
+/// Returns the share of 10 Gbit/s used in so many milliseconds.
 fn share(bytes: u64, ms: u64) -> f64 {
     bytes as f64 * BOTTLENECK_PS as f64 / (ms as f64 * 1e9)
 }
@@ -165,7 +166,7 @@ fn share(bytes: u64, ms: u64) -> f64 {
 #[test]
 fn two_flows_share_a_port_that_marks_and_keep_its_queue_short() {
     let mut switch = Switch::new(true);
-    // One has the port to itself at first.
+    // At first one flow has the port to itself.
     switch.run([true, false], 0, 30);
     let alone = switch.run([true, false], 30, 60);
     assert!(share(alone.bytes[0], 30) > 0.85, "{alone:?}");
@@ -181,16 +182,22 @@ fn two_flows_share_a_port_that_marks_and_keep_its_queue_short() {
             notified > 0 && counters.rp_cnp_handled + counters.rp_cnp_ignored == notified,
             "{counters:?}"
         );
-        assert!(counters.retransmitted_pkts < counters.sent_pkts / 1000, "nothing was lost: {counters:?}");
+        assert!(
+            counters.retransmitted_pkts < counters.sent_pkts / 1000,
+            "packets were retransmitted without loss: {counters:?}"
+        );
     }
 
     let mut windows = Switch::new(false);
     windows.run([true, true], 0, 10);
     let unmarked = windows.run([true, true], 10, 30);
-    assert!(unmarked.queue_max > 500_000, "two windows of 320 KB stand in the queue: {unmarked:?}");
+    assert!(
+        unmarked.queue_max > 500_000,
+        "without marks the queue does not hold two windows of 320 KB: {unmarked:?}"
+    );
     assert!(both.queue_max < unmarked.queue_max / 2, "{} of {}", both.queue_max, unmarked.queue_max);
 
-    // The other goes away: what is left is taken.
+    // The other flow ends, and the first one takes the whole port again.
     switch.run([true, false], 200, 220);
     let rest = switch.run([true, false], 220, 240);
     assert!(share(rest.bytes[0], 20) > 0.85, "{rest:?}");

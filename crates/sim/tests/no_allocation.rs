@@ -1,6 +1,7 @@
-//! After set-up the transport allocates nothing: not for posting, sending, receiving, completing, nor for what a loss asks for.
+//! After set-up the transport does not allocate: not for posting, sending, receiving, completing, or recovery
+//! from loss.
 //!
-//! The one test of its binary, because the count is the process's.
+//! This is the only test of its binary, because the allocation counters belong to the process.
 
 use std::alloc::System;
 use std::cell::RefCell;
@@ -29,7 +30,7 @@ struct End {
     memory: SimMemory,
     from: PacketSource,
     reorder: ReorderBuffer,
-    /// XRC: the only one in reach.
+    /// XRC: the only shared receive queue.
     srq: Option<RecvQueue>,
     completions: u64,
 }
@@ -50,7 +51,7 @@ struct Link {
     ends: [End; 2],
     now: Instant,
     packets: u64,
-    /// Every so many packets one is lost.
+    /// One of so many packets is lost.
     loss_every: u64,
     buf: [u8; MAX_PACKET + 4],
 }
@@ -105,7 +106,7 @@ fn end(ty: QpType, index: usize) -> End {
         rnr_retry: 7,
         ..QpAttr::default()
     };
-    let mut qp = Qp::new(config).expect("within limits");
+    let mut qp = Qp::new(config).expect("the sizes are within the limits");
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         let attr = QpAttr { state, ..attr.clone() };
         qp.modify(Instant::ZERO, &attr, QpAttrMask::required(ty, state)).expect("permitted");
@@ -114,7 +115,8 @@ fn end(ty: QpType, index: usize) -> End {
     let memory =
         SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(BTreeSet::new()) };
     let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
-    let srq = (ty == QpType::XrcTgt).then(|| RecvQueue::new(DEPTH, 2, pd).expect("within limits"));
+    let srq = (ty == QpType::XrcTgt)
+        .then(|| RecvQueue::new(DEPTH, 2, pd).expect("the sizes are within the limits"));
     End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), srq, completions: 0 }
 }
 
@@ -125,7 +127,7 @@ impl Link {
         Self { ends, now: Instant::ZERO, packets: 0, loss_every, buf: [0; MAX_PACKET + 4] }
     }
 
-    /// Both ends post every operation that they have, then everything is carried over.
+    /// Both ends post every operation of their service; then all packets are exchanged.
     fn round(&mut self) {
         let (remote_addr, r_key, imm) = (REMOTE_BASE, REMOTE_KEY, [1, 2, 3, 4]);
         let all = [
@@ -158,7 +160,7 @@ impl Link {
                 let inline =
                     if matches!(op, WrOp::SendImm(_)) { SendFlags::INLINE } else { SendFlags::empty() };
                 let wr = SendWr { wr_id: 0, op, sg_list: &sges(length), flags: inline, dest };
-                end.qp.post_send(&wr, &end.memory).expect("there is room");
+                end.qp.post_send(&wr, &end.memory).expect("the send queue has room");
             }
         }
         self.carry();
@@ -178,7 +180,7 @@ impl Link {
         }
     }
 
-    /// One packet from an end to the other, if it has one.
+    /// Moves one packet from an end to the other, if it has one.
     fn exchange(&mut self, from: usize) -> bool {
         let (left, right) = self.ends.split_at_mut(1);
         let (sender, receiver) =
@@ -187,8 +189,8 @@ impl Link {
         if let Some(transmit) = &sent {
             self.packets += 1;
             if !self.packets.is_multiple_of(self.loss_every) {
-                let packet = Packet::parse(&self.buf[..transmit.len + 4]).expect("well formed");
-                // What a loss makes of a packet is the protocol's business; the completions are counted.
+                let packet = Packet::parse(&self.buf[..transmit.len + 4]).expect("the packet is well formed");
+                // The protocol decides what happens to packets after a loss; the test counts completions.
                 let _: Result<_, _> = receiver.qp.handle_packet(
                     self.now,
                     &packet,
@@ -212,17 +214,17 @@ impl Link {
     }
 }
 
-/// `length` bytes in two pieces.
+/// Returns `length` bytes in two elements.
 fn sges(length: u32) -> [Sge; 2] {
     let first = Sge { addr: LOCAL_BASE, length: length / 2, lkey: LOCAL_KEY };
     [first, Sge { addr: LOCAL_BASE + u64::from(2 * MESSAGE), length: length - length / 2, lkey: LOCAL_KEY }]
 }
 
 #[test]
-fn traffic_allocates_nothing() {
+fn traffic_after_set_up_does_not_allocate() {
     let region = Region::new(ALLOCATOR);
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(region.change().allocations, 1, "allocations are counted");
+    assert_eq!(region.change().allocations, 1, "the allocator does not count allocations");
     for (ty, loss_every) in [
         (QpType::Rc, u64::MAX),
         (QpType::Rc, 29),
@@ -243,6 +245,9 @@ fn traffic_allocates_nothing() {
         assert!(completions > Some(150), "{ty:?}: {completions:?}");
         let counters = link.ends[0].qp.counters();
         let repeated = counters.duplicate_request + counters.completer_retry_err;
-        assert!(!ty.is_reliable() || loss_every == u64::MAX || repeated > 0, "nothing was sent again");
+        assert!(
+            !ty.is_reliable() || loss_every == u64::MAX || repeated > 0,
+            "packets were lost but none was retransmitted"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Fabrics from 10,000 seeds keep every promise.
+//! Fabrics from 10,000 seeds keep every rule.
 //!
-//! `ROXIE_SIM_SEEDS=n` runs n seeds. A seed that fails is printed as the command that replays it.
+//! `ROXIE_SIM_SEEDS=n` runs n seeds. For a seed that fails, the command that replays it is printed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,8 +9,8 @@ use std::thread;
 use roxie_sim::{Cause, Options, Tally, run};
 use transport::QpCounters;
 
-/// Seeds that failed once, as fabrics are drawn today. What older ones showed (a gap that is named again and again, sequence NAKs
-/// without progress) are tests of `completer_tests.rs`.
+/// Seeds that failed once with the present way of drawing fabrics. Failures of older versions (a gap that is
+/// reported again and again, sequence NAKs without progress) are tests of `completer_tests.rs`.
 const SEEDS: &[u64] = &[0x44d];
 
 fn seeds() -> u64 {
@@ -27,7 +27,7 @@ struct Sum {
 }
 
 #[test]
-fn every_seed_keeps_every_promise() {
+fn every_seed_keeps_every_rule() {
     let seeds = seeds();
     let next = AtomicU64::new(0);
     let sum = Mutex::new(Sum::default());
@@ -71,7 +71,7 @@ fn every_seed_keeps_every_promise() {
         sum.elapsed_ns / 1_000_000_000,
         sum.elapsed_ns_max / 1_000_000
     );
-    // A run that never saw a fault proves nothing about it.
+    // A run without a fault proves nothing about that fault.
     for &cause in Cause::ALL {
         let lost = sum.tally.lost[cause as usize];
         println!("{lost:>12} {}", cause.name());
@@ -88,17 +88,17 @@ fn every_seed_keeps_every_promise() {
     }
 }
 
-/// The same options are the same run, to the last frame.
+/// Equal options give the same run, to the last frame.
 #[test]
-fn a_seed_is_the_whole_run() {
+fn equal_options_give_equal_runs() {
     for seed in 0..50 {
         let options = Options { seed, ..Options::default() };
         let first = run(&options, None).expect("no violation");
         let mut seen = 0_u64;
         let watched = run(&options, Some(&mut |_| seen += 1)).expect("no violation");
-        assert_eq!(first, watched, "watching changes nothing");
+        assert_eq!(first, watched, "an observer changes the run");
         assert!(seen >= first.tally.sent);
-        let said = Options { seed, nodes: Some(first.nodes), faults: Some(first.faults.into()) };
-        assert_eq!(run(&said, None).expect("no violation"), first, "what the line says is what was drawn");
+        let options = Options { seed, nodes: Some(first.nodes), faults: Some(first.faults.into()) };
+        assert_eq!(run(&options, None).expect("no violation"), first, "the replay command gives another run");
     }
 }

@@ -1,4 +1,4 @@
-//! ACK extended transport header, and the two tables its syndrome speaks in (IBA 9.5.1, 9.7.5).
+//! ACK extended transport header (AETH), and the tables of its syndrome values (IBA 9.5.1, 9.7.5).
 //!
 //! ```text
 //! |   syndrome    |                     msn                       |
@@ -12,24 +12,24 @@ use crate::psn::Msn;
 /// ACK extended transport header (IBA 9.5.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Aeth {
-    /// Acknowledgement, or why not.
+    /// Whether the responder acknowledges or refuses, with the reason.
     pub syndrome: Syndrome,
-    /// Requests the responder has completed.
+    /// Message sequence number: requests that the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { syndrome: Syndrome::from_byte(bytes[0]), msn: Msn::new(u24_at(bytes, 1)) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[0] = self.syndrome.byte();
@@ -43,24 +43,25 @@ impl fmt::Display for Aeth {
     }
 }
 
-/// The first byte of the AETH (IBA table 44).
+/// The first byte of the AETH: acknowledgement, RNR NAK or NAK (IBA table 44).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Syndrome {
-    /// Positive, with a credit code 0..=31; see [`credits_of_code`]. 31 means credits are not in use.
+    /// Acknowledgement with a credit code 0..=31, see [`credits_of_code`]. Code 31 means that credits are not
+    /// in use.
     Ack(u8),
-    /// Receiver not ready, with a timer code 0..=31; see [`rnr_timer_ns`].
+    /// Receiver not ready, with a timer code 0..=31, see [`rnr_timer_ns`].
     RnrNak(u8),
-    /// Negative, final for the request unless it is a sequence error.
+    /// Negative acknowledgement. It ends the request unless it reports a PSN sequence error.
     Nak(NakCode),
-    /// A value with no meaning; a packet that carries it is ignored.
+    /// A reserved value. The requester ignores a packet that carries it.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// Positive, credits not in use. The only ACK a responder with a shared receive queue may send.
+    /// An acknowledgement without credits. A responder with a shared receive queue sends no other.
     pub const ACK: Self = Self::Ack(NO_CREDITS);
 
-    /// Decodes; every value has exactly one meaning.
+    /// Decodes the byte. Every value has exactly one meaning.
     #[must_use]
     #[inline]
     pub const fn from_byte(byte: u8) -> Self {
@@ -76,7 +77,7 @@ impl Syndrome {
         }
     }
 
-    /// Encodes; codes are cut to 5 bits.
+    /// Encodes the byte. Codes are cut to 5 bits.
     #[must_use]
     #[inline]
     pub const fn byte(self) -> u8 {
@@ -104,17 +105,17 @@ impl fmt::Display for Syndrome {
     }
 }
 
-/// Why a request was refused (IBA 9.7.5.2). The value is the low five bits of the syndrome.
+/// Reason of a NAK (IBA 9.7.5.2). The value is the low five bits of the syndrome.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A request packet is missing; go back and resend.
+    /// A request packet is missing. The requester retransmits from the PSN of the NAK on.
     PsnSequenceError = 0,
-    /// The request made no sense: wrong opcode order, length or unsupported operation.
+    /// The request is invalid: wrong opcode order, wrong length or unsupported operation.
     InvalidRequest = 1,
-    /// Key, range or permission was wrong.
+    /// The key, the address range or the permission is wrong.
     RemoteAccessError = 2,
-    /// The responder's own fault.
+    /// The responder failed for a reason of its own.
     RemoteOperationalError = 3,
     /// Reliable datagram only.
     InvalidRdRequest = 4,
@@ -132,17 +133,18 @@ impl fmt::Display for NakCode {
     }
 }
 
-/// The credit code that says credits are not in use.
+/// The credit code of an ACK that reports no credits.
 pub const NO_CREDITS: u8 = 31;
 
-/// Receives the responder has posted, for credit codes 0..=30; `None` for 31 and above (IBA table 45).
+/// Returns the number of receives that the responder has posted, for credit codes 0..=30 (IBA table 45).
+/// Returns `None` for code 31 and above.
 #[must_use]
 pub const fn credits_of_code(code: u8) -> Option<u32> {
     if code < NO_CREDITS { Some(CREDITS[code as usize]) } else { None }
 }
 
-/// How long the requester waits after an RNR NAK, in nanoseconds (IBA table 46). Also the meaning of
-/// `min_rnr_timer`. Only the low five bits of `code` count; code 0 is the longest, 655.36 ms.
+/// Returns the time that the requester waits after an RNR NAK, in nanoseconds (IBA table 46). `min_rnr_timer`
+/// uses the same codes. Only the low five bits of `code` count; code 0 is the longest time, 655.36 ms.
 #[must_use]
 pub const fn rnr_timer_ns(code: u8) -> u64 {
     RNR_TIMER_10US[(code & 0x1f) as usize] as u64 * 10_000
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_syndrome_has_one_meaning() {
+    fn every_syndrome_byte_decodes_and_encodes() {
         for byte in 0..=255 {
             assert_eq!(Syndrome::from_byte(byte).byte(), byte);
         }
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(Syndrome::from_byte(0x80), Syndrome::Reserved(0x80));
     }
 
-    /// 1, 2, 3, 4, 6, 8, 12, ...: powers of two with their halfway points between.
+    /// The series 1, 2, 3, 4, 6, 8, 12, ...: powers of two and the numbers halfway between them.
     fn halfway_series(n: u32) -> u32 {
         match n {
             1 => 1,
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn rnr_timers_follow_their_formula() {
+    fn rnr_timers_follow_the_halfway_series() {
         for code in 1..32 {
             assert_eq!(rnr_timer_ns(code as u8), u64::from(halfway_series(code)) * 10_000, "code {code}");
         }
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_follow_the_same_series() {
+    fn credit_codes_follow_the_halfway_series() {
         assert_eq!(credits_of_code(0), Some(0));
         for code in 1..31 {
             assert_eq!(credits_of_code(code as u8), Some(halfway_series(code)), "code {code}");
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syndrome_reads_like_a_sentence() {
+    fn a_syndrome_displays_its_kind_and_value() {
         assert_eq!(Syndrome::ACK.to_string(), "ACK");
         assert_eq!(Syndrome::Ack(5).to_string(), "ACK Credits=6");
         assert_eq!(Syndrome::RnrNak(1).to_string(), "RNR NAK Timer=0.01 ms");

@@ -1,4 +1,5 @@
-//! Atomic headers: an operation on eight aligned bytes, and what was there before (IBA 9.3.4, 9.5.3).
+//! Atomic headers: the operands of an atomic request and the original value in its response (IBA 9.3.4,
+//! 9.5.3).
 //!
 //! ```text
 //! |                              va (64)                          |
@@ -15,21 +16,21 @@ use crate::keys::Rkey;
 /// Atomic extended transport header (IBA 9.3.4).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AtomicEth {
-    /// Address of the eight bytes, a multiple of 8.
+    /// Virtual address of the eight bytes, a multiple of 8.
     pub va: u64,
-    /// Key of the memory they lie in.
+    /// R_Key of the memory that contains the eight bytes.
     pub r_key: Rkey,
-    /// New value of a Compare Swap, summand of a Fetch Add.
+    /// New value of a Compare Swap; addend of a Fetch Add.
     pub swap_or_add: u64,
-    /// Value a Compare Swap expects; 0 and ignored in a Fetch Add.
+    /// Value that a Compare Swap expects; 0 and ignored in a Fetch Add.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 28;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -41,7 +42,7 @@ impl AtomicEth {
         }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         put(bytes, 0, self.va.to_be_bytes());
@@ -64,22 +65,22 @@ impl fmt::Display for AtomicEth {
 /// Atomic acknowledge extended transport header (IBA 9.5.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AtomicAckEth {
-    /// The eight bytes before the operation.
+    /// Value of the eight bytes before the operation.
     pub original: u64,
 }
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { original: u64::from_be_bytes(*bytes) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.original.to_be_bytes();

@@ -19,34 +19,47 @@ use crate::opcode::Opcode;
 use crate::psn::{Psn, Qpn};
 
 /// Base transport header (IBA 9.2).
+///
+/// ```
+/// use roxie_wire::{Bth, Opcode, PKey, Psn, Qpn};
+///
+/// let (dest_qp, psn) = (Qpn::new(5), Psn::new(0xffffff));
+/// let bth = Bth { opcode: Opcode::RC_ACKNOWLEDGE, dest_qp, psn, ..Bth::default() };
+/// let mut bytes = [0; Bth::LEN];
+/// bth.emit(&mut bytes);
+/// assert_eq!(bytes, [0x11, 0, 0xff, 0xff, 0, 0, 0, 5, 0, 0xff, 0xff, 0xff]);
+/// assert_eq!(Bth::parse(&bytes), bth);
+/// assert_eq!(bth.p_key, PKey::DEFAULT);
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Bth {
-    /// What the packet does and which headers follow.
+    /// Operation of the packet; it also decides which extension headers follow.
     pub opcode: Opcode,
-    /// S: the receiver's completion should wake whoever waits for solicited events only.
+    /// S: solicited event. The receiver's completion wakes an application that waits for solicited events
+    /// only.
     pub solicited: bool,
-    /// M: path migration state; ignored on receive.
+    /// M: path migration state. RoCE ignores it on receive.
     pub mig_req: bool,
-    /// Zero bytes after the payload, 0..=3.
+    /// Pad bytes between payload and ICRC, 0..=3.
     pub pad_cnt: u8,
-    /// Transport header version, 0 in every packet we accept; 4 bits.
+    /// Transport header version, 4 bits. A receiver accepts 0 only.
     pub tver: u8,
-    /// Partition of the sender.
+    /// Partition key of the sender.
     pub p_key: PKey,
-    /// F: a switch saw congestion on the way here.
+    /// F: forward congestion. A switch on the path marked the packet.
     pub fecn: bool,
-    /// B: the receiver should slow down towards the sender; set in a CNP.
+    /// B: backward congestion. The receiver of this packet reduces its rate towards the sender; set in a CNP.
     pub becn: bool,
-    /// Queue pair this packet is for.
+    /// Number of the destination queue pair.
     pub dest_qp: Qpn,
-    /// A: the requester wants an acknowledgement.
+    /// A: the requester asks for an acknowledgement.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 12;
 
     const SOLICITED: u8 = 0x80;
@@ -55,7 +68,7 @@ impl Bth {
     const BECN: u8 = 0x40;
     const ACK_REQ: u8 = 0x80;
 
-    /// Decodes; reserved bits are ignored.
+    /// Decodes the header. Reserved bits are ignored.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -74,7 +87,7 @@ impl Bth {
         }
     }
 
-    /// Encodes; reserved bits are zero, `pad_cnt` and `tver` are cut to their width.
+    /// Encodes the header. Reserved bits are zero; `pad_cnt` and `tver` are cut to their width.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };

@@ -1,7 +1,7 @@
-//! Fixed-size fields inside fixed-size headers. Offsets are constants of the header's file, so a wrong one
-//! fails the first test that touches it; nothing here depends on what a peer sent.
+//! Access to fixed-size fields in headers of fixed size. The offsets are constants in the header's file and
+//! never depend on received data. A wrong offset panics in the first test that uses it.
 
-/// The `N` bytes at `at`.
+/// Returns the `N` bytes at offset `at`.
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
@@ -9,7 +9,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// Stores `value` at `at`.
+/// Stores `value` at offset `at`.
 #[inline]
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
@@ -30,7 +30,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(array(bytes, at))
 }
 
-/// 24 bits, as QPNs, PSNs and MSNs are written.
+/// Returns a big-endian number of 24 bits, the width of QPNs, PSNs and MSNs.
 #[inline]
 pub(crate) fn u24_at(bytes: &[u8], at: usize) -> u32 {
     let [a, b, c] = array(bytes, at);
@@ -44,8 +44,8 @@ pub(crate) fn put_u24(bytes: &mut [u8], at: usize, value: u32) {
     put(bytes, at, [a, b, c]);
 }
 
-/// A law every header obeys: each bit is either a field (it survives parse and emit) or reserved (ignored by
-/// parse, zero in emit). `reserved` has a one for every reserved bit.
+/// Checks the rule that every header follows: a bit is either a field, which survives parse and emit, or
+/// reserved, which parse ignores and emit clears. `reserved` has a one for every reserved bit.
 #[cfg(test)]
 pub(crate) fn check_every_bit<const N: usize>(reserved: [u8; N], round_trip: impl Fn(&[u8; N]) -> [u8; N]) {
     for fill in [0x00, 0xff, 0xa5, 0x3c] {

@@ -1,4 +1,4 @@
-//! Datagram extended transport header: who sent a datagram, and the key that admits it (IBA 9.3.2).
+//! Datagram extended transport header: the sender's QP and the Q_Key (IBA 9.3.2).
 //!
 //! ```text
 //! |                             q_key                             |
@@ -14,24 +14,24 @@ use crate::psn::Qpn;
 /// Datagram extended transport header (IBA 9.3.2).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Deth {
-    /// Must equal the receiving QP's Q_Key.
+    /// Q_Key; the receiver drops the datagram unless it equals the Q_Key of the destination QP.
     pub q_key: QKey,
-    /// QP of the sender.
+    /// QP number of the sender.
     pub src_qp: Qpn,
 }
 
 impl Deth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { q_key: QKey(u32_at(bytes, 0)), src_qp: Qpn::new(u24_at(bytes, 5)) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         put(bytes, 0, self.q_key.0.to_be_bytes());

@@ -1,23 +1,23 @@
-//! Why a packet was refused. Refusal is silent on the wire; here it always has a name and a counter.
+//! Reasons for dropping a received packet. The peer gets no message about it; the device counts it.
 
 use core::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// Why a received packet went no further. One counter each; `as usize` indexes an array of
-        /// [`DropReason::COUNT`] counters.
+        /// Reason why a received packet was dropped. Each has a counter; `reason as usize` is an index into
+        /// an array of [`DropReason::COUNT`] counters.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum DropReason {
             $($(#[doc = $doc])* $variant,)*
         }
 
         impl DropReason {
-            /// Every reason, in the order of its value.
+            /// All reasons, in the order of their values.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
             /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The counter's name.
+            /// Returns the name of the counter.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -27,61 +27,61 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Shorter than BTH, extension headers, pad and ICRC, or a broken outer header.
+    /// Shorter than BTH, extension headers, pad and ICRC together, or a malformed outer header.
     TooShort = "rx_too_short",
-    /// Opcode without a row in the table.
+    /// The opcode is reserved or manufacturer-specific.
     UnknownOpcode = "rx_unknown_opcode",
-    /// Transport header version is not 0.
+    /// The transport header version is not 0.
     BadTver = "rx_bad_tver",
     /// The invariant CRC does not match.
     BadIcrc = "rx_bad_icrc",
-    /// The destination address is none of ours.
+    /// The destination address belongs to another host.
     NotForUs = "rx_not_for_us",
-    /// No QP has this number (also QP 0, which does not exist on Ethernet).
+    /// No QP has the destination QPN. QP 0 does not exist on Ethernet.
     UnknownQp = "rx_unknown_qp",
-    /// The opcode belongs to another service than the QP's.
+    /// The opcode belongs to a transport service that is not the QP's.
     WrongService = "rx_wrong_service",
-    /// The QP's state does not accept this packet.
+    /// The QP's state does not allow this packet.
     WrongState = "rx_wrong_state",
-    /// The sender is not the peer this QP is connected to.
+    /// The sender is not the peer to which this QP is connected.
     WrongPeer = "rx_wrong_peer",
-    /// Partition keys do not match.
+    /// The partition keys do not match.
     BadPKey = "bad_pkey_cntr",
-    /// The Q_Key is not the QP's.
+    /// The Q_Key is not that of the QP.
     BadQKey = "qkey_viol_cntr",
-    /// An AETH whose syndrome has no meaning.
+    /// The AETH has a reserved syndrome.
     ReservedSyndrome = "rx_reserved_syndrome",
-    /// A response to nothing that is outstanding: stale, duplicate or invented.
+    /// No outstanding request matches the response: it is stale, a duplicate or forged.
     StaleResponse = "rx_stale_response",
-    /// A response out of order; the requester goes back by itself.
+    /// A response is missing before this one. The requester retransmits the request.
     OutOfOrderResponse = "rx_out_of_order_response",
-    /// A request that leaves a gap; NAKed once.
+    /// A request is missing before this one. The responder sends one NAK.
     OutOfSequence = "out_of_seq_request",
-    /// A repeated request that needs no new answer.
+    /// A duplicate request that needs no new response.
     Duplicate = "duplicate_request",
-    /// Part of an unreliable message whose beginning was lost.
+    /// A packet of an unreliable message that lost an earlier packet.
     UcIncomplete = "rx_uc_incomplete",
-    /// The opcode is not allowed at this place in a message.
+    /// The opcode is not allowed at this position of a message.
     BadSequenceOfOpcodes = "rx_bad_opcode_order",
-    /// Payload or pad length is wrong for this opcode or path MTU.
+    /// The payload or the pad has the wrong length for this opcode or path MTU.
     BadLength = "rx_bad_length",
-    /// There is no such XRC shared receive queue, or it is of another XRC domain.
+    /// The XRC shared receive queue does not exist, or belongs to another XRC domain.
     NoSuchSrq = "rx_no_such_srq",
-    /// No receive was posted.
+    /// The application has posted no receive.
     NoReceive = "rx_no_receive",
-    /// The posted receive is too small.
+    /// The posted receive is smaller than the message.
     ReceiveTooSmall = "rx_receive_too_small",
-    /// Memory refused an unreliable packet.
+    /// An unreliable packet addresses memory that it may not access.
     AccessFault = "rx_access_fault",
-    /// The service or operation is defined but not implemented.
+    /// The specification defines the service or operation, but roxie does not implement it.
     Unsupported = "rx_unsupported",
-    /// A queue inside the device was full.
+    /// A queue inside the device is full.
     QueueFull = "rx_queue_full",
-    /// A management datagram that is not a connection-manager message of a version we speak.
+    /// The management datagram is not a CM message of a supported version.
     BadMad = "rx_bad_mad",
-    /// An XDP program said drop.
+    /// An XDP program returned `XDP_DROP`.
     XdpDrop = "rx_xdp_drop",
-    /// An XDP program said abort, or failed.
+    /// An XDP program returned `XDP_ABORTED`, or failed.
     XdpAborted = "rx_xdp_aborted",
 }
 

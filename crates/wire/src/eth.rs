@@ -1,10 +1,10 @@
-//! Ethernet and its VLAN tag (IEEE 802.3, 802.1Q). Neither is covered by the ICRC.
+//! Ethernet header and VLAN tag (IEEE 802.3, 802.1Q). The ICRC covers neither.
 
 use core::fmt;
 
 use crate::bytes::{array, put, u16_at};
 
-/// Ethernet address.
+/// Ethernet (MAC) address, in wire order.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Mac(pub [u8; 6]);
@@ -16,7 +16,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What an Ethernet frame carries.
+/// Type of the payload of an Ethernet frame.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct EtherType(pub u16);
@@ -24,11 +24,11 @@ pub struct EtherType(pub u16);
 impl EtherType {
     /// IPv4.
     pub const IPV4: Self = Self(0x0800);
-    /// A VLAN tag comes first.
+    /// A VLAN tag follows.
     pub const VLAN: Self = Self(0x8100);
     /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
-    /// RoCE version 1: a GRH without IP and UDP. Not ours.
+    /// RoCE version 1: a GRH without IP and UDP. roxie does not process it.
     pub const ROCE_V1: Self = Self(0x8915);
 }
 
@@ -47,19 +47,19 @@ impl fmt::Display for EtherType {
 /// Ethernet header (IEEE 802.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Ethernet {
-    /// Next hop.
+    /// Address of the next hop.
     pub dst: Mac,
-    /// Sender.
+    /// Address of the sender.
     pub src: Mac,
-    /// What follows.
+    /// Type of the payload.
     pub ether_type: EtherType,
 }
 
 impl Ethernet {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 14;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
@@ -69,15 +69,15 @@ impl Ethernet {
         }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         put(bytes, 0, self.dst.0);
         put(bytes, 6, self.src.0);
         put(bytes, 12, self.ether_type.0.to_be_bytes());
     }
 
-    /// Takes the header and a VLAN tag, if there is one, off a frame: header, tag, the type of what follows,
-    /// and what follows. `None` if the frame is too short.
+    /// Splits a frame into its Ethernet header, the VLAN tag if there is one, the type of the payload, and
+    /// the payload. Returns `None` if the frame is too short.
     #[must_use]
     pub fn split(frame: &[u8]) -> Option<(Self, Option<VlanTag>, EtherType, &[u8])> {
         let (header, rest) = frame.split_first_chunk().map(|(bytes, rest)| (Self::parse(bytes), rest))?;
@@ -95,24 +95,24 @@ impl fmt::Display for Ethernet {
     }
 }
 
-/// VLAN tag with the type of what follows it (IEEE 802.1Q).
+/// VLAN tag, and the type of the payload after it (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VlanTag {
     /// Priority, 3 bits.
     pub priority: u8,
-    /// May be dropped first.
+    /// Drop eligible indicator (DEI): drop this frame first.
     pub drop_eligible: bool,
-    /// VLAN, 12 bits.
+    /// VLAN id, 12 bits.
     pub id: u16,
-    /// What follows.
+    /// Type of the payload.
     pub ether_type: EtherType,
 }
 
 impl VlanTag {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let tag = u16_at(bytes, 0);
@@ -124,7 +124,7 @@ impl VlanTag {
         }
     }
 
-    /// Encodes; values wider than their field are cut.
+    /// Encodes the tag. Values wider than their field are cut.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         let tag = u16::from(self.priority & 7) << 13 | u16::from(self.drop_eligible) << 12 | self.id & 0x0fff;
         put(bytes, 0, tag.to_be_bytes());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_stands_between_the_addresses_and_the_type() {
+    fn a_vlan_tag_is_split_from_the_frame() {
         let mut frame = [0; 19];
         put(&mut frame, 12, [0x81, 0x00, 0x60, 0x2a, 0x08, 0x00, 0x45]);
         let (_, tag, ether_type, rest) = Ethernet::split(&frame).unwrap();

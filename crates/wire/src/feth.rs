@@ -1,4 +1,4 @@
-//! Flush extended transport header: how far earlier writes must have travelled (IBA Annex A19).
+//! Flush extended transport header: the placement that a FLUSH request asks for (IBA Annex A19).
 //!
 //! ```text
 //! |                 reserved (26)                     |sel| placement |
@@ -9,33 +9,33 @@ use core::fmt;
 /// Flush extended transport header (IBA Annex A19).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Feth {
-    /// [`Feth::GLOBAL_VISIBILITY`] and [`Feth::PERSISTENCE`], or-ed; 4 bits.
+    /// Requested placement: [`Feth::GLOBAL_VISIBILITY`] and [`Feth::PERSISTENCE`], or-ed; 4 bits.
     pub placement: u8,
-    /// [`Feth::RANGE`] or [`Feth::WHOLE_MR`]; 2 bits.
+    /// Memory to flush: [`Feth::RANGE`] or [`Feth::WHOLE_MR`]; 2 bits.
     pub selectivity: u8,
 }
 
 impl Feth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Placement: seen by every reader of that memory.
+    /// Placement: earlier writes are visible to every reader of the memory.
     pub const GLOBAL_VISIBILITY: u8 = 1;
-    /// Placement: survives a power failure.
+    /// Placement: earlier writes survive a power failure.
     pub const PERSISTENCE: u8 = 2;
-    /// Selectivity: the range named by the RETH.
+    /// Selectivity: the range that the RETH names.
     pub const RANGE: u8 = 0;
     /// Selectivity: the whole memory region.
     pub const WHOLE_MR: u8 = 1;
 
-    /// Decodes; reserved bits are ignored.
+    /// Decodes the header. Reserved bits are ignored.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { placement: bytes[3] & 0xf, selectivity: bytes[3] >> 4 & 3 }
     }
 
-    /// Encodes; both fields are cut to their width.
+    /// Encodes the header. Both fields are cut to their width.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = [0, 0, 0, (self.selectivity & 3) << 4 | self.placement & 0xf];

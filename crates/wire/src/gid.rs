@@ -1,25 +1,26 @@
-//! GIDs. On RoCEv2 a GID is an IP address: IPv6 as it is, IPv4 mapped into `::ffff:0:0/96` (Annex A17).
+//! Global identifiers (GIDs). A GID of RoCEv2 is an IP address; IPv4 is mapped into `::ffff:0:0/96` (IBA
+//! Annex A17).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Global identifier, 16 bytes in wire order.
+/// Global identifier (GID), 16 bytes in wire order.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(transparent)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Sixteen zero bytes: an empty slot of a GID table.
+    /// All zero: the value of an empty entry in a GID table.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// Whether this is [`Gid::ZERO`].
+    /// Returns whether this is [`Gid::ZERO`].
     #[must_use]
     #[inline]
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
 
-    /// The address this GID stands for; an IPv4-mapped one comes back as IPv4.
+    /// Returns the IP address of this GID. An IPv4-mapped address is returned as IPv4.
     #[must_use]
     #[inline]
     pub fn ip(&self) -> IpAddr {
@@ -30,13 +31,13 @@ impl Gid {
         }
     }
 
-    /// The upper half, which verbs call the subnet prefix.
+    /// Returns the upper 64 bits, `subnet_prefix` in verbs.
     #[must_use]
     pub fn subnet_prefix(&self) -> u64 {
         crate::bytes::u64_at(&self.0, 0)
     }
 
-    /// The lower half, which verbs call the interface id.
+    /// Returns the lower 64 bits, `interface_id` in verbs.
     #[must_use]
     pub fn interface_id(&self) -> u64 {
         crate::bytes::u64_at(&self.0, 8)
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_address_travels_mapped() {
+    fn an_ipv4_address_is_mapped_into_a_gid() {
         let ip = Ipv4Addr::new(10, 8, 0, 2);
         let gid = Gid::from(ip);
         assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 2]);

@@ -1,11 +1,12 @@
-//! The invariant CRC: what proves that a packet arrived as it was sent (IBA 7.8.1, Annex A17.3).
+//! The invariant CRC (ICRC): detects packets that changed on the way (IBA 7.8.1, Annex A17.3).
 //!
-//! CRC-32 of IEEE 802.3 over eight bytes of ones, then IP header, UDP header and packet with the fields that
-//! routers may change replaced by ones. It goes on the wire least significant byte first.
+//! It is the CRC-32 of IEEE 802.3 over eight bytes of ones, the IP header, the UDP header and the packet from
+//! the BTH to the pad. Fields that a router may change are replaced by ones. The least significant byte goes
+//! on the wire first.
 //!
-//! The IPv4 identification is covered, yet a UDP socket neither chooses nor sees it. So
-//! [`IcrcHeader::verify`] takes the value the receiver expects and, when that fails, computes the one value
-//! that would explain the difference.
+//! The ICRC covers the IPv4 identification, which a UDP socket can neither choose nor read.
+//! [`IcrcHeader::verify`] therefore tries the expected identification first. If the ICRC does not match, it
+//! computes the one identification with which the ICRC is correct.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -23,30 +24,45 @@ pub const ICRC_LEN: usize = 4;
 
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// Where a packet's BTH has FECN, BECN and reserved bits, which the ICRC does not cover.
+/// Offset in the BTH of the byte with FECN, BECN and reserved bits, which the ICRC does not cover.
 const BTH_VARIANT: usize = 4;
-/// The ones that stand for the local route header, which Ethernet does not have.
+/// Length of the ones in place of the local route header, which Ethernet does not have.
 const LRH_LEN: usize = 8;
 
-/// What the ICRC of a FLUSH that is sent covers. Whoever checks one takes either.
+/// How a sender computes the ICRC of a FLUSH request. Receivers accept both forms.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum FlushIcrc {
-    /// The packet, as every other ICRC does (IBA 7.8.1).
+    /// Over the packet once, as for every other opcode (IBA 7.8.1).
     #[default]
     Iba,
-    /// The packet, and then BTH, FETH and RETH once more without masks, as if they were its payload: what Linux rxe makes, and
-    /// the only one that it takes (6.12, 7.2).
+    /// Over the packet, followed by BTH, FETH and RETH a second time, unmasked. Linux rxe sends this form and
+    /// accepts no other (6.12, 7.2).
     Rxe,
 }
 
-/// The pseudo header of one flow, ready for its packets' ICRCs.
+/// The pseudo header of one flow, prepared for the ICRCs of its packets.
 ///
-/// The CRC is linear: what differs from packet to packet (two lengths, the identification, the BTH) is looked
-/// up byte by byte and added to the register of a pseudo header that has zeros there. Those loads do not wait
-/// for each other; the payload's CRC would have to wait for one that ran over the headers.
+/// ```
+/// use std::net::Ipv6Addr;
+///
+/// use roxie_wire::{DropReason, IcrcHeader, ROCE_PORT};
+///
+/// let flow = IcrcHeader::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, 0xc001, ROCE_PORT);
+/// let mut packet = vec![0x04, 0, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, 4];
+/// packet.extend(flow.icrc(0, &packet).to_le_bytes());
+/// assert_eq!(flow.verify(0, &packet), Ok(0));
+///
+/// packet[11] ^= 1;
+/// assert_eq!(flow.verify(0, &packet), Err(DropReason::BadIcrc));
+/// ```
+///
+/// The CRC is linear. The fields that differ between packets (two lengths, the identification, the BTH) are
+/// zero in the prepared register; table look-ups per byte add their contributions. These loads are
+/// independent of each other, so they take less time than a CRC over the headers, which the CRC of the
+/// payload would have to wait for.
 #[derive(Clone, Copy, Debug)]
 pub struct IcrcHeader {
-    /// The CRC register behind the BTH if all varying bytes were zero.
+    /// The CRC register after the BTH, with all varying bytes zero.
     register: u32,
     version: Version,
     flush: FlushIcrc,
@@ -59,13 +75,14 @@ enum Version {
 }
 
 impl IcrcHeader {
-    /// For IPv4 packets without options and with DF set, as every RoCEv2 packet is.
+    /// Prepares the pseudo header for IPv4 packets without options and with DF set, which is every RoCEv2
+    /// packet.
     #[must_use]
     pub fn v4(src: Ipv4Addr, dst: Ipv4Addr, sport: u16, dport: u16) -> Self {
         let mut block = [0; LRH_LEN + IPV4_LEN + Udp::LEN + Bth::LEN];
         put(&mut block, 0, [0xff; LRH_LEN]);
         let ip = &mut block[LRH_LEN..];
-        // Type of service, TTL and checksum are masked; lengths and identification belong to the packet.
+        // Type of service, TTL and checksum are masked; lengths and identification differ between packets.
         put(ip, 0, [0x45, 0xff]);
         put(ip, 6, [0x40, 0, 0xff, PROTOCOL_UDP, 0xff, 0xff]);
         put(ip, 12, src.octets());
@@ -74,13 +91,13 @@ impl IcrcHeader {
         Self { register: !crc32fast::hash(&block), version: Version::V4, flush: FlushIcrc::Iba }
     }
 
-    /// For IPv6 packets without extension headers.
+    /// Prepares the pseudo header for IPv6 packets without extension headers.
     #[must_use]
     pub fn v6(src: Ipv6Addr, dst: Ipv6Addr, sport: u16, dport: u16) -> Self {
         let mut block = [0; LRH_LEN + IPV6_LEN + Udp::LEN + Bth::LEN];
         put(&mut block, 0, [0xff; LRH_LEN]);
         let ip = &mut block[LRH_LEN..];
-        // Traffic class, flow label and hop limit are masked; the length belongs to the packet.
+        // Traffic class, flow label and hop limit are masked; the length differs between packets.
         put(ip, 0, [0x6f, 0xff, 0xff, 0xff]);
         put(ip, 6, [PROTOCOL_UDP, 0xff]);
         put(ip, 8, src.octets());
@@ -89,14 +106,14 @@ impl IcrcHeader {
         Self { register: !crc32fast::hash(&block), version: Version::V6, flush: FlushIcrc::Iba }
     }
 
-    /// The same flow, whose FLUSHes are sent with such an ICRC.
+    /// Returns the same flow with another form of the ICRC for FLUSH requests.
     #[must_use]
     pub fn with_flush(self, flush: FlushIcrc) -> Self {
         Self { flush, ..self }
     }
 
-    /// The ICRC of one packet, to be sent as `to_le_bytes`. `packet` is BTH..pad, at least a BTH long;
-    /// `ip_id` counts for IPv4 only.
+    /// Computes the ICRC of one packet. Its wire form is `to_le_bytes`. `packet` is the packet from BTH to
+    /// pad, at least [`Bth::LEN`] bytes. `ip_id` is the identification of the IPv4 header; IPv6 ignores it.
     #[must_use]
     #[inline]
     pub fn icrc(&self, ip_id: u16, packet: &[u8]) -> u32 {
@@ -104,14 +121,15 @@ impl IcrcHeader {
         self.crc(ip_id, packet, if again { packet } else { &[] })
     }
 
-    /// As [`Self::icrc`], going on over `tail`.
+    /// As [`Self::icrc`], continued over `tail`.
     #[inline]
     fn crc(&self, ip_id: u16, packet: &[u8], tail: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else {
-            debug_assert!(false, "a packet begins with a BTH");
+            debug_assert!(false, "the packet is shorter than a BTH");
             return 0;
         };
-        // Lengths beyond 64 KiB do not exist on the wire; cut, they give an ICRC nobody will confirm.
+        // The wire has no packets beyond 64 KiB. For such a length the cut value yields an ICRC that no
+        // receiver accepts.
         let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
         let headers = match self.version {
             Version::V4 => {
@@ -128,14 +146,14 @@ impl IcrcHeader {
         hasher.finalize()
     }
 
-    /// Checks a received packet, ICRC included, and returns the IPv4 identification it was sent with.
+    /// Checks the ICRC of a received packet and returns the IPv4 identification with which it was sent.
     ///
-    /// `expected_id` is tried first (a train received in one piece has 0, 1, 2 ...). If it does not fit, the
-    /// identification is recovered from the difference, which leaves a check of 16 bits instead of 32.
-    /// IPv6 has no identification: the check is exact and the result 0.
+    /// `expected_id` is tried first (the packets of a GRO batch have 0, 1, 2, ...). If the ICRC does not
+    /// match, the identification is recovered from the difference, which leaves 16 of the 32 bits for error
+    /// detection. IPv6 has no identification: all 32 bits are checked and the result is 0.
     ///
     /// # Errors
-    /// [`DropReason::BadIcrc`], or [`DropReason::TooShort`] without BTH and ICRC.
+    /// [`DropReason::BadIcrc`] if the ICRC is wrong; [`DropReason::TooShort`] if BTH and ICRC do not fit.
     #[inline]
     pub fn verify(&self, expected_id: u16, udp_payload: &[u8]) -> Result<u16, DropReason> {
         let (packet, received) = udp_payload.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::TooShort)?;
@@ -143,7 +161,7 @@ impl IcrcHeader {
             return Err(DropReason::TooShort);
         }
         match self.check(expected_id, packet, &[], *received) {
-            // `FlushIcrc::Rxe`
+            // The second form of `FlushIcrc`.
             Err(_) if packet[0] == Opcode::RC_FLUSH.0 => self.check(expected_id, packet, packet, *received),
             checked => checked,
         }
@@ -174,7 +192,8 @@ fn fill_udp_and_bth(bytes: &mut [u8], sport: u16, dport: u16) {
     bytes[Udp::LEN + BTH_VARIANT] = 0xff;
 }
 
-/// What a BTH adds to the register behind it. Its variant byte is part of [`IcrcHeader::register`].
+/// Returns the contribution of a BTH to the register after it. The byte that the ICRC does not cover is
+/// already in [`IcrcHeader::register`].
 #[inline]
 fn bth_part(bth: &[u8; Bth::LEN]) -> u32 {
     let mut part = 0;
@@ -186,14 +205,14 @@ fn bth_part(bth: &[u8; Bth::LEN]) -> u32 {
     part
 }
 
-/// What a 16-bit field adds to the register behind the BTH.
+/// The contributions of a 16-bit field to the register after the BTH.
 struct Field {
     high: [u32; 256],
     low: [u32; 256],
 }
 
 impl Field {
-    /// A field whose last byte is followed by `distance` bytes, up to the end of the BTH.
+    /// A field with `distance` bytes from its last byte to the end of the BTH.
     const fn new(distance: usize) -> Self {
         Self { high: byte_at(distance + 1), low: byte_at(distance) }
     }
@@ -219,7 +238,7 @@ static BTH: [[u32; 256]; Bth::LEN] = {
     tables
 };
 
-/// What each value of a byte followed by `distance` zero bytes adds to the register.
+/// Returns the contribution of each value of a byte that `distance` zero bytes follow.
 const fn byte_at(distance: usize) -> [u32; 256] {
     let mut factor = ONE;
     let mut i = 0;
@@ -236,11 +255,12 @@ const fn byte_at(distance: usize) -> [u32; 256] {
     table
 }
 
-/// The identification that, in a packet of `packet_len` bytes BTH..pad, changes the ICRC by `difference`.
+/// Returns the identification that changes the ICRC of a packet by `difference`. `packet_len` is the length
+/// of the packet from BTH to pad, in bytes.
 ///
-/// The CRC is linear, so the difference is that of a message of zeros but for the identification. Running
-/// the register backwards to just before those two bytes leaves them in its low half; anything in the high
-/// half cannot come from the identification.
+/// The CRC is linear, so `difference` is the CRC of a message that is zero except for the identification. The
+/// register is run backwards to the position just before those two bytes. Its low half then holds the
+/// identification; a high half that is not zero is an error elsewhere in the packet.
 #[cold]
 fn recover_id(difference: u32, packet_len: usize) -> Result<u16, DropReason> {
     let bytes = 2 + (IPV4_LEN - 6) + Udp::LEN + packet_len;
@@ -254,24 +274,25 @@ fn recover_id(difference: u32, packet_len: usize) -> Result<u16, DropReason> {
     }
 }
 
-/// Whether two packets, `packet_len` bytes BTH..pad each, whose ICRCs differ by `difference` (exclusive or) are the same but for
-/// their IPv4 identifications, which differ by `ids`.
+/// Returns whether two packets of equal length are the same except for their IPv4 identifications.
+/// `difference` is the exclusive or of their ICRCs, `ids` that of their identifications, `packet_len` the
+/// length of each from BTH to pad, in bytes.
 #[must_use]
 pub fn differ_by_id(difference: u32, ids: u16, packet_len: usize) -> bool {
     if difference == 0 { ids == 0 } else { recover_id(difference, packet_len) == Ok(ids) }
 }
 
-/// x^-8n modulo the polynomial: the factor that takes `n` bytes back, for n below 256.
+/// x^-8n modulo the polynomial: the factor that runs the register `n` bytes backwards, for n below 256.
 static BACK_1: [u32; 256] = powers(back(ONE));
 /// The same for multiples of 256 bytes, up to the longest UDP payload.
 static BACK_256: [u32; 257] = powers(multiply(BACK_1_LAST, back(ONE)));
 const BACK_1_LAST: u32 = powers::<256>(back(ONE))[255];
 
-/// x^0 in the reflected order of this CRC: the highest bit.
+/// x^0 in the reflected bit order of this CRC: the highest bit.
 const ONE: u32 = 1 << 31;
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// One byte, eight steps.
+/// Runs the register one byte (eight bits) forwards.
 const fn forward(mut register: u32) -> u32 {
     let mut step = 0;
     while step < 8 {
@@ -281,7 +302,7 @@ const fn forward(mut register: u32) -> u32 {
     register
 }
 
-/// One byte backwards.
+/// Runs the register one byte backwards.
 const fn back(mut register: u32) -> u32 {
     let mut step = 0;
     while step < 8 {
@@ -301,7 +322,7 @@ const fn powers<const N: usize>(base: u32) -> [u32; N] {
     table
 }
 
-/// Product of two reflected polynomials modulo the CRC's.
+/// Returns the product of two reflected polynomials modulo the polynomial of the CRC.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;
@@ -313,9 +334,8 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// The ICRC of a whole packet, from the IP header on, as it should be: for captures, where the
-/// header is at hand. `None` if this is not an unfragmented IPv4 (without options) or IPv6 packet that carries
-/// UDP to the RoCE port and is complete.
+/// Computes the correct ICRC of a captured packet. `ip_packet` starts at the IP header. Returns `None` unless
+/// it is a complete, unfragmented IPv4 (without options) or IPv6 packet that carries UDP to the RoCE port.
 #[must_use]
 pub fn icrc_of_frame(ip_packet: &[u8]) -> Option<u32> {
     let (ip_len, total_len) = match ip_packet.first()? {
@@ -409,7 +429,7 @@ mod tests {
         }
     }
 
-    /// The worked example of V1: ICRC with identification 0 is 0xa34b8c59, with 0x1234 it is 0xfaad6b15.
+    /// The example of vector V1: the ICRC is 0xa34b8c59 with identification 0 and 0xfaad6b15 with 0x1234.
     #[test]
     fn the_identification_is_recovered_from_the_difference() {
         let difference = 0xa34b_8c59 ^ 0xfaad_6b15;
@@ -421,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_block_form_equals_the_definition(
+        fn the_table_driven_icrc_equals_the_definition(
             src: [u8; 4], dst: [u8; 4], sport: u16, id: u16,
             packet in prop::collection::vec(any::<u8>(), 12..1200),
         ) {
@@ -431,14 +451,14 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_expectation_the_identification_comes_out(
+        fn the_identification_is_recovered_for_every_expected_value(
             id: u16, expected: u16, packet in prop::collection::vec(any::<u8>(), 12..5000),
         ) {
             let header = IcrcHeader::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000, ROCE_PORT);
             let mut payload = packet.clone();
             payload.extend(header.icrc(id, &packet).to_le_bytes());
             prop_assert_eq!(header.verify(expected, &payload), Ok(id));
-            // Any burst of up to 16 bits is found even with the identification unknown.
+            // Every burst error of up to 16 bits is detected even if the identification is unknown.
             payload[packet.len() / 2] ^= 1;
             if packet.len() / 2 != 4 {
                 prop_assert_eq!(header.verify(id, &payload), Err(DropReason::BadIcrc));
@@ -460,7 +480,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..100), id: u16) {
+        fn verify_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..100), id: u16) {
             let v4 = IcrcHeader::v4([1, 2, 3, 4].into(), [1, 2, 3, 4].into(), 0, 0);
             let _ = v4.verify(id, &bytes);
             let _ = icrc_of_frame(&bytes);
@@ -468,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_beyond_every_length_is_refused() {
+    fn a_packet_longer_than_64_kib_is_refused() {
         let v4 = IcrcHeader::v4([1, 2, 3, 4].into(), [1, 2, 3, 4].into(), 0, 0);
         assert_eq!(v4.verify(0, &[0; 15]), Err(DropReason::TooShort));
         assert_eq!(v4.verify(0, &std::vec![1; 100_000]), Err(DropReason::BadIcrc));

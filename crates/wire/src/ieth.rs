@@ -1,4 +1,4 @@
-//! Invalidate extended transport header: the R_Key a SEND takes back (IBA 9.3.7).
+//! Invalidate extended transport header: the R_Key that a SEND with Invalidate invalidates (IBA 9.3.7).
 
 use core::fmt;
 
@@ -7,22 +7,22 @@ use crate::keys::Rkey;
 /// Invalidate extended transport header (IBA 9.3.7).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Ieth {
-    /// Key of the receiver that stops working once the message is delivered.
+    /// R_Key of the receiver. The receiver invalidates it when the message is complete.
     pub r_key: Rkey,
 }
 
 impl Ieth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { r_key: Rkey(u32::from_be_bytes(*bytes)) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.r_key.0.to_be_bytes();

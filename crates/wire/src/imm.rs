@@ -1,24 +1,24 @@
-//! Immediate data: four bytes handed from work request to completion (IBA 9.3.6).
+//! Immediate data: four bytes from the sender's work request to the receiver's completion (IBA 9.3.6).
 
 use core::fmt;
 
-/// Immediate data extended transport header (IBA 9.3.6). Opaque: the four bytes of `imm_data` in the
-/// order in which the application stored them.
+/// Immediate data extended transport header (IBA 9.3.6): the four bytes of `imm_data`, in the order in which
+/// the application stored them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ImmDt(pub [u8; 4]);
 
 impl ImmDt {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self(*bytes)
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.0;

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 headers, and the checksum of the former (RFC 791, 8200, 1071).
+//! IPv4 and IPv6 headers, and the IPv4 header checksum (RFC 791, 8200, 1071).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,43 +9,44 @@ use crate::eth::EtherType;
 /// The protocol number of UDP, in either version of IP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// IPv4 header without options, the only form RoCEv2 has (RFC 791).
+/// IPv4 header without options, the only form that RoCEv2 allows (RFC 791).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ipv4 {
-    /// 4.
+    /// Version: 4.
     pub version: u8,
-    /// Header length in words; 5, or options follow.
+    /// Header length in units of 4 bytes: 5, or more if options follow.
     pub ihl: u8,
     /// DSCP in the upper six bits, ECN in the lower two.
     pub tos: u8,
-    /// Header and payload.
+    /// Length of header and payload, in bytes.
     pub total_len: u16,
-    /// Identification; covered by the ICRC.
+    /// Identification. The ICRC covers it.
     pub id: u16,
-    /// Reserved bit, DF, MF: the upper three bits of their word. 2 is DF alone.
+    /// Flags: reserved bit, DF, MF, from the highest bit down. 2 is DF alone.
     pub flags: u8,
-    /// In units of 8 bytes, 13 bits.
+    /// Fragment offset in units of 8 bytes, 13 bits.
     pub fragment_offset: u16,
-    /// Hops left.
+    /// Time to live, in hops.
     pub ttl: u8,
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: u8,
-    /// Of the header; see [`Ipv4::with_checksum`].
+    /// Header checksum; see [`Ipv4::with_checksum`].
     pub checksum: u16,
-    /// Sender.
+    /// Address of the sender.
     pub src: Ipv4Addr,
-    /// Receiver.
+    /// Address of the receiver.
     pub dst: Ipv4Addr,
 }
 
 impl Ipv4 {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 20;
 
-    /// `flags` of every RoCEv2 packet: do not fragment.
+    /// The `flags` of every RoCEv2 packet: don't fragment.
     pub const DONT_FRAGMENT: u8 = 2;
 
-    /// Header of a UDP datagram of `udp_len` bytes that must not be fragmented; everything else zero.
+    /// Returns the header of a UDP datagram with DF set. `udp_len` is its length in bytes with the UDP
+    /// header; other fields are 0.
     #[must_use]
     pub const fn udp(src: Ipv4Addr, dst: Ipv4Addr, ttl: u8, udp_len: u16) -> Self {
         Self {
@@ -64,7 +65,7 @@ impl Ipv4 {
         }
     }
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let fragment = u16_at(bytes, 6);
@@ -84,7 +85,7 @@ impl Ipv4 {
         }
     }
 
-    /// Encodes; values wider than their field are cut.
+    /// Encodes the header. Values wider than their field are cut.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[0] = self.version << 4 | self.ihl & 0xf;
         bytes[1] = self.tos;
@@ -99,7 +100,7 @@ impl Ipv4 {
         put(bytes, 16, self.dst.octets());
     }
 
-    /// The same header with the checksum its other fields ask for.
+    /// Returns the same header with the correct checksum.
     #[must_use]
     pub fn with_checksum(self) -> Self {
         let mut bytes = [0; Self::LEN];
@@ -107,7 +108,7 @@ impl Ipv4 {
         Self { checksum: !fold(sum(&bytes)), ..self }
     }
 
-    /// Whether the checksum fits.
+    /// Returns whether the checksum is correct.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
         let mut bytes = [0; Self::LEN];
@@ -115,7 +116,7 @@ impl Ipv4 {
         fold(sum(&bytes)) == 0xffff
     }
 
-    /// Whether this is a piece of a larger datagram.
+    /// Returns whether this is a fragment of a larger datagram.
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.flags & 1 != 0 || self.fragment_offset != 0
@@ -135,29 +136,30 @@ impl fmt::Display for Ipv4 {
 /// IPv6 header (RFC 8200).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ipv6 {
-    /// 6.
+    /// Version: 6.
     pub version: u8,
     /// DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
-    /// 20 bits.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// What follows this header.
+    /// Length of everything after this header, in bytes.
     pub payload_len: u16,
     /// [`PROTOCOL_UDP`] in RoCEv2; extension headers are not allowed.
     pub next_header: u8,
-    /// Hops left.
+    /// Hop limit.
     pub hop_limit: u8,
-    /// Sender.
+    /// Address of the sender.
     pub src: Ipv6Addr,
-    /// Receiver.
+    /// Address of the receiver.
     pub dst: Ipv6Addr,
 }
 
 impl Ipv6 {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 40;
 
-    /// Header of a UDP datagram of `udp_len` bytes; everything else zero.
+    /// Returns the header of a UDP datagram. `udp_len` is its length in bytes with the UDP header; other
+    /// fields are 0.
     #[must_use]
     pub const fn udp(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, udp_len: u16) -> Self {
         Self {
@@ -172,7 +174,7 @@ impl Ipv6 {
         }
     }
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let first = u32_at(bytes, 0);
@@ -188,7 +190,7 @@ impl Ipv6 {
         }
     }
 
-    /// Encodes; values wider than their field are cut.
+    /// Encodes the header. Values wider than their field are cut.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         let first =
             u32::from(self.version) << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
@@ -211,7 +213,7 @@ impl fmt::Display for Ipv6 {
     }
 }
 
-/// Either version.
+/// An IP header of either version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ip {
     /// IPv4.
@@ -221,8 +223,9 @@ pub enum Ip {
 }
 
 impl Ip {
-    /// Takes an IP header off a packet: the header and its payload, cut to the length the header states.
-    /// `None` if that is not all there, or the packet has a form RoCEv2 excludes: options or fragments.
+    /// Splits a packet into its IP header and the payload, which is cut to the length that the header states.
+    /// Returns `None` if the packet is shorter than stated, or has options or is a fragment, which RoCEv2
+    /// excludes.
     #[must_use]
     pub fn split(ether_type: EtherType, packet: &[u8]) -> Option<(Self, &[u8])> {
         match ether_type {
@@ -247,7 +250,7 @@ impl Ip {
         }
     }
 
-    /// Sender.
+    /// Returns the address of the sender.
     #[must_use]
     pub const fn src(&self) -> IpAddr {
         match self {
@@ -256,7 +259,7 @@ impl Ip {
         }
     }
 
-    /// Receiver.
+    /// Returns the address of the receiver.
     #[must_use]
     pub const fn dst(&self) -> IpAddr {
         match self {
@@ -265,7 +268,7 @@ impl Ip {
         }
     }
 
-    /// Protocol number of the payload.
+    /// Returns the protocol number of the payload.
     #[must_use]
     pub const fn protocol(&self) -> u8 {
         match self {
@@ -284,15 +287,15 @@ impl fmt::Display for Ip {
     }
 }
 
-/// Sum of 16-bit words, an odd byte at the end counting as the upper half of one (RFC 1071). Sums of several
-/// ranges may be added as long as all but the last have even length.
+/// Returns the sum of the 16-bit words in `bytes`. An odd last byte is the upper half of a word (RFC 1071).
+/// Sums of several ranges may be added if all ranges but the last have even length.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let pairs = bytes.chunks_exact(2);
     let odd = pairs.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
     pairs.fold(odd, |sum, pair| sum + u64::from(u16_at(pair, 0)))
 }
 
-/// The ones' complement of a sum, before the final inversion.
+/// Folds a sum to 16 bits with end-around carry, without the final inversion.
 pub(crate) const fn fold(mut sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -304,7 +307,7 @@ pub(crate) const fn fold(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// V1's header: 192.0.2.1 to 192.0.2.2, 60 bytes, ID 0x1234.
+    /// The IP header of vector V1: 192.0.2.1 to 192.0.2.2, 60 bytes, identification 0x1234.
     const HEADER: [u8; 20] =
         [0x45, 0x02, 0, 0x3c, 0x12, 0x34, 0x40, 0, 0x40, 0x11, 0xa4, 0x77, 0xc0, 0, 2, 1, 0xc0, 0, 2, 2];
 
@@ -336,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn what_rocev2_excludes_is_not_split() {
+    fn options_and_fragments_are_refused() {
         let mut padded = [0; 64];
         padded[..20].copy_from_slice(&HEADER);
         let split = |packet: &[u8]| Ip::split(EtherType::IPV4, packet).map(|(_, payload)| payload.len());
         let packet: [u8; 60] = array(&padded, 0);
         assert_eq!(split(&packet), Some(40));
         assert_eq!(split(&padded), Some(40), "Ethernet padding is cut off");
-        assert_eq!(split(&packet[..59]), None, "not all there");
+        assert_eq!(split(&packet[..59]), None, "the packet is shorter than its header states");
         for (at, value, why) in
             [(0, 0x46, "options"), (0, 0x65, "version"), (6, 0x20, "MF"), (7, 1, "offset")]
         {

@@ -1,4 +1,4 @@
-//! Keys: what a peer must show before it may touch memory, join a partition, or reach a datagram QP.
+//! Keys: memory keys, partition keys and queue keys.
 
 use core::fmt;
 
@@ -7,24 +7,24 @@ use core::fmt;
 #[repr(transparent)]
 pub struct Lkey(pub u32);
 
-/// Remote key: what a peer presents in RETH, AtomicETH or IETH.
+/// Remote key: the peer sends it in RETH, AtomicETH or IETH to access a memory region.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Rkey(pub u32);
 
-/// Partition key: 15 bits of partition and a full-member bit on top (IBA 10.9).
+/// Partition key: 15 bits of partition number, and the full-member bit on top (IBA 10.9).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct PKey(pub u16);
 
 impl PKey {
-    /// Full member of the default partition; the only key a RoCE device needs.
+    /// Full member of the default partition, the only key that RoCE devices use.
     pub const DEFAULT: Self = Self(0xffff);
 
     const FULL_MEMBER: u16 = 0x8000;
 
-    /// Whether two ports holding these keys may talk: same partition, at least one of them a full
-    /// member (IBA 10.9.3). Partition 0 is invalid and matches nothing.
+    /// Returns whether ports with these keys may communicate: the partition is the same and at least one is a
+    /// full member (IBA 10.9.3). Partition 0 is invalid and matches nothing.
     #[must_use]
     #[inline]
     pub const fn matches(self, other: Self) -> bool {
@@ -41,7 +41,7 @@ impl Default for PKey {
     }
 }
 
-/// Queue key: what a datagram must carry to be delivered to a QP (IBA 10.2.5).
+/// Queue key: a datagram must carry the Q_Key of its destination QP (IBA 10.2.5).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct QKey(pub u32);
@@ -49,13 +49,13 @@ pub struct QKey(pub u32);
 impl QKey {
     /// The well-known Q_Key of QP 1 (IBA 10.2.4.2).
     pub const GSI: Self = Self(0x8001_0000);
-    /// What librdmacm gives datagram QPs unless told otherwise (`RDMA_UDP_QKEY`).
+    /// The Q_Key that librdmacm gives datagram QPs by default (`RDMA_UDP_QKEY`).
     pub const RDMA_UDP: Self = Self(0x0123_4567);
 
     const CONTROLLED: u32 = 0x8000_0000;
 
-    /// Whether only privileged software may put this key into a work request: the high bit in a work request
-    /// means "use the QP's own key instead" (IBA 10.2.5).
+    /// Returns whether only privileged software may put this key into a work request. The highest bit of a
+    /// work request's Q_Key means "use the QP's own key" (IBA 10.2.5).
     #[must_use]
     #[inline]
     pub const fn is_controlled(self) -> bool {

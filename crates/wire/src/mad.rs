@@ -1,4 +1,4 @@
-//! Management datagrams: 256 bytes to QP 1, a common header of 24 in front (IBA 13.4.3).
+//! Management datagrams (MADs): 256 bytes to QP 1, starting with a common header of 24 bytes (IBA 13.4.3).
 //!
 //! ```text
 //! | base_version  |  mgmt_class   | class_version |    method     |
@@ -12,46 +12,46 @@ use core::fmt;
 
 use crate::bytes::{put, u16_at, u32_at, u64_at};
 
-/// Bytes of every MAD, header included.
+/// Length of every MAD with its header, in bytes.
 pub const MAD_LEN: usize = 256;
 
 /// Common MAD header (IBA 13.4.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MadHeader {
-    /// [`MadHeader::BASE_VERSION`].
+    /// Version of the header: [`MadHeader::BASE_VERSION`].
     pub base_version: u8,
-    /// Which kind of management; [`MadHeader::CLASS_CM`] for connections.
+    /// Management class; [`MadHeader::CLASS_CM`] for connection management.
     pub mgmt_class: u8,
     /// Version of the class; [`MadHeader::CLASS_VERSION_CM`].
     pub class_version: u8,
-    /// [`MadHeader::METHOD_SEND`] for every CM message, answers included.
+    /// Method; [`MadHeader::METHOD_SEND`] for every CM message, replies included.
     pub method: u8,
-    /// 0 unless this answers a Get or Set that failed.
+    /// Status of a response to Get or Set; otherwise 0.
     pub status: u16,
-    /// Means something to other classes only.
+    /// Used by other classes only.
     pub class_specific: u16,
-    /// Transaction id. CM messages are matched by communication ids, never by this.
+    /// Transaction id. CM messages are matched by communication ids instead.
     pub tid: u64,
-    /// Which message follows.
+    /// Type of the message.
     pub attribute_id: u16,
     /// 0, or the options of Enhanced Connection Establishment.
     pub attribute_modifier: u32,
 }
 
 impl MadHeader {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 24;
 
-    /// The only base version there is.
+    /// The only base version.
     pub const BASE_VERSION: u8 = 1;
     /// Communication management (IBA 12).
     pub const CLASS_CM: u8 = 7;
     /// Version of the CM class.
     pub const CLASS_VERSION_CM: u8 = 2;
-    /// Send: no answer is implied.
+    /// Method Send: no response is implied.
     pub const METHOD_SEND: u8 = 3;
 
-    /// The header of a CM message.
+    /// Returns the header of a CM message.
     #[must_use]
     pub const fn cm(attribute_id: u16, tid: u64, attribute_modifier: u32) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether a CM of our version may read on.
+    /// Returns whether this is the header of a CM message in the supported version.
     #[must_use]
     pub const fn is_cm(&self) -> bool {
         self.base_version == Self::BASE_VERSION
@@ -76,7 +76,7 @@ impl MadHeader {
             && self.method == Self::METHOD_SEND
     }
 
-    /// Decodes; reserved bits are ignored.
+    /// Decodes the header. Reserved bits are ignored.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl MadHeader {
         }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[0] = self.base_version;
         bytes[1] = self.mgmt_class;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn another_class_version_or_method_is_not_ours() {
+    fn another_class_version_or_method_is_no_cm_message() {
         let cm = MadHeader::cm(0x10, 1, 0);
         assert!(cm.is_cm());
         assert!(!MadHeader { base_version: 2, ..cm }.is_cm());

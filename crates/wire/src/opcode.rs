@@ -1,8 +1,10 @@
 //! The table of opcodes (IBA 9.2.1, table 35; Annexes A14 and A17; FLUSH and ATOMIC WRITE from Annex A19).
 //!
-//! One row per opcode, offsets are sums over the row's header list. Parser, builder and README's support table
-//! read these rows; nothing else in the stack knows which header follows which opcode.
-//! The top three bits of an opcode give the service, the low five the operation.
+//! There is one row per opcode; header offsets are sums over the row's list of headers. The parser, the
+//! builder and the support table of the README read these rows. No other code knows which headers an opcode
+//! has.
+//!
+//! The top three bits of an opcode give the service, the low five bits the operation.
 
 use core::fmt;
 
@@ -19,13 +21,13 @@ use crate::{
     xrceth::Xrceth,
 };
 
-/// First byte of the BTH. Any value; whether it means something is [`Opcode::row`]'s answer.
+/// First byte of the BTH. Every value is allowed; [`Opcode::row`] tells whether it is defined.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// The row that describes this opcode, or `None` if it is reserved or manufacturer-specific.
+    /// Returns the row that describes this opcode, or `None` if it is reserved or manufacturer-specific.
     #[must_use]
     #[inline]
     pub fn row(self) -> Option<&'static OpcodeRow> {
@@ -42,18 +44,34 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// What an opcode means and what its packets look like.
+/// Description of an opcode: its meaning and the headers of its packets.
+///
+/// ```
+/// use roxie_wire::{Bth, ExtHeader, OPCODES, Opcode, Operation, Position, Service};
+///
+/// let row = Opcode::RC_WRITE_ONLY_IMM.row().unwrap();
+/// assert_eq!(row.name, "RC RDMA WRITE Only Immediate");
+/// assert_eq!((row.service, row.operation), (Service::Rc, Operation::WriteImm));
+/// assert_eq!(row.position, Position::Only);
+/// assert_eq!(row.headers, [ExtHeader::Reth, ExtHeader::ImmDt]);
+/// assert_eq!(row.offset(ExtHeader::ImmDt), Some(Bth::LEN + 16));
+/// assert_eq!(row.header_len(), 32);
+///
+/// // Reserved opcodes have no row.
+/// assert_eq!(Opcode(0xff).row(), None);
+/// assert_eq!(OPCODES.iter().flatten().filter(|row| row.service == Service::Ud).count(), 2);
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OpcodeRow {
-    /// Service and operation in words, e.g. `RC RDMA WRITE Only`.
+    /// Service and operation as text, for example `RC RDMA WRITE Only`.
     pub name: &'static str,
     /// The opcode of this row.
     pub opcode: Opcode,
-    /// Which kind of QP speaks it.
+    /// Transport service of the QPs that use it.
     pub service: Service,
-    /// What it does.
+    /// Operation of the packet.
     pub operation: Operation,
-    /// Where in its message (or READ response) the packet stands.
+    /// Position of the packet in its message or READ response.
     pub position: Position,
     /// Extension headers between BTH and payload, in wire order.
     pub headers: &'static [ExtHeader],
@@ -62,14 +80,15 @@ pub struct OpcodeRow {
 }
 
 impl OpcodeRow {
-    /// Bytes of BTH and extension headers: the payload's offset in the packet.
+    /// Returns the length of BTH and extension headers in bytes, which is the payload's offset in the packet.
     #[must_use]
     #[inline]
     pub const fn header_len(&self) -> usize {
         self.header_len as usize
     }
 
-    /// Where `header` starts, counted from the BTH, or `None` if this opcode does not carry it.
+    /// Returns the offset of `header` from the start of the BTH in bytes, or `None` if this opcode does not
+    /// have it.
     #[must_use]
     #[inline]
     pub const fn offset(&self, header: ExtHeader) -> Option<usize> {
@@ -79,22 +98,22 @@ impl OpcodeRow {
         }
     }
 
-    /// Whether the packet answers a request, i.e. goes to the requester.
+    /// Returns whether the packet is a response, sent to the requester.
     #[must_use]
     #[inline]
     pub const fn is_response(&self) -> bool {
         matches!(self.operation, Operation::ReadResponse | Operation::Ack | Operation::AtomicAck)
     }
 
-    /// Whether the packet asks for something, i.e. goes to the responder. A CNP is neither.
+    /// Returns whether the packet is a request, sent to the responder. A CNP is neither request nor response.
     #[must_use]
     #[inline]
     pub const fn is_request(&self) -> bool {
         !self.is_response() && !matches!(self.operation, Operation::Cnp)
     }
 
-    /// Whether each of these words, between blanks or dashes, is part of the name, in either case. `ack` and `imm` stand for
-    /// what the name says in full.
+    /// Returns whether the name contains each of `words`, which are separated by spaces or dashes. Case is
+    /// ignored; `ack` and `imm` stand for `acknowledge` and `immediate`.
     #[must_use]
     pub fn is_called(&self, words: &str) -> bool {
         let in_full = |word| match word {
@@ -123,7 +142,7 @@ impl OpcodeRow {
         let mut at = Bth::LEN;
         let mut i = 0;
         while i < headers.len() {
-            // A BTH stands before every extension header, so 0 is free to mean "absent".
+            // A BTH precedes every extension header, so offset 0 can mean "absent".
             offsets[headers[i] as usize] = at as u8;
             at += headers[i].len_bytes();
             i += 1;
@@ -133,25 +152,25 @@ impl OpcodeRow {
     }
 }
 
-/// The transport service an opcode belongs to (its top three bits).
+/// Transport service of an opcode (its top three bits).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Service {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram; only ever decoded.
+    /// Reliable datagram. roxie only decodes it.
     Rd,
     /// Unreliable datagram.
     Ud,
     /// Extended reliable connection.
     Xrc,
-    /// Congestion notification, which belongs to no service.
+    /// Congestion notification packet, which belongs to no service.
     Cnp,
 }
 
 impl Service {
-    /// `RC`, `XRC`; `CNP` for what belongs to none.
+    /// Returns the short name, such as `RC` or `XRC`; `CNP` for a congestion notification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -165,63 +184,63 @@ impl Service {
     }
 }
 
-/// What a packet does, independent of service and position.
+/// Operation of a packet, independent of service and position.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Operation {
     /// SEND.
     Send,
-    /// Last packet of a SEND that delivers four bytes of immediate data.
+    /// Last or only packet of a SEND with immediate data.
     SendImm,
-    /// Last packet of a SEND that invalidates an R_Key of the receiver.
+    /// Last or only packet of a SEND that invalidates an R_Key of the receiver.
     SendInv,
     /// RDMA WRITE.
     Write,
-    /// Last packet of an RDMA WRITE that consumes a receive and delivers immediate data.
+    /// Last or only packet of an RDMA WRITE with immediate data, which consumes a receive.
     WriteImm,
     /// RDMA READ request.
     ReadRequest,
-    /// RDMA READ response; also answers FLUSH and ATOMIC WRITE.
+    /// RDMA READ response. FLUSH and ATOMIC WRITE have this response too.
     ReadResponse,
     /// ACK or NAK.
     Ack,
-    /// The answer to an atomic.
+    /// Response to an atomic.
     AtomicAck,
     /// Atomic compare and swap.
     CompareSwap,
     /// Atomic fetch and add.
     FetchAdd,
-    /// Make earlier writes visible or persistent.
+    /// FLUSH: makes earlier writes visible or persistent.
     Flush,
-    /// Eight bytes written at once.
+    /// ATOMIC WRITE: writes eight bytes at once.
     AtomicWrite,
-    /// RD resynchronisation.
+    /// Resynchronization of reliable datagrams.
     Resync,
     /// Congestion notification.
     Cnp,
 }
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Position {
-    /// First of several.
+    /// First packet of several.
     First,
     /// Neither first nor last.
     Middle,
-    /// Last of several.
+    /// Last packet of several.
     Last,
-    /// First and last at once.
+    /// The only packet of the message.
     Only,
 }
 
 impl Position {
-    /// Whether a message begins with this packet.
+    /// Returns whether a message starts with this packet.
     #[must_use]
     #[inline]
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends with this packet.
+    /// Returns whether a message ends with this packet.
     #[must_use]
     #[inline]
     pub const fn ends(self) -> bool {
@@ -229,38 +248,38 @@ impl Position {
     }
 }
 
-/// A header that may stand between BTH and payload.
+/// Extension header between BTH and payload.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ExtHeader {
-    /// Reliable datagram.
+    /// Reliable datagram extended transport header.
     Rdeth,
-    /// Datagram.
+    /// Datagram extended transport header.
     Deth,
-    /// XRC.
+    /// XRC extended transport header.
     Xrceth,
-    /// Flush.
+    /// Flush extended transport header.
     Feth,
-    /// RDMA.
+    /// RDMA extended transport header.
     Reth,
-    /// Atomic.
+    /// Atomic extended transport header.
     AtomicEth,
-    /// Acknowledgement.
+    /// ACK extended transport header.
     Aeth,
-    /// Atomic acknowledgement.
+    /// Atomic ACK extended transport header.
     AtomicAckEth,
     /// Immediate data.
     ImmDt,
-    /// Invalidate.
+    /// Invalidate extended transport header.
     Ieth,
     /// The sixteen reserved bytes of a CNP (Annex A17.9.3).
     CnpReserved,
 }
 
 impl ExtHeader {
-    /// Number of kinds.
+    /// Number of extension headers.
     pub const COUNT: usize = 11;
 
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     #[must_use]
     #[inline]
     pub const fn len_bytes(self) -> usize {
@@ -279,7 +298,7 @@ impl ExtHeader {
         }
     }
 
-    /// Its name in the specification.
+    /// Returns the name in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -307,7 +326,7 @@ impl fmt::Display for ExtHeader {
 macro_rules! opcodes {
     ($($code:literal $id:ident: $name:literal, $service:ident, $operation:ident, $position:ident,
         [$($header:ident),*];)*) => {
-        #[allow(missing_docs)] // Each constant is named like its row below.
+        #[allow(missing_docs)] // The row of the same name describes each constant.
         impl Opcode {
             $(pub const $id: Self = Self($code);)*
         }
@@ -459,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_low_five_bits_mean_the_same_in_every_service() {
+    fn the_low_five_bits_have_one_meaning_in_every_service() {
         for row in OPCODES.iter().flatten().filter(|row| row.service != Service::Cnp) {
             let low = row.opcode.0 & 0x1f;
             let Some(rc) = Opcode(low).row() else {
@@ -467,7 +486,7 @@ mod tests {
                 continue;
             };
             assert_eq!((row.operation, row.position), (rc.operation, rc.position), "{}", row.name);
-            // What the service adds stands before the headers of the operation.
+            // The headers of the service precede those of the operation.
             assert!(row.headers.ends_with(rc.headers), "{}", row.name);
             let added: &[ExtHeader] = match row.service {
                 Service::Rd if row.is_response() => &[ExtHeader::Rdeth],
@@ -482,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_the_sums_of_the_headers_before() {
+    fn header_offsets_are_the_sums_of_the_preceding_headers() {
         let row = Opcode::RC_WRITE_ONLY_IMM.row().unwrap();
         assert_eq!(row.offset(ExtHeader::Reth), Some(12));
         assert_eq!(row.offset(ExtHeader::ImmDt), Some(28));
@@ -499,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_called_by_words_of_its_name() {
+    fn a_row_matches_words_of_its_name() {
         let row = Opcode::RC_WRITE_ONLY_IMM.row().unwrap();
         for words in ["", "write", "Write-only imm", "rc rdma write only immediate"] {
             assert!(row.is_called(words), "{words}");
@@ -509,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_responses_and_the_cnp_are_told_apart() {
+    fn requests_responses_and_cnps_are_distinguished() {
         assert!(Opcode::XRC_ATOMIC_ACKNOWLEDGE.row().unwrap().is_response());
         assert!(Opcode::RC_FLUSH.row().unwrap().is_request());
         let cnp = Opcode::CNP.row().unwrap();

@@ -1,11 +1,11 @@
-//! A UDP payload seen as a RoCEv2 packet (IBA 9.2, Annex A17).
+//! A RoCEv2 packet: the payload of a UDP datagram (IBA 9.2, Annex A17).
 //!
 //! ```text
 //! | BTH 12 | extension headers | payload | pad 0..3 | ICRC 4 |
 //! ```
 //!
-//! [`Packet::parse`] is the only place where lengths are checked. It proves that headers, pad and ICRC fit, so
-//! the accessors behind it are loads at offsets taken from the opcode's row.
+//! [`Packet::parse`] is the only place that checks lengths. After it, headers, pad and ICRC are known to fit,
+//! and the accessors load from offsets in the opcode's row.
 
 use core::fmt;
 
@@ -24,21 +24,35 @@ use crate::rdeth::Rdeth;
 use crate::reth::Reth;
 use crate::xrceth::Xrceth;
 
-/// One packet, borrowed from the bytes it arrived in.
+/// A decoded packet, borrowed from the received bytes.
+///
+/// ```
+/// use roxie_wire::{DropReason, Packet, Syndrome};
+///
+/// // An acknowledgement of PSN 4 to QP 17: BTH, AETH and ICRC, which `parse` does not check.
+/// let ack = [0x11, 0, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, 4, 0x1f, 0, 0, 2, 0, 0, 0, 0];
+/// let packet = Packet::parse(&ack)?;
+/// assert_eq!(packet.bth.psn.value(), 4);
+/// assert_eq!(packet.aeth().unwrap().syndrome, Syndrome::ACK);
+/// assert_eq!(packet.reth(), None);
+///
+/// assert_eq!(Packet::parse(&ack[..15]).unwrap_err(), DropReason::TooShort);
+/// # Ok::<(), DropReason>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
     /// The base transport header.
     pub bth: Bth,
     row: &'static OpcodeRow,
-    /// From the BTH to the ICRC.
+    /// The bytes from the BTH to the ICRC.
     bytes: &'a [u8],
     payload: &'a [u8],
     icrc: u32,
 }
 
 impl<'a> Packet<'a> {
-    /// Checks the version, the opcode and all lengths; the ICRC's value is [`crate::icrc`]'s business, what
-    /// a payload may be is the transport's.
+    /// Checks the version, the opcode and all lengths. It does not check the ICRC (see [`crate::icrc`]) or
+    /// whether the payload length suits the opcode, which the transport checks.
     ///
     /// # Errors
     /// [`DropReason::TooShort`], [`DropReason::UnknownOpcode`] or [`DropReason::BadTver`].
@@ -56,11 +70,11 @@ impl<'a> Packet<'a> {
         Ok(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
-    /// As [`Packet::parse`], for an onlooker who has only the front of a datagram of `len` bytes: headers that are
-    /// not there are absent, of the payload there is what there is, the ICRC may be 0.
+    /// Decodes the front of a captured datagram that was `len` bytes long. Headers beyond the captured part
+    /// are absent, the payload is the captured part of it, and the ICRC is 0 if it was not captured.
     ///
     /// # Errors
-    /// As [`Packet::parse`]; [`DropReason::TooShort`] also if the BTH is cut.
+    /// As [`Packet::parse`]; also [`DropReason::TooShort`] if the BTH is incomplete.
     #[inline]
     pub fn parse_cut(captured: &'a [u8], len: usize) -> Result<Self, DropReason> {
         if captured.len() >= len {
@@ -79,98 +93,98 @@ impl<'a> Packet<'a> {
         Ok(Self { bth, row, bytes: captured, payload, icrc: 0 })
     }
 
-    /// What the opcode means.
+    /// Returns the row that describes the opcode.
     #[must_use]
     #[inline]
     pub fn row(&self) -> &'static OpcodeRow {
         self.row
     }
 
-    /// What it was parsed from: BTH to ICRC, or to where the capture ends.
+    /// Returns the packet's bytes, from the BTH to the ICRC or to the end of the capture.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The message's bytes, without pad.
+    /// Returns the payload without pad.
     #[must_use]
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The ICRC as received, in the byte order [`crate::icrc`] computes with.
+    /// Returns the received ICRC, to compare with [`crate::icrc::IcrcHeader::icrc`].
     #[must_use]
     #[inline]
     pub fn icrc(&self) -> u32 {
         self.icrc
     }
 
-    /// Where a WRITE, READ request, FLUSH or ATOMIC WRITE goes.
+    /// Returns the RETH: memory range of a WRITE, READ request, FLUSH or ATOMIC WRITE.
     #[must_use]
     #[inline]
     pub fn reth(&self) -> Option<Reth> {
         self.header(ExtHeader::Reth).map(Reth::parse)
     }
 
-    /// Who sent a datagram.
+    /// Returns the DETH: source QP and Q_Key of a datagram.
     #[must_use]
     #[inline]
     pub fn deth(&self) -> Option<Deth> {
         self.header(ExtHeader::Deth).map(Deth::parse)
     }
 
-    /// The acknowledgement.
+    /// Returns the AETH: syndrome and MSN of an acknowledgement.
     #[must_use]
     #[inline]
     pub fn aeth(&self) -> Option<Aeth> {
         self.header(ExtHeader::Aeth).map(Aeth::parse)
     }
 
-    /// The operands of an atomic.
+    /// Returns the AtomicETH: operands of an atomic request.
     #[must_use]
     #[inline]
     pub fn atomic_eth(&self) -> Option<AtomicEth> {
         self.header(ExtHeader::AtomicEth).map(AtomicEth::parse)
     }
 
-    /// The result of an atomic.
+    /// Returns the AtomicAckETH: original value in an atomic response.
     #[must_use]
     #[inline]
     pub fn atomic_ack_eth(&self) -> Option<AtomicAckEth> {
         self.header(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
 
-    /// Immediate data, as the application stored it.
+    /// Returns the immediate data, in the order in which the application stored it.
     #[must_use]
     #[inline]
     pub fn imm(&self) -> Option<[u8; 4]> {
         self.header(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).0)
     }
 
-    /// The key to invalidate.
+    /// Returns the R_Key that a SEND with Invalidate invalidates.
     #[must_use]
     #[inline]
     pub fn ieth(&self) -> Option<Rkey> {
         self.header(ExtHeader::Ieth).map(|bytes| Ieth::parse(bytes).r_key)
     }
 
-    /// What a FLUSH asks for.
+    /// Returns the FETH: requested placement of a FLUSH.
     #[must_use]
     #[inline]
     pub fn feth(&self) -> Option<Feth> {
         self.header(ExtHeader::Feth).map(Feth::parse)
     }
 
-    /// The shared receive queue of an XRC request.
+    /// Returns the XRCETH: shared receive queue of an XRC request.
     #[must_use]
     #[inline]
     pub fn xrceth(&self) -> Option<Xrceth> {
         self.header(ExtHeader::Xrceth).map(Xrceth::parse)
     }
 
-    /// The end-to-end context of a reliable datagram.
+    /// Returns the RDETH: end-to-end context of a reliable datagram.
     #[must_use]
     #[inline]
     pub fn rdeth(&self) -> Option<Rdeth> {
@@ -192,7 +206,7 @@ impl fmt::Debug for Packet<'_> {
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.bth)?;
-        // A row lists its headers in wire order, which is also the order of these lines.
+        // The order of these lines is the order of the headers on the wire.
         show(f, self.rdeth())?;
         show(f, self.deth())?;
         show(f, self.xrceth())?;
@@ -224,7 +238,8 @@ mod tests {
     use crate::opcode::{OPCODES, Opcode};
     use proptest::prelude::*;
 
-    /// A packet of `opcode` whose extension headers are `fill`, with `body` zero bytes behind them.
+    /// Returns a packet with `opcode`. Its extension headers consist of `fill` bytes, `body` zero bytes
+    /// follow them.
     fn packet(opcode: Opcode, fill: u8, body: usize, pad_cnt: u8) -> Vec<u8> {
         let mut bytes = [0; Bth::LEN];
         Bth { opcode, pad_cnt, ..Bth::default() }.emit(&mut bytes);
@@ -236,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_opcode_shows_exactly_its_headers() {
+    fn every_opcode_has_exactly_the_headers_of_its_row() {
         for row in OPCODES.iter().flatten() {
             let bytes = packet(row.opcode, 1, 8, 0);
             let packet = Packet::parse(&bytes).unwrap();
@@ -290,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_shown_in_wire_order() {
+    fn headers_are_displayed_in_wire_order() {
         let bytes = packet(Opcode::RC_WRITE_ONLY_IMM, 0, 4, 2);
         assert_eq!(
             Packet::parse(&bytes).unwrap().to_string(),
@@ -301,7 +316,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn parsing_arbitrary_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Ok(packet) = Packet::parse(&bytes) {
                 let headers = packet.row().header_len();
                 let pad = usize::from(packet.bth.pad_cnt);

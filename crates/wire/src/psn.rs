@@ -1,24 +1,24 @@
 //! 24-bit numbers: packet sequence numbers, queue pair numbers, message sequence numbers (IBA 9.7.1).
 //!
-//! PSNs live on a circle of 2^24. They have no `Ord`, because order on a circle is not transitive; what
-//! the protocol asks is how far one number is from another, and that is [`Psn::distance_from`].
+//! PSNs form a circle of 2^24 numbers. They do not implement `Ord`, because order on a circle is not
+//! transitive. The protocol needs the distance between two numbers, [`Psn::distance_from`].
 
 use core::fmt;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// What every 24-bit number has.
+/// Methods of every 24-bit number.
 macro_rules! number {
     ($ty:ident) => {
         impl $ty {
-            /// The low 24 bits of `value`.
+            /// Returns the low 24 bits of `value` as a number of this type.
             #[must_use]
             #[inline]
             pub const fn new(value: u32) -> Self {
                 Self(value & MASK)
             }
 
-            /// The number, below 2^24.
+            /// Returns the number, below 2^24.
             #[must_use]
             #[inline]
             pub const fn value(self) -> u32 {
@@ -28,24 +28,26 @@ macro_rules! number {
     };
 }
 
-/// What a number on a circle has besides.
+/// Methods of a number on a circle.
 macro_rules! circle {
     ($ty:ident) => {
         number!($ty);
 
         impl $ty {
-            /// The number `n` places further on the circle.
+            /// Returns the number `n` places further on the circle.
             #[must_use]
             #[inline]
             pub const fn advance(self, n: u32) -> Self {
                 Self::new(self.0.wrapping_add(n))
             }
 
-            /// The shortest way from `other` to `self`, in -2^23 .. 2^23 (exactly opposite counts as -2^23).
+            /// Returns the shortest distance from `other` to `self`, in -2^23 .. 2^23. The exactly opposite
+            /// number is at -2^23.
             #[must_use]
             #[inline]
             pub const fn distance_from(self, other: Self) -> i32 {
-                // Shifting the 24-bit difference to the top lets the arithmetic shift back extend its sign.
+                // Moving the 24-bit difference to the top of the word lets the arithmetic shift extend its
+                // sign.
                 ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
             }
         }
@@ -59,6 +61,16 @@ macro_rules! circle {
 }
 
 /// Packet sequence number, 24 bits.
+///
+/// ```
+/// use roxie_wire::Psn;
+///
+/// let last = Psn::new(0xffffff);
+/// let next = last.advance(1);
+/// assert_eq!(next, Psn::new(0));
+/// assert_eq!(next.distance_from(last), 1);
+/// assert!(last.is_before(next));
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Psn(u32);
@@ -66,7 +78,7 @@ pub struct Psn(u32);
 circle!(Psn);
 
 impl Psn {
-    /// Whether `self` lies behind `other` within half a circle.
+    /// Returns whether `self` precedes `other` by at most half the circle.
     #[must_use]
     #[inline]
     pub const fn is_before(self, other: Self) -> bool {
@@ -82,11 +94,11 @@ pub struct Qpn(u32);
 number!(Qpn);
 
 impl Qpn {
-    /// Subnet management interface; never on Ethernet.
+    /// QP 0, the subnet management interface; not used on Ethernet.
     pub const SMI: Self = Self(0);
-    /// General services interface: connection management lives here.
+    /// QP 1, the general services interface, which connection management uses.
     pub const GSI: Self = Self(1);
-    /// The destination of multicast packets.
+    /// Destination QP of multicast packets.
     pub const MULTICAST: Self = Self(MASK);
 }
 
@@ -96,7 +108,7 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// Message sequence number: how many requests the responder has completed, 24 bits.
+/// Message sequence number: requests that the responder has completed, modulo 2^24.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct Msn(u32);
@@ -109,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_circle_closes_after_its_last_number() {
+    fn the_last_number_is_followed_by_zero() {
         assert_eq!(Psn::new(0xff_ffff).advance(1), Psn::new(0));
         assert_eq!(Psn::new(0x0100_0000), Psn::new(0));
         assert_eq!(Psn::new(0).distance_from(Psn::new(0xff_ffff)), 1);
@@ -119,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_opposite_number_is_behind_from_both_sides() {
+    fn the_opposite_number_precedes_in_both_directions() {
         let (a, b) = (Psn::new(5), Psn::new(5).advance(1 << 23));
         assert_eq!(a.distance_from(b), -(1 << 23));
         assert_eq!(b.distance_from(a), -(1 << 23));
@@ -136,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn advancing_adds_up(start: u32, m: u32, n: u32) {
+        fn two_advances_equal_one_by_their_sum(start: u32, m: u32, n: u32) {
             let a = Psn::new(start);
             prop_assert_eq!(a.advance(m).advance(n), a.advance(m.wrapping_add(n)));
             prop_assert!(a.advance(m).value() < 1 << 24);

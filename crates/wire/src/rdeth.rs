@@ -1,4 +1,4 @@
-//! Reliable datagram extended transport header (IBA 9.3.1). Only the decoder needs it.
+//! Reliable datagram extended transport header (IBA 9.3.1). roxie only decodes it.
 
 use core::fmt;
 
@@ -12,10 +12,10 @@ pub struct Rdeth {
 }
 
 impl Rdeth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes; reserved bits are ignored.
+    /// Decodes the header. Reserved bits are ignored.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {

@@ -1,4 +1,4 @@
-//! RDMA extended transport header: where a WRITE lands or a READ comes from (IBA 9.3.3).
+//! RDMA extended transport header: the memory range of a WRITE or READ (IBA 9.3.3).
 //!
 //! ```text
 //! |                              va                               |
@@ -15,26 +15,26 @@ use crate::keys::Rkey;
 /// RDMA extended transport header (IBA 9.3.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Reth {
-    /// First byte of the range, in the responder's virtual addresses.
+    /// Virtual address of the first byte, at the responder.
     pub va: u64,
-    /// Key of the memory the range lies in.
+    /// R_Key of the memory region that contains the range.
     pub r_key: Rkey,
-    /// Bytes in the whole message, at most 2^31.
+    /// Length of the whole message in bytes, at most 2^31.
     pub dma_len: u32,
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 16;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { va: u64_at(bytes, 0), r_key: Rkey(u32_at(bytes, 8)), dma_len: u32_at(bytes, 12) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         put(bytes, 0, self.va.to_be_bytes());

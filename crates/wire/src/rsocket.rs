@@ -1,9 +1,9 @@
-//! What the two ends of an rsocket tell each other (rsocket(7), rdma-core): the private data of their connection request
-//! and reply, the immediate data of their WRITEs, and what they write into each other's tables.
+//! Messages between the two ends of an rsocket (rsocket(7), rdma-core): private data of the connection
+//! request and reply, immediate data of WRITEs, and entries that each end writes into the other's tables.
 //!
-//! A stream is written into memory that its receiver has granted, in [`Segment`]s. Each WRITE carries a [`Message`] as
-//! immediate data: how many bytes it wrote, or what it is about. Private data and messages are big-endian; entries of
-//! tables have the byte order of the end that owns the table, which is what [`ByteOrder`] is for.
+//! The sender writes the stream into memory that the receiver has granted, a [`Segment`]. Each WRITE carries
+//! a [`Message`] as immediate data. Private data and messages are big-endian; table entries have the byte
+//! order of the end that owns the table, see [`ByteOrder`].
 //!
 //! ```text
 //! | version = 1   | flags         |            credits            |
@@ -17,17 +17,17 @@ pub mod datagram;
 use crate::bytes::{array, put, u16_at, u32_at, u64_at};
 use crate::keys::Rkey;
 
-/// Byte order of an end of the connection.
+/// Byte order of one end of the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ByteOrder {
     /// Least significant byte first.
     Little,
-    /// Network order.
+    /// Most significant byte first (network order).
     Big,
 }
 
 impl ByteOrder {
-    /// This machine's.
+    /// Byte order of this machine.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
     fn u32(self, bytes: &[u8], at: usize) -> u32 {
@@ -53,28 +53,29 @@ impl ByteOrder {
     }
 }
 
-/// A piece of an end's memory that its peer may write to; in [`Hello::table`] it counts entries instead of bytes.
+/// A part of one end's memory that the peer may write to. In [`Hello::table`], `length` counts entries
+/// instead of bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Segment {
-    /// First byte.
+    /// Virtual address of the first byte.
     pub addr: u64,
-    /// Key of the region.
+    /// R_Key of the memory region.
     pub key: Rkey,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
 impl Segment {
-    /// Bytes of an entry.
+    /// Length of a table entry, in bytes.
     pub const LEN: usize = 16;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN], order: ByteOrder) -> Self {
         Self { addr: order.u64(bytes, 0), key: Rkey(order.u32(bytes, 8)), length: order.u32(bytes, 12) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN], order: ByteOrder) {
         order.put_u64(bytes, 0, self.addr);
         order.put_u32(bytes, 8, self.key.0);
@@ -82,26 +83,26 @@ impl Segment {
     }
 }
 
-/// A piece of memory that the peer's program offers under an offset (riomap).
+/// Memory that the peer's application maps at an offset (`riomap`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Iomap {
-    /// The offset that stands for the first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Where it is.
+    /// Memory that is mapped there.
     pub segment: Segment,
 }
 
 impl Iomap {
-    /// Bytes of an entry.
+    /// Length of a table entry, in bytes.
     pub const LEN: usize = 24;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN], order: ByteOrder) -> Self {
         Self { offset: order.u64(bytes, 0), segment: Segment::parse(&array(bytes, 8), order) }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN], order: ByteOrder) {
         order.put_u64(bytes, 0, self.offset);
         let mut segment = [0; Segment::LEN];
@@ -110,30 +111,30 @@ impl Iomap {
     }
 }
 
-/// Private data of the request and of the reply.
+/// Private data of the connection request and of the reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hello {
-    /// The sender's.
+    /// Byte order of the sender.
     pub order: ByteOrder,
-    /// Messages that the sender has room for.
+    /// Number of messages that the sender can receive.
     pub credits: u16,
-    /// Entries for [`Iomap`]s behind the sender's table; see [`iomaps_on_the_wire`].
+    /// Number of [`Iomap`] entries after the sender's table; see [`iomaps_on_the_wire`].
     pub iomaps: u16,
-    /// The sender's table, into which later grants are written in turn, beginning with entry 1; `length` is its number of
-    /// entries.
+    /// The sender's table. The peer writes later grants into it in turn, starting with entry 1. `length` is
+    /// the number of entries.
     pub table: Segment,
     /// The first grant.
     pub memory: Segment,
 }
 
 impl Hello {
-    /// Bytes of private data.
+    /// Length in the private data, in bytes.
     pub const LEN: usize = 40;
     const VERSION: u8 = 1;
     const FLAG_BIG_ENDIAN: u8 = 1;
     const FLAG_IOMAP: u8 = 2;
 
-    /// Decodes; `None` for another version.
+    /// Decodes the private data. Returns `None` if the version is not 1.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         if bytes[0] != Self::VERSION {
@@ -150,7 +151,7 @@ impl Hello {
         })
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         let big = if self.order == ByteOrder::Big { Self::FLAG_BIG_ENDIAN } else { 0 };
         *bytes = [0; Self::LEN];
@@ -166,7 +167,7 @@ impl Hello {
     }
 }
 
-/// A number of iomap entries in one byte: up to 128 as it is, beyond that in steps of 256.
+/// Encodes a number of iomap entries as one byte: up to 128 exactly, above that in steps of 256.
 #[must_use]
 pub fn iomaps_on_the_wire(entries: u16) -> u8 {
     match u8::try_from(entries) {
@@ -179,48 +180,48 @@ fn iomaps_of_wire(byte: u8) -> u16 {
     if byte <= 0x80 { u16::from(byte) } else { u16::from(byte & 0x7f) << 8 }
 }
 
-/// The entries that a peer believes in, who was told `entries`.
+/// Returns the number of entries that a peer decodes if this end announces `entries`.
 #[must_use]
 pub fn iomaps_as_told(entries: u16) -> u16 {
     iomaps_of_wire(iomaps_on_the_wire(entries))
 }
 
-/// What a [`Message::Control`] says.
+/// Meaning of a [`Message::Control`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Control {
-    /// Nothing more will be sent or received.
+    /// The sender closes the connection.
     Disconnect,
-    /// Nothing; the connection is alive.
+    /// Keep-alive; no further meaning.
     KeepAlive,
-    /// Nothing more will be sent.
+    /// The sender will not send any more.
     Shutdown,
 }
 
-/// Immediate data: what a WRITE was for. The upper three bits are the kind, the others belong to it.
+/// Immediate data of a WRITE. The upper three bits are the kind, the others its value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Message {
-    /// So many bytes of the stream were written.
+    /// Number of stream bytes that were written.
     Data(u32),
-    /// The sender takes messages up to this number, counted from 0 modulo 2^16. If 16 bytes were written, they are the next
-    /// grant.
+    /// The sender can receive messages up to this number, counted from 0 modulo 2^16. If the WRITE has 16
+    /// bytes, they are the next grant.
     Credits(u16),
-    /// This entry of the receiver's iomaps was written.
+    /// Index of the receiver's iomap entry that was written.
     Iomap(u16),
-    /// About the connection.
+    /// State of the connection.
     Control(Control),
-    /// Reserved kinds, and controls that nobody knows.
+    /// Reserved kind or unknown control.
     Unknown(u32),
 }
 
 impl Message {
-    /// Bits for the number; no WRITE of a stream is longer than they can say.
+    /// Largest byte count of a [`Message::Data`], and so of a WRITE of a stream.
     pub const DATA_MAX: u32 = (1 << 29) - 1;
     const DATA: u32 = 0;
     const CREDITS: u32 = 4;
     const IOMAP: u32 = 6;
     const CONTROL: u32 = 7;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     pub fn parse(bytes: [u8; 4]) -> Self {
         let word = u32::from_be_bytes(bytes);
@@ -236,7 +237,7 @@ impl Message {
         }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 4] {
         let (kind, value) = match self {
@@ -256,7 +257,8 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// The private data of a request of rdma-core's rstream (tests/golden/cm-rstream-v4.pcap, first packet).
+    /// Private data of a connection request of rdma-core's rstream (tests/golden/cm-rstream-v4.pcap, first
+    /// packet).
     const KERNEL_HELLO: [u8; Hello::LEN] = [
         0x01, 0x02, 0x01, 0x80, 0, 0, 0, 0, 0, 0, 0x55, 0x6d, 0x09, 0xad, 0x80, 0x00, 0, 0, 0x66, 0x1c, 0, 0,
         0, 2, 0, 0, 0x7f, 0x63, 0x69, 0x69, 0x80, 0x00, 0, 0, 0x67, 0x9c, 0, 0x08, 0, 0,
@@ -279,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_not_taken() {
+    fn an_unknown_version_is_refused() {
         let mut bytes = KERNEL_HELLO;
         bytes[0] = 2;
         assert_eq!(Hello::parse(&bytes), None);
     }
 
     #[test]
-    fn tables_have_the_byte_order_of_their_owner() {
+    fn table_entries_have_the_byte_order_of_their_owner() {
         let entry =
             Iomap { offset: 0x10, segment: Segment { addr: 0x1122_3344_5566_7788, key: Rkey(9), length: 5 } };
         let (mut little, mut big) = ([0; Iomap::LEN], [0; Iomap::LEN]);
@@ -299,17 +301,17 @@ mod tests {
     }
 
     #[test]
-    fn many_iomaps_are_told_in_steps() {
+    fn more_than_128_iomaps_are_announced_in_steps_of_256() {
         assert_eq!([0, 1, 128, 129, 256, 300, 1024].map(iomaps_as_told), [0, 1, 128, 128, 256, 256, 1024]);
     }
 
     #[test]
-    fn every_word_is_some_message() {
+    fn every_word_decodes_to_a_message() {
         for kind in 0..8u32 {
             for value in [0, 1, 2, 3, 0xffff, Message::DATA_MAX] {
                 let word = (kind << 29 | value).to_be_bytes();
                 let again = Message::parse(word).to_bytes();
-                // Numbers of credits and of entries have 16 bits.
+                // The numbers of credits and of iomap entries have 16 bits.
                 let mask = if matches!(kind, 4 | 6) { 0xffff } else { Message::DATA_MAX };
                 assert_eq!(again, (kind << 29 | value & mask).to_be_bytes());
             }

@@ -1,4 +1,5 @@
-//! UDP: the port that says RoCEv2, and the source port that spreads flows over a network (RFC 768, Annex A17.9.2).
+//! UDP header, the port of RoCEv2, and source ports that spread flows over a network (RFC 768, Annex
+//! A17.9.2).
 
 use core::fmt;
 use core::net::IpAddr;
@@ -7,27 +8,27 @@ use crate::bytes::{put, u16_at};
 use crate::ip::{PROTOCOL_UDP, fold, sum};
 use crate::psn::Qpn;
 
-/// The destination port of every RoCEv2 packet.
+/// Destination port of every RoCEv2 packet.
 pub const ROCE_PORT: u16 = 4791;
 
 /// UDP header (RFC 768).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Udp {
-    /// Flow entropy; any value must be accepted.
+    /// Source port: entropy for the flow. A receiver accepts every value.
     pub src_port: u16,
-    /// [`ROCE_PORT`] for RoCEv2.
+    /// Destination port: [`ROCE_PORT`] for RoCEv2.
     pub dst_port: u16,
-    /// Header and payload.
+    /// Length of header and payload, in bytes.
     pub length: u16,
-    /// 0 means none, which RoCEv2 allows over IPv6 too.
+    /// Checksum. 0 means that there is none, which RoCEv2 allows over IPv6 too.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -39,7 +40,7 @@ impl Udp {
         }
     }
 
-    /// Encodes.
+    /// Encodes into the wire format.
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         put(bytes, 0, self.src_port.to_be_bytes());
@@ -48,8 +49,8 @@ impl Udp {
         put(bytes, 6, self.checksum.to_be_bytes());
     }
 
-    /// Takes the header off a datagram: the header and its payload, cut to the length the header states.
-    /// `None` if that is not all there.
+    /// Splits a datagram into its UDP header and the payload, which is cut to the length that the header
+    /// states. Returns `None` if the datagram is shorter than stated.
     #[must_use]
     pub fn split(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let (bytes, rest) = datagram.split_first_chunk()?;
@@ -57,8 +58,8 @@ impl Udp {
         Some((udp, rest.get(..usize::from(udp.length).checked_sub(Self::LEN)?)?))
     }
 
-    /// The same header with the checksum that its other fields, the addresses and `payload` ask for; never 0,
-    /// which would mean none.
+    /// Returns the same header with the correct checksum over the addresses, its other fields and `payload`.
+    /// The result is never 0, because 0 means that there is no checksum.
     #[must_use]
     pub fn with_checksum(self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> Self {
         let checksum = match !fold(Self { checksum: 0, ..self }.sum(src, dst, payload)) {
@@ -68,7 +69,7 @@ impl Udp {
         Self { checksum, ..self }
     }
 
-    /// Whether the checksum fits, or there is none.
+    /// Returns whether the checksum is correct or absent.
     #[must_use]
     pub fn checksum_ok(&self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> bool {
         self.checksum == 0 || fold(self.sum(src, dst, payload)) == 0xffff
@@ -96,7 +97,8 @@ impl fmt::Display for Udp {
     }
 }
 
-/// The flow label of a connection that was given none: the same from both ends, because the product is.
+/// Returns the flow label of a connection that was configured without one. Both ends compute the same value,
+/// because the function is symmetric.
 #[must_use]
 pub const fn flow_label(local: Qpn, remote: Qpn) -> u32 {
     let mut v = local.value() as u64 * remote.value() as u64;
@@ -105,7 +107,7 @@ pub const fn flow_label(local: Qpn, remote: Qpn) -> u32 {
     v as u32 & 0xf_ffff
 }
 
-/// The UDP source port for a 20-bit flow label, in 0xc000..=0xffff (`ibv_flow_label_to_udp_sport`).
+/// Returns the UDP source port for a 20-bit flow label, in 0xc000..=0xffff (`ibv_flow_label_to_udp_sport`).
 #[must_use]
 pub const fn src_port(flow_label: u32) -> u16 {
     ((flow_label & 0x3fff) ^ ((flow_label & 0xf_c000) >> 14)) as u16 | 0xc000
@@ -150,21 +152,22 @@ mod tests {
         }
 
         #[test]
-        fn a_computed_checksum_fits(
+        fn a_computed_checksum_is_correct(
             src: [u8; 4], dst: [u8; 4], src_port: u16, payload in prop::collection::vec(any::<u8>(), 0..50),
         ) {
             let (src, dst) = (IpAddr::from(src), IpAddr::from(dst));
             let length = (Udp::LEN + payload.len()) as u16;
-            let udp = Udp { src_port, dst_port: ROCE_PORT, length, checksum: 0 }.with_checksum(src, dst, &payload);
+            let udp = Udp { src_port, dst_port: ROCE_PORT, length, checksum: 0 };
+            let udp = udp.with_checksum(src, dst, &payload);
             prop_assert!(udp.checksum != 0 && udp.checksum_ok(src, dst, &payload));
             let off_by_one = Udp { src_port: src_port ^ 1, ..udp };
             prop_assert!(!off_by_one.checksum_ok(src, dst, &payload));
         }
     }
 
-    /// The ICRC vector V2, sent with a checksum by another implementation.
+    /// The ICRC vector V2, which another implementation sent with a checksum.
     #[test]
-    fn a_foreign_checksum_fits() {
+    fn a_checksum_of_another_implementation_is_correct() {
         let node = |n| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n));
         let payload = [
             0x0a, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0xab, 0x80, 0xff, 0xff, 0xff, 0x00, 0x00, 0x7f, 0x12,

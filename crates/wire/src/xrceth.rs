@@ -1,4 +1,4 @@
-//! XRC extended transport header: which shared receive queue a request is for (IBA Annex A14).
+//! XRC extended transport header: the shared receive queue of a request (IBA Annex A14).
 
 use core::fmt;
 
@@ -7,15 +7,15 @@ use crate::bytes::{put_u24, u24_at};
 /// XRC extended transport header (IBA Annex A14).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Xrceth {
-    /// Number of the XRC shared receive queue, 24 bits.
+    /// Number of the XRC shared receive queue at the responder, 24 bits.
     pub srqn: u32,
 }
 
 impl Xrceth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Decodes; reserved bits are ignored.
+    /// Decodes the header. Reserved bits are ignored.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {

@@ -1,5 +1,5 @@
-//! CM messages against vectors made by another implementation: the MAD alone, and the frame that carries it.
-//! The REQ was sent byte for byte to a kernel rping server, which answered it.
+//! CM messages against vectors of another implementation: each MAD alone, and the frame that carries it. A
+//! kernel rping server replied to exactly this REQ.
 
 mod hex;
 
@@ -30,7 +30,7 @@ const VECTORS: [(&str, &str, &str); 10] =
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const TID: u64 = 0x1_1122_3344;
-/// Ids the active and the passive side gave the connection.
+/// Communication ids of the active and the passive side.
 const ACTIVE: u32 = 0x1122_3344;
 const PASSIVE: u32 = 0x5566_7788;
 const ACTIVE_GUID: u64 = 0x0000_0aff_fe00_0001;
@@ -55,7 +55,7 @@ fn every_vector_survives_parse_and_emit() {
 }
 
 #[test]
-fn every_vector_travels_in_a_datagram_to_qp_1() {
+fn every_vector_is_a_ud_datagram_to_qp_1() {
     for (name, hex, frame) in VECTORS {
         let frame = bytes(frame);
         assert_eq!(frame.len(), 322, "{name}");

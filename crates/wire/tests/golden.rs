@@ -1,5 +1,5 @@
-//! Captures from real kernels: every packet decodes to what an independent decoder saw, its ICRC is right, and encoding
-//! what was decoded gives the same bytes.
+//! Captures of Linux Soft-RoCE: every packet decodes to the names that an independent decoder found, its ICRC
+//! is correct, and encoding the decoded packet gives the same bytes.
 
 extern crate roxie_wire as wire;
 
@@ -13,7 +13,7 @@ use wire::{
     Syndrome, Udp, icrc_of_frame,
 };
 
-/// What `tests/golden/captures.txt` says about one capture: how many packets of each name it holds.
+/// The number of packets per name in one capture, from `tests/golden/captures.txt`.
 type Counts = BTreeMap<String, usize>;
 
 fn expectations() -> BTreeMap<String, Counts> {
@@ -32,7 +32,7 @@ fn expectations() -> BTreeMap<String, Counts> {
         .collect()
 }
 
-/// The name a packet has in `captures.txt`.
+/// Returns the name of a packet in `captures.txt`.
 fn label(packet: &Packet<'_>) -> String {
     if packet.bth.dest_qp == Qpn::GSI {
         let message = mad(packet).to_string();
@@ -51,8 +51,9 @@ fn mad(packet: &Packet<'_>) -> CmMessage {
     CmMessage::parse(packet.payload().try_into().expect("256 bytes")).expect("a known message")
 }
 
-/// Packets whose ICRC is wrong as captured. Linux 6.3 and later let it cover BTH, FETH and RETH of a FLUSH a second time,
-/// as if they were its payload. A receiver takes it either way.
+/// Returns whether the ICRC of this captured packet deviates from the specification. Linux 6.3 and later
+/// include BTH, FETH and RETH of a FLUSH a second time, as if they were its payload. A receiver accepts both
+/// forms.
 fn has_wrong_icrc(packet: &Packet<'_>) -> bool {
     packet.row().operation == Operation::Flush
 }
@@ -67,13 +68,13 @@ fn each_datagram(mut f: impl FnMut(&str, &[u8], &Ip, &Udp, &[u8])) {
             }
         }
     }
-    assert!(count > 1000, "the captures were found");
+    assert!(count > 1000, "only {count} datagrams: were the captures found?");
 }
 
 #[test]
-fn every_capture_holds_the_packets_that_an_independent_decoder_saw() {
+fn every_capture_has_the_packets_that_an_independent_decoder_found() {
     let expected = expectations();
-    assert!(expected.keys().eq(&capture::names()), "captures.txt names the captures that are there");
+    assert!(expected.keys().eq(&capture::names()), "captures.txt and the capture files differ");
     for (name, want) in expected {
         let mut got = Counts::new();
         for frame in capture::frames(&name) {
@@ -91,7 +92,7 @@ fn every_capture_holds_the_packets_that_an_independent_decoder_saw() {
 }
 
 #[test]
-fn every_icrc_is_right_with_the_identification_seen_or_recovered() {
+fn every_icrc_is_correct_with_the_given_or_recovered_identification() {
     each_datagram(|at, frame, ip, udp, payload| {
         let packet = Packet::parse(payload).expect("decodes");
         let right = icrc_of_frame(&frame[Ethernet::LEN..]) == Some(packet.icrc());
@@ -103,16 +104,17 @@ fn every_icrc_is_right_with_the_identification_seen_or_recovered() {
         for guess in [id, 0, !id] {
             assert_eq!(header.verify(guess, payload), Ok(id), "{at} expecting {guess:#06x}");
         }
-        // Ours are those of its sender: all of them, and its FLUSHes when that is asked for.
+        // This crate computes the same ICRC as the sender: in the rxe form for every packet, in the IBA form
+        // for all but FLUSHes.
         let body = &payload[..payload.len() - wire::icrc::ICRC_LEN];
-        let ours = |flush| header.with_flush(flush).icrc(id, body) == packet.icrc();
-        assert!(ours(FlushIcrc::Rxe), "{at}: {packet}");
-        assert_eq!(ours(FlushIcrc::Iba), right, "{at}: {packet}");
+        let has_icrc_of = |flush| header.with_flush(flush).icrc(id, body) == packet.icrc();
+        assert!(has_icrc_of(FlushIcrc::Rxe), "{at}: {packet}");
+        assert_eq!(has_icrc_of(FlushIcrc::Iba), right, "{at}: {packet}");
     });
 }
 
 #[test]
-fn encoding_what_was_decoded_gives_the_same_bytes() {
+fn encoding_a_decoded_packet_gives_the_same_bytes() {
     each_datagram(|at, frame, ip, udp, payload| {
         let packet = Packet::parse(payload).expect("decodes");
         let mut out = vec![0xee; frame.len()];

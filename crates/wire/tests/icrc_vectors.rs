@@ -1,5 +1,5 @@
-//! The published ICRC vectors: full Ethernet frames whose last four bytes are the ICRC as sent.
-//! V1 to V6 were checked by three independent CRCs, V7 was captured from ConnectX-4 Lx hardware.
+//! ICRC vectors: Ethernet frames that end with the ICRC as sent. Three independent CRC
+//! implementations confirmed V1 to V6; V7 was captured from ConnectX-4 Lx hardware.
 
 mod hex;
 
@@ -27,7 +27,7 @@ fn vector(name: &str) -> Vec<u8> {
     bytes(VECTORS.iter().find(|(n, _)| *n == name).unwrap().1)
 }
 
-/// The flow's pseudo header, the IPv4 identification, and the UDP payload.
+/// Returns the flow's pseudo header, the IPv4 identification, and the UDP payload.
 fn flow(frame: &[u8]) -> (IcrcHeader, u16, &[u8]) {
     let ip = &frame[ETHERNET..];
     let port = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
@@ -41,7 +41,7 @@ fn flow(frame: &[u8]) -> (IcrcHeader, u16, &[u8]) {
 }
 
 #[test]
-fn every_vector_has_the_icrc_we_compute() {
+fn every_vector_has_the_computed_icrc() {
     for (name, hex) in VECTORS {
         let frame = bytes(hex);
         let sent = u32::from_le_bytes(*frame.last_chunk().unwrap());
@@ -64,7 +64,7 @@ fn every_vector_verifies_with_the_identification_known_unknown_or_wrong() {
 }
 
 #[test]
-fn every_flipped_bit_but_the_congestion_marks_is_found() {
+fn every_flipped_bit_except_congestion_marks_is_detected() {
     for (name, hex) in VECTORS {
         let frame = bytes(hex);
         let (header, id, payload) = flow(&frame);
@@ -78,7 +78,7 @@ fn every_flipped_bit_but_the_congestion_marks_is_found() {
 }
 
 #[test]
-fn fields_a_router_may_change_do_not_count() {
+fn the_icrc_excludes_fields_that_a_router_may_change() {
     for (at, name) in
         [(1, "V1"), (8, "V1"), (10, "V1"), (26, "V1"), (1, "V2"), (3, "V2"), (7, "V2"), (46, "V2")]
     {

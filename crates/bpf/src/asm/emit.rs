@@ -1,4 +1,4 @@
-//! One method per common instruction.
+//! Methods of the assembler that emit one common instruction each.
 
 use super::{Asm, Label, Target};
 use crate::helper::Helper;
@@ -12,7 +12,7 @@ impl Asm {
         self.insn(Insn::Alu { width: Width::W64, op, dst, src: src.into() })
     }
 
-    /// `dst = dst OP src` on the lower 32 bits; the upper ones become 0.
+    /// `dst = dst OP src` on the lower 32 bits. The upper 32 bits of `dst` become 0.
     pub fn alu32(&mut self, op: AluOp, dst: Reg, src: impl Into<Operand>) -> &mut Asm {
         self.insn(Insn::Alu { width: Width::W32, op, dst, src: src.into() })
     }
@@ -32,7 +32,7 @@ impl Asm {
         self.alu(AluOp::And, dst, src)
     }
 
-    /// `dst >>= src`, zeros enter.
+    /// `dst >>= src`, unsigned.
     pub fn rsh(&mut self, dst: Reg, src: impl Into<Operand>) -> &mut Asm {
         self.alu(AluOp::Rsh, dst, src)
     }
@@ -47,7 +47,7 @@ impl Asm {
         self.insn(Insn::LoadImm64 { dst, imm: Imm64::Map(map.0) })
     }
 
-    /// `dst = &map[0] + off`, for an array of one entry.
+    /// `dst = &map[0] + off`, for an array map with one entry.
     pub fn load_map_value(&mut self, dst: Reg, map: MapRef, off: u32) -> &mut Asm {
         self.insn(Insn::LoadImm64 { dst, imm: Imm64::MapValue { map: map.0, off } })
     }
@@ -57,7 +57,7 @@ impl Asm {
         self.insn(Insn::Load { size, signed: false, dst, base, off })
     }
 
-    /// `dst = ctx->field`, where `ctx` holds the program's argument.
+    /// `dst = ctx->field`. `ctx` holds the argument of the program.
     pub fn load_ctx(&mut self, dst: Reg, ctx: Reg, field: XdpMd) -> &mut Asm {
         self.load(Size::W, dst, ctx, field.offset())
     }
@@ -67,12 +67,13 @@ impl Asm {
         self.insn(Insn::Store { size, base, off, src: src.into() })
     }
 
-    /// Atomic operation on `*(base + off)`.
+    /// Atomic operation on `*(base + off)`, which must be aligned to `width`.
     pub fn atomic(&mut self, width: Width, op: AtomicOp, base: Reg, off: i16, src: Reg) -> &mut Asm {
         self.insn(Insn::Atomic { width, op, base, off, src })
     }
 
-    /// Host byte order to that of the network or back; the upper bytes of `dst` become 0.
+    /// Converts the lowest `size` bytes of `dst` between host and network byte order. The upper bytes become
+    /// 0.
     pub fn to_be(&mut self, size: Size, dst: Reg) -> &mut Asm {
         self.insn(Insn::Swap { to: Swap::ToBe, size, dst })
     }
@@ -82,40 +83,40 @@ impl Asm {
         self.with_target(Insn::Jump { off: 0 }, Target::Near(label))
     }
 
-    /// `goto label`, at any distance (version 4 of the instruction set, Linux 6.6).
+    /// `goto label` with a 32-bit distance (version 4 of the instruction set, Linux 6.6).
     pub fn jump_long(&mut self, label: Label) -> &mut Asm {
         self.with_target(Insn::JumpLong { off: 0 }, Target::Far(label))
     }
 
-    /// `if dst COND src goto label`, all 64 bits.
+    /// `if dst COND src goto label`, comparing 64 bits.
     pub fn branch(&mut self, cond: Cond, dst: Reg, src: impl Into<Operand>, label: Label) -> &mut Asm {
         let insn = Insn::Branch { width: Width::W64, cond, dst, src: src.into(), off: 0 };
         self.with_target(insn, Target::Near(label))
     }
 
-    /// `if dst COND src goto label`, lower 32 bits.
+    /// `if dst COND src goto label`, comparing the lower 32 bits.
     pub fn branch32(&mut self, cond: Cond, dst: Reg, src: impl Into<Operand>, label: Label) -> &mut Asm {
         let insn = Insn::Branch { width: Width::W32, cond, dst, src: src.into(), off: 0 };
         self.with_target(insn, Target::Near(label))
     }
 
-    /// Calls the helper: arguments in R1..R5, which are lost, result in R0.
+    /// Calls a helper. The arguments are in R1..R5, which the call clobbers; the result is in R0.
     pub fn call(&mut self, helper: Helper) -> &mut Asm {
         self.insn(Insn::CallHelper { id: helper.id() })
     }
 
-    /// Returns R0.
+    /// Returns R0 to the caller, or ends the program with R0 as the verdict.
     pub fn exit(&mut self) -> &mut Asm {
         self.insn(Insn::Exit)
     }
 
-    /// Returns the verdict.
+    /// Ends the program with the verdict `action`.
     pub fn ret(&mut self, action: XdpAction) -> &mut Asm {
         self.mov(Reg::R0, action.number() as i32).exit()
     }
 
-    /// `dst = base + len; if dst > end goto short`: afterwards the kernel lets the program read `len` bytes behind
-    /// the packet pointer `base`.
+    /// `dst = base + len; if dst > end goto short`. After this check the kernel's verifier allows the program
+    /// to read `len` bytes from the packet pointer `base`.
     pub fn need(&mut self, dst: Reg, base: Reg, len: i32, end: Reg, short: Label) -> &mut Asm {
         self.mov(dst, base).add(dst, len).branch(Cond::Gt, dst, end, short)
     }

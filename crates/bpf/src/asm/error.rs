@@ -1,31 +1,31 @@
-//! Mistakes in the use of the assembler.
+//! Errors of the assembler.
 
 use std::fmt;
 
 use super::{Function, Label};
 
-/// Why there is no program.
+/// Reason why [`Asm::finish`](super::Asm::finish) returns no program.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum AsmError {
-    /// No instruction was given.
+    /// The program has no instructions.
     Empty,
-    /// Something jumps to a label that was never bound.
+    /// An instruction jumps to a label that was never bound.
     NotBound(Label),
-    /// A label has two places, or is another program's.
+    /// The label was bound twice, or belongs to another assembler.
     BoundTwice(Label),
-    /// A function was declared and has no code.
+    /// The function was declared but never defined.
     NotDefined(Function),
-    /// A function has two places, or is another program's.
+    /// The function was defined twice, or belongs to another assembler.
     DefinedTwice(Function),
-    /// A function has more than five arguments.
+    /// The named function has more than five arguments.
     TooManyArguments(String),
     /// Two different maps have this name.
     MapRedefined(String),
-    /// The distance does not fit into the instruction.
+    /// The distance of a jump does not fit into its instruction.
     TooFar {
-        /// The jump.
+        /// Slot of the jump.
         slot: usize,
-        /// Slots to skip.
+        /// Distance in slots.
         distance: i64,
     },
 }
@@ -34,15 +34,15 @@ impl fmt::Display for AsmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AsmError::Empty => f.write_str("the program has no instructions"),
-            AsmError::NotBound(label) => write!(f, "label {} is used and not bound", label.0),
+            AsmError::NotBound(label) => write!(f, "label {} is used but not bound", label.0),
             AsmError::BoundTwice(label) => {
-                write!(f, "label {} is bound twice, or of another program", label.0)
+                write!(f, "label {} is bound twice, or belongs to another program", label.0)
             }
             AsmError::NotDefined(function) => {
-                write!(f, "function {} is declared and has no code", function.0)
+                write!(f, "function {} is declared but has no code", function.0)
             }
             AsmError::DefinedTwice(function) => {
-                write!(f, "function {} is defined twice, or of another program", function.0)
+                write!(f, "function {} is defined twice, or belongs to another program", function.0)
             }
             AsmError::TooManyArguments(name) => write!(f, "function {name} has more than five arguments"),
             AsmError::MapRedefined(name) => write!(f, "two different maps are named {name}"),

@@ -1,7 +1,7 @@
-//! The assembler: instructions with labels, functions and map references, one method each.
+//! The assembler: one method per instruction, with labels, functions and map references.
 //!
-//! Jumps name a [`Label`] and are resolved by [`Asm::finish`], which also writes the type information. The first
-//! function is the program; further ones are opened with [`Asm::function`] and called with [`Asm::call_function`].
+//! Jumps name a [`Label`]; [`Asm::finish`] resolves them and writes the type information (BTF). The first
+//! function is the program. [`Asm::function`] starts further functions, [`Asm::call_function`] calls them.
 
 mod emit;
 mod error;
@@ -13,7 +13,7 @@ use crate::insn::{Imm64, Insn, Reg, Slot, encode};
 use crate::map::{MapDef, MapRef};
 use crate::program::{Program, ProgramKind};
 
-/// A place in the program, known once it is [bound](Asm::bind).
+/// A place in the program. [`Asm::bind`] puts it in front of an instruction.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Label(usize);
 
@@ -22,16 +22,28 @@ pub struct Label(usize);
 pub struct Function(usize);
 
 /// Assembles one program.
+///
+/// ```
+/// use roxie_bpf::{Asm, Cond, Reg, XdpAction, XdpMd};
+///
+/// let mut asm = Asm::new("queue_0_only");
+/// let drop = asm.label();
+/// asm.load_ctx(Reg::R2, Reg::R1, XdpMd::RxQueueIndex).branch(Cond::Ne, Reg::R2, 0, drop);
+/// asm.ret(XdpAction::Pass).bind(drop).ret(XdpAction::Drop);
+/// let program = asm.finish()?;
+/// assert!(program.listing().to_string().contains("if r2 != 0x0 goto pc+2"));
+/// # Ok::<(), roxie_bpf::AsmError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Asm {
     name: String,
     slots: Vec<Slot>,
     maps: Vec<MapDef>,
-    /// Slot of each label.
+    /// Slot of each label, once it is bound.
     labels: Vec<Option<usize>>,
     functions: Vec<FunctionDef>,
     fixups: Vec<Fixup>,
-    /// The first mistake; it is reported by `finish`, so that emitting can be chained.
+    /// The first error. `finish` reports it, so that calls of the emitting methods can be chained.
     error: Option<AsmError>,
 }
 
@@ -42,7 +54,7 @@ struct FunctionDef {
     slot: Option<usize>,
 }
 
-/// A slot whose distance is still to be written.
+/// A slot with a jump distance that is not known yet.
 #[derive(Clone, Copy, Debug)]
 struct Fixup {
     slot: usize,
@@ -51,16 +63,17 @@ struct Fixup {
 
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// Distance in the 16-bit offset.
+    /// Distance in the 16-bit offset field.
     Near(Label),
     /// Distance in the immediate.
     Far(Label),
-    /// Call or address of a function, distance in the immediate.
+    /// Call or address of a function, with the distance in the immediate.
     Function(Function),
 }
 
 impl Asm {
-    /// An empty program. Only letters, digits and `_` are sensible in the name, because it becomes a C identifier.
+    /// Starts an empty program. Use only letters, digits and `_` in the name, because it becomes a C
+    /// identifier.
     #[must_use]
     pub fn new(name: &str) -> Asm {
         Asm {
@@ -74,7 +87,8 @@ impl Asm {
         }
     }
 
-    /// Adds a map; one of the same name must have the same definition and is then shared.
+    /// Adds a map. If the program already has an equal map of this name, it is shared; a different one is an
+    /// error.
     pub fn map(&mut self, def: MapDef) -> MapRef {
         if let Some(index) = self.maps.iter().position(|map| map.name == def.name) {
             if self.maps[index] != def {
@@ -86,14 +100,14 @@ impl Asm {
         MapRef(self.maps.len() as u32 - 1)
     }
 
-    /// A label that is not bound yet.
+    /// Returns a new label, which is not bound yet.
     #[must_use]
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Puts the label in front of the next instruction.
+    /// Binds the label to the next instruction.
     pub fn bind(&mut self, label: Label) -> &mut Asm {
         match self.labels.get_mut(label.0) {
             Some(place @ None) => *place = Some(self.slots.len()),
@@ -102,7 +116,7 @@ impl Asm {
         self
     }
 
-    /// A function that can be called before its code is there.
+    /// Declares a function, so that it can be called before its code is emitted.
     #[must_use]
     pub fn declare(&mut self, name: &str, args: u8) -> Function {
         if args > 5 {
@@ -112,8 +126,8 @@ impl Asm {
         Function(self.functions.len() - 1)
     }
 
-    /// What follows is the code of `function`. The code before it must not run into it: the kernel wants every
-    /// function to end with an exit or a jump.
+    /// Starts the code of `function`. The preceding code must end with an exit or a jump, because the
+    /// kernel's verifier rejects a function that runs into the next one.
     pub fn function(&mut self, function: Function) -> &mut Asm {
         let here = self.slots.len();
         match self.functions.get_mut(function.0) {
@@ -123,18 +137,18 @@ impl Asm {
         self
     }
 
-    /// Appends any instruction as it is; its jump distance, if it has one, is the caller's affair.
+    /// Appends any instruction unchanged. The caller sets its jump distance, if it has one.
     pub fn insn(&mut self, insn: Insn) -> &mut Asm {
         encode(&insn, &mut self.slots);
         self
     }
 
-    /// `call function`: arguments in R1..R5, result in R0.
+    /// `call function`. The arguments are in R1..R5, the result is in R0.
     pub fn call_function(&mut self, function: Function) -> &mut Asm {
         self.with_target(Insn::CallLocal { off: 0 }, Target::Function(function))
     }
 
-    /// `dst = &function`, for helpers that call back.
+    /// `dst = &function`, for helpers that take a callback.
     pub fn load_function(&mut self, dst: Reg, function: Function) -> &mut Asm {
         self.with_target(Insn::LoadImm64 { dst, imm: Imm64::Func(0) }, Target::Function(function))
     }
@@ -148,7 +162,10 @@ impl Asm {
         self.error.get_or_insert(error);
     }
 
-    /// Resolves jumps and calls and describes the functions.
+    /// Resolves jumps and calls, writes the type information and returns the program.
+    ///
+    /// # Errors
+    /// The first error of any call on this assembler.
     pub fn finish(mut self) -> Result<Program, AsmError> {
         if let Some(error) = self.error {
             return Err(error);

@@ -1,11 +1,11 @@
-//! The assembler: labels, functions, maps, and the mistakes it reports.
+//! Tests of the assembler: labels, functions, maps, and its errors.
 
 use super::super::*;
 use crate::insn::decode_all;
 use crate::{AluOp, Cond, Helper, Insn, MapKind, Reg, XdpAction};
 
 #[test]
-fn jumps_reach_labels_over_two_slot_loads() {
+fn jump_distances_count_both_slots_of_a_64_bit_load() {
     let mut asm = Asm::new("jumps");
     let map = asm.map(MapDef::array("m", 4, 1));
     let (back, out) = (asm.label(), asm.label());
@@ -19,7 +19,7 @@ fn jumps_reach_labels_over_two_slot_loads() {
 }
 
 #[test]
-fn linking_puts_descriptors_where_maps_were() {
+fn linking_replaces_map_indices_by_descriptors() {
     let mut asm = Asm::new("link");
     let first = asm.map(MapDef::array("first", 8, 1));
     let second = asm.map(MapDef::xskmap("second", 4));
@@ -33,7 +33,7 @@ fn linking_puts_descriptors_where_maps_were() {
 }
 
 #[test]
-fn functions_are_called_by_distance_and_described() {
+fn functions_are_called_by_distance_and_have_type_information() {
     let mut asm = Asm::new("main");
     let twice = asm.declare("twice", 1);
     asm.mov(Reg::R1, 21).call_function(twice).exit();
@@ -46,12 +46,12 @@ fn functions_are_called_by_distance_and_described() {
         assert!(btf.blob.windows(name.len() + 2).any(|s| s == format!("\0{name}\0").as_bytes()), "{name}");
     }
     let word = |at: usize| u32::from_le_bytes(btf.blob[at..at + 4].try_into().unwrap()) as usize;
-    assert_eq!(24 + word(12) + word(20), btf.blob.len(), "header says how long the sections are");
+    assert_eq!(24 + word(12) + word(20), btf.blob.len(), "the header states the length of the sections");
     assert_eq!(word(12), word(16), "strings follow the types");
 }
 
 #[test]
-fn mistakes_are_reported_once_and_first() {
+fn finish_reports_the_first_error() {
     let mut asm = Asm::new("x");
     let label = asm.label();
     asm.jump(label);
@@ -73,7 +73,7 @@ fn mistakes_are_reported_once_and_first() {
 }
 
 #[test]
-fn a_near_jump_does_not_reach_everything() {
+fn a_jump_beyond_16_bits_is_an_error() {
     let program = |long: bool| {
         let mut asm = Asm::new("far");
         let out = asm.label();

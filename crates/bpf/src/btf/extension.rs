@@ -1,28 +1,28 @@
-//! What libbpf wants to find in an object file beside the types of the program: its maps as variables of section `.maps`, and
-//! the section `.BTF.ext`, which says where functions are.
+//! Type information that libbpf expects in an object file: maps as variables of section `.maps`, and the
+//! section `.BTF.ext`, which tells where functions start.
 //!
-//! A property of a map is a member of its variable's structure, and the value of a number is the length of an array to
-//! whose type the member points (`__uint()` of libbpf's bpf_helpers.h).
+//! Each property of a map is a member of the variable's structure. The member points to an array; its length
+//! is the value of the property (`__uint()` of libbpf's bpf_helpers.h).
 
 use super::writer::{HEADER_LEN, MAGIC, VERSION, Writer};
 use super::{Btf, FuncInfo};
 use crate::insn::Slot;
 use crate::map::MapDef;
 
-/// Type information for an object file.
+/// Type information of an object file.
 pub(crate) struct Extended {
-    /// Section `.BTF`.
+    /// Content of section `.BTF`.
     pub(crate) types: Vec<u8>,
-    /// Section `.BTF.ext`.
+    /// Content of section `.BTF.ext`.
     pub(crate) ext: Vec<u8>,
-    /// Bytes of each map's variable, in order and without gaps.
+    /// Length of each map's variable in bytes, in order and without gaps.
     pub(crate) map_lens: Vec<u32>,
 }
 
-/// Bytes of a pointer.
+/// Length of a pointer in bytes.
 const MEMBER_LEN: u32 = 8;
 
-/// Adds the maps, and says that the functions are in section `section`; `None` if the blob is malformed.
+/// Adds the maps, and places the functions in section `section`. Returns `None` if the blob is malformed.
 pub(crate) fn extended(btf: &Btf, maps: &[MapDef], section: &str) -> Option<Extended> {
     let mut writer = Writer::resume(btf)?;
     let int = writer.int("int", 4, Writer::SIGNED);
@@ -56,7 +56,7 @@ pub(crate) fn extended(btf: &Btf, maps: &[MapDef], section: &str) -> Option<Exte
     Some(Extended { ext: ext(section, &btf.func_info), types: writer.blob(), map_lens })
 }
 
-/// One section of function records, and no source lines.
+/// Returns `.BTF.ext` with one section of function records and no source lines.
 fn ext(section: u32, functions: &[FuncInfo]) -> Vec<u8> {
     let mut records = vec![Btf::FUNC_INFO_LEN, section, functions.len() as u32];
     records.extend(functions.iter().flat_map(|info| [info.slot * Slot::LEN as u32, info.type_id]));
@@ -64,7 +64,7 @@ fn ext(section: u32, functions: &[FuncInfo]) -> Vec<u8> {
     let mut ext = Vec::new();
     ext.extend(MAGIC.to_le_bytes());
     ext.extend([VERSION, 0]);
-    // Length of the header; offset and length of function records and of source lines.
+    // Length of the header; then offset and length of the function records and of the source lines.
     for word in [HEADER_LEN, 0, len, len, 0].into_iter().chain(records) {
         ext.extend(word.to_le_bytes());
     }

@@ -1,7 +1,6 @@
-//! Type information: the least that makes the kernel, libxdp and bpftool treat an assembled program as a C one.
-//!
-//! The blob describes the functions of the program and `struct xdp_md`, their argument; a function record ties each
-//! to its first instruction. Read `Documentation/bpf/btf.rst` of the kernel first.
+//! BPF type information (BTF). It contains what the kernel, libxdp and bpftool need to accept an assembled
+//! program: the types of its functions and of their argument `struct xdp_md`, and a record that ties each
+//! function to its first instruction. See `Documentation/bpf/btf.rst` of the kernel.
 
 #[cfg(feature = "object")]
 mod extension;
@@ -12,33 +11,33 @@ mod writer;
 pub(crate) use extension::extended;
 pub(crate) use writer::{FunctionName, describe};
 
-/// Type information of one program.
+/// Type information (BTF) of one program.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Btf {
-    /// What `BPF_BTF_LOAD` takes.
+    /// The BTF blob, as `BPF_BTF_LOAD` takes it.
     pub blob: Vec<u8>,
-    /// One record for each function, in order of `slot`, the first at 0.
+    /// One record per function, sorted by `slot`. The first is at slot 0.
     pub func_info: Vec<FuncInfo>,
-    /// Source lines (`struct bpf_line_info`, 16 bytes each); empty for programs without source.
+    /// Source lines (`struct bpf_line_info`, 16 bytes each); empty if the program has no source.
     pub line_info: Vec<u8>,
 }
 
-/// `struct bpf_func_info`.
+/// Function record (`struct bpf_func_info`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FuncInfo {
     /// First slot of the function.
     pub slot: u32,
-    /// Its type in the blob.
+    /// Id of the function's type in the blob.
     pub type_id: u32,
 }
 
 impl Btf {
-    /// Bytes of a function record (`func_info_rec_size`).
+    /// Length of a function record in bytes (`func_info_rec_size`).
     pub const FUNC_INFO_LEN: u32 = 8;
-    /// Bytes of a line record (`line_info_rec_size`).
+    /// Length of a line record in bytes (`line_info_rec_size`).
     pub const LINE_INFO_LEN: u32 = 16;
 
-    /// The function records as `BPF_PROG_LOAD` takes them.
+    /// Returns the function records as `BPF_PROG_LOAD` takes them.
     #[must_use]
     pub fn func_info_bytes(&self) -> Vec<u8> {
         self.func_info

@@ -1,9 +1,9 @@
-//! Names of types in a blob, ours or a compiler's.
+//! Reads names of types from a BTF blob of the assembler or of a compiler.
 
 use super::Btf;
 
 impl Btf {
-    /// Name of the type with this id, if the blob has it and it has one.
+    /// Returns the name of the type with this id, or `None` if there is no such type or it has no name.
     #[must_use]
     pub fn name_of(&self, type_id: u32) -> Option<String> {
         let parts = self.parts()?;
@@ -16,7 +16,7 @@ impl Btf {
         String::from_utf8(text[..len].to_vec()).ok().filter(|name| !name.is_empty())
     }
 
-    /// The records and the strings of the blob; `None` if it is malformed.
+    /// Returns the records and the strings of the blob, or `None` if it is malformed.
     pub(super) fn parts(&self) -> Option<Parts<'_>> {
         let part = |offset: usize| {
             let [start, len] = [word(&self.blob, offset)? as usize, word(&self.blob, offset + 4)? as usize];
@@ -26,14 +26,14 @@ impl Btf {
     }
 }
 
-/// Sections of a blob.
+/// The two sections of a BTF blob.
 pub(super) struct Parts<'a> {
     pub(super) types: &'a [u8],
     pub(super) strings: &'a [u8],
 }
 
 impl Parts<'_> {
-    /// Types there are; `None` if one is newer than us.
+    /// Returns the number of types, or `None` if the blob contains an unknown kind.
     pub(super) fn count(&self) -> Option<u32> {
         let (mut types, mut count) = (self.types, 0);
         while !types.is_empty() {
@@ -48,13 +48,14 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// What follows the first record.
+/// Returns the bytes after the first record.
 fn after_first(types: &[u8]) -> Option<&[u8]> {
     let info = word(types, 4)?;
     types.get(12 + trailer_len(info >> 24 & 0x1f, info as usize & 0xffff)?..)
 }
 
-/// Bytes that follow the common part of a type of this kind (`linux/btf.h`); `None` for kinds newer than us.
+/// Returns the length of the bytes after the common part of a type (`linux/btf.h`), or `None` for an unknown
+/// kind.
 fn trailer_len(kind: u32, vlen: usize) -> Option<usize> {
     match kind {
         // Pointers, forward declarations, typedefs, qualifiers, functions, floats, type tags.

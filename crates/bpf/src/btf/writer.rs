@@ -1,4 +1,4 @@
-//! Builds the blob: type records and strings behind a header.
+//! Builds a BTF blob: a header, type records and strings.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,15 @@ const INT_SIGNED: u32 = 1 << 24;
 const LINKAGE_STATIC: u32 = 0;
 const LINKAGE_GLOBAL: u32 = 1;
 
-/// A function to describe: name, first slot, number of arguments (of the inner ones).
+/// A function to describe: its name, its first slot, and the number of arguments unless it is the main
+/// function.
 pub(crate) struct FunctionName<'a> {
     pub(crate) name: &'a str,
     pub(crate) slot: u32,
     pub(crate) args: u8,
 }
 
-/// Type information for a program whose first function takes `struct xdp_md *` and whose others take 64-bit numbers.
+/// Describes a program. Its first function takes `struct xdp_md *`, the others take 64-bit numbers.
 pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
     let mut writer = Writer::default();
     let int = writer.int("int", 4, INT_SIGNED);
@@ -48,18 +49,18 @@ pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
     Btf { blob: writer.blob(), func_info, line_info: Vec::new() }
 }
 
-/// Builds a blob, or goes on with one.
+/// Builds a new blob or continues an existing one.
 #[derive(Default)]
 pub(super) struct Writer {
     types: Vec<u8>,
-    /// Number of types so far; id 0 is void.
+    /// Number of types so far. Id 0 is void.
     count: u32,
     strings: Vec<u8>,
     offsets: HashMap<String, u32>,
 }
 
 impl Writer {
-    /// Appends `struct btf_type` and the words that follow it for this kind; returns the type's id.
+    /// Appends `struct btf_type` and the words that follow it for this kind. Returns the id of the type.
     fn record(&mut self, name: &str, kind: u32, vlen: u32, size_or_type: u32, words: &[u32]) -> u32 {
         let name = self.string(name);
         for word in [name, kind << 24 | vlen, size_or_type].iter().chain(words) {
@@ -86,7 +87,7 @@ impl Writer {
         self.record("", KIND_FUNC_PROTO, args.len() as u32, returns, &params)
     }
 
-    /// Offset of the string; the empty one is at 0.
+    /// Returns the offset of the string. The empty string is at offset 0.
     pub(super) fn string(&mut self, text: &str) -> u32 {
         if self.strings.is_empty() {
             self.strings.push(0);
@@ -116,7 +117,7 @@ impl Writer {
     }
 }
 
-/// What only object files need.
+/// Types that only object files need.
 #[cfg(feature = "object")]
 impl Writer {
     pub(super) const SIGNED: u32 = INT_SIGNED;
@@ -124,11 +125,11 @@ impl Writer {
     const KIND_VAR: u32 = 14;
     const KIND_DATASEC: u32 = 15;
 
-    /// Goes on behind the last type of a blob; `None` if that is malformed.
+    /// Continues after the last type of a blob. Returns `None` if the blob is malformed.
     pub(super) fn resume(btf: &Btf) -> Option<Writer> {
         let parts = btf.parts()?;
         let (types, strings) = (parts.types.to_vec(), parts.strings.to_vec());
-        // No name must be the string at 0; others may come a second time, which does no harm.
+        // The empty name must be the string at offset 0. Duplicates of other strings are harmless.
         let offsets = HashMap::from([(String::new(), 0)]);
         Some(Writer { types, count: parts.count()?, strings, offsets })
     }
@@ -141,7 +142,7 @@ impl Writer {
         self.record("", KIND_PTR, 0, to, &[])
     }
 
-    /// A structure without a name, whose members have one length.
+    /// Adds a structure without a name. All members have the length `member_len` in bytes.
     pub(super) fn structure(&mut self, members: &[(&str, u32)], member_len: u32) -> u32 {
         let words: Vec<u32> = (0..)
             .zip(members)
@@ -155,7 +156,7 @@ impl Writer {
         self.record(name, Self::KIND_VAR, 0, of, &[LINKAGE_GLOBAL])
     }
 
-    /// A section; each variable is its id, its offset and its length.
+    /// Adds a section. Each variable is its id, its offset and its length.
     pub(super) fn section(&mut self, name: &str, len: u32, variables: &[[u32; 3]]) -> u32 {
         self.record(name, Self::KIND_DATASEC, variables.len() as u32, len, variables.as_flattened())
     }

@@ -1,11 +1,11 @@
-//! One instruction as text.
+//! Formats one instruction as text.
 
 use std::fmt;
 
 use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
 
-/// A register as an operation of this width sees it: `r1` or `w1`.
+/// Name of a register in an operation of this width: `r1` or `w1`.
 struct Sub(Width, Reg);
 
 impl fmt::Display for Sub {
@@ -18,7 +18,7 @@ impl fmt::Display for Sub {
     }
 }
 
-/// `*(u32 *)(r1 +4)` without the star in front.
+/// Memory operand without the leading star: `(u32 *)(r1 +4)`.
 struct At(&'static str, Reg, i16);
 
 impl fmt::Display for At {

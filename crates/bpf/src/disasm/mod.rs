@@ -1,6 +1,7 @@
-//! Programs as text, one instruction a line, in the style of the kernel's verifier log and of bpftool.
+//! Programs as text, one instruction per line, in the style of the kernel's verifier log and of bpftool.
 //!
-//! Maps appear by name instead of by number, and functions are headed by their name where type information has it.
+//! Maps are shown by name instead of by number. If the program has type information, each function starts
+//! with its name.
 
 mod insn;
 
@@ -9,14 +10,14 @@ use std::fmt;
 use crate::insn::{Imm64, Insn, Slot, decode};
 use crate::program::Program;
 
-/// Displays a program; made by [`Program::listing`].
+/// Formats a program; returned by [`Program::listing`].
 #[derive(Clone, Copy, Debug)]
 pub struct Listing<'a> {
     program: &'a Program,
 }
 
 impl Program {
-    /// The program as text, a line for each instruction: `slot: (opcode) instruction`.
+    /// Returns the program as text with one line per instruction: `slot: (opcode) instruction`.
     #[must_use]
     pub fn listing(&self) -> Listing<'_> {
         Listing { program: self }
@@ -36,7 +37,7 @@ impl fmt::Display for Line<'_> {
 }
 
 impl Listing<'_> {
-    /// The instruction at `slot` alone.
+    /// Returns the text of the instruction at `slot`.
     #[must_use]
     pub fn line(&self, slot: usize) -> String {
         Line(*self, slot).to_string()

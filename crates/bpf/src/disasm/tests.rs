@@ -1,4 +1,4 @@
-//! The listing: every instruction in the words of the verifier log.
+//! Tests of the listing against the verifier log.
 
 use crate::insn::{Slot, decode};
 use crate::{Asm, MapDef, ProgramKind, Recipe, Reg};
@@ -8,9 +8,9 @@ fn text(bytes: [u8; 8]) -> String {
     decode(&slots, 0).unwrap().to_string()
 }
 
-/// The right-hand sides are lines of a 6.18 verifier log.
+/// The right-hand sides are lines of a verifier log of Linux 6.18.
 #[test]
-fn instructions_read_as_in_the_verifier_log() {
+fn instructions_are_formatted_as_in_the_verifier_log() {
     for (bytes, line) in [
         ([0xb7, 0x00, 0, 0, 2, 0, 0, 0], "r0 = 2"),
         ([0xb4, 0x01, 0, 0, 0xff, 0xff, 0xff, 0xff], "w1 = -1"),
@@ -41,15 +41,15 @@ fn instructions_read_as_in_the_verifier_log() {
     }
 }
 
-/// A picture of the steering program: what it reads of a packet, in which order.
+/// The listing of the steering program shows which bytes of a packet it reads, in which order.
 #[test]
-fn the_steering_program() {
+fn the_listing_of_the_steering_program_is_unchanged() {
     let program = Recipe::steer(4791, 64).program("roxie_steer", ProgramKind::Xdp).unwrap();
     assert_eq!(program.listing().to_string(), include_str!("steer.txt"));
 }
 
 #[test]
-fn functions_and_maps_have_names_and_garbage_is_shown() {
+fn the_listing_names_functions_and_maps_and_shows_invalid_slots() {
     let mut asm = Asm::new("main");
     let map = asm.map(MapDef::array("config", 16, 1));
     let inner = asm.declare("inner", 0);

@@ -1,27 +1,27 @@
-//! Slots to instructions. As strict as the kernel: fields that an instruction does not use must be 0.
+//! Decodes slots to instructions. As in the kernel, fields that an instruction does not use must be 0.
 
 use std::fmt;
 
 use super::slot::*;
 use super::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
 
-/// Why slots are no instruction.
+/// Slots that are no valid instruction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DecodeError {
     /// Index of the slot.
     pub at: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub kind: DecodeErrorKind,
 }
 
-/// See [`DecodeError`].
+/// Reason of a [`DecodeError`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DecodeErrorKind {
-    /// No instruction has this opcode, or not with this kind of operand.
+    /// No instruction has this opcode, or none with this kind of operand.
     Opcode(u8),
-    /// Register number above 10.
+    /// The register number is above 10.
     Register(u8),
-    /// A field that this instruction does not use is not 0.
+    /// A field that the instruction does not use is not 0.
     Reserved,
     /// The second slot of a 64-bit load is missing.
     Truncated,
@@ -41,7 +41,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// The instructions of a program, each with the index of its first slot.
+/// Decodes a program. Each instruction is returned with the index of its first slot.
 pub fn decode_all(slots: &[Slot]) -> Result<Vec<(usize, Insn)>, DecodeError> {
     let mut insns = Vec::with_capacity(slots.len());
     let mut at = 0;
@@ -53,7 +53,7 @@ pub fn decode_all(slots: &[Slot]) -> Result<Vec<(usize, Insn)>, DecodeError> {
     Ok(insns)
 }
 
-/// The instruction that starts at slot `at`; an index behind the end is [`DecodeErrorKind::Truncated`].
+/// Decodes the instruction at slot `at`. An index beyond the end is [`DecodeErrorKind::Truncated`].
 pub fn decode(slots: &[Slot], at: usize) -> Result<Insn, DecodeError> {
     let fail = |kind| DecodeError { at, kind };
     let slot = slots.get(at).ok_or(fail(DecodeErrorKind::Truncated))?;
@@ -80,7 +80,7 @@ impl Slot {
         Reg::from_number(self.src).ok_or(DecodeErrorKind::Register(self.src))
     }
 
-    /// Second operand of arithmetic and branches.
+    /// Decodes the second operand of arithmetic and branches.
     fn operand(&self) -> Decoded<Operand> {
         if self.opcode & SRC_REG != 0 {
             zero(self.imm)?;

@@ -1,12 +1,13 @@
-//! Instructions to slots.
+//! Encodes instructions as slots.
 
 use super::slot::*;
 use super::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
 
 /// Appends the slots of the instruction.
 ///
-/// What no instruction of the set means (a sign-extending 8-byte load, a byte swap of one byte, a `MovSx` that does
-/// not extend) becomes slots that neither [`decode`](super::decode) nor the kernel accepts.
+/// [`Insn`] can express some combinations that no instruction has: a sign-extending 8-byte load, a byte swap
+/// of one byte, a `MovSx` that does not extend. They become slots that [`decode`](super::decode) and the
+/// kernel reject.
 pub fn encode(insn: &Insn, out: &mut Vec<Slot>) {
     let slot = match *insn {
         Insn::Alu { width, op, dst, src } => {
@@ -105,7 +106,7 @@ fn alu_class(width: Width) -> u8 {
     }
 }
 
-/// Operation bits, and the offset that makes a division signed.
+/// Returns the operation bits, and the offset that makes a division signed.
 fn alu_code(op: AluOp) -> (u8, i16) {
     match op {
         AluOp::Add => (0x00, 0),
@@ -166,7 +167,7 @@ fn bits(size: Size) -> i32 {
     size.bytes() as i32 * 8
 }
 
-/// `src`, and the immediates of both slots.
+/// Returns `src` and the immediates of both slots.
 fn imm64_fields(imm: Imm64) -> (u8, i32, i32) {
     match imm {
         Imm64::Value(value) => (0, value as i32, (value >> 32) as i32),

@@ -1,9 +1,8 @@
-//! The instruction set: what one eBPF instruction means, apart from how it is encoded.
+//! The eBPF instruction set: the meaning of each instruction, independent of its encoding (RFC 9669).
 //!
-//! An instruction is decoded from and encoded to *slots* of eight bytes ([`Slot`]), of which a 64-bit load
-//! takes two. Everything of instruction set version 4 has a value here, and so have the acquire loads and release
-//! stores that came after it; the packet loads of classic BPF do not, because XDP programs may not use them.
-//! Read RFC 9669 first.
+//! An instruction is encoded as *slots* of eight bytes ([`Slot`]); a 64-bit load has two slots. The enums
+//! cover version 4 of the instruction set and the later acquire loads and release stores. They do not cover
+//! the packet loads of classic BPF, which XDP programs may not use.
 
 mod decode;
 mod encode;
@@ -15,11 +14,11 @@ pub use slot::Slot;
 
 use std::fmt;
 
-/// One of the eleven registers. R1..R5 carry arguments and are lost in a call, R6..R9 survive it, R0 is the
-/// result, R10 the end of the stack frame (read-only).
+/// One of the eleven registers. R1..R5 carry arguments and are clobbered by calls; R6..R9 are preserved; R0
+/// is the result; R10 is the end of the stack frame (read-only).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are those of the standard")]
 pub enum Reg {
     R0,
     R1,
@@ -39,13 +38,13 @@ impl Reg {
     pub const ALL: [Reg; 11] =
         [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9, Reg::R10];
 
-    /// The register with this number, if there is one.
+    /// Returns the register with this number, or `None` above 10.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Reg> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// 0..=10.
+    /// Returns the register number, 0..=10.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
@@ -58,30 +57,30 @@ impl fmt::Display for Reg {
     }
 }
 
-/// Whether arithmetic or a comparison looks at the lower half of the registers or at all of them. A 32-bit result
-/// clears the upper half.
+/// Width of arithmetic or a comparison: the lower 32 bits or all 64 bits. A 32-bit result clears the upper
+/// half.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names state the width")]
 pub enum Width {
     W32,
     W64,
 }
 
-/// Bytes a load or store moves.
+/// Number of bytes that a load or store moves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Size {
-    /// 1
+    /// 1 byte.
     B,
-    /// 2
+    /// 2 bytes.
     H,
-    /// 4
+    /// 4 bytes.
     W,
-    /// 8
+    /// 8 bytes.
     Dw,
 }
 
 impl Size {
-    /// 1, 2, 4 or 8.
+    /// Returns 1, 2, 4 or 8.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -95,7 +94,7 @@ impl Size {
 
 /// The second operand: a register, or an immediate that is sign-extended to 64 bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the type describes the variants")]
 pub enum Operand {
     Reg(Reg),
     Imm(i32),
@@ -113,30 +112,31 @@ impl From<i32> for Operand {
     }
 }
 
-/// `dst = dst OP src`. Division by zero gives 0, the remainder by zero leaves `dst`, shift counts wrap at the width.
+/// Arithmetic, `dst = dst OP src`. Division by zero gives 0, remainder by zero leaves `dst`; shift counts
+/// wrap at the width.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are those of the standard")]
 pub enum AluOp {
     Add,
     Sub,
     Mul,
-    /// Unsigned.
+    /// Unsigned division.
     Div,
     Or,
     And,
     /// Shift left.
     Lsh,
-    /// Shift right, zeros enter.
+    /// Shift right, unsigned.
     Rsh,
-    /// Unsigned.
+    /// Unsigned remainder.
     Mod,
     Xor,
     Mov,
-    /// Shift right, the sign enters.
+    /// Shift right, signed (arithmetic).
     Arsh,
-    /// Signed.
+    /// Signed division.
     SDiv,
-    /// Signed; the sign is that of the dividend.
+    /// Signed remainder; it has the sign of the dividend.
     SMod,
 }
 
@@ -167,89 +167,89 @@ pub enum Cond {
     SLe,
 }
 
-/// Conversion of byte order.
+/// Byte order conversion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Swap {
-    /// Host to little-endian or back: on the little-endian machines we load programs on, a truncation.
+    /// Host to little-endian or back. On a little-endian host this only truncates.
     ToLe,
     /// Host to big-endian or back.
     ToBe,
-    /// Whatever the host's order is (version 4).
+    /// Byte swap on every host (version 4).
     Always,
 }
 
-/// Read-modify-write on memory at `[base + off]`, 4 or 8 bytes.
+/// Atomic read-modify-write of 4 or 8 bytes at `[base + off]`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AtomicOp {
-    /// The old value is put in `src` if `fetch`.
+    /// `*p += src`.
     Add {
-        /// Whether `src` becomes the old value.
+        /// Whether `src` receives the old value.
         fetch: bool,
     },
-    /// As `Add`.
+    /// `*p |= src`.
     Or {
-        /// Whether `src` becomes the old value.
+        /// Whether `src` receives the old value.
         fetch: bool,
     },
-    /// As `Add`.
+    /// `*p &= src`.
     And {
-        /// Whether `src` becomes the old value.
+        /// Whether `src` receives the old value.
         fetch: bool,
     },
-    /// As `Add`.
+    /// `*p ^= src`.
     Xor {
-        /// Whether `src` becomes the old value.
+        /// Whether `src` receives the old value.
         fetch: bool,
     },
-    /// Memory and `src` change places.
+    /// Exchanges memory and `src`.
     Xchg,
-    /// Memory becomes `src` if it equals R0; R0 becomes the old value.
+    /// Stores `src` if the memory equals R0. R0 receives the old value.
     CmpXchg,
 }
 
-/// What a two-slot load puts into its register.
+/// Value of a 64-bit load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Imm64 {
     /// A number.
     Value(u64),
-    /// A map, by file descriptor of the process that loads the program.
+    /// A map, as a file descriptor of the process that loads the program.
     MapFd(i32),
-    /// Address within the only value of an array map, by file descriptor.
+    /// Address inside the only value of an array map, by file descriptor.
     MapFdValue {
-        /// The map.
+        /// File descriptor of the map.
         fd: i32,
         /// Byte offset into the value.
         off: u32,
     },
-    /// A map, by its index in [`Program::maps`](crate::Program::maps). The kernel knows this form as an index into
-    /// the loader's `fd_array`.
+    /// A map, as an index into [`Program::maps`](crate::Program::maps). To the kernel this form is an index
+    /// into the loader's `fd_array`.
     Map(u32),
-    /// Address within the only value of an array map, by index.
+    /// Address inside the only value of an array map, by index.
     MapValue {
         /// Index of the map.
         map: u32,
         /// Byte offset into the value.
         off: u32,
     },
-    /// A kernel variable, by BTF id and the descriptor of the module's BTF (0: the kernel's own).
+    /// A kernel variable, by BTF id and descriptor of the module's BTF (0 is the kernel's own BTF).
     BtfId {
         /// Id of the variable.
         id: i32,
-        /// BTF object it is in.
+        /// File descriptor of the BTF object that contains it.
         btf_fd: u32,
     },
-    /// Address of a function of the program, relative to the next instruction, in slots.
+    /// Address of a function of the program, as a distance in slots from the next instruction.
     Func(i32),
 }
 
-/// One instruction. Jump distances count slots from the instruction that follows.
+/// One instruction. Jump distances are in slots, counted from the following instruction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Insn {
     /// `dst = dst OP src`.
     Alu {
         /// Width of the operation.
         width: Width,
-        /// What to do.
+        /// Operation.
         op: AluOp,
         /// First operand and result.
         dst: Reg,
@@ -263,100 +263,101 @@ pub enum Insn {
         /// Operand and result.
         dst: Reg,
     },
-    /// `dst = src`, whose lowest `from` bytes are sign-extended. `from` is less than the width.
+    /// `dst = src` with the lowest `from` bytes sign-extended. `from` is less than the width.
     MovSx {
         /// Width of the result.
         width: Width,
-        /// How much of `src` counts.
+        /// Number of bytes of `src` that are extended.
         from: Size,
         /// Result.
         dst: Reg,
         /// Source.
         src: Reg,
     },
-    /// Byte order of the lowest `size` bytes of `dst`; the rest becomes 0. Never [`Size::B`].
+    /// Converts the byte order of the lowest `size` bytes of `dst`; the upper bytes become 0. `size` is never
+    /// [`Size::B`].
     Swap {
-        /// Which conversion.
+        /// Conversion.
         to: Swap,
-        /// How many bytes.
+        /// Number of bytes.
         size: Size,
         /// Operand and result.
         dst: Reg,
     },
-    /// Two slots.
+    /// `dst = imm`, in two slots.
     LoadImm64 {
         /// Result.
         dst: Reg,
-        /// What to load.
+        /// Value.
         imm: Imm64,
     },
     /// `dst = *(base + off)`.
     Load {
-        /// Bytes to load.
+        /// Number of bytes.
         size: Size,
-        /// Extend the sign (never with [`Size::Dw`]) instead of zeros.
+        /// Sign-extend (never with [`Size::Dw`]) instead of zero-extend.
         signed: bool,
         /// Result.
         dst: Reg,
-        /// Pointer.
+        /// Register with the address.
         base: Reg,
-        /// Added to the pointer.
+        /// Offset from the address, in bytes.
         off: i16,
     },
     /// `*(base + off) = src`.
     Store {
-        /// Bytes to store.
+        /// Number of bytes.
         size: Size,
-        /// Pointer.
+        /// Register with the address.
         base: Reg,
-        /// Added to the pointer.
+        /// Offset from the address, in bytes.
         off: i16,
-        /// What to store; an immediate is sign-extended to 8 bytes.
+        /// Value to store. An immediate is sign-extended to 8 bytes.
         src: Operand,
     },
     /// Atomic read-modify-write.
     Atomic {
         /// 4 or 8 bytes.
         width: Width,
-        /// What to do.
+        /// Operation.
         op: AtomicOp,
-        /// Pointer.
+        /// Register with the address.
         base: Reg,
-        /// Added to the pointer.
+        /// Offset from the address, in bytes.
         off: i16,
-        /// Operand, and the old value of fetching operations.
+        /// Operand; receives the old value if the operation fetches.
         src: Reg,
     },
-    /// `dst = *(base + off)`, before everything that follows.
+    /// `dst = *(base + off)` with acquire ordering.
     LoadAcquire {
-        /// Bytes to load.
+        /// Number of bytes.
         size: Size,
         /// Result.
         dst: Reg,
-        /// Pointer.
+        /// Register with the address.
         base: Reg,
-        /// Added to the pointer.
+        /// Offset from the address, in bytes.
         off: i16,
     },
-    /// `*(base + off) = src`, after everything that precedes.
+    /// `*(base + off) = src` with release ordering.
     StoreRelease {
-        /// Bytes to store.
+        /// Number of bytes.
         size: Size,
-        /// Pointer.
+        /// Register with the address.
         base: Reg,
-        /// Added to the pointer.
+        /// Offset from the address, in bytes.
         off: i16,
-        /// What to store.
+        /// Value to store.
         src: Reg,
     },
     /// Unconditional jump with a 16-bit distance.
     Jump {
-        /// Distance.
+        /// Distance in slots.
         off: i16,
     },
     /// Unconditional jump with a 32-bit distance (`gotol`, version 4).
     JumpLong {
-        /// Distance.
+        /// Distance in slots.
         off: i32,
     },
     /// Jump if `dst COND src`.
@@ -369,32 +370,32 @@ pub enum Insn {
         dst: Reg,
         /// Second operand.
         src: Operand,
-        /// Distance.
+        /// Distance in slots.
         off: i16,
     },
     /// Call of a kernel helper by number; see [`Helper`](crate::Helper).
     CallHelper {
-        /// Its number.
+        /// Number of the helper.
         id: i32,
     },
     /// Call of a function of the same program.
     CallLocal {
-        /// Distance to its first instruction.
+        /// Distance to the first instruction of the function, in slots.
         off: i32,
     },
     /// Call of a kernel function by BTF id.
     CallKfunc {
-        /// Its id.
+        /// BTF id of the function.
         id: i32,
-        /// Index of the module's BTF in the loader's `fd_array`; 0 is the kernel's own.
+        /// Index of the module's BTF in the loader's `fd_array`; 0 is the kernel's own BTF.
         btf: i16,
     },
-    /// Return to the caller, R0 is the result.
+    /// Return to the caller. R0 is the result.
     Exit,
 }
 
 impl Insn {
-    /// Slots the instruction takes: 2 for a 64-bit load, otherwise 1.
+    /// Returns the number of slots: 2 for a 64-bit load, otherwise 1.
     #[must_use]
     pub const fn slots(&self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! Eight bytes of a program, split into the fields of `struct bpf_insn` (`linux/bpf.h`).
+//! A slot: eight bytes of a program, split into the fields of `struct bpf_insn` (`linux/bpf.h`).
 //!
 //! ```text
 //! +--------+---+---+----------------+--------------------------------+
@@ -6,16 +6,16 @@
 //! +--------+---+---+----------------+--------------------------------+
 //! ```
 //!
-//! Little-endian programs only: that is what every machine roxie runs on loads.
+//! The encoding is that of little-endian programs. roxie supports little-endian machines only.
 
-/// One slot. `dst` and `src` are cut to four bits when it is written.
+/// One slot. `to_bytes` cuts `dst` and `src` to four bits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Slot {
-    /// Class, operation and mode.
+    /// Instruction class, operation and mode.
     pub opcode: u8,
-    /// Register number 0..=15.
+    /// Destination register, 0..=15.
     pub dst: u8,
-    /// Register number 0..=15, or what kind of immediate this is.
+    /// Source register, 0..=15, or the kind of immediate.
     pub src: u8,
     /// Jump distance or address offset.
     pub off: i16,
@@ -24,10 +24,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Bytes of a slot.
+    /// Length of a slot in bytes.
     pub const LEN: usize = 8;
 
-    /// Splits the bytes into fields; every pattern is a slot, not every slot an instruction.
+    /// Splits the bytes into fields. Every pattern is a slot, but not every slot is an instruction.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Slot {
         let [opcode, regs, off0, off1, imm @ ..] = *bytes;
@@ -40,7 +40,7 @@ impl Slot {
         }
     }
 
-    /// The bytes, as the kernel's loader takes them.
+    /// Returns the bytes, as the kernel's loader takes them.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let [off0, off1] = self.off.to_le_bytes();

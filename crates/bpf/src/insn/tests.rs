@@ -1,4 +1,4 @@
-//! Encoding against decoding, and against words written down by hand.
+//! Tests of encoding against decoding, and against known bytes.
 
 use proptest::prelude::*;
 
@@ -10,9 +10,9 @@ fn encoded(insn: Insn) -> Vec<[u8; 8]> {
     slots.into_iter().map(Slot::to_bytes).collect()
 }
 
-/// Bytes as `clang -target bpf` and the kernel's documentation have them.
+/// Bytes from `clang -target bpf` and the kernel's documentation.
 #[test]
-fn known_words() {
+fn instructions_encode_to_the_bytes_that_clang_emits() {
     let r = Reg::ALL;
     let mov = Insn::Alu { width: Width::W64, op: AluOp::Mov, dst: r[0], src: 2.into() };
     assert_eq!(encoded(mov), [[0xb7, 0, 0, 0, 2, 0, 0, 0]]);
@@ -43,7 +43,7 @@ fn known_words() {
 }
 
 #[test]
-fn malformed_words_are_refused() {
+fn malformed_slots_are_refused() {
     let refused = |bytes: [u8; 8]| decode(&[Slot::parse(&bytes), Slot::default()], 0).unwrap_err().kind;
     assert_eq!(refused([0xb7, 0x0b, 0, 0, 0, 0, 0, 0]), DecodeErrorKind::Register(11));
     assert_eq!(refused([0xb7, 0x10, 0, 0, 0, 0, 0, 0]), DecodeErrorKind::Reserved);
@@ -57,12 +57,12 @@ fn malformed_words_are_refused() {
 }
 
 proptest! {
-    /// What decodes, encodes to the same slots: no bit is lost, none invented.
+    /// Encoding a decoded instruction gives the same slots: no bit is lost and none is added.
     #[test]
-    fn every_accepted_word_is_canonical(words: [[u8; 8]; 2], tame: bool) {
+    fn every_accepted_slot_is_encoded_to_the_same_bytes(words: [[u8; 8]; 2], tame: bool) {
         let mut slots = words.map(|word| Slot::parse(&word));
         if tame {
-            // Random words are rarely instructions; with zeros in the usual places more of them are.
+            // Random slots are rarely instructions; zeros in some fields make them more likely.
             slots[0].dst %= 11;
             slots[0].src %= 11;
             slots[0].imm &= 0x1f1;
@@ -77,10 +77,10 @@ proptest! {
     }
 }
 
-/// Every opcode byte that the kernel accepts in some form decodes, and no other: the table of RFC 9669 plus acquire
-/// and release.
+/// The opcode bytes that decode are exactly those that the kernel accepts in some form: the table of RFC 9669
+/// plus acquire and release.
 #[test]
-fn the_number_of_opcodes_is_that_of_the_standard() {
+fn the_number_of_opcodes_agrees_with_the_standard() {
     let mut accepted = std::collections::BTreeSet::new();
     for opcode in 0..=u8::MAX {
         for (off, imm) in [(0, 0), (0, 16), (0, 0x100)] {

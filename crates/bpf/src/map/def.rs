@@ -1,4 +1,4 @@
-//! What a map is like, as its creator is told (`BPF_MAP_CREATE`).
+//! Map definitions: the attributes of `BPF_MAP_CREATE`.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ macro_rules! map_kinds {
         }
 
         impl MapKind {
-            /// All of them.
+            /// All map types of this enum.
             pub const ALL: &[MapKind] = &[$(MapKind::$variant,)*];
 
-            /// Name as bpftool has it.
+            /// Returns the name that bpftool uses.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -26,54 +26,55 @@ macro_rules! map_kinds {
 }
 
 map_kinds! {
-    /// Any key, any value.
+    /// Hash table with any key and any value.
     Hash = 1 "hash",
-    /// Keys 0..max_entries; every entry exists.
+    /// Array with keys 0..max_entries; every entry exists.
     Array = 2 "array",
-    /// Programs to tail-call.
+    /// Array of programs for tail calls.
     ProgArray = 3 "prog_array",
     /// Perf event rings, one per CPU.
     PerfEventArray = 4 "perf_event_array",
-    /// Hash with a value per CPU.
+    /// Hash table with one value per CPU.
     PercpuHash = 5 "percpu_hash",
-    /// Array with a value per CPU.
+    /// Array with one value per CPU.
     PercpuArray = 6 "percpu_array",
-    /// Hash that forgets what was not used for long when it is full.
+    /// Hash table that evicts the least recently used entry when it is full.
     LruHash = 9 "lru_hash",
-    /// The same with a value per CPU.
+    /// LRU hash table with one value per CPU.
     LruPercpuHash = 10 "lru_percpu_hash",
-    /// Longest matching prefix.
+    /// Trie that finds the longest matching prefix.
     LpmTrie = 11 "lpm_trie",
-    /// Devices to redirect to, by position.
+    /// Array of devices for redirects.
     Devmap = 14 "devmap",
-    /// CPUs to redirect to.
+    /// Array of CPUs for redirects.
     Cpumap = 16 "cpumap",
-    /// AF_XDP sockets to redirect to.
+    /// Array of AF_XDP sockets for redirects.
     Xskmap = 17 "xskmap",
-    /// First in, first out.
+    /// Queue, first in, first out.
     Queue = 22 "queue",
-    /// Last in, first out.
+    /// Stack, last in, first out.
     Stack = 23 "stack",
-    /// Devices to redirect to, by any number.
+    /// Hash table of devices for redirects.
     DevmapHash = 25 "devmap_hash",
-    /// Records to user space.
+    /// Ring buffer with records for user space.
     Ringbuf = 27 "ringbuf",
 }
 
 impl MapKind {
-    /// Number in `enum bpf_map_type`.
+    /// Returns the number in `enum bpf_map_type`.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// The type with this number, if we know it.
+    /// Returns the type with this number, or `None` if it is not in this enum.
     #[must_use]
     pub fn from_number(number: u32) -> Option<MapKind> {
         Self::ALL.iter().copied().find(|kind| kind.number() == number)
     }
 
-    /// Whether every CPU has a value of its own: user space then sees an array of values, each padded to 8 bytes.
+    /// Returns whether every CPU has its own value. User space reads these maps as an array of values, each
+    /// padded to 8 bytes.
     #[must_use]
     pub const fn is_percpu(self) -> bool {
         matches!(self, MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash)
@@ -86,46 +87,47 @@ impl fmt::Display for MapKind {
     }
 }
 
-/// A map a program refers to: its index in [`Program::maps`](crate::Program::maps).
+/// Reference to a map of a program: its index in [`Program::maps`](crate::Program::maps).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct MapRef(pub(crate) u32);
 
 impl MapRef {
-    /// The index.
+    /// Returns the index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Everything needed to create a map.
+/// Definition of a map: all that is needed to create it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MapDef {
-    /// At most 15 of letters, digits, `_` and `.` reach the kernel.
+    /// Name; the kernel takes up to 15 letters, digits, `_` and `.`.
     pub name: String,
-    /// Type.
+    /// Type of the map.
     pub kind: MapKind,
-    /// Bytes of a key; 0 for queues, stacks and ring buffers.
+    /// Length of a key in bytes; 0 for queues, stacks and ring buffers.
     pub key_size: u32,
-    /// Bytes of a value; 0 for ring buffers.
+    /// Length of a value in bytes; 0 for ring buffers.
     pub value_size: u32,
-    /// Most entries; bytes of a ring buffer (a power of two and a multiple of the page size).
+    /// Maximum number of entries; for a ring buffer its size in bytes (a power of two and a multiple of the
+    /// page size).
     pub max_entries: u32,
-    /// `BPF_F_*` of map creation.
+    /// `BPF_F_*` flags of map creation.
     pub flags: u32,
-    /// Value of entry 0 to begin with, for the data sections of object files; empty: zeros.
+    /// Initial value of entry 0, for data sections of object files. Empty means zeros.
     pub initial: Vec<u8>,
-    /// Nobody may write after `initial` is in place (`BPF_MAP_FREEZE`).
+    /// The contents are constant once `initial` is in place (`BPF_MAP_FREEZE`).
     pub frozen: bool,
 }
 
 impl MapDef {
-    /// Entries are not allocated before they are used; required for [`MapKind::LpmTrie`].
+    /// Flag: entries are not allocated in advance; required for [`MapKind::LpmTrie`].
     pub const NO_PREALLOC: u32 = 1;
-    /// Programs may only read (`BPF_F_RDONLY_PROG`).
+    /// Flag: programs may only read (`BPF_F_RDONLY_PROG`).
     pub const RDONLY_PROG: u32 = 1 << 7;
 
-    /// A map with no flags, whose values begin as zeros.
+    /// Returns a definition without flags, with zeros as initial values.
     #[must_use]
     pub fn new(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
         let flags = if kind == MapKind::LpmTrie { Self::NO_PREALLOC } else { 0 };
@@ -142,37 +144,39 @@ impl MapDef {
         }
     }
 
-    /// Keys 0..`max_entries`, values of `value_size` bytes.
+    /// Returns an array with keys 0..`max_entries` and values of `value_size` bytes.
     #[must_use]
     pub fn array(name: &str, value_size: u32, max_entries: u32) -> MapDef {
         MapDef::new(name, MapKind::Array, 4, value_size, max_entries)
     }
 
-    /// As [`MapDef::array`], with a value per CPU.
+    /// Returns an array as [`MapDef::array`], with one value per CPU.
     #[must_use]
     pub fn percpu_array(name: &str, value_size: u32, max_entries: u32) -> MapDef {
         MapDef::new(name, MapKind::PercpuArray, 4, value_size, max_entries)
     }
 
-    /// AF_XDP sockets by index.
+    /// Returns an array of AF_XDP sockets.
     #[must_use]
     pub fn xskmap(name: &str, max_entries: u32) -> MapDef {
         MapDef::new(name, MapKind::Xskmap, 4, 4, max_entries)
     }
 
-    /// CPUs by number. A value is the queue length and, if not 0, the descriptor of the entry's program.
+    /// Returns an array of CPUs. A value is the queue length and, if not 0, the descriptor of the entry's
+    /// program.
     #[must_use]
     pub fn cpumap(name: &str, max_entries: u32) -> MapDef {
         MapDef::new(name, MapKind::Cpumap, 4, 8, max_entries)
     }
 
-    /// Devices by position. A value is the interface index and, if not 0, the descriptor of the entry's program.
+    /// Returns an array of devices. A value is the interface index and, if not 0, the descriptor of the
+    /// entry's program.
     #[must_use]
     pub fn devmap(name: &str, max_entries: u32) -> MapDef {
         MapDef::new(name, MapKind::Devmap, 4, 8, max_entries)
     }
 
-    /// Records to user space; `bytes` is a power of two and a multiple of the page size.
+    /// Returns a ring buffer. `bytes` is a power of two and a multiple of the page size.
     #[must_use]
     pub fn ringbuf(name: &str, bytes: u32) -> MapDef {
         MapDef::new(name, MapKind::Ringbuf, 0, 0, bytes)

@@ -1,33 +1,33 @@
-//! What map operations answer when they fail.
+//! Errors of map operations.
 
 use std::fmt;
 
-/// Why a map operation failed.
+/// Reason why a map operation failed. [`MapError::errno`] is the kernel's error number for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MapError {
-    /// There is no such entry.
+    /// There is no entry with this key (ENOENT).
     NoEntry,
-    /// The entry is there already.
+    /// The entry exists already (EEXIST).
     Exists,
-    /// The map is full, or the index beyond its end.
+    /// The map is full, or the index is out of range (E2BIG).
     TooBig,
-    /// A trie is full.
+    /// The trie is full (ENOSPC).
     NoSpace,
-    /// Key, value or definition has the wrong size or form.
+    /// The key, the value or the definition has a wrong size or form (EINVAL).
     Invalid,
-    /// Contents are constant.
+    /// The contents are constant.
     ReadOnly,
-    /// Maps of this type cannot do that, or are not implemented.
+    /// Maps of this type do not support the operation, or it is not implemented.
     Unsupported,
-    /// The definition asks for more memory than [`MapError::BYTES_MAX`].
+    /// The definition needs more memory than [`MapError::BYTES_MAX`].
     NoMemory,
 }
 
 impl MapError {
-    /// Bytes of the values of one map at most. A program addresses at most 3.75 GiB of values altogether.
+    /// Largest size of the values of one map, in bytes. All maps of a program together have at most 3.75 GiB.
     pub const BYTES_MAX: u64 = 1 << 30;
 
-    /// Linux error number, positive.
+    /// Returns the Linux error number, positive.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

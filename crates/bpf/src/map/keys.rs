@@ -1,10 +1,10 @@
-//! Keys of a hash map: which entry each has. All memory is there from the beginning.
+//! Keys of a hash map and the number of each key's entry. All memory is allocated when the map is created.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::{MapError, UpdateMode};
 
-/// No entry: end of a chain or list.
+/// Marks the end of a chain or list.
 const NONE: u32 = u32::MAX;
 
 /// Chained hash table from keys to entry numbers, optionally with the order of use.
@@ -12,12 +12,12 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Keys {
     key_size: usize,
     keys: Box<[u8]>,
-    /// First entry of each bucket; a power of two of them.
+    /// First entry of each bucket. The number of buckets is a power of two.
     buckets: Box<[u32]>,
     links: Box<[Link]>,
-    /// First unused entry, chained by `next`.
+    /// First free entry; free entries are chained by `next`.
     free: u32,
-    /// Keys come from packets: whoever sends them must not choose the buckets.
+    /// Seeded at random. Keys come from packets, and a remote sender must not be able to choose the buckets.
     hasher: RandomState,
     order: Option<Order>,
 }
@@ -37,7 +37,7 @@ struct Order {
 }
 
 impl Keys {
-    /// An LRU table makes room by forgetting what was neither looked up nor updated for longest.
+    /// Creates a table. An LRU table evicts the entry that was not looked up or updated for the longest time.
     pub(super) fn new(key_size: u32, entries: u32, lru: bool) -> Keys {
         let links = (0..entries)
             .map(|entry| Link {
@@ -64,7 +64,7 @@ impl Keys {
         Some(entry)
     }
 
-    /// Entry of the key, and whether it is new.
+    /// Returns the entry of the key, and whether it is new.
     pub(super) fn claim(&mut self, key: &[u8], mode: UpdateMode) -> Result<(u32, bool), MapError> {
         if key.len() != self.key_size {
             return Err(MapError::Invalid);

@@ -1,5 +1,5 @@
-//! Longest matching prefix. A key is a prefix length (32 bits, little-endian) and address bytes, most significant
-//! bit first.
+//! Longest prefix match. A key is a prefix length (32 bits, little-endian) and address bytes, most
+//! significant bit first.
 
 use super::keys::Keys;
 use super::{MapError, UpdateMode};
@@ -8,15 +8,15 @@ use super::{MapError, UpdateMode};
 #[derive(Debug)]
 pub(super) struct Lpm {
     keys: Keys,
-    /// Lengths in use and how many prefixes have them; longest first.
+    /// Prefix lengths in use, longest first, and the number of prefixes with each.
     lengths: Vec<(u32, u32)>,
     bits_max: u32,
-    /// The key under examination.
+    /// The key that is being searched for.
     probe: Vec<u8>,
 }
 
 impl Lpm {
-    /// Address bytes of a key at most (`LPM_DATA_SIZE_MAX`).
+    /// Maximum number of address bytes in a key (`LPM_DATA_SIZE_MAX`).
     const ADDRESS_MAX: u32 = 256;
 
     pub(super) fn new(key_size: u32, entries: u32) -> Result<Lpm, MapError> {
@@ -31,7 +31,7 @@ impl Lpm {
         }
     }
 
-    /// The entry with the longest prefix of this address, no longer than the key's own length.
+    /// Returns the entry with the longest prefix of this address, at most as long as the key's own length.
     pub(super) fn longest(&mut self, key: &[u8]) -> Option<u32> {
         let wanted = self.length_of(key).ok()?;
         for index in 0..self.lengths.len() {
@@ -93,7 +93,7 @@ impl Lpm {
         }
     }
 
-    /// The key cut to `length` bits.
+    /// Sets `probe` to the key cut to `length` bits.
     fn set_probe(&mut self, key: &[u8], length: u32) {
         self.probe.clear();
         self.probe.extend(length.to_le_bytes());

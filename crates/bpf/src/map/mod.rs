@@ -1,9 +1,10 @@
-//! Maps: their definition, and what holds their contents for programs that run in the [machine](crate::vm).
+//! Maps: their definitions, and their contents for programs that run in the [machine](crate::vm).
 //!
-//! A [`Map`] is shared by the programs that use it, on any number of threads, and by user space. Values are arrays of
-//! 64-bit atomic words ([`values`]), because a program keeps the address of a value as long as it runs: two programs
-//! that write one value at the same time get a mixture of whole words, never torn bytes. Keys are behind a lock.
-//! Semantics are those of the kernel's maps, down to error numbers; only the choice of what an LRU map forgets differs.
+//! The programs that use a [`Map`] share it, on any number of threads, with user space. Values are arrays of
+//! 64-bit atomic words ([`values`]), because a program keeps the address of a value while it runs. If two
+//! programs write one value at the same time, each word has one of both values. A lock protects the keys. The
+//! semantics are those of the kernel's maps, including the error numbers; only the choice of the entry that
+//! an LRU map evicts differs.
 
 mod def;
 mod error;
@@ -22,7 +23,18 @@ use keys::Keys;
 use lpm::Lpm;
 use values::Values;
 
-/// A map with contents.
+/// A map with its contents.
+///
+/// ```
+/// use roxie_bpf::{Map, MapDef, MapError, MapKind, UpdateMode};
+///
+/// let map = Map::new(&MapDef::new("flows", MapKind::Hash, 4, 8, 2), 1)?;
+/// map.update(&[1, 0, 0, 0], &7u64.to_le_bytes(), UpdateMode::Any)?;
+/// assert_eq!(map.lookup(&[1, 0, 0, 0]).unwrap(), 7u64.to_le_bytes());
+/// assert_eq!(map.lookup(&[2, 0, 0, 0]), None);
+/// assert_eq!(map.update(&[1, 0, 0, 0], &[0; 8], UpdateMode::NoExist), Err(MapError::Exists));
+/// # Ok::<(), MapError>(())
+/// ```
 #[derive(Debug)]
 pub struct Map {
     def: MapDef,
@@ -31,27 +43,27 @@ pub struct Map {
 
 #[derive(Debug)]
 enum Store {
-    /// Every key below `max_entries` has its entry. Maps of redirect targets as well: an entry is there if the first
-    /// 32 bits of its value are not 0.
+    /// Every key below `max_entries` has its entry. Maps of redirect targets are stored this way too: an
+    /// entry exists if the first 32 bits of its value are not 0.
     Array(Values),
     Hash(Mutex<Keys>, Values),
     Lpm(Mutex<Lpm>, Values),
     Ring(Ring),
 }
 
-/// How an update treats what is there (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+/// Condition of an update on the existing entry (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum UpdateMode {
-    /// Create or replace.
+    /// Create or replace the entry.
     Any,
-    /// Create only.
+    /// Create the entry; fail if it exists.
     NoExist,
-    /// Replace only.
+    /// Replace the entry; fail if it does not exist.
     Exist,
 }
 
 impl UpdateMode {
-    /// By the number in `flags` of the helper or system call.
+    /// Returns the mode for the `flags` of the helper or system call, or `None` if they are invalid.
     #[must_use]
     pub fn from_flags(flags: u64) -> Option<UpdateMode> {
         match flags {
@@ -63,11 +75,16 @@ impl UpdateMode {
     }
 }
 
-/// Bytes of a perf event array's ring: the kernel's are sized by whoever opens the events.
+/// Size of the ring of a perf event array, in bytes. In the kernel the reader chooses it when it opens the
+/// events.
 const PERF_RING_BYTES: u32 = 1 << 18;
 
 impl Map {
-    /// An empty map for programs on `cpus` threads, or one with the initial contents of its definition.
+    /// Creates a map for programs on `cpus` threads, with the initial contents of its definition.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`], [`MapError::Unsupported`] or [`MapError::NoMemory`] if the definition cannot be
+    /// used.
     pub fn new(def: &MapDef, cpus: u32) -> Result<Arc<Map>, MapError> {
         let copies = if def.kind.is_percpu() { cpus.max(1) } else { 1 };
         let values = || Values::new(def.value_size, def.max_entries, copies);
@@ -110,13 +127,13 @@ impl Map {
         Ok(Arc::new(Map { def: def.clone(), store }))
     }
 
-    /// What it is.
+    /// Returns the definition.
     #[must_use]
     pub fn def(&self) -> &MapDef {
         &self.def
     }
 
-    /// The ring of a ring buffer or perf event array.
+    /// Returns the ring of a ring buffer or perf event array, or `None` for other maps.
     #[must_use]
     pub fn ring(&self) -> Option<&Ring> {
         match &self.store {
@@ -125,7 +142,7 @@ impl Map {
         }
     }
 
-    /// The value of the key; of a per-CPU map the values of all CPUs, each padded to 8 bytes.
+    /// Returns the value of the key. For a per-CPU map it is the values of all CPUs, each padded to 8 bytes.
     #[must_use]
     pub fn lookup(&self, key: &[u8]) -> Option<Vec<u8>> {
         let entry = self.entry(key)?;
@@ -141,7 +158,10 @@ impl Map {
         Some(all)
     }
 
-    /// Creates or replaces an entry; the value of a per-CPU map has the form that [`Map::lookup`] returns.
+    /// Creates or replaces an entry. The value of a per-CPU map has the form that [`Map::lookup`] returns.
+    ///
+    /// # Errors
+    /// The kernel's reasons, such as [`MapError::Exists`] or [`MapError::TooBig`].
     pub fn update(&self, key: &[u8], value: &[u8], mode: UpdateMode) -> Result<(), MapError> {
         if self.def.frozen {
             return Err(MapError::ReadOnly);
@@ -167,7 +187,11 @@ impl Map {
         Ok(())
     }
 
-    /// Removes an entry; of maps of redirect targets, empties it. Arrays keep theirs.
+    /// Removes an entry; in a map of redirect targets, empties it. Entries of arrays cannot be removed.
+    ///
+    /// # Errors
+    /// [`MapError::NoEntry`] if there is none, [`MapError::Invalid`] for arrays, [`MapError::ReadOnly`] if
+    /// the contents are constant, [`MapError::Unsupported`] for rings.
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         if self.def.frozen {
             return Err(MapError::ReadOnly);
@@ -175,7 +199,7 @@ impl Map {
         self.remove(key)
     }
 
-    /// The keys that are there. Of an LPM trie, with the bits behind the prefix cleared.
+    /// Returns the keys of all entries. Keys of an LPM trie have zeros after the prefix.
     #[must_use]
     pub fn keys(&self) -> Vec<Vec<u8>> {
         match &self.store {
@@ -189,7 +213,7 @@ impl Map {
         }
     }
 
-    /// Number of the key's entry.
+    /// Returns the number of the key's entry.
     pub(crate) fn entry(&self, key: &[u8]) -> Option<u32> {
         match &self.store {
             Store::Array(values) => {
@@ -204,8 +228,8 @@ impl Map {
         }
     }
 
-    /// As `update`, by a program on `cpu`: of a per-CPU map it writes its own value, and a new entry has zeros
-    /// for the other CPUs.
+    /// Updates an entry for a program on `cpu`. In a per-CPU map it writes the value of that CPU, and a new
+    /// entry is zero for the other CPUs.
     pub(crate) fn update_by_program(
         &self,
         key: &[u8],
@@ -225,12 +249,12 @@ impl Map {
         Ok(())
     }
 
-    /// As `delete`, by a program.
+    /// Removes an entry for a program.
     pub(crate) fn delete_by_program(&self, key: &[u8]) -> Result<(), MapError> {
         if self.def.flags & MapDef::RDONLY_PROG != 0 { Err(MapError::ReadOnly) } else { self.remove(key) }
     }
 
-    /// Entry for the key, and whether it is new.
+    /// Returns the entry for the key, and whether it is new.
     fn claim(&self, key: &[u8], mode: UpdateMode) -> Result<(u32, bool), MapError> {
         match &self.store {
             Store::Array(_) => {
@@ -273,7 +297,8 @@ impl Map {
     }
 }
 
-/// The lock; a holder that panicked leaves a table that is consistent, because nothing in between can panic.
+/// Locks the mutex. After a panic of another holder the table is still consistent, because no update panics
+/// half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
-//! Records from programs to user space, in order of reservation.
+//! Ring buffer with records from programs to user space, in order of reservation.
 //!
-//! A record has a header word (its length, and whether it is still being written or was given up) and is padded to 8
-//! bytes, as in the kernel's ring buffer. A program sees the storage twice in a row, so that no record of its wraps.
-//! Programs may scribble over headers; a reader then gets wrong records, never more than the ring holds.
+//! Each record has a header word with its length and its state (being written, or discarded) and is padded to
+//! 8 bytes, as in the kernel's ring buffer. A program sees the storage twice in a row, so that its records
+//! never wrap. A program may overwrite headers; the reader then gets wrong records, but never more than the
+//! ring holds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
@@ -18,12 +19,12 @@ const HEADER_LEN: u64 = 8;
 #[derive(Debug)]
 pub struct Ring {
     words: Arc<[AtomicU64]>,
-    /// Bytes ever reserved.
+    /// Bytes reserved since the start.
     produced: Mutex<u64>,
-    /// Bytes ever consumed. The lock makes readers take turns; writers look at the number only.
+    /// The lock serializes readers. Writers only load the number of bytes consumed since the start.
     reader: Mutex<()>,
     consumed: AtomicU64,
-    /// Records that found no room.
+    /// Records that did not fit.
     lost: AtomicU64,
 }
 
@@ -45,9 +46,10 @@ impl Ring {
         })
     }
 
-    /// Hands every finished record to `take`, oldest first, until one is unfinished or none is left. Returns how many.
+    /// Passes every finished record to `take`, oldest first, up to the first unfinished one. Returns the
+    /// number of records.
     pub fn consume(&self, mut take: impl FnMut(&[u8])) -> usize {
-        let _turn = lock(&self.reader);
+        let _guard = lock(&self.reader);
         let mut records = 0;
         let mut bytes = Vec::new();
         loop {
@@ -74,13 +76,13 @@ impl Ring {
         }
     }
 
-    /// Records that found no room so far.
+    /// Returns the number of records that did not fit so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 
-    /// Size of the storage.
+    /// Returns the size of the storage in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.words.len() as u64 * 8
     }
@@ -97,7 +99,8 @@ impl Ring {
         self.consumed.load(Relaxed)
     }
 
-    /// Room for a record of `len` bytes; returns its byte offset in the storage.
+    /// Reserves room for a record of `len` bytes. Returns its byte offset in the storage, or `None` if the
+    /// ring is full.
     pub(crate) fn reserve(&self, len: u64) -> Option<u32> {
         let fits = len <= self.bytes();
         let mut produced = lock(&self.produced);
@@ -111,14 +114,14 @@ impl Ring {
         Some(((start + HEADER_LEN) & (self.bytes() - 1)) as u32)
     }
 
-    /// The record that `reserve` returned is complete, or given up.
+    /// Marks the record that `reserve` returned as complete or discarded.
     pub(crate) fn finish(&self, offset: u32, discard: bool) {
         let header = self.word(u64::from(offset).wrapping_sub(HEADER_LEN));
         let flag = if discard { DISCARD } else { 0 };
         header.store(header.load(Relaxed) & LEN_MASK | flag, Release);
     }
 
-    /// A complete record from parts, if there is room.
+    /// Appends a complete record made of parts. Returns whether it fitted.
     pub(crate) fn output(&self, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len() as u64).sum();
         let Some(offset) = self.reserve(len) else { return false };
@@ -132,7 +135,7 @@ impl Ring {
         true
     }
 
-    /// The word at this position, which counts on around the ring.
+    /// Returns the word at a position, which keeps growing around the ring.
     fn word(&self, position: u64) -> &AtomicU64 {
         &self.words[(position & (self.bytes() - 1)) as usize / 8]
     }

@@ -1,4 +1,4 @@
-//! Each type against a simple model, and the kernel's rules for errors.
+//! Tests of each map type against a simple model, and of the kernel's error rules.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ fn map(kind: MapKind, key_size: u32, value_size: u32, entries: u32) -> Arc<Map> 
 }
 
 #[test]
-fn an_array_has_all_its_entries_and_keeps_them() {
+fn an_array_has_all_entries_and_none_can_be_deleted() {
     let array = map(MapKind::Array, 4, 3, 2);
     assert_eq!(array.lookup(&[1, 0, 0, 0]), Some(vec![0; 3]));
     array.update(&[1, 0, 0, 0], &[7, 8, 9], UpdateMode::Any).unwrap();
@@ -26,7 +26,7 @@ fn an_array_has_all_its_entries_and_keeps_them() {
 }
 
 #[test]
-fn a_redirect_map_has_the_entries_that_were_put_in() {
+fn a_redirect_map_has_only_the_entries_that_were_written() {
     let devices = map(MapKind::Devmap, 4, 8, 4);
     assert_eq!(devices.keys().len(), 0);
     devices.update(&[3, 0, 0, 0], &[9, 0, 0, 0, 0, 0, 0, 0], UpdateMode::Any).unwrap();
@@ -36,7 +36,7 @@ fn a_redirect_map_has_the_entries_that_were_put_in() {
 }
 
 #[test]
-fn every_cpu_has_its_value() {
+fn every_cpu_has_its_own_value() {
     for kind in [MapKind::PercpuArray, MapKind::PercpuHash, MapKind::LruPercpuHash] {
         let map = map(kind, 4, 4, 2);
         map.update(&[1, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], UpdateMode::Any)
@@ -54,7 +54,7 @@ fn every_cpu_has_its_value() {
 }
 
 #[test]
-fn an_lru_map_forgets_what_was_not_used_for_longest() {
+fn an_lru_map_evicts_the_least_recently_used_entry() {
     let map = map(MapKind::LruHash, 1, 1, 3);
     for key in [1, 2, 3] {
         map.update(&[key], &[key], UpdateMode::Any).unwrap();
@@ -68,7 +68,7 @@ fn an_lru_map_forgets_what_was_not_used_for_longest() {
 }
 
 #[test]
-fn the_longest_prefix_wins() {
+fn a_trie_finds_the_longest_matching_prefix() {
     let map = map(MapKind::LpmTrie, 8, 1, 3);
     let key = |length: u32, address: [u8; 4]| [length.to_le_bytes(), address].concat();
     map.update(&key(8, [10, 9, 9, 9]), &[1], UpdateMode::Any).unwrap();
@@ -78,7 +78,7 @@ fn the_longest_prefix_wins() {
     let value = |length, address| map.lookup(&key(length, address)).map(|value| value[0]);
     assert_eq!(value(32, [10, 1, 2, 3]), Some(2));
     assert_eq!(value(32, [10, 1, 2, 200]), Some(3));
-    assert_eq!(value(24, [10, 1, 2, 200]), Some(2), "no longer than what was asked for");
+    assert_eq!(value(24, [10, 1, 2, 200]), Some(2), "not longer than the prefix of the key");
     assert_eq!(value(32, [10, 2, 0, 0]), Some(1));
     assert_eq!(value(32, [11, 0, 0, 0]), None);
     assert_eq!(value(33, [10, 1, 2, 3]), None);
@@ -88,7 +88,7 @@ fn the_longest_prefix_wins() {
 }
 
 #[test]
-fn a_ring_hands_over_finished_records_in_order_of_reservation() {
+fn a_ring_returns_finished_records_in_order_of_reservation() {
     let map = map(MapKind::Ringbuf, 0, 0, 4096);
     let ring = map.ring().unwrap();
     let first = ring.reserve(5).unwrap();
@@ -104,12 +104,13 @@ fn a_ring_hands_over_finished_records_in_order_of_reservation() {
 }
 
 #[test]
-fn a_full_ring_loses_and_counts_and_recovers() {
+fn a_full_ring_counts_lost_records_and_recovers() {
     let map = map(MapKind::Ringbuf, 0, 0, 4096);
     let ring = map.ring().unwrap();
     let mut stored = 0;
     for round in 0..100u8 {
-        // 72 bytes each with header: 56 fit, and the ring wraps at a different place every time.
+        // Each record has 72 bytes with its header. 56 fit, and the ring wraps at a different place in every
+        // round.
         while ring.output(&[&[round; 60]]) {
             stored += 1;
         }
@@ -120,7 +121,7 @@ fn a_full_ring_loses_and_counts_and_recovers() {
 }
 
 #[test]
-fn definitions_that_make_no_sense_are_refused() {
+fn invalid_map_definitions_are_refused() {
     let refused =
         |kind, key, value, entries| Map::new(&MapDef::new("m", kind, key, value, entries), 1).unwrap_err();
     assert_eq!(refused(MapKind::Array, 8, 4, 1), MapError::Invalid);
@@ -134,7 +135,7 @@ fn definitions_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn data_sections_begin_with_their_contents() {
+fn a_data_section_starts_with_its_initial_contents() {
     let mut def = MapDef::array(".rodata", 4, 1);
     (def.initial, def.frozen) = (vec![1, 2, 3, 4], true);
     let map = Map::new(&def, 1).unwrap();
@@ -143,9 +144,11 @@ fn data_sections_begin_with_their_contents() {
 }
 
 proptest! {
-    /// A hash map of four entries against the standard one.
+    /// A hash map of four entries against `HashMap` of the standard library.
     #[test]
-    fn a_hash_map_is_a_hash_map(steps in prop::collection::vec((0u8..3, 0u8..8, any::<u16>()), 0..200)) {
+    fn a_hash_map_agrees_with_the_standard_one(
+        steps in prop::collection::vec((0u8..3, 0u8..8, any::<u16>()), 0..200),
+    ) {
         let map = map(MapKind::Hash, 1, 2, 4);
         let mut model: HashMap<u8, u16> = HashMap::new();
         for (mode, key, value) in steps {

@@ -1,15 +1,15 @@
-//! Values as 64-bit atomic words: what programs hold addresses of.
+//! Values of maps as 64-bit atomic words. Programs hold addresses of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::MapError;
 
-/// Values of all entries, each starting at a word of its own; for per-CPU maps one such array after the other.
+/// Values of all entries. Each value starts at its own word. A per-CPU map has one such array per CPU.
 #[derive(Debug)]
 pub(crate) struct Values {
     words: Arc<[AtomicU64]>,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     size: usize,
     entries: u32,
     copies: u32,
@@ -24,17 +24,17 @@ impl Values {
         Ok(Values { words, size: size as usize, entries, copies })
     }
 
-    /// Number of values each entry has.
+    /// Returns the number of values of each entry.
     pub(crate) fn copies(&self) -> u32 {
         self.copies
     }
 
-    /// The storage, for the address space of a program.
+    /// Returns the storage, for the address space of a program.
     pub(crate) fn words(&self) -> &Arc<[AtomicU64]> {
         &self.words
     }
 
-    /// Byte offset of a value in the storage; CPUs beyond the last share its value.
+    /// Returns the byte offset of a value in the storage. CPUs beyond the last share the value of the last.
     pub(crate) fn offset(&self, cpu: u32, entry: u32) -> usize {
         let copy = cpu.min(self.copies - 1) as usize;
         (copy * self.entries as usize + entry as usize) * self.size.div_ceil(8) * 8
@@ -56,7 +56,7 @@ impl Values {
         bytes
     }
 
-    /// At most `size` bytes; a shorter value leaves the rest of its last word 0.
+    /// Writes at most `size` bytes. If the value is shorter, the rest of its last word becomes 0.
     pub(super) fn write(&self, cpu: u32, entry: u32, value: &[u8]) {
         for (word, bytes) in self.value(cpu, entry).iter().zip(value.chunks(8)) {
             let mut padded = [0; 8];

@@ -1,9 +1,10 @@
-//! Builds the programs in `xdp/` for tests, where clang is installed.
+//! Builds the programs in `xdp/` for tests if clang is installed.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The object file of `xdp/NAME.c` for a version of the instruction set (`v1` to `v4`), or why there is none.
+/// Builds `xdp/NAME.c` for a version of the instruction set (`v1` to `v4`). Returns the object file, or why
+/// there is none.
 pub(crate) fn build(name: &str, version: &str) -> Result<Vec<u8>, String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xdp");
     let built = Command::new("clang")

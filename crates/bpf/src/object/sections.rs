@@ -1,12 +1,12 @@
-//! Which sections of an object file hold programs for us.
+//! Sections of an object file that hold XDP programs.
 
 use object::elf;
 use object::read::elf::{FileHeader, SectionHeader};
 use object::{Endianness, U64, pod};
 
-/// The object file without programs of other types than XDP. `aya-obj` refuses a whole file for the name of one section
-/// that it does not know, and it does not know all that there are (`tc`, `tcx/ingress`, ...). What is not marked as code it
-/// leaves alone.
+/// Returns the object file without programs of types other than XDP. `aya-obj` rejects a whole file if it
+/// does not know the name of a program section, and it does not know all names (`tc`, `tcx/ingress`, ...). It
+/// ignores sections that are not marked as code, so this function clears that mark.
 pub(super) fn without_other_programs(file: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = file.to_vec();
     let wrong = |error: object::read::Error| error.to_string();
@@ -32,7 +32,7 @@ pub(super) fn without_other_programs(file: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// XDP programs, also those that turn out to be misnamed, and the functions they call.
+/// Returns whether the section holds XDP programs (also misnamed ones) or functions that they call.
 fn is_ours(name: &[u8]) -> bool {
     name.starts_with(b"xdp") || name.starts_with(b".text")
 }

@@ -1,13 +1,13 @@
-//! Objects that clang builds here and now from the sources in `xdp/`.
+//! Tests with objects that clang builds from the sources in `xdp/`.
 
 use super::{clang, *};
 use crate::map::{Map, UpdateMode};
 use crate::vm::{Env, Image, Machine, XdpBuff};
 use crate::{Helper, XdpAction};
 
-struct World;
+struct Host;
 
-impl Env for World {
+impl Env for Host {
     fn ktime_ns(&mut self) -> u64 {
         0
     }
@@ -17,7 +17,7 @@ impl Env for World {
     }
 }
 
-/// The programs of a source file, unless there is no clang.
+/// Returns the programs of a source file, or `None` if clang is not installed.
 fn programs(name: &str) -> Option<Vec<Program>> {
     match clang::build(name, "v3") {
         Ok(object) => Some(programs_of(&object, None).unwrap_or_else(|error| panic!("{name}: {error}"))),
@@ -34,13 +34,13 @@ fn image(program: &Program) -> Image {
         .unwrap_or_else(|error| panic!("{}: {error}\n{}", program.name, program.listing()))
 }
 
-/// Verdict on a packet of 60 bytes with this EtherType.
+/// Returns the verdict on a packet of 60 bytes with this EtherType.
 fn run(image: &Image, ethertype: u16) -> u32 {
     let mut buffer = [0; 400];
     buffer[256 + 12..][..2].copy_from_slice(&ethertype.to_be_bytes());
     buffer[256 + 14] = 0x45;
     let mut buff = XdpBuff::new(&mut buffer, 256..316).unwrap();
-    let outcome = Machine::new(0).run(image, &mut buff, &mut World);
+    let outcome = Machine::new(0).run(image, &mut buff, &mut Host);
     assert_eq!(outcome.fault, None);
     outcome.returned
 }
@@ -78,7 +78,7 @@ fn every_program_in_the_file_is_found_with_its_kind() {
 }
 
 #[test]
-fn programs_of_other_types_are_left_out() {
+fn programs_of_other_types_are_skipped() {
     let Some(programs) = programs("mixed") else { return };
     let [program] = &programs[..] else { panic!("{} programs", programs.len()) };
     assert_eq!(program.name, "received");
@@ -104,7 +104,7 @@ fn map_references_and_calls_are_linked() {
 }
 
 #[test]
-fn global_data_is_there_and_constants_are_constant() {
+fn global_data_is_initialized_and_constants_are_read_only() {
     let Some(programs) = programs("filter") else { return };
     let program = &programs[0];
     let constants = &program.maps[program.map(".rodata").unwrap().index()];
@@ -122,9 +122,9 @@ fn global_data_is_there_and_constants_are_constant() {
     assert_eq!(counters.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 1, "one match was counted");
 }
 
-/// All sources, all versions of the instruction set this clang knows.
+/// Loads all sources in all versions of the instruction set that the installed clang supports.
 #[test]
-fn every_example_loads_into_the_machine() {
+fn every_example_of_the_xdp_directory_loads_into_the_machine() {
     for name in [
         "count", "echo", "filter", "flows", "hash", "patch", "prefixes", "redirect", "roce", "tail",
         "tunnel", "verdicts", "vlan",
@@ -142,7 +142,7 @@ fn every_example_loads_into_the_machine() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn a_file_that_is_no_bpf_object_is_refused() {
     assert!(matches!(programs_of(b"\x7fELF", None), Err(ObjectError::Parse(_))));
     assert!(matches!(programs_of(&[], None), Err(ObjectError::Parse(_))));
     let program = std::fs::read("/proc/self/exe").unwrap();
@@ -151,7 +151,7 @@ fn what_is_no_object_is_refused() {
 }
 
 #[test]
-fn relocated_helpers_are_those_of_the_header() {
+fn relocated_helper_calls_agree_with_the_header() {
     let Some(programs) = programs("tail") else { return };
     let listing = programs[0].listing().to_string();
     for helper in [Helper::XdpAdjustTail, Helper::XdpAdjustMeta] {

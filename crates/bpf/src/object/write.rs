@@ -1,4 +1,4 @@
-//! Object files of assembled programs, for loaders that take nothing else: libbpf's, as in ip(8), bpftool and xdp-loader.
+//! Writes object files of assembled programs, for loaders based on libbpf: ip(8), bpftool and xdp-loader.
 
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind};
@@ -9,14 +9,14 @@ use crate::btf;
 use crate::insn::{Imm64, Insn, Slot, decode_all, encode};
 use crate::program::{Program, ProgramKind};
 
-/// An object file with this program and its maps, which begin empty.
+/// Returns an object file with this program and its maps, which start empty.
 ///
 /// # Errors
-/// [`ObjectError::Unwritable`] for programs without types, with inner functions, or not for interfaces, and for maps whose
-/// contents belong to the program.
+/// [`ObjectError::Unwritable`] if the program has no type information, has inner functions or is not for
+/// interfaces, or if a map has initial contents.
 pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
     let unwritable = |why: &str| ObjectError::Unwritable(format!("{}: {why}", program.name));
-    let types = program.btf.as_ref().ok_or_else(|| unwritable("it has no types"))?;
+    let types = program.btf.as_ref().ok_or_else(|| unwritable("it has no type information"))?;
     if types.func_info.len() != 1 {
         return Err(unwritable("it has inner functions"));
     }
@@ -24,10 +24,11 @@ pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
         return Err(unwritable("it is not for an interface"));
     }
     if program.maps.iter().any(|map| !map.initial.is_empty()) {
-        return Err(unwritable("it has maps that do not begin empty"));
+        return Err(unwritable("it has maps with initial contents"));
     }
     let section = if program.frags { "xdp.frags" } else { "xdp" };
-    let extended = btf::extended(types, &program.maps, section).ok_or_else(|| unwritable("its types"))?;
+    let extended = btf::extended(types, &program.maps, section)
+        .ok_or_else(|| unwritable("its type information is malformed"))?;
 
     let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little);
     let add = |file: &mut Object<'_>, name: &str, kind, data: &[u8]| {
@@ -44,7 +45,7 @@ pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
     add(&mut file, ".BTF.ext", SectionKind::Other, &extended.ext);
     symbol(&mut file, text, SymbolKind::Text, &program.name, 0, code.len() as u64);
     let mut symbols = Vec::new();
-    // Readers take a section of maps without any for damage.
+    // Readers reject an empty section of maps as damaged.
     if !program.maps.is_empty() {
         let variables = vec![0; extended.map_lens.iter().sum::<u32>() as usize];
         let maps = add(&mut file, ".maps", SectionKind::Data, &variables);
@@ -63,10 +64,10 @@ pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
     file.write().map_err(|error| unwritable(&error.to_string()))
 }
 
-/// Where the code refers to a map, in bytes, and the index of the map.
+/// A reference to a map: byte offset in the code, and index of the map.
 type Reference = (u64, u32);
 
-/// The code without its maps, and where it refers to them.
+/// Returns the code with map references cleared, and the list of these references.
 fn code(program: &Program) -> Result<(Vec<u8>, Vec<Reference>), ObjectError> {
     let wrong = |error| ObjectError::Code(program.name.clone(), error);
     let (mut slots, mut references) = (Vec::new(), Vec::new());
@@ -114,7 +115,7 @@ mod tests {
     use crate::{Recipe, XdpAction};
 
     #[test]
-    fn a_program_without_maps_comes_back_as_well() {
+    fn a_program_without_maps_survives_writing_and_reading() {
         let program = Recipe::verdict(XdpAction::Drop).program("drop", ProgramKind::Xdp).unwrap();
         assert_eq!(program.maps, []);
         let [back] = &programs_of(&write(&program).unwrap(), None).unwrap()[..] else { panic!() };
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_comes_back_from_its_file() {
+    fn a_program_survives_writing_and_reading() {
         for frags in [false, true] {
             let recipe = Recipe { frags, ..Recipe::steer(4791, 4) };
             let program = recipe.program("steer", ProgramKind::Xdp).unwrap();
@@ -143,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_cannot_hold_is_refused() {
+    fn a_program_that_a_file_cannot_hold_is_refused() {
         let plain = Recipe::verdict(XdpAction::Pass).program("plain", ProgramKind::Xdp).unwrap();
         assert!(write(&plain).is_ok());
         let on_processor = Program { kind: ProgramKind::XdpCpumap, ..plain.clone() };
         let untyped = Program { btf: None, ..plain };
-        for (program, words) in [(on_processor, "not for an interface"), (untyped, "no types")] {
+        for (program, words) in [(on_processor, "not for an interface"), (untyped, "no type information")] {
             let error = write(&program).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }

@@ -1,4 +1,4 @@
-//! Where a packet ends.
+//! The last step of a recipe: the verdict on the packet.
 
 use super::emit::{Emit, eth, net16};
 use super::{RecipeError, Select, forward, frame};
@@ -10,44 +10,46 @@ use crate::xdp::{XdpAction, XdpMd};
 /// Last step of a program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// The same verdict for all; not [`XdpAction::Redirect`].
+    /// The same verdict for all packets. It cannot be [`XdpAction::Redirect`].
     Verdict(XdpAction),
-    /// Back to where it came from: Ethernet and, without VLAN tags, IP addresses change places, and the packet leaves
-    /// through its own interface. UDP ports stay, and so do all checksums but the ICRC.
+    /// Sends the packet back: the Ethernet addresses are exchanged and, unless there is a VLAN tag, the IP
+    /// addresses too, and the packet leaves through the interface it came in on. UDP ports do not change. All
+    /// checksums except the ICRC stay correct.
     Reflect,
-    /// To an entry of a map.
+    /// Redirects the packet to an entry of a map.
     Redirect {
-        /// Which map.
+        /// Kind of the map.
         target: Target,
-        /// Entries of the map, at least as many as `pick` can name.
+        /// Number of entries of the map, at least as many as `pick` can select.
         entries: u32,
-        /// Which entry.
+        /// Selects the entry.
         pick: Pick,
-        /// Verdict if there is nothing in the entry; not [`XdpAction::Redirect`].
+        /// Verdict if the entry is empty. It cannot be [`XdpAction::Redirect`].
         miss: XdpAction,
     },
-    /// To where the kernel's routes and neighbours say, as a router would, without the network stack. The interface
-    /// must be in the map [`PORTS`](super::PORTS); what cannot be forwarded here passes to the stack: tagged packets,
-    /// IPv4 options, expired packets, unknown neighbours, hosts that do not forward.
+    /// Forwards the packet as a router does, by the kernel's routes and neighbours, but without its network
+    /// stack. The outgoing interface must be in the map [`PORTS`](super::PORTS). Packets that cannot be
+    /// forwarded pass to the network stack: tagged packets, IPv4 options, expired packets, unknown
+    /// neighbours, and all packets if forwarding is disabled.
     Forward {
-        /// Interfaces at most.
+        /// Maximum number of interfaces.
         ports: u32,
     },
 }
 
-/// A map to redirect to.
+/// Kind of map to redirect to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Target {
     /// AF_XDP sockets.
     Xsk,
-    /// Interfaces.
+    /// Network interfaces.
     Dev,
-    /// CPUs, which continue with the program of the entry, or in the network stack.
+    /// CPUs. They continue with the program of the entry, or in the network stack.
     Cpu,
 }
 
 impl Target {
-    /// Name of the map.
+    /// Returns the name of the map.
     #[must_use]
     pub const fn map_name(self) -> &'static str {
         match self {
@@ -66,21 +68,24 @@ impl Target {
     }
 }
 
-/// How the entry to redirect to is found.
+/// Selects the map entry to redirect to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Pick {
-    /// Always this one.
+    /// This entry.
     Fixed(u32),
-    /// The number of the receive queue. An AF_XDP socket gets packets of its own queue only.
+    /// The entry with the number of the receive queue. An AF_XDP socket only receives packets of its own
+    /// queue.
     RxQueue,
-    /// One of `ways` by a hash of the destination QPN, so that a QP stays where it is. Needs [`Select::Roce`].
+    /// One of `ways` entries, by a hash of the destination QPN, so that all packets of a QP take the same
+    /// entry. Needs [`Select::Roce`].
     Qpn {
-        /// 1..=65536.
+        /// Number of entries, 1..=65536.
         ways: u32,
     },
-    /// `ways` consecutive entries for each receive queue, and among them by QPN. Needs [`Select::Roce`].
+    /// `ways` consecutive entries for each receive queue, among them one by the destination QPN. Needs
+    /// [`Select::Roce`].
     RxQueueQpn {
-        /// 1..=65536.
+        /// Number of entries per queue, 1..=65536.
         ways: u32,
     },
 }
@@ -89,13 +94,13 @@ impl Pick {
     /// 2^32 divided by the golden ratio: consecutive QPNs spread evenly (Knuth's multiplicative hash).
     const MULTIPLIER: u32 = 0x9e37_79b1;
 
-    /// Which of `ways` entries a QPN is mapped to.
+    /// Returns which of `ways` entries a QPN is mapped to.
     #[must_use]
     pub const fn way_of(dest_qp: u32, ways: u32) -> u32 {
         ((dest_qp.wrapping_mul(Self::MULTIPLIER) as u64 * ways as u64) >> 32) as u32
     }
 
-    /// R2 = index.
+    /// Emits code that sets R2 to the index.
     fn emit(self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         match self {
             Pick::Fixed(index) => {
@@ -115,7 +120,7 @@ impl Pick {
     }
 
     fn emit_way(ways: u32, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
-        select.require_dest_qp("spreading by QPN")?;
+        select.require_dest_qp("selection by QPN")?;
         if !(1..=65536).contains(&ways) {
             return Err(RecipeError::Range("the number of ways"));
         }
@@ -127,7 +132,7 @@ impl Pick {
 }
 
 impl Action {
-    /// Leaves the verdict in R0.
+    /// Emits the action, which leaves the verdict in R0.
     pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         match *self {
             Action::Verdict(XdpAction::Redirect) | Action::Redirect { miss: XdpAction::Redirect, .. } => {
@@ -177,7 +182,7 @@ fn reflect(emit: &mut Emit) {
     emit.asm.bind(tx).mov(Reg::R0, XdpAction::Tx.number() as i32);
 }
 
-/// Two fields of the packet at R7 change places.
+/// Emits code that exchanges two fields of the packet at R7.
 fn exchange(emit: &mut Emit, size: Size, a: i16, b: i16) {
     emit.asm.load(size, Reg::R1, Reg::R7, a).load(size, Reg::R2, Reg::R7, b);
     emit.asm.store(size, Reg::R7, a, Reg::R2).store(size, Reg::R7, b, Reg::R1);

@@ -1,4 +1,4 @@
-//! Packets and bytes by verdict.
+//! Counters of packets and bytes per verdict.
 
 use super::emit::Emit;
 use super::frame;
@@ -7,7 +7,7 @@ use crate::insn::{Reg, Size};
 use crate::map::MapDef;
 use crate::xdp::XdpAction;
 
-/// Name of the per-CPU array: one [`Counter`] for each verdict, by its number.
+/// Name of the per-CPU array with one [`Counter`] for each verdict; the number of the verdict is the index.
 pub const COUNTERS: &str = "counters";
 
 /// A value of [`COUNTERS`].
@@ -15,12 +15,12 @@ pub const COUNTERS: &str = "counters";
 pub struct Counter {
     /// Packets with this verdict.
     pub packets: u64,
-    /// Their bytes as they left the program, fragments included.
+    /// Bytes of these packets when they left the program, with all fragments.
     pub bytes: u64,
 }
 
 impl Counter {
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     pub const LEN: usize = 16;
 
     /// Decodes the value of one CPU.
@@ -32,7 +32,7 @@ impl Counter {
     }
 }
 
-/// Counts the verdict in R0 and leaves it there.
+/// Emits code that counts the verdict in R0 and keeps it there.
 pub(super) fn emit(emit: &mut Emit) {
     let counters =
         emit.asm.map(MapDef::percpu_array(COUNTERS, Counter::LEN as u32, XdpAction::ALL.len() as u32));

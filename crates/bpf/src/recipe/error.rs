@@ -1,30 +1,33 @@
-//! Recipes that make no program.
+//! Errors of recipes.
 
 use std::fmt;
 
 use crate::asm::AsmError;
 
-/// Why a recipe cannot be assembled.
+/// Reason why a recipe cannot be assembled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RecipeError {
-    /// Not 1 to 15 letters, digits and `_`, the first no digit.
+    /// The name does not consist of 1 to 15 letters, digits and `_`, or starts with a digit.
     Name(String),
     /// The stage needs an address: select IP or RoCE.
     NeedsSource(&'static str),
     /// The stage or action needs the destination QPN: select RoCE.
     NeedsDestQp(&'static str),
-    /// A redirect needs a target; as a bare verdict, or for a miss, it has none.
+    /// [`XdpAction::Redirect`](crate::XdpAction::Redirect) was given as a plain verdict or for a miss. It
+    /// needs a target.
     NoTarget,
-    /// A number is out of its range.
+    /// The named number is out of range.
     Range(&'static str),
-    /// Blocks contradict each other.
+    /// The blocks contradict each other.
     Asm(AsmError),
 }
 
 impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecipeError::Name(name) => write!(f, "not a program name: '{name}'"),
+            RecipeError::Name(name) => {
+                write!(f, "'{name}' is not a program name: use 1 to 15 letters, digits and _")
+            }
             RecipeError::NeedsSource(what) => write!(f, "{what} needs the addresses: select IP or RoCE"),
             RecipeError::NeedsDestQp(what) => write!(f, "{what} needs the destination QPN: select RoCE"),
             RecipeError::NoTarget => f.write_str("a redirect needs a target"),
@@ -36,7 +39,7 @@ impl fmt::Display for RecipeError {
 
 impl std::error::Error for RecipeError {}
 
-/// The kernel keeps 15 bytes of a name, and type information wants a C identifier.
+/// Checks a program name. The kernel keeps 15 bytes, and type information needs a C identifier.
 pub(super) fn check_name(name: &str) -> Result<(), RecipeError> {
     let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !name.as_bytes().first().is_none_or(u8::is_ascii_digit);

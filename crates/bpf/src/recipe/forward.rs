@@ -1,4 +1,4 @@
-//! Forwarding by the kernel's own tables, without its network stack: what a router does to a packet.
+//! Forwards packets by the kernel's routing tables, without its network stack.
 
 use super::emit::{Emit, eth, net16};
 use super::frame;
@@ -7,7 +7,7 @@ use crate::insn::{Cond, Reg, Size};
 use crate::map::MapRef;
 use crate::xdp::{XdpAction, XdpMd};
 
-/// Name of the map of interfaces to forward to: interface index to interface index (and program).
+/// Name of the map of outgoing interfaces. Key: interface index; value: interface index (and program).
 pub const PORTS: &str = "ports";
 
 // `struct bpf_fib_lookup`, offsets.
@@ -25,7 +25,7 @@ const DMAC: i16 = 58;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
-/// R7 is the packet; the verdict is left in R0.
+/// Emits the block. R7 is the packet; the verdict is left in R0.
 pub(super) fn emit(emit: &mut Emit, ports: MapRef) {
     emit.load_packet();
     let pass = emit.pass();
@@ -78,12 +78,13 @@ pub(super) fn emit(emit: &mut Emit, ports: MapRef) {
     emit.asm.mov(Reg::R3, XdpAction::Pass.number() as i32).call(Helper::RedirectMap);
 }
 
-/// A field of the packet goes into the question.
+/// Emits code that copies a field of the packet into the parameters of `bpf_fib_lookup`.
 fn copy(emit: &mut Emit, size: Size, packet: i16, fib: i16) {
     emit.asm.load(size, Reg::R1, Reg::R7, packet).store(size, Reg::R10, frame::FIB + fib, Reg::R1);
 }
 
-/// Asks for the route, and whether its interface is a port; only then may the packet be changed.
+/// Emits the route lookup and the check that the outgoing interface is in `ports`. Only after that is the
+/// packet changed.
 fn route(emit: &mut Emit, ports: MapRef) {
     let pass = emit.pass();
     let asm = &mut emit.asm;
@@ -99,8 +100,9 @@ fn route(emit: &mut Emit, ports: MapRef) {
     emit.if_null(pass);
 }
 
-/// TTL and checksum of the IPv4 header (RFC 1624): the word with the TTL falls by 0x100, so the sum rises by it,
-/// which as loaded is 1, with the carry brought round.
+/// Emits code that decrements the TTL and updates the checksum of the IPv4 header (RFC 1624). The word with
+/// the TTL decreases by 0x100, so the checksum increases by it. As loaded by a little-endian program that is
+/// 1, plus the carry.
 fn decrement_ttl(emit: &mut Emit) {
     let asm = &mut emit.asm;
     let no_carry = asm.label();

@@ -1,11 +1,11 @@
 //! XDP programs composed at run time from blocks.
 //!
-//! A [`Recipe`] is a list of what a program does with a packet: [`Select`] those it concerns (all others pass to the
-//! network stack untouched), run [`Stage`]s that may end the journey (police) or only watch (sample), and finish
-//! with an [`Action`]. [`Recipe::program`] assembles it.
+//! A [`Recipe`] describes what a program does with a packet. [`Select`] chooses the packets; all others pass
+//! to the network stack unchanged. [`Stage`]s may drop a packet (police) or only observe it (sample). The
+//! [`Action`] gives the verdict. [`Recipe::program`] assembles the program.
 //!
-//! Between blocks, R6 holds the context and the stack holds what parsing found (`frame`); every other register is
-//! free. A block leaves by falling through, or by jumping to one of the exits of `emit::Emit`.
+//! Between blocks, R6 holds the context and the stack holds the parsed fields (`frame`); all other registers
+//! are free. A block ends by falling through or by a jump to an exit of `emit::Emit`.
 
 mod action;
 mod count;
@@ -31,42 +31,62 @@ use crate::program::{Program, ProgramKind};
 use crate::xdp::XdpAction;
 use emit::Emit;
 
-/// What a program does, in the order in which it does it.
+/// Description of a program, in the order of its steps.
+///
+/// ```
+/// use roxie_bpf::recipe::{ACCESS, Access, COUNTERS};
+/// use roxie_bpf::{Action, ProgramKind, Recipe, Select, Stage, XdpAction};
+///
+/// // RoCE packets of admitted sources go back to the sender, all others to the network stack.
+/// let recipe = Recipe {
+///     select: Select::Roce { port: 4791 },
+///     stages: vec![Stage::Access(Access { default_allow: false, entries: 100 })],
+///     action: Action::Reflect,
+///     counters: true,
+///     frags: false,
+/// };
+/// let program = recipe.program("reflect", ProgramKind::Xdp)?;
+/// assert!(program.map(ACCESS).is_some() && program.map(COUNTERS).is_some());
+///
+/// assert_eq!(Recipe::verdict(XdpAction::Drop).program("drop", ProgramKind::Xdp)?.slots.len(), 2);
+/// # Ok::<(), roxie_bpf::RecipeError>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recipe {
-    /// Which packets it concerns; the others pass.
+    /// Packets that the program handles; the others pass.
     pub select: Select,
-    /// What happens to them on the way.
+    /// Steps between selection and action.
     pub stages: Vec<Stage>,
-    /// Where they end.
+    /// Last step, which gives the verdict.
     pub action: Action,
-    /// Count packets and bytes by verdict, in a per-CPU array named [`COUNTERS`].
+    /// Whether to count packets and bytes per verdict, in a per-CPU array named [`COUNTERS`].
     pub counters: bool,
-    /// Accept packets of several fragments; everything parsed must be in the first.
+    /// Whether to accept packets of several fragments. All parsed headers must be in the first fragment.
     pub frags: bool,
 }
 
 /// A step between selection and action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stage {
-    /// Packets whose destination address is not in the table [`ADDRESSES`] pass: what a router forwards, and what is for
-    /// another interface. Needs [`Select::Ip`] or [`Select::Roce`].
+    /// Passes packets with a destination address that is not in the table [`ADDRESSES`], such as packets
+    /// that a router forwards or packets for another interface. Needs [`Select::Ip`] or [`Select::Roce`].
     Addressed,
-    /// Packets whose destination QPN is not ours pass: bits 23..16 of it index the array [`SLOTS`], where 0 means
-    /// that the slot is not ours. QP 0 and QP 1 always pass. Needs [`Select::Roce`].
+    /// Passes packets with a destination QPN that does not belong to this process. Bits 23..16 of the QPN
+    /// are an index into the array [`SLOTS`], where 0 marks a foreign slot. Packets to QP 0 and QP 1 always
+    /// pass. Needs [`Select::Roce`].
     Owned,
-    /// A copy of the head of the packet goes to user space.
+    /// Copies the front of the packet to user space.
     Sample(Sample),
-    /// Sources are let in or dropped by prefix. Needs [`Select::Ip`] or [`Select::Roce`].
+    /// Admits or drops sources by prefix. Needs [`Select::Ip`] or [`Select::Roce`].
     Access(Access),
-    /// Packets are lost at random.
+    /// Drops packets at random.
     Lose(Lose),
-    /// A source that sends faster than it may is dropped. Needs [`Select::Ip`] or [`Select::Roce`].
+    /// Drops packets of a source that sends faster than allowed. Needs [`Select::Ip`] or [`Select::Roce`].
     Police(Police),
 }
 
 impl Recipe {
-    /// The same verdict for every packet.
+    /// Returns a recipe with the same verdict for every packet.
     #[must_use]
     pub fn verdict(action: XdpAction) -> Recipe {
         Recipe {
@@ -78,8 +98,9 @@ impl Recipe {
         }
     }
 
-    /// RoCE packets on `port` for addresses and QPNs of ours go to the AF_XDP socket of their receive queue, everything else to the
-    /// network stack; also what finds no socket there. `queues` is the size of the map [`Target::Xsk`] names.
+    /// Returns the steering recipe: RoCE packets on `port` to an address and a QPN of this process go to the
+    /// AF_XDP socket of their receive queue, everything else to the network stack, also if there is no
+    /// socket. `queues` is the size of the map that [`Target::Xsk`] names.
     #[must_use]
     pub fn steer(port: u16, queues: u32) -> Recipe {
         Recipe {
@@ -96,7 +117,11 @@ impl Recipe {
         }
     }
 
-    /// Assembles the program. The name becomes a C identifier: letters, digits and `_`, at most 15.
+    /// Assembles the program. The name becomes a C identifier: 1 to 15 letters, digits and `_`.
+    ///
+    /// # Errors
+    /// [`RecipeError`] if the name or a number is invalid, or a stage needs fields that `select` does not
+    /// parse.
     pub fn program(&self, name: &str, kind: ProgramKind) -> Result<Program, RecipeError> {
         error::check_name(name)?;
         let mut emit = Emit::new(name);

@@ -1,4 +1,4 @@
-//! Who may send, and how fast: by source address.
+//! Access and rate limits by source address.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,39 +9,41 @@ use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Reg, Size, Width};
 use crate::map::{MapDef, MapKind};
 
-/// Name of the prefix table of [`Access`]. Key: prefix length (32 bits, 0..=128) and 16 address bytes, IPv4 as
-/// `::ffff:a.b.c.d`, see [`source_key`]. Value: 32 bits, 0 to drop, anything else to let in.
+/// Name of the prefix table of [`Access`]. Key: prefix length (32 bits, 0..=128) and 16 address bytes, IPv4
+/// as `::ffff:a.b.c.d`, see [`source_key`]. Value: 32 bits, 0 to drop, otherwise admit.
 pub const ACCESS: &str = "access";
-/// Name of the table of [`Police`]: 16 address bytes to the time in nanoseconds at which the source has paid for
-/// everything it sent.
+/// Name of the table of [`Police`]. Key: 16 address bytes. Value: the time in nanoseconds up to which the
+/// source has used its rate.
 pub const BUCKETS: &str = "buckets";
 
-/// Lets sources in, or drops them, by the longest prefix in [`ACCESS`] that matches.
+/// Admits or drops sources by the longest matching prefix in [`ACCESS`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Access {
-    /// Sources that no prefix matches are let in.
+    /// Whether to admit sources that no prefix matches.
     pub default_allow: bool,
-    /// Prefixes at most.
+    /// Maximum number of prefixes.
     pub entries: u32,
 }
 
-/// Lets every source send `bytes_per_s` in the long run and `burst_bytes` at once; what exceeds that is dropped. Bytes
-/// are those of the Ethernet frame.
+/// Limits every source to `bytes_per_s` on average and `burst_bytes` at once, and drops the excess. Bytes are
+/// those of the Ethernet frame.
 ///
-/// A virtual scheduler: each source has a time up to which its traffic is paid for, and a packet that would move it
-/// more than the burst ahead of the clock is dropped. Two CPUs that charge the same source at the same instant
-/// charge it once. The charge of a packet is cut to whole nanoseconds, so above 1 GB/s rates are inexact.
+/// This is a virtual scheduler: each source has a time up to which it has used its rate. A packet is dropped
+/// if it would move that time further ahead of the clock than the burst allows. If two CPUs charge the same
+/// source at the same time, one charge is lost. The charge of a packet is cut to whole nanoseconds, so rates
+/// above 1 GB/s are inexact.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Police {
-    /// Rate, 1024 B/s to 1 TB/s.
+    /// Rate in bytes per second, 1024 to 10^12.
     pub bytes_per_s: u64,
-    /// Depth of the bucket, 1 byte to 1 GiB. A packet longer than this never passes.
+    /// Burst in bytes, 1 to 2^30. A longer packet never passes.
     pub burst_bytes: u64,
-    /// Sources that are remembered; beyond that the one not heard of for longest begins anew.
+    /// Number of sources to remember. If there are more, the least recently seen source starts with a full
+    /// burst again.
     pub entries: u32,
 }
 
-/// The 16 bytes that stand for the address in keys.
+/// Returns the 16 bytes of an address in map keys; IPv4 is mapped to `::ffff:a.b.c.d`.
 #[must_use]
 pub fn source_key(address: IpAddr) -> [u8; 16] {
     match address {
@@ -51,7 +53,8 @@ pub fn source_key(address: IpAddr) -> [u8; 16] {
 }
 
 impl Access {
-    /// Key in [`ACCESS`] for `address`/`prefix_len`; for IPv4 the length is 0..=32, for IPv6 0..=128, more is cut.
+    /// Returns the key in [`ACCESS`] for `address`/`prefix_len`. The length is cut to 32 for IPv4 and 128 for
+    /// IPv6.
     #[must_use]
     pub fn key(address: IpAddr, prefix_len: u8) -> [u8; 20] {
         let prefix_len = match address {
@@ -81,12 +84,12 @@ impl Access {
 }
 
 impl Police {
-    /// Fixed point of the price: nanoseconds for 2^20 bytes. With the largest packet (64 KiB) and the lowest rate
-    /// the product still fits into 64 bits.
+    /// Fixed point of the cost: nanoseconds per 2^20 bytes. The product of the largest packet (64 KiB) and
+    /// the cost at the lowest rate fits into 64 bits.
     const SHIFT: i32 = 20;
-    /// What [`bytes_per_s`](Police::bytes_per_s) can be.
+    /// Valid values of [`bytes_per_s`](Police::bytes_per_s).
     pub const RATES: RangeInclusive<u64> = 1024..=1_000_000_000_000;
-    /// What [`burst_bytes`](Police::burst_bytes) can be.
+    /// Valid values of [`burst_bytes`](Police::burst_bytes).
     pub const BURSTS: RangeInclusive<u64> = 1..=1 << 30;
 
     pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
@@ -108,7 +111,7 @@ impl Police {
         let buckets = emit.asm.map(MapDef::new(BUCKETS, MapKind::LruHash, 16, 8, self.entries));
         let asm = &mut emit.asm;
         let (known, ahead, on) = (asm.label(), asm.label(), asm.label());
-        // R7: now. R8: price of the packet in nanoseconds.
+        // R7: current time. R8: cost of the packet in nanoseconds.
         asm.call(Helper::KtimeGetNs).mov(Reg::R7, Reg::R0);
         asm.mov(Reg::R1, Reg::R6).call(Helper::XdpGetBuffLen);
         asm.mov(Reg::R8, Reg::R0).load_imm64(Reg::R1, price).alu(AluOp::Mul, Reg::R8, Reg::R1);
@@ -122,7 +125,7 @@ impl Police {
         asm.load_map(Reg::R1, buckets);
         asm.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(frame::SOURCE));
         asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(frame::VALUE));
-        // If there is no room, the source goes uncharged.
+        // If the table has no room, the source is not charged.
         asm.mov(Reg::R4, 0).call(Helper::MapUpdateElem).jump(on);
 
         // R2: how far the source would be ahead of the clock.

@@ -1,4 +1,4 @@
-//! Copies of packet heads for user space, through a ring buffer.
+//! Copies the front of packets to user space through a ring buffer.
 
 use super::RecipeError;
 use super::emit::Emit;
@@ -7,9 +7,11 @@ use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::MapDef;
 use crate::xdp::XdpMd;
 
-/// Name of the ring buffer. A record is a [`SampleHeader`] and `snap_len` bytes of which `captured` count.
+/// Name of the ring buffer. A record is a [`SampleHeader`] and `snap_len` bytes, of which `captured` are
+/// valid.
 pub const SAMPLES: &str = "samples";
-/// Name of the per-CPU array of one value: packets seen and samples lost because the ring was full, 64 bits each.
+/// Name of the per-CPU array with one value of two 64-bit numbers: packets seen, and samples lost because the
+/// ring was full.
 pub const SAMPLE_STATE: &str = "sample_state";
 
 // `linux/bpf.h`.
@@ -17,41 +19,42 @@ const RINGBUF_AVAIL_DATA: i32 = 0;
 const RINGBUF_NO_WAKEUP: i32 = 1;
 const RINGBUF_FORCE_WAKEUP: i32 = 2;
 
-/// Copies the head of packets to user space.
+/// Copies the front of packets to user space.
 ///
-/// The consumer is woken when `wakeup_bytes` wait for it, and not otherwise: one that sleeps needs a timeout as
-/// well. A record takes its full length in the ring even if the packet is shorter.
+/// The kernel wakes the consumer when `wakeup_bytes` are in the ring, and not before; a sleeping consumer
+/// also needs a timeout. Each record takes its full length in the ring, even for a shorter packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Sample {
-    /// Bytes copied at most, 1..=16384.
+    /// Maximum number of bytes copied from a packet, 1..=16384.
     pub snap_len: u16,
-    /// Every how many packets of a CPU one is copied; 1 copies all.
+    /// Sampling interval: each CPU copies one of this many packets; 1 copies all.
     pub every: u32,
-    /// Bytes of the ring: a power of two, 4 KiB at least, room for two records.
+    /// Size of the ring in bytes: a power of two, at least 4096, with room for two records.
     pub ring_bytes: u32,
-    /// Fill level at which the consumer is woken, less than `ring_bytes`; 0 wakes it for every sample.
+    /// Fill level in bytes at which the consumer is woken, less than `ring_bytes`; 0 wakes it for every
+    /// sample.
     pub wakeup_bytes: u32,
 }
 
-/// In front of each copy.
+/// Header in front of each copy.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SampleHeader {
-    /// CLOCK_MONOTONIC.
+    /// Time of the copy, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     pub len: u32,
-    /// Bytes of it that follow.
+    /// Number of packet bytes that follow.
     pub captured: u32,
-    /// Interface it came in on.
+    /// Index of the interface that received the packet.
     pub ifindex: u32,
-    /// Receive queue it came in on.
+    /// Receive queue of the packet.
     pub rx_queue: u32,
-    /// Packets this CPU had seen before it.
+    /// Number of packets that this CPU had seen before.
     pub sequence: u64,
 }
 
 impl SampleHeader {
-    /// Bytes in the ring.
+    /// Length in the ring, in bytes.
     pub const LEN: usize = 32;
 
     const TIME: i16 = 0;
@@ -61,7 +64,8 @@ impl SampleHeader {
     const RX_QUEUE: i16 = 20;
     const SEQUENCE: i16 = 24;
 
-    /// Decodes a record; `None` if it is shorter than a header and what the header announces.
+    /// Decodes a record. Returns `None` if it is shorter than the header and the bytes that the header
+    /// states.
     #[must_use]
     pub fn parse(record: &[u8]) -> Option<(SampleHeader, &[u8])> {
         let (header, copy) = record.split_first_chunk::<{ Self::LEN }>()?;
@@ -82,9 +86,9 @@ impl SampleHeader {
 }
 
 impl Sample {
-    /// Most bytes copied of a packet.
+    /// Maximum of [`snap_len`](Sample::snap_len).
     pub const SNAP_MAX: u16 = 16384;
-    /// Least bytes of the ring: a page.
+    /// Minimum of [`ring_bytes`](Sample::ring_bytes): a page.
     pub const RING_MIN: u32 = 4096;
 
     pub(super) fn emit(&self, emit: &mut Emit) -> Result<(), RecipeError> {
@@ -136,7 +140,7 @@ impl Sample {
             asm.load_ctx(Reg::R1, Reg::R6, field).store(Size::W, Reg::R8, off, Reg::R1);
         }
 
-        // R9: bytes to copy, 1..=snap_len; the kernel wants to see both bounds.
+        // R9: number of bytes to copy, 1..=snap_len. The kernel's verifier needs to see both bounds.
         let (fits, copied, wake) = (asm.label(), asm.label(), asm.label());
         asm.mov(Reg::R1, Reg::R6).call(Helper::XdpGetBuffLen);
         asm.mov(Reg::R9, Reg::R0).store(Size::W, Reg::R8, SampleHeader::PACKET_LEN, Reg::R9);

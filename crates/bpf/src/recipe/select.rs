@@ -1,21 +1,21 @@
-//! Which packets a program concerns, and what it learns about them.
+//! Selects the packets that a program handles, and parses the fields that later blocks need.
 
 use super::emit::{Emit, eth, net16};
 use super::{RecipeError, frame};
 use crate::insn::{Cond, Reg, Size};
 use crate::map::{MapDef, MapKind};
 
-/// Name of the array of QPN slots: 256 values of 32 bits, 0 if the slot is not ours.
+/// Name of the array of QPN slots: 256 values of 32 bits, 0 if the slot does not belong to this process.
 pub const SLOTS: &str = "slots";
-/// Name of the table of our addresses: 16 bytes, IPv4 as `::ffff:a.b.c.d`, to a value of 32 bits that does not matter.
+/// Name of the table of local addresses. Key: 16 bytes, IPv4 as `::ffff:a.b.c.d`. Value: 32 bits, ignored.
 pub const ADDRESSES: &str = "addresses";
 
-/// 802.1Q and 802.1ad tags that are skipped at most (QinQ).
+/// Maximum number of 802.1Q and 802.1ad tags that are skipped (QinQ).
 const TAGS_MAX: usize = 2;
 const VLAN: u16 = 0x8100;
 const SERVICE_VLAN: u16 = 0x88a8;
 const TAG_LEN: i32 = 4;
-/// Addresses of one interface at most.
+/// Maximum number of addresses of one interface.
 const ADDRESSES_MAX: u32 = 1024;
 /// QP 0 and QP 1 belong to the management of the port (IBA 13.5.1).
 const FIRST_ORDINARY_QP: i32 = 2;
@@ -23,17 +23,17 @@ const UDP: i32 = 17;
 const UDP_LEN: i32 = 8;
 const BTH_LEN: i32 = 12;
 
-/// The packets that stages and action apply to; all others pass.
+/// Packets to which stages and action apply; all others pass.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Select {
     /// Every packet, unparsed.
     All,
-    /// IPv4 and IPv6, with up to two VLAN tags in front. Finds the source address.
+    /// IPv4 and IPv6 packets, with up to two VLAN tags. Parses the source address.
     Ip,
-    /// UDP to `port`, long enough for a BTH. IPv4 with or without options and not fragmented; IPv6 without extension
-    /// headers. Finds the source address and the destination QPN.
+    /// UDP packets to `port` that are long enough for a BTH: unfragmented IPv4 with or without options, IPv6
+    /// without extension headers. Parses the source address and the destination QPN.
     Roce {
-        /// 4791, but for private experiments.
+        /// UDP destination port, normally 4791.
         port: u16,
     },
 }
@@ -68,7 +68,7 @@ impl Select {
     }
 }
 
-/// R9 walks along the headers, R2 is the end of what a header needs, R1 a field.
+/// Emits the parser. R9 is the current header, R2 the end of the bytes that it needs, R1 a field.
 fn ip(emit: &mut Emit, roce_port: Option<u16>) {
     emit.load_packet();
     let (pass, wants_destination) = (emit.pass(), emit.wants_destination);
@@ -130,7 +130,7 @@ fn ip(emit: &mut Emit, roce_port: Option<u16>) {
     asm.bind(end);
 }
 
-/// Packets to addresses that are not ours pass.
+/// Emits code that passes packets with a destination address that is not local.
 pub(super) fn addressed(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
     select.require_source("the destination address")?;
     let pass = emit.pass();
@@ -140,7 +140,7 @@ pub(super) fn addressed(select: Select, emit: &mut Emit) -> Result<(), RecipeErr
     Ok(())
 }
 
-/// Packets of slots that are not ours pass, and so do those of QP 0 and QP 1, which all processes share.
+/// Emits code that passes packets of foreign slots, and of QP 0 and QP 1, which all processes share.
 pub(super) fn owned(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
     select.require_dest_qp("ownership of QPNs")?;
     let pass = emit.pass();

@@ -1,4 +1,4 @@
-//! Which recipes make programs; what the programs do is tested in the machine (`vm`) and against the kernel.
+//! Tests which recipes assemble. The machine (`vm`) and the kernel are used to test what the programs do.
 
 use super::super::*;
 use super::*;
@@ -8,7 +8,7 @@ fn roce(action: Action) -> Recipe {
 }
 
 #[test]
-fn a_bare_verdict_is_two_instructions() {
+fn a_recipe_with_a_plain_verdict_has_two_instructions() {
     for action in [XdpAction::Aborted, XdpAction::Drop, XdpAction::Pass, XdpAction::Tx] {
         let program = Recipe::verdict(action).program("v", ProgramKind::Xdp).unwrap();
         assert_eq!(program.slots.len(), 2);
@@ -18,7 +18,7 @@ fn a_bare_verdict_is_two_instructions() {
 }
 
 #[test]
-fn the_steering_program_has_the_maps_its_loader_fills() {
+fn the_steering_program_has_the_maps_that_its_loader_fills() {
     let program =
         Recipe { frags: true, ..Recipe::steer(4791, 8) }.program("steer", ProgramKind::Xdp).unwrap();
     let slots = &program.maps[program.map(SLOTS).unwrap().index()];
@@ -35,7 +35,7 @@ fn the_steering_program_has_the_maps_its_loader_fills() {
 }
 
 #[test]
-fn blocks_that_need_what_was_not_parsed_are_refused() {
+fn a_block_that_needs_unparsed_fields_is_refused() {
     let refused = |recipe: Recipe| recipe.program("x", ProgramKind::Xdp).unwrap_err();
     let all = Recipe { select: Select::All, ..Recipe::steer(4791, 1) };
     assert_eq!(refused(all), RecipeError::NeedsSource("the destination address"));
@@ -51,7 +51,7 @@ fn blocks_that_need_what_was_not_parsed_are_refused() {
         miss: XdpAction::Pass,
     };
     let ip = Recipe { select: Select::Ip, stages: Vec::new(), ..roce(spread) };
-    assert_eq!(refused(ip), RecipeError::NeedsDestQp("spreading by QPN"));
+    assert_eq!(refused(ip), RecipeError::NeedsDestQp("selection by QPN"));
     assert_eq!(refused(roce(Action::Verdict(XdpAction::Redirect))), RecipeError::NoTarget);
     for name in ["", "0x", "with space", "sixteen_letters_", "ä"] {
         let error = Recipe::verdict(XdpAction::Pass).program(name, ProgramKind::Xdp).unwrap_err();

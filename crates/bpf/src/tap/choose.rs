@@ -1,7 +1,8 @@
-//! Which packets are copied: of each packet of a buffer the transport headers are looked at, where they stand.
+//! Selection of packets: the program checks the transport headers of each packet in a buffer.
 //!
-//! A condition that only the whole packet shows, or only somebody who knows more, is the reader's: here everything passes that may
-//! be wanted. All packets are looked at even if the first is wanted, since what is lost is counted in packets.
+//! The program admits every packet that may satisfy the conditions. The reader applies the conditions that
+//! need the whole packet or other knowledge. All packets of a buffer are checked even if the first is
+//! admitted, because losses are counted in packets.
 
 use super::{BUFFER_LEN, Emit, IP, NUMBER, OUTER, SEGMENT, SEGMENTS_MAX, STATE, UDP, UDP_LEN, net16, state};
 use crate::asm::Label;
@@ -9,42 +10,43 @@ use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::{MapDef, MapKind, MapRef};
 
-/// Name of the table of wanted queue pairs: number to 1, both 32 bits in the host's order. The reader puts those in that it wants;
-/// their peers come in by themselves when a connection is made.
+/// Name of the table of wanted queue pairs: QPN to 1, both 32 bits in host byte order. The reader adds the
+/// QPNs that it wants; the program adds the QPNs of their peers when it sees the connection being made.
 pub const TAP_QPS: &str = "tap_qps";
 
-/// Conditions on packets; each that is given must hold.
+/// A conjunction of conditions on packets.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TapConditions {
-    /// What the program must know of each opcode.
+    /// Properties of each opcode.
     pub opcodes: Box<[TapOpcode; 256]>,
-    /// Only packets to a queue pair in [`TAP_QPS`], datagrams from one, and everything to QP 1.
+    /// Admit only packets to a queue pair in [`TAP_QPS`], datagrams from one, and everything to QP 1.
     pub by_queue_pair: bool,
-    /// Only packet sequence numbers from the first to the second, around the circle.
+    /// Admit only packet sequence numbers from the first to the second, modulo 2^24.
     pub psns: Option<(u32, u32)>,
-    /// Only NAKs.
+    /// Admit only NAKs.
     pub naks: bool,
-    /// Only congestion notifications, and packets marked by a router.
+    /// Admit only congestion notification packets (CNP) and packets that a router marked.
     pub congestion: bool,
-    /// Only what went wrong, as far as headers tell, and everything to QP 1: NAKs, unknown opcodes and versions, packets that are too
-    /// short for their headers.
+    /// Admit only packets that show an error in their headers (NAKs, unknown opcodes or versions, packets
+    /// shorter than their headers), and everything to QP 1.
     pub errors: bool,
-    /// Of so many packets, counted on each CPU before all other conditions, the first; 1 for all.
+    /// Sampling interval: of this many packets, admit the first; 1 admits all. Each CPU counts its packets
+    /// before all other conditions apply.
     pub sample: u32,
 }
 
-/// An opcode. Offsets are counted from the BTH, and 0 where there is no such header.
+/// Properties of an opcode. Offsets are from the start of the BTH in bytes, 0 if there is no such header.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TapOpcode {
-    /// Bytes of BTH and extension headers; 0 if the opcode means nothing.
+    /// Length of BTH and extension headers in bytes; 0 if the opcode is undefined.
     pub header_len: u8,
-    /// Where the AETH is.
+    /// Offset of the AETH.
     pub aeth: u8,
-    /// Where the DETH is.
+    /// Offset of the DETH.
     pub deth: u8,
-    /// It is one of those wanted.
+    /// Whether the conditions admit this opcode.
     pub is_wanted: bool,
-    /// It is the congestion notification's.
+    /// Whether it is the congestion notification packet.
     pub is_cnp: bool,
 }
 
@@ -62,18 +64,18 @@ impl TapOpcode {
     }
 }
 
-/// Queue pairs in the table at most, those of peers included.
+/// Maximum number of queue pairs in the table, peers included.
 const QPS_MAX: u32 = 1 << 16;
-/// Requests for connections that are remembered until they are answered.
+/// Maximum number of connection requests that are remembered until the reply.
 const ASKED_MAX: u32 = 1 << 13;
-/// Bytes of a BTH, and of an ICRC.
+/// Lengths of a BTH and an ICRC, in bytes.
 const BTH_LEN: i32 = 12;
 const ICRC_LEN: i32 = 4;
-/// The highest syndrome of an AETH that is no NAK (IBA 9.7.5.2).
+/// The highest AETH syndrome that is no NAK (IBA 9.7.5.2).
 const ACK_MAX: i32 = 0x1f;
-/// QP 1 takes management datagrams (IBA 13.5.1).
+/// QP 1 receives management datagrams (IBA 13.5.1).
 const GSI: i32 = 1;
-/// In a packet of the connection manager, from the BTH on: attribute, message (IBA 12.6); and in messages.
+/// Offsets in a CM packet from the start of the BTH: attribute id, message, fields of messages (IBA 12.6).
 const ATTRIBUTE: i32 = 12 + 8 + 16;
 const MESSAGE: i32 = 12 + 8 + 24;
 const CONNECT_REQUEST: u16 = 0x0010;
@@ -83,8 +85,8 @@ const REMOTE_ID: i32 = MESSAGE + 4;
 const REQUEST_QPN: i32 = MESSAGE + 32;
 const REPLY_QPN: i32 = MESSAGE + 12;
 
-/// On the stack: the BTH, ECN, what IP and UDP leave for the payload, both addresses, a field, two queue pairs, and an address with
-/// a communication id.
+/// Stack offsets: BTH, ECN, payload length by IP and UDP, both addresses, a field, two queue pairs, and an
+/// address with a communication id.
 const BTH: i16 = -120;
 const ECN: i16 = -128;
 const LEN: i16 = -136;
@@ -95,7 +97,7 @@ const ASKER: i16 = -184;
 const ANSWERER: i16 = -192;
 const ASKED: i16 = -216;
 
-/// The maps of a program by queue pair.
+/// Maps of a program that selects by queue pair.
 #[derive(Clone, Copy)]
 struct QueuePairs {
     wanted: MapRef,
@@ -103,7 +105,7 @@ struct QueuePairs {
 }
 
 impl Emit<'_> {
-    /// Keeps what conditions ask of the IPv4 header.
+    /// Emits code that saves the fields of the IPv4 header that the conditions need.
     pub(super) fn keep_ipv4(&mut self) {
         let Some(filter) = &self.tap.filter else { return };
         let asm = &mut self.asm;
@@ -127,7 +129,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The same of the IPv6 header.
+    /// Emits code that saves the fields of the IPv6 header that the conditions need.
     pub(super) fn keep_ipv6(&mut self) {
         let Some(filter) = &self.tap.filter else { return };
         let asm = &mut self.asm;
@@ -146,7 +148,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Goes on if a packet of the buffer is wanted, and jumps to `next` if none is.
+    /// Emits code that continues if a packet of the buffer is admitted, and jumps to `next` otherwise.
     pub(super) fn choose(&mut self, filter: &TapConditions, state: MapRef, next: Label) {
         let opcodes = self.asm.map(opcodes(filter));
         let queue_pairs = filter.by_queue_pair.then(|| QueuePairs {
@@ -154,7 +156,7 @@ impl Emit<'_> {
             asked: self.asm.map(MapDef::new("tap_asked", MapKind::LruHash, 20, 4, ASKED_MAX)),
         });
         if filter.errors {
-            // The shorter of what IP and UDP say.
+            // The shorter of the lengths that IP and UDP state.
             let asm = &mut self.asm;
             let shorter = asm.label();
             asm.load(Size::H, Reg::R1, Reg::R10, UDP + 4).to_be(Size::H, Reg::R1).add(Reg::R1, -UDP_LEN);
@@ -169,7 +171,7 @@ impl Emit<'_> {
             asm.load(Size::Dw, Reg::R1, Reg::R0, state::COUNTED).store(Size::Dw, Reg::R10, NUMBER, Reg::R1);
             asm.add(Reg::R1, Reg::R2).store(Size::Dw, Reg::R0, state::COUNTED, Reg::R1);
         }
-        // R8: where the packet begins in the buffer. R9: its number there.
+        // R8: offset of the packet in the buffer. R9: number of the packet in the buffer.
         let (again, wanted, not, done) =
             (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.load(Size::Dw, Reg::R8, Reg::R10, OUTER).mov(Reg::R9, 0).bind(again);
@@ -192,12 +194,13 @@ impl Emit<'_> {
             state::WANTED,
         );
         asm.branch(Cond::Eq, Reg::R1, 0, next);
-        // What the kernel's verifier has found out about lengths in each turn of this loop would make it go through what follows as
-        // often.
+        // The sizes are loaded again. Otherwise the kernel's verifier would check the following code once for
+        // every set of bounds that it derived in an iteration of this loop.
         self.load_sizes();
     }
 
-    /// Goes on to `wanted`, which is bound next, or jumps to `not`. R7: what is known of the opcode.
+    /// Emits code that continues at `wanted`, which is bound next, or jumps to `not`. R7: properties of the
+    /// opcode.
     fn packet(
         &mut self,
         filter: &TapConditions,
@@ -222,7 +225,7 @@ impl Emit<'_> {
         if by_bth {
             self.asm.jump(not);
         } else {
-            // No more than a router's mark can make such a packet wanted, or that it is such a packet.
+            // A packet without a whole BTH is admitted by a router's mark, or because it is malformed.
             if filter.congestion {
                 let asm = &mut self.asm;
                 asm.load(Size::Dw, Reg::R1, Reg::R10, ECN).branch(Cond::Ne, Reg::R1, 3, not);
@@ -264,37 +267,38 @@ impl Emit<'_> {
         }
     }
 
-    /// Bytes at an offset of the packet to the stack; to `fails` if they are not there.
+    /// Emits code that copies bytes at a constant offset of the packet to the stack, or jumps to `fails` if
+    /// they are missing.
     fn load_field(&mut self, offset: i32, to: i16, len: i32, fails: Label) {
         self.asm.mov(Reg::R2, Reg::R8).add(Reg::R2, offset);
         self.load_from_r2(to, len, fails);
     }
 
-    /// The same where R2 has the offset, to `FIELD`.
+    /// The same with the offset in R2, to `FIELD`.
     fn load_at(&mut self, len: i32, fails: Label) {
         self.asm.add(Reg::R2, Reg::R8);
         self.load_from_r2(FIELD, len, fails);
     }
 
-    /// R1 = the queue pair that the packet is for.
+    /// Emits code that sets R1 to the destination QPN.
     fn dest_qp(&mut self) {
         let asm = &mut self.asm;
         asm.load(Size::W, Reg::R1, Reg::R10, BTH + 4).to_be(Size::W, Reg::R1).and(Reg::R1, 0xff_ffff);
     }
 
-    /// Jumps to `not` with everything but NAKs.
+    /// Emits code that jumps to `not` unless the packet is a NAK.
     fn refuses(&mut self, not: Label) {
         self.asm.load(Size::B, Reg::R2, Reg::R7, TapOpcode::AETH).branch(Cond::Eq, Reg::R2, 0, not);
         self.load_at(1, not);
         self.asm.load(Size::B, Reg::R1, Reg::R10, FIELD).branch(Cond::Le, Reg::R1, ACK_MAX, not);
     }
 
-    /// Jumps to `wrong` with packets that make no sense.
+    /// Emits code that jumps to `wrong` if the packet is malformed.
     fn is_malformed(&mut self, wrong: Label) {
         let asm = &mut self.asm;
         let (single, known) = (asm.label(), asm.label());
         asm.load(Size::B, Reg::R1, Reg::R7, TapOpcode::HEADER_LEN).branch(Cond::Eq, Reg::R1, 0, wrong);
-        // Version in the low four bits, pad above.
+        // The version is in the low four bits, the pad count above it.
         asm.load(Size::B, Reg::R2, Reg::R10, BTH + 1).branch(Cond::Set, Reg::R2, 0x0f, wrong);
         asm.rsh(Reg::R2, 4).and(Reg::R2, 3).add(Reg::R1, Reg::R2).add(Reg::R1, ICRC_LEN);
         asm.load(Size::Dw, Reg::R2, Reg::R10, SEGMENT).branch(Cond::Eq, Reg::R2, 0, single);
@@ -304,7 +308,8 @@ impl Emit<'_> {
         asm.bind(known).branch(Cond::SGt, Reg::R1, Reg::R2, wrong);
     }
 
-    /// Jumps to `not` with what is neither for nor from a wanted queue pair, and learns of connections that are made.
+    /// Emits code that jumps to `not` unless a wanted queue pair sends or receives the packet. It also learns
+    /// new connections.
     fn queue_pair(&mut self, maps: QueuePairs, not: Label) {
         let (ours, connection) = (self.asm.label(), self.asm.label());
         self.dest_qp();
@@ -312,7 +317,7 @@ impl Emit<'_> {
         self.look_up(maps.wanted, FIELD);
         self.asm.branch(Cond::Ne, Reg::R0, 0, ours);
         self.asm.load(Size::B, Reg::R2, Reg::R7, TapOpcode::DETH).branch(Cond::Eq, Reg::R2, 0, not);
-        // Behind the Q_Key.
+        // The source QPN follows the Q_Key.
         self.asm.add(Reg::R2, 4);
         self.load_at(4, not);
         let asm = &mut self.asm;
@@ -324,7 +329,8 @@ impl Emit<'_> {
         self.asm.bind(ours);
     }
 
-    /// Remembers who asks for a connection; where one end is wanted, the answer makes the other one wanted as well.
+    /// Emits code that remembers connection requests. If one end is wanted, the reply adds the QPN of the
+    /// other end.
     fn learn(&mut self, maps: QueuePairs, ours: Label) {
         let (request, both) = (self.asm.label(), self.asm.label());
         self.load_field(ATTRIBUTE, FIELD, 2, ours);
@@ -348,7 +354,7 @@ impl Emit<'_> {
         self.update(maps.asked, ASKED, ASKER);
     }
 
-    /// An address and the communication id that its host has given.
+    /// Emits code that loads an address and the communication id that this host assigned.
     fn load_asked(&mut self, address: i16, id: i32, fails: Label) {
         for half in [0, 8] {
             self.asm.load(Size::Dw, Reg::R1, Reg::R10, address + half);
@@ -357,7 +363,7 @@ impl Emit<'_> {
         self.load_field(id, ASKED + 16, 4, fails);
     }
 
-    /// A queue pair's number, the first 24 bits of a field.
+    /// Emits code that loads a QPN, the first 24 bits of a field.
     fn load_qpn(&mut self, offset: i32, to: i16, fails: Label) {
         self.load_field(offset, FIELD, 4, fails);
         self.asm.load(Size::W, Reg::R1, Reg::R10, FIELD).to_be(Size::W, Reg::R1).rsh(Reg::R1, 8);
@@ -379,7 +385,7 @@ impl Emit<'_> {
     }
 }
 
-/// The table of opcodes, four bytes each.
+/// Returns the table of opcodes, four bytes each.
 fn opcodes(filter: &TapConditions) -> MapDef {
     let initial = filter.opcodes.iter().flat_map(|opcode| opcode.to_bytes()).collect();
     let flags = MapDef::RDONLY_PROG;

@@ -1,32 +1,33 @@
-//! What stands in front of a copy in the ring; whoever else hands out copies puts it there, too.
+//! Header in front of a copy in the ring. Other sources of copies use the same header.
 
 use super::OUTER_ROOM;
 
-/// In front of each copy.
+/// Header in front of each copy.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TapHeader {
-    /// CLOCK_MONOTONIC.
+    /// Time of the copy, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Bytes of the buffer, Ethernet header to ICRC of the last packet.
+    /// Length of the buffer in bytes, from the Ethernet header to the ICRC of the last packet.
     pub len: u32,
     /// Bytes in front of the UDP payload.
     pub outer_len: u32,
-    /// UDP payload of each packet but the last, if the buffer holds several; else 0.
+    /// Length of the UDP payload of each packet but the last if the buffer holds several packets, otherwise
+    /// 0; in bytes.
     pub segment: u32,
-    /// Bytes from one packet's copy to the next one's; 0 if the copy is in one piece.
+    /// Distance between the copies of two packets in bytes; 0 if the buffer is copied in one piece.
     pub stride: u32,
-    /// The tag that the NIC has taken off: VLAN, priority; 0 if there is none.
+    /// VLAN tag (priority and VLAN id) that the NIC removed; 0 if there is none.
     pub vlan: u16,
-    /// It was leaving the host.
+    /// Whether the packet leaves the host.
     pub outbound: bool,
-    /// For a sample: packets that this CPU had counted before the first of these.
+    /// With sampling: packets that this CPU had counted before the first packet of the buffer.
     pub number: u64,
 }
 
 impl TapHeader {
-    /// Bytes in the ring.
+    /// Length in the ring, in bytes.
     pub const LEN: usize = 40;
-    /// With a stride, the packets' copies begin here, and the headers that they share in front of them.
+    /// With a stride: offset of the packets' copies in the record. The shared headers are in front of them.
     pub const PACKETS_AT: usize = Self::LEN + OUTER_ROOM as usize;
 
     pub(super) const TIME: i16 = 0;
@@ -38,7 +39,7 @@ impl TapHeader {
     pub(super) const OUTBOUND: i16 = 28;
     pub(super) const NUMBER: i16 = 32;
 
-    /// As the program writes it.
+    /// Encodes the header, as the program writes it.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -54,7 +55,7 @@ impl TapHeader {
         bytes
     }
 
-    /// Decodes a record; `None` if it is shorter than a header.
+    /// Decodes a record. Returns `None` if it is shorter than a header.
     #[must_use]
     pub fn parse(record: &[u8]) -> Option<(TapHeader, &[u8])> {
         let (header, copy) = record.split_first_chunk::<{ Self::LEN }>()?;
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_parsed() {
+    fn a_header_survives_a_round_trip() {
         let header = TapHeader {
             time_ns: 0x0102_0304_0506_0708,
             len: 9,

@@ -1,10 +1,12 @@
-//! The program that copies RoCEv2 packets out of the network stack for an onlooker, on their way in or out.
+//! A program that copies RoCEv2 packets from the network stack to a reader, in either direction.
 //!
-//! It runs as a traffic classifier (TCX), where the stack still has a sender's burst, or already a receiver's train, in one
-//! buffer: of those it copies the headers once and the front of each packet, so that the stack keeps its large buffers and
-//! the onlooker sees packets. Everything passes, whatever happens to the copy.
+//! It runs as a traffic classifier (TCX). There the stack still keeps a sender's burst (GSO), or already a
+//! receiver's GRO batch, in one buffer. The program copies the headers once and the front of each packet. The
+//! stack keeps its large buffers and the reader gets single packets. Every packet passes, also if it could
+//! not be copied.
 //!
-//! What nobody wants is not copied (`choose`): of a burst all packets are, if one is wanted, and the reader looks again.
+//! Conditions (`choose`) reduce the copying: a buffer is copied if one of its packets is admitted, and the
+//! reader applies the conditions again to each packet.
 
 mod choose;
 mod header;
@@ -20,15 +22,16 @@ use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::{MapDef, MapRef};
 use crate::program::{Program, ProgramKind};
 
-/// Name of the ring buffer. A record is a [`TapHeader`] and what it describes.
+/// Name of the ring buffer. A record is a [`TapHeader`] and the bytes that it describes.
 pub const TAP: &str = "tap";
-/// Name of the per-CPU array with one entry of [`TAP_STATE_LEN`] bytes, four numbers of 64 bits: wanted packets that were copied,
-/// wanted packets that found the ring full, packets counted for a sample, and wanted packets of the buffer at hand.
+/// Name of the per-CPU array with one entry of [`TAP_STATE_LEN`] bytes, four 64-bit numbers: wanted packets
+/// that were copied, wanted packets that found the ring full, packets counted for sampling, and wanted
+/// packets of the current buffer.
 pub const TAP_STATE: &str = "tap_state";
-/// Bytes of an entry of [`TAP_STATE`].
+/// Length of an entry of [`TAP_STATE`] in bytes.
 pub const TAP_STATE_LEN: usize = 32;
 
-/// Where its numbers stand.
+/// Byte offsets of the numbers in an entry.
 mod state {
     pub(super) const COPIED: i16 = 0;
     pub(super) const LOST: i16 = 8;
@@ -36,18 +39,20 @@ mod state {
     pub(super) const WANTED: i16 = 24;
 }
 
-/// What an onlooker wants to see.
+/// Packets that a reader wants to see.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tap {
-    /// Bytes copied of each packet, from the Ethernet header on; at least [`Tap::SNAP_MIN`].
+    /// Bytes copied of each packet from the Ethernet header on, at least [`Tap::SNAP_MIN`].
     pub snap_len: u32,
-    /// Only packets from or to one of these addresses; all if there is none, [`Tap::HOSTS_MAX`] at most.
+    /// Copy only packets from or to one of these addresses; all if the list is empty. At most
+    /// [`Tap::HOSTS_MAX`].
     pub hosts: Vec<IpAddr>,
-    /// Only some of these; all if there is none.
+    /// Further conditions; all packets if `None`.
     pub filter: Option<TapConditions>,
     /// UDP port of RoCE, 4791.
     pub port: u16,
-    /// Bytes of the ring: a power of two, 1 MiB at least. The reader is not woken: that costs the packet's sender more than its copy.
+    /// Size of the ring in bytes: a power of two, at least 1 MiB. The program does not wake the reader,
+    /// because a wake-up costs the sender of the packet more time than the copy.
     pub ring_len: u32,
 }
 
@@ -60,30 +65,31 @@ mod skb {
     pub(super) const GSO_SIZE: i16 = 176;
 }
 
-/// TCX_NEXT: as if the program were not there.
+/// TCX_NEXT: continue as if the program were not attached.
 const NEXT: i32 = -1;
 const ETHERNET_LEN: i32 = 14;
 const IPV4_LEN: i32 = 20;
 const IPV6_LEN: i32 = 40;
 const UDP_LEN: i32 = 8;
 const PROTOCOL_UDP: i32 = 17;
-/// Ethernet, IP without extensions, UDP; rounded up to eight.
+/// Room for Ethernet, IP without extensions and UDP, rounded up to eight bytes.
 const OUTER_ROOM: i32 = 80;
-/// Packets of one buffer (UDP_MAX_SEGMENTS).
+/// Maximum number of packets in one buffer (UDP_MAX_SEGMENTS).
 const SEGMENTS_MAX: i32 = 128;
-/// Packets that a record has room for; the smallest that suffices is taken. 64 KiB are 45 packets of MTU 1500.
+/// Numbers of packets that a record can have; the program takes the smallest that suffices. 64 KiB are 45
+/// packets at MTU 1500.
 const SEGMENTS: [i32; 3] = [16, 48, SEGMENTS_MAX];
-/// Beyond this many bytes of each packet, buffers are copied in one piece.
+/// If more bytes of each packet are wanted, buffers are copied in one piece.
 const STRIDE_MAX: u32 = 256;
-/// Longest buffer: 64 KiB of IP packet.
+/// Length of the longest buffer: 64 KiB of IP packet.
 const BUFFER_MAX: i32 = 65_536 + 16;
-/// Room for copies in one piece; the smallest that suffices is taken.
+/// Record sizes for copies in one piece; the program takes the smallest that suffices.
 const ROOMS: [i32; 4] = [192, 2048, 10_240, BUFFER_MAX];
 
 // `linux/bpf.h`.
 const RINGBUF_NO_WAKEUP: i32 = 1;
 
-/// On the stack: headers, the sizes found, a map's key.
+/// Stack offsets: headers, the sizes of the buffer, and a map key.
 const IP: i16 = -48;
 const UDP: i16 = -56;
 const BUFFER_LEN: i16 = -64;
@@ -92,28 +98,29 @@ const SEGMENT: i16 = -80;
 const KEY: i16 = -88;
 /// Pointer to this CPU's [`state`], if there is a filter.
 const STATE: i16 = -96;
-/// How many packets this CPU had counted before this buffer.
+/// Number of packets that this CPU had counted before this buffer.
 const NUMBER: i16 = -104;
 
 impl Tap {
-    /// Every header a RoCE packet can have.
+    /// Smallest `snap_len`, in bytes: room for all headers of a RoCE packet.
     pub const SNAP_MIN: u32 = 96;
-    /// Every byte of every packet.
+    /// `snap_len` to copy every byte of every packet.
     pub const WHOLE: u32 = u32::MAX;
-    /// Most addresses to choose by.
+    /// Maximum number of addresses in `hosts`.
     pub const HOSTS_MAX: usize = 16;
 
-    /// The program for one direction. Those of both use the same maps.
+    /// Returns the program for one direction. The programs of both directions use the same maps.
     ///
     /// # Errors
-    /// Those of the assembler: a name that is no identifier.
+    /// [`AsmError`] if the name is no identifier.
     pub fn program(&self, name: &str, outbound: bool) -> Result<Program, AsmError> {
         let mut emit = Emit { asm: Asm::new(name), outbound, tap: self };
         emit.program();
         Ok(Program { kind: ProgramKind::Classifier, ..emit.asm.finish()? })
     }
 
-    /// Bytes copied of each packet behind the shared headers, if the front of packets is all that is wanted.
+    /// Returns the number of bytes copied of each packet after the shared headers, or `None` if buffers are
+    /// copied in one piece.
     fn stride(&self) -> Option<i32> {
         let behind =
             self.snap_len.max(Self::SNAP_MIN).saturating_sub((ETHERNET_LEN + IPV4_LEN + UDP_LEN) as u32);
@@ -121,7 +128,7 @@ impl Tap {
     }
 }
 
-/// A tap under construction. R6 holds the context throughout, R7 the record once there is one.
+/// A tap under construction. R6 always holds the context; R7 holds the record once it is reserved.
 struct Emit<'a> {
     asm: Asm,
     outbound: bool,
@@ -152,28 +159,29 @@ impl Emit<'_> {
         self.asm.bind(next).mov(Reg::R0, NEXT).exit();
     }
 
-    /// The lengths of the buffer and of its packets to their places.
+    /// Emits code that stores the lengths of the buffer and of its packets on the stack.
     fn load_sizes(&mut self) {
         for (from, to) in [(skb::LEN, BUFFER_LEN), (skb::GSO_SIZE, SEGMENT)] {
             self.asm.load(Size::W, Reg::R1, Reg::R6, from).store(Size::Dw, Reg::R10, to, Reg::R1);
         }
     }
 
-    /// Bytes at an offset of the buffer to the stack; to `fails` if they are not there.
+    /// Emits code that copies bytes at a constant offset of the buffer to the stack, or jumps to `fails` if
+    /// they are missing.
     fn load_to_stack(&mut self, from: i32, to: i16, len: i32, fails: Label) {
         self.asm.mov(Reg::R2, from);
         self.load_from_r2(to, len, fails);
     }
 
-    /// The same where R2 has the offset.
+    /// The same with the offset in R2.
     fn load_from_r2(&mut self, to: i16, len: i32, fails: Label) {
         let asm = &mut self.asm;
         asm.mov(Reg::R1, Reg::R6).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to));
         asm.mov(Reg::R4, len).call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, fails);
     }
 
-    /// Jumps to `other` with everything that is not RoCEv2 from or to a wanted address. The kernel refuses code that nothing
-    /// reaches, so what no address can be of is left out.
+    /// Emits code that jumps to `other` unless the packet is a RoCEv2 packet from or to a wanted address. An
+    /// address family without a wanted address gets no code, because the kernel rejects unreachable code.
     fn select(&mut self, other: Label) {
         let wants =
             |family: fn(&IpAddr) -> bool| self.tap.hosts.is_empty() || self.tap.hosts.iter().any(family);
@@ -188,7 +196,7 @@ impl Emit<'_> {
             self.load_to_stack(ETHERNET_LEN, IP, IPV4_LEN, other);
             let asm = &mut self.asm;
             asm.load(Size::B, Reg::R1, Reg::R10, IP + 9).branch(Cond::Ne, Reg::R1, PROTOCOL_UDP, other);
-            // An onlooker decodes headers without options.
+            // The reader only decodes headers without options.
             asm.load(Size::B, Reg::R1, Reg::R10, IP).branch(Cond::Ne, Reg::R1, 0x45, other);
             self.addresses(IpAddr::is_ipv4, &[IP + 12, IP + 16], other);
             self.keep_ipv4();
@@ -208,7 +216,7 @@ impl Emit<'_> {
         self.asm.branch(Cond::Eq, Reg::R1, net16(self.tap.port), ours).jump(other).bind(ours);
     }
 
-    /// Jumps to `other` unless an address at one of these places is wanted.
+    /// Emits code that jumps to `other` unless one of the addresses at `places` is wanted.
     fn addresses(&mut self, family: fn(&IpAddr) -> bool, places: &[i16], other: Label) {
         if self.tap.hosts.is_empty() {
             return;
@@ -231,7 +239,8 @@ impl Emit<'_> {
         self.asm.jump(other).bind(wanted);
     }
 
-    /// R7 = a record of `len` bytes behind its header, which is written; to `lost` if there is none.
+    /// Emits code that reserves a record with `len` bytes after its header, writes the header and sets R7;
+    /// jumps to `lost` if the ring is full.
     fn reserve(&mut self, ring: MapRef, len: i32, stride: i32, lost: Label) {
         let asm = &mut self.asm;
         asm.load_map(Reg::R1, ring).mov(Reg::R2, TapHeader::LEN as i32 + len).mov(Reg::R3, 0);
@@ -266,11 +275,11 @@ impl Emit<'_> {
         }
     }
 
-    /// The shared headers, then the front of each packet, `most` at most. What cannot be read leaves the record as it is: the reader
-    /// knows from the lengths what should be there.
+    /// Emits code that copies the shared headers and the front of each packet, at most `most` packets. Bytes
+    /// that cannot be read leave the record as it is; the reader can tell from the lengths what is missing.
     ///
-    /// Lengths are compared with 1, not with 0: from a number that is not 0 older verifiers (Linux 6.1) do not conclude that it is
-    /// more, and refuse a copy that might be of nothing.
+    /// Lengths are compared with 1 instead of 0. Older verifiers (Linux 6.1) do not conclude from "not equal
+    /// to 0" that a number is greater, and reject a copy of possibly zero bytes.
     fn fronts(&mut self, ring: MapRef, most: i32, stride: i32, submit: Label, lost: Label) {
         self.reserve(ring, OUTER_ROOM + most * stride, stride, lost);
         let asm = &mut self.asm;
@@ -279,7 +288,7 @@ impl Emit<'_> {
         asm.branch(Cond::Gt, Reg::R4, OUTER_ROOM, submit).branch(Cond::Lt, Reg::R4, 1, submit);
         asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, 0).mov(Reg::R3, Reg::R7).add(Reg::R3, at);
         asm.call(Helper::SkbLoadBytes).branch(Cond::Ne, Reg::R0, 0, submit);
-        // R8: where the packet begins in the buffer. R9: its number.
+        // R8: offset of the packet in the buffer. R9: number of the packet.
         let (again, long) = (asm.label(), asm.label());
         asm.mov(Reg::R9, 0).bind(again);
         asm.load(Size::Dw, Reg::R4, Reg::R10, BUFFER_LEN).branch(Cond::Le, Reg::R4, Reg::R8, submit);
@@ -292,7 +301,7 @@ impl Emit<'_> {
         asm.branch(Cond::Lt, Reg::R9, most, again).jump(submit);
     }
 
-    /// The buffer in one piece, up to the snap length if it is one packet.
+    /// Emits code that copies the buffer in one piece, cut to the snap length if it holds one packet.
     fn whole(&mut self, ring: MapRef, submit: Label, lost: Label) {
         let snap = self.tap.snap_len.clamp(Tap::SNAP_MIN, BUFFER_MAX as u32) as i32;
         let asm = &mut self.asm;
@@ -302,7 +311,8 @@ impl Emit<'_> {
             asm.load(Size::Dw, Reg::R9, Reg::R10, SEGMENT).branch(Cond::Ne, Reg::R9, 0, cut);
         }
         asm.branch(Cond::Le, Reg::R8, snap, cut).mov(Reg::R8, snap).bind(cut);
-        // Trains are copied whole whatever the snap length, which without strides is more than a few headers.
+        // Without a stride the snap length is longer than the headers, and a buffer of several packets is
+        // copied whole.
         let longest = if self.tap.stride().is_some() { snap } else { BUFFER_MAX };
         let needed = ROOMS.iter().position(|room| *room >= longest).unwrap_or(ROOMS.len() - 1);
         for room in &ROOMS[..=needed] {
@@ -316,7 +326,7 @@ impl Emit<'_> {
             asm.mov(Reg::R3, Reg::R7).add(Reg::R3, TapHeader::LEN as i32);
             asm.call(Helper::SkbLoadBytes).jump(submit).bind(more);
         }
-        // Longer than any buffer can be.
+        // The buffer is longer than any buffer can be.
         self.asm.jump(lost);
     }
 
@@ -327,7 +337,7 @@ impl Emit<'_> {
         self.count(state, seen, state::COPIED, next);
     }
 
-    /// From `label` on: adds the wanted packets of the buffer to a counter and goes on to `next`.
+    /// Emits code at `label` that adds the wanted packets of the buffer to a counter and continues at `next`.
     fn count(&mut self, state: MapRef, label: Label, off: i16, next: Label) {
         self.asm.bind(label);
         if self.tap.filter.is_some() {
@@ -341,7 +351,7 @@ impl Emit<'_> {
         self.asm.store(Size::Dw, Reg::R0, off, Reg::R1).jump(next);
     }
 
-    /// R0 = this CPU's numbers.
+    /// Emits code that sets R0 to this CPU's numbers.
     fn look_up_state(&mut self, state: MapRef, next: Label) {
         let asm = &mut self.asm;
         asm.store(Size::W, Reg::R10, KEY, 0);
@@ -349,7 +359,8 @@ impl Emit<'_> {
         asm.call(Helper::MapLookupElem).branch(Cond::Eq, Reg::R0, 0, next);
     }
 
-    /// R2 = packets in the buffer: (length - headers + segment - 1) / segment, or one.
+    /// Emits code that sets R2 to the number of packets in the buffer: (length - headers + segment - 1) /
+    /// segment, or one.
     fn packets(&mut self) {
         let asm = &mut self.asm;
         let one = asm.label();
@@ -360,7 +371,8 @@ impl Emit<'_> {
     }
 }
 
-/// A 16-bit number as a load from the packet shows it: network order read by a little-endian program.
+/// Returns a 16-bit number as a load from the packet gives it: in network order, read by a little-endian
+/// program.
 const fn net16(value: u16) -> i32 {
     value.swap_bytes() as i32
 }

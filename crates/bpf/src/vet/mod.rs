@@ -1,10 +1,10 @@
-//! What is surely wrong with a program, found without running it.
+//! Static checks: finds instructions that are wrong on every path, without running the program.
 //!
-//! The user-space machine checks every access when it happens, so it takes programs that the kernel's verifier would
-//! refuse, and ends them with ABORTED when they come to the wrong place, packet after packet. Here such a program is
-//! found before: its code is followed once, with what each register holds on every way to an instruction. Everything that
-//! is objected to is refused by the kernel. The reverse is not so: what depends on which way was taken, or on the range of
-//! a number, is left to the machine.
+//! The user-space machine checks every access at run time. It accepts programs that the kernel's verifier
+//! rejects, and ends them with ABORTED when they reach a wrong instruction, for every packet. [`vet`] finds
+//! such programs in advance. It follows the code once with the register contents that all paths to an
+//! instruction have in common. The kernel rejects everything that is reported here. The reverse does not
+//! hold: errors that depend on the path or on the range of a number are left to the machine.
 
 mod value;
 
@@ -16,54 +16,55 @@ use crate::insn::{Imm64, Insn, Reg, decode_all};
 use crate::program::Program;
 use value::State;
 
-/// What is wrong with a program, and where.
+/// An instruction that is wrong on every path, and the reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Objection {
     /// Slot of the instruction.
     pub slot: usize,
-    /// The instruction, as [`Listing`](crate::Listing) shows it.
+    /// Text of the instruction, as [`Listing`](crate::Listing) shows it.
     pub insn: String,
-    /// What is wrong with it.
+    /// Reason.
     pub kind: ObjectionKind,
 }
 
-/// See [`Objection`].
+/// Reason of an [`Objection`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ObjectionKind {
-    /// Nothing leads there.
+    /// No path leads to the instruction.
     Unreachable,
-    /// Nothing leads from there to the end of the function.
+    /// No path leads from the instruction to the end of the function.
     Endless,
-    /// The register is read, and nothing was put into it.
+    /// The register is read before it is written.
     Unset(Reg),
-    /// No field of `struct xdp_md` begins there and has this size, or it would be written.
+    /// No field of `struct xdp_md` has this offset and size, or the program writes to it.
     Context {
         /// Byte offset.
         off: i64,
-        /// Bytes.
+        /// Size of the access in bytes.
         size: usize,
     },
-    /// The packet is accessed before anything was compared with its end.
+    /// The packet is accessed before any comparison with its end.
     Unchecked,
-    /// A pointer into the packet from before the helper that moved its start or end.
+    /// A packet pointer is used that was loaded before a helper moved the start or end of the packet.
     Moved,
-    /// What a look-up returned is accessed before it was compared with NULL.
+    /// The result of a map lookup is accessed before it is compared with NULL.
     MaybeNull,
-    /// A number is accessed.
+    /// A number is used as an address.
     Number(u64),
-    /// `data_end` is behind the packet, and accessed.
+    /// The program accesses memory at `data_end`, which is after the packet.
     BehindEnd,
-    /// Outside the 512 bytes of the stack frame.
+    /// The access is outside the 512 bytes of the stack frame.
     Stack {
-        /// Offset from r10.
+        /// Offset from r10 in bytes.
         off: i64,
     },
-    /// The first argument of this helper must be something else.
+    /// The first argument of this helper has the wrong type.
     Argument(Helper),
 }
 
 impl Objection {
-    /// Whether the machine ends the program there, too. What else the kernel refuses, it does.
+    /// Returns whether the machine also ends the program there. It executes the instruction in all other
+    /// cases.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         match self.kind {
@@ -82,8 +83,9 @@ impl Objection {
     }
 }
 
-/// What is surely wrong with the program, those that end it first. A program that does not decode, or whose jumps lead
-/// nowhere, is for [`Image::new`](crate::vm::Image::new) to refuse.
+/// Returns the instructions that are wrong on every path, fatal ones first. The result
+/// is empty for a program that does not decode or has a jump without a valid target;
+/// [`Image::new`](crate::vm::Image::new) rejects it.
 #[must_use]
 pub fn vet(program: &Program) -> Vec<Objection> {
     let Some(code) = Code::new(program) else { return Vec::new() };
@@ -98,13 +100,13 @@ pub fn vet(program: &Program) -> Vec<Objection> {
     objections
 }
 
-/// An instruction, by its place in the order of the code, and what is wrong with it.
+/// Index of an instruction, and what is wrong with it.
 type Found = (usize, ObjectionKind);
 
 struct Code {
     insns: Vec<(usize, Insn)>,
     at_slot: BTreeMap<usize, usize>,
-    /// First instructions of the functions.
+    /// Index of the first instruction of each function.
     functions: BTreeSet<usize>,
 }
 
@@ -130,8 +132,8 @@ impl Code {
         self.at_slot.get(&target).copied()
     }
 
-    /// What may follow an instruction in its function: the next one, and where it jumps to. `None` if it leads out of the
-    /// program.
+    /// Returns the possible successors of an instruction in its function: the next instruction, and the
+    /// target of a jump. Returns `None` if one is outside the program.
     fn next(&self, at: usize) -> Option<(Option<usize>, Option<usize>)> {
         let behind = || (at + 1 < self.insns.len()).then_some(at + 1);
         Some(match self.insns[at].1 {
@@ -148,7 +150,7 @@ impl Code {
         behind.into_iter().chain(target)
     }
 
-    /// The first instruction that nothing reaches, and the first that leads to no end.
+    /// Returns the first unreachable instruction, and the first from which no path leads to an end.
     fn flow(&self) -> Vec<Found> {
         let mut reached = vec![false; self.insns.len()];
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); self.insns.len()];
@@ -179,7 +181,7 @@ impl Code {
         dead.into_iter().chain(endless).collect()
     }
 
-    /// Instructions that do what they may not, whichever way leads to them.
+    /// Returns the instructions that are wrong with the register contents that all paths have in common.
     fn values(&self) -> Vec<Found> {
         let mut states: Vec<Option<State>> = vec![None; self.insns.len()];
         let mut todo = BTreeSet::new();
@@ -187,7 +189,7 @@ impl Code {
             states[*function] = Some(if *function == 0 { State::main() } else { State::function() });
             todo.insert(*function);
         }
-        // Whatever is wrong is wrong of the state that all ways have in common, which is known in the end only.
+        // A state can only be judged when it is final, because each further path removes knowledge from it.
         while let Some(at) = todo.pop_first() {
             let Some(before) = states[at] else { continue };
             let insn = &self.insns[at].1;
@@ -219,26 +221,26 @@ impl fmt::Display for Objection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slot {} ({}): ", self.slot, self.insn)?;
         match self.kind {
-            ObjectionKind::Unreachable => f.write_str("nothing leads there"),
-            ObjectionKind::Endless => f.write_str("a loop without a way out"),
-            ObjectionKind::Unset(reg) => write!(f, "{reg} is read, and nothing was put into it"),
+            ObjectionKind::Unreachable => f.write_str("unreachable: no path leads to this instruction"),
+            ObjectionKind::Endless => f.write_str("endless loop: no path leads from here to an exit"),
+            ObjectionKind::Unset(reg) => write!(f, "{reg} is read before it is written"),
             ObjectionKind::Context { off, size } => write!(
                 f,
-                "no access to {size} bytes of the context at {off}: it has 6 fields of 4 bytes, to be read only"
+                "invalid access to {size} bytes of the context at {off}: it has 6 read-only fields of 4 bytes"
             ),
             ObjectionKind::Unchecked => {
-                f.write_str("the packet is accessed before anything was compared with data_end")
+                f.write_str("the packet is accessed without a prior comparison with data_end")
             }
             ObjectionKind::Moved => {
-                f.write_str("a pointer into the packet from before the helper that moved its start or end")
+                f.write_str("the packet pointer is stale: a helper has moved the start or end of the packet")
             }
             ObjectionKind::MaybeNull => {
-                f.write_str("what a look-up returned is accessed before it was compared with NULL")
+                f.write_str("the result of a map lookup is accessed before it is compared with NULL")
             }
             ObjectionKind::Number(number) => write!(f, "the number {number:#x} is no address"),
-            ObjectionKind::BehindEnd => f.write_str("nothing can be accessed at data_end"),
+            ObjectionKind::BehindEnd => f.write_str("access at data_end, which is after the packet"),
             ObjectionKind::Stack { off } => {
-                write!(f, "outside the stack, which is the 512 bytes below r10: at r10{off:+}")
+                write!(f, "access outside the stack frame of 512 bytes below r10, at r10{off:+}")
             }
             ObjectionKind::Argument(helper) => {
                 let wanted = if value::takes_map(helper) { "a map" } else { "the context" };

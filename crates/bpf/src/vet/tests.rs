@@ -1,4 +1,4 @@
-//! What is objected to, and what is not.
+//! Tests of the static checks: what is reported and what is not.
 
 use super::*;
 use crate::insn::{Cond, Operand, Size, Width};
@@ -11,7 +11,7 @@ fn objection(emit: impl FnOnce(&mut Asm)) -> Option<(usize, ObjectionKind)> {
     vet(&asm.finish().unwrap()).first().map(|objection| (objection.slot, objection.kind))
 }
 
-/// `if r2 COND src goto` as far on.
+/// `if r2 COND src goto` with a distance.
 fn branch(cond: Cond, src: impl Into<Operand>, off: i16) -> Insn {
     Insn::Branch { width: Width::W64, cond, dst: Reg::R2, src: src.into(), off }
 }
@@ -22,7 +22,7 @@ fn bounds(asm: &mut Asm) -> &mut Asm {
 }
 
 #[test]
-fn code_that_nothing_reaches_or_that_never_ends_is_found() {
+fn unreachable_code_and_endless_loops_are_found() {
     let dead = objection(|asm| {
         asm.mov(Reg::R0, 2).exit().mov(Reg::R0, 1).exit();
     });
@@ -41,7 +41,7 @@ fn code_that_nothing_reaches_or_that_never_ends_is_found() {
 }
 
 #[test]
-fn registers_that_nothing_has_set_are_found_unless_some_way_sets_them() {
+fn a_register_that_no_path_has_written_is_found() {
     assert_eq!(
         objection(|asm| {
             asm.exit();
@@ -52,7 +52,7 @@ fn registers_that_nothing_has_set_are_found_unless_some_way_sets_them() {
         asm.mov(Reg::R0, 2).insn(Insn::CallHelper { id: Helper::KtimeGetNs.id() });
         asm.mov(Reg::R0, Reg::R1).exit();
     });
-    assert_eq!(after_call, Some((2, ObjectionKind::Unset(Reg::R1))), "a call loses it");
+    assert_eq!(after_call, Some((2, ObjectionKind::Unset(Reg::R1))), "a call clobbers it");
     let sometimes = objection(|asm| {
         bounds(asm).mov(Reg::R0, 2).insn(branch(Cond::Gt, Reg::R3, 1)).mov(Reg::R4, 1);
         asm.insn(branch(Cond::Gt, Reg::R3, 1)).add(Reg::R0, Reg::R4).exit();
@@ -61,7 +61,7 @@ fn registers_that_nothing_has_set_are_found_unless_some_way_sets_them() {
 }
 
 #[test]
-fn the_context_has_fields_and_the_stack_an_end() {
+fn accesses_outside_context_fields_and_stack_are_found() {
     for (off, size) in [(0, Size::B), (0, Size::Dw), (2, Size::W), (24, Size::W), (-4, Size::W)] {
         let found = objection(|asm| {
             asm.load(size, Reg::R0, Reg::R1, off).exit();
@@ -91,7 +91,7 @@ fn the_context_has_fields_and_the_stack_an_end() {
 }
 
 #[test]
-fn the_packet_is_read_between_its_checked_ends() {
+fn packet_accesses_without_a_bounds_check_are_found() {
     let unchecked = objection(|asm| {
         bounds(asm).load(Size::B, Reg::R0, Reg::R2, 0).exit();
     });
@@ -118,7 +118,7 @@ fn the_packet_is_read_between_its_checked_ends() {
 }
 
 #[test]
-fn look_ups_name_a_map_and_may_find_nothing() {
+fn lookups_without_a_map_or_a_null_check_are_found() {
     let lookup = |asm: &mut Asm| {
         let map = asm.map(MapDef::array("numbers", 8, 1));
         asm.store(Size::W, Reg::R10, -4, 0).mov(Reg::R2, Reg::R10).add(Reg::R2, -4).load_map(Reg::R1, map);
@@ -146,7 +146,7 @@ fn look_ups_name_a_map_and_may_find_nothing() {
 }
 
 #[test]
-fn a_branch_that_is_never_taken_may_lead_to_anything() {
+fn code_behind_a_branch_that_is_never_taken_is_not_checked() {
     let found = objection(|asm| {
         asm.mov(Reg::R0, 2).mov(Reg::R2, 0).insn(branch(Cond::Eq, 0, 1));
         asm.load(Size::B, Reg::R0, Reg::R2, 0).exit();
@@ -155,17 +155,17 @@ fn a_branch_that_is_never_taken_may_lead_to_anything() {
 }
 
 #[test]
-fn other_functions_are_given_what_nobody_knows() {
+fn arguments_of_inner_functions_are_unknown() {
     let found = objection(|asm| {
         let inner = asm.declare("inner", 2);
         bounds(asm).mov(Reg::R1, Reg::R2).call_function(inner).mov(Reg::R0, 2).exit();
         asm.function(inner).load(Size::B, Reg::R6, Reg::R1, 0).exit();
     });
-    assert_eq!(found, None, "and need not return anything");
+    assert_eq!(found, None, "an inner function need not set r0");
 }
 
 #[test]
-fn what_ends_the_program_comes_before_what_only_the_kernel_refuses() {
+fn fatal_objections_come_first() {
     let mut asm = Asm::new("mixed");
     bounds(&mut asm).load(Size::B, Reg::R0, Reg::R2, 0).store(Size::W, Reg::R1, 0, 0).exit();
     let found = vet(&asm.finish().unwrap());
@@ -174,18 +174,18 @@ fn what_ends_the_program_comes_before_what_only_the_kernel_refuses() {
 }
 
 #[test]
-fn an_objection_shows_the_instruction() {
+fn an_objection_displays_the_instruction() {
     let mut asm = Asm::new("careless");
     asm.load_ctx(Reg::R2, Reg::R1, XdpMd::Data).load(Size::B, Reg::R0, Reg::R2, 3).exit();
     let objection = vet(&asm.finish().unwrap())[0].to_string();
     assert_eq!(
         objection,
-        "slot 1 (r0 = *(u8 *)(r2 +3)): the packet is accessed before anything was compared with data_end"
+        "slot 1 (r0 = *(u8 *)(r2 +3)): the packet is accessed without a prior comparison with data_end"
     );
 }
 
 #[test]
-fn what_recipes_make_is_good() {
+fn programs_of_recipes_have_no_objections() {
     use crate::recipe::{Action, Recipe, Target};
     use crate::{Pick, ProgramKind, XdpAction};
     let action = Action::Redirect {

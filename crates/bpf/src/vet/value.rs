@@ -1,53 +1,53 @@
-//! What registers hold, as far as that is the same on every way to an instruction.
+//! Register contents that all paths to an instruction have in common.
 
 use super::ObjectionKind;
 use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Width};
 
-/// What is known of a register.
+/// Knowledge about the content of a register.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Value {
-    /// Nothing was put into it.
+    /// No instruction has written it.
     Unset,
-    /// Something, or not the same on every way.
+    /// Unknown, or different on different paths.
     Any,
     Number(u64),
-    /// Pointer to the context, at an offset.
+    /// Pointer to the context, with an offset in bytes.
     Context(i64),
-    /// Pointer to the stack, at an offset from the end of the frame.
+    /// Pointer to the stack, with an offset from the end of the frame in bytes.
     Stack(i64),
     /// Pointer into the packet.
     Packet,
     PacketEnd,
-    /// Was one of these two, until the packet was moved.
+    /// A `Packet` or `PacketEnd` from before a helper moved the packet.
     Moved,
     Map,
-    /// What a look-up returned.
+    /// Result of a map lookup.
     MaybeNull,
 }
 
-/// Before an instruction.
+/// The state before an instruction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct State {
     regs: [Value; 11],
-    /// Some pointer was compared with another: the packet may have been found long enough.
+    /// Some pointer was compared with another, which may have been a bounds check of the packet.
     compared: bool,
 }
 
-/// Bytes of a function's stack frame (linux/filter.h, MAX_BPF_STACK).
+/// Length of a function's stack frame in bytes (linux/filter.h, MAX_BPF_STACK).
 const STACK_LEN: i64 = 512;
-/// Bytes of `struct xdp_md`.
+/// Length of `struct xdp_md` in bytes.
 const CONTEXT_LEN: i64 = 24;
 
 impl State {
-    /// At the start of the program.
+    /// Returns the state at the start of the program.
     pub(super) fn main() -> State {
         let mut regs = [Value::Unset; 11];
         (regs[1], regs[10]) = (Value::Context(0), Value::Stack(0));
         State { regs, compared: false }
     }
 
-    /// At the start of any other function, whoever calls it.
+    /// Returns the state at the start of an inner function. Its callers are not followed.
     pub(super) fn function() -> State {
         let mut regs = [Value::Unset; 11];
         regs[1..=5].fill(Value::Any);
@@ -55,7 +55,7 @@ impl State {
         State { regs, compared: true }
     }
 
-    /// What holds whichever of both ways was taken.
+    /// Returns the knowledge that holds on both paths.
     pub(super) fn join(&self, other: &State) -> State {
         let mut regs = self.regs;
         for (value, other) in regs.iter_mut().zip(other.regs) {
@@ -70,7 +70,8 @@ impl State {
         self.get(reg) == Value::Unset
     }
 
-    /// Whether a branch may go on behind it, and to its target. Other instructions do what they do.
+    /// Returns whether a branch may continue with the next instruction, and at its target. For other
+    /// instructions both are true.
     pub(super) fn goes(&self, insn: &Insn) -> [bool; 2] {
         let Insn::Branch { width, cond, dst, src, .. } = *insn else { return [true; 2] };
         match (self.get(dst), self.operand(src)) {
@@ -82,14 +83,14 @@ impl State {
         }
     }
 
-    /// The state behind an instruction, and what is wrong with it.
+    /// Returns the state after an instruction, and what is wrong with the instruction.
     pub(super) fn after(&self, insn: &Insn) -> (State, Option<ObjectionKind>) {
         let mut next = *self;
         let wrong = next.step(self, insn).err();
         (next, wrong)
     }
 
-    /// Turns `before`, a copy of this, into what is behind the instruction; also if something is wrong with it.
+    /// Changes this copy of `before` to the state after the instruction, also if the instruction is wrong.
     fn step(&mut self, before: &State, insn: &Insn) -> Result<(), ObjectionKind> {
         match *insn {
             Insn::Alu { width, op, dst, src } => {
@@ -144,7 +145,7 @@ impl State {
             }
             Insn::Branch { dst, src, .. } => self.compare(before.read(dst)?, before.read_operand(src)?, src),
             Insn::CallHelper { id } => self.call(before, Helper::from_id(id))?,
-            // Whatever it is given it may have compared, or moved.
+            // The function may have compared or moved every pointer that it received.
             Insn::CallLocal { .. } | Insn::CallKfunc { .. } => {
                 self.forget(|value| matches!(value, Value::Packet | Value::PacketEnd | Value::MaybeNull));
                 self.compared = true;
@@ -206,8 +207,8 @@ impl State {
         }
     }
 
-    /// A comparison may have shown that a packet is long enough, or that a pointer is not NULL; of which pointers else it
-    /// says so is not followed.
+    /// A comparison may be a bounds check of the packet or a NULL check. It counts for all pointers of that
+    /// kind; which pointer was compared is not tracked.
     fn compare(&mut self, left: Value, right: Value, with: Operand) {
         let may_bound = |value| matches!(value, Value::Packet | Value::PacketEnd | Value::Any);
         if matches!(with, Operand::Reg(_)) && may_bound(left) && may_bound(right) {
@@ -219,7 +220,7 @@ impl State {
     }
 
     fn call(&mut self, before: &State, helper: Option<Helper>) -> Result<(), ObjectionKind> {
-        // Others are for the machine to refuse.
+        // Image::new rejects unknown helpers.
         let Some(helper) = helper else {
             self.end_call(Value::Any);
             return Ok(());
@@ -260,7 +261,7 @@ impl State {
     }
 }
 
-/// Whether its first argument is a map.
+/// Returns whether the first argument of the helper is a map.
 pub(super) fn takes_map(helper: Helper) -> bool {
     matches!(
         helper,
@@ -275,7 +276,7 @@ pub(super) fn takes_map(helper: Helper) -> bool {
     )
 }
 
-/// Whether its first argument is the context.
+/// Returns whether the first argument of the helper is the context.
 fn takes_context(helper: Helper) -> bool {
     matches!(
         helper,

@@ -1,51 +1,53 @@
-//! The packet a program runs on, as the kernel's `struct xdp_buff`.
+//! The packet on which a program runs, in the layout of the kernel's `struct xdp_buff`.
 //!
 //! ```text
 //!  buffer: | reserved | headroom | metadata | packet | tailroom |    then further fragments
 //!          0          40         meta       data     end      len
 //! ```
 //!
-//! The end of the packet may be elsewhere until a program asks for it: most look at headers only.
+//! The last bytes of the packet may be elsewhere until a program accesses them, because most programs only
+//! read headers.
 
 use std::ops::Range;
 
-/// A packet in its buffer, with what `struct xdp_md` says about it.
+/// A packet in its buffer, with the fields of `struct xdp_md`.
 #[derive(Debug)]
 pub struct XdpBuff<'a> {
     buffer: &'a mut [u8],
     meta: usize,
     data: usize,
     end: usize,
-    /// The bytes up to `end` that are not in the buffer yet.
+    /// The last bytes of the packet that are not in the buffer yet.
     rest: &'a [u8],
     changed: bool,
     frags: &'a mut [&'a mut [u8]],
-    /// Interface the packet came in on.
+    /// Index of the interface that received the packet.
     pub ingress_ifindex: u32,
-    /// Receive queue it came in on.
+    /// Receive queue of the packet.
     pub rx_queue_index: u32,
-    /// Interface it will go out on, for programs in a DEVMAP.
+    /// Index of the outgoing interface, for programs in a DEVMAP.
     pub egress_ifindex: u32,
 }
 
-/// Linux error numbers the helpers return, negated.
+/// Negated Linux error numbers that the helpers return.
 const EFAULT: i64 = -14;
 const EINVAL: i64 = -22;
 const EACCES: i64 = -13;
 const EOPNOTSUPP: i64 = -95;
 
 impl<'a> XdpBuff<'a> {
-    /// Bytes at the start of the buffer that programs cannot grow into: where the kernel keeps `struct xdp_frame`.
+    /// Bytes at the start of the buffer that programs cannot use as headroom; the kernel keeps `struct
+    /// xdp_frame` there.
     pub const RESERVED: usize = 40;
-    /// Bytes of a buffer at most.
+    /// Maximum length of a buffer in bytes.
     pub const LEN_MAX: usize = 1 << 24;
-    /// An Ethernet header must remain.
+    /// Shortest packet that a program may leave: an Ethernet header, in bytes.
     const PACKET_MIN: usize = 14;
-    /// Bytes of metadata at most.
+    /// Maximum length of the metadata in bytes.
     const META_MAX: usize = 255;
 
-    /// The packet at `packet` in the buffer; around it is headroom and tailroom. `None` if the range is not in the
-    /// buffer or the buffer is longer than [`XdpBuff::LEN_MAX`].
+    /// Returns the packet at range `packet` of the buffer; the bytes around it are headroom and tailroom.
+    /// Returns `None` if the range is not in the buffer or the buffer is longer than [`XdpBuff::LEN_MAX`].
     #[must_use]
     pub fn new(buffer: &'a mut [u8], packet: Range<usize>) -> Option<XdpBuff<'a>> {
         buffer.get(packet.clone())?;
@@ -66,69 +68,69 @@ impl<'a> XdpBuff<'a> {
         })
     }
 
-    /// The packet goes on with `rest`, whose bytes are copied into the buffer behind the others once they are asked for.
-    /// `None` if the buffer has no room for them.
+    /// Appends `rest` to the packet. Its bytes are copied into the buffer when a program accesses them.
+    /// Returns `None` if the buffer has no room for them.
     #[must_use]
     pub fn with_rest(self, rest: &'a [u8]) -> Option<XdpBuff<'a>> {
         let end = self.end + rest.len();
         (end <= self.buffer.len()).then_some(XdpBuff { rest, end, ..self })
     }
 
-    /// Adds what follows in further fragments. Programs reach it by helpers only.
+    /// Adds further fragments. Programs can only access them through helpers.
     #[must_use]
     pub fn with_frags(self, frags: &'a mut [&'a mut [u8]]) -> XdpBuff<'a> {
         XdpBuff { frags, ..self }
     }
 
-    /// The packet, or its linear part, in the buffer.
+    /// Returns the range of the packet, or of its linear part, in the buffer.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.data..self.end
     }
 
-    /// The packet, or its linear part, as far as it is in the buffer.
+    /// Returns the bytes of the packet, or of its linear part, that are in the buffer.
     #[must_use]
     pub fn packet(&self) -> &[u8] {
         &self.buffer[self.data..self.end - self.rest.len()]
     }
 
-    /// The same to write to, which counts as a change.
+    /// Returns the same bytes for writing, and marks the packet as changed.
     pub fn packet_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         &mut self.buffer[self.data..self.end - self.rest.len()]
     }
 
-    /// Whether a program has written to the packet, or moved its start or end.
+    /// Returns whether a program has written to the packet or moved its start or end.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changed
     }
 
-    /// The metadata in front of the packet.
+    /// Returns the metadata in front of the packet.
     #[must_use]
     pub fn metadata(&self) -> &[u8] {
         &self.buffer[self.meta..self.data]
     }
 
-    /// Bytes of the packet, fragments included.
+    /// Returns the length of the packet in bytes, with all fragments.
     #[must_use]
     pub fn total_len(&self) -> usize {
         self.end - self.data + self.frags.iter().map(|frag| frag.len()).sum::<usize>()
     }
 
-    /// Whether the packet goes on in further fragments.
+    /// Returns whether the packet has further fragments.
     pub(super) fn has_frags(&self) -> bool {
         !self.frags.is_empty()
     }
 
-    /// What programs may read and write directly and is in the buffer: metadata and packet, as offsets.
+    /// Returns the range of metadata and packet in the buffer, which programs access directly.
     #[inline(always)]
     pub(super) fn window(&self) -> Range<usize> {
         self.meta..self.end - self.rest.len()
     }
 
-    /// Copies what [`with_rest`](Self::with_rest) has left elsewhere into the buffer, unless a program has asked for it;
-    /// whether something was missing.
+    /// Copies the bytes given to [`with_rest`](Self::with_rest) into the buffer unless that has been done.
+    /// Returns whether bytes were missing.
     pub fn fetch_rest(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         self.buffer[self.end - rest.len()..self.end].copy_from_slice(rest);
@@ -145,7 +147,7 @@ impl<'a> XdpBuff<'a> {
         self.buffer
     }
 
-    /// To be called by whoever writes to the packet through [`buffer_mut`](Self::buffer_mut).
+    /// Marks the packet as changed. Every writer to [`buffer_mut`](Self::buffer_mut) must call it.
     #[inline(always)]
     pub(super) fn mark_changed(&mut self) {
         self.changed = true;
@@ -155,7 +157,7 @@ impl<'a> XdpBuff<'a> {
         self.meta
     }
 
-    /// `bpf_xdp_adjust_head`: the packet starts `delta` later; metadata moves along.
+    /// `bpf_xdp_adjust_head`: moves the start of the packet by `delta` bytes, and the metadata with it.
     pub(super) fn adjust_head(&mut self, delta: i32) -> i64 {
         let meta_len = self.data - self.meta;
         let Some(data) = self.data.checked_add_signed(delta as isize) else { return EINVAL };
@@ -169,7 +171,7 @@ impl<'a> XdpBuff<'a> {
         0
     }
 
-    /// `bpf_xdp_adjust_meta`: the metadata starts `delta` later.
+    /// `bpf_xdp_adjust_meta`: moves the start of the metadata by `delta` bytes.
     pub(super) fn adjust_meta(&mut self, delta: i32) -> i64 {
         let Some(meta) = self.meta.checked_add_signed(delta as isize) else { return EINVAL };
         if meta < Self::RESERVED || meta > self.data {
@@ -183,7 +185,8 @@ impl<'a> XdpBuff<'a> {
         0
     }
 
-    /// `bpf_xdp_adjust_tail`: the packet ends `delta` later; new bytes are 0. Fragments shrink and do not grow.
+    /// `bpf_xdp_adjust_tail`: moves the end of the packet by `delta` bytes. New bytes are 0. Fragments can
+    /// only shrink.
     pub(super) fn adjust_tail(&mut self, delta: i32) -> i64 {
         if !self.frags.is_empty() {
             return if delta < 0 { self.shrink(delta.unsigned_abs() as usize) } else { EOPNOTSUPP };
@@ -201,7 +204,7 @@ impl<'a> XdpBuff<'a> {
         0
     }
 
-    /// Takes `len` bytes away, from the last fragment first; a fragment with nothing left stays with length 0.
+    /// Removes `len` bytes, from the last fragment first. An empty fragment stays with length 0.
     fn shrink(&mut self, mut len: usize) -> i64 {
         if self.total_len() < len + Self::PACKET_MIN {
             return EINVAL;

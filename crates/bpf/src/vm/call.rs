@@ -1,5 +1,5 @@
-//! The helpers. Arguments that the kernel's verifier would refuse are faults; what it leaves to the helper to refuse
-//! returns the same negative error number here.
+//! The helper functions. Arguments that the kernel's verifier rejects are faults. For arguments that the
+//! kernel's helper rejects at run time, the helper returns the same negative error number.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::helper::Helper;
 use crate::map::{Map, MapError, MapKind, MapRef, UpdateMode};
 use crate::xdp::XdpAction;
 
-/// What a run keeps besides registers and memory.
+/// State of a run besides registers and memory.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) cpu: u32,
     pub(super) redirect: Option<Redirect>,
-    /// Records that are reserved and neither submitted nor discarded: map and offset.
+    /// Records that are reserved but neither submitted nor discarded: index of the map, and offset.
     pub(super) reserved: Vec<(usize, u32)>,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
@@ -29,7 +29,7 @@ impl Scratch {
         self.redirect = None;
     }
 
-    /// Gives up what the program left reserved; the redirect it asked for.
+    /// Discards the records that the program left reserved. Returns the redirect that the program requested.
     #[inline]
     pub(super) fn end(&mut self, image: &Image) -> Option<Redirect> {
         if !self.reserved.is_empty() {
@@ -48,7 +48,7 @@ impl Scratch {
     }
 }
 
-/// One call.
+/// One call of a helper.
 pub(super) struct Call<'c, 'r, 'b> {
     pub(super) args: [u64; 5],
     pub(super) image: &'c Image,
@@ -62,15 +62,15 @@ pub(super) const EFAULT: i64 = -14;
 pub(super) const EINVAL: i64 = -22;
 pub(super) const E2BIG: i64 = -7;
 
-/// Bytes a helper may be asked to move at once: what fits into a packet or a map value.
+/// Maximum number of bytes that a helper moves at once: the size of the largest packet or map value.
 const MEMORY_MAX: u64 = 1 << 24;
 
-// `linux/bpf.h`, redirect flags: low bits are the verdict for a miss.
+// Redirect flags of `linux/bpf.h`. The low bits are the verdict for a miss.
 const REDIRECT_ACTIONS: u64 = 3;
 const BROADCAST: u64 = 1 << 3;
 const EXCLUDE_INGRESS: u64 = 1 << 4;
 
-/// Whether programs may call this helper.
+/// Returns whether programs may call this helper.
 pub(super) fn available(id: i32) -> bool {
     match Helper::from_id(id) {
         Some(
@@ -93,7 +93,7 @@ pub(super) fn available(id: i32) -> bool {
     }
 }
 
-/// Calls the helper with the contents of R1..R5; returns the new R0.
+/// Calls the helper with the contents of R1..R5. Returns the new R0.
 pub(super) fn helper(
     id: i32,
     args: [u64; 5],
@@ -132,7 +132,7 @@ pub(super) fn helper(
         Helper::RingbufDiscard => output::ringbuf_finish(&mut call, true),
         Helper::RingbufQuery => output::ringbuf_query(&mut call),
         Helper::PerfEventOutput => output::perf_event_output(&mut call),
-        // An operation of its own.
+        // Has its own operation code.
         Helper::MapLookupElem
         // Not available.
         | Helper::TailCall
@@ -152,7 +152,7 @@ pub(super) fn helper(
     }
 }
 
-/// `bpf_map_lookup_elem` on any map.
+/// `bpf_map_lookup_elem` on a map of any type.
 pub(super) fn map_lookup(
     args: [u64; 5],
     image: &Image,
@@ -162,7 +162,7 @@ pub(super) fn map_lookup(
     Call { args, image, memory, scratch }.map_lookup(None)
 }
 
-/// An error number as R0 has it.
+/// Returns an error number in the form that R0 has.
 pub(super) fn failed(errno: i64) -> u64 {
     errno as u64
 }
@@ -175,12 +175,12 @@ fn of_map(result: Result<(), MapError>) -> Answer {
 }
 
 impl<'c> Call<'c, '_, '_> {
-    /// Argument `n` must be the context.
+    /// Checks that argument `n` is the context.
     pub(super) fn context(&self, n: usize) -> Result<(), FaultKind> {
         if self.args[n] == space::base(space::CTX) { Ok(()) } else { Err(FaultKind::Argument) }
     }
 
-    /// Argument `n` is a map: its index, and itself.
+    /// Returns the map in argument `n` and its index.
     pub(super) fn map(&self, n: usize) -> Result<(usize, &'c Arc<Map>), FaultKind> {
         if self.args[n] >> space::SEGMENT_BITS != space::HANDLES {
             return Err(FaultKind::Argument);
@@ -190,7 +190,7 @@ impl<'c> Call<'c, '_, '_> {
         Ok((index, image.maps.get(index).ok_or(FaultKind::Argument)?))
     }
 
-    /// Memory of `len` bytes at `address`, into `scratch.value`.
+    /// Copies `len` bytes at `address` to `scratch.value`.
     pub(super) fn read_value(&mut self, address: u64, len: u64) -> Result<(), FaultKind> {
         let len = if len <= MEMORY_MAX { len as usize } else { return Err(FaultKind::Argument) };
         self.memory.read(address, len, &mut self.scratch.value).ok_or(FaultKind::Access { address })
@@ -208,7 +208,7 @@ impl<'c> Call<'c, '_, '_> {
         let values = map.values().ok_or(FaultKind::Argument)?;
         let base = self.image.space.base_of(index).ok_or(FaultKind::Argument)?;
         let cpu = match cpu {
-            // As in the kernel: a CPU that is not there has no value.
+            // As in the kernel, a CPU that does not exist has no value.
             Some(cpu) if cpu >= values.copies() => return Ok(0),
             Some(cpu) => cpu,
             None => self.scratch.cpu,
@@ -272,7 +272,7 @@ impl<'c> Call<'c, '_, '_> {
         Ok(XdpAction::Redirect.number().into())
     }
 
-    /// Sum of one's complement of `to` minus `from`, folded to 16 bits as kernels from 6.13 on do.
+    /// Ones' complement sum of `to` minus `from`, folded to 16 bits as Linux 6.13 and later do.
     fn csum_diff(&mut self) -> Answer {
         let [from, from_len, to, to_len, seed] = self.args;
         let (from_len, to_len) = (from_len & 0xffff_ffff, to_len & 0xffff_ffff);
@@ -330,12 +330,12 @@ impl<'c> Call<'c, '_, '_> {
     }
 }
 
-/// A map of redirect targets; programs may read it and nothing else.
+/// Returns whether the map holds redirect targets. Programs may only read those.
 fn is_target(map: &Map) -> bool {
     matches!(map.def().kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap | MapKind::Xskmap)
 }
 
-/// Ones' complement sum of the two halves.
+/// Returns the ones' complement sum of the two halves.
 fn fold(sum: u64) -> u32 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     ((sum & 0xffff_ffff) + (sum >> 32)) as u32

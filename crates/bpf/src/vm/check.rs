@@ -1,7 +1,7 @@
-//! What we refuse to run, and how the rest is lowered to operations.
+//! Checks a program before it runs, and lowers it to operations.
 //!
-//! After these checks execution cannot leave the code: every jump stays in its function and every function ends. What
-//! registers and memory hold is checked when it is used.
+//! After these checks execution cannot leave the code: every jump stays in its function and every function
+//! has an end. The contents of registers and memory are checked at run time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Operation at a distance from the slot behind this one-slot instruction.
+    /// Returns the operation at a distance from the slot after this one-slot instruction.
     fn target(&self, slot: usize, off: i64) -> Option<usize> {
         let target = usize::try_from(slot as i64 + 1 + off).ok()?;
         self.op_of_slot.get(target).copied().flatten()
@@ -115,7 +115,7 @@ impl Lowering<'_> {
     }
 }
 
-/// The register an instruction writes, besides those of calls.
+/// Returns the register that an instruction writes, except for calls.
 fn written(insn: &Insn) -> Option<Reg> {
     match *insn {
         Insn::Alu { dst, .. }

@@ -12,6 +12,29 @@ use super::space;
 use super::{Env, call};
 
 /// Runs programs on one thread.
+///
+/// ```
+/// use roxie_bpf::vm::{Env, Image, Machine, XdpBuff};
+/// use roxie_bpf::{ProgramKind, Recipe, XdpAction};
+///
+/// struct Host;
+/// impl Env for Host {
+///     fn ktime_ns(&mut self) -> u64 {
+///         0
+///     }
+///     fn random(&mut self) -> u32 {
+///         0
+///     }
+/// }
+///
+/// let program = Recipe::verdict(XdpAction::Tx).program("tx", ProgramKind::Xdp)?;
+/// let image = Image::new(&program, vec![])?;
+/// let mut buffer = [0; 128];
+/// let mut buff = XdpBuff::new(&mut buffer, 64..128).unwrap();
+/// let outcome = Machine::new(0).run(&image, &mut buff, &mut Host);
+/// assert_eq!((outcome.action(), outcome.fault), (XdpAction::Tx, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Machine {
     cpu: u32,
@@ -21,19 +44,19 @@ pub struct Machine {
     scratch: Scratch,
 }
 
-/// Where a function returns to.
+/// Where an inner function returns to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Return {
     op: usize,
-    /// R6..R9.
+    /// Saved registers R6..R9.
     saved: [u64; 4],
 }
 
 impl Machine {
-    /// Operations of one run at most, some thousand more or less: a millisecond.
+    /// Budget of one run, in operations (approximate). This is about a millisecond.
     pub const BUDGET: u64 = 1 << 20;
 
-    /// A machine whose programs run on CPU `cpu`: the value they see of per-CPU maps.
+    /// Creates a machine that represents CPU `cpu`, which selects the value in per-CPU maps.
     #[must_use]
     pub fn new(cpu: u32) -> Machine {
         Machine {
@@ -45,14 +68,14 @@ impl Machine {
         }
     }
 
-    /// With another budget than [`Machine::BUDGET`].
+    /// Replaces the budget, [`Machine::BUDGET`] by default.
     #[must_use]
     pub fn with_budget(self, budget: u64) -> Machine {
         Machine { budget, ..self }
     }
 
-    /// Runs the program on the packet. It never panics and always ends, whatever the program is. Stack that it has not
-    /// written holds what earlier runs left, as in the kernel.
+    /// Runs the program on the packet. It never panics and always ends, whatever the program does. As in the
+    /// kernel, stack bytes that the program has not written contain data of earlier runs.
     pub fn run(&mut self, image: &Image, buff: &mut XdpBuff<'_>, env: &mut dyn Env) -> Outcome {
         if let Some(returned) = image.constant {
             return Outcome { returned, redirect: None, fault: None };
@@ -60,8 +83,8 @@ impl Machine {
         self.run_watched(image, buff, env, &mut ())
     }
 
-    /// As [`run`](Self::run), without running the program if what it would do is known from earlier packets. `replay` is
-    /// always the same for this machine and program.
+    /// As [`run`](Self::run), but uses a recorded run if the result follows from an earlier packet. Always
+    /// pass the same `replay` for this machine and program.
     #[inline]
     pub fn run_or_replay(
         &mut self,
@@ -116,10 +139,13 @@ impl Machine {
     }
 }
 
-/// R0 at the end, or the operation that failed and why.
+/// Returns R0 at the end, or the operation that failed and the reason.
 ///
-/// Time is charged where it can be lost: a jump back costs its distance, a call the length of the function; between
-/// two of those execution only moves forward.
+/// Only backward jumps and calls use the budget: a jump costs its distance, a call the length of the
+/// function. Between two of them execution only moves forward.
+///
+/// This is one function because the compiler then keeps the registers and the jump table of all operations
+/// together.
 fn execute<W: Watch>(
     image: &Image,
     memory: &mut Memory<'_, '_>,
@@ -130,7 +156,7 @@ fn execute<W: Watch>(
     watch: &mut W,
 ) -> Result<u64, (usize, FaultKind)> {
     let ops = &*image.ops;
-    // Sixteen, so that no index needs a check.
+    // Sixteen entries instead of eleven, so that a four-bit index needs no bounds check.
     let mut r = [0_u64; 16];
     r[1] = space::base(space::CTX);
     r[10] = space::base(space::STACK) + FRAME_LEN as u64;

@@ -1,11 +1,11 @@
-//! Pairs and triples of operations that occur in every packet parser, done in one step.
+//! Fuses pairs and triples of operations that occur in every packet parser.
 //!
-//! Only the first operation of a sequence changes: it does the work of all, reading the others where they are, and
+//! Only the first operation of a sequence changes. It does the work of all, reads the others in place and
 //! skips them. The others stay, so that jumps to them still work.
 
 use super::op::{Code, Op};
 
-/// Replaces the first operation of each sequence.
+/// Fuses every such sequence.
 pub(super) fn fuse(ops: &mut [Op]) {
     for at in 0..ops.len() {
         let fused = match ops[at..] {

@@ -1,4 +1,4 @@
-//! A program made ready to run: checked, its operations decided, its maps in place.
+//! A program that is ready to run: checked, lowered to operations, with its maps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::insn::DecodeError;
 use crate::map::{Map, MapRef};
 use crate::program::Program;
 
-/// A program that can run, on any number of threads.
+/// A program that can run on any number of threads.
 #[derive(Debug)]
 pub struct Image {
     name: String,
@@ -20,13 +20,16 @@ pub struct Image {
     pub(super) maps: Box<[Arc<Map>]>,
     pub(super) space: Space,
     pub(super) arrays: Arrays,
-    /// What the program returns, if that is all it does.
+    /// The return value, if the program only returns a constant.
     pub(super) constant: Option<u32>,
 }
 
 impl Image {
-    /// Checks the program. `maps` are those of [`Program::maps`], in order; programs that share a map are given the
-    /// same one.
+    /// Checks the program. `maps` are those of [`Program::maps`] in order. Pass the same `Arc` to programs
+    /// that share a map.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the machine cannot run the program.
     pub fn new(program: &Program, maps: Vec<Arc<Map>>) -> Result<Image, LoadError> {
         let whole = |kind| LoadError { slot: 0, kind };
         if maps.len() != program.maps.len() {
@@ -45,19 +48,19 @@ impl Image {
         })
     }
 
-    /// The program's name.
+    /// Returns the name of the program.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the program returns, if that is all it does: it need not be run then.
+    /// Returns the return value if the program only returns a constant. Such a program need not be run.
     #[must_use]
     pub fn constant(&self) -> Option<u32> {
         self.constant
     }
 
-    /// The map a redirect or [`Program::map`] names.
+    /// Returns the map that a redirect or [`Program::map`] refers to.
     #[must_use]
     pub fn map(&self, map: MapRef) -> Option<&Arc<Map>> {
         self.maps.get(map.index())
@@ -68,37 +71,38 @@ impl Image {
     }
 }
 
-/// Why a program is not run.
+/// Reason why the machine rejects a program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoadError {
-    /// The instruction.
+    /// Slot of the instruction.
     pub slot: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub kind: LoadErrorKind,
 }
 
-/// See [`LoadError`].
+/// Reason of a [`LoadError`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LoadErrorKind {
     /// The program has no instructions.
     Empty,
-    /// Not as many maps as the program defines.
+    /// The number of maps differs from that of [`Program::maps`].
     NumberOfMaps,
     /// The maps do not fit into the address space.
     MapsTooLarge,
-    /// Not an instruction.
+    /// A slot is no valid instruction.
     Decode(DecodeError),
-    /// A jump or call leads out of the function or the program, or into the middle of an instruction.
+    /// A jump or call leads out of its function or of the program, or into the middle of an instruction.
     Target,
-    /// The end of a function can be reached.
+    /// Execution can run past the last instruction of a function.
     NoExit,
-    /// R10 is not for writing.
+    /// An instruction writes R10, which is read-only.
     WritesFramePointer,
-    /// A map that the program does not define, or an offset beyond its value.
+    /// The program refers to a map that it does not define, or to an offset beyond the map's value.
     Map,
-    /// A helper that the machine does not have.
+    /// The machine does not have this helper.
     Helper(i32),
-    /// Kernel functions, kernel variables, addresses of functions, or descriptors of maps.
+    /// The program uses kernel functions, kernel variables, addresses of functions, or file descriptors of
+    /// maps.
     Unsupported,
 }
 
@@ -110,19 +114,21 @@ impl fmt::Display for LoadError {
         write!(f, "slot {}: ", self.slot)?;
         match self.kind {
             LoadErrorKind::Empty => f.write_str("the program has no instructions"),
-            LoadErrorKind::NumberOfMaps => f.write_str("not as many maps as the program defines"),
+            LoadErrorKind::NumberOfMaps => {
+                f.write_str("the number of maps differs from the program's definition")
+            }
             LoadErrorKind::MapsTooLarge => f.write_str("the maps do not fit into the address space"),
             LoadErrorKind::Decode(error) => error.fmt(f),
             LoadErrorKind::Target => f.write_str("a jump leads out of the function"),
             LoadErrorKind::NoExit => f.write_str("a function does not end with an exit or a jump"),
-            LoadErrorKind::WritesFramePointer => f.write_str("r10 cannot be written"),
+            LoadErrorKind::WritesFramePointer => f.write_str("r10 is read-only"),
             LoadErrorKind::Map => f.write_str("no such map, or an offset beyond its value"),
             LoadErrorKind::Helper(id) => match crate::Helper::from_id(id) {
                 Some(helper) => write!(f, "helper bpf_{} is not available here", helper.name()),
                 None => write!(f, "helper {id} is not available here"),
             },
             LoadErrorKind::Unsupported => {
-                f.write_str("kernel symbols and descriptors are not available here")
+                f.write_str("kernel symbols and file descriptors are not available here")
             }
         }
     }

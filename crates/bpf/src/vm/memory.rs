@@ -1,14 +1,15 @@
-//! Everything a program can address while it runs.
+//! The memory that a program can address while it runs.
 
 use super::buff::XdpBuff;
 use super::space::{self, Space};
 use crate::xdp::XdpMd;
 
-/// Bytes of a function's stack frame, and frames at most (`MAX_BPF_STACK`, `MAX_CALL_FRAMES`).
+/// Length of a function's stack frame in bytes, and maximum number of frames (`MAX_BPF_STACK`,
+/// `MAX_CALL_FRAMES`).
 pub(super) const FRAME_LEN: usize = 512;
 pub(super) const FRAMES: usize = 8;
 
-/// The stacks of one thread.
+/// The stack frames of one thread.
 pub(super) type Stack = [u8; FRAME_LEN * FRAMES];
 
 /// Memory of one run.
@@ -19,7 +20,7 @@ pub(super) struct Memory<'r, 'b> {
 }
 
 impl Memory<'_, '_> {
-    /// `N` bytes, 1, 2, 4 or 8, zero-extended. `None` if they are not all in one window.
+    /// Loads `N` bytes (1, 2, 4 or 8), zero-extended. Returns `None` if they are not all in one window.
     #[inline(always)]
     pub(super) fn load<const N: usize>(&mut self, address: u64) -> Option<u64> {
         if let Some(bytes) = self.packet_chunk::<N>(address) {
@@ -62,7 +63,7 @@ impl Memory<'_, '_> {
         self.stack.get(at..)?.first_chunk()
     }
 
-    /// The `N` low bytes of `value`.
+    /// Stores the `N` low bytes of `value`.
     #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, address: u64, value: u64) -> Option<()> {
         let bytes = value.to_le_bytes();
@@ -93,7 +94,8 @@ impl Memory<'_, '_> {
         self.space.store(address, len, value)
     }
 
-    /// Atomic read-modify-write of 4 or 8 bytes; the old ones. As in the kernel, packets have none.
+    /// Atomically replaces 4 or 8 bytes and returns the old value. As in the kernel, packets do not support
+    /// it.
     pub(super) fn exchange<const N: usize>(&mut self, address: u64, new: impl Fn(u64) -> u64) -> Option<u64> {
         match address >> space::SEGMENT_BITS {
             space::PACKET => None,
@@ -106,7 +108,7 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Puts `len` bytes into `out`, in place of what is there.
+    /// Replaces the contents of `out` by `len` bytes at `address`.
     pub(super) fn read(&mut self, address: u64, len: usize, out: &mut Vec<u8>) -> Option<()> {
         out.clear();
         let at = space::offset(address);
@@ -135,7 +137,7 @@ impl Memory<'_, '_> {
         Some(())
     }
 
-    /// Stores all the bytes, or none of them.
+    /// Stores all of `bytes`, or none of them.
     pub(super) fn write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {

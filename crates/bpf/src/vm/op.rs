@@ -1,13 +1,15 @@
-//! The form programs run in: operations of a fixed size with everything decided that can be decided beforehand.
+//! Operations: the form in which programs run. They have a fixed size, and everything that does not depend on
+//! run-time data is decided in advance.
 //!
-//! One table lists arithmetic and comparisons; the operation codes, their choice and their execution are made from it.
+//! One table lists arithmetic and comparisons. The operation codes, their selection and their execution are
+//! generated from it.
 
 use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Swap, Width};
 
-/// Calls `$then!` with two lists: `(AluOp, codes..., 64-bit function, 32-bit function)` and
-/// `(Cond, codes..., 64-bit predicate, 32-bit predicate)`; codes are those for a register and an immediate, each wide
-/// and narrow.
+/// Calls `$then!` with two lists: `(AluOp, codes..., 64-bit function, 32-bit function)` and `(Cond, codes...,
+/// 64-bit predicate, 32-bit predicate)`. The four codes are: 64-bit with register, 64-bit with immediate,
+/// 32-bit with register, 32-bit with immediate.
 macro_rules! operations {
     ($then:ident) => {
         $then! {
@@ -15,7 +17,8 @@ macro_rules! operations {
             (Sub, Sub64, Sub64Imm, Sub32, Sub32Imm, u64::wrapping_sub, u32::wrapping_sub)
             (Mul, Mul64, Mul64Imm, Mul32, Mul32Imm, u64::wrapping_mul, u32::wrapping_mul)
             (Div, Div64, Div64Imm, Div32, Div32Imm,
-                |a: u64, b: u64| a.checked_div(b).unwrap_or(0), |a: u32, b: u32| a.checked_div(b).unwrap_or(0))
+                |a: u64, b: u64| a.checked_div(b).unwrap_or(0),
+                |a: u32, b: u32| a.checked_div(b).unwrap_or(0))
             (Or, Or64, Or64Imm, Or32, Or32Imm, |a: u64, b: u64| a | b, |a: u32, b: u32| a | b)
             (And, And64, And64Imm, And32, And32Imm, |a: u64, b: u64| a & b, |a: u32, b: u32| a & b)
             (Lsh, Lsh64, Lsh64Imm, Lsh32, Lsh32Imm,
@@ -23,7 +26,8 @@ macro_rules! operations {
             (Rsh, Rsh64, Rsh64Imm, Rsh32, Rsh32Imm,
                 |a: u64, b: u64| a.wrapping_shr(b as u32), |a: u32, b: u32| a.wrapping_shr(b))
             (Mod, Mod64, Mod64Imm, Mod32, Mod32Imm,
-                |a: u64, b: u64| a.checked_rem(b).unwrap_or(a), |a: u32, b: u32| a.checked_rem(b).unwrap_or(a))
+                |a: u64, b: u64| a.checked_rem(b).unwrap_or(a),
+                |a: u32, b: u32| a.checked_rem(b).unwrap_or(a))
             (Xor, Xor64, Xor64Imm, Xor32, Xor32Imm, |a: u64, b: u64| a ^ b, |a: u32, b: u32| a ^ b)
             (Mov, Mov64, Mov64Imm, Mov32, Mov32Imm, |_: u64, b: u64| b, |_: u32, b: u32| b)
             (Arsh, Arsh64, Arsh64Imm, Arsh32, Arsh32Imm,
@@ -59,20 +63,20 @@ pub(super) use operations;
 macro_rules! codes {
     ($(($alu:ident, $a64:ident, $a64i:ident, $a32:ident, $a32i:ident, $f64:expr, $f32:expr))* ;
      $(($cond:ident, $c64:ident, $c64i:ident, $c32:ident, $c32i:ident, $p64:expr, $p32:expr))*) => {
-        /// What an operation does.
+        /// Operation code.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub(super) enum Code {
             $($a64, $a64i, $a32, $a32i,)*
             $($c64, $c64i, $c32, $c32i,)*
             Neg64,
             Neg32,
-            /// `dst = src` with the sign of the lowest byte; narrow ones clear the upper half.
+            /// `dst = src` with the sign of the lowest byte extended; the narrow ones clear the upper half.
             Sx8,
             Sx16,
             Sx32,
             Sx8Narrow,
             Sx16Narrow,
-            /// Truncation: conversion to the order that is the machine's.
+            /// Truncation: conversion to the byte order of the host.
             Cut16,
             Cut32,
             Swap16,
@@ -98,17 +102,17 @@ macro_rules! codes {
             /// `dst` is the pointer; `imm` the [`atomic_number`].
             Atomic32,
             Atomic64,
-            /// Does nothing: a conversion of 64 bits to the order that is the machine's.
+            /// No operation: conversion of 64 bits to the byte order of the host.
             Nop,
-            /// `target` is the next operation.
+            /// Continue at operation `off`.
             Jump,
-            /// Call of the function at `target`; `imm` is its length.
+            /// Call of the function at operation `off`; `imm` is its length.
             CallLocal,
-            /// `imm` is the helper's number.
+            /// `imm` is the number of the helper.
             CallHelper,
-            /// The helper that programs call most.
+            /// `bpf_map_lookup_elem`, the helper that programs call most.
             LookupElem,
-            /// `dst = src + imm`, and skip one; see `fuse`.
+            /// `dst = src + imm`, then skip one operation; see `fuse`.
             CopyAdd,
             /// As `CopyAdd`, then the comparison in the third operation.
             AddThenGt,
@@ -122,7 +126,7 @@ macro_rules! codes {
             Exit,
         }
 
-        /// Whether this is arithmetic or a comparison with a register.
+        /// Returns whether this is arithmetic or a comparison with a register.
         pub(super) fn reads_src(code: Code) -> bool {
             matches!(code, $(Code::$a64 | Code::$a32)|* | $(Code::$c64 | Code::$c32)|*)
         }
@@ -156,9 +160,9 @@ operations!(codes);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub(super) code: Code,
-    /// 0..=10.
+    /// Register number, 0..=10.
     pub(super) dst: u8,
-    /// 0..=10.
+    /// Register number, 0..=10.
     pub(super) src: u8,
     /// Index of the operation to jump to, or an address offset.
     pub(super) off: i32,
@@ -182,7 +186,7 @@ impl Op {
         }
     }
 
-    /// The operation for an instruction that neither jumps, nor calls, nor loads 64 bits.
+    /// Returns the operation of an instruction that does not jump, call or load 64 bits.
     pub(super) fn of(insn: &Insn) -> Option<Op> {
         let op = match *insn {
             Insn::Alu { width, op, dst, src } => Op::on(alu_code(op, width, src), dst).with(src),
@@ -221,8 +225,8 @@ impl Op {
                 };
                 Op { off: off.into(), ..Op::on(code, dst).with(base.into()) }
             }
-            // Loads and stores of the machine are in program order; acquire and release add nothing to that but what
-            // other threads see of map values, and those are exchanged by word.
+            // The machine executes loads and stores in program order. Acquire and release only matter for map
+            // values, which other threads access; those are exchanged as whole words.
             Insn::LoadAcquire { size, dst, base, off } => {
                 return Op::of(&Insn::Load { size, signed: false, dst, base, off });
             }
@@ -262,7 +266,7 @@ impl Op {
         Some(op)
     }
 
-    /// What the program returns, if it does nothing but return a constant.
+    /// Returns the return value if the program only returns a constant.
     pub(super) fn constant(ops: &[Op]) -> Option<u32> {
         match ops {
             [Op { code: Code::Mov64Imm | Code::Mov32Imm, dst: 0, imm, .. }, Op { code: Code::Exit, .. }] => {
@@ -272,7 +276,7 @@ impl Op {
         }
     }
 
-    /// The comparison of a branch to operation `target`.
+    /// Returns the comparison of a branch to operation `target`.
     pub(super) fn branch(width: Width, cond: Cond, dst: Reg, src: Operand, target: i32) -> Op {
         Op { off: target, ..Op::on(cond_code(cond, width, src), dst).with(src) }
     }
@@ -283,7 +287,8 @@ impl Op {
     }
 }
 
-/// Low bits: the operation, an index into [`ATOMICS`]; bit 3: the old value goes to the source register.
+/// Encodes an atomic operation: the low bits are the number of the operation, bit 3 tells that the source
+/// register receives the old value.
 fn atomic_number(op: AtomicOp) -> i64 {
     let (number, fetch) = match op {
         AtomicOp::Add { fetch } => (0, fetch),
@@ -302,7 +307,7 @@ pub(super) const FETCH: i64 = 8;
 /// [`atomic_number`] of an addition that does not fetch.
 pub(super) const ATOMIC_ADD: i64 = 0;
 
-/// New value of the memory, from the old one, the operand, and R0.
+/// Returns the new value of the memory, from the old value, the operand and R0.
 pub(super) fn atomic_result(number: i64, old: u64, operand: u64, r0: u64) -> u64 {
     match number & !FETCH {
         0 => old.wrapping_add(operand),
@@ -314,7 +319,7 @@ pub(super) fn atomic_result(number: i64, old: u64, operand: u64, r0: u64) -> u64
     }
 }
 
-/// Whether R0 becomes the old value.
+/// Returns whether R0 receives the old value.
 pub(super) fn is_cmpxchg(number: i64) -> bool {
     number == 5
 }

@@ -1,4 +1,4 @@
-//! What comes of running a program on a packet.
+//! Result of running a program on a packet.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use crate::xdp::XdpAction;
 /// Result of a run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Outcome {
-    /// What the program returned; 0 if it faulted.
+    /// Return value of the program; 0 if it faulted.
     pub returned: u32,
-    /// Where a redirect helper was told to send the packet; counts if the verdict is [`XdpAction::Redirect`].
+    /// Target of the last redirect helper; relevant if the verdict is [`XdpAction::Redirect`].
     pub redirect: Option<Redirect>,
-    /// Why the program was ended, if it was.
+    /// Reason why the machine ended the program, if it did.
     pub fault: Option<Fault>,
 }
 
 impl Outcome {
-    /// The verdict. As in the kernel, a number that is none means [`XdpAction::Aborted`].
+    /// Returns the verdict. As in the kernel, an invalid number means [`XdpAction::Aborted`].
     #[must_use]
     pub fn action(&self) -> XdpAction {
         XdpAction::from_number(self.returned).unwrap_or(XdpAction::Aborted)
@@ -27,43 +27,44 @@ impl Outcome {
 /// Target of a redirect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Redirect {
-    /// An interface by index.
+    /// Interface with this index.
     Interface(u32),
-    /// An entry of a map of devices, CPUs or sockets.
+    /// Entry of a map of devices, CPUs or sockets.
     Map {
         /// Index in [`Program::maps`](crate::Program::maps).
         map: MapRef,
-        /// Its key.
+        /// Key of the entry.
         key: u32,
-        /// The first 64 bits of its value; 0 for broadcasts.
+        /// The first 64 bits of the entry's value; 0 for broadcasts.
         value: u64,
-        /// Bits 3 and 4 of the helper's flags: to all devices, and not back to where the packet came from.
+        /// Bits 3 and 4 of the helper's flags: redirect to all devices; exclude the interface that received
+        /// the packet.
         flags: u64,
     },
 }
 
-/// A program did what the kernel's verifier would not have let it.
+/// The machine ended the program at an instruction that the kernel's verifier would have rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fault {
     /// Slot of the instruction.
     pub slot: u32,
-    /// What it did.
+    /// Reason.
     pub kind: FaultKind,
 }
 
-/// See [`Fault`].
+/// Reason of a [`Fault`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultKind {
-    /// Access to what is not there or not allowed.
+    /// Access to memory that does not exist or is not allowed.
     Access {
-        /// Guest address.
+        /// Guest address of the access.
         address: u64,
     },
-    /// It ran for too long.
+    /// The program exceeded its budget.
     Budget,
-    /// Calls are nested too deeply.
+    /// Function calls are nested more than eight levels deep.
     CallDepth,
-    /// An argument that this helper cannot take.
+    /// An argument is invalid for this helper.
     Argument,
 }
 

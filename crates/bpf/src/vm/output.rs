@@ -1,4 +1,4 @@
-//! Helpers that hand records to user space.
+//! Helpers that send records to user space.
 
 use super::call::{Call, E2BIG, EFAULT, EINVAL, failed};
 use super::outcome::FaultKind;
@@ -9,7 +9,7 @@ type Answer = Result<u64, FaultKind>;
 const EAGAIN: i64 = -11;
 const ENOSPC: i64 = -28;
 
-/// Reservations that a program may hold at once.
+/// Maximum number of reserved records that a program may hold at once.
 const RESERVED_MAX: usize = 64;
 
 // `linux/bpf.h`.
@@ -26,7 +26,7 @@ fn ring<'c>(call: &Call<'c, '_, '_>, arg: usize, kind: MapKind) -> Result<(usize
     }
 }
 
-/// Readers of our rings poll; whether to wake them is accepted and means nothing.
+/// Checks the flags. The readers of these rings poll, so the wake-up flags have no effect.
 fn wakeup_flags_valid(flags: u64) -> bool {
     flags & !(NO_WAKEUP | FORCE_WAKEUP) == 0
 }
@@ -76,7 +76,8 @@ pub(super) fn ringbuf_query(call: &mut Call<'_, '_, '_>) -> Answer {
     })
 }
 
-/// A record is the data and as many bytes of the packet as the flags say. Without CPUs' own rings all go to one.
+/// `bpf_perf_event_output`: a record is the data and as many bytes of the packet as the flags say. There are
+/// no rings per CPU; all records go to one ring.
 pub(super) fn perf_event_output(call: &mut Call<'_, '_, '_>) -> Answer {
     call.context(0)?;
     let (_, ring) = ring(call, 1, MapKind::PerfEventArray)?;
@@ -95,7 +96,7 @@ pub(super) fn perf_event_output(call: &mut Call<'_, '_, '_>) -> Answer {
         return Ok(failed(E2BIG));
     }
     let value = &mut call.scratch.value;
-    // More than 64 KiB of a packet cannot be asked for with `pieces`, and no ring would hold it.
+    // A packet is cut to 64 KiB here: `pieces` cannot return more, and no ring would hold it.
     let packet_len = packet_len.min(0xffff) as u32;
     call.memory.buff.pieces(0, packet_len, |piece| value.extend_from_slice(piece));
     Ok(if ring.output(&[value]) { 0 } else { failed(ENOSPC) })

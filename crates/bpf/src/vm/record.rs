@@ -1,9 +1,9 @@
-//! Watches a run and notes what it depends on and what it leaves behind, for [`replay`](super::replay).
+//! Observes a run and records its inputs and effects for [`replay`](super::replay).
 //!
-//! Registers and stack hold values that are *fixed*, which means the same whenever the packet's bytes and the maps' words
-//! that were looked at are, or *counters*: what a map held plus something fixed. A counter that is stored where it came
-//! from is an effect; one that is used in any other way has been looked at, and becomes fixed by a guard. What is
-//! neither, such as time, chance, packets that are changed, and hash maps, ends the recording, not the run.
+//! Registers and stack hold two kinds of values. *Fixed* values depend only on the packet bytes and map words
+//! that were read. *Counters* are a map word plus a fixed value. A counter that is stored where it was loaded
+//! from is an effect. A counter that is used in any other way becomes fixed, and a guard records the word.
+//! Other inputs (time, random numbers, changed packets, hash maps) end the recording, but not the run.
 
 use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory};
@@ -13,38 +13,39 @@ use super::replay::{Context, Effect, EffectKind, Guard, Run, Word};
 use super::space::{self, Place, Space};
 use crate::helper::Helper;
 
-/// Looks on while a program runs.
+/// Observes a program while it runs.
 pub(super) trait Watch {
-    /// The operation at `at` is about to be executed.
+    /// Is called before the operation at `at` is executed.
     fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &Memory<'_, '_>);
 }
 
-/// Nobody does.
+/// Observes nothing.
 impl Watch for () {
     #[inline(always)]
     fn step(&mut self, _: &Image, _: usize, _: &[u64; 16], _: &Memory<'_, '_>) {}
 }
 
-/// What a run may look at and do at most, of each kind; more would not be cheaper than running it.
+/// Maximum number of recorded inputs and effects of each kind. With more, a replay would not be cheaper than
+/// a run.
 const NOTES_MAX: usize = 32;
-/// One operation adds at most a word of each byte it reads, and two guards.
+/// One operation adds at most one word for each byte it reads, and two guards.
 pub(super) const NOTES_ROOM: usize = NOTES_MAX + 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Value {
     Fixed,
-    /// What was read by the read with this number, plus something fixed.
+    /// The value of the read with this number plus a fixed value.
     Counter(usize),
 }
 
-/// A read of a map's word.
+/// A read of a map word.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     field: Field,
     value: u64,
 }
 
-/// Bytes of a map's word.
+/// Bytes of a map word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Field {
     place: Place,
@@ -58,21 +59,21 @@ impl Field {
     }
 }
 
-/// See the module documentation.
+/// Records one run; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Recorder {
     registers: [Value; 16],
-    /// R6..R9 of the callers.
+    /// State of R6..R9 in the calling functions.
     saved: [[Value; 4]; FRAMES],
     depth: usize,
-    /// Bytes of the stack that this run has written.
+    /// Bytes of the stack that this run has written, as a bit set.
     written: [u64; FRAME_LEN * FRAMES / 64],
     reads: Vec<Read>,
     pub(super) run: Run,
     is_over: bool,
 }
 
-/// The recording ends.
+/// The recording ends because the run cannot be replayed.
 struct Over;
 
 impl Default for Recorder {
@@ -90,7 +91,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// A run on a packet with this context begins.
+    /// Starts the recording of a run with this context.
     pub(super) fn begin(&mut self, context: Context) {
         let Run { words, guards, effects, .. } = &mut self.run;
         words.clear();
@@ -103,7 +104,7 @@ impl Recorder {
         (self.depth, self.is_over) = (0, false);
     }
 
-    /// The run has ended; whether it can be replayed.
+    /// Ends the recording. Returns whether the run can be replayed.
     pub(super) fn finish(&mut self, outcome: &Outcome, buffer: &[u8], space: &Space) -> bool {
         if self.is_over || self.is_full() || outcome.fault.is_some() || outcome.redirect.is_some() {
             return false;
@@ -180,6 +181,29 @@ impl Recorder {
             Code::Store64 | Code::Store64Imm => self.store(op, 8, r, memory)?,
             Code::Atomic32 => self.atomic(op, 4, r, memory)?,
             Code::Atomic64 => self.atomic(op, 8, r, memory)?,
+            Code::LookupElem | Code::CallHelper | Code::CallLocal | Code::Exit => {
+                self.follow_call(image, op, r, memory)?;
+            }
+            // Arithmetic and branches.
+            code => {
+                self.look(d);
+                if reads_src(code) {
+                    self.look(s);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows a call or the return from a function.
+    fn follow_call(
+        &mut self,
+        image: &Image,
+        op: &Op,
+        r: &[u64; 16],
+        memory: &Memory<'_, '_>,
+    ) -> Result<(), Over> {
+        match op.code {
             Code::LookupElem => {
                 self.look(1);
                 self.look(2);
@@ -208,18 +232,12 @@ impl Recorder {
                 }
                 None => self.look(0),
             },
-            // Arithmetic, and branches.
-            code => {
-                self.look(d);
-                if reads_src(code) {
-                    self.look(s);
-                }
-            }
+            _ => {}
         }
         Ok(())
     }
 
-    /// The program goes by what is in this register: from here on that is fixed.
+    /// The program uses the content of this register, so it becomes fixed.
     fn look(&mut self, register: usize) {
         if let Value::Counter(read) = self.registers[register] {
             let Read { field, value } = self.reads[read];
@@ -232,7 +250,7 @@ impl Recorder {
         }
     }
 
-    /// A register of which the upper half is cleared: a counter of 32 bits goes on as one.
+    /// The upper half of a register is cleared. A 32-bit counter stays a counter.
     fn narrow(&mut self, register: usize) -> Value {
         if let Value::Counter(read) = self.registers[register]
             && self.reads[read].field.len != 4
@@ -242,7 +260,7 @@ impl Recorder {
         self.registers[register]
     }
 
-    /// `d` is loaded from what `s` points to.
+    /// `d` is loaded from the address in `s`.
     fn load(
         &mut self,
         d: usize,
@@ -261,11 +279,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// The program goes by `len` bytes at an address.
+    /// The program uses `len` bytes at an address.
     fn see(&mut self, address: u64, len: usize, memory: &Memory<'_, '_>) -> Result<(), Over> {
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {
-            // As long as the `Context` is the same.
+            // The context is compared as a whole.
             space::CTX => {}
             space::STACK => {
                 let is_written = |byte: usize| {
@@ -306,7 +324,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a read of a map.
+    /// Records a read of a map.
     fn read(&mut self, address: u64, len: usize, memory: &Memory<'_, '_>) -> Result<usize, Over> {
         let field = self.field(address, len, memory)?;
         let value = memory.space.load(address, len).ok_or(Over)?;
@@ -314,7 +332,8 @@ impl Recorder {
         Ok(self.reads.len() - 1)
     }
 
-    /// The place in a map that is about to be read or written. What this run has written there is another matter.
+    /// Returns the place in a map that is about to be read or written. Fails if this run has already written
+    /// there.
     fn field(&self, address: u64, len: usize, memory: &Memory<'_, '_>) -> Result<Field, Over> {
         let (place, at) = memory.space.place(address, len).ok_or(Over)?;
         let word = memory.space.at(place);

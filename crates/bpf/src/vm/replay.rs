@@ -1,12 +1,13 @@
-//! What a program did, to be done again without running it.
+//! Replays earlier runs of a program instead of running it again.
 //!
-//! A program that judges packets by their headers and counts them does the same for the next packet of the same flow:
-//! its run is a function of the bytes of the packet and of the maps that it looked at. [`record`](super::record) watches
-//! a run and notes what these were, and what the run left behind. When they are the same again, so is the verdict,
-//! and only what was left behind is done: constants are stored again, counters are increased again by as much. What a
-//! program adds to a counter without looking at it is no reason to run it again.
+//! The run of a program is a function of the packet bytes and map words that it reads. For a program that
+//! judges packets by their headers and counts them, these inputs are the same for the next packet of a flow.
+//! [`record`](super::record) observes a run and records its inputs and effects. If a later packet has the
+//! same inputs, it gets the same verdict and only the effects are repeated: constants are stored again,
+//! counters are increased again by the same amount. The value of a counter that the program only increases is
+//! not an input.
 //!
-//! Invariant: whoever replays instead of running sees the same verdicts and the same maps.
+//! Invariant: a replay has the same verdict and the same effect on maps as a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,43 +20,45 @@ use super::space::{Place, Space};
 /// Recorded runs of one program on one machine.
 #[derive(Debug)]
 pub struct Replay {
-    /// Those before `count` are runs.
+    /// Entries below `count` are valid.
     runs: [Run; RUNS],
     count: usize,
-    /// The one to be replaced next.
+    /// Index of the entry to replace next.
     oldest: usize,
-    /// The one of the last packet.
+    /// Index of the entry that was used for the last packet.
     last: Option<usize>,
     recorder: Box<Recorder>,
-    /// Packets until a run is recorded again, and how many it was the last time.
+    /// Packets until the next recording, and the length of the previous pause.
     pause: u32,
     pause_before: u32,
 }
 
-/// Runs that are kept: what one flow sends, full and shorter packets and acknowledgements, in either direction.
+/// Number of recorded runs. One flow has full packets, shorter packets and acknowledgements, in both
+/// directions.
 const RUNS: usize = 4;
-/// Recording costs as much as some runs. If it is of no use it is tried again after so many packets, and then twice as many.
+/// Length of the pause in packets after a useless recording, because a recording costs as much as several
+/// runs. Each further useless recording doubles it.
 const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 1 << 16;
 
-/// One run.
+/// One recorded run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) context: Context,
-    /// Words of the packet's buffer that it looked at.
+    /// Words of the packet buffer that the program read.
     pub(super) words: Vec<Word>,
-    /// End of the last byte of the buffer that it looked at.
+    /// End of the last byte of the buffer that the program read, as an offset.
     pub(super) seen_to: usize,
-    /// Words of maps that it looked at.
+    /// Map words that the program read.
     pub(super) guards: Vec<Guard>,
     pub(super) effects: Vec<Effect>,
-    /// It does nothing to what it looks at.
+    /// Whether the run does not change its own inputs.
     pub(super) is_steady: bool,
     returned: u32,
     was_used: bool,
 }
 
-/// What a program sees of `struct xdp_md`, and how much of the packet is in the buffer.
+/// The fields of `struct xdp_md`, and how much of the packet is in the buffer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Context {
     window_start: usize,
@@ -79,16 +82,16 @@ impl Context {
     }
 }
 
-/// Eight bytes of the packet's buffer, of which those in `mask` count.
+/// Eight bytes of the packet buffer, compared under `mask`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
-    /// Offset of the first.
+    /// Offset of the first byte.
     pub(super) at: usize,
     pub(super) mask: u64,
     pub(super) bits: u64,
 }
 
-/// Bits of a map's word that must be what they were.
+/// Bits of a map word that must have the recorded value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
     pub(super) place: Place,
@@ -96,24 +99,24 @@ pub(super) struct Guard {
     pub(super) bits: u64,
 }
 
-/// What a run does to a map's word.
+/// Effect of a run on a map word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effect {
     pub(super) place: Place,
-    /// Where in the word, and the value's bits there.
+    /// Position of the field in the word, and the mask of its bits there.
     pub(super) shift: u32,
     pub(super) mask: u64,
     pub(super) kind: EffectKind,
-    /// Not shifted.
+    /// Value, not shifted.
     pub(super) value: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EffectKind {
     Set,
-    /// By a load, an addition and a store.
+    /// Load, addition and store.
     Add,
-    /// By one instruction.
+    /// One atomic instruction.
     AtomicAdd,
 }
 
@@ -132,7 +135,7 @@ impl Default for Replay {
 }
 
 impl Replay {
-    /// The verdict, if a recorded run was on such a packet; its effects are done.
+    /// Returns the verdict if a recorded run has the inputs of this packet, and repeats its effects.
     #[inline]
     pub(super) fn replay(&mut self, image: &Image, buff: &XdpBuff<'_>) -> Option<u32> {
         let context = Context::of(buff);
@@ -148,8 +151,8 @@ impl Replay {
         Some(run.returned)
     }
 
-    /// How a packet like the last one, but for bytes of the buffer from `from` on, would be judged; `None` if it must be
-    /// looked at. See [`repeat`](Self::repeat).
+    /// Returns the verdict on a packet that equals the last one except for buffer bytes from offset `from`
+    /// on. Returns `None` if the packet must be checked. See [`repeat`](Self::repeat).
     #[must_use]
     #[inline]
     pub fn foresee(&self, from: usize) -> Option<u32> {
@@ -157,15 +160,15 @@ impl Replay {
         (run.seen_to <= from && run.is_steady).then_some(run.returned)
     }
 
-    /// Does once more, `times` times, what was done for the last packet: there were so many of which
-    /// [`foresee`](Self::foresee) knew the verdict.
+    /// Repeats the effects of the last packet `times` times, for as many packets with a verdict by
+    /// [`foresee`](Self::foresee).
     pub fn repeat(&self, image: &Image, times: u64) {
         if let Some(run) = self.last.and_then(|index| self.runs.get(index)) {
             run.perform(&image.space, times);
         }
     }
 
-    /// Whether the next run is to be watched.
+    /// Returns whether the next run is to be recorded.
     #[inline]
     pub(super) fn wants_record(&mut self) -> bool {
         self.last = None;
@@ -176,13 +179,13 @@ impl Replay {
         true
     }
 
-    /// What watches the run on the packet that comes with this context.
+    /// Returns the recorder for a run with this context.
     pub(super) fn recorder(&mut self, context: Context) -> &mut Recorder {
         self.recorder.begin(context);
         &mut self.recorder
     }
 
-    /// The run that was watched has ended, and left the packet as it was if it can be replayed.
+    /// Keeps the recorded run if it can be replayed. A run that changes the packet cannot.
     pub(super) fn keep(&mut self, outcome: &Outcome, buffer: &[u8], space: &Space) {
         let is_useful = self.recorder.finish(outcome, buffer, space) && self.keep_run(outcome.returned);
         if is_useful {
@@ -193,7 +196,7 @@ impl Replay {
         }
     }
 
-    /// In place of the oldest; whether that one was of use.
+    /// Replaces the oldest run. Returns whether that one was used.
     fn keep_run(&mut self, returned: u32) -> bool {
         let index = self.oldest;
         let is_new = self.count < RUNS;
@@ -209,7 +212,7 @@ impl Replay {
 }
 
 impl Run {
-    /// Room for all that a recorder notes, so that recording allocates nothing.
+    /// Reserves room for everything that a recorder adds, so that recording does not allocate.
     pub(super) fn with_room() -> Run {
         let (words, guards, effects) =
             (Vec::with_capacity(NOTES_ROOM), Vec::with_capacity(NOTES_ROOM), Vec::with_capacity(NOTES_ROOM));
@@ -267,9 +270,9 @@ impl Effect {
     }
 }
 
-/// Other bits of the word may belong to somebody else's field.
+/// Replaces bits of a word. The other bits may belong to a field that another thread writes.
 fn replace(word: &AtomicU64, mask: u64, new: impl Fn(u64) -> u64) {
     let update = |old: u64| Some(old & !mask | new(old) & mask);
-    // It always gives a new value, so it does not fail.
+    // The closure always returns a value, so the update cannot fail.
     let _old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update);
 }

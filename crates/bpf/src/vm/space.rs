@@ -1,4 +1,4 @@
-//! The guest's address space: 32 bits in 256 segments of 16 MiB.
+//! The guest's address space: 32 bits, in 256 segments of 16 MiB.
 //!
 //! | segment | what |
 //! |---|---|
@@ -29,29 +29,29 @@ pub(super) const fn offset(address: u64) -> usize {
     (address & ((1 << SEGMENT_BITS) - 1)) as usize
 }
 
-/// Where the values of maps are.
+/// Location of the values of maps.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Window of each segment, plus one.
+    /// Index of each segment's window, plus one.
     segments: [u8; 256],
     windows: Vec<Window>,
-    /// Address of the first value of each map; 0 for maps without.
+    /// Address of the first value of each map; 0 if the map has no values.
     bases: Vec<u64>,
 }
 
 #[derive(Debug)]
 struct Window {
     base: u64,
-    /// Bytes the guest sees.
+    /// Length that the guest sees, in bytes.
     len: u64,
     words: Arc<[AtomicU64]>,
-    /// Applied to word indices: a ring is seen twice.
+    /// Mask for word indices: a ring is visible twice.
     mask: usize,
     writable: bool,
 }
 
 impl Space {
-    /// `None` if the maps need more segments than there are.
+    /// Returns `None` if the maps need more segments than there are.
     pub(super) fn new(maps: &[Arc<Map>]) -> Option<Space> {
         let mut space = Space { segments: [0; 256], windows: Vec::new(), bases: Vec::new() };
         let mut next = FIRST_MAP;
@@ -81,12 +81,12 @@ impl Space {
         Some(space)
     }
 
-    /// Address of the first value of the map with this index.
+    /// Returns the address of the first value of the map with this index.
     pub(super) fn base_of(&self, map: usize) -> Option<u64> {
         self.bases.get(map).copied().filter(|&base| base != 0)
     }
 
-    /// Up to 8 bytes, little-endian.
+    /// Loads up to 8 bytes, little-endian.
     #[inline]
     pub(super) fn load(&self, address: u64, len: usize) -> Option<u64> {
         let (window, at) = self.window(address, len)?;
@@ -100,7 +100,7 @@ impl Space {
         Some(bits & mask_of(len))
     }
 
-    /// The `len` low bytes of `value`.
+    /// Stores the `len` low bytes of `value`.
     #[inline]
     pub(super) fn store(&self, address: u64, len: usize, value: u64) -> Option<()> {
         let (window, at) = self.window(address, len)?;
@@ -112,7 +112,7 @@ impl Space {
             window.word(at).store(value, Ordering::Release);
             return Some(());
         }
-        // Other bytes of the word may belong to somebody else's field.
+        // The other bytes of the word may belong to a field that another thread writes.
         let replace = |word: &AtomicU64, mask: u64, bits: u64| {
             word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(old & !mask | bits)).is_ok()
         };
@@ -124,7 +124,7 @@ impl Space {
         Some(())
     }
 
-    /// Replaces 4 or 8 aligned bytes atomically; returns the old ones.
+    /// Atomically replaces 4 or 8 aligned bytes and returns the old value.
     pub(super) fn exchange(&self, address: u64, len: usize, new: impl Fn(u64) -> u64) -> Option<u64> {
         let (window, at) = self.window(address, len)?;
         if !window.writable || !at.is_multiple_of(len) {
@@ -137,7 +137,7 @@ impl Space {
         Some(old >> shift & mask)
     }
 
-    /// The window around `len` bytes, and their offset in it.
+    /// Returns the window that contains `len` bytes at the address, and their offset in it.
     #[inline]
     fn window(&self, address: u64, len: usize) -> Option<(&Window, usize)> {
         let segment = usize::try_from(address >> SEGMENT_BITS).ok()?;
@@ -159,8 +159,8 @@ pub(super) struct Place {
 }
 
 impl Space {
-    /// The word that holds the `len` bytes at an address, and their offset in it; `None` if they are in two words, or not in
-    /// the values of a map.
+    /// Returns the word that contains the `len` bytes at an address, and their offset in it. Returns `None`
+    /// if they span two words or are not in the values of a map.
     pub(super) fn place(&self, address: u64, len: usize) -> Option<(Place, usize)> {
         let segment = usize::try_from(address >> SEGMENT_BITS).ok()?;
         let window = usize::from(*self.segments.get(segment)?).checked_sub(1)?;
@@ -169,7 +169,7 @@ impl Space {
         whole.then_some((Place { window, word: at / 8 }, at % 8))
     }
 
-    /// A word that [`place`](Self::place) has found.
+    /// Returns a word that [`place`](Self::place) found.
     #[inline]
     pub(super) fn at(&self, place: Place) -> &AtomicU64 {
         &self.windows[place.window].words[place.word]
@@ -182,17 +182,17 @@ impl Window {
     }
 }
 
-/// Look-ups in arrays without a look at the map: where its values are and how far apart.
+/// Location and stride of array values, for lookups that do not need the map itself.
 #[derive(Debug)]
 pub(super) struct Arrays(Box<[Array]>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Array {
     base: u64,
-    /// 0 for maps that are looked up otherwise.
+    /// Number of entries; 0 for maps of other types.
     entries: u64,
     stride: u64,
-    /// Distance of the values of one CPU to those of the next, and the last CPU that has its own.
+    /// Distance between the values of two CPUs in bytes, and the last CPU with its own values.
     cpu_stride: u64,
     last_cpu: u32,
 }
@@ -215,13 +215,14 @@ impl Arrays {
         Arrays(maps.iter().enumerate().map(array).collect())
     }
 
-    /// Whether the map is looked up here.
+    /// Returns whether the map is an array in this table.
     pub(super) fn has(&self, handle: u64) -> bool {
         let index = usize::try_from(handle.wrapping_sub(base(HANDLES)));
         index.is_ok_and(|index| self.0.get(index).is_some_and(|array| array.entries > 0))
     }
 
-    /// Address of the value, 0 if the index is beyond the end; `None` if the map is no array or the key cannot be read.
+    /// Returns the address of the value, or 0 if the index is out of range. Returns `None` if the map is no
+    /// array or the key cannot be read.
     #[inline(always)]
     pub(super) fn lookup(&self, handle: u64, cpu: u32, key: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let index = usize::try_from(handle.wrapping_sub(base(HANDLES))).ok()?;
@@ -234,12 +235,12 @@ impl Arrays {
     }
 }
 
-/// Whether an address is not that of a map's value.
+/// Returns whether the address is not that of a map value.
 pub(super) fn is_fixed(address: u64) -> bool {
     address >> SEGMENT_BITS < FIRST_MAP as u64
 }
 
-/// `len` bytes of ones, 1..=8.
+/// Returns `len` bytes of ones, 1..=8.
 pub(super) fn mask_of(len: usize) -> u64 {
     u64::MAX >> (64 - len * 8)
 }

@@ -1,4 +1,4 @@
-//! `bpf_trace_printk`: the conversions programs use.
+//! `bpf_trace_printk`, with the conversions that programs use.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use super::Env;
 use super::call::{Call, EINVAL, failed};
 use super::outcome::FaultKind;
 
-/// Bytes of a format at most, and of a string it prints.
+/// Maximum length of a format and of a string that it prints, in bytes.
 const FORMAT_MAX: u64 = 512;
 
-/// `bpf_trace_printk(format, format_size, ...)`; returns the length of the line.
+/// `bpf_trace_printk(format, format_size, ...)`. Returns the length of the line.
 pub(super) fn printk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u64, FaultKind> {
     let [format, len, values @ ..] = call.args;
     if len > FORMAT_MAX {
@@ -50,13 +50,13 @@ pub(super) fn printk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u
             Some('s') => write!(line, "{}", string(call, value)?),
             _ => return Ok(failed(EINVAL)),
         };
-        debug_assert!(written.is_ok(), "strings grow");
+        debug_assert!(written.is_ok(), "writing to a String cannot fail");
     }
     env.trace(line.trim_end_matches('\n'));
     Ok(line.len() as u64)
 }
 
-/// The text at the address, up to its zero byte.
+/// Returns the text at the address up to its zero byte.
 fn string(call: &mut Call<'_, '_, '_>, address: u64) -> Result<String, FaultKind> {
     let mut text = Vec::new();
     for at in 0..FORMAT_MAX {

@@ -371,7 +371,10 @@ fn a_program_that_would_be_aborted_is_refused_before() {
         let again = asm.label();
         asm.bind(again).jump(again);
     });
-    assert_eq!(endless.to_string(), "program doomed: slot 0 (goto pc-1): a loop without a way out");
+    assert_eq!(
+        endless.to_string(),
+        "program doomed: slot 0 (goto pc-1): endless loop: no path leads from here to an exit"
+    );
     assert!(endless.remedy().unwrap().contains("roxie xdp attach"));
     let context = refused(|asm| {
         asm.load(Size::W, Reg::R0, Reg::R1, 24).exit();

@@ -13,28 +13,28 @@ use wire::{Gid, Packet, Psn, Qpn};
 /// Bytes of each run.
 const TOTAL: u64 = 32 << 20;
 const MTU: u64 = 1024;
-/// The path: 2.5 GB/s and 10 us.
+/// The path: 2.5 GB/s and 10 us one way.
 const NS_PER_PACKET: u64 = 400;
 const DELAY_NS: u64 = 10_000;
-/// Both sides look at what has arrived this often.
+/// Interval at which both sides poll.
 const POLL_NS: u64 = 5_000;
-/// Nobody writes packets while a burst is still to go on the line.
+/// An end does not make packets while a burst is still waiting for the line.
 const BURST_NS: u64 = 62 * NS_PER_PACKET;
-/// Bytes posted ahead, at least two messages.
+/// Bytes posted in advance, at least two messages.
 const AHEAD: u64 = 1 << 20;
 
-/// What the far side does with packets behind a gap.
+/// What the responder does with packets after a gap.
 #[derive(Clone, Copy)]
 pub(crate) enum Peer {
-    Keeps,
-    GoesBack,
+    SelectiveRepeat,
+    GoBackN,
 }
 
 impl Peer {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Keeps => "keeps",
-            Self::GoesBack => "goes back",
+            Self::SelectiveRepeat => "selective",
+            Self::GoBackN => "go-back-N",
         }
     }
 }
@@ -56,10 +56,10 @@ impl Operation {
     }
 }
 
-/// What a run took.
+/// Result of a run.
 pub(crate) struct Outcome {
     pub(crate) elapsed_ns: u64,
-    /// Packets with payload that were sent, and how many there are.
+    /// Packets with payload that were sent, and the number needed without loss.
     pub(crate) packets: u64,
     pub(crate) needed: u64,
 }
@@ -69,13 +69,13 @@ pub(crate) struct End {
     pub(crate) memory: SimMemory,
     pub(crate) reorder: ReorderBuffer,
     pub(crate) from: PacketSource,
-    /// On their way to this end, with the time of arrival.
+    /// In flight to this end, with the time of arrival.
     arriving: VecDeque<(u64, Vec<u8>)>,
-    /// When the line towards this end is free again.
+    /// Time when the line towards this end is free again.
     line_free: u64,
 }
 
-/// One run; the first end does the posting.
+/// One run. The first end posts the work requests.
 pub(crate) struct Link {
     ends: [End; 2],
     operation: Operation,
@@ -129,7 +129,7 @@ pub(crate) fn end(index: usize, peer: Peer, size: u64) -> End {
         ),
         (QpState::Rts, M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
     ];
-    let mut qp = Qp::new(config).expect("within limits");
+    let mut qp = Qp::new(config).expect("the sizes are within the limits");
     for (state, mask) in steps {
         qp.modify(Instant::ZERO, &QpAttr { state, ..attr.clone() }, mask | M::STATE).expect("permitted");
     }
@@ -142,8 +142,8 @@ pub(crate) fn end(index: usize, peer: Peer, size: u64) -> End {
         keys: RefCell::new(BTreeSet::new()),
     };
     let reorder = match peer {
-        Peer::Keeps => ReorderBuffer::new(PathMtu::M1024),
-        Peer::GoesBack => ReorderBuffer::none(),
+        Peer::SelectiveRepeat => ReorderBuffer::new(PathMtu::M1024),
+        Peer::GoBackN => ReorderBuffer::none(),
     };
     let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
     End { qp, memory, reorder, from, arriving: VecDeque::new(), line_free: 0 }
@@ -160,11 +160,11 @@ impl Link {
         let ahead = (AHEAD / self.size).max(2).min(messages);
         let (mut posted, mut done, mut received) = (0, 0, 0);
         while done < messages {
-            assert!(self.now < 60_000_000_000, "a minute for 32 MiB");
+            assert!(self.now < 60_000_000_000, "32 MiB took longer than a virtual minute");
             while posted < messages && posted < done + ahead {
                 if self.operation == Operation::Send {
                     let wr = RecvWr { wr_id: posted, sg_list: &[self.sge()] };
-                    self.ends[1].qp.post_recv(&wr).expect("there is room");
+                    self.ends[1].qp.post_recv(&wr).expect("the receive queue has room");
                 }
                 self.post(posted);
                 posted += 1;
@@ -209,10 +209,10 @@ impl Link {
         };
         let wr = SendWr { wr_id, op, sg_list: &[self.sge()], flags: SendFlags::empty(), dest: None };
         let End { qp, memory, .. } = &mut self.ends[0];
-        qp.post_send(&wr, memory).expect("there is room");
+        qp.post_send(&wr, memory).expect("the send queue has room");
     }
 
-    /// What an engine does in one turn: receive, timers, transmit.
+    /// One poll of an engine: receive, timers, transmit.
     fn poll(&mut self, index: usize) {
         let (left, right) = self.ends.split_at_mut(1);
         let (end, far) =
@@ -221,8 +221,8 @@ impl Link {
         while end.arriving.front().is_some_and(|(at, _)| *at <= self.now)
             && let Some((_, bytes)) = end.arriving.pop_front()
         {
-            let packet = Packet::parse(&bytes).expect("well formed");
-            // What a loss makes of a packet is the protocol's business.
+            let packet = Packet::parse(&bytes).expect("the packet is well formed");
+            // The protocol decides what happens to packets after a loss.
             let _: Result<_, _> =
                 end.qp.handle_packet(now, &packet, &end.from, &end.memory, None, &mut end.reorder);
         }
@@ -235,7 +235,7 @@ impl Link {
             && let Some(transmit) = end.qp.poll_transmit(now, &end.memory, usize::MAX, &mut buf)
         {
             let bytes = buf[..transmit.len + 4].to_vec();
-            let payload = Packet::parse(&bytes).expect("well formed").payload().len() as u64;
+            let payload = Packet::parse(&bytes).expect("the packet is well formed").payload().len() as u64;
             self.packets += u64::from(payload > 0);
             far.line_free = far.line_free.max(self.now) + NS_PER_PACKET * payload.max(64) / MTU;
             if self.rng.next() % 100_000 >= self.loss_per_100_000 {

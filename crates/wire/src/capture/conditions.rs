@@ -1,4 +1,5 @@
-//! What an onlooker may ask of a packet's transport headers, so that whoever copies packets copies fewer.
+//! Conditions on the transport headers of a packet. A packet tap applies them before it copies, to copy fewer
+//! packets.
 
 use core::fmt;
 
@@ -8,31 +9,34 @@ use crate::opcode::{Opcode, Operation};
 use crate::packet::Packet;
 use crate::psn::{Psn, Qpn};
 
-/// Conditions on packets; each that is given must hold. The default is none.
+/// A conjunction of conditions on a packet. The default has no condition and admits every packet.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Conditions {
-    /// Only these opcodes, if there are any.
+    /// Admit these opcodes only. The empty set admits every opcode.
     pub opcodes: OpcodeSet,
-    /// Only packet sequence numbers in this range.
+    /// Admit only packet sequence numbers in this range.
     pub psns: Option<PsnRange>,
-    /// Only NAKs, RNR NAKs included.
+    /// Admit only NAKs and RNR NAKs.
     pub naks: bool,
-    /// Only congestion notifications, and packets that a router marked.
+    /// Admit only congestion notification packets (CNP) and packets that a router marked (ECN 3).
     pub congestion: bool,
-    /// Only what went wrong.
+    /// Admit only packets that report or show an error.
     pub errors: bool,
 }
 
 impl Conditions {
-    /// Whether there are none.
+    /// Returns whether there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a packet of `len` bytes, BTH to ICRC, may be wanted. `front` is what there is of it, `ecn` the low two bits of the
-    /// IP header's traffic class. What takes more than headers is not looked at: of what went wrong, every management datagram
-    /// may be wanted, since it may be a refusal, and no packet because of its ICRC.
+    /// Returns whether a packet may satisfy the conditions, judged by its headers. `len` is the length from
+    /// BTH to ICRC in bytes, `front` the part at hand, `ecn` the low two bits of the IP traffic class.
+    ///
+    /// The result may be `true` for a packet that does not satisfy them: for `errors`, every management
+    /// datagram is admitted because it may be a reject. A packet with a wrong ICRC is not found, because the
+    /// ICRC is not computed.
     #[must_use]
     pub fn may_admit(&self, front: &[u8], len: usize, ecn: u8) -> bool {
         let bth = front.first_chunk().map(Bth::parse);
@@ -43,8 +47,8 @@ impl Conditions {
                 || bth.is_some_and(|bth| bth.dest_qp == Qpn::GSI))
     }
 
-    /// Whether a packet is wanted for its opcode, its number, as a NAK and as a sign of congestion; what went wrong is not asked.
-    /// `packet` if it makes sense, `bth` if there is one, `ecn` as above.
+    /// Returns whether a packet satisfies all conditions except `errors`. `packet` is the decoded packet and
+    /// `bth` its base header, `None` if they could not be decoded. `ecn` is as in [`Conditions::may_admit`].
     #[must_use]
     pub fn admits(&self, bth: Option<&Bth>, packet: Option<&Packet<'_>>, ecn: u8) -> bool {
         let is_cnp = |packet: &Packet<'_>| packet.row().operation == Operation::Cnp;
@@ -55,25 +59,25 @@ impl Conditions {
     }
 }
 
-/// Whether a packet says that a request was not done.
+/// Returns whether a packet is a NAK or an RNR NAK.
 #[must_use]
 pub fn is_nak(packet: &Packet<'_>) -> bool {
     let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
     matches!(syndrome, Some(Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)))
 }
 
-/// A set of opcodes.
+/// A set of opcodes: bit `opcode % 64` of word `opcode / 64`.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct OpcodeSet(pub [u64; 4]);
 
 impl OpcodeSet {
-    /// Whether none is in it.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
-    /// Whether it has this one.
+    /// Returns whether the set contains `opcode`.
     #[must_use]
     pub fn contains(&self, opcode: Opcode) -> bool {
         self.0[usize::from(opcode.0 >> 6)] >> (opcode.0 & 63) & 1 != 0
@@ -96,17 +100,17 @@ impl fmt::Debug for OpcodeSet {
     }
 }
 
-/// Packet sequence numbers from `first` to `last`, both included, around the circle.
+/// A range of packet sequence numbers on the circle of 2^24. Both ends are included.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PsnRange {
-    /// Where it begins.
+    /// First number of the range.
     pub first: Psn,
-    /// Where it ends.
+    /// Last number of the range; may be numerically below `first`.
     pub last: Psn,
 }
 
 impl PsnRange {
-    /// Whether it has this number.
+    /// Returns whether the range contains `psn`.
     #[must_use]
     pub fn contains(self, psn: Psn) -> bool {
         let from_first = |psn: Psn| psn.value().wrapping_sub(self.first.value()) & 0xff_ffff;
@@ -123,7 +127,7 @@ mod tests {
     use crate::aeth::Aeth;
     use crate::icrc::ICRC_LEN;
 
-    /// A packet with nothing behind its extension headers, which are `fill`.
+    /// Returns a packet without payload. Every byte of its extension headers is `fill`.
     fn packet(opcode: Opcode, dest_qp: Qpn, psn: u32, fill: u8) -> Vec<u8> {
         let mut bytes = [0; Bth::LEN];
         Bth { opcode, dest_qp, psn: Psn::new(psn), ..Bth::default() }.emit(&mut bytes);
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_must_hold() {
+    fn a_packet_is_admitted_only_if_each_condition_holds() {
         let write = packet(Opcode::RC_WRITE_ONLY, Qpn::new(17), 5, 0);
         let opcodes = OpcodeSet::from_iter([Opcode::RC_WRITE_ONLY, Opcode(0xff)]);
         let range = |first, last| Some(PsnRange { first: Psn::new(first), last: Psn::new(last) });
@@ -145,12 +149,12 @@ mod tests {
         assert!(admits(Conditions::default(), &write) && admits(both, &write));
         assert!(!admits(Conditions { psns: range(6, 4), ..both }, &write));
         assert!(!admits(both, &packet(Opcode::RC_SEND_ONLY, Qpn::new(17), 5, 0)));
-        assert!(!admits(both, &write[..11]), "nothing is known of it");
+        assert!(!admits(both, &write[..11]), "without a BTH no condition holds");
         assert!(Conditions::default().is_empty() && !both.is_empty());
     }
 
     #[test]
-    fn naks_marks_and_what_makes_no_sense() {
+    fn naks_congestion_marks_and_malformed_packets_are_selected() {
         let naks = Conditions { naks: true, ..Conditions::default() };
         let congestion = Conditions { congestion: true, ..Conditions::default() };
         let errors = Conditions { errors: true, ..Conditions::default() };
@@ -171,7 +175,10 @@ mod tests {
         assert!(admits(congestion, &packet(Opcode::CNP, qp, 0, 0)));
         assert!(admits(errors, &packet(Opcode(0x15), qp, 0, 0)), "unknown");
         assert!(admits(errors, &send[..send.len() - 1]), "too short");
-        assert!(!errors.may_admit(&send[..14], send.len(), 0), "cut by whoever looks");
-        assert!(admits(errors, &packet(Opcode::UD_SEND_ONLY, Qpn::GSI, 0, 0)), "perhaps a refusal");
+        assert!(!errors.may_admit(&send[..14], send.len(), 0), "a cut capture is no error of the packet");
+        assert!(
+            admits(errors, &packet(Opcode::UD_SEND_ONLY, Qpn::GSI, 0, 0)),
+            "a management datagram may be a reject"
+        );
     }
 }

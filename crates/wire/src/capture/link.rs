@@ -1,9 +1,9 @@
-//! Link layers as capture files know them: what stands in front of the IP header.
+//! Link layers of capture files: the bytes in front of the IP header.
 
 use crate::bytes::{u16_at, u32_at};
 use crate::eth::{EtherType, Ethernet, VlanTag};
 
-/// What a captured packet begins with (the `LINKTYPE_` numbers of tcpdump.org).
+/// Link type of a captured packet (the `LINKTYPE_` numbers of tcpdump.org).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(transparent)]
 pub struct LinkType(pub u16);
@@ -13,20 +13,20 @@ impl LinkType {
     pub const NULL: Self = Self(0);
     /// Ethernet.
     pub const ETHERNET: Self = Self(1);
-    /// IPv4 or IPv6, nothing in front. 12 and 14 mean the same on some systems.
+    /// IPv4 or IPv6 without a link layer. 12 and 14 mean the same on some systems.
     pub const RAW: Self = Self(101);
     /// OpenBSD loopback: a protocol family, big-endian.
     pub const LOOP: Self = Self(108);
     /// Linux "any" device, version 1.
     pub const LINUX_SLL: Self = Self(113);
-    /// IPv4, nothing in front.
+    /// IPv4 without a link layer.
     pub const IPV4: Self = Self(228);
-    /// IPv6, nothing in front.
+    /// IPv6 without a link layer.
     pub const IPV6: Self = Self(229);
     /// Linux "any" device, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// Its name, if packets of it can be read here.
+    /// Returns the name of the link type, or `None` if this crate cannot read it.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -42,7 +42,8 @@ impl LinkType {
         })
     }
 
-    /// Takes the link layer off a packet; `None` if it is too short, or of a type not known here.
+    /// Removes the link layer from a packet. Returns `None` if the packet is too short or the link type is
+    /// unknown.
     #[must_use]
     #[inline]
     pub fn split(self, packet: &[u8]) -> Option<Link<'_>> {
@@ -62,7 +63,8 @@ impl LinkType {
             }
             Self::NULL | Self::LOOP => {
                 let (family, rest) = packet.split_first_chunk::<4>()?;
-                // Nobody's AF_INET6 has one number, and the order is the writer's; what follows tells.
+                // The value of AF_INET6 differs between systems, so the version field of the IP header
+                // decides.
                 let ether_type = match (family, rest.first()? >> 4) {
                     ([2, 0, 0, 0] | [0, 0, 0, 2], 4) => EtherType::IPV4,
                     (_, 6) => EtherType::IPV6,
@@ -86,20 +88,20 @@ impl LinkType {
     }
 }
 
-/// A packet without its link layer.
+/// A packet without its link layer, and what the link layer said.
 #[derive(Clone, Copy, Debug)]
 pub struct Link<'a> {
     /// The Ethernet header, if the capture has one.
     pub ethernet: Option<Ethernet>,
-    /// VLAN tags, outermost first.
+    /// VLAN tags, the outermost first.
     pub tags: [Option<VlanTag>; 2],
-    /// Linux `PACKET_` type of a cooked capture: 0 to us, 4 from us.
+    /// Linux `PACKET_` type of a cooked capture: 0 is received by this host, 4 is sent by this host.
     pub packet_type: Option<u8>,
-    /// Interface index of a cooked capture.
+    /// Index of the interface, from a cooked capture of version 2.
     pub ifindex: Option<u32>,
-    /// What follows.
+    /// Type of the bytes in `rest`.
     pub ether_type: EtherType,
-    /// The rest.
+    /// The bytes after the link layer.
     pub rest: &'a [u8],
 }
 
@@ -110,7 +112,7 @@ impl<'a> Link<'a> {
         Self { ethernet: None, tags: [None; 2], packet_type: None, ifindex: None, ether_type, rest }
     }
 
-    /// Without VLAN tags: up to two, as 802.1ad stacks them.
+    /// Removes VLAN tags, at most two (IEEE 802.1ad).
     #[inline]
     fn untagged(mut self) -> Option<Self> {
         for at in 0..2 {
@@ -125,7 +127,7 @@ impl<'a> Link<'a> {
         Some(self)
     }
 
-    /// Which way a cooked capture saw the packet go: `Some(true)` out.
+    /// Returns the direction from a cooked capture: `Some(true)` is sent, `Some(false)` received.
     #[must_use]
     pub fn outbound(&self) -> Option<bool> {
         self.packet_type.map(|kind| kind == 4)
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_tags_come_off() {
+    fn two_vlan_tags_are_removed() {
         let mut frame = [0; 14 + 4 + 4 + 1];
         frame[12..14].copy_from_slice(&[0x88, 0xa8]);
         frame[14..18].copy_from_slice(&[0x00, 0x64, 0x81, 0x00]);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn cooked_captures_know_the_direction() {
+    fn a_cooked_capture_tells_the_direction() {
         let mut sll = [0; 17];
         sll[1] = 4;
         sll[14..16].copy_from_slice(&[0x86, 0xdd]);
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_link_layer_the_version_tells() {
+    fn the_ip_version_tells_the_type_of_a_raw_packet() {
         assert_eq!(LinkType::RAW.split(&[0x45]).unwrap().ether_type, EtherType::IPV4);
         assert_eq!(LinkType::RAW.split(&[0x60]).unwrap().ether_type, EtherType::IPV6);
         assert!(LinkType::RAW.split(&[0x00]).is_none());

@@ -1,7 +1,8 @@
-//! What capture files hold: records of pcap and pcapng, the link layers they begin with, and a RoCEv2 packet as an
-//! onlooker sees it, perhaps cut short.
+//! Capture files: records of pcap and pcapng, link layers, and RoCEv2 packets that the capture may have cut
+//! short.
 //!
-//! Everything works on bytes at hand; who reads a file keeps the list of interfaces and decides what to do with damage.
+//! All functions decode bytes that the caller has read. The caller keeps the list of interfaces and handles
+//! damaged files.
 
 mod conditions;
 mod link;
@@ -19,7 +20,7 @@ pub use seen::{IcrcCheck, NotRoce, Seen};
 
 use crate::bytes::array;
 
-/// Byte order of a file's numbers: that of the machine that wrote it.
+/// Byte order of the numbers in a file, that of the machine that wrote it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {
     /// Least significant byte first.
@@ -29,7 +30,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// The 16-bit number at `at`, or `None` beyond the end.
+    /// Returns the 16-bit number at offset `at`, or `None` beyond the end.
     #[must_use]
     #[inline]
     pub fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
@@ -40,7 +41,7 @@ impl Order {
         })
     }
 
-    /// The 32-bit number at `at`, or `None` beyond the end.
+    /// Returns the 32-bit number at offset `at`, or `None` beyond the end.
     #[must_use]
     #[inline]
     pub fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
@@ -51,7 +52,7 @@ impl Order {
         })
     }
 
-    /// The 64-bit number at `at`, or `None` beyond the end.
+    /// Returns the 64-bit number at offset `at`, or `None` beyond the end.
     #[must_use]
     pub fn u64(self, bytes: &[u8], at: usize) -> Option<u64> {
         let bytes = array(bytes.get(at..)?.first_chunk::<8>()?, 0);
@@ -61,7 +62,8 @@ impl Order {
         })
     }
 
-    /// Two halves of a 64-bit number, the upper one first whatever the order, as pcapng stores time.
+    /// Returns a 64-bit number stored as two 32-bit halves, the upper half first in either byte order. pcapng
+    /// stores times this way.
     #[must_use]
     #[inline]
     pub fn halves(self, bytes: &[u8], at: usize) -> Option<u64> {

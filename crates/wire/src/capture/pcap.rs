@@ -7,27 +7,27 @@
 
 use super::{LinkType, Order};
 
-/// What stands at the beginning of a pcap file.
+/// Header of a pcap file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FileHeader {
-    /// Of every number in the file's headers.
+    /// Byte order of every number in the file's headers.
     pub order: Order,
-    /// Whether fractions of a second are nanoseconds, not microseconds.
+    /// Whether fractions of a second are in nanoseconds; otherwise they are in microseconds.
     pub nanoseconds: bool,
-    /// Longest record the writer meant to store; 0 means no limit.
+    /// Longest record that the writer stores, in bytes; 0 means no limit.
     pub snap_len: u32,
-    /// What every record begins with.
+    /// Link type of every record.
     pub link_type: LinkType,
 }
 
 impl FileHeader {
-    /// Bytes in the file.
+    /// Length in the file, in bytes.
     pub const LEN: usize = 24;
 
     const MICROSECONDS: u32 = 0xa1b2_c3d4;
     const NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-    /// Decodes; `None` if this is no pcap file.
+    /// Decodes the header. Returns `None` if the magic number is not that of a pcap file.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         [Order::Little, Order::Big].into_iter().find_map(|order| {
@@ -36,31 +36,31 @@ impl FileHeader {
                 Self::NANOSECONDS => true,
                 _ => return None,
             };
-            // The upper half of the last word speaks of frame check sequences, which nothing here looks at.
+            // The upper half of the last word describes frame check sequences, which this crate does not use.
             let link_type = LinkType(order.u32(bytes, 20)? as u16);
             Some(Self { order, nanoseconds, snap_len: order.u32(bytes, 16)?, link_type })
         })
     }
 }
 
-/// What stands in front of each packet.
+/// Header in front of each packet of a pcap file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecordHeader {
-    /// Nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Whether the fraction is less than a second, as it must be.
+    /// Whether the fraction of the time is less than a second. If not, the file is damaged.
     pub fraction_ok: bool,
-    /// Bytes that follow.
+    /// Bytes of the packet that the file holds.
     pub captured: u32,
-    /// Bytes the packet had on the wire.
+    /// Bytes that the packet had on the wire.
     pub original: u32,
 }
 
 impl RecordHeader {
-    /// Bytes in the file.
+    /// Length in the file, in bytes.
     pub const LEN: usize = 16;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(file: &FileHeader, bytes: &[u8; Self::LEN]) -> Self {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn either_byte_order_and_either_unit_is_read() {
+    fn both_byte_orders_and_both_time_units_are_read() {
         for order in [Order::Little, Order::Big] {
             for (magic, nanoseconds, fraction_ns) in [(0xa1b2_c3d4, false, 7000), (0xa1b2_3c4d, true, 7)] {
                 let file = FileHeader::parse(&header(order, magic)).unwrap();
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn another_magic_number_is_another_format() {
+    fn an_unknown_magic_number_is_refused() {
         assert_eq!(FileHeader::parse(&header(Order::Little, 0x0a0d_0d0a)), None);
         assert_eq!(FileHeader::parse(&[0; FileHeader::LEN]), None);
     }
 
     #[test]
-    fn a_million_microseconds_are_no_fraction() {
+    fn a_fraction_of_a_whole_second_is_reported() {
         let file = FileHeader::parse(&header(Order::Little, 0xa1b2_c3d4)).unwrap();
         let mut record = [0; RecordHeader::LEN];
         record[4..8].copy_from_slice(&1_000_000u32.to_le_bytes());

@@ -1,51 +1,51 @@
-//! The pcapng file format: blocks of many kinds, each framed by its length (draft-ietf-opsawg-pcapng).
+//! The pcapng file format: a sequence of blocks, each framed by its length (draft-ietf-opsawg-pcapng).
 //!
 //! ```text
 //! | kind | length | body, padded to 4 ... | length |
 //! ```
 //!
-//! A file is one or more sections, each with a byte order and interfaces of its own.
+//! A file has one or more sections. Each section has its own byte order and its own list of interfaces.
 
 use super::{LinkType, Order};
 
-/// Kind and length of a block, before anything is known about its body.
+/// Kind and length of a block. They can be read before the body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BlockHeader {
-    /// What the body is.
+    /// Kind of the block, one of the constants below.
     pub kind: u32,
-    /// Bytes of the whole block, both lengths included.
+    /// Length of the whole block in bytes, with both length fields.
     pub len: u32,
 }
 
 impl BlockHeader {
-    /// Bytes in front of the body.
+    /// Length of the kind and the first length field, in bytes.
     pub const LEN: usize = 8;
-    /// Shortest block: an empty body.
+    /// Length of the shortest block, one with an empty body, in bytes.
     pub const BLOCK_MIN: u32 = 12;
 
-    /// A section begins; reads the same in both byte orders.
+    /// Section header. The value reads the same in both byte orders.
     pub const SECTION: u32 = 0x0a0d_0d0a;
-    /// An interface.
+    /// Interface description.
     pub const INTERFACE: u32 = 1;
-    /// A packet in the form that pcapng files had before 2009.
+    /// Packet in the obsolete form that files had before 2009.
     pub const OBSOLETE_PACKET: u32 = 2;
-    /// A packet without time.
+    /// Packet without a time.
     pub const SIMPLE_PACKET: u32 = 3;
-    /// Names of addresses.
+    /// Name resolution: names of addresses.
     pub const NAMES: u32 = 4;
-    /// Counters of an interface.
+    /// Interface statistics.
     pub const STATISTICS: u32 = 5;
-    /// A packet.
+    /// Enhanced packet, the usual form.
     pub const ENHANCED_PACKET: u32 = 6;
 
-    /// Decodes.
+    /// Decodes the wire format.
     #[must_use]
     #[inline]
     pub fn parse(order: Order, bytes: &[u8; Self::LEN]) -> Self {
         Self { kind: order.u32(bytes, 0).unwrap_or(0), len: order.u32(bytes, 4).unwrap_or(0) }
     }
 
-    /// The byte order of the section that begins here, if one does.
+    /// Returns the byte order of the section that starts here, or `None` if `bytes` is no section header.
     #[must_use]
     pub fn section_order(bytes: &[u8]) -> Option<Order> {
         let magic = bytes.get(Self::LEN..)?;
@@ -53,7 +53,7 @@ impl BlockHeader {
         [Order::Little, Order::Big].into_iter().find(|order| order.u32(magic, 0) == Some(0x1a2b_3c4d))
     }
 
-    /// Whether the length is one a block can have.
+    /// Returns whether the length is valid: at least [`BlockHeader::BLOCK_MIN`] and a multiple of 4.
     #[must_use]
     #[inline]
     pub const fn len_ok(&self) -> bool {
@@ -61,23 +61,23 @@ impl BlockHeader {
     }
 }
 
-/// A block's body, decoded.
+/// The decoded body of a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Block<'a> {
-    /// A new section: what was known about interfaces is void.
+    /// A new section. Interfaces of the previous section are no longer valid.
     Section,
-    /// The section's next interface.
+    /// The next interface of the section.
     Interface(Interface<'a>),
-    /// A packet, in whichever form.
+    /// A packet in any of the three forms.
     Packet(EnhancedPacket<'a>),
-    /// Counters.
+    /// Counters of an interface.
     Statistics(InterfaceStatistics),
-    /// Anything else.
+    /// A block of another kind.
     Other,
 }
 
 impl<'a> Block<'a> {
-    /// Decodes a body; `None` if it is too short for its kind.
+    /// Decodes the body of a block. Returns `None` if the body is too short for its kind.
     #[must_use]
     #[inline]
     pub fn parse(order: Order, kind: u32, body: &'a [u8]) -> Option<Self> {
@@ -93,31 +93,31 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Codes of options.
+/// Option codes. A code has a different meaning in each kind of block.
 pub mod option {
-    /// No more options.
+    /// End of the options.
     pub const END: u16 = 0;
-    /// Of any block: text for people.
+    /// Any block: comment text.
     pub const COMMENT: u16 = 1;
-    /// Of an interface: its name.
+    /// Interface: name.
     pub const INTERFACE_NAME: u16 = 2;
-    /// Of an interface: unit of time.
+    /// Interface: unit of time, see [`Resolution`](super::Resolution).
     pub const INTERFACE_RESOLUTION: u16 = 9;
-    /// Of an interface: seconds to be added to every time.
+    /// Interface: seconds to add to every time.
     pub const INTERFACE_OFFSET: u16 = 14;
-    /// Of a packet: direction, link-layer errors.
+    /// Packet: direction and link-layer errors.
     pub const PACKET_FLAGS: u16 = 2;
-    /// Of a packet: packets lost since the one before.
+    /// Packet: packets lost since the previous one.
     pub const PACKET_DROPS: u16 = 4;
-    /// Of statistics: packets that arrived at the interface.
+    /// Statistics: packets that arrived at the interface.
     pub const STATISTICS_RECEIVED: u16 = 4;
-    /// Of statistics: packets the interface lost.
+    /// Statistics: packets that the interface dropped.
     pub const STATISTICS_INTERFACE_DROPS: u16 = 5;
-    /// Of statistics: packets the operating system lost.
+    /// Statistics: packets that the operating system dropped.
     pub const STATISTICS_SYSTEM_DROPS: u16 = 7;
 }
 
-/// The options at the end of a block, as pairs of code and value.
+/// Iterator over the options at the end of a block, as pairs of code and value.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     order: Order,
@@ -129,7 +129,7 @@ impl<'a> Options<'a> {
         Self { order, rest }
     }
 
-    /// The first value with this code.
+    /// Returns the first value with this code.
     #[must_use]
     pub fn value(mut self, code: u16) -> Option<&'a [u8]> {
         self.find(|option| option.0 == code).map(|option| option.1)
@@ -154,18 +154,18 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// What a section says about an interface.
+/// Description of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface<'a> {
-    /// What its packets begin with.
+    /// Link type of its packets.
     pub link_type: LinkType,
-    /// Longest packet the writer meant to store; 0 means no limit.
+    /// Longest packet that the writer stores, in bytes; 0 means no limit.
     pub snap_len: u32,
-    /// Unit of its packets' times.
+    /// Unit of the times of its packets.
     pub resolution: Resolution,
-    /// Seconds to be added to them.
+    /// Seconds to add to the times of its packets.
     pub offset_s: i64,
-    /// All options; its name is [`option::INTERFACE_NAME`].
+    /// All options. The name of the interface is [`option::INTERFACE_NAME`].
     pub options: Options<'a>,
 }
 
@@ -183,17 +183,17 @@ impl<'a> Interface<'a> {
     }
 }
 
-/// Unit of time of an interface: a negative power of 10, or of 2 if the highest bit is set.
+/// Unit of time of an interface: 10^-n seconds, or 2^-n seconds if the highest bit is set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Resolution(pub u8);
 
 impl Resolution {
-    /// What holds where nothing is said.
+    /// The default of a file that gives no resolution.
     pub const MICROSECONDS: Self = Self(6);
     /// Nanoseconds.
     pub const NANOSECONDS: Self = Self(9);
 
-    /// Nanoseconds of so many units; the largest number if they are more than 64 bits hold.
+    /// Converts `ticks` to nanoseconds. Saturates at `u64::MAX`.
     #[must_use]
     #[inline]
     pub fn ns(self, ticks: u64) -> u64 {
@@ -212,18 +212,18 @@ impl Resolution {
     }
 }
 
-/// A packet. The simple and the obsolete form are brought into this one.
+/// A packet. The simple and the obsolete form are converted to this one.
 #[derive(Clone, Copy, Debug)]
 pub struct EnhancedPacket<'a> {
-    /// Index among the section's interfaces.
+    /// Index of the interface in the section.
     pub interface: u32,
-    /// In units of the interface; 0 in the simple form.
+    /// Time of capture in units of the interface's resolution; 0 in the simple form.
     pub ticks: u64,
-    /// Bytes the packet had on the wire.
+    /// Bytes that the packet had on the wire.
     pub original: u32,
-    /// Bytes stored. Fewer than the block promises if it promises more than it holds.
+    /// The stored bytes. They end at the end of the block, even if the block states more.
     pub data: &'a [u8],
-    /// Comments, direction, drops.
+    /// Options: comments, direction, drops.
     pub options: Options<'a>,
 }
 
@@ -248,7 +248,7 @@ impl<'a> EnhancedPacket<'a> {
 
     fn obsolete(order: Order, body: &'a [u8]) -> Option<Self> {
         let packet = Self::parse(order, body)?;
-        // Sixteen bits of interface and as many of drops stand where the interface is now.
+        // The obsolete form has a 16-bit interface and a 16-bit drop count in place of the 32-bit interface.
         Some(Self { interface: order.u16(body, 0)?.into(), ..packet })
     }
 
@@ -258,7 +258,7 @@ impl<'a> EnhancedPacket<'a> {
         (&rest[..captured], Options::new(order, options))
     }
 
-    /// Which way the packet went: `Some(true)` out, `Some(false)` in.
+    /// Returns the direction: `Some(true)` is sent, `Some(false)` received, `None` unknown.
     #[must_use]
     pub fn outbound(&self) -> Option<bool> {
         let flags = self.options.order.u32(self.options.value(option::PACKET_FLAGS)?, 0)?;
@@ -269,21 +269,21 @@ impl<'a> EnhancedPacket<'a> {
         }
     }
 
-    /// Packets the writer lost since the one before.
+    /// Returns the number of packets that the writer lost since the previous one.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.options.u64(option::PACKET_DROPS).unwrap_or(0)
     }
 }
 
-/// Counters of an interface, as of some time in the capture.
+/// Counters of an interface at one moment of the capture.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InterfaceStatistics {
-    /// Index among the section's interfaces.
+    /// Index of the interface in the section.
     pub interface: u32,
-    /// Packets that arrived.
+    /// Packets that arrived at the interface, if the file says so.
     pub received: Option<u64>,
-    /// Packets lost by the interface and by the operating system.
+    /// Packets dropped by the interface and by the operating system together.
     pub drops: u64,
 }
 
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_section_says_its_byte_order() {
+    fn a_section_header_tells_its_byte_order() {
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&BlockHeader::SECTION.to_le_bytes());
         bytes[8..].copy_from_slice(&0x1a2b_3c4du32.to_le_bytes());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_of_time_becomes_nanoseconds() {
+    fn every_unit_of_time_converts_to_nanoseconds() {
         assert_eq!(Resolution(0).ns(3), 3_000_000_000);
         assert_eq!(Resolution(6).ns(1_700_000_000_123_456), 1_700_000_000_123_456_000);
         assert_eq!(Resolution(9).ns(17), 17);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_promises_more_than_it_holds_gives_what_it_holds() {
+    fn a_packet_longer_than_its_block_is_cut_to_the_block() {
         let mut body = packet(&[]);
         body[12] = 200;
         let packet = EnhancedPacket::parse(Order::Little, &body).unwrap();

@@ -1,4 +1,5 @@
-//! A RoCEv2 packet as an onlooker sees it. A receiver refuses what is not whole; an onlooker shows what is there.
+//! A captured RoCEv2 packet. A receiver refuses an incomplete packet; this decoder returns the part that was
+//! captured.
 
 use core::fmt;
 
@@ -11,7 +12,7 @@ use crate::ip::{Ip, Ipv4, Ipv6, PROTOCOL_UDP};
 use crate::packet::Packet;
 use crate::udp::{ROCE_PORT, Udp};
 
-/// One captured packet with its outer headers.
+/// A captured packet with its outer headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// Link layer.
@@ -20,44 +21,45 @@ pub struct Seen<'a> {
     pub ip: Ip,
     /// UDP header.
     pub udp: Udp,
-    /// BTH and what follows, as far as the capture has it. `Err` says what is wrong with a packet to the RoCE port.
+    /// BTH, extension headers and payload as far as captured. `Err` is the reason why a packet to the RoCE
+    /// port is malformed.
     pub packet: Result<Packet<'a>, DropReason>,
-    /// The base transport header, also of a packet that is not understood further.
+    /// The base transport header; also present if the rest of the packet is malformed.
     pub bth: Option<Bth>,
-    /// From the IP header on, as far as the capture has it.
+    /// The captured bytes from the IP header on.
     pub ip_packet: &'a [u8],
-    /// Bytes the UDP payload has on the wire; the capture may hold fewer.
+    /// Length of the UDP payload on the wire, in bytes. The capture may hold fewer.
     pub udp_payload_len: usize,
-    /// The UDP payload as far as the capture has it.
+    /// The captured part of the UDP payload.
     pub udp_payload: &'a [u8],
 }
 
-/// What an onlooker can say about a packet's invariant CRC.
+/// Result of checking the invariant CRC of a captured packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IcrcCheck {
-    /// It is right.
+    /// The ICRC is correct.
     Good,
-    /// It should have this value.
+    /// The ICRC is wrong.
     Bad {
-        /// What the packet's bytes ask for.
+        /// The ICRC computed from the packet's bytes.
         want: u32,
     },
-    /// The capture holds only the front of the packet.
+    /// The capture holds only the front of the packet, so the ICRC cannot be checked.
     Cut,
 }
 
-/// Why a packet is none of RoCEv2.
+/// Reason why a captured packet is not a RoCEv2 packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotRoce {
-    /// The capture's link type is not known here, or the packet is shorter than its link layer.
+    /// The link type of the capture is unknown, or the packet is shorter than its link layer.
     Link,
-    /// Neither IPv4 nor IPv6.
+    /// The Ethernet type is this one, neither IPv4 nor IPv6.
     EtherType(EtherType),
-    /// The IP header is broken, has options, or this is a fragment.
+    /// The IP header is malformed or has options, or the packet is a fragment.
     Ip,
-    /// IP, but not UDP.
+    /// The IP protocol number is this one, not UDP.
     Protocol(u8),
-    /// UDP, but to another port.
+    /// The UDP destination port is this one, not 4791.
     Port(u16),
 }
 
@@ -109,7 +111,8 @@ impl<'a> Seen<'a> {
             return Err(NotRoce::Port(udp.dst_port));
         }
         let ip_header_len = link.rest.len() - behind.len();
-        // What both headers agree on; behind it stands Ethernet's padding or check sequence.
+        // The payload length that both headers allow. Ethernet padding or a frame check sequence may follow
+        // it.
         let by_ip = ip_len.saturating_sub(ip_header_len + Udp::LEN);
         let udp_payload_len = usize::from(udp.length).saturating_sub(Udp::LEN).min(by_ip);
         let udp_payload = rest.get(..udp_payload_len).unwrap_or(rest);
@@ -125,14 +128,15 @@ impl<'a> Seen<'a> {
         })
     }
 
-    /// Whether the capture holds all of it.
+    /// Returns whether the capture holds the whole packet.
     #[must_use]
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.udp_payload.len() == self.udp_payload_len
     }
 
-    /// Bytes of payload the packet has on the wire, without pad; `Packet::payload` has those captured.
+    /// Returns the length of the payload on the wire in bytes, without pad. `Packet::payload` returns the
+    /// captured part.
     #[must_use]
     #[inline]
     pub fn payload_len(&self) -> usize {
@@ -141,7 +145,7 @@ impl<'a> Seen<'a> {
         self.udp_payload_len.saturating_sub(around)
     }
 
-    /// Verifies the invariant CRC.
+    /// Checks the invariant CRC.
     #[must_use]
     #[inline]
     pub fn icrc(&self) -> IcrcCheck {
@@ -156,7 +160,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// ECN bits of the IP header: 3 says that a router saw congestion.
+    /// Returns the ECN bits of the IP header. 3 means that a router marked congestion.
     #[must_use]
     #[inline]
     pub fn ecn(&self) -> u8 {
@@ -176,7 +180,7 @@ mod tests {
     use crate::opcode::Opcode;
     use crate::reth::Reth;
 
-    /// V2 of the ICRC vectors: WRITE Only of 8 bytes over IPv6.
+    /// Vector V2 of the ICRC vectors: an RDMA WRITE Only of 8 bytes over IPv6.
     const WRITE: &str = "02000000000202000000000186dd66a12345003011402001\
         0db800000000000000000000000120010db8000000000000000000000002d23412b700304c7b0a00ffff000000ab80ffffff\
         00007f12345670000000a1b2000000080001020304050607bc3c5997";
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_packet_is_verified() {
+    fn the_icrc_of_a_whole_packet_is_checked() {
         let mut frame = frame();
         let seen = Seen::parse(LinkType::ETHERNET, &frame).unwrap();
         assert_eq!((seen.icrc(), seen.payload_len(), seen.ecn()), (IcrcCheck::Good, 8, 2));
@@ -198,16 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_packet_do_not_matter() {
+    fn bytes_after_the_udp_payload_are_ignored() {
         let mut frame = frame();
         frame.extend([0xee; 9]);
         let seen = Seen::parse(LinkType::ETHERNET, &frame).unwrap();
         assert_eq!((seen.icrc(), seen.payload_len()), (IcrcCheck::Good, 8));
     }
 
-    /// Headers survive as far as they are there, at every length a snap length can leave.
+    /// Cuts the frame at every length and checks which headers are still decoded.
     #[test]
-    fn of_a_cut_packet_everything_that_is_there_is_seen() {
+    fn a_cut_packet_shows_every_header_that_was_captured() {
         let frame = frame();
         for len in 0..frame.len() {
             let Ok(seen) = Seen::parse(LinkType::ETHERNET, &frame[..len]) else {

@@ -1,4 +1,4 @@
-//! Ending a connection, or not beginning one: reject, disconnect (IBA 12.6.7, 12.6.10, 12.6.11).
+//! Rejecting and ending a connection: REJ, DREQ, DREP (IBA 12.6.7, 12.6.10, 12.6.11).
 
 use core::fmt;
 
@@ -7,24 +7,24 @@ use super::layout::{Bits, bits, message};
 use crate::psn::Qpn;
 
 message! {
-    /// ConnectReject (IBA 12.6.7): no, and why.
+    /// ConnectReject (IBA 12.6.7): the sender rejects the connection, with a reason.
     Rej = 0x12
     bits {
-        /// Names the connection at the sender; 0 if it never got a name.
+        /// The sender's id of the connection; 0 if it has none.
         local_comm_id: u32 = [(0, 0, 32)];
-        /// Names the connection at the receiver; 0 if unknown.
+        /// The receiver's id of the connection; 0 if the sender does not know it.
         remote_comm_id: u32 = [(4, 0, 32)];
-        /// What is being rejected.
+        /// Which message is rejected.
         message: Answered = [(8, 0, 2)];
         /// Valid bytes of `ari`, at most 72.
         ari_len: u8 = [(9, 0, 7)];
-        /// Why.
+        /// Reason of the reject.
         reason: RejReason = [(10, 0, 16)];
     }
     blocks {
         /// Additional reject information; its meaning depends on the reason.
         ari: [u8; 72] = 12;
-        /// The application's data; valid for [`RejReason::CONSUMER_DEFINED`].
+        /// Private data of the application; valid for [`RejReason::CONSUMER_DEFINED`].
         private_data: [u8; 148] = 84;
     }
 }
@@ -39,7 +39,7 @@ impl fmt::Display for Rej {
     }
 }
 
-/// Why a connection was rejected (IBA 12.6.7.2).
+/// Reason of a [`Rej`] (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct RejReason(pub u16);
 
@@ -52,7 +52,7 @@ macro_rules! reasons {
         impl RejReason {
             $(#[doc = concat!($words, ".")] pub const $id: Self = Self($code);)*
 
-            /// The reason in words, if the code has one.
+            /// Returns the reason as text, or `None` for an unknown code.
             #[must_use]
             pub const fn words(self) -> Option<&'static str> {
                 Some(match self.0 {
@@ -111,18 +111,18 @@ impl fmt::Display for RejReason {
 }
 
 message! {
-    /// DisconnectRequest (IBA 12.6.10): the connection is over.
+    /// DisconnectRequest (IBA 12.6.10): the sender ends the connection.
     Dreq = 0x15
     bits {
-        /// Names the connection at the sender.
+        /// The sender's id of the connection.
         local_comm_id: u32 = [(0, 0, 32)];
-        /// Names the connection at the receiver.
+        /// The receiver's id of the connection.
         remote_comm_id: u32 = [(4, 0, 32)];
-        /// The *receiver's* QP, as a safeguard.
+        /// QP number of the *receiver*, which compares it with its own.
         remote_qpn: Qpn = [(8, 0, 24)];
     }
     blocks {
-        /// The application's data.
+        /// Private data of the application.
         private_data: [u8; 220] = 12;
     }
 }
@@ -138,16 +138,16 @@ impl fmt::Display for Dreq {
 }
 
 message! {
-    /// DisconnectReply (IBA 12.6.11): agreed.
+    /// DisconnectReply (IBA 12.6.11): the sender has ended the connection as well.
     Drep = 0x16
     bits {
-        /// Names the connection at the sender.
+        /// The sender's id of the connection.
         local_comm_id: u32 = [(0, 0, 32)];
-        /// Names the connection at the receiver.
+        /// The receiver's id of the connection.
         remote_comm_id: u32 = [(4, 0, 32)];
     }
     blocks {
-        /// The application's data.
+        /// Private data of the application.
         private_data: [u8; 224] = 8;
     }
 }

@@ -1,5 +1,5 @@
-//! Addresses and ports over the connection manager: service ids, and the header in front of the private
-//! data (Annex A11).
+//! IP addresses and ports in CM messages: service ids, and the header in front of the private data (IBA Annex
+//! A11).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use super::layout::{Bits, bits};
 use crate::bytes::{array, put, u16_at};
 use crate::gid::Gid;
 
-/// Which listener a request is for. In the IP port spaces of librdmacm it is `port_space << 16 | port`.
+/// Service id: identifies a listener. In the IP port spaces of librdmacm it is `port_space << 16 | port`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ServiceId(pub u64);
 
@@ -17,26 +17,26 @@ bits! {
 }
 
 impl ServiceId {
-    /// Port space of reliable connections (`RDMA_PS_TCP`).
+    /// Port space of connected services (`RDMA_PS_TCP`).
     pub const TCP: u16 = 0x0106;
     /// Port space of datagrams (`RDMA_PS_UDP`).
     pub const UDP: u16 = 0x0111;
-    /// Port space of raw service ids (`RDMA_PS_IB`).
+    /// Port space of native InfiniBand service ids (`RDMA_PS_IB`).
     pub const IB: u16 = 0x013f;
 
-    /// The id of a port in a port space.
+    /// Returns the service id of a port in a port space.
     #[must_use]
     pub const fn from_port(port_space: u16, port: u16) -> Self {
         Self((port_space as u64) << 16 | port as u64)
     }
 
-    /// The port space, if the id has that form.
+    /// Returns the port space, or `None` if the id does not have that form.
     #[must_use]
     pub const fn port_space(self) -> Option<u16> {
         if self.0 >> 24 == 1 { Some((self.0 >> 16) as u16) } else { None }
     }
 
-    /// The port: the low 16 bits.
+    /// Returns the port: the low 16 bits.
     #[must_use]
     pub const fn port(self) -> u16 {
         self.0 as u16
@@ -53,28 +53,28 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// The front of the private data of REQ and SIDR_REQ in IP port spaces: who asks whom (Annex A11). The
-/// destination port is in the service id.
+/// Header at the front of the private data of REQ and SIDR_REQ in IP port spaces: the addresses of both ends
+/// (IBA Annex A11). The destination port is in the service id.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IpCmHeader {
-    /// The port the asking side is bound to.
+    /// Source port: the port to which the active side is bound.
     pub src_port: u16,
-    /// The address of the asking side.
+    /// Address of the active side.
     pub src: IpAddr,
-    /// The address it asks, of the same family.
+    /// Address of the passive side, of the same family.
     pub dst: IpAddr,
 }
 
 impl IpCmHeader {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 36;
 
     const SRC: usize = 4;
     const DST: usize = 20;
-    /// IPv4 addresses stand at the end of their 16 bytes.
+    /// An IPv4 address occupies the last 4 of 16 bytes.
     const V4_SKIP: usize = 12;
 
-    /// Decodes; `None` if the version is not 0 or the addresses are neither IPv4 nor IPv6.
+    /// Decodes the header. Returns `None` if the version is not 0 or the addresses are neither IPv4 nor IPv6.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let address = |at| match bytes[1] >> 4 {
@@ -88,7 +88,8 @@ impl IpCmHeader {
         Some(Self { src_port: u16_at(bytes, 2), src: address(Self::SRC)?, dst: address(Self::DST)? })
     }
 
-    /// Encodes. Addresses of different families are both written as IPv6, the IPv4 one mapped.
+    /// Encodes the header. If the families differ, both addresses are written as IPv6 and the IPv4 one is
+    /// mapped.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
         bytes.fill(0);
         put(bytes, 2, self.src_port.to_be_bytes());
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_survive() {
+    fn addresses_of_both_families_survive_a_round_trip() {
         for (src, dst) in [
             (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])),
             (IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]), IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 2])),
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused() {
+    fn an_unknown_header_version_is_refused() {
         let mut bytes = [0; IpCmHeader::LEN];
         assert_eq!(IpCmHeader::parse(&bytes), None, "IP version 0");
         bytes[1] = 0x40;

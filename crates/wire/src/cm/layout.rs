@@ -1,9 +1,10 @@
-//! How a CM message is described: one row per field, from which the struct, `parse` and `emit` are made, so
-//! that the two cannot disagree.
+//! Tables that describe CM messages. A row describes one field; macros generate the struct, `parse` and
+//! `emit` from the rows, so that `parse` and `emit` cannot disagree.
 //!
-//! A row of `bits` names pieces `(byte, skip, width)`: `width` bits after the first `skip` bits of `byte`,
-//! most significant first, all big-endian. Most fields are one piece; the halves of a split field follow each
-//! other. A row of `blocks` names the byte where a run of whole bytes starts. Bits no row names are reserved.
+//! A row of `bits` lists pieces `(byte, skip, width)`: `width` bits after the first `skip` bits of `byte`,
+//! most significant bit first, big-endian. Most fields have one piece; the pieces of a split field are listed
+//! in order. A row of `blocks` gives the first byte of a field of whole bytes. Bits that no row covers are
+//! reserved.
 
 use crate::gid::Gid;
 use crate::keys::{PKey, QKey};
@@ -21,7 +22,7 @@ pub(super) trait Block: Sized {
     fn write(&self, bytes: &mut [u8]);
 }
 
-/// `width` bits, most significant first.
+/// Returns `width` bits as a number, most significant bit first.
 pub(super) fn get(bytes: &[u8], byte: usize, skip: usize, width: usize) -> u64 {
     let first = byte * 8 + skip;
     (first..first + width).fold(0, |value, bit| value << 1 | u64::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
@@ -85,7 +86,7 @@ impl Block for Gid {
     }
 }
 
-/// A struct with `Block` made from its rows.
+/// Generates a struct and its `Block` implementation from rows.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
@@ -131,7 +132,7 @@ macro_rules! layout {
 }
 pub(super) use layout;
 
-/// A CM message: rows count from the start of the message body, as the tables of IBA 12 do.
+/// Generates a CM message. Row offsets count from the start of the message body, as in the tables of IBA 12.
 macro_rules! message {
     (
         $(#[$meta:meta])*
@@ -144,7 +145,7 @@ macro_rules! message {
             $(#[$meta])*
             $name
             bits {
-                /// Transaction id: an answer repeats it, nobody matches on it.
+                /// Transaction id. A reply repeats it; messages are matched by communication ids instead.
                 tid: u64 = [(8, 0, 64)];
                 /// Attribute modifier: options of Enhanced Connection Establishment, normally 0.
                 attribute_modifier: u32 = [(20, 0, 32)];
@@ -155,18 +156,18 @@ macro_rules! message {
         }
 
         impl $name {
-            /// The attribute id that announces this message.
+            /// Attribute id of this message in the MAD header.
             pub const ATTRIBUTE: u16 = $attribute;
 
-            /// Decodes the body; whether the header announces this message is
-            /// [`CmMessage::parse`](crate::cm::CmMessage::parse)'s question.
+            /// Decodes the message body. The attribute id of the header is not checked;
+            /// [`CmMessage::parse`](crate::cm::CmMessage::parse) does that.
             #[must_use]
             pub fn parse(mad: &[u8; $crate::mad::MAD_LEN]) -> Self {
                 $crate::cm::layout::Block::read(mad)
             }
 
-            /// Encodes the whole MAD, header included; what is not a field becomes zero. Values wider than
-            /// their field are cut.
+            /// Encodes the whole MAD with its header. Reserved bits become zero; values wider than their
+            /// field are cut.
             pub fn emit(&self, mad: &mut [u8; $crate::mad::MAD_LEN]) {
                 use $crate::mad::MadHeader;
                 mad.fill(0);
@@ -177,7 +178,7 @@ macro_rules! message {
             }
         }
 
-        /// Everything zero, the P_Key too: the starting point for `..Default::default()`.
+        /// Every field is zero, the P_Key too. Use it with `..Default::default()`.
         impl Default for $name {
             fn default() -> Self {
                 Self::parse(&[0; $crate::mad::MAD_LEN])

@@ -1,4 +1,4 @@
-//! Messages of the connection manager (IBA 12.6, 12.11), 256-byte MADs between the QPs 1 of two nodes.
+//! Messages of the connection manager (IBA 12.6, 12.11): MADs of 256 bytes between QP 1 of two nodes.
 //!
 //! ```text
 //! active  ConnectRequest ->           DisconnectRequest ->
@@ -6,8 +6,8 @@
 //! active  ReadyToUse ->
 //! ```
 //!
-//! Each message is a struct made from a table of fields (`layout.rs`); "local" always means the sender of
-//! the message. What to send when is the transport's part.
+//! Each message is a struct generated from a table of fields (`layout.rs`). "Local" always refers to the
+//! sender of the message. The transport crate decides when to send which message.
 
 mod connect;
 mod end;
@@ -48,7 +48,7 @@ impl CmMessage {
     /// Decodes a MAD.
     ///
     /// # Errors
-    /// [`DropReason::BadMad`] if it is of another class, version or method, or no message we know.
+    /// [`DropReason::BadMad`] if the MAD has another class, version or method, or an unknown attribute.
     pub fn parse(mad: &[u8; MAD_LEN]) -> Result<Self, DropReason> {
         let header = mad.first_chunk().map(MadHeader::parse).ok_or(DropReason::BadMad)?;
         if !header.is_cm() {
@@ -70,7 +70,7 @@ impl CmMessage {
         })
     }
 
-    /// Encodes the whole MAD.
+    /// Encodes the whole MAD with its header.
     pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
         match self {
             Self::Req(m) => m.emit(mad),
@@ -106,7 +106,7 @@ impl fmt::Display for CmMessage {
     }
 }
 
-/// Which message an [`Mra`] or [`Rej`] answers; 2 bits.
+/// The message that an [`Mra`] or [`Rej`] refers to; 2 bits.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Answered(pub u8);
 
@@ -115,7 +115,7 @@ impl Answered {
     pub const REQ: Self = Self(0);
     /// A connection reply.
     pub const REP: Self = Self(1);
-    /// Neither; in an MRA a LAP.
+    /// Another message; in an MRA a LAP.
     pub const OTHER: Self = Self(2);
 }
 
@@ -135,7 +135,8 @@ impl fmt::Display for Answered {
     }
 }
 
-/// `user` followed by zeros, or `None` if it does not fit. Private data has no length on the wire.
+/// Returns `user` padded with zeros to `N` bytes, or `None` if it is longer. Private data has no length on
+/// the wire.
 #[must_use]
 pub fn private_data<const N: usize>(user: &[u8]) -> Option<[u8; N]> {
     let mut data = [0; N];
@@ -150,7 +151,8 @@ mod tests {
 
     const BODY: usize = MAD_LEN - MadHeader::LEN;
 
-    /// Body bits no field names, as `(byte, mask)`; a run of bytes is `(first..last, 0xff)`.
+    /// Checks that each bit of the body is a field or reserved. `reserved` lists the reserved bits as `(byte,
+    /// mask)`; a run of bytes is `(first..last, 0xff)`.
     fn check<M>(
         attribute: u16,
         parse: impl Fn(&[u8; MAD_LEN]) -> M,
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transaction_id_and_the_ece_options_travel_in_the_header() {
+    fn the_mad_header_carries_the_transaction_id_and_the_ece_options() {
         let req = Req { tid: 0x0102_0304_0506_0708, attribute_modifier: 0x0a0b_0c0d, ..Req::default() };
         let mut mad = [0; MAD_LEN];
         req.emit(&mut mad);
@@ -218,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_wider_than_its_field_does_not_spill() {
+    fn a_value_wider_than_its_field_is_cut() {
         let mut mad = [0; MAD_LEN];
         Req { retry_count: 0xff, ..Req::default() }.emit(&mut mad);
         assert_eq!(Req::parse(&mad), Req { retry_count: 7, ..Req::default() });
     }
 
     #[test]
-    fn what_is_not_a_connection_message_is_refused() {
+    fn a_mad_that_is_no_cm_message_is_refused() {
         let mut mad = [0; MAD_LEN];
         assert_eq!(CmMessage::parse(&mad), Err(DropReason::BadMad));
         Rtu::default().emit(&mut mad);
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_is_padded_and_never_cut() {
+    fn private_data_is_padded_and_refused_if_too_long() {
         assert_eq!(private_data::<4>(b"ab"), Some(*b"ab\0\0"));
         assert_eq!(private_data::<4>(b"abcd"), Some(*b"abcd"));
         assert_eq!(private_data::<4>(b"abcde"), None);

@@ -1,4 +1,4 @@
-//! Finding a datagram QP by service: request and reply (IBA 12.11.1, 12.11.2).
+//! Service id resolution: a request for the QP of a datagram service, and its reply (IBA 12.11.1, 12.11.2).
 
 use core::fmt;
 
@@ -8,30 +8,31 @@ use crate::keys::{PKey, QKey};
 use crate::psn::Qpn;
 
 message! {
-    /// ServiceIDResolutionRequest (IBA 12.11.1): which QP serves this?
+    /// ServiceIDResolutionRequest (IBA 12.11.1): the sender asks for the datagram QP of a service.
     SidrReq = 0x17
     bits {
-        /// Names this question at the sender.
+        /// The sender's id of this request.
         request_id: u32 = [(0, 0, 32)];
-        /// Partition.
+        /// Partition key.
         p_key: PKey = [(4, 0, 16)];
-        /// Which listener is wanted.
+        /// Service id of the requested listener.
         service_id: ServiceId = [(8, 0, 64)];
     }
     blocks {
-        /// The application's data, behind an [`IpCmHeader`] in IP port spaces.
+        /// Private data of the application; in IP port spaces it follows an [`IpCmHeader`].
         private_data: [u8; 216] = 16;
     }
 }
 
 impl SidrReq {
-    /// Who asks whom, from the front of the private data. `None` if it is no such header.
+    /// Returns the addresses of both ends from the front of the private data, or `None` if there is no such
+    /// header.
     #[must_use]
     pub fn ip_header(&self) -> Option<IpCmHeader> {
         self.private_data.first_chunk().and_then(IpCmHeader::parse)
     }
 
-    /// What the application sent along.
+    /// Returns the private data that the application passed, without the [`IpCmHeader`].
     #[must_use]
     pub fn user_data(&self) -> &[u8] {
         &self.private_data[IpCmHeader::LEN..]
@@ -50,28 +51,28 @@ impl fmt::Display for SidrReq {
 }
 
 message! {
-    /// ServiceIDResolutionResponse (IBA 12.11.2): this one, with this key.
+    /// ServiceIDResolutionResponse (IBA 12.11.2): the QP of the service and its Q_Key.
     SidrRep = 0x18
     bits {
-        /// The question's id.
+        /// `request_id` of the request.
         request_id: u32 = [(0, 0, 32)];
-        /// Whether there is an answer.
+        /// Result of the resolution; QPN and Q_Key are valid for [`SidrStatus::SUCCESS`].
         status: SidrStatus = [(4, 0, 8)];
         /// Valid bytes of `info`, at most 72.
         info_len: u8 = [(5, 0, 8)];
-        /// Vendor of Enhanced Connection Establishment, 24 bits in two places; normally 0.
+        /// Vendor id of Enhanced Connection Establishment, 24 bits in two places; normally 0.
         ece_vendor_id: u32 = [(6, 0, 16), (11, 0, 8)];
-        /// The QP to send to.
+        /// QP number of the service.
         qpn: Qpn = [(8, 0, 24)];
-        /// The question's service.
+        /// Service id of the request.
         service_id: ServiceId = [(12, 0, 64)];
-        /// The key to send with.
+        /// Q_Key for datagrams to that QP.
         q_key: QKey = [(20, 0, 32)];
     }
     blocks {
         /// Additional information; its meaning depends on the status.
         info: [u8; 72] = 24;
-        /// The application's data.
+        /// Private data of the application.
         private_data: [u8; 136] = 96;
     }
 }
@@ -86,7 +87,7 @@ impl fmt::Display for SidrRep {
     }
 }
 
-/// Outcome of a service resolution (IBA 12.11.2.1).
+/// Result of a service id resolution (IBA 12.11.2.1).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct SidrStatus(pub u8);
 
@@ -95,17 +96,17 @@ bits! {
 }
 
 impl SidrStatus {
-    /// QPN and Q_Key are valid.
+    /// The QPN and the Q_Key are valid.
     pub const SUCCESS: Self = Self(0);
-    /// Nobody listens there.
+    /// No listener has this service id.
     pub const UNSUPPORTED: Self = Self(1);
-    /// The application said no.
+    /// The application rejected the request.
     pub const REJECT: Self = Self(2);
-    /// No QP available.
+    /// No QP is available.
     pub const NO_QP: Self = Self(3);
-    /// Ask elsewhere.
+    /// The service is at another port.
     pub const REDIRECT: Self = Self(4);
-    /// Version not supported.
+    /// The version is not supported.
     pub const UNSUPPORTED_VERSION: Self = Self(5);
 }
 

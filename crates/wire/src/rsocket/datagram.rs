@@ -1,5 +1,5 @@
-//! Datagram rsockets: messages of UD queue pairs, each with the socket address of its sender in front, and UDP datagrams between
-//! the same addresses, by which ends learn each other's queue pair. Everything is big-endian.
+//! Messages of datagram rsockets: the address header of messages between UD queue pairs, and the header of
+//! UDP datagrams by which the ends learn each other's queue pair number. Everything is big-endian.
 //!
 //! ```text
 //! UD message, IPv4                                 UDP datagram, IPv4
@@ -15,22 +15,23 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use crate::bytes::{array, put, u16_at, u32_at};
 use crate::psn::Qpn;
 
-/// Where a UD message is from.
+/// Address header of a UD message: the socket address of its sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Source(pub SocketAddr);
 
 impl Source {
-    /// Bytes of the longer form.
+    /// Length of the IPv6 form, the longer one, in bytes.
     pub const LEN_MAX: usize = 24;
     const LEN_V4: usize = 8;
 
-    /// Bytes of the form for an address.
+    /// Returns the length of the header for an address, in bytes.
     #[must_use]
     pub fn len_of(addr: IpAddr) -> usize {
         if addr.is_ipv4() { Self::LEN_V4 } else { Self::LEN_MAX }
     }
 
-    /// Decodes what a message begins with; how many bytes that was. `None` if it is not of an rsocket.
+    /// Decodes the header at the front of a message and returns its length in bytes. Returns `None` if it is
+    /// no such header.
     #[must_use]
     pub fn parse(message: &[u8]) -> Option<(Self, usize)> {
         let (&version, &length) = (message.first()?, message.get(1)?);
@@ -44,7 +45,7 @@ impl Source {
         Some((Self(addr), length))
     }
 
-    /// Encodes; how many bytes.
+    /// Encodes the header and returns its length in bytes.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN_MAX]) -> usize {
         let length = Self::len_of(self.0.ip());
         *bytes = [0; Self::LEN_MAX];
@@ -63,26 +64,28 @@ impl Source {
     }
 }
 
-/// What a UDP datagram of an rsocket begins with: its sender's queue pair.
+/// Header of a UDP datagram: the queue pair of its sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Introduction {
-    /// A message follows, which is delivered as one of a queue pair; the receiver introduces itself in return.
+    /// Whether a message follows. The receiver delivers it like one from a queue pair and replies with its
+    /// own header.
     pub with_message: bool,
-    /// The sender's queue pair.
+    /// QP number of the sender.
     pub qpn: Qpn,
-    /// The address it has.
+    /// IP address of that queue pair.
     pub addr: IpAddr,
 }
 
 impl Introduction {
-    /// Bytes of the longer form.
+    /// Length of the IPv6 form, the longer one, in bytes.
     pub const LEN_MAX: usize = 28;
     const LEN_V4: usize = 16;
     const TAG: u32 = 0x5555_5555;
     const DATA: u8 = 0;
     const CONTROL: u8 = 7;
 
-    /// Decodes what a datagram begins with; how many bytes that was. `None` if it is not of an rsocket.
+    /// Decodes the header at the front of a datagram and returns its length in bytes. Returns `None` if it is
+    /// no such header.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<(Self, usize)> {
         let fixed: &[u8; 12] = datagram.first_chunk()?;
@@ -98,7 +101,7 @@ impl Introduction {
         known.then_some((Self { with_message: fixed[5] == Self::DATA, qpn, addr }, length))
     }
 
-    /// Encodes; how many bytes.
+    /// Encodes the header and returns its length in bytes.
     pub fn emit(&self, bytes: &mut [u8; Self::LEN_MAX]) -> usize {
         let op = if self.with_message { Self::DATA } else { Self::CONTROL };
         *bytes = [0; Self::LEN_MAX];
@@ -119,7 +122,7 @@ impl Introduction {
     }
 }
 
-/// IPv4 addresses in one form only.
+/// Returns the address with an IPv4-mapped IPv6 address converted to IPv4.
 #[must_use]
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_of_both_families() {
+    fn source_headers_of_both_families_survive_a_round_trip() {
         for (text, want) in [
             ("10.0.0.2:258", &[4, 8, 1, 2, 10, 0, 0, 2][..]),
             ("[fd00::9]:258", &[6, 24, 1, 2, 0, 0, 0, 0, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]),
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn introductions_with_and_without_a_message() {
+    fn introductions_with_and_without_a_message_survive_a_round_trip() {
         let v4 = [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0x12, 0x34, 0x56, 10, 0, 0, 2];
         let mut v6 = [0; 28];
         v6[..12].copy_from_slice(&[0x55, 0x55, 0x55, 0x55, 6, 7, 28, 0, 0, 0x12, 0x34, 0x56]);
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_addresses_are_those_that_they_map() {
+    fn a_mapped_ipv4_address_becomes_ipv4() {
         let one = |text: &str| canonical(text.parse().unwrap()).to_string();
         assert_eq!(one("[::ffff:10.0.0.2]:5"), "10.0.0.2:5");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Vectors are text: hexadecimal digits, line breaks anywhere.
+//! Test vectors as text: hexadecimal digits with line breaks anywhere.
 
 pub(crate) fn bytes(text: &str) -> Vec<u8> {
     let digits: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Arithmetic, byte orders, comparisons, atomics.
+//! Tests of arithmetic, byte orders, comparisons and atomics.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::Loaded;
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Swap, Width};
 use crate::{Asm, MapDef};
 
-/// R0 of a program that starts with R1 = a, R2 = b.
+/// Returns R0 of a program that starts with R1 = a, R2 = b.
 fn result(a: u64, b: u64, insns: &[Insn]) -> u64 {
     let mut loaded = Loaded::asm(|asm| {
         let map = asm.map(MapDef::array("out", 8, 1));
@@ -27,7 +27,7 @@ fn alu(width: Width, op: AluOp, a: u64, b: u64) -> u64 {
 }
 
 #[test]
-fn corner_cases_of_the_standard() {
+fn arithmetic_follows_the_corner_cases_of_the_standard() {
     use AluOp::*;
     use Width::*;
     let min64 = i64::MIN as u64;
@@ -68,7 +68,7 @@ fn immediates_are_sign_extended() {
 }
 
 #[test]
-fn extensions_and_byte_orders() {
+fn sign_extensions_and_byte_swaps_follow_the_standard() {
     let (dst, src) = (Reg::R0, Reg::R1);
     let value = 0x0102_0304_8586_8788;
     let movsx = |width, from| result(value, 0, &[Insn::MovSx { width, from, dst, src }]);
@@ -92,9 +92,9 @@ fn extensions_and_byte_orders() {
     assert_eq!(result(value, 0, &[Insn::Neg { width: Width::W32, dst: src }, copy]), negated);
 }
 
-/// Atomics on map values and on the stack, both widths; the other half of the word stays.
+/// Atomics on map values and on the stack, in both widths. The other half of the word is unchanged.
 #[test]
-fn atomics_return_and_leave_the_right_halves() {
+fn atomics_change_and_return_only_their_half_of_the_word() {
     let run = |on_stack: bool, width, off: i16, op, operand: u64, r0: u64| {
         let mut loaded = Loaded::asm(|asm| {
             let map = asm.map(MapDef::array("v", 8, 1));
@@ -139,7 +139,7 @@ fn atomics_return_and_leave_the_right_halves() {
 }
 
 #[test]
-fn signed_loads_extend() {
+fn signed_loads_extend_the_sign() {
     for (size, expected) in [(Size::B, -2_i64), (Size::H, -2), (Size::W, 0x7fff_fffe)] {
         let mut loaded = Loaded::asm(|asm| {
             let out = asm.map(MapDef::array("out", 8, 1));
@@ -181,7 +181,7 @@ const CONDS: [Cond; 11] = [
     Cond::SLe,
 ];
 
-/// Numbers around which operations change their minds.
+/// Numbers at which the results of operations change.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -192,7 +192,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// One instruction on R0..R5 that the other interpreter has as well; branches skip up to three.
+/// One instruction on R0..R5 that rbpf supports too; branches skip up to three instructions.
 fn insn() -> impl Strategy<Value = Insn> {
     let reg = || (0usize..6).prop_map(|number| Reg::ALL[number]);
     let width = || any::<bool>().prop_map(|wide| if wide { Width::W64 } else { Width::W32 });
@@ -203,10 +203,10 @@ fn insn() -> impl Strategy<Value = Insn> {
     let swap = (any::<bool>(), prop::sample::select(vec![Size::H, Size::W, Size::Dw]), reg());
     prop_oneof![
         6 => alu.prop_map(|(width, op, dst, src)| {
-            // The kernel's verifier, and the other interpreter's, refuse constants that are never right.
+            // The verifiers of the kernel and of rbpf reject constants that are never valid.
             let src = match (op, src) {
                 (AluOp::Div | AluOp::Mod, Operand::Imm(0)) => Operand::Imm(1),
-                // The other interpreter keeps the upper half if a 32-bit divisor is 0; RFC 9669 4.1 clears it.
+                // rbpf keeps the upper half if a 32-bit divisor is 0; RFC 9669 4.1 clears it.
                 (AluOp::Mod, Operand::Reg(_)) if width == Width::W32 => Operand::Imm(7),
                 (AluOp::Lsh | AluOp::Rsh | AluOp::Arsh, Operand::Imm(imm)) => Operand::Imm(imm & 31),
                 (_, src) => src,
@@ -214,7 +214,7 @@ fn insn() -> impl Strategy<Value = Insn> {
             Insn::Alu { width, op, dst, src }
         }),
         2 => branch.prop_map(|(width, cond, dst, src, off)| {
-            // The other interpreter does not extend the sign for unsigned 64-bit comparisons; RFC 9669 5.4 does.
+            // rbpf does not sign-extend immediates of unsigned 64-bit comparisons; RFC 9669 5.4 does.
             let src = match (width, src) {
                 (Width::W64, Operand::Imm(imm)) => Operand::Imm(imm & i32::MAX),
                 (_, src) => src,
@@ -230,9 +230,9 @@ fn insn() -> impl Strategy<Value = Insn> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Straight code with forward branches ends with the same sum of registers here and in rbpf.
+    /// Straight code with forward branches gives the same sum of registers in this machine and in rbpf.
     #[test]
-    fn another_interpreter_computes_the_same(
+    fn the_machine_agrees_with_rbpf_on_random_code(
         start in prop::array::uniform6(number()),
         body in prop::collection::vec(insn(), 0..24),
     ) {
@@ -243,7 +243,7 @@ proptest! {
         for &insn in &body {
             asm.insn(insn);
         }
-        // Where the last branches may lead.
+        // Targets of the last branches.
         for _ in 0..3 {
             asm.alu(AluOp::Add, Reg::R0, 1);
         }

@@ -1,4 +1,4 @@
-//! What ends a program, and what keeps it from starting.
+//! Tests of faults, and of programs that are rejected before they run.
 
 use super::*;
 use crate::insn::{Imm64, Insn, Operand, Slot, Width};
@@ -7,7 +7,7 @@ use crate::{AluOp, AtomicOp, Cond, Helper, MapDef, MapKind, ProgramKind, Size, X
 fn fault(emit: impl FnOnce(&mut Asm)) -> Fault {
     let (outcome, _) = Loaded::asm(emit).run(&[0; 64]);
     assert_eq!((outcome.action(), outcome.redirect), (XdpAction::Aborted, None));
-    outcome.fault.expect("the program was ended")
+    outcome.fault.expect("the machine ends the program with a fault")
 }
 
 fn access(emit: impl FnOnce(&mut Asm)) -> u64 {
@@ -18,7 +18,7 @@ fn access(emit: impl FnOnce(&mut Asm)) -> u64 {
 }
 
 #[test]
-fn packets_are_readable_to_their_last_byte_and_no_further() {
+fn a_packet_can_be_read_to_its_last_byte_but_not_beyond() {
     let read = |off: i16, size| {
         Loaded::asm(move |asm| {
             asm.load(Size::W, Reg::R2, Reg::R1, 0).load(size, Reg::R0, Reg::R2, off).exit();
@@ -34,7 +34,7 @@ fn packets_are_readable_to_their_last_byte_and_no_further() {
 }
 
 #[test]
-fn nothing_else_is_addressable() {
+fn addresses_outside_all_windows_fault() {
     for address in [0, 1, 4095, 0x0101_0000, 0x0500_0000, 0x1000_0000, 0xffff_ffff, 1 << 32, u64::MAX - 3] {
         assert_eq!(
             access(|asm| {
@@ -49,7 +49,7 @@ fn nothing_else_is_addressable() {
             address
         );
     }
-    // The context is for reading, in whole fields; a map is not its value.
+    // The context can only be read in whole fields, and the handle of a map is not the address of its value.
     for (off, size) in [(0, Size::B), (0, Size::Dw), (2, Size::W), (24, Size::W)] {
         access(|asm| {
             asm.load(size, Reg::R0, Reg::R1, off).exit();
@@ -68,7 +68,7 @@ fn nothing_else_is_addressable() {
 }
 
 #[test]
-fn map_values_end_where_the_map_ends() {
+fn an_access_beyond_the_last_map_value_faults() {
     let read = |off: i16| {
         move |asm: &mut Asm| {
             let map = asm.map(MapDef::array("m", 8, 1));
@@ -81,7 +81,7 @@ fn map_values_end_where_the_map_ends() {
 }
 
 #[test]
-fn constant_data_cannot_be_written() {
+fn a_write_to_constant_data_faults() {
     let mut constant = MapDef::array(".rodata", 8, 1);
     (constant.flags, constant.frozen) = (MapDef::RDONLY_PROG, true);
     let def = constant.clone();
@@ -97,7 +97,7 @@ fn constant_data_cannot_be_written() {
 }
 
 #[test]
-fn atomics_are_aligned_and_not_on_packets() {
+fn unaligned_atomics_and_atomics_on_packets_fault() {
     access(|asm| {
         let map = asm.map(MapDef::array("m", 16, 1));
         asm.load_map_value(Reg::R1, map, 4);
@@ -110,13 +110,13 @@ fn atomics_are_aligned_and_not_on_packets() {
 }
 
 #[test]
-fn endless_programs_end() {
+fn an_endless_program_exceeds_its_budget() {
     let endless = fault(|asm| {
         let again = asm.label();
         asm.bind(again).add(Reg::R0, 1).jump(again).exit();
     });
     assert_eq!((endless.slot, endless.kind), (1, FaultKind::Budget));
-    // Eight levels of functions, each calling the next a hundred times, are as good as endless.
+    // Eight levels of functions that each call the next a hundred times run practically without end.
     let tree = fault(|asm| {
         let functions: Vec<_> = (0..7).map(|level| asm.declare(&format!("f{level}"), 0)).collect();
         for level in 0..8 {
@@ -155,7 +155,7 @@ fn a_loop_within_the_budget_runs_to_its_end() {
 }
 
 #[test]
-fn helpers_refuse_arguments_the_verifier_would_refuse() {
+fn helper_arguments_that_the_verifier_rejects_are_faults() {
     for helper in [Helper::MapLookupElem, Helper::RedirectMap, Helper::RingbufReserve, Helper::XdpAdjustHead]
     {
         let kind = fault(|asm| {
@@ -164,7 +164,7 @@ fn helpers_refuse_arguments_the_verifier_would_refuse() {
         .kind;
         assert_eq!(kind, FaultKind::Argument, "{helper:?}");
     }
-    // A lookup in a ring, a redirect into an array, a key nowhere, an update of a device map.
+    // A lookup in a ring, a redirect into an array, a key at an invalid address, an update of a device map.
     let with = |def: MapDef, helper: Helper| {
         fault(|asm| {
             let map = asm.map(def);
@@ -191,7 +191,7 @@ fn refused(slots: &[Insn]) -> LoadErrorKind {
 }
 
 #[test]
-fn programs_that_could_leave_their_code_do_not_load() {
+fn programs_whose_execution_could_leave_the_code_are_refused() {
     let mov = Insn::Alu { width: Width::W64, op: AluOp::Mov, dst: Reg::R0, src: Operand::Imm(0) };
     let wide = |imm| Insn::LoadImm64 { dst: Reg::R1, imm };
     assert_eq!(refused(&[mov]), LoadErrorKind::NoExit);
@@ -200,14 +200,14 @@ fn programs_that_could_leave_their_code_do_not_load() {
     assert_eq!(refused(&[Insn::JumpLong { off: i32::MAX }, Insn::Exit]), LoadErrorKind::Target);
     assert_eq!(refused(&[Insn::Jump { off: 1 }, wide(Imm64::Value(0)), Insn::Exit]), LoadErrorKind::Target);
     assert_eq!(refused(&[Insn::CallLocal { off: 1 }, Insn::Exit]), LoadErrorKind::Target);
-    // From one function into another, by jump and by falling.
+    // From one function into another, by a jump and by falling through.
     let across = [Insn::CallLocal { off: 1 }, Insn::Exit, Insn::Jump { off: -2 }];
     assert_eq!(refused(&across), LoadErrorKind::Target);
     assert_eq!(refused(&[Insn::CallLocal { off: 0 }, Insn::Exit]), LoadErrorKind::NoExit);
 }
 
 #[test]
-fn what_the_machine_does_not_have_is_refused_by_name() {
+fn unavailable_helpers_are_refused_by_name() {
     let r10 = Insn::Alu { width: Width::W64, op: AluOp::Add, dst: Reg::R10, src: Operand::Imm(8) };
     assert_eq!(refused(&[r10, Insn::Exit]), LoadErrorKind::WritesFramePointer);
     let wide = |imm| [Insn::LoadImm64 { dst: Reg::R1, imm }, Insn::Exit];
@@ -223,7 +223,7 @@ fn what_the_machine_does_not_have_is_refused_by_name() {
 }
 
 #[test]
-fn maps_must_be_those_of_the_program_and_fit() {
+fn the_maps_of_an_image_must_match_the_program_and_fit() {
     let program = crate::Recipe::steer(4791, 1).program("p", ProgramKind::Xdp).unwrap();
     assert_eq!(Image::new(&program, Vec::new()).unwrap_err().kind, LoadErrorKind::NumberOfMaps);
     let big = Map::new(&MapDef::new("big", MapKind::Array, 4, 1 << 20, 1 << 8), 1).unwrap();

@@ -1,4 +1,4 @@
-//! Programs nobody wrote: whatever is loaded, a run ends with a verdict.
+//! Tests with random programs: the machine either rejects them or ends each run with a verdict.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn maps() -> Vec<MapDef> {
     ]
 }
 
-/// Slots that are mostly instructions, mostly on addresses that mean something.
+/// Slots that are mostly instructions, mostly with valid addresses.
 fn slot() -> impl Strategy<Value = [u8; 8]> {
     let opcodes: Vec<u8> = (0..=u8::MAX)
         .filter(|&opcode| {
@@ -38,7 +38,7 @@ fn slot() -> impl Strategy<Value = [u8; 8]> {
     prop_oneof![4 => plain, 2 => call, 3 => mov]
 }
 
-/// Fields that an instruction does not use are cleared, so that more of them decode.
+/// Clears fields that the instruction does not use, so that more slots decode.
 fn repaired(bytes: [u8; 8], len: usize, at: usize) -> Slot {
     let slot = Slot::parse(&bytes);
     let jump = Slot { off: slot.off.rem_euclid((len - at).max(1) as i16), ..slot };
@@ -57,7 +57,7 @@ fn repaired(bytes: [u8; 8], len: usize, at: usize) -> Slot {
     candidates.iter().find(fits).copied().unwrap_or(Slot { opcode: 0xb7, ..Slot::default() })
 }
 
-/// Outcome, packet and whether it was changed, of a program that runs for the first time.
+/// Returns outcome, packet, and whether it was changed, for the first run of a program.
 fn once(program: &Program, head: &[u8], rest: &[u8]) -> (Outcome, Vec<u8>, bool) {
     let maps = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
     let image = Image::new(program, maps).unwrap();
@@ -65,7 +65,7 @@ fn once(program: &Program, head: &[u8], rest: &[u8]) -> (Outcome, Vec<u8>, bool)
     buffer[HEADROOM..HEADROOM + head.len()].copy_from_slice(head);
     let buff = XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + head.len()).unwrap();
     let mut buff = buff.with_rest(rest).unwrap();
-    let outcome = Machine::new(1).with_budget(10_000).run(&image, &mut buff, &mut World::default());
+    let outcome = Machine::new(1).with_budget(10_000).run(&image, &mut buff, &mut Host::default());
     buff.fetch_rest();
     (outcome, buff.packet().to_vec(), buff.is_changed())
 }
@@ -73,9 +73,9 @@ fn once(program: &Program, head: &[u8], rest: &[u8]) -> (Outcome, Vec<u8>, bool)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Instructions chosen at random, ended by an exit.
+    /// Random instructions, followed by an exit.
     #[test]
-    fn random_instructions_end(
+    fn a_run_of_random_instructions_ends(
         body in prop::collection::vec(slot(), 1..60),
         wide in prop::collection::vec((1u8..6, 0u32..8), 0..4),
         packet in prop::collection::vec(any::<u8>(), 14..200),
@@ -107,7 +107,7 @@ proptest! {
         buffer[256..256 + packet.len()].copy_from_slice(&packet);
         for _ in 0..2 {
             let mut buff = XdpBuff::new(&mut buffer, 256..256 + packet.len()).unwrap();
-            let outcome = machine.run(&image, &mut buff, &mut World::default());
+            let outcome = machine.run(&image, &mut buff, &mut Host::default());
             prop_assert!(outcome.fault.is_none() || outcome.returned == 0);
             prop_assert!(buff.range().end <= 600 && buff.range().len() >= 14);
         }
@@ -119,11 +119,11 @@ proptest! {
         let split = split.min(packet.len());
         let whole = once(&program, &packet, &[]);
         if !whole.2 {
-            prop_assert_eq!(&whole.1, &packet, "changed in secret");
+            prop_assert_eq!(&whole.1, &packet, "the packet changed but is not marked as changed");
         }
         let halves = once(&program, &packet[..split], &packet[split..]);
-        prop_assert_eq!(whole, halves, "it matters where the end of the packet was");
-        // Whatever it wrote into rings, reading them ends.
+        prop_assert_eq!(whole, halves, "the result depends on where the end of the packet was stored");
+        // Reading the rings ends, whatever the program wrote into them.
         for map in &image.maps {
             if let Some(ring) = map.ring() {
                 ring.consume(|record| assert!(record.len() as u64 <= ring.bytes()));
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// Bytes chosen at random are refused or run.
+    /// Random bytes are rejected or run.
     #[test]
     fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<[u8; 8]>(), 0..20)) {
         let mut slots: Vec<Slot> = bytes.iter().map(Slot::parse).collect();
@@ -149,7 +149,7 @@ proptest! {
         if let Ok(image) = Image::new(&program, Vec::new()) {
             let mut buffer = [0; 400];
             let mut buff = XdpBuff::new(&mut buffer, 256..320).unwrap();
-            Machine::new(0).with_budget(1000).run(&image, &mut buff, &mut World::default());
+            Machine::new(0).with_budget(1000).run(&image, &mut buff, &mut Host::default());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Helpers, one behaviour each; the kernel's numbers for errors.
+//! Tests of helpers, one behaviour each, with the kernel's error numbers.
 
 use super::*;
 use crate::{AluOp, Cond, Helper, MapDef, MapKind, Size, UpdateMode, XdpAction};
 
 const EINVAL: u32 = -22_i32 as u32;
 
-/// Calls a helper of (context, constant), such as the adjusting ones; on 64 bytes 0, 1, 2, ...
+/// Calls helpers with the arguments (context, constant) on a packet with the 64 bytes 0, 1, 2, ...
 fn adjusted(calls: &[(Helper, i32)]) -> (u32, Vec<u8>) {
     let mut loaded = Loaded::asm(|asm| {
         asm.mov(Reg::R6, Reg::R1);
@@ -20,7 +20,7 @@ fn adjusted(calls: &[(Helper, i32)]) -> (u32, Vec<u8>) {
 }
 
 #[test]
-fn the_head_moves_within_the_headroom() {
+fn adjust_head_moves_within_the_headroom() {
     let (ok, packet) = adjusted(&[(Helper::XdpAdjustHead, 4)]);
     assert_eq!((ok, packet.len(), packet[0]), (0, 60, 4));
     let (ok, packet) = adjusted(&[(Helper::XdpAdjustHead, -216)]);
@@ -32,7 +32,7 @@ fn the_head_moves_within_the_headroom() {
 }
 
 #[test]
-fn the_tail_moves_within_the_tailroom_and_grows_by_zeros() {
+fn adjust_tail_moves_within_the_tailroom_and_adds_zeros() {
     let (ok, packet) = adjusted(&[(Helper::XdpAdjustTail, -50)]);
     assert_eq!((ok, packet), (0, (0..14).collect()));
     assert_eq!(adjusted(&[(Helper::XdpAdjustTail, -51)]).0, EINVAL);
@@ -43,7 +43,7 @@ fn the_tail_moves_within_the_tailroom_and_grows_by_zeros() {
 }
 
 #[test]
-fn metadata_lies_in_front_of_the_packet_and_moves_with_it() {
+fn metadata_is_in_front_of_the_packet_and_moves_with_it() {
     let mut loaded = Loaded::asm(|asm| {
         asm.mov(Reg::R6, Reg::R1).mov(Reg::R2, -8).call(Helper::XdpAdjustMeta);
         asm.load(Size::W, Reg::R1, Reg::R6, 8).load_imm64(Reg::R2, 0x0807_0605_0403_0201);
@@ -52,7 +52,7 @@ fn metadata_lies_in_front_of_the_packet_and_moves_with_it() {
     });
     let mut buffer = [0xee; 512];
     let mut buff = XdpBuff::new(&mut buffer, 256..320).unwrap();
-    let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.world);
+    let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.host);
     assert_eq!((outcome.fault, outcome.returned), (None, 0));
     assert_eq!(buff.metadata(), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(buff.range(), 252..320);
@@ -83,7 +83,7 @@ fn bytes_are_loaded_and_stored_across_fragments() {
     let mut frags = [&mut second[..], &mut third[..]];
     let mut buff = XdpBuff::new(&mut linear, 256..276).unwrap().with_frags(&mut frags);
     let mut loaded = copier(18, 21, 10);
-    let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.world);
+    let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.host);
     assert_eq!((outcome.fault, outcome.returned, buff.total_len()), (None, 0, 60));
     assert_eq!(second, [20, 18, 19]);
     assert_eq!(third[..9], [20, 21, 22, 23, 24, 25, 26, 27, 31]);
@@ -91,7 +91,7 @@ fn bytes_are_loaded_and_stored_across_fragments() {
 }
 
 #[test]
-fn fragments_are_cut_from_the_last() {
+fn adjust_tail_cuts_the_last_fragment_first() {
     let cut = |len: i32| {
         let mut linear = vec![0; 276];
         let (mut second, mut third) = ([0; 3], [0; 37]);
@@ -100,7 +100,7 @@ fn fragments_are_cut_from_the_last() {
         let mut loaded = Loaded::asm(|asm| {
             asm.mov(Reg::R2, len).call(Helper::XdpAdjustTail).exit();
         });
-        let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.world);
+        let outcome = loaded.machine.run(&loaded.image, &mut buff, &mut loaded.host);
         (outcome.returned, buff.total_len(), buff.range().len())
     };
     assert_eq!(cut(-1), (0, 59, 20));
@@ -118,7 +118,7 @@ fn loads_beyond_the_packet_fail_without_a_fault() {
 }
 
 #[test]
-fn a_redirect_names_the_entry_or_takes_the_fallback() {
+fn a_redirect_selects_the_entry_or_the_fallback_verdict() {
     let mut loaded = Loaded::asm(|asm| {
         let map = asm.map(MapDef::xskmap("xsks", 4));
         asm.load(Size::W, Reg::R2, Reg::R1, 16).load_map(Reg::R1, map).mov(Reg::R3, 2);
@@ -134,7 +134,7 @@ fn a_redirect_names_the_entry_or_takes_the_fallback() {
 }
 
 #[test]
-fn redirect_flags_are_those_of_the_map() {
+fn redirect_flags_must_suit_the_map() {
     let run = |def: MapDef, flags: i32| {
         let mut loaded = Loaded::asm(|asm| {
             let map = asm.map(def);
@@ -157,8 +157,8 @@ fn redirect_flags_are_those_of_the_map() {
 }
 
 #[test]
-fn programs_update_and_delete_with_the_kernels_errors() {
-    // Flags in R4; key 1 on the stack; returns what the helper returned.
+fn updates_and_deletes_by_programs_return_the_kernels_errors() {
+    // Flags are in R4, key 1 is on the stack; returns the result of the helper.
     let run = |kind, helper: Helper, flags: i32, times: u32| {
         let mut loaded = Loaded::asm(|asm| {
             let map = asm.map(MapDef::new("m", kind, 4, 8, 1));
@@ -178,7 +178,7 @@ fn programs_update_and_delete_with_the_kernels_errors() {
 }
 
 #[test]
-fn every_cpu_sees_its_own_value() {
+fn a_program_sees_the_value_of_its_cpu() {
     let mut loaded = Loaded::asm(|asm| {
         let map = asm.map(MapDef::percpu_array("m", 8, 1));
         let out = asm.label();
@@ -195,7 +195,7 @@ fn every_cpu_sees_its_own_value() {
 }
 
 #[test]
-fn the_checksum_difference_is_that_of_the_internet_checksum() {
+fn csum_diff_agrees_with_the_internet_checksum() {
     let diff = |from: u32, to: u32, seed: u64| {
         let mut loaded = Loaded::asm(|asm| {
             asm.store(Size::W, Reg::R10, -8, from as i32).store(Size::W, Reg::R10, -4, to as i32);
@@ -217,7 +217,7 @@ fn the_checksum_difference_is_that_of_the_internet_checksum() {
 }
 
 #[test]
-fn a_record_that_is_not_submitted_is_discarded_at_the_end() {
+fn a_record_that_is_not_submitted_is_discarded_when_the_program_ends() {
     let mut loaded = Loaded::asm(|asm| {
         let ring = asm.map(MapDef::ringbuf("ring", 4096));
         let out = asm.label();
@@ -236,7 +236,7 @@ fn a_record_that_is_not_submitted_is_discarded_at_the_end() {
 }
 
 #[test]
-fn an_event_carries_data_and_the_head_of_the_packet() {
+fn a_perf_event_has_the_data_and_the_front_of_the_packet() {
     let mut loaded = Loaded::asm(|asm| {
         let events = asm.map(MapDef::new("events", MapKind::PerfEventArray, 4, 4, 0));
         asm.store(Size::W, Reg::R10, -4, 0x0403_0201).load_map(Reg::R2, events);
@@ -251,7 +251,7 @@ fn an_event_carries_data_and_the_head_of_the_packet() {
 }
 
 #[test]
-fn printed_lines_reach_the_world() {
+fn printed_lines_reach_the_host() {
     let format = b"q %d of %u: %llx %c%%\n\0";
     let mut def = MapDef::array(".rodata", format.len() as u32, 1);
     def.initial = format.to_vec();
@@ -260,15 +260,15 @@ fn printed_lines_reach_the_world() {
         asm.load_map_value(Reg::R1, text, 0).mov(Reg::R2, format.len() as i32).mov(Reg::R3, -3);
         asm.mov(Reg::R4, 64).load_imm64(Reg::R5, 0xdead_beef_0000).call(Helper::TracePrintk).exit();
     });
-    // Four conversions and three values: as in the kernel, an error.
+    // Four conversions but three values: an error, as in the kernel.
     assert_eq!(loaded.returns(), EINVAL);
-    assert!(loaded.world.lines.is_empty());
+    assert!(loaded.host.lines.is_empty());
     loaded
         .map(".rodata")
         .update(&[0; 4], &pad(b"q %d of %u: %llx\n\0", format.len()), UpdateMode::Any)
         .unwrap();
     assert_eq!(loaded.returns(), 25);
-    assert_eq!(loaded.world.lines, ["q -3 of 64: deadbeef0000"]);
+    assert_eq!(loaded.host.lines, ["q -3 of 64: deadbeef0000"]);
 }
 
 fn pad(text: &[u8], len: usize) -> Vec<u8> {
@@ -278,19 +278,19 @@ fn pad(text: &[u8], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_world_is_asked_for_time_chance_and_cpu() {
+fn time_random_numbers_and_cpu_come_from_the_host() {
     let mut loaded = Loaded::asm(|asm| {
         asm.call(Helper::KtimeGetNs).mov(Reg::R6, Reg::R0).call(Helper::GetPrandomU32);
         asm.alu(AluOp::Lsh, Reg::R0, 8).add(Reg::R6, Reg::R0).call(Helper::GetSmpProcessorId);
         asm.alu(AluOp::Lsh, Reg::R0, 16).add(Reg::R0, Reg::R6).exit();
     });
-    (loaded.world.now_ns, loaded.world.random, loaded.machine) = (5, 6, Machine::new(7));
+    (loaded.host.now_ns, loaded.host.random, loaded.machine) = (5, 6, Machine::new(7));
     assert_eq!(loaded.returns(), 0x0007_0605);
 }
 
 #[test]
-fn the_end_of_a_packet_is_fetched_when_it_is_asked_for() {
-    // Byte R0 of the packet, by a plain load.
+fn the_last_bytes_of_a_packet_are_fetched_on_access() {
+    // A program that returns byte R0 of the packet by a plain load.
     let at = |offset: i16| {
         Loaded::asm(|asm| {
             asm.load(crate::Size::W, Reg::R2, Reg::R1, 0).load(crate::Size::B, Reg::R0, Reg::R2, offset);
@@ -303,9 +303,9 @@ fn the_end_of_a_packet_is_fetched_when_it_is_asked_for() {
         let rest = [2; 24];
         let mut buff = XdpBuff::new(&mut buffer, 256..272).unwrap().with_rest(&rest).unwrap();
         assert_eq!((buff.total_len(), buff.window()), (40, 256..272));
-        let outcome = program.machine.run(&program.image, &mut buff, &mut program.world);
+        let outcome = program.machine.run(&program.image, &mut buff, &mut program.host);
         assert_eq!((outcome.returned, outcome.fault, buff.is_changed()), (expected, None, false));
-        assert_eq!(buff.window() == (256..296), offset >= 16, "no sooner");
+        assert_eq!(buff.window() == (256..296), offset >= 16, "fetched exactly when the offset needs it");
         buff.fetch_rest();
         assert_eq!(buff.packet(), [&[1; 16][..], &rest].concat());
     }

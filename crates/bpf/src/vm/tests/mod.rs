@@ -1,4 +1,4 @@
-//! The machine against hand-made cases, against another interpreter, and against garbage.
+//! Tests of the machine: hand-made cases, another interpreter, and random programs.
 
 mod arithmetic;
 mod faults;
@@ -14,12 +14,12 @@ use crate::map::Map;
 use crate::program::Program;
 use crate::{Asm, Reg};
 
-/// Where packets start in test buffers: the kernel's headroom.
+/// Offset of packets in test buffers: the kernel's headroom.
 const HEADROOM: usize = 256;
 
-/// A world in which nothing happens unless a test says so.
+/// A host that returns fixed values unless a test changes them.
 #[derive(Default)]
-struct World {
+struct Host {
     now_ns: u64,
     random: u32,
     fib: Option<(i64, [u8; 64])>,
@@ -27,7 +27,7 @@ struct World {
     lines: Vec<String>,
 }
 
-impl Env for World {
+impl Env for Host {
     fn ktime_ns(&mut self) -> u64 {
         self.now_ns
     }
@@ -48,12 +48,12 @@ impl Env for World {
     }
 }
 
-/// A program with maps of its own, on one CPU.
+/// A program with its own maps, on one CPU.
 struct Loaded {
     image: Image,
     program: Program,
     machine: Machine,
-    world: World,
+    host: Host,
 }
 
 impl Loaded {
@@ -61,7 +61,7 @@ impl Loaded {
         let maps = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
         let image =
             Image::new(&program, maps).unwrap_or_else(|error| panic!("{error}\n{}", program.listing()));
-        Loaded { image, program, machine: Machine::new(0), world: World::default() }
+        Loaded { image, program, machine: Machine::new(0), host: Host::default() }
     }
 
     fn asm(emit: impl FnOnce(&mut Asm)) -> Loaded {
@@ -75,17 +75,17 @@ impl Loaded {
         self.image.map(map).unwrap()
     }
 
-    /// Runs on a packet in a page-sized buffer; returns the packet afterwards as well.
+    /// Runs the program on a packet in a page-sized buffer. Also returns the packet after the run.
     fn run(&mut self, packet: &[u8]) -> (Outcome, Vec<u8>) {
         let mut buffer = vec![0; 4096 - 320];
         buffer[HEADROOM..HEADROOM + packet.len()].copy_from_slice(packet);
         let mut buff = XdpBuff::new(&mut buffer, HEADROOM..HEADROOM + packet.len()).unwrap();
         (buff.ingress_ifindex, buff.rx_queue_index) = (7, 3);
-        let outcome = self.machine.run(&self.image, &mut buff, &mut self.world);
+        let outcome = self.machine.run(&self.image, &mut buff, &mut self.host);
         (outcome, buff.packet().to_vec())
     }
 
-    /// What the program returns on a packet of 64 zeros.
+    /// Returns the result of the program on a packet of 64 zeros.
     fn returns(&mut self) -> u32 {
         let (outcome, _) = self.run(&[0; 64]);
         assert_eq!(outcome.fault, None, "{}", self.program.listing());
@@ -94,7 +94,7 @@ impl Loaded {
 }
 
 #[test]
-fn context_fields_are_where_the_kernel_has_them() {
+fn context_fields_have_the_kernels_offsets() {
     let mut md = Loaded::asm(|asm| {
         asm.load(crate::Size::W, Reg::R2, Reg::R1, 0).load(crate::Size::W, Reg::R3, Reg::R1, 4);
         asm.mov(Reg::R0, Reg::R3).alu(crate::AluOp::Sub, Reg::R0, Reg::R2);
@@ -106,13 +106,13 @@ fn context_fields_are_where_the_kernel_has_them() {
 }
 
 #[test]
-fn functions_keep_their_callers_registers_and_have_stacks_of_their_own() {
+fn functions_preserve_registers_and_have_separate_stack_frames() {
     let mut program = Loaded::asm(|asm| {
         let inner = asm.declare("inner", 1);
         asm.store(crate::Size::Dw, Reg::R10, -8, 5).mov(Reg::R6, 30);
         asm.mov(Reg::R1, Reg::R10).add(Reg::R1, -8).call_function(inner);
         asm.add(Reg::R0, Reg::R6).load(crate::Size::Dw, Reg::R1, Reg::R10, -8).add(Reg::R0, Reg::R1).exit();
-        // Reads the caller's stack through a pointer, writes its own.
+        // Reads the caller's stack through a pointer and writes its own frame.
         asm.function(inner).load(crate::Size::Dw, Reg::R0, Reg::R1, 0).mov(Reg::R6, 0);
         asm.store(crate::Size::Dw, Reg::R10, -8, 1000).exit();
     });

@@ -1,4 +1,4 @@
-//! Composed programs on packets, against what a plain reading of the packet says.
+//! Tests of composed programs against a straightforward decoder of the packet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,11 +10,11 @@ use crate::recipe::{Access, Action, Lose, Pick, Police, Recipe, Sample, Select, 
 use crate::{ProgramKind, UpdateMode, XdpAction};
 
 const PORT: u16 = 4791;
-/// Where all frames go.
+/// Destination of all frames.
 const TO_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 9);
 const TO_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 
-/// A frame from its parts; what is `None` is left out.
+/// The parts of a frame; `None` is left out.
 #[derive(Clone, Debug)]
 struct Frame {
     tags: Vec<u16>,
@@ -85,7 +85,7 @@ impl Frame {
         frame
     }
 
-    /// Whether it is RoCE as far as steering goes.
+    /// Returns whether the steering program treats the frame as RoCE.
     fn is_roce(&self) -> bool {
         let tags = self.tags.len() <= 2 && self.tags.iter().all(|tag| [0x8100, 0x88a8].contains(tag));
         let whole = self.ip.is_ipv6() || self.fragment & 0x3fff == 0;
@@ -96,7 +96,11 @@ impl Frame {
 fn frame() -> impl Strategy<Value = Frame> {
     let ip = prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from),];
     let tags = prop::collection::vec(
-        prop_oneof![4 => Just(0x8100u16), 4 => Just(0x88a8), 1 => any::<u16>().prop_filter("IP", |tag| ![0x800, 0x86dd].contains(tag))],
+        prop_oneof![
+            4 => Just(0x8100u16),
+            4 => Just(0x88a8),
+            1 => any::<u16>().prop_filter("not an IP type", |tag| ![0x800, 0x86dd].contains(tag)),
+        ],
         0..4,
     );
     (
@@ -130,9 +134,14 @@ fn word(value: u32) -> [u8; 4] {
 }
 
 proptest! {
-    /// Ours are redirected, everything else passes, and no packet is changed; also cut off anywhere.
+    /// Owned packets are redirected, all others pass, and no packet is changed; also when cut anywhere.
     #[test]
-    fn steering_takes_what_is_ours(frame in frame(), cut in prop::option::of(0usize..200), ours in any::<[bool; 4]>(), here in prop::bool::weighted(0.8)) {
+    fn steering_redirects_owned_packets_only(
+        frame in frame(),
+        cut in prop::option::of(0usize..200),
+        ours in any::<[bool; 4]>(),
+        here in prop::bool::weighted(0.8),
+    ) {
         let mut steer = loaded(&Recipe::steer(PORT, 4));
         let to = if frame.ip.is_ipv4() { IpAddr::V4(TO_V4) } else { IpAddr::V6(TO_V6) };
         if here {
@@ -156,9 +165,9 @@ proptest! {
         prop_assert_eq!(after, bytes);
     }
 
-    /// Spreading by QPN is the documented function of the QPN, whatever else the packet is.
+    /// The entry is the documented function of the QPN, independent of the rest of the packet.
     #[test]
-    fn spreading_follows_the_qpn(frame in frame(), ways in 1u32..64) {
+    fn the_redirect_entry_follows_from_the_qpn(frame in frame(), ways in 1u32..64) {
         let action = Action::Redirect {
             target: Target::Cpu,
             entries: 256,
@@ -167,14 +176,15 @@ proptest! {
         };
         let mut spread = loaded(&Recipe { action, stages: Vec::new(), ..Recipe::steer(PORT, 1) });
         for cpu in 0..256 {
-            spread.map("cpus").update(&word(cpu), &u64::from(cpu + 1).to_le_bytes(), UpdateMode::Any).unwrap();
+            let value = u64::from(cpu + 1).to_le_bytes();
+            spread.map("cpus").update(&word(cpu), &value, UpdateMode::Any).unwrap();
         }
         let (outcome, _) = spread.run(&frame.bytes());
         if !frame.is_roce() {
             prop_assert_eq!(outcome.action(), XdpAction::Pass);
             return Ok(());
         }
-        // Queue 3 of the test packets.
+        // The test packets arrive on queue 3.
         let expected = 3 * ways + Pick::way_of(frame.dest_qp, ways);
         match outcome.redirect {
             Some(Redirect::Map { key, .. }) => prop_assert_eq!(key, expected),
@@ -183,7 +193,7 @@ proptest! {
         }
     }
 
-    /// Reflecting twice restores the packet, once exchanges the addresses.
+    /// Reflecting a packet exchanges the addresses; reflecting it twice restores it.
     #[test]
     fn reflection_is_its_own_inverse(frame in frame(), cut in prop::option::of(14usize..80)) {
         let mut reflect = loaded(&Recipe { action: Action::Reflect, ..Recipe::verdict(XdpAction::Pass) });
@@ -201,9 +211,13 @@ proptest! {
         prop_assert_eq!(twice, bytes);
     }
 
-    /// The access list lets in and drops by the longest prefix.
+    /// The access list admits and drops by the longest prefix.
     #[test]
-    fn access_is_by_longest_prefix(frame in frame(), default_allow: bool, rules in prop::collection::vec((0u8..129, any::<bool>()), 0..4)) {
+    fn the_access_list_applies_the_longest_prefix(
+        frame in frame(),
+        default_allow: bool,
+        rules in prop::collection::vec((0u8..129, any::<bool>()), 0..4),
+    ) {
         let stages = vec![Stage::Access(Access { default_allow, entries: 8 })];
         let recipe = Recipe { select: Select::Ip, stages, ..Recipe::verdict(XdpAction::Tx) };
         let mut access = loaded(&recipe);
@@ -227,21 +241,21 @@ proptest! {
         prop_assert_eq!(outcome.action(), expected);
     }
 
-    /// In the long run a source gets its rate and not more, and at most the burst at once.
+    /// A source gets its rate on average, and at most the burst at once.
     #[test]
-    fn policing_keeps_to_the_rate(gaps in prop::collection::vec(0u64..2_000_000, 1..200)) {
-        // 1000 bytes a millisecond; each packet has 94 bytes.
+    fn policing_enforces_rate_and_burst(gaps in prop::collection::vec(0u64..2_000_000, 1..200)) {
+        // The rate is 1000 bytes per millisecond; each packet has 94 bytes.
         let police = Police { bytes_per_s: 1_000_000, burst_bytes: 1000, entries: 4 };
         let stages = vec![Stage::Police(police)];
         let recipe = Recipe { select: Select::Ip, stages, ..Recipe::verdict(XdpAction::Tx) };
         let mut policed = loaded(&recipe);
         let bytes = Frame { payload: 40, ..Frame::default() }.bytes();
-        policed.world.now_ns = 1 << 40;
-        let start = policed.world.now_ns;
+        policed.host.now_ns = 1 << 40;
+        let start = policed.host.now_ns;
         let mut passed = 0;
         let mut tokens = 1000.0_f64;
         for gap in gaps {
-            policed.world.now_ns += gap;
+            policed.host.now_ns += gap;
             tokens = (tokens + gap as f64 / 1000.0).min(1000.0);
             let (outcome, _) = policed.run(&bytes);
             if outcome.action() == XdpAction::Tx {
@@ -252,13 +266,13 @@ proptest! {
                 prop_assert!(tokens < bytes.len() as f64 + 1.0, "dropped with {tokens} left");
             }
         }
-        let elapsed_us = (policed.world.now_ns - start) / 1000;
+        let elapsed_us = (policed.host.now_ns - start) / 1000;
         prop_assert!(passed <= elapsed_us + 1000 + 1);
     }
 }
 
 #[test]
-fn sources_are_policed_apart() {
+fn each_source_has_its_own_rate_limit() {
     let police = Police { bytes_per_s: 1024, burst_bytes: 100, entries: 4 };
     let recipe =
         Recipe { select: Select::Ip, stages: vec![Stage::Police(police)], ..Recipe::verdict(XdpAction::Tx) };
@@ -268,7 +282,7 @@ fn sources_are_policed_apart() {
     assert_eq!(actions, [XdpAction::Tx, XdpAction::Tx, XdpAction::Drop, XdpAction::Drop]);
     assert!(policed.map("buckets").lookup(&source_key(Ipv4Addr::new(10, 0, 0, 1).into())).is_some());
     let long = Frame { payload: 200, ip: Ipv4Addr::new(10, 0, 0, 3).into(), ..Frame::default() };
-    assert_eq!(policed.run(&long.bytes()).0.action(), XdpAction::Drop, "longer than the bucket is deep");
+    assert_eq!(policed.run(&long.bytes()).0.action(), XdpAction::Drop, "the packet is longer than the burst");
 }
 
 #[test]
@@ -294,13 +308,13 @@ fn counters_count_packets_and_bytes_by_verdict() {
 }
 
 #[test]
-fn samples_carry_the_head_of_every_nth_packet() {
+fn every_nth_packet_is_sampled() {
     let sample = Sample { snap_len: 60, every: 3, ring_bytes: 4096, wakeup_bytes: 0 };
     let recipe = Recipe { stages: vec![Stage::Sample(sample)], ..Recipe::verdict(XdpAction::Drop) };
     let mut sampled = loaded(&recipe);
     let bytes = Frame::default().bytes();
     for round in 0..7 {
-        sampled.world.now_ns = 100 + round;
+        sampled.host.now_ns = 100 + round;
         sampled.run(if round == 3 { &bytes[..20] } else { &bytes });
     }
     let mut records = Vec::new();
@@ -327,7 +341,7 @@ fn samples_carry_the_head_of_every_nth_packet() {
 }
 
 #[test]
-fn samples_that_find_no_room_are_counted_and_the_packet_goes_on() {
+fn a_sample_that_does_not_fit_is_counted_and_the_packet_passes() {
     let sample = Sample { snap_len: 1000, every: 1, ring_bytes: 4096, wakeup_bytes: 2048 };
     let recipe = Recipe { stages: vec![Stage::Sample(sample)], ..Recipe::verdict(XdpAction::Drop) };
     let mut sampled = loaded(&recipe);
@@ -335,10 +349,10 @@ fn samples_that_find_no_room_are_counted_and_the_packet_goes_on() {
         assert_eq!(sampled.run(&[1; 64]).0.action(), XdpAction::Drop);
     }
     let state = sampled.map("sample_state").lookup(&word(0)).unwrap();
-    assert_eq!((state[0], state[8]), (5, 2), "seen and lost");
+    assert_eq!((state[0], state[8]), (5, 2), "packets seen, samples lost");
 }
 
-/// A route through interface 12, answered as the kernel does.
+/// A route through interface 12, as the kernel would answer.
 fn route() -> (i64, [u8; 64]) {
     let mut reply = [0; 64];
     reply[8..12].copy_from_slice(&word(12));
@@ -350,7 +364,7 @@ fn route() -> (i64, [u8; 64]) {
 fn forward() -> Loaded {
     let mut forward =
         loaded(&Recipe { action: Action::Forward { ports: 4 }, ..Recipe::verdict(XdpAction::Pass) });
-    forward.world.fib = Some(route());
+    forward.host.fib = Some(route());
     forward.map("ports").update(&word(12), &12u64.to_le_bytes(), UpdateMode::Any).unwrap();
     forward
 }
@@ -362,7 +376,7 @@ fn ipv4_sum(frame: &[u8]) -> u32 {
 }
 
 #[test]
-fn forwarding_does_what_a_router_does() {
+fn forwarding_rewrites_addresses_ttl_and_checksum() {
     let mut forward = forward();
     for last in 0..=255 {
         let before = Frame { ip: Ipv4Addr::new(10, 1, last, 3).into(), ..Frame::default() }.bytes();
@@ -381,20 +395,20 @@ fn forwarding_does_what_a_router_does() {
 }
 
 #[test]
-fn the_route_is_asked_for_with_the_packets_fields() {
+fn the_route_lookup_uses_the_fields_of_the_packet() {
     let mut forward = forward();
     forward.run(&Frame::default().bytes());
-    let query = forward.world.fib_query.unwrap();
+    let query = forward.host.fib_query.unwrap();
     assert_eq!((query[0], query[1], &query[6..12]), (2, 17, &[80, 0, 7, 0, 0, 0][..]));
     assert_eq!((&query[16..20], &query[32..36]), (&[10, 1, 2, 3][..], &[10, 9, 9, 9][..]));
     forward.run(&Frame { ip: Ipv6Addr::LOCALHOST.into(), ..Frame::default() }.bytes());
-    let query = forward.world.fib_query.unwrap();
+    let query = forward.host.fib_query.unwrap();
     assert_eq!((query[0], query[1], &query[6..12]), (10, 17, &[100, 0, 7, 0, 0, 0][..]));
     assert_eq!((query[31], query[47]), (1, 9));
 }
 
 #[test]
-fn what_cannot_be_forwarded_passes_unchanged() {
+fn packets_that_cannot_be_forwarded_pass_unchanged() {
     let passes = |forward: &mut Loaded, bytes: &[u8]| {
         let (outcome, after) = forward.run(bytes);
         assert_eq!((outcome.fault, outcome.action(), &after[..]), (None, XdpAction::Pass, bytes));
@@ -406,23 +420,23 @@ fn what_cannot_be_forwarded_passes_unchanged() {
     passes(&mut forward(), &Frame { tags: vec![0x8100], ..Frame::default() }.bytes());
     passes(&mut forward(), &Frame::default().bytes()[..33]);
     let mut no_neighbour = forward();
-    no_neighbour.world.fib = Some((7, route().1));
+    no_neighbour.host.fib = Some((7, route().1));
     passes(&mut no_neighbour, &Frame::default().bytes());
     let not_a_port = forward();
     not_a_port.map("ports").delete(&word(12)).unwrap();
     passes(&mut { not_a_port }, &Frame::default().bytes());
 }
 
-/// Of the 2^32 values of the random number, the share that is asked for is unlucky.
+/// The requested share of the 2^32 random values drops the packet.
 #[test]
-fn losing_takes_its_share_of_the_random_numbers() {
+fn random_loss_drops_the_requested_share() {
     for (per_million, last_unlucky) in [(1, 4293), (10_000, 42_949_671), (999_999, u32::MAX - 4295)] {
         let stages = vec![Stage::Lose(Lose { per_million })];
         let mut lose = loaded(&Recipe { stages, ..Recipe::verdict(XdpAction::Pass) });
         for (random, expected) in
             [(0, XdpAction::Drop), (last_unlucky, XdpAction::Drop), (last_unlucky + 1, XdpAction::Pass)]
         {
-            lose.world.random = random;
+            lose.host.random = random;
             let (outcome, _) = lose.run(&Frame::default().bytes());
             assert_eq!(outcome.action(), expected, "{per_million} {random}");
         }

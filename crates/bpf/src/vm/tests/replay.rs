@@ -1,11 +1,11 @@
-//! Runs that are replayed: the same verdicts and the same maps as with runs that are not.
+//! Tests of replays: the same verdicts and the same maps as with runs.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{AluOp, AtomicOp, Cond, Helper, Label, MapDef, Size, Width, XdpAction, XdpMd};
 
-/// One program twice: one is run on every packet, the other replayed where that can be done.
+/// One program twice: one image runs on every packet, the other is replayed where possible.
 pub(super) struct Twins {
     run: Image,
     replayed: Image,
@@ -21,12 +21,12 @@ impl Twins {
         Some(Twins { run: image()?, replayed: image()?, replay: Replay::default() })
     }
 
-    /// The verdict on a packet, which must be that of both, as must be everything else.
+    /// Returns the verdict on a packet. Panics if verdict, packet or maps of both images differ.
     pub(super) fn judge(&mut self, packet: &[u8]) -> u32 {
         let replay = &mut self.replay;
-        let run = once(packet, |buff| machine().run(&self.run, buff, &mut World::default()));
+        let run = once(packet, |buff| machine().run(&self.run, buff, &mut Host::default()));
         let replayed =
-            once(packet, |buff| machine().run_or_replay(&self.replayed, replay, buff, &mut World::default()));
+            once(packet, |buff| machine().run_or_replay(&self.replayed, replay, buff, &mut Host::default()));
         assert_eq!(run, replayed);
         self.compare_maps();
         run.0.returned
@@ -42,7 +42,7 @@ impl Twins {
     }
 }
 
-/// A new one for each packet, because a program may see on the stack what earlier runs have left.
+/// Returns a new machine for each packet, because a program may read stack bytes of earlier runs.
 fn machine() -> Machine {
     Machine::new(1).with_budget(10_000)
 }
@@ -58,7 +58,8 @@ fn once(packet: &[u8], run: impl FnOnce(&mut XdpBuff<'_>) -> Outcome) -> (Outcom
     (outcome, buff.packet().to_vec(), buff.is_changed())
 }
 
-/// R8 is the value of entry 1 of a map with two of 24 bytes, R7 the packet, R1 to R5 are 0.
+/// A program in which R8 is the value of entry 1 of a map with two values of 24 bytes, R7 is the packet, and
+/// R1 to R5 are 0.
 fn counting(def: MapDef, emit: impl FnOnce(&mut Asm)) -> Program {
     let mut asm = Asm::new("counting");
     let (map, none) = (asm.map(def), asm.label());
@@ -82,7 +83,7 @@ const PASS: u32 = XdpAction::Pass as u32;
 const DROP: u32 = XdpAction::Drop as u32;
 
 #[test]
-fn what_is_counted_needs_no_run() {
+fn a_program_that_only_counts_is_replayed() {
     let mut twins = twins(|asm| {
         asm.load(Size::Dw, Reg::R1, Reg::R8, 0).add(Reg::R1, 1).store(Size::Dw, Reg::R8, 0, Reg::R1);
         asm.load_ctx(Reg::R2, Reg::R6, XdpMd::DataEnd).alu(AluOp::Sub, Reg::R2, Reg::R7);
@@ -91,18 +92,18 @@ fn what_is_counted_needs_no_run() {
     });
     for len in [64, 64, 64, 300, 64, 300, 301] {
         assert_eq!(twins.judge(&vec![0; len]), PASS);
-        assert_eq!(twins.replay.foresee(HEADROOM), Some(PASS), "it has looked at no byte");
+        assert_eq!(twins.replay.foresee(HEADROOM), Some(PASS), "the program has read no byte");
     }
-    // Many at once are as many one by one.
+    // Repeating many effects at once equals many single packets.
     twins.replay.repeat(&twins.replayed, 1000);
     for _ in 0..1000 {
-        once(&[0; 301], |buff| Machine::new(1).run(&twins.run, buff, &mut World::default()));
+        once(&[0; 301], |buff| Machine::new(1).run(&twins.run, buff, &mut Host::default()));
     }
     assert_eq!(twins.judge(&[0; 301]), PASS);
 }
 
 #[test]
-fn the_bytes_that_were_looked_at_decide() {
+fn a_replay_requires_equal_bytes_where_the_program_read() {
     let mut twins = twins(|asm| {
         let other = asm.label();
         asm.load(Size::B, Reg::R1, Reg::R7, 20)
@@ -119,9 +120,9 @@ fn the_bytes_that_were_looked_at_decide() {
     assert_eq!(twins.replay.foresee(HEADROOM + 21), Some(PASS));
 }
 
-/// The sixth packet is the first to be dropped, however the five before it were judged.
+/// The sixth packet is the first to be dropped, whether the first five were run or replayed.
 #[test]
-fn a_counter_that_is_looked_at_is_no_mere_counter() {
+fn a_counter_that_the_program_tests_is_a_guard() {
     let mut twins = twins(|asm| {
         let many = asm.label();
         asm.load(Size::Dw, Reg::R1, Reg::R8, 0).add(Reg::R1, 1).store(Size::Dw, Reg::R8, 0, Reg::R1);
@@ -132,7 +133,7 @@ fn a_counter_that_is_looked_at_is_no_mere_counter() {
 }
 
 #[test]
-fn time_chance_and_changed_packets_need_a_run() {
+fn programs_with_time_random_numbers_or_packet_changes_are_not_replayed() {
     for helper in [Helper::KtimeGetNs, Helper::GetPrandomU32] {
         let mut twins = twins(|asm| {
             asm.call(helper);
@@ -149,7 +150,7 @@ fn time_chance_and_changed_packets_need_a_run() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The three steps that make a counter.
+    /// The three instructions that update a counter.
     Count(Size, Width, u8, i16, i32),
     Load(Size, u8, i16),
     LoadPacket(Size, u8, i16),
@@ -217,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn random_counting_is_the_same_with_and_without_runs(
+    fn random_counting_programs_agree_with_and_without_replay(
         steps in prop::collection::vec(step(), 1..8),
         packets in prop::collection::vec(0_usize..3, 1..24),
     ) {
@@ -226,17 +227,17 @@ proptest! {
             emit(asm, &steps, out);
             asm.mov(Reg::R0, Reg::R1).exit().bind(out).ret(XdpAction::Drop);
         });
-        let mut twins = Twins::new(&program).expect("steps that can be run");
+        let mut twins = Twins::new(&program).expect("the machine accepts the program");
         let mut kinds = [[0; 64]; 3];
         (kinds[1][5], kinds[2][40]) = (1, 2);
         for packet in packets {
             let verdict = twins.judge(&kinds[packet]);
-            // Three more of the kind that was just seen.
+            // Three more packets like the last one.
             if let Some(foreseen) = twins.replay.foresee(HEADROOM + 64) {
                 prop_assert_eq!(foreseen, verdict);
                 twins.replay.repeat(&twins.replayed, 3);
                 for _ in 0..3 {
-                    let run = |buff: &mut XdpBuff<'_>| machine().run(&twins.run, buff, &mut World::default());
+                    let run = |buff: &mut XdpBuff<'_>| machine().run(&twins.run, buff, &mut Host::default());
                     prop_assert_eq!(once(&kinds[packet], run).0.returned, verdict);
                 }
                 twins.compare_maps();
