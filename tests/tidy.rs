@@ -2,6 +2,8 @@
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/operations.rs"]
 mod operations;
 #[path = "tidy/support.rs"]
@@ -142,6 +144,12 @@ fn every_file_says_what_it_is_for() {
 fn the_tests_that_conformance_names_exist() {
     let complaints = conformance::complaints(&root());
     assert!(complaints.is_empty(), "docs/conformance.md:\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn the_links_of_the_documentation_lead_to_files() {
+    let complaints = [links::complaints(&root()), links::architecture(&root())].concat();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
 /// `ROXIE_BLESS=1` in the environment writes the tables instead.

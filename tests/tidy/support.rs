@@ -74,8 +74,9 @@ pub(crate) fn text() -> String {
         let named = FEATURES.iter().any(|(_, patterns)| patterns.iter().any(|p| matches(p, name)));
         assert!(*has || named, "no feature says that {name} is missing");
     }
-    let list =
-        |features: Vec<&(&str, _)>| features.iter().map(|(words, _)| format!("- {words}\n")).collect::<String>();
+    let list = |features: Vec<&(&str, _)>| {
+        features.iter().map(|(words, _)| format!("- {words}\n")).collect::<String>()
+    };
     format!(
         "{}\nPublic functions implemented: {counts}.\n\nSupported verbs and connection management:\n\n{}\n\
          **Not supported:**\n\n{}",
