@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns one line for each relative link in the root's and `docs/`'s Markdown files that leads nowhere. Fragments are not
-/// checked.
+/// Returns one line for each relative link in the root's and `docs/`'s Markdown files that leads nowhere.
+/// Fragments are not checked.
 pub(crate) fn complaints(root: &Path) -> Vec<String> {
     let mut complaints = Vec::new();
     for page in [root.to_path_buf(), root.join("docs")].iter().flat_map(|dir| pages(dir)) {
@@ -20,7 +20,7 @@ pub(crate) fn complaints(root: &Path) -> Vec<String> {
     complaints
 }
 
-/// Returns a complaint if docs/architecture.md, which includes ARCHITECTURE.md, does not define the same links.
+/// Returns a complaint if docs/architecture.md, which includes ARCHITECTURE.md, defines other links.
 pub(crate) fn architecture(root: &Path) -> Vec<String> {
     let read = |name: &str| fs::read_to_string(root.join(name)).expect("exists");
     let (outer, inner) = (read("ARCHITECTURE.md"), read("docs/architecture.md"));
@@ -39,7 +39,7 @@ fn pages(dir: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
-/// Returns what the inline links, definitions and includes of a page name, outside of code blocks and code spans.
+/// Returns the targets of the inline links, definitions and includes of a page, outside of code.
 fn targets(text: &str) -> Vec<&str> {
     let mut found: Vec<_> = definitions(text).map(|(_, target)| target).collect();
     let mut is_code = false;

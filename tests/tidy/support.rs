@@ -1,5 +1,5 @@
-//! The support tables of docs/support.md, made from what decides: the opcode table and the queue pair, the symbol tables of the two
-//! libraries, and the operations that a context has.
+//! The tables of docs/support.md, generated from the opcode table, the queue pair, the symbol tables of the two
+//! libraries, and the operations of a context.
 
 use std::collections::BTreeMap;
 use std::fs;
