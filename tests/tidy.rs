@@ -2,6 +2,8 @@
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/operations.rs"]
 mod operations;
 #[path = "tidy/support.rs"]
@@ -144,19 +146,25 @@ fn the_tests_that_conformance_names_exist() {
     assert!(complaints.is_empty(), "docs/conformance.md:\n{}", complaints.join("\n"));
 }
 
+#[test]
+fn the_links_of_the_documentation_lead_to_files() {
+    let complaints = [links::complaints(&root()), links::architecture(&root())].concat();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
 /// `ROXIE_BLESS=1` in the environment writes the tables instead.
 #[test]
-fn readme_says_what_is_supported() {
+fn docs_support_lists_what_is_supported() {
     const MARKS: [&str; 2] =
         ["<!-- made by ROXIE_BLESS=1 cargo test -p roxie-tests --test tidy -->\n", "<!-- end -->\n"];
-    let path = root().join("README.md");
-    let readme = fs::read_to_string(&path).expect("exists");
-    let (before, rest) = readme.split_once(MARKS[0]).expect("README has the first mark");
-    let (tables, after) = rest.split_once(MARKS[1]).expect("README has the second mark");
+    let path = root().join("docs/support.md");
+    let page = fs::read_to_string(&path).expect("exists");
+    let (before, rest) = page.split_once(MARKS[0]).expect("docs/support.md has the first mark");
+    let (tables, after) = rest.split_once(MARKS[1]).expect("docs/support.md has the second mark");
     let want = support::text();
     if std::env::var_os("ROXIE_BLESS").is_some() {
         fs::write(&path, [before, MARKS[0], &want, MARKS[1], after].concat()).expect("writable");
     } else {
-        assert!(tables == want, "README's support tables are not these:\n{want}");
+        assert!(tables == want, "docs/support.md should have these tables:\n{want}");
     }
 }

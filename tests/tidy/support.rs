@@ -1,5 +1,5 @@
-//! README's support tables, made from what decides: the opcode table and the queue pair, the symbol tables of the two
-//! libraries, and the operations that a context has.
+//! The tables of docs/support.md, generated from the opcode table, the queue pair, the symbol tables of the two
+//! libraries, and the operations of a context.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,7 +62,7 @@ const FEATURES: [(&str, &[&str]); 33] = [
 /// What a program may ask for by name, and whether we have it.
 type Names = BTreeMap<String, bool>;
 
-/// The text between README's marks.
+/// Returns the text between the marks of docs/support.md.
 pub(crate) fn text() -> String {
     let (ibverbs, rdmacm) = (exported("ibverbs.txt", "IBVERBS_1"), exported("rdmacm.txt", "RDMACM_1"));
     let count = |names: &Names| format!("{} of {}", names.values().filter(|has| **has).count(), names.len());
@@ -74,11 +74,12 @@ pub(crate) fn text() -> String {
         let named = FEATURES.iter().any(|(_, patterns)| patterns.iter().any(|p| matches(p, name)));
         assert!(*has || named, "no feature says that {name} is missing");
     }
-    let list =
-        |features: Vec<&(&str, _)>| features.iter().map(|(words, _)| *words).collect::<Vec<_>>().join(", ");
+    let list = |features: Vec<&(&str, _)>| {
+        features.iter().map(|(words, _)| format!("- {words}\n")).collect::<String>()
+    };
     format!(
-        "{}\n| verbs and connection manager | |\n|---|---|\n| supported | {} |\n| **not supported** | {} |\n\
-         | public functions implemented | {counts} |\n",
+        "{}\nPublic functions implemented: {counts}.\n\nSupported verbs and connection management:\n\n{}\n\
+         **Not supported:**\n\n{}",
         operations::table(),
         list(have),
         list(lack),
