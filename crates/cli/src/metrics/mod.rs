@@ -29,7 +29,7 @@ Examples:
 
 Exit status:
   0 if a signal (Ctrl-C, SIGTERM) has ended it; 1 if it could not listen.")]
-pub struct MetricsArgs {
+pub(crate) struct MetricsArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]
     listen: SocketAddr,
@@ -45,7 +45,7 @@ pub struct MetricsArgs {
 ///
 /// # Errors
 /// If the address cannot be listened on.
-pub fn run(args: &MetricsArgs) -> Outcome {
+pub(crate) fn run(args: &MetricsArgs) -> Outcome {
     let mut processes = Processes::new(&[])?;
     let queue_pairs = args.queue_pairs;
     let mut scrape = move || text::exposition(&processes.look(), queue_pairs);

@@ -8,15 +8,15 @@ use ::wire::capture::{LinkType, Seen};
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
 use roxie::transport::QpCounters;
+use roxie_capture::live::Splitter;
+use roxie_capture::paint::Colours;
+use roxie_capture::show::{Show, Style, Times};
+use roxie_capture::source::Record;
+use roxie_capture::write::NewPacket;
 use sys::RecordReader;
 
 use super::table::{Key, Row, Table};
-use crate::capture::Splitter;
-use crate::capture::show::{Show, Style, Times};
-use crate::capture::source::Record;
-use crate::capture::write::NewPacket;
 use crate::engines::engines;
-use crate::terminal::Terminal;
 
 /// Bytes of each packet: all headers.
 const SNAP_LEN: u32 = 128;
@@ -53,7 +53,7 @@ impl Detail {
             growth: Vec::new(),
             looked: Instant::now(),
             tap: None,
-            show: Show::new(Style::Line, Times::Day, Terminal::plain()),
+            show: Show::new(Style::Line, Times::Day, Colours::None),
             packets: VecDeque::new(),
             seen: 0,
             note: "waiting for packets".to_owned(),
@@ -108,7 +108,7 @@ impl Detail {
 
     fn read(&mut self) {
         let Some((remote, mut copies, mut splitter)) = self.tap.take() else { return };
-        splitter.look_at_the_clock();
+        splitter.update_clock();
         copies.read(usize::MAX, |copy| splitter.packets(copy, 0, &mut |packet| self.keep(packet)));
         self.tap = Some((remote, copies, splitter));
     }

@@ -13,7 +13,7 @@ use super::app::{App, View};
 use super::detail::Detail;
 use super::table::{Metric, Row};
 use super::units::{cut, short, time};
-use crate::capture::clock;
+use roxie_capture::clock;
 
 /// A column: heading, width, whether it stands to the left, and what stands below.
 struct Column {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::failure::{Failure, Outcome};
-pub use process::{Engine, Processes};
+pub(crate) use process::{Engine, Processes};
 use source::Source;
 use table::Table;
 
@@ -42,7 +42,7 @@ Examples:
           For scripts
   roxie top -i eth0
           Connections that pass an interface, anybody's (needs root)")]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     /// Only this process (any of them, if given several times)
     #[arg(short = 'p', long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
@@ -68,7 +68,7 @@ pub struct TopArgs {
 
 /// What comes first.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// Bytes, both ways
     #[default]
     Traffic,
@@ -98,7 +98,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// What the user must know: no such process, an interface that cannot be listened to.
-pub fn run(args: &TopArgs) -> Outcome {
+pub(crate) fn run(args: &TopArgs) -> Outcome {
     let is_seen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !args.once && !is_seen {
         return Err(Failure::new("there is no terminal").hint("--once prints one table").code(2));

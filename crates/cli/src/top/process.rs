@@ -15,7 +15,7 @@ use crate::failure::{During, Outcome};
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// All that there are, or those that were named.
-pub struct Processes {
+pub(crate) struct Processes {
     domain: DomainConfig,
     pids: Vec<u32>,
     open: BTreeMap<(u32, u8), (Remote, String)>,
@@ -25,17 +25,17 @@ pub struct Processes {
 
 /// An engine at one look.
 #[derive(Clone, Debug)]
-pub struct Engine {
+pub(crate) struct Engine {
     /// Its process.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// Its slot: bits 23..16 of its queue pairs' numbers.
-    pub slot: u8,
+    pub(crate) slot: u8,
     /// The program.
-    pub command: String,
+    pub(crate) command: String,
     /// The engine as a whole.
-    pub status: EngineStatus,
+    pub(crate) status: EngineStatus,
     /// Its queue pairs.
-    pub queue_pairs: Vec<QpStatus>,
+    pub(crate) queue_pairs: Vec<QpStatus>,
 }
 
 impl Processes {
@@ -43,7 +43,7 @@ impl Processes {
     ///
     /// # Errors
     /// Why a named one cannot be looked at.
-    pub fn new(pids: &[u32]) -> Outcome<Self> {
+    pub(crate) fn new(pids: &[u32]) -> Outcome<Self> {
         for pid in pids {
             engines(Some(*pid))?;
         }
@@ -52,7 +52,7 @@ impl Processes {
     }
 
     /// What each says now. Those that have gone or do not answer are left out.
-    pub fn look(&mut self) -> Vec<Engine> {
+    pub(crate) fn look(&mut self) -> Vec<Engine> {
         self.meet();
         self.silent.clear();
         let (mut looked, mut lost) = (Vec::new(), Vec::new());
@@ -81,7 +81,7 @@ impl Processes {
     }
 
     /// Processes that are there and have not answered the last time.
-    pub fn silent(&self) -> &[u32] {
+    pub(crate) fn silent(&self) -> &[u32] {
         &self.silent
     }
 
