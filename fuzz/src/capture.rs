@@ -1,7 +1,7 @@
 //! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it.
 //!
-//! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader does not use
-//! more bytes than the file has; the verdict is not empty.
+//! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader
+//! does not use more bytes than the file has; the verdict is not empty.
 
 use roxie_capture::analyse::Analysis;
 use roxie_capture::filter::{Filter, FilterOptions, QueuePairRules};

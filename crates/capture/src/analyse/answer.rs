@@ -147,8 +147,8 @@ impl Analysis {
         }
         let (what, dst, subject) = (message.words(), direction.key.dst, direction.name());
         let text = format!(
-            "{dst} answered the {what} in packet {} only after {}. No packet of it was retransmitted, so the delay is probably \
-             at {dst}: check whether its program waits for a CPU.",
+            "{dst} answered the {what} in packet {} only after {}. No packet of it was retransmitted, so \
+             the delay is probably at {dst}: check whether its program waits for a CPU.",
             message.last.number,
             clock::span(took)
         );
@@ -173,8 +173,8 @@ impl Analysis {
         let found =
             direction.window.get(psn).map_or(at, |slot| if slot.sent.number == 0 { at } else { slot.sent });
         let text = format!(
-            "{} had no receive posted for {what} in packet {} and asked for a pause of {} (RNR NAK in packet {}): its program \
-             posts receives too late or too few.",
+            "{} had no receive posted for {what} in packet {} and asked for a pause of {} (RNR NAK in \
+             packet {}): its program posts receives too late or too few.",
             direction.key.dst,
             found.number,
             clock::span(rnr_timer_ns(timer)),
@@ -202,8 +202,9 @@ impl Analysis {
         }
         let subject = direction.name();
         let text = format!(
-            "Packet {} (PSN {psn}) was captured but did not reach {}: the responder reports it missing in packet {} (NAK PSN \
-             sequence error), and the requester retransmits from there. Look for drops between the capture point and the responder.",
+            "Packet {} (PSN {psn}) was captured but did not reach {}: the responder reports it missing in \
+             packet {} (NAK PSN sequence error), and the requester retransmits from there. Look for drops \
+             between the capture point and the responder.",
             slot.sent.number, direction.key.dst, at.number
         );
         self.report(Kind::LostRequest, slot.sent, at.number, subject, text);
@@ -239,7 +240,8 @@ impl Analysis {
                 (Kind::AccessRefused, why)
             }
             NakCode::RemoteOperationalError if consumes_receive => {
-                let why = "the receive posted for it is too small (Linux's rxe answers so), or its memory is not accessible";
+                let why = "the receive posted for it is too small (Linux's rxe answers so), or its memory \
+                           is not accessible";
                 (Kind::ResponderFailed, why.to_owned())
             }
             NakCode::RemoteOperationalError => (
@@ -247,14 +249,14 @@ impl Analysis {
                 "the responder could not execute it because of a local error".to_owned(),
             ),
             _ if consumes_receive => {
-                let why = "the receive posted for it is too small, or its packets do not have the length of the \
-                           responder's path MTU or are not in sequence";
+                let why = "the receive posted for it is too small, or its packets do not have the length of \
+                           the responder's path MTU or are not in sequence";
                 (Kind::RequestRefused, why.to_owned())
             }
             _ => {
                 let why = "the responder's queue pair does not allow this operation (qp_access_flags, \
-                           max_dest_rd_atomic), or its packets do not have the length of the responder's path MTU or \
-                           are not in sequence";
+                           max_dest_rd_atomic), or its packets do not have the length of the responder's \
+                           path MTU or are not in sequence";
                 (Kind::RequestRefused, why.to_owned())
             }
         };
@@ -262,7 +264,8 @@ impl Analysis {
             format!(" (R_Key {}, {:#x}..{:#x})", access.key, access.va, access.va.saturating_add(access.len))
         });
         let text = format!(
-            "{dst} refused {what}{range} in packet {}: NAK {code} in packet {}. {}. This NAK ends the connection.",
+            "{dst} refused {what}{range} in packet {}: NAK {code} in packet {}. {}. This NAK ends the \
+             connection.",
             found.number,
             at.number,
             capital(&why)

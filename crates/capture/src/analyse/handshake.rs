@@ -151,7 +151,8 @@ impl Handshakes {
                 {
                     let waited = clock::span(at.ns.saturating_sub(before.ns));
                     let text = format!(
-                        "The service id request for service {service} in packet {} had no answer within {waited} and is sent again.",
+                        "The service id request for service {service} in packet {} had no answer within \
+                         {waited} and is sent again.",
                         before.number
                     );
                     context.report(Kind::LostCm, before, text);
@@ -184,13 +185,14 @@ impl Handshakes {
             let waited = clock::span(at.ns.saturating_sub(before.ns));
             let text = if let Some(rep) = handshake.sent.rep {
                 format!(
-                    "The ConnectReply in packet {} did not arrive in time: the ConnectRequest is sent again in packet {}.",
+                    "The ConnectReply in packet {} did not arrive in time: the ConnectRequest is sent again \
+                     in packet {}.",
                     rep.number, at.number
                 )
             } else {
                 format!(
-                    "The ConnectRequest in packet {} had no answer within {waited} and is sent again in packet {}: the request or \
-                     its answer was lost, or {dst} is slow to answer.",
+                    "The ConnectRequest in packet {} had no answer within {waited} and is sent again in \
+                     packet {}: the request or its answer was lost, or {dst} is slow to answer.",
                     before.number, at.number
                 )
             };
@@ -260,8 +262,9 @@ impl Handshakes {
             let (first, last) = (handshake.requested, handshake.sent.req.unwrap_or_default());
             if handshake.answered.is_none() && !handshake.sent.mra && first != last {
                 let text = format!(
-                    "No answer of {} to the ConnectRequest in packet {} was seen in this capture; it was sent again until packet \
-                     {}. Check that the host is up and that UDP port 4791 is open in both directions.",
+                    "No answer of {} to the ConnectRequest in packet {} was seen in this capture; it was \
+                     sent again until packet {}. Check that the host is up and that UDP port 4791 is open \
+                     in both directions.",
                     handshake.passive, first.number, last.number
                 );
                 let subject = format!("{} > {}", handshake.active, handshake.passive);
@@ -291,16 +294,16 @@ impl Handshake {
             Some(rtu) => (
                 rtu,
                 format!(
-                    "The ReadyToUse in packet {} did not arrive in time: the ConnectReply of packet {} is sent again in packet \
-                     {again}.",
+                    "The ReadyToUse in packet {} did not arrive in time: the ConnectReply of packet {} is \
+                     sent again in packet {again}.",
                     rtu.number, before.number
                 ),
             ),
             None => (
                 before,
                 format!(
-                    "The ConnectReply in packet {} did not arrive in time: no ReadyToUse was seen, and it is sent again in packet \
-                     {again}.",
+                    "The ConnectReply in packet {} did not arrive in time: no ReadyToUse was seen, and it \
+                     is sent again in packet {again}.",
                     before.number
                 ),
             ),
@@ -315,16 +318,16 @@ impl Handshake {
             Some(drep) => (
                 drep,
                 format!(
-                    "The DisconnectReply in packet {} did not arrive in time: the DisconnectRequest of packet {} is sent again in \
-                     packet {again}.",
+                    "The DisconnectReply in packet {} did not arrive in time: the DisconnectRequest of \
+                     packet {} is sent again in packet {again}.",
                     drep.number, before.number
                 ),
             ),
             None => (
                 before,
                 format!(
-                    "The DisconnectRequest in packet {} had no answer and is sent again in packet {again}: it was lost, or the \
-                     peer has ended.",
+                    "The DisconnectRequest in packet {} had no answer and is sent again in packet {again}: \
+                     it was lost, or the peer has ended.",
                     before.number
                 ),
             ),

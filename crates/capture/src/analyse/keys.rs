@@ -127,8 +127,8 @@ impl Keys {
         let key = format!("R_Key {}", access.key);
         let Some((_, known)) = self.index.get(&access.key.0).and_then(|at| self.list.get(*at)) else {
             return format!(
-                "{key} never worked in this capture: it does not exist, belongs to another protection domain, \
-                 lacks {}, or does not cover the range",
+                "{key} never worked in this capture: it does not exist, belongs to another protection \
+                 domain, lacks {}, or does not cover the range",
                 access.what.name()
             );
         };
@@ -142,8 +142,8 @@ impl Keys {
         match (known.rights[access.what as usize], is_beyond) {
             (false, false) => format!("{key} worked for other operations: it lacks {right}"),
             (false, true) => format!(
-                "{key} worked for other operations, in {low:#x}..{high:#x}: it lacks {right}, or {beyond} its \
-                 memory region"
+                "{key} worked for other operations, in {low:#x}..{high:#x}: it lacks {right}, or {beyond} \
+                 its memory region"
             ),
             (true, true) => {
                 format!("{key} worked for {low:#x}..{high:#x}; {beyond}, probably beyond its memory region")

@@ -130,8 +130,8 @@ impl Analysis {
         if !seen.is_whole() && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
-                "A packet was cut on its way: its headers announce {len} bytes behind the UDP header, and {there} are there. Its \
-             receiver drops it silently, like a lost packet."
+                "A packet was cut on its way: its headers announce {len} bytes behind the UDP header, and \
+                 {there} are there. Its receiver drops it silently, like a lost packet."
             );
             self.report(Kind::Malformed, at, at.number, subject(seen), text);
             return;
@@ -172,7 +172,8 @@ impl Analysis {
             IcrcCheck::Bad { .. } if packet.row().operation == Operation::Flush => true,
             IcrcCheck::Bad { want } => {
                 let text = format!(
-                    "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it silently, like a lost packet.",
+                    "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it \
+                     silently, like a lost packet.",
                     want.swap_bytes()
                 );
                 self.report(Kind::BadIcrc, at, at.number, subject(seen), text);
@@ -231,8 +232,9 @@ impl Analysis {
         direction.wrong_p_key = true;
         let subject = direction.name();
         let text = format!(
-            "Packet {} has the partition {key:#06x} (P_Key without its highest bit), while packet {} has {known:#06x} for this \
-             connection. A queue pair has one partition and drops packets of others silently: use the same P_Key at both ends.",
+            "Packet {} has the partition {key:#06x} (P_Key without its highest bit), while packet {} has \
+             {known:#06x} for this connection. A queue pair has one partition and drops packets of others \
+             silently: use the same P_Key at both ends.",
             at.number, since.number
         );
         self.report(Kind::WrongKey, at, at.number, subject, text);
@@ -282,8 +284,9 @@ impl Analysis {
                 direction.wrong_key = true;
                 let (first, subject) = (direction.first, direction.name());
                 let text = format!(
-                    "Datagrams to one queue pair carry different Q_Keys: {key:#010x} in packet {}, {} in packet {}. A queue pair has one \
-             Q_Key and drops datagrams with another one silently: senders must use the receiver's.",
+                    "Datagrams to one queue pair carry different Q_Keys: {key:#010x} in packet {}, {} in \
+                     packet {}. A queue pair has one Q_Key and drops datagrams with another one silently: \
+                     senders must use the receiver's.",
                     first.number, deth.q_key, at.number
                 );
                 self.report(Kind::WrongKey, first, at.number, subject, text);
@@ -353,7 +356,8 @@ impl Analysis {
             let (first, subject) = (direction.first, direction.name());
             let text = if cnps > 0 {
                 format!(
-                    "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that it sends meet a full queue.",
+                    "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that \
+                     it sends meet a full queue.",
                     direction.key.dst, direction.key.qp
                 )
             } else {

@@ -19,7 +19,7 @@ const DUPLICATED_NS: u64 = 200_000;
 const OUT_OF_ORDER_NS: u64 = 20_000_000;
 /// A NAK or a retransmission within this time after an out-of-order packet is its consequence.
 const REORDERING_NS: u64 = 50_000_000;
-/// Payload bytes of full packets (IBA 9.4.2: the path MTUs).
+/// Payload bytes of a full packet, for each path MTU of the IBA.
 const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 impl Analysis {
@@ -162,13 +162,13 @@ impl Analysis {
         direction.mtu_finding = true;
         let text = if known == len {
             format!(
-                "Full packets carry {len} bytes, which is not a path MTU (256, 512, 1024, 2048 or 4096): the receiver \
-                 refuses such packets."
+                "Full packets carry {len} bytes, which is not a path MTU (256, 512, 1024, 2048 or 4096): \
+                 the receiver refuses such packets."
             )
         } else {
             format!(
-                "Packet {} carries {len} bytes, while the path MTU of the connection is {known}: the receiver refuses \
-                 such packets. Configure the same path MTU at both ends.",
+                "Packet {} carries {len} bytes, while the path MTU of the connection is {known}: the \
+                 receiver refuses such packets. Configure the same path MTU at both ends.",
                 at.number
             )
         };
@@ -186,8 +186,8 @@ impl Analysis {
         if direction.service == Service::Uc {
             let subject = direction.name();
             let text = format!(
-                "{count} packets before packet {} were not seen in this capture. A UC requester does not repeat them: the receiver \
-             drops their message.",
+                "{count} packets before packet {} were not seen in this capture. A UC requester does not \
+                 repeat them: the receiver drops their message.",
                 at.number
             );
             self.report(Kind::LostUnreliable, at, at.number, subject, text);
@@ -233,8 +233,9 @@ impl Analysis {
         direction.retransmission = Some(Retransmission { next: psn.advance(1) });
         direction.counts.episodes += 1;
         let text = format!(
-            "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted because {why}. The first \
-             transmission did not reach the capture point: look for drops between the requester and the capture.",
+            "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted because \
+             {why}. The first transmission did not reach the capture point: look for drops between the \
+             requester and the capture.",
             at.number
         );
         let finding = self.report(Kind::LostRequest, opened, at.number, subject, text);
@@ -249,8 +250,9 @@ impl Analysis {
             return;
         }
         let text = format!(
-            "Packets arrive out of order: packet {} (PSN {psn}) was captured after packets with higher numbers. A go-back-N \
-             responder requests a retransmission. Look for several paths or queues between the hosts.",
+            "Packets arrive out of order: packet {} (PSN {psn}) was captured after packets with higher \
+             numbers. A go-back-N responder requests a retransmission. Look for several paths or queues \
+             between the hosts.",
             at.number
         );
         let subject = direction.name();
@@ -319,12 +321,12 @@ impl Analysis {
                 && !psn.is_before(direction.una)
                 && direction.timeout.is_none()
                 && !always_answered(packet) => {}
-            None => self.retransmitted_by_timer(index, at, packet, first, again, answered),
+            None => self.retransmitted_without_nak(index, at, packet, first, again, answered),
         }
     }
 
     /// Handles a retransmission that no NAK requested: the requester has seen no answer in time.
-    fn retransmitted_by_timer(
+    fn retransmitted_without_nak(
         &mut self,
         index: usize,
         at: At,
@@ -340,8 +342,9 @@ impl Analysis {
         let acked = psn.is_before(direction.una);
         if answered != 0 {
             let text = format!(
-                "The {what} in packet {} was answered in packet {answered}, but requested again from there in packet {}: the answer \
-             did not reach {} in time. Look for drops between the capture point and that host.",
+                "The {what} in packet {} was answered in packet {answered}, but requested again from there \
+                 in packet {}: the answer did not reach {} in time. Look for drops between the capture \
+                 point and that host.",
                 first.number, at.number, direction.key.src
             );
             let found = At { number: answered, ns: first.ns };
@@ -351,8 +354,9 @@ impl Analysis {
         if acked {
             let ack = direction.last_ack;
             let text = format!(
-                "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} after {waited}: the \
-             acknowledgement did not reach {} in time. Look for drops between the capture point and that host.",
+                "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
+                 after {waited}: the acknowledgement did not reach {} in time. Look for drops between the \
+                 capture point and that host.",
                 first.number, ack.number, at.number, direction.key.src
             );
             self.report(Kind::LostAck, ack, at.number, subject, text);
@@ -370,8 +374,8 @@ impl Analysis {
             (packet.row().operation, partly)
         {
             let text = format!(
-                "The READ in packet {} is requested again from PSN {psn} on in packet {} after {waited}: the response with that \
-             number was not seen in this capture.",
+                "The READ in packet {} is requested again from PSN {psn} on in packet {} after {waited}: \
+                 the response with that number was not seen in this capture.",
                 message.first.number, at.number
             );
             (Kind::LostResponse, message.first, text)
@@ -387,8 +391,9 @@ impl Analysis {
                 format!("packets {from} to {}", last.number)
             };
             let text = format!(
-                "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No ACK or NAK was seen in \
-             this capture: the last packet or its answer was lost, or the answer was late.",
+                "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
+                 ACK or NAK was seen in this capture: the last packet or its answer was lost, or the answer \
+                 was late.",
                 at.number
             );
             (Kind::LostRequest, last, text)
@@ -408,7 +413,8 @@ impl Analysis {
             return;
         }
         let text = format!(
-            "Packets arrive twice: packet {} is the same as packet {}, {} later. A device between the hosts duplicates them.",
+            "Packets arrive twice: packet {} is the same as packet {}, {} later. A device between the hosts \
+             duplicates them.",
             at.number,
             first.number,
             clock::span(at.ns.saturating_sub(first.ns))
@@ -431,9 +437,10 @@ impl Analysis {
                     n => format!(" after packet {n}"),
                 };
                 finding.text = format!(
-                    "No answer of {dst}{since} was seen in this capture: a request was sent {attempts} times, the last time in packet \
-             {last} (transport retry count exceeded). Check that the peer's program runs, that its queue pair is ready to receive, \
-             and that packets pass in both directions."
+                    "No answer of {dst}{since} was seen in this capture: a request was sent {attempts} \
+                     times, the last time in packet {last} (transport retry count exceeded). Check that the \
+                     peer's program runs, that its queue pair is ready to receive, and that packets pass in \
+                     both directions."
                 );
             }
         }
@@ -442,8 +449,9 @@ impl Analysis {
         {
             finding.kind = Kind::ReceiverNeverReady;
             finding.text = format!(
-                "{dst} had no receive posted: it sent {times} RNR NAKs, the first in packet {}, and no retransmission was seen after \
-             the last (RNR retry count exceeded). Post receives before the peer sends, or raise rnr_retry.",
+                "{dst} had no receive posted: it sent {times} RNR NAKs, the first in packet {}, and no \
+                 retransmission was seen after the last (RNR retry count exceeded). Post receives before \
+                 the peer sends, or raise rnr_retry.",
                 finding.shown_by
             );
         }

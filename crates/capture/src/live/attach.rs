@@ -142,7 +142,8 @@ impl Drop for Filters {
             && let Some(notify) = self.notify
         {
             notify(&format!(
-                "{0}: the capture filters cannot be removed: {error} ('tc filter show dev {0} ingress' shows them)",
+                "{0}: the capture filters cannot be removed: {error} ('tc filter show dev {0} ingress' \
+                 shows them)",
                 self.interface
             ));
         }

@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn idle_time_counts_only_the_allowed_cpus() {
-        let stat = "cpu  9 9 9 99 99 9\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu1 1 2 3 400 50 6\nintr 7 cpu1\ncpu7 0 0 0 1 1\n";
+        let stat = "cpu  9 9 9 99 99 9\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu1 1 2 3 400 50 6\n\
+                    intr 7 cpu1\ncpu7 0 0 0 1 1\n";
         assert_eq!(idle_ticks(stat, |_| true), 495);
         assert_eq!(idle_ticks(stat, |cpu| cpu == 1), 450);
         assert_eq!(idle_ticks(stat, |_| false), 0);

@@ -23,23 +23,26 @@ const COLOURS: [&str; LINES_MAX] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 const STYLE: &str = "\
 :root{--bg:#fff;--fg:#1b1f24;--faint:#6a737d;--grid:#e3e6ea;--card:#f6f8fa;\
 --bad:#c62828;--warn:#a15c00;--good:#1a7f37}\n\
-@media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#dde3ea;--faint:#8b949e;--grid:#2a3038;--card:#171c23;\
---bad:#ff6b6b;--warn:#e0a030;--good:#4cc26a}}\n\
+@media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#dde3ea;--faint:#8b949e;--grid:#2a3038;\
+--card:#171c23;--bad:#ff6b6b;--warn:#e0a030;--good:#4cc26a}}\n\
 body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1040px;\
 padding:24px}\n\
 h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:32px 0 8px}.faint{color:var(--faint)}\n\
-.verdict{background:var(--card);border-left:5px solid var(--good);padding:12px 16px;margin:16px 0;border-radius:4px}\n\
+.verdict{background:var(--card);border-left:5px solid var(--good);padding:12px 16px;margin:16px 0;\
+border-radius:4px}\n\
 .verdict.bad{border-color:var(--bad);color:inherit}\
 svg{width:100%;height:auto;background:var(--card);border-radius:4px}\n\
 table{border-collapse:collapse;width:100%;font-size:14px}\
 th,td{text-align:left;padding:4px 10px 4px 0;vertical-align:top;\
 border-bottom:1px solid var(--grid)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\n\
-svg text{font:12px system-ui,sans-serif;fill:var(--faint)}text.y{text-anchor:end}text.x{text-anchor:middle}\n\
+svg text{font:12px system-ui,sans-serif;fill:var(--faint)}text.y{text-anchor:end}\
+text.x{text-anchor:middle}\n\
 .grid{stroke:var(--grid)}.event{stroke:var(--bad);stroke-dasharray:4 4;opacity:.55}\
 polyline{fill:none;stroke:currentColor;stroke-width:1.6}\n\
 .dots{stroke:currentColor;stroke-width:4;stroke-linecap:round;fill:none}\
 .cross{stroke:currentColor;stroke-width:1.8;fill:none}\n\
-.legend{margin:4px 0 0;font-size:13px}.legend span{margin-right:18px}.legend span:before{content:'\\25cf  '}\n\
+.legend{margin:4px 0 0;font-size:13px}.legend span{margin-right:18px}\
+.legend span:before{content:'\\25cf  '}\n\
 .warn{color:var(--warn)}\n";
 /// Follows the colour classes, to override theirs in dark mode.
 const DARK: &str = ".bad{color:var(--bad)}";
@@ -51,8 +54,8 @@ pub(super) fn html(report: &Report<'_>) -> String {
     let name = escape(name);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}{}{DARK}\n</style></head><body>\n\
-         <h1>{name}</h1>\n",
+         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}{}{DARK}\n</style></head>\
+         <body>\n<h1>{name}</h1>\n",
         classes()
     );
     // A write to a string cannot fail.

@@ -34,7 +34,8 @@ pub(crate) fn pcap(
     writer.into_writer()
 }
 
-/// A pcapng file with two interfaces and times in nanoseconds: Ethernet with `frames`, and `link` with `others`.
+/// A pcapng file with two interfaces and times in nanoseconds: Ethernet with `frames`, and `link` with
+/// `others`.
 pub(crate) fn pcapng(frames: &[Vec<u8>], link: u32, others: &[Vec<u8>], endianness: Endianness) -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).expect("writes to memory");
     for (name, link) in [("eth0", 1), ("other", link)] {
@@ -60,8 +61,8 @@ pub(crate) fn pcapng(frames: &[Vec<u8>], link: u32, others: &[Vec<u8>], endianne
     writer.into_inner()
 }
 
-/// What reading a file gives: number, time and RoCE packet in words (or why there is none) of each record,
-/// and the notes.
+/// Reads a file. Returns number, time and text of each record (the RoCE packet, or why it is none), and the
+/// notes.
 pub(crate) fn read(file: &[u8]) -> (Vec<(u64, u64, String)>, Vec<String>) {
     let mut source = Source::new(file).expect("a capture");
     let mut packets = Vec::new();

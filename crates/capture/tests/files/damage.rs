@@ -67,8 +67,7 @@ fn reading_continues_behind_a_damaged_length() {
     }
 }
 
-/// Any byte changed (every seventh, which meets every field of a header sooner or later): no panic, no end
-/// without end, and most packets are still there.
+/// Damages one byte at a time: every seventh, which covers every field of a header in some record.
 #[test]
 fn one_damaged_byte_costs_few_packets() {
     let want = words(&golden::frames("cm-rping-v4"));

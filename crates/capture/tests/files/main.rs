@@ -1,4 +1,5 @@
-//! The library on files: every form of a capture, damaged files, and captures of real kernels with known faults.
+//! The library on files: every form of a capture, damaged files, and captures of real kernels with known
+//! faults.
 
 #[path = "../../../../tests/golden/capture.rs"]
 mod golden;

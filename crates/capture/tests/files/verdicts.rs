@@ -1,4 +1,5 @@
-//! The analysis of captures of real kernels in which packets were dropped, duplicated, delayed or refused on purpose.
+//! The analysis of captures of real kernels in which packets were dropped, duplicated, delayed or refused on
+//! purpose.
 
 use roxie_capture::analyse::{Analysis, Kind, Verdict};
 use roxie_capture::source::Source;
@@ -10,7 +11,8 @@ pub(crate) fn analyse(file: &[u8]) -> Verdict {
     analyse_incomplete(file, 0, None)
 }
 
-/// Analyses a capture as if the capturing program had dropped `drops` more packets, or left packets out on purpose.
+/// Analyses a capture as if the capturing program had dropped `drops` more packets, or left packets out on
+/// purpose.
 fn analyse_incomplete(file: &[u8], drops: u64, left_out: Option<&str>) -> Verdict {
     let mut source = Source::new(file).expect("a capture");
     let mut analysis = Analysis::new();
@@ -20,8 +22,7 @@ fn analyse_incomplete(file: &[u8], drops: u64, left_out: Option<&str>) -> Verdic
     analysis.finish(source.drops() + drops, left_out.or(source.left_out()))
 }
 
-/// What the name of a capture promises: the kind of the first finding, and a word of its text; nothing of a
-/// healthy one.
+/// For the beginning of a capture's name: the kind of the first finding, and a part of its text.
 const PLANTED: [(&str, &str, &str); 20] = [
     ("cm-loss-req", "lost-cm", "The ConnectRequest in packet 1 had no answer"),
     ("cm-loss-rep", "lost-cm", "The ConnectReply in packet 2 did not arrive"),
@@ -44,7 +45,8 @@ const PLANTED: [(&str, &str, &str); 20] = [
     ("reorder", "reordered", "arrive out of order"),
     ("ud-bad-qkey", "wrong-key", "different Q_Keys"),
 ];
-/// For captures with other faults, which `captures.txt` describes: the kind of the first finding; none for healthy ones.
+/// For captures with other faults, which `captures.txt` describes: the kind of the first finding; none for
+/// healthy ones.
 const LOST: [(&str, &str); 13] = [
     ("loss-ack", "lost-ack"),
     ("loss-write-ack", "lost-ack"),

@@ -22,9 +22,10 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// Say what happened on every connection of a capture, and what went wrong first
 ///
-/// Follows each queue pair, also if the capture begins in the middle of its connection: messages, latencies, retransmissions
-/// with their cause (a lost request, a lost ACK, a NAK, a receiver without posted receives), duplicates, reordering, refused
-/// keys, path MTU, congestion, connection setup and rejects. Memory does not grow with the length of the file.
+/// Follows each queue pair, also if the capture begins in the middle of its connection: messages, latencies,
+/// retransmissions with their cause (a lost request, a lost ACK, a NAK, a receiver without posted receives),
+/// duplicates, reordering, refused keys, path MTU, congestion, connection setup and rejects. Memory does not
+/// grow with the length of the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 A packet that is lost behind the capture point shows only if its receiver or sender reacts.

@@ -15,8 +15,9 @@ use crate::terminal::Terminal;
 
 /// Write a capture again, with the findings as comments of its packets
 ///
-/// The output is pcapng with times in nanoseconds; interfaces, directions, drop counters and comments of the input are kept.
-/// Wireshark shows the comments in the packet's tree and finds them with the filter frame.comment.
+/// The output is pcapng with times in nanoseconds; interfaces, directions, drop counters and comments of the
+/// input are kept. Wireshark shows the comments in the packet's tree and finds them with the filter
+/// frame.comment.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

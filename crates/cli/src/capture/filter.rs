@@ -16,8 +16,8 @@ pub(super) struct FilterArgs {
     host: Vec<IpAddr>,
     /// To or from this queue pair: 17 or 0x11
     ///
-    /// RoCE packets name the receiving queue pair only. Those in the other direction are found if the connection's
-    /// ConnectRequest and ConnectReply are in the capture.
+    /// RoCE packets name the receiving queue pair only. Those in the other direction are found if the
+    /// connection's ConnectRequest and ConnectReply are in the capture.
     #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
     qp: Vec<Qpn>,
     /// With this opcode: 0x0a, or words of its name such as "write first" or ack

@@ -33,13 +33,14 @@ pub(super) struct InputArgs {
 pub(super) struct LiveArgs {
     /// Capture this network interface, both directions, until Ctrl-C (needs root)
     ///
-    /// Captures packets that sockets send and that XDP programs pass to the network stack. AF_XDP sockets bypass the stack, and
-    /// so this capture.
+    /// Captures packets that sockets send and that XDP programs pass to the network stack. AF_XDP sockets
+    /// bypass the stack, and so this capture.
     #[arg(short = 'i', long, value_name = "IF", group = "live")]
     interface: Option<String>,
     /// Capture a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
     ///
-    /// Captures incoming packets before the process's hooks and outgoing packets after them, on every kind of port.
+    /// Captures incoming packets before the process's hooks and outgoing packets after them, on every kind of
+    /// port.
     #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with = "interface")]
     pid: Option<u32>,
     /// Stop the capture after this time
@@ -52,9 +53,10 @@ pub(super) struct LiveArgs {
     buffer: Option<u32>,
     /// CPU limit for reading while the machine is busy, in percent of one CPU
     ///
-    /// While a CPU is idle, the reader has no limit. Otherwise it would slow down the captured programs; packets that it cannot
-    /// read in time are counted as lost. 100: no limit.
-    #[arg(long, value_name = "PERCENT", default_value_t = PERCENT, value_parser = value_parser!(u32).range(1..=100))]
+    /// While a CPU is idle, the reader has no limit. Otherwise it would slow down the captured programs;
+    /// packets that it cannot read in time are counted as lost. 100: no limit.
+    #[arg(long, value_name = "PERCENT", default_value_t = PERCENT)]
+    #[arg(value_parser = value_parser!(u32).range(1..=100))]
     cpu: u32,
 }
 

@@ -28,8 +28,8 @@ use crate::failure::{During, Failure, Outcome};
 
 /// Record, decode and analyse RoCEv2 traffic
 ///
-/// Captures network interfaces and processes, and reads pcap and pcapng files of any program: tcpdump, Wireshark, dumpcap
-/// on a mirrored switch port, a NIC's sniffer.
+/// Captures network interfaces and processes, and reads pcap and pcapng files of any program: tcpdump,
+/// Wireshark, dumpcap on a mirrored switch port, a NIC's sniffer.
 #[derive(Debug, Args)]
 pub(crate) struct CaptureArgs {
     #[command(subcommand)]
@@ -76,8 +76,8 @@ fn start(point: &CapturePoint, mut options: Options) -> Outcome<LiveCapture> {
     let mut file_size = SigSet::empty();
     file_size.add(Signal::SIGXFSZ);
     file_size.thread_block().during("signals")?;
-    // The captured programs come first: packets that find the buffer full are counted. Fails if the user has set a lower
-    // priority already.
+    // The captured programs come first: packets that find the buffer full are counted. Fails if the user has
+    // set a lower priority already.
     let _ = lower_priority(NICE);
     LiveCapture::new(point, options).map_err(cannot_capture)
 }

@@ -10,8 +10,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Starts `$ROXIE_PAGER`, `$PAGER` or `less` if `paged`, unless standard output is not a terminal or the variable is empty or
-    /// `cat`.
+    /// Starts `$ROXIE_PAGER`, `$PAGER` or `less` if `paged`, unless standard output is not a terminal or the
+    /// variable is empty or `cat`.
     pub(super) fn new(paged: bool) -> Self {
         let pager = if paged && io::stdout().is_terminal() { start() } else { None };
         let Some(mut child) = pager else {

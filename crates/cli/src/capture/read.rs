@@ -18,9 +18,9 @@ use crate::terminal::Terminal;
 
 /// Show the packets of a capture file, of an interface or of a process
 ///
-/// Reads pcap and pcapng: either byte order, micro- and nanoseconds, several interfaces; Ethernet with VLAN tags, Linux
-/// cooked captures (tcpdump -i any) and raw IP. Shows all readable packets of a damaged or cut file, and at the end a
-/// description of the damage. Other traffic in the file is counted, not shown.
+/// Reads pcap and pcapng: either byte order, micro- and nanoseconds, several interfaces; Ethernet with VLAN
+/// tags, Linux cooked captures (tcpdump -i any) and raw IP. Shows all readable packets of a damaged or cut
+/// file, and at the end a description of the damage. Other traffic in the file is counted, not shown.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Exit status:

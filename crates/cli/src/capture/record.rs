@@ -15,8 +15,8 @@ use crate::terminal::Terminal;
 
 /// Write the traffic of an interface or of a process to a pcapng file
 ///
-/// Records RoCEv2 packets of both directions as they are on the wire: bursts of the kernel are split into packets. Packets
-/// that could not be read in time are counted in the file and in the last message.
+/// Records RoCEv2 packets of both directions as they are on the wire: bursts of the kernel are split into
+/// packets. Packets that could not be read in time are counted in the file and in the last message.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -42,7 +42,8 @@ pub(super) struct RecordArgs {
     snap: Option<u32>,
     /// Record only the first of every N packets
     ///
-    /// Packets are counted before all other conditions: on each CPU for an interface, in each device for a process.
+    /// Packets are counted before all other conditions: on each CPU for an interface, in each device for a
+    /// process.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..))]
     sample: Option<u32>,
     #[command(flatten)]
@@ -103,8 +104,8 @@ fn summarize(args: &RecordArgs, name: &str, capture: &LiveCapture) -> Outcome {
     eprintln!("{} packets captured, {lost} lost{sample}", capture.packets());
     if lost > 0 && capture.has_paused() {
         eprintln!(
-            "roxie: no CPU was idle, and the reader kept to its CPU limit: --cpu 100 loses fewer packets and slows down \
-             the traffic"
+            "roxie: no CPU was idle, and the reader kept to its CPU limit: --cpu 100 loses fewer packets \
+             and slows down the traffic"
         );
     }
     match capture.failure() {

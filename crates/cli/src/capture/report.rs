@@ -12,10 +12,11 @@ use super::{open, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
-/// Make an HTML page of a capture: verdict, connections, and plots of throughput, latency and packet sequence numbers
+/// Make an HTML page of a capture: verdict, connections, and plots of throughput, latency and packet sequence
+/// numbers
 ///
-/// The page has no scripts and loads no other files. Retransmitted packets are marked in the plots. A name that ends in .svg or
-/// .png gives the plots alone.
+/// The page has no scripts and loads no other files. Retransmitted packets are marked in the plots. A name
+/// that ends in .svg or .png gives the plots alone.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -31,7 +32,8 @@ pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The page to write, or the drawing if its name ends in .svg or .png; - writes the page to standard output
+    /// The page to write, or the drawing if its name ends in .svg or .png; - writes the page to standard
+    /// output
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 }

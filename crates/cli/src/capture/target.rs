@@ -23,8 +23,8 @@ pub(super) fn create(path: &Path) -> Outcome<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
-/// Fails if output and input are the same file, by whatever names. To be called before the output is created, which
-/// empties it.
+/// Fails if output and input are the same file, by whatever names. To be called before the output is created,
+/// which empties it.
 pub(super) fn spare_input(input: &Path, output: &Path) -> Outcome {
     let input = regular_file(if is_standard(input) { Path::new("/dev/stdin") } else { input });
     let output = regular_file(if is_standard(output) { Path::new("/dev/stdout") } else { output });

@@ -1,4 +1,5 @@
-//! Finds connections in the traffic of a network interface: a thread captures and analyses, the table reads the counters.
+//! Finds connections in the traffic of a network interface: a thread captures and analyses, the table reads
+//! the counters.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};

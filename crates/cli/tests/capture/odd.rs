@@ -205,8 +205,8 @@ fn each_interface_has_its_own_time_unit_and_offset() {
             let bytes = if big { seconds.to_be_bytes() } else { seconds.to_le_bytes() };
             section.option(14, &bytes)
         };
-        // Milliseconds; 2^-10 s; seconds, 100 s later; milliseconds, a second earlier; picoseconds; and the default,
-        // microseconds.
+        // Milliseconds; 2^-10 s; seconds, 100 s later; milliseconds, a second earlier; picoseconds; and the
+        // default, microseconds.
         let options = [
             section.option(9, &[3]),
             section.option(9, &[0x80 | 10]),
@@ -253,7 +253,8 @@ fn unknown_blocks_and_options_are_skipped() {
     assert_eq!(packets, want);
 }
 
-/// A record longer than any frame is damage. The rest of the file is read, and no memory is allocated for the record.
+/// A record longer than any frame is damage. The rest of the file is read, and no memory is allocated for the
+/// record.
 #[test]
 fn a_record_longer_than_any_frame_is_skipped() {
     let frame = &golden::frames("rc-read-v4")[0];
