@@ -1,6 +1,6 @@
 //! Colours of text on a terminal.
 
-/// What a word means; decides its colour.
+/// Meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tone {
     /// Works: green.

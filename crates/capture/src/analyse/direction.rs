@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 use super::keys::{Access, Keys};
 use super::window::Window;
 
-/// Messages in flight that are followed at a time; at more, the oldest is taken for completed.
+/// Most messages in flight that are followed; above it the oldest one counts as completed.
 const OPEN_MAX: usize = 1 << 14;
 
 /// Identifies a direction. RoCE packets name the receiving queue pair only.

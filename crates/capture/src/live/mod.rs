@@ -57,7 +57,7 @@ pub struct Options {
     pub snap_len: Option<u32>,
     /// Which packets to capture. The capture point applies the conditions on headers, the reader all others.
     pub filter: FilterOptions,
-    /// Capture only the first of every so many packets.
+    /// If `Some(n)`, capture only the first of every n packets.
     pub sample: Option<u32>,
     /// How long to capture.
     pub duration: Option<Duration>,
@@ -126,7 +126,7 @@ trait Tap: Send {
     /// Whether the capture point still exists, so that more packets may arrive.
     fn is_there(&self) -> io::Result<bool>;
 
-    /// Stops copying packets. Waiting copies can still be taken.
+    /// Stops copying packets. Copies that wait can still be read.
     fn stop(&mut self);
 
     /// Describes the end of the capture point: `process 4711 has ended`.

@@ -17,7 +17,7 @@ use super::{Options, PacketSink, Tap};
 
 /// Default size of the ring in MiB: a fifth of a second of the headers of everything that two CPUs can send.
 const RING_MIB: u32 = 64;
-/// Time between two looks at an empty ring of that size; it fills in eight times as long. A smaller ring is
+/// Time between two reads of an empty ring of that size; it fills in eight times as long. A smaller ring is
 /// read more often, in proportion.
 const WAIT_NS: u64 = 20_000_000;
 const WAIT_MIN_NS: u64 = 1_000_000;

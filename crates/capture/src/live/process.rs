@@ -17,7 +17,7 @@ use super::{Options, PacketSink, Tap};
 
 /// Default size in MiB of the memory for copies.
 const BUFFER_MIB: u32 = 16;
-/// Time between two looks at an empty memory of that size. Complete packets fill it in 6 ms at the earliest,
+/// Time between two reads of an empty memory of that size. Complete packets fill it in 6 ms at the earliest,
 /// headers in 60 ms.
 const WHOLE_WAIT_NS: u64 = 2_000_000;
 const HEADERS_WAIT_NS: u64 = 16_000_000;

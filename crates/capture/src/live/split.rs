@@ -31,7 +31,7 @@ pub fn realtime_offset() -> u64 {
 pub struct Splitter {
     /// Longest captured part of a packet in bytes.
     snap_len: usize,
-    /// Takes only the first of so many packets.
+    /// Takes only the first of every `sample` packets.
     sample: u32,
     /// Result of [`realtime_offset`].
     offset_ns: u64,

@@ -49,7 +49,7 @@ pub struct Source<R> {
     cut_off: Option<io::Error>,
 }
 
-/// What a file says about an interface.
+/// The description of an interface in a file.
 #[derive(Clone, Debug)]
 pub struct Interface {
     /// Its name, if the file has one.

@@ -15,7 +15,7 @@ use super::pager::Output;
 use crate::failure::{During, Outcome};
 use crate::terminal::{self, Progress, Terminal};
 
-/// Packets between two looks at the clock.
+/// Packets between two readings of the clock.
 const PROGRESS_PACKETS: u64 = 1 << 16;
 /// Time between two updates of the progress line.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);

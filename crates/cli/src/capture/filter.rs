@@ -11,10 +11,10 @@ use wire::{Psn, Qpn};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Which packets")]
 pub(super) struct FilterArgs {
-    /// From or to this address (any of them, if given several times)
+    /// From or to this address (may be given several times)
     #[arg(long, value_name = "IP")]
     host: Vec<IpAddr>,
-    /// To or from this queue pair: 17 or 0x11
+    /// To or from this queue pair: 17 or 0x11 (may be given several times)
     ///
     /// RoCE packets name the receiving queue pair only. Those in the other direction are found if the
     /// connection's ConnectRequest and ConnectReply are in the capture.

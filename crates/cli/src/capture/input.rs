@@ -1,5 +1,6 @@
 //! Command line options that name a source of packets: a file, standard input, an interface or a process.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 /// Bytes that `-s headers` captures.
 const HEADERS_LEN: u32 = 128;
 /// Environment variable that selects how programs are attached to an interface.
-const ATTACHMENT: &str = "ROXIE_TAP";
+pub(super) const ATTACHMENT: &str = "ROXIE_TAP";
 
 /// A source of packets on the command line.
 #[derive(Clone, Debug, Args)]
@@ -76,17 +77,16 @@ impl LiveArgs {
         snap_len: Option<u32>,
         filter: FilterOptions,
         sample: Option<u32>,
-    ) -> Outcome<Options> {
-        Ok(Options {
+    ) -> Options {
+        Options {
             snap_len,
             filter,
             sample,
             duration: self.seconds,
             buffer_mib: self.buffer,
             cpu_percent: Some(self.cpu),
-            attachment: attachment(std::env::var(ATTACHMENT).ok().as_deref())?,
             ..Options::default()
-        })
+        }
     }
 }
 
@@ -101,7 +101,7 @@ impl InputArgs {
         let Some(point) = self.live.point() else {
             return open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
         };
-        let capture = start(&point, self.live.options(snap_len, filter, sample)?)?;
+        let capture = start(&point, self.live.options(snap_len, filter, sample))?;
         Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)
     }
 
@@ -131,12 +131,13 @@ impl InputArgs {
 }
 
 /// The value of `ROXIE_TAP`.
-fn attachment(word: Option<&str>) -> Outcome<Attachment> {
-    match word {
-        None | Some("") => Ok(Attachment::Any),
-        Some("tcx") => Ok(Attachment::Tcx),
-        Some("clsact") => Ok(Attachment::Clsact),
-        Some(word) => {
+pub(super) fn attachment(word: Option<&OsStr>) -> Outcome<Attachment> {
+    match word.unwrap_or_default().as_encoded_bytes() {
+        b"" => Ok(Attachment::Any),
+        b"tcx" => Ok(Attachment::Tcx),
+        b"clsact" => Ok(Attachment::Clsact),
+        _ => {
+            let word = word.unwrap_or_default().display();
             Err(Failure::new(format!("{ATTACHMENT}={word}: set it to tcx or clsact, or unset it")).code(2))
         }
     }
@@ -180,10 +181,10 @@ mod tests {
         for (word, expected) in
             [("", Attachment::Any), ("tcx", Attachment::Tcx), ("clsact", Attachment::Clsact)]
         {
-            assert_eq!(attachment(Some(word)).ok(), Some(expected));
+            assert_eq!(attachment(Some(OsStr::new(word))).ok(), Some(expected));
         }
         assert_eq!(attachment(None).ok(), Some(Attachment::Any));
-        let refused = attachment(Some("CLSACT")).expect_err("names are in lower case");
+        let refused = attachment(Some(OsStr::new("CLSACT"))).expect_err("names are in lower case");
         assert!(refused.to_string().contains("ROXIE_TAP=CLSACT"), "{refused}");
     }
 }

@@ -66,16 +66,23 @@ pub(crate) fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
     }
 }
 
-/// Starts a live capture that SIGINT, SIGTERM and SIGHUP end in order, at the lowest priority.
-fn start(point: &CapturePoint, mut options: Options) -> Outcome<LiveCapture> {
+/// Starts a live capture that SIGINT, SIGTERM and SIGHUP end in order.
+fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCapture> {
     // From here on a signal ends the capture and not the process: captured packets are still written.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
-    options.stop = Some(Arc::new(ending.as_fd().try_clone_to_owned().during("signals")?));
-    options.notify = Some(|message| eprintln!("roxie: {message}"));
+    let stop = Some(Arc::new(ending.as_fd().try_clone_to_owned().during("signals")?));
     // At the file size limit write(2) then returns an error, after which the capture detaches its programs.
     let mut file_size = SigSet::empty();
     file_size.add(Signal::SIGXFSZ);
     file_size.thread_block().during("signals")?;
+    start_unattended(point, Options { stop, ..options })
+}
+
+/// Starts a live capture at the lowest priority of the calling thread; `ROXIE_TAP` selects how it is
+/// attached.
+pub(crate) fn start_unattended(point: &CapturePoint, mut options: Options) -> Outcome<LiveCapture> {
+    options.attachment = input::attachment(std::env::var_os(input::ATTACHMENT).as_deref())?;
+    options.notify = Some(|message| eprintln!("roxie: {message}"));
     // The captured programs come first: packets that find the buffer full are counted. Fails if the user has
     // set a lower priority already.
     let _ = lower_priority(NICE);
@@ -98,7 +105,7 @@ pub(crate) fn cannot_open(error: OpenError) -> Failure {
 }
 
 /// The failure to start a live capture, with what the user can do about it.
-pub(crate) fn cannot_capture(error: LiveError) -> Failure {
+fn cannot_capture(error: LiveError) -> Failure {
     let failure = Failure::new(error.to_string());
     match (&error, error.remedy()) {
         // `engines` finds out why: no such process, another user, another network namespace.

@@ -70,7 +70,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let Some(point) = args.live.point() else { return Ok(()) };
     let name = &point.name();
     check_rotation(args)?;
-    let options = args.live.options(args.snap, args.filter.options(), args.sample)?;
+    let options = args.live.options(args.snap, args.filter.options(), args.sample);
     // The file first: an error must not disturb the captured traffic.
     let mut files = Files { args, output: open(&args.output, 0)?, number: 0, opened: Instant::now(), len: 0 };
     let mut capture = start(&point, options)?;

@@ -134,7 +134,7 @@ mod tests {
         (client, listener.accept().unwrap().0)
     }
 
-    /// What the server says to some bytes.
+    /// The server's reply to a request.
     fn ask(bytes: &[u8]) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (mut client, stream) = connect(&listener);

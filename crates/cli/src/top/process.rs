@@ -66,7 +66,7 @@ impl Processes {
                     queue_pairs,
                 }),
                 Err(error) => {
-                    // A late answer would be taken for that to the next request: the connection is closed.
+                    // The connection is closed: a late answer on it would count as that to the next request.
                     lost.push((*pid, *slot));
                     if matches!(error, ControlError::Silent | ControlError::Refused { .. }) {
                         self.unresponsive.push(*pid);

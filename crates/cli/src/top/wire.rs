@@ -13,7 +13,7 @@ use roxie_capture::live::{CapturePoint, LiveCapture, Options};
 use roxie_capture::source::Source;
 
 use super::table::{Counts, Item, Key};
-use crate::capture::{cannot_capture, cannot_open};
+use crate::capture::{cannot_open, start_unattended};
 use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
 
@@ -83,8 +83,7 @@ fn start(point: &CapturePoint) -> Outcome<Source<LiveCapture>> {
     // The signals are for the threads that draw or sleep: this thread must not take them.
     let _blocked = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let options = Options { snap_len: Some(SNAP_LEN), ..Options::default() };
-    let capture = LiveCapture::new(point, options).map_err(cannot_capture)?;
-    Source::new(capture).map_err(cannot_open)
+    Source::new(start_unattended(point, options)?).map_err(cannot_open)
 }
 
 fn feed(source: &mut Source<LiveCapture>, analysis: &Mutex<Analysis>) {
