@@ -438,9 +438,9 @@ impl Analysis {
                 };
                 finding.text = format!(
                     "No answer of {dst}{since} was seen in this capture: a request was sent {attempts} \
-                     times, the last time in packet {last} (transport retry count exceeded). Check that the \
-                     peer's program runs, that its queue pair is ready to receive, and that packets pass in \
-                     both directions."
+                     times, the last time in packet {last} (transport retry count probably exceeded). Check \
+                     that the peer's program runs, that its queue pair is ready to receive, and that \
+                     packets pass in both directions."
                 );
             }
         }
@@ -450,8 +450,8 @@ impl Analysis {
             finding.kind = Kind::ReceiverNeverReady;
             finding.text = format!(
                 "{dst} had no receive posted: it sent {times} RNR NAKs, the first in packet {}, and no \
-                 retransmission was seen after the last (RNR retry count exceeded). Post receives before \
-                 the peer sends, or raise rnr_retry.",
+                 retransmission was seen after the last (RNR retry count probably exceeded). Post receives \
+                 before the peer sends, or raise rnr_retry.",
                 finding.shown_by
             );
         }
