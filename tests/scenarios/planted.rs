@@ -311,7 +311,7 @@ fn bad_paths() -> Vec<Scenario> {
         Scenario::new(
             "a packet cut on its way",
             SENDS,
-            Packet("malformed", "cut on its way", ("send only", 2)),
+            Packet("malformed", "cut in transit", ("send only", 2)),
         )
         .on_the_wire(wire_faults::cut),
         Scenario::new(

@@ -1,4 +1,4 @@
-//! `roxie metrics` as a program: start and end.
+//! `roxie metrics` as a program: how it begins and how it ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The shell of a script starts `command &` with SIGINT ignored.
+/// A script's shell starts `command &` with SIGINT ignored.
 #[test]
-fn signals_end_the_server_also_in_the_background_of_a_script() {
+fn signals_end_it_in_the_background_of_a_script_too() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut roxie = Command::new("sh")
             .args(["-c", "trap '' INT; exec \"$0\" metrics --listen 127.0.0.1:0"])

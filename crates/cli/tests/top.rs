@@ -1,4 +1,4 @@
-//! `roxie top` on a pseudo terminal.
+//! `roxie top` on a terminal of its own.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{Winsize, openpty};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, and the master end of its terminal.
+/// The program, and our end of its terminal.
 struct Top {
     child: Child,
     terminal: File,
@@ -22,11 +22,11 @@ impl Top {
     fn start() -> Self {
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).expect("a pseudo terminal");
-        // A copy of the master end in another process would keep the terminal open.
+        // Whoever else had our end would keep the terminal alive.
         fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("a flag");
         let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
-        // A domain without processes.
+        // Nobody's processes.
         command.arg("top").env("TERM", "xterm").env("ROXIE_DOMAIN", "roxie-top-test");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("roxie runs");
         Self { child, terminal: File::from(pty.master), shown: String::new() }
@@ -36,8 +36,7 @@ impl Top {
         self.terminal.write_all(keys.as_bytes()).expect("it reads");
     }
 
-    /// Reads until the word is drawn. Only changed cells are drawn, and spaces often do not change, so it
-    /// must be one word.
+    /// Reads until this is shown: a word, as only cells that change are drawn, and spaces do not.
     fn wait_for(&mut self, word: &str) {
         let mut bytes = [0; 4096];
         while !self.shown.contains(word) {
@@ -53,7 +52,7 @@ impl Top {
             if let Some(status) = self.child.try_wait().expect("it is ours") {
                 return status;
             }
-            if begun.elapsed() > TIMEOUT {
+            if begun.elapsed() > PATIENCE {
                 self.child.kill().expect("it is ours");
                 panic!("it does not end");
             }
@@ -63,19 +62,19 @@ impl Top {
 }
 
 #[test]
-fn keys_work_and_the_terminal_is_restored() {
+fn keys_are_answered_and_the_terminal_is_as_before() {
     let mut top = Top::start();
     top.wait_for("pairs.");
     top.press("?");
     top.wait_for("Ctrl-C");
     top.press("xq");
-    // The escape sequence that leaves the alternate screen.
+    // Back from the alternate screen.
     top.wait_for("\x1b[?1049l");
     assert!(top.end().success());
 }
 
 #[test]
-fn the_program_ends_when_its_terminal_is_closed() {
+fn it_ends_with_its_terminal() {
     let mut top = Top::start();
     top.wait_for("pairs.");
     top.terminal = File::open("/dev/null").expect("it is there");
@@ -83,7 +82,7 @@ fn the_program_ends_when_its_terminal_is_closed() {
 }
 
 #[test]
-fn without_a_terminal_a_table_can_be_printed() {
+fn without_a_terminal_there_is_a_table() {
     let run = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
         command.arg("top").args(words).env("ROXIE_DOMAIN", "roxie-top-test");
@@ -94,7 +93,7 @@ fn without_a_terminal_a_table_can_be_printed() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"));
     let table = run(&["--once", "--interval", "0.1"]);
     assert!(table.status.success() && table.stdout.starts_with(b"PID COMMAND"));
-    // The table is empty: standard error explains it.
+    // Nothing is there: what to do about it.
     assert!(String::from_utf8_lossy(&table.stderr).contains("ip netns exec NAME roxie top"));
     let filtered = run(&["--once", "--interval", "0.1", "--filter", "rping"]);
     assert!(String::from_utf8_lossy(&filtered.stderr).contains("no queue pair has 'rping'"));

@@ -144,7 +144,7 @@ pub struct Counts {
     pub resent: u64,
     /// Times the requester began to retransmit.
     pub episodes: u64,
-    /// Packets duplicated on their way.
+    /// Packets duplicated in transit.
     pub duplicates: u64,
     /// Packets out of order.
     pub late: u64,

@@ -29,7 +29,7 @@ pub enum Kind {
     NoAnswer,
     /// Packets are out of order.
     Reordered,
-    /// Packets were duplicated on their way.
+    /// Packets were duplicated in transit.
     Duplicated,
     /// The receiver had no receive posted for some time.
     ReceiverNotReady,
@@ -47,11 +47,11 @@ pub enum Kind {
     WrongKey,
     /// A packet has a wrong invariant CRC.
     BadIcrc,
-    /// A packet is malformed or was cut on its way.
+    /// A packet is malformed or was cut in transit.
     Malformed,
     /// A connection request was rejected.
     Rejected,
-    /// A message of the connection manager was sent again.
+    /// A message of the connection manager was retransmitted.
     LostCm,
     /// A connection request had no answer.
     NoCmAnswer,
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// Whether it rests on a packet that was not captured, or captured late. In an incomplete capture it
+    /// Whether it depends on a packet that was not captured, or captured late. In an incomplete capture it
     /// proves nothing.
     #[must_use]
     pub const fn is_absence(self) -> bool {
@@ -174,7 +174,7 @@ impl Findings {
         }
     }
 
-    /// Removes the findings that rest on missing packets ([`Kind::is_absence`]); returns their number.
+    /// Removes the findings that depend on missing packets ([`Kind::is_absence`]); returns their number.
     pub fn withdraw_absences(&mut self) -> usize {
         self.list.retain(|finding| finding.count > 0);
         let all = self.list.len();

@@ -152,7 +152,7 @@ impl Handshakes {
                     let waited = clock::span(at.ns.saturating_sub(before.ns));
                     let text = format!(
                         "The service id request for service {service} in packet {} had no answer within \
-                         {waited} and is sent again.",
+                         {waited} and is retransmitted.",
                         before.number
                     );
                     context.report(Kind::LostCm, before, text);
@@ -185,13 +185,13 @@ impl Handshakes {
             let waited = clock::span(at.ns.saturating_sub(before.ns));
             let text = if let Some(rep) = handshake.sent.rep {
                 format!(
-                    "The ConnectReply in packet {} did not arrive in time: the ConnectRequest is sent again \
-                     in packet {}.",
+                    "The ConnectReply in packet {} did not arrive in time: the ConnectRequest is \
+                     retransmitted in packet {}.",
                     rep.number, at.number
                 )
             } else {
                 format!(
-                    "The ConnectRequest in packet {} had no answer within {waited} and is sent again in \
+                    "The ConnectRequest in packet {} had no answer within {waited} and is retransmitted in \
                      packet {}: the request or its answer was lost, or {dst} is slow to answer.",
                     before.number, at.number
                 )
@@ -263,8 +263,8 @@ impl Handshakes {
             if handshake.answered.is_none() && !handshake.sent.mra && first != last {
                 let text = format!(
                     "No answer of {} to the ConnectRequest in packet {} was seen in this capture; it was \
-                     sent again until packet {}. Check that the host is up and that UDP port 4791 is open \
-                     in both directions.",
+                     retransmitted until packet {}. Check that the host is up and that UDP port 4791 is \
+                     open in both directions.",
                     handshake.passive, first.number, last.number
                 );
                 let subject = format!("{} > {}", handshake.active, handshake.passive);
@@ -287,7 +287,7 @@ impl Handshake {
         usize::from((self.active, self.active_id) != (host, id))
     }
 
-    /// Reports a ConnectReply that is sent again: it or the ReadyToUse was lost.
+    /// Reports a ConnectReply that is retransmitted: it or the ReadyToUse was lost.
     fn repeated_rep(&self, context: &mut Context<'_>, before: At) {
         let again = context.at.number;
         let (lost, text) = match self.sent.rtu {
@@ -295,7 +295,7 @@ impl Handshake {
                 rtu,
                 format!(
                     "The ReadyToUse in packet {} did not arrive in time: the ConnectReply of packet {} is \
-                     sent again in packet {again}.",
+                     retransmitted in packet {again}.",
                     rtu.number, before.number
                 ),
             ),
@@ -303,7 +303,7 @@ impl Handshake {
                 before,
                 format!(
                     "The ConnectReply in packet {} did not arrive in time: no ReadyToUse was seen, and it \
-                     is sent again in packet {again}.",
+                     is retransmitted in packet {again}.",
                     before.number
                 ),
             ),
@@ -311,7 +311,7 @@ impl Handshake {
         context.report(Kind::LostCm, lost, text);
     }
 
-    /// Reports a DisconnectRequest that is sent again: it or the DisconnectReply was lost.
+    /// Reports a DisconnectRequest that is retransmitted: it or the DisconnectReply was lost.
     fn repeated_dreq(&self, context: &mut Context<'_>, side: usize, before: At) {
         let again = context.at.number;
         let (lost, text) = match self.sent.drep[1 - side] {
@@ -319,15 +319,15 @@ impl Handshake {
                 drep,
                 format!(
                     "The DisconnectReply in packet {} did not arrive in time: the DisconnectRequest of \
-                     packet {} is sent again in packet {again}.",
+                     packet {} is retransmitted in packet {again}.",
                     drep.number, before.number
                 ),
             ),
             None => (
                 before,
                 format!(
-                    "The DisconnectRequest in packet {} had no answer and is sent again in packet {again}: \
-                     it was lost, or the peer has ended.",
+                    "The DisconnectRequest in packet {} had no answer and is retransmitted in packet \
+                     {again}: it was lost, or the peer has ended.",
                     before.number
                 ),
             ),

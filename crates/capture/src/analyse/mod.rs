@@ -130,7 +130,7 @@ impl Analysis {
         if !seen.is_whole() && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
-                "A packet was cut on its way: its headers announce {len} bytes behind the UDP header, and \
+                "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \
                  {there} are there. Its receiver drops it silently, like a lost packet."
             );
             self.report(Kind::Malformed, at, at.number, subject(seen), text);
@@ -362,7 +362,7 @@ impl Analysis {
                 )
             } else {
                 format!(
-                    "{ce} of {} packets have a congestion mark (ECN CE): they met a full queue on their way.",
+                    "{ce} of {} packets have a congestion mark (ECN CE): they met a full queue in transit.",
                     direction.counts.packets
                 )
             };
@@ -384,8 +384,8 @@ fn incomplete(totals: &Totals, left_out: Option<&str>, withdrawn: usize) -> Stri
     };
     let unlisted = match withdrawn {
         0 => String::new(),
-        1 => " One finding that rests on a missing packet is not listed.".to_owned(),
-        n => format!(" {n} findings that rest on missing packets are not listed."),
+        1 => " One finding that depends on a missing packet is not listed.".to_owned(),
+        n => format!(" {n} findings that depend on missing packets are not listed."),
     };
     let remedy = if drops > 0 { " Capture again with -s headers, --cpu 100 or --sample." } else { "" };
     format!("Inconclusive: {why}.{unlisted}{remedy}")

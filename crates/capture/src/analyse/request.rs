@@ -11,7 +11,7 @@ use super::keys::Access;
 use super::window::{Order, Slot};
 use crate::clock;
 
-/// An identical copy within this time was duplicated on its way, and is not a retransmission. Shorter than
+/// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
 /// the time after which roxie sends a probe.
 const DUPLICATED_NS: u64 = 200_000;
 /// Longest delay of a packet that counts as out of order and not as retransmitted, if IP identifications do

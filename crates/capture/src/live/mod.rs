@@ -208,8 +208,8 @@ impl LiveCapture {
         })
     }
 
-    /// Whether the capture has ended: time is over, the stop descriptor is readable, or the capture point is
-    /// gone.
+    /// Whether the capture has ended: time is over, the stop descriptor is readable, or the capture point
+    /// has disappeared.
     ///
     /// Sleeps if no packet waited, or if the reader has used its CPU budget.
     fn is_over(&mut self, taken: usize) -> io::Result<bool> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::source::{EndError, Source};
 
-/// A tap with some packets whose interface is then deleted.
+/// A tap with some packets; its interface is then deleted.
 struct VanishingTap {
     packets: usize,
     may_end: bool,
