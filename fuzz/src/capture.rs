@@ -1,25 +1,25 @@
-//! Fuzzes the reader of capture files: an arbitrary file is read, decoded in every style and analysed.
+//! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it.
 //!
-//! Checked: no panic; packet numbers increase by one; a packet is not longer than the file; reading ends; the
-//! reader does not consume more bytes than the file has; the verdict is not empty.
+//! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader
+//! does not use more bytes than the file has; the verdict is not empty.
 
-use roxie_cli::capture::analyse::Analysis;
-use roxie_cli::capture::filter::{Filter, FilterArgs, Management};
-use roxie_cli::capture::show::{Show, Style, Times};
-use roxie_cli::capture::source::Source;
-use roxie_cli::terminal::Terminal;
+use roxie_capture::analyse::Analysis;
+use roxie_capture::filter::{Filter, FilterOptions, QueuePairRules};
+use roxie_capture::paint::Colours;
+use roxie_capture::show::{Show, Style, Times};
+use roxie_capture::source::Source;
 use wire::capture::Seen;
 
-/// Number of packets decoded per input; all packets are analysed.
+/// Packets of an input that are shown; all are analysed.
 const SHOWN_MAX: u64 = 64;
 
 /// Runs one input.
 pub fn run(data: &[u8]) {
     let Ok(mut source) = Source::new(data) else { return };
-    let mut filter =
-        Filter::new(FilterArgs { only_errors: true, ..FilterArgs::default() }, Management::Named);
+    let options = FilterOptions { errors: true, ..FilterOptions::default() };
+    let mut filter = Filter::new(options, QueuePairRules::default());
     let styles = [Style::Line, Style::Struct, Style::Tree, Style::Json, Style::Hex];
-    let mut shows = styles.map(|style| Show::new(style, Times::Delta, Terminal::plain()));
+    let mut shows = styles.map(|style| Show::new(style, Times::Delta, Colours::None));
     let mut analysis = Analysis::with_messages();
     let mut count = 0;
     let mut text = String::new();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use roxie_cli::interop::flows::{Ends, FLOWS, Flow, Style};
 use roxie_tests::pair::Ready;
 use roxie_tests::place::{Family, Port};
 use roxie_tests::process::Ended;
 
 use crate::end::{End, Kind};
+use crate::flows::{Ends, FLOWS, Flow, Style};
 use crate::machine::{Machine, good};
 
 /// Time for a client. The other end is emulated; a lost packet that only a timer reveals costs most.

@@ -9,6 +9,9 @@
 mod cases;
 mod dispatcher;
 mod end;
+#[path = "../../crates/cli/src/interop/flows.rs"]
+#[allow(dead_code, unreachable_pub, reason = "`roxie interop` uses the rest")]
+mod flows;
 mod machine;
 mod onlooker;
 mod recorded;

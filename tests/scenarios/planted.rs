@@ -33,7 +33,7 @@ fn lost_requests() -> Vec<Scenario> {
         Scenario::new(&format!("{name}, lost behind the recording"), programs, shows).env(Server, &[hook])
     };
     let before = |name: &str, programs, hook| {
-        let shows = First("lost-request", "lost before the point of capture");
+        let shows = First("lost-request", "did not reach the capture point");
         Scenario::new(&format!("{name}, lost before the recording"), programs, shows).env(Client, &[hook])
     };
     vec![
@@ -144,7 +144,7 @@ fn lost_answers() -> Vec<Scenario> {
         Scenario::new(
             "a READ response, lost before the recording",
             LONG_READ,
-            First("lost-response", "never came by here"),
+            First("lost-response", "was not seen in this capture"),
         )
         .env(Server, &["ROXIE_EGRESS=impair:loss=100%,opcode=read-response-middle,nth=2"])
         .at_client(),
@@ -256,23 +256,23 @@ fn refusals() -> Vec<Scenario> {
         Scenario::new(
             "nobody listens",
             Cm("rping -s -a {address} -p {port}", "rping -c -a {address} -p 9 -C 1"),
-            First("rejected", "nobody listens on that port"),
+            First("rejected", "no program listens on that port"),
         ),
         Scenario::new(
             "the listener says no",
             Cm("{actor} --actor refuse {address}:{port}", "rping -c -a {address} -p {port} -C 1"),
-            First("rejected", "the program said no"),
+            First("rejected", "the listening program rejected it"),
         ),
         Scenario::new(
             "no service of that name",
             // udaddy's own port has no listener.
             Cm("rping -s -a {address} -p {port}", "udaddy -s {address} -b {own}"),
-            First("rejected", "nobody listens there"),
+            First("rejected", "no program listens there"),
         ),
         Scenario::new(
             "a stale connection",
             Cm("ucmatose -b {address} -p {port} -c 2", "ucmatose -s {address} -p {port} -c 2"),
-            First("rejected", "of an earlier life"),
+            First("rejected", "an earlier connection"),
         )
         .hooked(Client, wire_faults::same_qpn)
         .limit(CM_TWICE),
@@ -311,13 +311,13 @@ fn bad_paths() -> Vec<Scenario> {
         Scenario::new(
             "a packet cut on its way",
             SENDS,
-            Packet("malformed", "cut on its way", ("send only", 2)),
+            Packet("malformed", "cut in transit", ("send only", 2)),
         )
         .on_the_wire(wire_faults::cut),
         Scenario::new(
             "packets overtake each other",
             Actor("rc", "rc write=10000 write=100"),
-            First("reordered", "overtake"),
+            First("reordered", "out of order"),
         )
         .env(Client, &["ROXIE_EGRESS=impair:delay=200us,opcode=write-only,nth=3"]),
         Scenario::new(
@@ -343,30 +343,26 @@ fn bad_paths() -> Vec<Scenario> {
 fn silences() -> Vec<Scenario> {
     const PATIENCE: Programs = Actor("rc", "rc timeout=10 retry=3 send=100 send=200 send=300 send=400");
     vec![
-        Scenario::new("a peer that vanishes", PATIENCE, First("no-answer", "does not answer any more"))
+        Scenario::new("a peer that vanishes", PATIENCE, First("no-answer", " after packet "))
             .env(Server, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=3.."]),
-        Scenario::new("a peer that never was there", PATIENCE, First("no-answer", "never answers"))
+        Scenario::new("a peer that never was there", PATIENCE, First("no-answer", "No answer of "))
             .env(Server, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc"]),
-        Scenario::new(
-            "one direction is dead",
-            PATIENCE,
-            First("lost-ack", "was lost between the point of capture and"),
-        )
-        .env(Client, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=2.."])
-        .at_client(),
+        Scenario::new("one direction is dead", PATIENCE, First("lost-ack", "did not reach"))
+            .env(Client, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=2.."])
+            .at_client(),
         Scenario::new(
             "a recording that has not everything",
             Tcp(
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000",
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000 {address}",
             ),
-            First("capture-loss", "Whoever captured this lost"),
+            First("capture-loss", "were not captured in time"),
         )
         .starved(),
         Scenario::new(
             "nobody answers the connection manager",
             Programs::Client("rping -c -a {address} -p {port} -C 1"),
-            First("no-cm-answer", "never answers"),
+            First("no-cm-answer", "No answer of "),
         )
         .at_client()
         .limit(CM_TWICE),

@@ -7,14 +7,14 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use roxie::port::PortChoice;
 use roxie::verbs::{Engines, Traffic};
-use roxie_cli::capture::CaptureArgs;
-use roxie_cli::interop::InteropArgs;
-use roxie_cli::metrics::MetricsArgs;
-use roxie_cli::top::TopArgs;
 
+use crate::capture::CaptureArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
+use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
+use crate::metrics::MetricsArgs;
 use crate::sim::args::SimArgs;
+use crate::top::TopArgs;
 use crate::xdp::args::XdpArgs;
 
 /// RDMA without RDMA hardware.

@@ -2,19 +2,34 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod capture;
 mod demo;
 mod device;
 mod device_files;
 mod devinfo;
 mod doctor;
+#[allow(unreachable_pub, reason = "a program exports nothing")]
+mod ending;
+#[allow(unreachable_pub, reason = "as above")]
+mod engines;
 mod env;
+#[allow(unreachable_pub, reason = "as above")]
+mod failure;
 mod frames;
 mod hook;
+#[allow(unreachable_pub, reason = "as above")]
+mod interop;
 mod lab;
 mod library;
 mod losses;
+mod metrics;
+#[allow(unreachable_pub, reason = "as above")]
+mod netdev;
 mod run;
 mod sim;
+#[allow(unreachable_pub, reason = "as above")]
+mod terminal;
+mod top;
 mod user_namespace;
 mod xdp;
 
@@ -24,7 +39,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use roxie_cli::{capture, ending, engines, failure, interop, metrics, netdev, terminal, top};
 
 fn main() -> ExitCode {
     let result = match parse().command {

@@ -2,22 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
-/// What a word means; decides its colour.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Tone {
-    /// Works.
-    Good,
-    /// Works, with a caveat.
-    Warn,
-    /// Does not work.
-    Bad,
-    /// Headings.
-    Strong,
-    /// Of less interest.
-    Faint,
-    /// Nothing in particular.
-    Plain,
-}
+use roxie_capture::paint::Colours;
+pub use roxie_capture::paint::Tone;
 
 /// Standard output as a person or a program sees it.
 #[derive(Clone, Copy, Debug)]
@@ -41,20 +27,15 @@ impl Terminal {
         Self { colour: false, live: false }
     }
 
+    /// Whether text on standard output is coloured.
+    #[must_use]
+    pub fn colours(self) -> Colours {
+        if self.colour { Colours::Ansi } else { Colours::None }
+    }
+
     /// `text`, coloured if colours are wanted.
     pub fn paint(self, tone: Tone, text: &str) -> String {
-        if !self.colour || tone == Tone::Plain {
-            return text.to_owned();
-        }
-        let code = match tone {
-            Tone::Good => "32",
-            Tone::Warn => "33",
-            Tone::Bad => "31",
-            Tone::Strong => "1",
-            Tone::Faint => "2",
-            Tone::Plain => "0",
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        self.colours().paint(tone, text)
     }
 
     /// Shows what is being done now; the next line replaces it. Nothing in a pipe.

@@ -1,24 +1,27 @@
-//! Where packets come from: a file, standard input, or an interface that is being listened to.
+//! Command line options that name a source of packets: a file, standard input, an interface or a process.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bpf::Tap;
 use clap::{Args, value_parser};
+use roxie_capture::filter::FilterOptions;
+use roxie_capture::live::{Attachment, CapturePoint, Options, PERCENT};
+use roxie_capture::source::Source;
 
-use super::filter::FilterArgs;
-use super::live::PERCENT;
-use super::source::{self, Source};
-use super::{Place, Wanted, listen};
-use crate::failure::Outcome;
+use super::{Packets, cannot_open, open, start, target};
+use crate::failure::{Failure, Outcome};
 
-/// What `-s headers` means.
+/// Bytes that `-s headers` captures.
 const HEADERS_LEN: u32 = 128;
+/// Environment variable that selects how programs are attached to an interface.
+pub(super) const ATTACHMENT: &str = "ROXIE_TAP";
 
 /// A source of packets on the command line.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct InputArgs {
+pub(super) struct InputArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
@@ -26,86 +29,122 @@ pub(crate) struct InputArgs {
     live: LiveArgs,
 }
 
-/// What to listen to, and how, on the command line.
+/// A live capture on the command line.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct LiveArgs {
-    /// Listen on this network interface, both directions, until Ctrl-C (needs root)
+pub(super) struct LiveArgs {
+    /// Capture this network interface, both directions, until Ctrl-C (needs root)
     ///
-    /// Sees what sockets send and what XDP programs have passed; AF_XDP sockets are by-passed by the network stack and so by this.
+    /// Captures packets that sockets send and that XDP programs pass to the network stack. AF_XDP sockets
+    /// bypass the stack, and so this capture.
     #[arg(short = 'i', long, value_name = "IF", group = "live")]
     interface: Option<String>,
-    /// Listen to a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
+    /// Capture a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
     ///
-    /// Sees what comes in before the process's hooks and what leaves after them, whichever port it has.
+    /// Captures incoming packets before the process's hooks and outgoing packets after them, on every kind of
+    /// port.
     #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with = "interface")]
     pid: Option<u32>,
-    /// Stop listening after so long
+    /// Stop the capture after this time
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "live")]
     seconds: Option<Duration>,
-    /// Copies wait in so many MiB, 64 of an interface and 16 of a process if not given; what finds no room is counted
+    /// Memory in MiB for packets that wait for the reader (default 64 for an interface, 16 for a process)
+    ///
+    /// Packets that find the memory full are counted as lost.
     #[arg(short = 'B', long, value_name = "MIB", value_parser = buffer, requires = "live")]
     buffer: Option<u32>,
-    /// Of a CPU that others need, take so many percent for reading
+    /// CPU limit for reading while the machine is busy, in percent of one CPU
     ///
-    /// Where a CPU is idle, the capture takes what it needs. Where none is, it would take from those it looks at: it stops there, and
-    /// packets that find no room in the meantime are counted as lost. 100: take everything, whatever it costs them.
-    #[arg(long, value_name = "PERCENT", default_value_t = PERCENT, value_parser = value_parser!(u32).range(1..=100))]
+    /// While a CPU is idle, the reader has no limit. Otherwise it would slow down the captured programs;
+    /// packets that it cannot read in time are counted as lost. 100: no limit.
+    #[arg(long, value_name = "PERCENT", default_value_t = PERCENT)]
+    #[arg(value_parser = value_parser!(u32).range(1..=100))]
     cpu: u32,
 }
 
 impl LiveArgs {
-    /// Where to listen, if anywhere.
-    pub(crate) fn place(&self) -> Option<Place> {
+    /// The interface or process to capture, if one is named.
+    pub(super) fn point(&self) -> Option<CapturePoint> {
         match (&self.interface, self.pid) {
-            (Some(netdev), _) => Some(Place::Netdev(netdev.clone())),
-            (None, Some(pid)) => Some(Place::Process(pid)),
+            (Some(netdev), _) => Some(CapturePoint::Netdev(netdev.clone())),
+            (None, Some(pid)) => Some(CapturePoint::Process(pid)),
             (None, None) => None,
         }
     }
 
-    /// What to copy: only what `filter` asks for, and `snap` bytes of each packet, of the first of every `sample` packets.
-    pub(crate) fn wanted(&self, snap: Option<u32>, filter: &FilterArgs, sample: Option<u32>) -> Wanted {
-        let (filter, duration) = (filter.clone(), self.seconds);
-        Wanted { snap, filter, sample, duration, buffer: self.buffer, cpu: Some(self.cpu) }
+    /// Options of a capture with this filter, of `snap_len` bytes of the first of every `sample` packets.
+    pub(super) fn options(
+        &self,
+        snap_len: Option<u32>,
+        filter: FilterOptions,
+        sample: Option<u32>,
+    ) -> Options {
+        Options {
+            snap_len,
+            filter,
+            sample,
+            duration: self.seconds,
+            buffer_mib: self.buffer,
+            cpu_percent: Some(self.cpu),
+            ..Options::default()
+        }
     }
 }
 
 impl InputArgs {
-    /// Opens the file or starts to listen, as [`LiveArgs::wanted`] has it.
-    pub(crate) fn open(
+    /// Opens the file, or starts a capture with [`LiveArgs::options`].
+    pub(super) fn open(
         &self,
-        snap: Option<u32>,
-        filter: &FilterArgs,
+        snap_len: Option<u32>,
+        filter: FilterOptions,
         sample: Option<u32>,
-    ) -> Outcome<Source<Box<dyn Read + Send>>> {
-        match self.live.place() {
-            Some(place) => listen(&place, &self.live.wanted(snap, filter, sample)),
-            None => source::open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-"))),
-        }
+    ) -> Outcome<Packets> {
+        let Some(point) = self.live.point() else {
+            return open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
+        };
+        let capture = start(&point, self.live.options(snap_len, filter, sample))?;
+        Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)
     }
 
-    /// Whether `--qp` has been looked at by a process, which knows its queue pairs.
-    pub(crate) fn knows_queue_pairs(&self) -> bool {
+    /// Whether a process is captured, which selects packets by both ends of its queue pairs.
+    pub(super) fn is_process(&self) -> bool {
         self.live.pid.is_some()
     }
 
-    /// Packets come in as they are sent.
-    pub(crate) fn is_live(&self) -> bool {
-        self.file.as_ref().is_none_or(|file| file.as_os_str() == "-")
+    /// Whether packets may arrive slowly: a live capture or standard input.
+    pub(super) fn is_live(&self) -> bool {
+        self.file.as_ref().is_none_or(|file| target::is_standard(file))
     }
 
-    /// For messages.
-    pub(crate) fn name(&self) -> String {
-        match (&self.file, self.live.place()) {
-            (Some(file), _) if file.as_os_str() != "-" => file.display().to_string(),
-            (None, Some(place)) => place.name(),
+    /// Name of the source in messages.
+    pub(super) fn name(&self) -> String {
+        match (&self.file, self.live.point()) {
+            (Some(file), _) if !target::is_standard(file) => file.display().to_string(),
+            (None, Some(point)) => point.name(),
             _ => "standard input".to_owned(),
+        }
+    }
+
+    /// Fails if the source, read to its end, was not a readable capture.
+    pub(super) fn check_end(&self, source: &Packets) -> Outcome {
+        target::check_end(source, &self.name())
+    }
+}
+
+/// The value of `ROXIE_TAP`.
+pub(super) fn attachment(word: Option<&OsStr>) -> Outcome<Attachment> {
+    match word.unwrap_or_default().as_encoded_bytes() {
+        b"" => Ok(Attachment::Any),
+        b"tcx" => Ok(Attachment::Tcx),
+        b"clsact" => Ok(Attachment::Clsact),
+        _ => {
+            let word = word.unwrap_or_default().display();
+            Err(Failure::new(format!("{ATTACHMENT}={word}: set it to tcx or clsact, or unset it")).code(2))
         }
     }
 }
 
-/// Bytes to look at of each packet: a number, or `headers`.
-pub(crate) fn front(text: &str) -> Result<u32, String> {
+/// Bytes to show of each packet: a number, or `headers`.
+pub(super) fn snap_to_show(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Err("0 bytes show nothing".to_owned()),
         Ok(len) => Ok(len),
@@ -114,13 +153,13 @@ pub(crate) fn front(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bytes to keep of each packet: as many as its headers may have at least.
-pub(crate) fn snap(text: &str) -> Result<u32, String> {
+/// Bytes to record of each packet: at least the longest headers.
+pub(super) fn snap_to_record(text: &str) -> Result<u32, String> {
     let too_few = || format!("headers have up to {} bytes", Tap::SNAP_MIN);
-    front(text).and_then(|len| if len < Tap::SNAP_MIN { Err(too_few()) } else { Ok(len) })
+    snap_to_show(text).and_then(|len| if len < Tap::SNAP_MIN { Err(too_few()) } else { Ok(len) })
 }
 
-/// MiB of a ring.
+/// MiB of the ring buffer.
 fn buffer(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(mib) if mib <= 1024 && mib.is_power_of_two() => Ok(mib),
@@ -131,4 +170,21 @@ fn buffer(text: &str) -> Result<u32, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds: 10 or 0.5".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_attachment_is_refused() {
+        for (word, expected) in
+            [("", Attachment::Any), ("tcx", Attachment::Tcx), ("clsact", Attachment::Clsact)]
+        {
+            assert_eq!(attachment(Some(OsStr::new(word))).ok(), Some(expected));
+        }
+        assert_eq!(attachment(None).ok(), Some(Attachment::Any));
+        let refused = attachment(Some(OsStr::new("CLSACT"))).expect_err("names are in lower case");
+        assert!(refused.to_string().contains("ROXIE_TAP=CLSACT"), "{refused}");
+    }
 }

@@ -1,41 +1,37 @@
-//! `roxie capture`: RoCEv2 traffic seen from outside, by anybody, live or in files.
-//!
-//! `live` listens to an interface or a process and makes a file of it, [`source`] reads a file record by record, `wire::capture` decodes,
-//! [`filter`] selects, [`fields`] and [`show`] present, [`analyse`] finds out what happened.
+//! `roxie capture`: command lines, progress and exit codes around the library `roxie_capture`.
 
-mod ahead;
-pub mod analyse;
+mod analyse;
 mod annotate;
-pub mod clock;
-pub mod fields;
-pub mod filter;
+mod filter;
 mod input;
-mod live;
 mod pager;
 mod read;
 mod record;
 mod report;
-pub mod show;
-pub mod source;
 mod target;
-pub mod write;
-
-pub(crate) use live::{Place, Splitter, Wanted};
 
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use nix::sys::signal::{SigSet, Signal};
+use roxie_capture::live::{CapturePoint, LiveCapture, LiveError, Options};
+use roxie_capture::source::{self, OpenError, Source};
+use sys::lower_priority;
 
-use crate::failure::Outcome;
-use source::Source;
+use crate::ending::Ending;
+use crate::engines::engines;
+use crate::failure::{During, Failure, Outcome};
 
 /// Record, decode and analyse RoCEv2 traffic
 ///
-/// Listens on network interfaces and to processes, and reads pcap and pcapng, whoever made them: tcpdump, Wireshark, dumpcap on a mirrored switch
-/// port, a NIC's sniffer.
+/// Captures network interfaces and processes, and reads pcap and pcapng files of any program: tcpdump,
+/// Wireshark, dumpcap on a mirrored switch port, a NIC's sniffer.
 #[derive(Debug, Args)]
-pub struct CaptureArgs {
+pub(crate) struct CaptureArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -50,24 +46,74 @@ enum Command {
     Report(report::ReportArgs),
 }
 
-/// Listens, and gives what comes as a capture file.
-///
-/// # Errors
-/// Why that is not possible.
-pub(crate) fn listen(place: &Place, wanted: &Wanted) -> Outcome<Source<Box<dyn Read + Send>>> {
-    Source::new(Box::new(live::Live::new(place, wanted)?) as Box<dyn Read + Send>)
-}
+/// A source of packets: a file, standard input, or a live capture.
+type Packets = Source<Box<dyn Read + Send>>;
+
+/// The lowest priority that still runs on a busy machine.
+const NICE: i32 = 19;
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// What the user must know: the file cannot be read, or the output not written.
-pub fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
+/// If the capture cannot be read or started, or the output cannot be written.
+pub(crate) fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
     match &args.command {
         Command::Read(args) => read::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Annotate(args) => annotate::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Analyse(args) => analyse::run(args).map(ExitCode::from),
+    }
+}
+
+/// Starts a live capture that SIGINT, SIGTERM and SIGHUP end in order.
+fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCapture> {
+    // From here on a signal ends the capture and not the process: captured packets are still written.
+    let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let stop = Some(Arc::new(ending.as_fd().try_clone_to_owned().during("signals")?));
+    // At the file size limit write(2) then returns an error, after which the capture detaches its programs.
+    let mut file_size = SigSet::empty();
+    file_size.add(Signal::SIGXFSZ);
+    file_size.thread_block().during("signals")?;
+    start_unattended(point, Options { stop, ..options })
+}
+
+/// Starts a live capture at the lowest priority of the calling thread; `ROXIE_TAP` selects how it is
+/// attached.
+pub(crate) fn start_unattended(point: &CapturePoint, mut options: Options) -> Outcome<LiveCapture> {
+    options.attachment = input::attachment(std::env::var_os(input::ATTACHMENT).as_deref())?;
+    options.notify = Some(|message| eprintln!("roxie: {message}"));
+    // The captured programs come first: packets that find the buffer full are counted. Fails if the user has
+    // set a lower priority already.
+    let _ = lower_priority(NICE);
+    LiveCapture::new(point, options).map_err(cannot_capture)
+}
+
+/// Opens a file, or standard input for `-`. Errors name it.
+fn open(path: &Path) -> Outcome<Packets> {
+    let name = if target::is_standard(path) { "standard input".into() } else { path.display().to_string() };
+    source::open(path).map_err(|error| cannot_open(error).of(&name))
+}
+
+/// The failure to open a file, with what the user can do about it.
+pub(crate) fn cannot_open(error: OpenError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
+}
+
+/// The failure to start a live capture, with what the user can do about it.
+fn cannot_capture(error: LiveError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match (&error, error.remedy()) {
+        // `engines` finds out why: no such process, another user, another network namespace.
+        (LiveError::NoDevice { pid } | LiveError::Connect { pid, .. }, _) => {
+            engines(Some(*pid)).err().unwrap_or(failure)
+        }
+        (LiveError::TooManyHosts { .. }, _) => failure.code(2),
+        (_, Some(remedy)) => failure.hint(remedy),
+        _ => failure,
     }
 }

@@ -1,4 +1,4 @@
-//! Where text for people goes: through a pager if a person looks, straight out otherwise.
+//! Writes text to standard output, through a pager if that is a terminal.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Starts `$ROXIE_PAGER`, `$PAGER` or `less`, unless output is no terminal, the variable is empty or says `cat`.
+    /// Starts `$ROXIE_PAGER`, `$PAGER` or `less` if `paged`, unless standard output is not a terminal or the
+    /// variable is empty or `cat`.
     pub(super) fn new(paged: bool) -> Self {
         let pager = if paged && io::stdout().is_terminal() { start() } else { None };
         let Some(mut child) = pager else {
@@ -23,19 +24,19 @@ impl Output {
         Self { writer: Some(BufWriter::new(writer)), pager: Some(child) }
     }
 
-    /// Writes text. `Ok(false)` if nobody reads it any more.
+    /// Writes text; returns `false` if the reader has closed the pipe.
     pub(super) fn write(&mut self, text: &str) -> io::Result<bool> {
         let Some(writer) = &mut self.writer else { return Ok(false) };
-        readers_left(writer.write_all(text.as_bytes()))
+        is_read(writer.write_all(text.as_bytes()))
     }
 
-    /// Lets what was written be seen.
+    /// Passes everything written so far to the reader; returns `false` if the reader has closed the pipe.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         let Some(writer) = &mut self.writer else { return Ok(false) };
-        readers_left(writer.flush())
+        is_read(writer.flush())
     }
 
-    /// Waits until the reader has seen enough.
+    /// Waits until the user ends the pager.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         // The pager ends when its input does.
@@ -47,7 +48,7 @@ impl Output {
     }
 }
 
-fn readers_left(result: io::Result<()>) -> io::Result<bool> {
+fn is_read(result: io::Result<()>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -63,7 +64,7 @@ fn start() -> Option<Child> {
     }
     let mut shell = Command::new("sh");
     shell.args(["-c", &command]).stdin(Stdio::piped());
-    // As git: end if it fits on the screen, keep colours, leave the text there.
+    // Like git: quit if the text fits on the screen, keep colours, do not clear the screen.
     if std::env::var_os("LESS").is_none() {
         shell.env("LESS", "FRX");
     }

@@ -1,22 +1,22 @@
-//! `roxie capture record`: an interface's traffic into pcapng files.
+//! `roxie capture record`: writes live traffic to pcapng files.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, value_parser};
+use roxie_capture::live::LiveCapture;
 
 use super::filter::FilterArgs;
-use super::input::{LiveArgs, snap};
-use super::live::{CUT_OFF, Live};
-use super::target;
+use super::input::{LiveArgs, snap_to_record};
+use super::{start, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
 /// Write the traffic of an interface or of a process to a pcapng file
 ///
-/// RoCEv2 packets of both directions, as the wire has them: bursts that the kernel still has in one buffer are taken apart. What was
-/// lost because the file was written too slowly is counted in the file and said at the end.
+/// Records RoCEv2 packets of both directions as they are on the wire: bursts of the kernel are split into
+/// packets. Packets that could not be read in time are counted in the file and in the last message.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -25,36 +25,37 @@ Examples:
   roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
           The last gigabyte: ring.pcapng, ring.1.pcapng, ...
   roxie capture record -i eth0 -o naks.pcapng -s headers --nak
-          Refusals only; nothing else is copied
+          NAKs only; no other packets are copied
   roxie capture record -p 4711 -o trace.pcapng
-          What a process on roxie sends and receives, until it ends; no root
+          Packets of a process on roxie, until it ends; no root
 
 Exit status:
-  0 if --seconds, a signal or the end of the process has ended it; 1 if it could not go on.")]
+  0 if --seconds, a signal or the end of the process ended the capture; 1 if it failed.")]
 pub(super) struct RecordArgs {
     #[command(flatten)]
     live: LiveArgs,
     /// Where to write, or - for standard output
     #[arg(short = 'o', long, value_name = "FILE", requires = "live")]
     output: PathBuf,
-    /// Keep the first N bytes of each packet: 96 at least, or 'headers', which are 128
-    #[arg(short = 's', long, value_name = "N", value_parser = snap)]
+    /// Record the first N bytes of each packet: 96 at least, or 'headers', which are 128
+    #[arg(short = 's', long, value_name = "N", value_parser = snap_to_record)]
     snap: Option<u32>,
-    /// Write the first of every N packets only
+    /// Record only the first of every N packets
     ///
-    /// Packets are counted before all other conditions: on each CPU for an interface, in each device for a process.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    /// Packets are counted before all other conditions: on each CPU for an interface, in each device for a
+    /// process.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..))]
     sample: Option<u32>,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Begin another file when this one has so many millions of bytes
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
+    /// Begin another file when this one has this many millions of bytes
+    #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..1_000_000))]
     rotate_size: Option<u64>,
-    /// Begin another file after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Begin another file after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..))]
     rotate_seconds: Option<u64>,
-    /// Files to keep; the oldest is written over
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Files to keep; the oldest is overwritten
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     files: Option<u32>,
 }
 
@@ -63,66 +64,104 @@ const MB: u64 = 1_000_000;
 /// Time between two updates of the progress line.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
+/// Runs the subcommand.
 pub(super) fn run(args: &RecordArgs) -> Outcome {
-    // Clap asks for one, or the other.
-    let Some(place) = args.live.place() else { return Ok(()) };
-    let name = &place.name();
-    let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
+    // Clap requires one of both options.
+    let Some(point) = args.live.point() else { return Ok(()) };
+    let name = &point.name();
+    check_rotation(args)?;
+    let options = args.live.options(args.snap, args.filter.options(), args.sample);
+    // The file first: an error must not disturb the captured traffic.
+    let mut files = Files { args, output: open(&args.output, 0)?, number: 0, opened: Instant::now(), len: 0 };
+    let mut capture = start(&point, options)?;
     let to_stdout = target::is_standard(&args.output);
-    if rotates && to_stdout {
-        return Err(Failure::new("standard output cannot be rotated").code(2));
+    let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
+    let (mut shown, mut total) = (Instant::now(), 0);
+    loop {
+        let bytes = capture.next_bytes().during(name)?;
+        if bytes.is_empty() {
+            break;
+        }
+        total += bytes.len() as u64;
+        files.write(bytes)?;
+        if files.is_full() {
+            files.rotate()?;
+            capture.next_section().during("pcapng")?;
+        }
+        if shown.elapsed() > PROGRESS_EVERY {
+            shown = Instant::now();
+            terminal.progress(&format!("{} packets, {total} bytes", capture.packets()));
+        }
+    }
+    terminal.progress_done();
+    summarize(args, name, &capture)
+}
+
+/// Prints the numbers of packets; fails if the capture ended early.
+fn summarize(args: &RecordArgs, name: &str, capture: &LiveCapture) -> Outcome {
+    let lost = capture.dropped().during(name)?;
+    let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
+    eprintln!("{} packets captured, {lost} lost{sample}", capture.packets());
+    if lost > 0 && capture.has_paused() {
+        eprintln!(
+            "roxie: no CPU was idle, and the reader kept to its CPU limit: --cpu 100 loses fewer packets \
+             and slows down the traffic"
+        );
+    }
+    match capture.failure() {
+        Some(failure) => Err(Failure::new(format!("{name}: {failure}"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses combinations of rotation options that clap accepts.
+fn check_rotation(args: &RecordArgs) -> Outcome {
+    let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
+    if rotates && target::is_standard(&args.output) {
+        return Err(Failure::new("standard output cannot be rotated").hint("give -o FILE").code(2));
     }
     if args.files.is_some() && !rotates {
         return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
     }
-    let wanted = args.live.wanted(args.snap, &args.filter, args.sample);
-    // First what can fail without having disturbed anything.
-    let mut file = open(&args.output, 0)?;
-    let mut live = Live::new(&place, &wanted)?;
-    let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
-    let (mut opened, mut shown, mut number) = (Instant::now(), Instant::now(), 0);
-    let (mut in_file, mut total) = (0, 0);
-    loop {
-        let bytes = live.next_bytes().during(name)?;
-        if bytes.is_empty() {
-            break;
-        }
-        // Whoever follows the file sees what there is.
-        file.write_all(bytes).and_then(|()| file.flush()).map_err(|error| {
-            let what = format!("writing {}: {error}", args.output.display());
-            Failure::new(what).hint("the capture has ended; what the file has until there can be read")
-        })?;
-        in_file += bytes.len() as u64;
-        total += bytes.len() as u64;
-        let full = args.rotate_size.is_some_and(|size| in_file >= size * MB);
-        let old = args.rotate_seconds.is_some_and(|seconds| opened.elapsed().as_secs() >= seconds);
-        if full || old {
-            number = (number + 1) % args.files.unwrap_or(u32::MAX);
-            file = open(&args.output, number)?;
-            live.next_section().during("pcapng")?;
-            (opened, in_file) = (Instant::now(), 0);
-        }
-        if shown.elapsed() > PROGRESS_EVERY {
-            shown = Instant::now();
-            terminal.progress(&format!("{} packets, {total} bytes", live.packets()));
-        }
-    }
-    terminal.progress_done();
-    let lost = live.lost().during(name)?;
-    let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
-    eprintln!("{} packets captured, {lost} lost{sample}", live.packets());
-    if lost > 0 && live.has_rested() {
-        eprintln!(
-            "roxie: no CPU was idle, so the capture took a part of one only: --cpu 100 loses less, and slows down the traffic"
-        );
-    }
-    if live.has_failed() {
-        return Err(Failure::new(format!("{name}: {CUT_OFF}")));
-    }
     Ok(())
 }
 
-/// The file of that number: `trace.pcapng`, `trace.1.pcapng`, ...
+/// The files being written.
+struct Files<'a> {
+    args: &'a RecordArgs,
+    output: Box<dyn Write>,
+    number: u32,
+    opened: Instant,
+    /// Bytes in the present file.
+    len: u64,
+}
+
+impl Files<'_> {
+    /// Writes complete blocks. Programs that follow the file can read them at once.
+    fn write(&mut self, bytes: &[u8]) -> Outcome {
+        self.len += bytes.len() as u64;
+        self.output.write_all(bytes).and_then(|()| self.output.flush()).map_err(|error| {
+            let what = format!("writing {}: {error}", self.args.output.display());
+            Failure::new(what).hint("the capture has ended; the packets written before can be read")
+        })
+    }
+
+    /// Whether another file is due.
+    fn is_full(&self) -> bool {
+        let size = self.args.rotate_size.is_some_and(|size| self.len >= size * MB);
+        size || self.args.rotate_seconds.is_some_and(|seconds| self.opened.elapsed().as_secs() >= seconds)
+    }
+
+    /// Begins another file, or overwrites the oldest.
+    fn rotate(&mut self) -> Outcome {
+        self.number = (self.number + 1) % self.args.files.unwrap_or(u32::MAX);
+        self.output = open(&self.args.output, self.number)?;
+        (self.opened, self.len) = (Instant::now(), 0);
+        Ok(())
+    }
+}
+
+/// Creates the file of a number: `trace.pcapng`, `trace.1.pcapng`, ...
 fn open(path: &Path, number: u32) -> Outcome<Box<dyn Write>> {
     if number == 0 {
         return target::create(path);

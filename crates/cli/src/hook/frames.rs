@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use roxie_capture::live::realtime_offset;
+
 use super::args::HookFramesArgs;
-use crate::capture::clock;
 use crate::engines::{engines, unanswered};
 use crate::failure::{During, Outcome};
 use crate::frames::FrameOutput;
@@ -17,7 +18,7 @@ pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
-        let offset = clock::realtime_offset();
+        let offset = realtime_offset();
         let mut any = false;
         for remote in &engines {
             let frames = remote.frames().map_err(|error| unanswered(args.pid, &error))?;

@@ -91,6 +91,7 @@ impl Flow {
     }
 
     /// Whether it goes without TCP and without a GID index: rdma_cm does both.
+    #[allow(dead_code, reason = "tests/peers includes this file and calls it")]
     #[must_use]
     pub fn uses_cm(self) -> bool {
         !matches!(self.style, Style::Pingpong | Style::Perftest)

@@ -1,4 +1,4 @@
-//! `roxie metrics`: counters of all processes for Prometheus, over HTTP or once.
+//! `roxie metrics`: exports the counters of all processes to Prometheus, over HTTP or once.
 
 mod server;
 mod text;
@@ -15,28 +15,29 @@ use crate::top::Processes;
 
 /// Serve the counters of all processes to Prometheus
 ///
-/// In its text exposition format, at /metrics. Of all processes of this user and network namespace that run on roxie (root sees
-/// everybody's), as they are when they are asked for. There is no authentication: whoever reaches the address reads them.
+/// Serves the text exposition format at /metrics, for all processes of this user and network namespace that
+/// run on roxie (root: of all users). Each scrape reads the present counters. There is no authentication:
+/// every client that reaches the address can read them.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   roxie metrics
-          On 127.0.0.1, port 9791
+          Serve on 127.0.0.1, port 9791
   roxie metrics --listen [::]:9791 --queue-pairs
-          For everybody, with series for each queue pair
+          Serve on all addresses, with series for each queue pair
   roxie metrics --once > /var/lib/node_exporter/roxie.prom
-          For a collector of text files
+          Write a file for a textfile collector
 
 Exit status:
-  0 if a signal (Ctrl-C, SIGTERM) has ended it; 1 if it could not listen.")]
-pub struct MetricsArgs {
-    /// Where to listen
+  0 if a signal (Ctrl-C, SIGTERM) ended the server; 1 if the address cannot be used.")]
+pub(crate) struct MetricsArgs {
+    /// Address and port of the HTTP server
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]
     listen: SocketAddr,
-    /// Series for each queue pair as well: some 35 of each
+    /// Export series for each queue pair as well, about 35 each
     #[arg(long)]
     queue_pairs: bool,
-    /// Print them and end
+    /// Print the counters once
     #[arg(long, conflicts_with = "listen")]
     once: bool,
 }
@@ -44,8 +45,8 @@ pub struct MetricsArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// If the address cannot be listened on.
-pub fn run(args: &MetricsArgs) -> Outcome {
+/// If the address cannot be used.
+pub(crate) fn run(args: &MetricsArgs) -> Outcome {
     let mut processes = Processes::new(&[])?;
     let queue_pairs = args.queue_pairs;
     let mut scrape = move || text::exposition(&processes.look(), queue_pairs);
@@ -53,7 +54,8 @@ pub fn run(args: &MetricsArgs) -> Outcome {
         terminal::print(scrape().trim_end());
         return Ok(());
     }
-    // In time for all threads. A shell starts what runs in its background with SIGINT ignored: who sends it means it all the same.
+    // Before any thread starts, so that all inherit the mask. A shell starts background jobs with SIGINT
+    // ignored; here SIGINT ends the server all the same.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
     server::serve(args.listen, Box::new(scrape), &ending)
 }

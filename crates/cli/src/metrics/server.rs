@@ -1,5 +1,5 @@
-//! As much of an HTTP server as a scrape needs: one request a connection, a thread for each, so that whoever says nothing keeps
-//! nobody waiting.
+//! A minimal HTTP server for scrapes: one request per connection, and a thread for each, so that a silent
+//! client does not delay others.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,27 +13,28 @@ use sys::{PollFd, poll};
 use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
 
-/// A request's line and headers; Prometheus sends some 300 bytes.
+/// Largest request line with headers in bytes; Prometheus sends about 300.
 const REQUEST_MAX: usize = 8 << 10;
-/// How long a client may take for its request, and for each part of the reply.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Clients at a time. Scrapers are a few; this bounds the threads, and the descriptors, that anybody can make.
+/// Time limit for receiving a request, and for sending each part of the reply.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most clients at a time. There are few scrapers; the limit bounds the threads and descriptors that clients
+/// can use.
 const CLIENTS_MAX: usize = 64;
-/// What asks the processes; one client after the other.
+/// Reads the counters of the processes; called for one client at a time.
 pub(super) type Scrape = Box<dyn FnMut() -> String + Send>;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Serves until a signal ends it.
+/// Serves until a signal arrives.
 pub(super) fn serve(address: SocketAddr, scrape: Scrape, ending: &Ending) -> Outcome {
     let listener = TcpListener::bind(address).map_err(|error| {
         let failure = Failure::new(format!("listening on {address}: {error}"));
         match error.kind() {
-            io::ErrorKind::AddrInUse => failure.hint("another address: --listen 127.0.0.1:PORT"),
+            io::ErrorKind::AddrInUse => failure.hint("choose another address: --listen 127.0.0.1:PORT"),
             _ => failure,
         }
     })?;
     let address = listener.local_addr().during("listening")?;
-    // A client that has gone again between the two calls is not waited for.
+    // A client may disconnect between poll and accept, which must not block then.
     listener.set_nonblocking(true).during("listening")?;
     eprintln!("roxie: http://{address}/metrics");
     let scrape = Arc::new(Mutex::new(scrape));
@@ -43,21 +44,22 @@ pub(super) fn serve(address: SocketAddr, scrape: Scrape, ending: &Ending) -> Out
         if ending.has_come().during("signals")? {
             return Ok(());
         }
-        // Whoever went away has not waited for an answer.
-        let _gone = listener.accept().and_then(|(stream, _)| admit(stream, &scrape));
+        // Errors mean that the client has disconnected.
+        let _disconnected = listener.accept().and_then(|(stream, _)| admit(stream, &scrape));
     }
 }
 
-/// Answers on a thread of its own, unless there are too many of them. Each has a reference to `scrape`, as has the caller.
+/// Answers on a thread of its own, unless there are too many clients. Each thread holds a reference to
+/// `scrape`, as does the caller.
 fn admit(mut stream: TcpStream, scrape: &Arc<Mutex<Scrape>>) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     if Arc::strong_count(scrape) > CLIENTS_MAX {
         const STATUS: &str = "503 Service Unavailable";
         return stream.write_all(&reply(STATUS, "too many clients at a time\n", true));
     }
     let scrape = Arc::clone(scrape);
     let thread = thread::Builder::new().name("client".to_owned());
-    // Whoever goes away in the middle has not waited for the rest.
+    // Errors mean that the client has disconnected.
     thread.spawn(move || drop(answer(&mut stream, &scrape))).map(drop)
 }
 
@@ -73,11 +75,11 @@ fn answer(stream: &mut TcpStream, scrape: &Mutex<Scrape>) -> io::Result<()> {
     stream.write_all(&reply)
 }
 
-/// The line and the headers, as text; `None` if they do not end in time, or are too long.
+/// Request line and headers as text; `None` if they are too long or do not end in time.
 fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (begun, mut bytes) = (Instant::now(), Vec::new());
     while !bytes.ends_with(b"\r\n\r\n") && !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = PATIENCE.saturating_sub(begun.elapsed());
+        let left = CLIENT_TIMEOUT.saturating_sub(begun.elapsed());
         if left.is_zero() || bytes.len() > REQUEST_MAX {
             return Ok(None);
         }
@@ -93,7 +95,8 @@ fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Whether the metrics are asked for, with their body or without; else what to say.
+/// Returns for a valid request whether the reply has a body (GET) or not (HEAD); otherwise the HTTP error
+/// status.
 fn parse(request: &str) -> Result<bool, &'static str> {
     let mut words = request.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -125,13 +128,13 @@ mod tests {
         Arc::new(Mutex::new(Box::new(|| "roxie_processes 0\n".to_owned())))
     }
 
-    /// A client and what the server has of it.
+    /// Both ends of a connection: the client's and the server's.
     fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (client, listener.accept().unwrap().0)
     }
 
-    /// What the server says to some bytes.
+    /// The server's reply to a request.
     fn ask(bytes: &[u8]) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (mut client, stream) = connect(&listener);
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_nothing_keeps_nobody_waiting() {
+    fn silent_clients_do_not_delay_others() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (scrape, begun, mut idle) = (scrape(), Instant::now(), Vec::new());
         let mut status_beside = |others: usize| {
@@ -163,11 +166,11 @@ mod tests {
         };
         assert_eq!(status_beside(CLIENTS_MAX - 1), "HTTP/1.1 200");
         assert_eq!(status_beside(CLIENTS_MAX + 8), "HTTP/1.1 503");
-        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < CLIENT_TIMEOUT, "{:?}", begun.elapsed());
     }
 
     #[test]
-    fn a_scrape_is_answered_and_nothing_else() {
+    fn scrapes_are_answered_and_other_requests_are_refused() {
         let text = ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"), "{head}");
@@ -179,7 +182,7 @@ mod tests {
             (b"GET /metrics\r\n\r\n", "400"),
             (b"GET /metrics HTTP/1.1\r\n", "400"),
             (b"\xff\xfe\r\n\r\n", "400"),
-            // As much as is read of it.
+            // Longer than the limit.
             (&[b'a'; 9 * 1024], "400"),
         ] {
             assert!(ask(bytes).starts_with(&format!("HTTP/1.1 {status} ")), "{status}");

@@ -1,4 +1,4 @@
-//! The text exposition format, version 0.0.4: families of samples, each with its help and its type.
+//! Writes the text exposition format, version 0.0.4: families of samples, each with help and type.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,71 +8,71 @@ use roxie::transport::QpCounters;
 
 use crate::top::Engine;
 
-/// Samples of one name.
+/// The samples of one metric.
 struct Family {
     kind: &'static str,
     help: String,
-    /// Values by labels.
+    /// Values by label set.
     samples: BTreeMap<String, String>,
 }
 
-/// Families by name.
+/// Metric families by name.
 #[derive(Default)]
 struct Families(BTreeMap<String, Family>);
 
-/// Everything these engines say.
+/// The metrics of engines.
 pub(super) fn exposition(engines: &[Engine], with_queue_pairs: bool) -> String {
     let mut families = Families::default();
     let pids: std::collections::BTreeSet<u32> = engines.iter().map(|engine| engine.pid).collect();
-    families.gauge("roxie_processes", "Processes that have answered.", String::new(), pids.len() as f64);
+    families.gauge("roxie_processes", "Processes that answered.", String::new(), pids.len() as f64);
     for engine in engines {
         let (pid, slot) = (engine.pid.to_string(), engine.slot.to_string());
-        let whose = [("pid", pid.as_str()), ("command", &engine.command), ("slot", &slot)];
+        let engine_labels = [("pid", pid.as_str()), ("command", &engine.command), ("slot", &slot)];
         let about = [("netdev", engine.status.netdev.as_str()), ("port", &engine.status.port)];
-        let help = "What a device sits on and what moves its packets; always 1.";
-        families.gauge("roxie_device_info", help, labels(&[&whose[..], &about].concat()), 1.0);
+        let help = "Network interface and port of a device; always 1.";
+        families.gauge("roxie_device_info", help, labels(&[&engine_labels[..], &about].concat()), 1.0);
         for (name, value) in &engine.status.counters {
             let help = QpCounters::help(name).map_or_else(
                 || format!("The device's counter {name}."),
                 |help| format!("{} Sum over the queue pairs of a device.", help.trim()),
             );
-            families.counter(&format!("roxie_{name}_total"), help, labels(&whose), *value);
+            families.counter(&format!("roxie_{name}_total"), help, labels(&engine_labels), *value);
         }
         let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for qp in &engine.queue_pairs {
             *states.entry((&qp.service, &qp.state)).or_default() += 1;
         }
         for ((service, state), count) in states {
-            let labels = labels(&[&whose[..], &[("service", service), ("state", state)]].concat());
+            let labels = labels(&[&engine_labels[..], &[("service", service), ("state", state)]].concat());
             families.gauge("roxie_queue_pairs", "Queue pairs by service and state.", labels, count as f64);
         }
         if with_queue_pairs {
-            engine.queue_pairs.iter().for_each(|qp| families.queue_pair(qp, &whose[..2]));
+            engine.queue_pairs.iter().for_each(|qp| families.queue_pair(qp, &engine_labels[..2]));
         }
     }
     families.text()
 }
 
 impl Families {
-    fn queue_pair(&mut self, qp: &QpStatus, whose: &[(&str, &str)]) {
+    fn queue_pair(&mut self, qp: &QpStatus, process_labels: &[(&str, &str)]) {
         let number = format!("{:#08x}", qp.qpn.value());
         let remote = qp.remote.map(|remote| remote.to_string()).unwrap_or_default();
         let more = [("qpn", number.as_str()), ("service", &qp.service), ("remote", &remote)];
-        let labels = labels(&[whose, &more].concat());
+        let labels = labels(&[process_labels, &more].concat());
         for (name, value) in qp.counters.rows() {
             let help = QpCounters::help(name).unwrap_or_default().trim().to_owned();
             self.counter(&format!("roxie_qp_{name}_total"), help, labels.clone(), value);
         }
-        let help = "Request packets that are not acknowledged.";
+        let help = "Request packets in flight: sent and not acknowledged.";
         self.gauge("roxie_qp_in_flight_packets", help, labels.clone(), f64::from(qp.in_flight));
-        let help = "Request packets that wait to be sent.";
+        let help = "Request packets waiting to be sent.";
         self.gauge("roxie_qp_pending_packets", help, labels.clone(), f64::from(qp.pending));
         if let Some(ns) = qp.round_trip_ns {
-            let help = "How long an answer takes, smoothed.";
+            let help = "Smoothed round-trip time.";
             self.gauge("roxie_qp_round_trip_seconds", help, labels.clone(), ns as f64 / 1e9);
         }
         if let Some(bps) = qp.paced_bps {
-            let help = "Rate kept because of congestion or a limit, on the wire.";
+            let help = "Pacing rate on the wire, by congestion control or a rate limit.";
             self.gauge("roxie_qp_paced_bytes_per_second", help, labels, bps as f64 / 8.0);
         }
     }
@@ -89,7 +89,7 @@ impl Families {
         let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
         let name: String = name.chars().map(allowed).collect();
         let family = self.0.entry(name).or_insert_with(|| Family { kind, help, samples: BTreeMap::new() });
-        // The same counter under the same name twice would make the whole text invalid.
+        // A duplicated series would make the complete text invalid.
         family.samples.entry(labels).or_insert(value);
     }
 
@@ -97,7 +97,7 @@ impl Families {
         let mut text = String::new();
         for (name, family) in &self.0 {
             let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
-            // Writing to memory does not fail.
+            // A write to a string cannot fail.
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", family.kind);
             for (labels, value) in &family.samples {
                 let _ = writeln!(text, "{name}{labels} {value}");
@@ -107,7 +107,7 @@ impl Families {
     }
 }
 
-/// `{pid="4711",command="rping"}`.
+/// A label set: `{pid="4711",command="rping"}`.
 fn labels(labels: &[(&str, &str)]) -> String {
     let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let labels: Vec<String> =
@@ -140,7 +140,7 @@ mod tests {
         Engine { pid, slot: 3, command: command.to_owned(), status, queue_pairs: vec![qp, other] }
     }
 
-    /// What Prometheus' own parser and linter ask for.
+    /// Checks the rules of Prometheus' parser and linter; returns the number of series.
     fn check(text: &str) -> usize {
         let (mut names, mut series) = (BTreeSet::new(), BTreeSet::new());
         let mut current = (String::new(), String::new());
@@ -157,7 +157,7 @@ mod tests {
                 current.1 = kind.to_owned();
             } else {
                 let end = line.find(['{', ' ']).expect("a sample");
-                assert_eq!(line[..end], current.0, "samples stand below their type");
+                assert_eq!(line[..end], current.0, "samples follow their type");
                 let (labels, value) = line[end..].rsplit_once(' ').expect("a value");
                 assert!(value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
                 assert!(series.insert(line[..end].to_owned() + labels), "twice: {line}");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_valid() {
+    fn the_exposition_is_valid() {
         let engines = [engine(4711, "ib_write_bw"), engine(4712, "a \"b\"\\c\nd")];
         let text = exposition(&engines, true);
         let queue_pairs = QpCounters::default().rows().count() + 3;
@@ -180,7 +180,10 @@ mod tests {
             r#"roxie_rx_packets_total{pid="4711",command="ib_write_bw",slot="3"} 5"#,
             r#"roxie_rx_packets_total{pid="4712",command="a \"b\"\\c\nd",slot="3"} 5"#,
             r#"roxie_queue_pairs{pid="4711",command="ib_write_bw",slot="3",service="RC",state="RTS"} 2"#,
-            r#"roxie_qp_round_trip_seconds{pid="4711",command="ib_write_bw",qpn="0x000011",service="RC",remote="10.0.0.2"} 0.0000015"#,
+            concat!(
+                r#"roxie_qp_round_trip_seconds{pid="4711",command="ib_write_bw",qpn="0x000011","#,
+                r#"service="RC",remote="10.0.0.2"} 0.0000015"#
+            ),
             "# HELP roxie_qp_sent_bytes_total Payload bytes sent, resent ones included.",
         ] {
             assert!(text.lines().any(|there| there == line), "{line}\n{text}");

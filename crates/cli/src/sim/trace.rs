@@ -8,10 +8,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use ::sim::{Options, Sight, What};
+use roxie_capture::write::{NewPacket, Writer};
 use wire::capture::LinkType;
 
 use super::report;
-use crate::capture::write::{NewPacket, Writer};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 

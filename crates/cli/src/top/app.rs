@@ -1,4 +1,4 @@
-//! The live view: what is shown, and what keys do to it.
+//! The live view: its state, and the handling of keys.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,50 +16,50 @@ use super::{Sort, TopArgs, draw};
 use crate::ending::Ending;
 use crate::failure::{During, Outcome};
 
-/// Everything that is shown.
+/// The state of the view.
 pub(super) struct App {
     pub(super) table: Table,
     pub(super) sort: Sort,
     pub(super) filter: String,
     pub(super) view: View,
-    /// The row that is marked; the first if there is none of this name.
+    /// Key of the selected row; the first row is selected if there is none with this key.
     pub(super) marked: Option<Key>,
     pub(super) is_paused: bool,
     pub(super) interval: Duration,
 }
 
-/// What the screen is for.
+/// What the screen shows.
 pub(super) enum View {
     /// The table.
     List,
-    /// The table, and the filter is being written.
+    /// The table, while the user edits the filter.
     Filter,
-    /// The keys.
+    /// The list of keys.
     Help,
     /// One queue pair.
     One(Box<Detail>),
 }
 
-/// What is to be done after a key.
+/// What to do after a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Step {
-    /// Show it.
+    /// Draw the screen.
     Draw,
-    /// Look at once.
+    /// Update at once.
     Look,
-    /// Enough.
+    /// End the program.
     Quit,
 }
 
-/// Rows that a page key passes.
+/// Rows by which a page key moves the selection.
 const PAGE: isize = 10;
-/// Signals are looked at this often.
+/// Longest time between two checks for signals.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// Shows it until somebody has seen enough. The terminal is as before then.
+/// Shows the view until the user quits, then restores the terminal.
 pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
-    // SIGHUP ends the process as it is: there is no terminal any more that would have to be as before.
+    // SIGHUP ends the process at once: the terminal is closed and need not be restored.
     let ending = Ending::by(&[Signal::SIGTERM, Signal::SIGINT])?;
     let mut app = App {
         table,
@@ -71,18 +71,19 @@ pub(super) fn run(args: &TopArgs, source: Source, table: Table) -> Outcome {
         interval: args.interval,
     };
     let mut terminal = ratatui::try_init().during("terminal")?;
-    let outcome = watch(&mut terminal, &mut app, source, &ending);
+    let outcome = run_loop(&mut terminal, &mut app, source, &ending);
     ratatui::restore();
     outcome
 }
 
-fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, ending: &Ending) -> Outcome {
-    let mut looked = Instant::now();
-    // Soon once more: before there are two looks, there are no rates.
+/// Draws, waits for keys and updates until the user quits or a signal arrives.
+fn run_loop(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, ending: &Ending) -> Outcome {
+    let mut updated = Instant::now();
+    // The first rates need two updates, so the second one comes soon.
     let mut wait = app.interval.min(Duration::from_millis(300));
     loop {
         terminal.draw(|frame| draw::draw(frame, app)).during("terminal")?;
-        let left = if app.is_paused { LOOK_MAX } else { wait.saturating_sub(looked.elapsed()) };
+        let left = if app.is_paused { LOOK_MAX } else { wait.saturating_sub(updated.elapsed()) };
         let mut step = Step::Draw;
         if wait_for_input(ending, left.min(LOOK_MAX)).during("terminal")? {
             return Ok(());
@@ -96,17 +97,18 @@ fn watch(terminal: &mut DefaultTerminal, app: &mut App, mut source: Source, endi
         if step == Step::Quit {
             return Ok(());
         }
-        if step == Step::Look || !app.is_paused && looked.elapsed() >= wait {
+        if step == Step::Look || !app.is_paused && updated.elapsed() >= wait {
             app.table.update(&mut source)?;
             if let View::One(detail) = &mut app.view {
                 detail.refresh(&app.table);
             }
-            (looked, wait) = (Instant::now(), app.interval);
+            (updated, wait) = (Instant::now(), app.interval);
         }
     }
 }
 
-/// Whether it is over: a signal came, or the terminal went. Crossterm would read its end again and again.
+/// Waits for input. Returns `true` if a signal has arrived or the terminal was closed; crossterm does not
+/// report the latter.
 fn wait_for_input(ending: &Ending, most: Duration) -> nix::Result<bool> {
     let stdin = std::io::stdin();
     let mut fds =
@@ -114,17 +116,17 @@ fn wait_for_input(ending: &Ending, most: Duration) -> nix::Result<bool> {
     let most = u16::try_from(most.as_millis()).unwrap_or(u16::MAX);
     match poll(&mut fds, PollTimeout::from(most)) {
         Ok(_) => {}
-        // The terminal has another size: crossterm knows.
+        // The terminal was resized: crossterm reports it.
         Err(Errno::EINTR) => return Ok(false),
         Err(error) => return Err(error),
     }
     let happened = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
-    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    Ok(happened(&fds[0]).intersects(gone) || happened(&fds[1]).contains(PollFlags::POLLIN))
+    let closed = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    Ok(happened(&fds[0]).intersects(closed) || happened(&fds[1]).contains(PollFlags::POLLIN))
 }
 
 impl App {
-    /// Does what a key is for.
+    /// Handles a key.
     pub(super) fn on_key(&mut self, key: KeyEvent) -> Step {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Step::Quit;
@@ -202,12 +204,12 @@ impl App {
         }
     }
 
-    /// Rows in the order in which they are shown.
+    /// The rows in the order of the screen.
     pub(super) fn chosen(&self) -> Vec<&Row> {
         self.table.chosen(self.sort, &self.filter)
     }
 
-    /// Which of them is marked.
+    /// Index of the selected row.
     pub(super) fn marked_index(&self, chosen: &[&Row]) -> usize {
         let marked = self.marked.as_ref();
         marked.and_then(|key| chosen.iter().position(|row| row.item.key == *key)).unwrap_or(0)

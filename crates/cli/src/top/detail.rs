@@ -1,4 +1,4 @@
-//! One queue pair: what it is, what it has counted, and its packets.
+//! One queue pair: its attributes, counters and packets.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,76 +8,76 @@ use ::wire::capture::{LinkType, Seen};
 use roxie::hook::TapFilter;
 use roxie::hook::control::Remote;
 use roxie::transport::QpCounters;
+use roxie_capture::live::Splitter;
+use roxie_capture::paint::Colours;
+use roxie_capture::show::{Show, Style, Times};
+use roxie_capture::source::Record;
+use roxie_capture::write::NewPacket;
 use sys::RecordReader;
 
 use super::table::{Key, Row, Table};
-use crate::capture::Splitter;
-use crate::capture::show::{Show, Style, Times};
-use crate::capture::source::Record;
-use crate::capture::write::NewPacket;
 use crate::engines::engines;
-use crate::terminal::Terminal;
 
-/// Bytes of each packet: all headers.
+/// Bytes captured of each packet: the headers.
 const SNAP_LEN: u32 = 128;
-/// Bytes of copies between two looks: some 80 packets by themselves, twice as many of a burst.
+/// Memory for packets between two updates in bytes: about 80 single packets, or twice as many of a burst.
 const COPIES_LEN: u32 = 16 << 10;
-/// Packets that are kept to be shown.
+/// Packets kept for the screen.
 const KEPT: usize = 64;
 
-/// See the module documentation.
+/// A queue pair that the screen shows.
 pub(super) struct Detail {
-    /// As it was when it was last there.
+    /// Its row of the table, when it last existed.
     pub(super) row: Row,
-    /// It is not there any more.
+    /// The queue pair was destroyed, or its process has ended.
     pub(super) is_gone: bool,
-    /// What it counted between the last two looks, per second.
+    /// Name, total and change per second of each counter that is not zero.
     pub(super) growth: Vec<(&'static str, u64, f64)>,
-    looked: Instant,
-    /// A connection, with which the copying ends, the copies, and what takes them apart.
+    updated: Instant,
+    /// The tap of its process: the connection (closing it ends the tap), the copies, and the splitter.
     tap: Option<(Remote, RecordReader, Splitter)>,
     show: Show,
-    /// The latest packets, a line each, the latest last.
+    /// The latest packets, one line each, the latest last.
     pub(super) packets: VecDeque<String>,
     seen: u64,
-    /// Why there are none.
+    /// Why there are no packets.
     pub(super) note: String,
 }
 
 impl Detail {
-    /// Of this row.
+    /// Shows the queue pair of this row.
     pub(super) fn new(row: &Row) -> Self {
         let mut detail = Self {
             row: row.clone(),
             is_gone: false,
             growth: Vec::new(),
-            looked: Instant::now(),
+            updated: Instant::now(),
             tap: None,
-            show: Show::new(Style::Line, Times::Day, Terminal::plain()),
+            show: Show::new(Style::Line, Times::Day, Colours::None),
             packets: VecDeque::new(),
             seen: 0,
             note: "waiting for packets".to_owned(),
         };
         detail.growth = detail.grown(&row.item.status.counters, 0.0);
-        detail.listen();
+        detail.start_tap();
         detail
     }
 
-    /// After another look.
+    /// Takes over the values of an updated table.
     pub(super) fn refresh(&mut self, table: &Table) {
         match table.find(&self.row.item.key) {
             Some(row) => {
-                self.growth = self.grown(&row.item.status.counters, self.looked.elapsed().as_secs_f64());
+                self.growth = self.grown(&row.item.status.counters, self.updated.elapsed().as_secs_f64());
                 self.row = row.clone();
                 self.is_gone = false;
             }
             None => self.is_gone = true,
         }
-        self.looked = Instant::now();
+        self.updated = Instant::now();
         self.read();
     }
 
-    /// Counters that are not zero, with what each has grown per second.
+    /// Name, total and change per second of each counter that is not zero.
     fn grown(&self, now: &QpCounters, seconds: f64) -> Vec<(&'static str, u64, f64)> {
         let before = self.row.item.status.counters.rows();
         let grown = |value: u64, before: u64| {
@@ -90,10 +90,11 @@ impl Detail {
             .collect()
     }
 
-    /// Begins a tap. What comes after its few copies finds no room until the next look, so that a busy process copies no more for each.
-    fn listen(&mut self) {
+    /// Starts a tap. Its memory is small, so that a busy process copies only few packets for each update.
+    fn start_tap(&mut self) {
         let Key::Process { pid, slot, qpn } = self.row.item.key else {
-            "packets are shown of processes only: roxie capture read -i IF".clone_into(&mut self.note);
+            "packets are shown for processes only; for an interface: roxie capture read -i IF"
+                .clone_into(&mut self.note);
             return;
         };
         let found = engines(Some(pid)).unwrap_or_default();
@@ -108,7 +109,7 @@ impl Detail {
 
     fn read(&mut self) {
         let Some((remote, mut copies, mut splitter)) = self.tap.take() else { return };
-        splitter.look_at_the_clock();
+        splitter.update_clock();
         copies.read(usize::MAX, |copy| splitter.packets(copy, 0, &mut |packet| self.keep(packet)));
         self.tap = Some((remote, copies, splitter));
     }
@@ -136,7 +137,7 @@ impl Detail {
         if self.packets.len() == KEPT {
             self.packets.pop_front();
         }
-        // Both addresses are known.
+        // The heading has both addresses.
         if let Ok(seen) = &seen {
             line = line.replacen(&format!("{} > {} ", seen.ip.src(), seen.ip.dst()), "", 1);
         }

@@ -1,4 +1,4 @@
-//! The screen, from what there is to show. Fits 80 columns and 24 lines; more of both shows more.
+//! Draws the screen. It fits into 80 columns and 24 lines; a larger terminal shows more.
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use super::app::{App, View};
 use super::detail::Detail;
 use super::table::{Metric, Row};
 use super::units::{cut, short, time};
-use crate::capture::clock;
+use roxie_capture::clock;
 
-/// A column: heading, width, whether it stands to the left, and what stands below.
+/// A column: heading, width, whether it is aligned left, and the text of a row.
 struct Column {
     heading: &'static str,
     width: u16,
@@ -23,8 +23,8 @@ struct Column {
     cell: fn(&Row, usize) -> String,
 }
 
-/// In the order of the screen; the number says from which width of the screen on. On a narrower one the least important are left out
-/// whole: a number that is cut is another number.
+/// The columns in the order of the screen, each with the smallest width of the screen that shows it. A
+/// narrower screen leaves out the least important columns: a cut number would be wrong.
 const COLUMNS: [(u16, Column); 15] = [
     (30, column("PID", 7, false, |row, _| row.pid().map_or_else(String::new, |pid| pid.to_string()))),
     (49, column("COMMAND", 11, true, |row, width| cut(&row.item.command, width))),
@@ -59,21 +59,21 @@ const fn column(heading: &'static str, width: u16, left: bool, cell: fn(&Row, us
 }
 
 const HELP: &str = " Enter         one queue pair: attributes, counters, packets     Esc, q   back
- Up Down j k   mark another one; PgUp PgDn Home End
- /             filter: process, number, state, type, address; Esc forgets it
+ Up Down j k   select another one; PgUp PgDn Home End
+ /             filter: process, number, state, type, address; Esc clears it
 
  Sort by   b traffic     t sent          r received     m messages
-           d round trip  l sent again    p process and number
+           d round trip  l retransmitted p process and number
 
- Space         pause                   n    look now
- + -           look twice, half as often
- q, Ctrl-C     end
+ Space         pause                   n    update now
+ + -           halve, double the interval
+ q, Ctrl-C     quit
 
- TX RX B/s  payload sent (again, too) and received   RTT   an answer's, smoothed
+ TX RX B/s  payload sent (retransmissions too), received   RTT   smoothed
  MSG/s      completions: own work requests, messages received
- RETX       packets sent again    NAK RNR CNP   got and sent    all per second";
+ RETX       packets retransmitted   NAK RNR CNP   both ways   all per second";
 
-/// Draws it.
+/// Draws the present view.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)])
@@ -91,13 +91,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
             Line::from(vec!["Filter: ".bold(), app.filter.as_str().into(), "   Esc: all   ? help".dim()])
         }
         _ => {
-            Line::from("? help   Enter one queue pair   / filter   btrmdlp sort   Space pause   q end".dim())
+            Line::from("? help   Enter one queue pair   / filter   btrmdlp sort   Space pause   q quit".dim())
         }
     };
     frame.render_widget(Paragraph::new(foot_line), foot);
 }
 
-/// What all do together.
+/// Draws the heading with the sums of all queue pairs.
 fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let width = area.width as usize;
     let table = &app.table;
@@ -111,7 +111,7 @@ fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let messages = short(table.total(Metric::TxMessages) + table.total(Metric::RxMessages));
     let more = [
         format!("messages {messages}/s"),
-        format!("sent again {}/s", rate(Metric::Retransmitted)),
+        format!("retransmitted {}/s", rate(Metric::Retransmitted)),
         format!("NAK {}/s", rate(Metric::Naks)),
         format!("RNR {}/s", rate(Metric::RnrNaks)),
         format!("CNP {}/s", rate(Metric::Cnps)),
@@ -125,26 +125,26 @@ fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The first of them, as many as are there whole in one line.
+/// As many of the first parts as fit into a line.
 fn fitting(parts: &[String], between: &str, width: usize) -> String {
     let mut lines = (1..=parts.len()).rev().map(|count| parts[..count].join(between));
     lines.find(|line| line.chars().count() <= width).unwrap_or_default()
 }
 
-/// A rate and how it was.
+/// A line with a rate and its history.
 fn flow(name: &'static str, rate: f64, history: &VecDeque<u64>, width: usize) -> Line<'static> {
     let label = format!("{name} {:>5}B/s ", short(rate));
     let bars = bars(history, width.saturating_sub(label.len()));
     Line::from(vec![Span::from(label), bars.fg(if name == "tx" { Color::Green } else { Color::Cyan })])
 }
 
-/// The latest values as bars, a column each, the latest to the right; the highest fills the line.
+/// The latest values as bars, one column each, the latest on the right; the largest value fills the line.
 pub(super) fn bars(history: &VecDeque<u64>, width: usize) -> String {
     const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = history.len().min(width);
     let values = history.iter().skip(history.len() - shown);
     let most = values.clone().copied().max().unwrap_or(0).max(1);
-    // Whatever is there is seen.
+    // A value above zero has at least the smallest bar.
     let level = |value: &u64| LEVELS[(u128::from(*value) * 8).div_ceil(u128::from(most)) as usize];
     " ".repeat(width - shown).chars().chain(values.map(level)).collect()
 }
@@ -156,25 +156,25 @@ fn sort(sort: Sort) -> &'static str {
         Sort::Received => "bytes received",
         Sort::Messages => "messages",
         Sort::RoundTrip => "round trip",
-        Sort::Retransmissions => "packets sent again",
+        Sort::Retransmissions => "packets retransmitted",
         Sort::Process => "process",
     }
 }
 
-/// The table.
+/// Draws the table.
 fn list(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let rows = app.chosen();
     if rows.is_empty() {
         let words = match (app.table.len(), app.filter.is_empty()) {
-            (0, _) => "No queue pairs. A program has some by: roxie run -- PROGRAM".to_owned(),
-            _ => format!("None of {} has \"{}\" in its words.", app.table.len(), app.filter),
+            (0, _) => "No queue pairs. Start a program on roxie: roxie run -- PROGRAM".to_owned(),
+            _ => format!("None of {} has \"{}\" in its text.", app.table.len(), app.filter),
         };
         return frame.render_widget(Paragraph::new(vec![Line::default(), Line::from(words)]), area);
     }
     let columns: Vec<&Column> =
         COLUMNS.iter().filter(|(from, _)| area.width >= *from).map(|(_, column)| column).collect();
     let fixed: u16 = columns.iter().map(|column| column.width + 1).sum();
-    // An address may take what is left.
+    // The address column takes the remaining width.
     let wide = |column: &Column| match column.heading {
         "PEER" => column.width + (area.width + 1).saturating_sub(fixed).min(28),
         _ => column.width,
@@ -197,25 +197,25 @@ fn list(frame: &mut Frame<'_>, app: &App, area: Rect) {
     frame.render_stateful_widget(grid, area, &mut state);
 }
 
-/// In error red, losing yellow, idle dim.
+/// Colour of a row: red in an error state, yellow with retransmissions, dim when idle.
 fn tone(row: &Row) -> Style {
-    let lost = row.rate(Metric::Retransmitted) + row.rate(Metric::Timeouts);
+    let retransmitting = row.rate(Metric::Retransmitted) + row.rate(Metric::Timeouts);
     match row.item.status.state.as_str() {
         "ERR" | "SQE" => Style::new().fg(Color::Red),
-        _ if lost > 0.0 => Style::new().fg(Color::Yellow),
+        _ if retransmitting > 0.0 => Style::new().fg(Color::Yellow),
         _ if row.rate(Metric::TxPackets) + row.rate(Metric::RxPackets) == 0.0 => Style::new().dim(),
         _ => Style::new(),
     }
 }
 
-/// One queue pair.
+/// Draws one queue pair.
 fn one(frame: &mut Frame<'_>, app: &App, detail: &Detail) {
     let (row, area) = (&detail.row, frame.area());
     let width = area.width as usize;
     let mut lines = attributes(row, detail.is_gone, width);
     lines.push(flow("tx", row.rate(Metric::TxBytes), &row.tx_history, width));
     lines.push(flow("rx", row.rate(Metric::RxBytes), &row.rx_history, width));
-    // Two counters beside each other, in a third of the screen at least.
+    // Counters take at most a third of the screen, or four lines.
     let cells: Vec<String> =
         detail.growth.iter().map(|(name, total, rate)| counter(name, *total, *rate)).collect();
     let across = (width / COUNTER_WIDTH).max(1);
@@ -236,10 +236,10 @@ fn one(frame: &mut Frame<'_>, app: &App, detail: &Detail) {
     let [body, foot] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
     frame.render_widget(Paragraph::new(lines), body);
     let paused = if app.is_paused { "   paused" } else { "" };
-    frame.render_widget(Paragraph::new(format!("Esc back   Space pause   n look now{paused}").dim()), foot);
+    frame.render_widget(Paragraph::new(format!("Esc back   Space pause   n update now{paused}").dim()), foot);
 }
 
-/// Name, total, and what it grows.
+/// Width of a counter: name, total and change.
 const COUNTER_WIDTH: usize = 40;
 
 fn counter(name: &str, total: u64, rate: f64) -> String {
@@ -248,15 +248,15 @@ fn counter(name: &str, total: u64, rate: f64) -> String {
     format!("{text:<COUNTER_WIDTH$}")
 }
 
-/// What it is.
+/// The attributes of a queue pair.
 fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
     let status = &row.item.status;
-    let who = match row.pid() {
+    let name = match row.pid() {
         Some(pid) => format!("process {pid} {}, queue pair {:#08x}", row.item.command, status.qpn.value()),
         None => format!("queue pair {:#08x}", status.qpn.value()),
     };
-    let state = if is_gone { "gone".to_owned() } else { status.state.clone() };
-    let title = format!("{who}, {} {state}", status.service);
+    let state = if is_gone { "destroyed".to_owned() } else { status.state.clone() };
+    let title = format!("{name}, {} {state}", status.service);
     let path = match (status.local, status.remote) {
         (Some(local), Some(_)) => format!("{local} -> {}", row.peer(true)),
         _ => "not connected".to_owned(),
@@ -266,7 +266,7 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
         // 4.096 us times a power of two (IBA 9.7.6.1.3).
         power => clock::span(4096 << power.min(31)),
     };
-    let rnr = if status.rnr_retry == 7 { "for ever".to_owned() } else { status.rnr_retry.to_string() };
+    let rnr = if status.rnr_retry == 7 { "unlimited".to_owned() } else { status.rnr_retry.to_string() };
     let mut said = vec![
         path,
         format!("path MTU {}", status.path_mtu),
@@ -278,13 +278,16 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
             format!("ACK timeout {timeout}"),
             format!("retries {}", status.retry_cnt),
             format!("RNR retries {rnr}"),
-            format!("READs {} own, {} peer's", status.max_rd_atomic, status.max_dest_rd_atomic),
+            format!(
+                "READs in flight {} own, {} of the peer",
+                status.max_rd_atomic, status.max_dest_rd_atomic
+            ),
             format!("queues {} send, {} receive", status.max_send_wr, status.max_recv_wr),
-            format!("first PSN {} own, {} peer's", status.sq_psn.value(), status.rq_psn.value()),
+            format!("first PSN {} own, {} of the peer", status.sq_psn.value(), status.rq_psn.value()),
             format!("{} packets in flight, {} to send", status.in_flight, status.pending),
         ]);
     }
-    said.extend(status.paced_bps.map(|bps| format!("held to {}bit/s", short(bps as f64))));
+    said.extend(status.paced_bps.map(|bps| format!("paced at {}bit/s", short(bps as f64))));
     let title = Line::from(title).bold();
     let title = if is_gone || status.state == "ERR" { title.fg(Color::Red) } else { title };
     let mut lines = vec![title];
@@ -292,7 +295,7 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// As many as fit into each line, none in two.
+/// Joins parts into lines of at most `width` characters; no part is split.
 fn wrapped(parts: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {

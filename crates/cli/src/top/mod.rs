@@ -1,7 +1,7 @@
-//! `roxie top`: queue pairs by what they do, live or once.
+//! `roxie top`: shows queue pairs and their traffic, live or once.
 //!
-//! `source` looks at all queue pairs once in a while, `table` makes rates of what has changed, `once` prints it, `app` and what
-//! is below it show it until somebody has seen enough.
+//! `source` reads the counters of all queue pairs at intervals, `table` computes rates, `once` prints them,
+//! `app` shows them until the user quits.
 
 mod app;
 mod detail;
@@ -21,44 +21,46 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::failure::{Failure, Outcome};
-pub use process::{Engine, Processes};
+pub(crate) use process::{Engine, Processes};
 use source::Source;
 use table::Table;
 
-/// Show queue pairs and what they do, live
+/// Show queue pairs and their traffic, live
 ///
-/// Of all processes of this user and network namespace that run on roxie (root sees everybody's): traffic, round-trip times, what was
-/// sent again, NAKs, congestion. Enter shows one queue pair with its attributes, counters and packets; ? shows the keys.
+/// Shows all processes of this user and network namespace that run on roxie (root: of all users): traffic,
+/// round-trip times, retransmissions, NAKs, congestion. Enter shows one queue pair with its attributes,
+/// counters and packets; ? shows the keys.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "\
-Messages are work requests completed, and messages received that made a completion; WRITEs and READs of a peer make none here.
+Messages are work requests completed, and messages received with a completion. WRITEs and READs of a
+peer have no completion here.
 
 Examples:
   roxie top
-          Everything of this user
+          All processes of this user
   roxie top -p 4711 --sort retransmissions
-          One process, what loses most first
+          One process, most retransmissions first
   roxie top --once --json | jq '.queue_pairs[] | select(.rates.retransmitted > 0)'
           For scripts
   roxie top -i eth0
-          Connections that pass an interface, anybody's (needs root)")]
-pub struct TopArgs {
-    /// Only this process (any of them, if given several times)
+          Connections in the traffic of an interface, of all programs (needs root)")]
+pub(crate) struct TopArgs {
+    /// Only this process (may be given several times)
     #[arg(short = 'p', long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
-    /// Connections that are seen on this network interface instead, whoever has them (needs root)
+    /// Show connections in the traffic of this network interface instead, of all programs (needs root)
     #[arg(short = 'i', long, value_name = "IF", conflicts_with = "pid")]
     pub(crate) interface: Option<String>,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// What comes first
+    /// Sort by this value, largest first
     #[arg(long, value_enum, default_value_t, value_name = "KEY")]
     pub(crate) sort: Sort,
-    /// Only queue pairs that have this in their process, number, state, service or addresses
+    /// Only queue pairs with this text in their process, number, state, service or addresses
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) filter: String,
-    /// Print one table and end; rates are those of one interval
+    /// Print one table, with the rates of one interval
     #[arg(long)]
     pub(crate) once: bool,
     /// One JSON object instead of a table
@@ -66,23 +68,23 @@ pub struct TopArgs {
     pub(crate) json: bool,
 }
 
-/// What comes first.
+/// The value to sort by.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-pub enum Sort {
-    /// Bytes, both ways
+pub(crate) enum Sort {
+    /// Bytes sent and received
     #[default]
     Traffic,
     /// Bytes sent
     Sent,
     /// Bytes received
     Received,
-    /// Messages, both ways
+    /// Messages sent and received
     Messages,
     /// Round-trip time
     RoundTrip,
-    /// Packets sent again
+    /// Packets retransmitted
     Retransmissions,
-    /// Process id and number
+    /// Process id and queue pair number
     Process,
 }
 
@@ -97,11 +99,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// What the user must know: no such process, an interface that cannot be listened to.
-pub fn run(args: &TopArgs) -> Outcome {
-    let is_seen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    if !args.once && !is_seen {
-        return Err(Failure::new("there is no terminal").hint("--once prints one table").code(2));
+/// If a named process does not exist, the interface cannot be captured, or there is no terminal.
+pub(crate) fn run(args: &TopArgs) -> Outcome {
+    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !args.once && !has_terminal {
+        return Err(Failure::new("standard input or output is not a terminal")
+            .hint("--once prints one table")
+            .code(2));
     }
     let mut source = Source::open(args)?;
     let mut table = Table::default();

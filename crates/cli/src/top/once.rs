@@ -1,4 +1,4 @@
-//! One table, as text or for programs.
+//! Prints the table once, as text or JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::table::{Key, Metric, Row, Table};
 use super::units::{short, time};
 use crate::terminal::{self, Terminal, Tone};
 
-/// A column: its heading and what stands below.
+/// A column: its heading, and the text of a row.
 type Column = (&'static str, fn(&Row) -> String);
 
 const COLUMNS: [Column; 17] = [
@@ -35,10 +35,10 @@ const COLUMNS: [Column; 17] = [
     ("CNP/s", |row| short(row.rate(Metric::Cnps))),
     ("IN-FLIGHT", |row| short(f64::from(row.item.status.in_flight))),
 ];
-/// Columns of words; the others are numbers, which stand to the right.
+/// Columns of words, aligned left; the others are numbers, aligned right.
 const WORDS: std::ops::Range<usize> = 1..7;
 
-/// Prints it.
+/// Prints the table.
 pub(super) fn print(table: &Table, args: &TopArgs) {
     let rows = table.chosen(args.sort, &args.filter);
     if args.json {
@@ -46,25 +46,27 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     }
     let terminal = Terminal::stdout();
     if rows.is_empty() {
-        eprintln!("roxie: {}", why_nothing(args));
+        eprintln!("roxie: {}", nothing_shown(args));
     }
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
     }
 }
 
-/// What to do where there is nothing to show.
-pub(super) fn why_nothing(args: &TopArgs) -> String {
+/// Explains an empty table.
+pub(super) fn nothing_shown(args: &TopArgs) -> String {
     match (&args.interface, args.filter.as_str()) {
         (Some(netdev), "") => format!("no RoCEv2 traffic was seen on {netdev}"),
-        (None, "") => "no queue pairs: nothing of this user runs on roxie in this network namespace. For another one, as root: \
-                       ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
+        (None, "") => "no queue pairs: no process of this user runs on roxie in this network namespace. \
+                       For another one, as root: ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
             .to_owned(),
-        (_, filter) => format!("no queue pair has '{filter}' in its process, number, state, service or addresses"),
+        (_, filter) => {
+            format!("no queue pair has '{filter}' in its process, number, state, service or addresses")
+        }
     }
 }
 
-/// Every column as wide as it must be.
+/// The lines of the table; each column is as wide as its longest text.
 pub(super) fn lines(rows: &[&Row]) -> Vec<String> {
     let heading = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
     let cells = rows.iter().map(|row| COLUMNS.iter().map(|(_, cell)| cell(row)).collect());
@@ -78,7 +80,7 @@ pub(super) fn lines(rows: &[&Row]) -> Vec<String> {
     cells.iter().map(|line| line.iter().enumerate().map(pad).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// All of it.
+/// The table as JSON.
 pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
     let queue_pairs: Vec<Value> = rows.iter().map(|row| queue_pair(row)).collect();
     json!({ "summary": table.summary, "queue_pairs": queue_pairs })

@@ -1,4 +1,4 @@
-//! Processes with a device of roxie, looked at again and again over connections that stay open.
+//! Reads the counters of processes with a device of roxie, over connections that stay open.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,54 +11,54 @@ use super::table::{Counts, Item, Key};
 use crate::engines::engines;
 use crate::failure::{During, Outcome};
 
-/// How long an answer is waited for; whoever needs more is stopped.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// Timeout for an answer. A process that takes longer is probably stopped.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// All that there are, or those that were named.
-pub struct Processes {
+/// Connections to all processes, or to the named ones.
+pub(crate) struct Processes {
     domain: DomainConfig,
     pids: Vec<u32>,
     open: BTreeMap<(u32, u8), (Remote, String)>,
-    /// That have not answered the last time.
-    silent: Vec<u32>,
+    /// Ids of the processes that did not answer the last time.
+    unresponsive: Vec<u32>,
 }
 
-/// An engine at one look.
+/// The state of an engine at one time.
 #[derive(Clone, Debug)]
-pub struct Engine {
-    /// Its process.
-    pub pid: u32,
+pub(crate) struct Engine {
+    /// Id of its process.
+    pub(crate) pid: u32,
     /// Its slot: bits 23..16 of its queue pairs' numbers.
-    pub slot: u8,
-    /// The program.
-    pub command: String,
-    /// The engine as a whole.
-    pub status: EngineStatus,
-    /// Its queue pairs.
-    pub queue_pairs: Vec<QpStatus>,
+    pub(crate) slot: u8,
+    /// Name of the program.
+    pub(crate) command: String,
+    /// Status and counters of the engine.
+    pub(crate) status: EngineStatus,
+    /// Status of its queue pairs.
+    pub(crate) queue_pairs: Vec<QpStatus>,
 }
 
 impl Processes {
-    /// Those with these ids; all, if none is named.
+    /// The processes with these ids; all processes if `pids` is empty.
     ///
     /// # Errors
-    /// Why a named one cannot be looked at.
-    pub fn new(pids: &[u32]) -> Outcome<Self> {
+    /// If a named process cannot be connected to.
+    pub(crate) fn new(pids: &[u32]) -> Outcome<Self> {
         for pid in pids {
             engines(Some(*pid))?;
         }
         let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
-        Ok(Self { domain, pids: pids.to_vec(), open: BTreeMap::new(), silent: Vec::new() })
+        Ok(Self { domain, pids: pids.to_vec(), open: BTreeMap::new(), unresponsive: Vec::new() })
     }
 
-    /// What each says now. Those that have gone or do not answer are left out.
-    pub fn look(&mut self) -> Vec<Engine> {
-        self.meet();
-        self.silent.clear();
-        let (mut looked, mut lost) = (Vec::new(), Vec::new());
+    /// The present state of each engine. Processes that have ended or do not answer are left out.
+    pub(crate) fn look(&mut self) -> Vec<Engine> {
+        self.connect();
+        self.unresponsive.clear();
+        let (mut states, mut lost) = (Vec::new(), Vec::new());
         for ((pid, slot), (remote, command)) in &self.open {
-            match ask(remote) {
-                Ok((status, queue_pairs)) => looked.push(Engine {
+            match status(remote) {
+                Ok((status, queue_pairs)) => states.push(Engine {
                     pid: *pid,
                     slot: *slot,
                     command: command.clone(),
@@ -66,10 +66,10 @@ impl Processes {
                     queue_pairs,
                 }),
                 Err(error) => {
-                    // A late answer would be taken for that to the next question: the connection is of no use any more.
+                    // The connection is closed: a late answer on it would count as that to the next request.
                     lost.push((*pid, *slot));
                     if matches!(error, ControlError::Silent | ControlError::Refused { .. }) {
-                        self.silent.push(*pid);
+                        self.unresponsive.push(*pid);
                     }
                 }
             }
@@ -77,16 +77,16 @@ impl Processes {
         for key in lost {
             self.open.remove(&key);
         }
-        looked
+        states
     }
 
-    /// Processes that are there and have not answered the last time.
-    pub fn silent(&self) -> &[u32] {
-        &self.silent
+    /// Ids of running processes that did not answer the last time.
+    pub(crate) fn unresponsive(&self) -> &[u32] {
+        &self.unresponsive
     }
 
-    /// Connects to those that have come.
-    fn meet(&mut self) {
+    /// Connects to new processes, and removes those that have ended.
+    fn connect(&mut self) {
         let found = Remote::find(&self.domain, None);
         self.open.retain(|key, _| found.contains(key));
         for (pid, slot) in found {
@@ -94,22 +94,22 @@ impl Processes {
             if !wanted || self.open.contains_key(&(pid, slot)) {
                 continue;
             }
-            // Other users' are not for us to see, and some may be gone by now.
+            // Fails for processes of other users, and for those that have just ended.
             if let Ok(remote) = Remote::connect(&self.domain, pid, slot) {
                 let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                let remote = remote.with_patience(PATIENCE);
+                let remote = remote.with_patience(ANSWER_TIMEOUT);
                 self.open.insert((pid, slot), (remote, command.trim().to_owned()));
             }
         }
     }
 }
 
-fn ask(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError> {
+fn status(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError> {
     Ok((remote.engine()?, remote.queue_pairs()?))
 }
 
 impl Engine {
-    /// Its queue pairs for a table.
+    /// Its queue pairs as rows of the table.
     pub(super) fn items(self) -> impl Iterator<Item = Item> {
         let Engine { pid, slot, command, queue_pairs, .. } = self;
         queue_pairs.into_iter().map(move |status| Item {

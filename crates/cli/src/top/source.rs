@@ -1,4 +1,4 @@
-//! Where queue pairs are looked at: in processes, or on the wire.
+//! The source of queue pairs: processes, or the traffic of an interface.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,20 @@ use super::table::Item;
 use super::wire::Wire;
 use crate::failure::Outcome;
 
-/// See the module documentation.
 pub(super) enum Source {
-    /// Each process tells of its own.
+    /// Processes report their queue pairs.
     Processes {
-        /// Them.
+        /// The connections to the processes.
         processes: Processes,
-        /// How many answered the last time.
+        /// Processes that answered the last time.
         answered: usize,
     },
-    /// Anybody's, as far as packets tell.
+    /// Connections found in captured packets.
     Wire(Wire),
 }
 
 impl Source {
-    /// What the command line says.
+    /// Opens the source that the command line names.
     pub(super) fn open(args: &TopArgs) -> Outcome<Self> {
         match &args.interface {
             Some(interface) => Ok(Source::Wire(Wire::open(interface)?)),
@@ -30,7 +29,7 @@ impl Source {
         }
     }
 
-    /// What there is now.
+    /// The present queue pairs with their counters.
     pub(super) fn look(&mut self) -> Outcome<Vec<Item>> {
         match self {
             Source::Processes { processes, answered } => {
@@ -43,16 +42,16 @@ impl Source {
         }
     }
 
-    /// What was looked at, in words.
+    /// A description of the source for the heading.
     pub(super) fn summary(&self) -> String {
         match self {
             Source::Processes { processes, answered } => {
                 let plural = if *answered == 1 { "process" } else { "processes" };
-                let silent = match processes.silent() {
+                let unresponsive = match processes.unresponsive() {
                     [] => String::new(),
                     [pid, ..] => format!(", {pid} does not answer"),
                 };
-                format!("{answered} {plural}{silent}")
+                format!("{answered} {plural}{unresponsive}")
             }
             Source::Wire(wire) => wire.summary(),
         }

@@ -1,4 +1,4 @@
-//! Queue pairs with their rates: what two looks make of counters.
+//! Queue pairs with their rates, computed from the counters of two updates.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::Sort;
 use super::source::Source;
 use crate::failure::Outcome;
 
-/// What is counted; the index of each in [`Counts`] and [`Rates`].
+/// A counter; its value is the index in [`Counts`] and [`Rates`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Metric {
     TxBytes,
@@ -29,7 +29,7 @@ pub(super) enum Metric {
 }
 
 impl Metric {
-    /// All of them with their names, in order.
+    /// All counters with their names, in order.
     pub(super) const ALL: [(Metric, &str); 12] = [
         (Metric::TxBytes, "tx_bytes"),
         (Metric::RxBytes, "rx_bytes"),
@@ -46,41 +46,41 @@ impl Metric {
     ];
 }
 
-/// Totals.
+/// Counters since the queue pair exists.
 pub(super) type Counts = [u64; Metric::ALL.len()];
 /// Changes per second.
 pub(super) type Rates = [f64; Metric::ALL.len()];
 
-/// What names a queue pair, or a connection on the wire.
+/// Identifies a queue pair of a process, or a connection on the wire.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) enum Key {
-    /// Of a process.
+    /// A queue pair of a process.
     Process { pid: u32, slot: u8, qpn: Qpn },
-    /// Of an interface: from one host to the queue pair of another.
+    /// A direction of a connection: from one host to the queue pair of another.
     Wire { src: IpAddr, dst: IpAddr, qpn: Qpn },
 }
 
-/// A queue pair at one look.
+/// The state of a queue pair at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) key: Key,
-    /// The program.
+    /// Name of the program.
     pub(super) command: String,
     pub(super) status: QpStatus,
     pub(super) totals: Counts,
 }
 
-/// A queue pair over several looks.
+/// A queue pair over several updates.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) item: Item,
     pub(super) rates: Rates,
-    /// Bytes per second, the latest last.
+    /// Bytes per second of the last updates, the latest last.
     pub(super) tx_history: VecDeque<u64>,
     pub(super) rx_history: VecDeque<u64>,
 }
 
-/// Looks that are remembered: as many as a wide terminal has columns.
+/// Updates in the history: one for each column of a wide terminal.
 pub(super) const HISTORY: usize = 240;
 
 impl Row {
@@ -95,7 +95,7 @@ impl Row {
         }
     }
 
-    /// `10.0.0.2`, with its queue pair if `with_qp`; nothing of what is not connected.
+    /// Address of the peer, with its queue pair if `with_qp`; `-` if not connected.
     pub(super) fn peer(&self, with_qp: bool) -> String {
         match (self.item.status.remote, self.item.status.dest_qpn) {
             (Some(remote), Some(qpn)) if with_qp => format!("{remote} {:#x}", qpn.value()),
@@ -119,20 +119,20 @@ impl Row {
     }
 }
 
-/// All of them.
+/// All queue pairs.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Row>,
     at: Option<Instant>,
-    /// Bytes per second of all, the latest last.
+    /// Bytes per second of all queue pairs, the latest last.
     pub(super) tx_history: VecDeque<u64>,
     pub(super) rx_history: VecDeque<u64>,
-    /// Processes, or what is listened to, in words.
+    /// Description of the source.
     pub(super) summary: String,
 }
 
 impl Table {
-    /// Looks again.
+    /// Reads the source again.
     pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
         let items = source.look()?;
         self.summary = source.summary();
@@ -140,7 +140,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in a look.
+    /// Replaces the queue pairs, and computes rates since the last call.
     pub(super) fn take(&mut self, items: Vec<Item>, now: Instant) {
         let seconds = self.at.map(|at| now.duration_since(at).as_secs_f64()).filter(|seconds| *seconds > 0.0);
         self.at = Some(now);
@@ -149,7 +149,7 @@ impl Table {
         for item in items {
             let known = before.remove(&item.key);
             let old = known.as_ref().map_or([0; _], |row| row.item.totals);
-            // A queue pair that was not there at the last look began with nothing, unless this is the first.
+            // A queue pair that is new since the last update had no traffic before.
             let rates = std::array::from_fn(|metric| {
                 let grown = item.totals[metric].saturating_sub(old[metric]);
                 seconds.map_or(0.0, |seconds| grown as f64 / seconds)
@@ -170,22 +170,22 @@ impl Table {
         }
     }
 
-    /// The rate of all together.
+    /// The sum of a rate over all queue pairs.
     pub(super) fn total(&self, metric: Metric) -> f64 {
         self.rows.iter().map(|row| row.rate(metric)).sum()
     }
 
-    /// How many there are.
+    /// Number of queue pairs.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The one of this name.
+    /// The queue pair with this key.
     pub(super) fn find(&self, key: &Key) -> Option<&Row> {
         self.rows.iter().find(|row| row.item.key == *key)
     }
 
-    /// Those that have `filter` in their words, in this order; equal ones by process and number.
+    /// The queue pairs with `filter` in their text, sorted; equal ones by process and number.
     pub(super) fn chosen(&self, sort: Sort, filter: &str) -> Vec<&Row> {
         let filter = filter.to_lowercase();
         let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.has(&filter)).collect();

@@ -1,4 +1,4 @@
-//! The view without a terminal and without processes: what keys do, and what the screen then shows.
+//! The view without a terminal and without processes: keys, and the screen after them.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::app::{App, Step, View};
 use super::table::{Item, Key, Metric, Table};
 use super::{Sort, draw, once};
 
-/// A queue pair that has sent so much.
+/// A queue pair that has sent `tx_bytes`.
 fn item(number: u32, tx_bytes: u64) -> Item {
     let qpn = Qpn::new(0x03_0000 + number);
     let status = QpStatus {
@@ -35,7 +35,7 @@ fn item(number: u32, tx_bytes: u64) -> Item {
     Item { key: Key::Process { pid: 4711 + number, slot: 3, qpn }, command, status, totals }
 }
 
-/// Two looks a second apart, in which queue pair n has sent n MB.
+/// A table with two updates a second apart, between which queue pair n has sent n MB.
 fn table(count: u32) -> Table {
     let (mut table, start) = (Table::default(), Instant::now());
     table.summary = format!("{count} processes");
@@ -72,7 +72,7 @@ fn screen(app: &App, width: u16, height: u16) -> Vec<String> {
 }
 
 #[test]
-fn rates_are_what_has_grown_between_two_looks() {
+fn rates_are_the_changes_between_two_updates() {
     let mut table = table(4);
     let rates = |table: &Table| {
         let rows = table.chosen(Sort::Process, "");
@@ -80,7 +80,7 @@ fn rates_are_what_has_grown_between_two_looks() {
     };
     assert_eq!(rates(&table), [0.0, 1e6, 2e6, 3e6]);
     assert_eq!(table.total(Metric::TxBytes), 6e6);
-    // One has gone, one has begun anew, one is new and has sent its bytes since then.
+    // Queue pair 3 is destroyed, the counter of 1 has restarted, 9 is new.
     let later = Instant::now() + Duration::from_secs(60);
     table.take(vec![item(1, 0), item(2, 2_000_005), item(9, 0)], later);
     assert_eq!(rates(&table), [0.0, 0.0, 0.0]);
@@ -88,21 +88,21 @@ fn rates_are_what_has_grown_between_two_looks() {
 }
 
 #[test]
-fn keys_sort_filter_and_mark() {
+fn keys_sort_filter_and_select() {
     let mut app = app(9);
     let first = |app: &App| app.chosen()[0].item.status.qpn.value() & 0xff;
     assert_eq!(first(&app), 8);
     press(&mut app, &[KeyCode::Char('p')]);
     assert_eq!(first(&app), 0);
     press(&mut app, &[KeyCode::Char('l')]);
-    assert_eq!(first(&app), 3, "only that one loses");
+    assert_eq!(first(&app), 3, "only queue pair 3 retransmits");
     press(&mut app, &[KeyCode::Char('/'), KeyCode::Char('E'), KeyCode::Char('r'), KeyCode::Char('r')]);
     assert_eq!(app.chosen().len(), 1);
     press(&mut app, &[KeyCode::Enter]);
     assert!(matches!(app.view, View::List) && app.filter == "Err");
     press(&mut app, &[KeyCode::Esc, KeyCode::Char('p'), KeyCode::End]);
     assert_eq!(app.marked_index(&app.chosen()), 8);
-    // What is marked stays so in another order.
+    // The selected row stays selected in another order.
     press(&mut app, &[KeyCode::Char('b')]);
     assert_eq!(app.marked_index(&app.chosen()), 0);
     press(&mut app, &[KeyCode::PageDown, KeyCode::Up, KeyCode::Char(' '), KeyCode::Char('+')]);
@@ -133,13 +133,13 @@ fn the_list_fits_a_small_terminal_and_fills_a_large_one() {
     for heading in ["TYPE", "PEER QP", "NAK", "RNR", "CNP"] {
         assert!(large[4].contains(heading) && !small[4].contains(heading), "{heading}");
     }
-    // Nothing breaks where there is no room at all.
+    // Sizes without room for anything do not panic.
     for (width, height) in [(1, 1), (20, 5), (79, 3), (300, 100)] {
         screen(&app(200), width, height);
     }
 }
 
-/// Whatever does not fit is left out whole, from the least important on.
+/// Columns that do not fit are left out, the least important first.
 #[test]
 fn a_narrow_screen_has_fewer_columns_and_no_cut_numbers() {
     let app = app(9);
@@ -160,20 +160,20 @@ fn a_narrow_screen_has_fewer_columns_and_no_cut_numbers() {
 }
 
 #[test]
-fn of_many_the_marked_one_is_seen() {
+fn the_selected_row_of_many_is_visible() {
     let mut app = app(200);
     press(&mut app, &[KeyCode::Char('p'), KeyCode::End]);
     assert!(screen(&app, 80, 24).iter().any(|line| line.contains("0x0300c7")));
 }
 
 #[test]
-fn nothing_to_show_is_said() {
+fn an_empty_table_is_explained() {
     let mut app = app(0);
     assert!(screen(&app, 80, 24)[5].starts_with("No queue pairs."));
     press(&mut app, &[KeyCode::Enter, KeyCode::Down]);
     assert!(matches!(app.view, View::List));
     app.table = table(3);
-    app.filter = "nobody".to_owned();
+    app.filter = "absent".to_owned();
     assert!(screen(&app, 80, 24)[5].contains("None of 3"));
     press(&mut app, &[KeyCode::Char('?')]);
     let help = screen(&app, 80, 24);
@@ -184,32 +184,32 @@ fn nothing_to_show_is_said() {
 }
 
 #[test]
-fn one_queue_pair_has_its_attributes() {
+fn the_view_of_one_queue_pair_has_its_attributes() {
     let mut app = app(9);
     press(&mut app, &[KeyCode::Enter]);
     let shown = screen(&app, 80, 24);
     assert!(shown[0].starts_with("process 4719 ib_write_bw, queue pair 0x030008, RC RTS"), "{}", shown[0]);
     let words = "10.77.0.1 -> 10.77.0.2 0x12; path MTU 1024; traffic class 0; round trip 17.3us";
     assert_eq!(shown[1].trim_end(), words);
-    let words = "ACK timeout 67.1 ms; retries 0; RNR retries for ever; READs 0 own, 0 peer's";
+    let words = "ACK timeout 67.1 ms; retries 0; RNR retries unlimited";
     assert_eq!(shown[2].trim_end(), words);
-    // It goes while somebody looks.
+    // The queue pair is destroyed while it is shown.
     let View::One(detail) = &mut app.view else { panic!("one") };
     detail.refresh(&Table::default());
-    assert!(screen(&app, 80, 24)[0].contains("RC gone"));
+    assert!(screen(&app, 80, 24)[0].contains("RC destroyed"));
     press(&mut app, &[KeyCode::Esc]);
     assert!(matches!(app.view, View::List));
 }
 
 #[test]
-fn bars_reach_the_top_and_show_whatever_is_there() {
+fn the_largest_bar_fills_the_line_and_small_values_are_visible() {
     assert_eq!(draw::bars(&[0, 1, 50, 100].into(), 6), "   ▁▄█");
     assert_eq!(draw::bars(&[5, 5, 5].into(), 2), "██");
     assert_eq!(draw::bars(&[u64::MAX].into(), 1), "█");
 }
 
 #[test]
-fn a_printed_table_has_its_columns_one_below_the_other() {
+fn the_columns_of_a_printed_table_are_aligned() {
     let table = table(3);
     let lines = once::lines(&table.chosen(Sort::Traffic, ""));
     assert!(lines.iter().all(|line| line.chars().count() == lines[0].chars().count()));

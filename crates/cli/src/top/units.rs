@@ -1,6 +1,6 @@
-//! Numbers for people: few characters, three digits.
+//! Formats numbers with three digits in few characters.
 
-/// `2.71G`, `17.3k`, `999`, `-` for nothing: five characters at most. Thousands, as network people count.
+/// A number with a decimal prefix in at most five characters: `2.71G`, `17.3k`, `999`, `-` for zero.
 pub(super) fn short(value: f64) -> String {
     if value < 0.5 {
         return "-".to_owned();
@@ -21,7 +21,7 @@ pub(super) fn short(value: f64) -> String {
 
 const UNITS: [&str; 6] = ["", "k", "M", "G", "T", "P"];
 
-/// `17.3us`, `4.21ms`: six characters at most; `-` if it is not known.
+/// A duration in at most six characters: `17.3us`, `4.21ms`, `-` if unknown.
 pub(super) fn time(ns: Option<u64>) -> String {
     let Some(ns) = ns else { return "-".to_owned() };
     let (value, unit) = match ns {
@@ -33,7 +33,7 @@ pub(super) fn time(ns: Option<u64>) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// `text` in at most `width` characters; what was cut is seen.
+/// `text` in at most `width` characters; a cut text ends with `~`.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_three_digits_and_few_characters() {
         let all = [0.0, 0.7, 999.4, 999.6, 17_300.0, 99_960.0, 2.714e9, 9.996e9, 1e18, 1e21];
         let want = ["-", "1", "999", "1.00k", "17.3k", "100k", "2.71G", "10.0G", "1000P", "1000000P"];
         assert_eq!(all.map(short), want);

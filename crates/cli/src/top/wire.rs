@@ -1,22 +1,26 @@
-//! Connections as an interface shows them: a thread captures and analyses, whoever looks takes the numbers.
+//! Finds connections in the traffic of a network interface: a thread captures and analyses, the table reads
+//! the counters.
 
-use std::io::Read;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use ::wire::capture::Seen;
+use nix::sys::signal::Signal;
 use roxie::status::QpStatus;
+use roxie_capture::analyse::{Analysis, Direction};
+use roxie_capture::live::{CapturePoint, LiveCapture, Options};
+use roxie_capture::source::Source;
 
 use super::table::{Counts, Item, Key};
-use crate::capture::analyse::{Analysis, Half};
-use crate::capture::{Place, Wanted, listen};
+use crate::capture::{cannot_open, start_unattended};
+use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
 
-/// Headers are enough.
-const SNAP: u32 = 128;
+/// Bytes captured of each packet: the headers.
+const SNAP_LEN: u32 = 128;
 
-/// An interface that is listened to.
+/// A captured interface.
 pub(super) struct Wire {
     name: String,
     analysis: Arc<Mutex<Analysis>>,
@@ -24,39 +28,41 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Starts to listen.
+    /// Starts the capture on a thread of its own.
     pub(super) fn open(name: &str) -> Outcome<Self> {
         let analysis = Arc::new(Mutex::new(Analysis::new()));
-        let (begun, begins) = mpsc::channel();
-        let (place, shared) = (Place::Netdev(name.to_owned()), Arc::clone(&analysis));
+        let (started, starts) = mpsc::channel();
+        let (point, shared) = (CapturePoint::Netdev(name.to_owned()), Arc::clone(&analysis));
         let thread = thread::spawn(move || {
-            let wanted = Wanted { snap: Some(SNAP), ..Wanted::default() };
-            let mut source = match listen(&place, &wanted) {
+            let mut source = match start(&point) {
                 Ok(source) => source,
-                Err(failure) => return drop(begun.send(Err(failure))),
+                Err(failure) => return drop(started.send(Err(failure))),
             };
-            // Nobody waits: the program has ended.
-            if begun.send(Ok(())).is_ok() {
+            // Fails if the program has ended meanwhile.
+            if started.send(Ok(())).is_ok() {
                 feed(&mut source, &shared);
             }
         });
-        begins.recv().unwrap_or_else(|_| Err(Failure::new("the capture has ended before it began")))?;
+        starts.recv().unwrap_or_else(|_| Err(Failure::new(format!("{name}: the capture did not start"))))?;
         Ok(Self { name: name.to_owned(), analysis, thread })
     }
 
-    /// The connections so far; a direction whose other one was not seen stands alone.
+    /// The connections found so far. A direction without a known opposite is a connection of its own.
     pub(super) fn look(&self) -> Outcome<Vec<Item>> {
         if self.thread.is_finished() {
-            return Err(Failure::new(format!("{}: the capture has ended", self.name)));
+            return Err(Failure::new(format!(
+                "{}: the capture has ended: was the interface removed?",
+                self.name
+            )));
         }
         let analysis = self.analysis.lock().unwrap_or_else(PoisonError::into_inner);
-        let halves = analysis.halves();
-        let each = halves.iter().enumerate().filter_map(|(index, half)| {
-            let back = match half.peer {
+        let directions = analysis.directions();
+        let each = directions.iter().enumerate().filter_map(|(index, direction)| {
+            let back = match direction.peer {
                 Some(peer) if peer < index => return None,
-                peer => peer.and_then(|peer| halves.get(peer)),
+                peer => peer.and_then(|peer| directions.get(peer)),
             };
-            Some(item(half, back))
+            Some(item(direction, back))
         });
         Ok(each.collect())
     }
@@ -72,29 +78,37 @@ impl Wire {
     }
 }
 
-fn feed(source: &mut crate::capture::source::Source<Box<dyn Read + Send>>, analysis: &Mutex<Analysis>) {
+/// Starts a capture of headers.
+fn start(point: &CapturePoint) -> Outcome<Source<LiveCapture>> {
+    // The signals are for the threads that draw or sleep: this thread must not take them.
+    let _blocked = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let options = Options { snap_len: Some(SNAP_LEN), ..Options::default() };
+    Source::new(start_unattended(point, options)?).map_err(cannot_open)
+}
+
+fn feed(source: &mut Source<LiveCapture>, analysis: &Mutex<Analysis>) {
     while let Ok(Some(record)) = source.next_record() {
         let seen = Seen::parse(record.link_type, record.data);
         analysis.lock().unwrap_or_else(PoisonError::into_inner).feed(&record, &seen);
     }
 }
 
-/// A connection, from the side whose packets were seen first.
-fn item(half: &Half, back: Option<&Half>) -> Item {
-    let key = half.key;
+/// A table row for a connection, with the direction found first as the sending one.
+fn item(direction: &Direction, back: Option<&Direction>) -> Item {
+    let key = direction.key;
     let status = QpStatus {
         qpn: back.map(|back| back.key.qp).unwrap_or_default(),
-        service: half.service_name().to_owned(),
+        service: direction.service_name().to_owned(),
         local: Some(key.src),
         remote: Some(key.dst),
         dest_qpn: Some(key.qp),
-        round_trip_ns: half.counts.latency.percentile(50),
+        round_trip_ns: direction.counts.latency.percentile(50),
         ..QpStatus::default()
     };
-    let of = |count: fn(&Half) -> u64| (count(half), back.map_or(0, count));
-    let messages = of(|half| half.counts.messages.iter().map(|(_, count)| count).sum());
-    let (bytes, packets) = (of(|half| half.counts.bytes), of(|half| half.counts.packets));
-    let both = |count: fn(&Half) -> u64| {
+    let of = |count: fn(&Direction) -> u64| (count(direction), back.map_or(0, count));
+    let messages = of(|direction| direction.counts.messages.iter().map(|(_, count)| count).sum());
+    let (bytes, packets) = (of(|direction| direction.counts.bytes), of(|direction| direction.counts.packets));
+    let both = |count: fn(&Direction) -> u64| {
         let (there, back) = of(count);
         there + back
     };
@@ -105,12 +119,12 @@ fn item(half: &Half, back: Option<&Half>) -> Item {
         messages.1,
         packets.0,
         packets.1,
-        both(|half| half.counts.resent),
-        both(|half| half.counts.episodes),
-        both(|half| half.counts.naks),
-        both(|half| half.counts.rnr_naks),
-        both(|half| half.counts.cnps),
-        both(|half| half.counts.ce),
+        both(|direction| direction.counts.resent),
+        both(|direction| direction.counts.episodes),
+        both(|direction| direction.counts.naks),
+        both(|direction| direction.counts.rnr_naks),
+        both(|direction| direction.counts.cnps),
+        both(|direction| direction.counts.ce),
     ];
     let key = Key::Wire { src: key.src, dst: key.dst, qpn: key.qp };
     Item { key, command: String::new(), status, totals }

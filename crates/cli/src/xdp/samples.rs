@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::MapKind;
 use bpf::recipe::{SAMPLE_STATE, SAMPLES, SampleHeader};
+use roxie_capture::live::realtime_offset;
 use sys::bpf::{Map, Program, RingReader};
 use sys::{PollFd, poll};
 
 use super::args::SamplesArgs;
 use super::{interface, stats};
-use crate::capture::clock;
 use crate::failure::{During, Failure, Outcome};
 use crate::frames::FrameOutput;
 
@@ -32,7 +32,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
-        let offset = clock::realtime_offset();
+        let offset = realtime_offset();
         let mut failed = Ok(());
         let read = reader.read(usize::try_from(left).unwrap_or(usize::MAX), |record| {
             left -= 1;

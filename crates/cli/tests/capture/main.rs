@@ -1,15 +1,13 @@
-//! `roxie capture` on files: every form a capture can have, damaged ones, and what real kernels said to each other.
+//! `roxie capture` as a program: its commands, options, outputs and exit codes.
 
 #[path = "../../../../tests/golden/capture.rs"]
 mod golden;
 
+#[path = "../../../capture/tests/files/build.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
 mod build;
-mod damage;
-mod formats;
-mod links;
+
 mod odd;
 mod outputs;
 mod overwriting;
-mod styles;
-mod verdicts;
 mod wireshark;

@@ -1,11 +1,11 @@
-//! Files that are no files, that are not whole yet, or that say unusual things about themselves; and outputs that are full.
+//! Inputs that are not captures, incomplete or unusual captures, and full outputs.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use roxie_cli::capture::source::Source;
+use roxie_capture::source::Source;
 
 use crate::golden;
 
@@ -13,7 +13,7 @@ fn roxie(words: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
     command.arg("capture").args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("roxie runs");
-    // Whoever has seen enough reads no more.
+    // The program may end before it has read everything.
     let _ = child.stdin.take().expect("a pipe").write_all(input);
     child.wait_with_output().expect("roxie ends")
 }
@@ -27,10 +27,10 @@ fn temporary(name: &str) -> PathBuf {
 }
 
 #[test]
-fn what_is_no_capture_file_is_named() {
+fn an_input_that_is_not_a_capture_is_described() {
     let output = roxie(&["read", "/"], &[]);
     assert!(
-        output.status.code() == Some(1) && said(&output).contains("/ is a directory"),
+        output.status.code() == Some(1) && said(&output).contains("/: this is a directory"),
         "{}",
         said(&output)
     );
@@ -52,14 +52,14 @@ fn what_is_no_capture_file_is_named() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("compressed with {name}")) && said.contains(cat), "{said}");
     }
-    // The middle of a file, as `tail -c` leaves it.
+    // The middle of a file, for example by `tail -c`.
     let middle = &golden::file("cm-rping-v4")[100..];
     let output = roxie(&["read", "-"], middle);
     assert!(output.status.code() == Some(1) && said(&output).contains("neither pcap nor pcapng"));
 }
 
 #[test]
-fn standard_input_may_end_early() {
+fn a_cut_capture_on_standard_input_is_read_to_its_end() {
     let file = golden::file("cm-rping-v4");
     let whole = roxie(&["read", "-"], &file);
     let lines = |output: &Output| output.stdout.iter().filter(|byte| **byte == b'\n').count();
@@ -69,9 +69,9 @@ fn standard_input_may_end_early() {
     assert!(said(&cut).contains("standard input: the file ends inside packet 41"), "{}", said(&cut));
 }
 
-/// A pipe is refused before it is opened: nobody fills this one.
+/// A pipe is refused before it is opened: opening this one would block, it has no writer.
 #[test]
-fn what_can_be_read_once_is_not_annotated() {
+fn a_pipe_cannot_be_annotated() {
     let fifo = temporary("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("writable");
     for input in ["-", "/dev/stdin", &fifo.to_string_lossy()] {
@@ -85,9 +85,9 @@ fn what_can_be_read_once_is_not_annotated() {
     std::fs::remove_file(&fifo).expect("it was made");
 }
 
-/// What is there when the reader comes to the end is what counts; the next reader sees more.
+/// The reader uses the part of the file that exists when it reaches the end.
 #[test]
-fn a_file_may_grow() {
+fn a_growing_file_gives_more_packets_each_time() {
     let (path, file) = (temporary("grows"), golden::file("cm-rping-v4"));
     let mut last = 0;
     for len in [30, file.len() / 2, file.len()] {
@@ -104,7 +104,7 @@ fn a_file_may_grow() {
 }
 
 #[test]
-fn a_full_disk_is_a_failure() {
+fn a_full_disk_is_an_error() {
     let path = temporary("input.pcap");
     std::fs::write(&path, golden::file("loss-send-middle-v4")).expect("writable");
     let input = &*path.to_string_lossy();
@@ -175,7 +175,7 @@ impl Section {
         self.block(1, &body);
     }
 
-    /// A packet at so many units of time, with these options.
+    /// A packet at this time in units of the interface, with these options.
     fn packet(&mut self, interface: u32, ticks: u64, frame: &[u8], options: &[u8]) {
         let len = frame.len() as u32;
         let words =
@@ -185,7 +185,7 @@ impl Section {
     }
 }
 
-/// Number, time and length of each packet, and what was wrong.
+/// Number, time and length of each packet, and the notes about damage.
 fn read(file: &[u8]) -> (Vec<(u64, u64, usize)>, Vec<String>) {
     let mut source = Source::new(file).expect("a capture");
     let mut packets = Vec::new();
@@ -196,7 +196,7 @@ fn read(file: &[u8]) -> (Vec<(u64, u64, usize)>, Vec<String>) {
 }
 
 #[test]
-fn units_and_offsets_of_time_are_the_interface_s_own() {
+fn each_interface_has_its_own_time_unit_and_offset() {
     const S: u64 = 1_000_000_000;
     let frame = &golden::frames("rc-read-v4")[0];
     for big in [false, true] {
@@ -205,8 +205,8 @@ fn units_and_offsets_of_time_are_the_interface_s_own() {
             let bytes = if big { seconds.to_be_bytes() } else { seconds.to_le_bytes() };
             section.option(14, &bytes)
         };
-        // Milliseconds, 2^-10 s, seconds and 100 s later, milliseconds and a second earlier, picoseconds, and microseconds where
-        // nothing is said.
+        // Milliseconds; 2^-10 s; seconds, 100 s later; milliseconds, a second earlier; picoseconds; and the
+        // default, microseconds.
         let options = [
             section.option(9, &[3]),
             section.option(9, &[0x80 | 10]),
@@ -229,9 +229,9 @@ fn units_and_offsets_of_time_are_the_interface_s_own() {
     }
 }
 
-/// Blocks and options that nobody here knows are passed over; sections may have either byte order.
+/// Unknown blocks and options are skipped; sections may have either byte order.
 #[test]
-fn what_is_unknown_does_not_matter() {
+fn unknown_blocks_and_options_are_skipped() {
     let frame = &golden::frames("rc-read-v4")[0];
     let mut file = Vec::new();
     for big in [false, true, false] {
@@ -253,9 +253,10 @@ fn what_is_unknown_does_not_matter() {
     assert_eq!(packets, want);
 }
 
-/// A record longer than any frame is damage; the rest of the file is read nevertheless, without the memory it asks for.
+/// A record longer than any frame is damage. The rest of the file is read, and no memory is allocated for the
+/// record.
 #[test]
-fn a_huge_record_is_passed_over() {
+fn a_record_longer_than_any_frame_is_skipped() {
     let frame = &golden::frames("rc-read-v4")[0];
     let mut section = Section::new(false);
     section.interface(&[]);

@@ -1,9 +1,9 @@
-//! The program itself: filters, exit codes, the annotated file and the page.
+//! Filters, exit codes, the annotated file and the reports.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use roxie_cli::capture::source::Source;
+use roxie_capture::source::Source;
 
 use crate::build::pcapng;
 use crate::golden;
@@ -24,13 +24,13 @@ fn lines(words: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
 }
 
-/// A file of this test that nobody else writes.
+/// The path of a temporary file of this process.
 fn temporary(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("roxie-capture-{}-{name}", std::process::id()))
 }
 
 #[test]
-fn filters_leave_what_was_asked_for() {
+fn filters_select_the_matching_packets() {
     let rping = capture("cm-rping-v4");
     let count = |words: &[&str]| lines(&[&["read", rping.as_str()], words].concat()).len();
     assert_eq!(count(&[]), 41);
@@ -39,7 +39,7 @@ fn filters_leave_what_was_asked_for() {
     assert_eq!(count(&["--psn", "8358207..8358208"]), 4);
     assert_eq!(count(&["--host", "10.99.0.9"]), 0);
     assert_eq!(count(&["-c", "5"]), 5);
-    // Both QPs have the same number here; REQ, REP and DREQ name it as well.
+    // Both queue pairs have the same number here; REQ, REP and DREQ name it as well.
     assert_eq!(count(&["--qp", "0x4d"]), 36 + 3);
     let refused = capture("nak-read-bounds-v4");
     for filter in ["--nak", "--only-errors"] {
@@ -51,9 +51,9 @@ fn filters_leave_what_was_asked_for() {
     assert!(snapped[11].contains("64 bytes (0 captured)"), "{}", snapped[11]);
 }
 
-/// A connection whose two ends have different numbers: both directions are found by either, thanks to the handshake.
+/// The queue pairs of the connection have different numbers; the connection setup relates them.
 #[test]
-fn a_queue_pair_has_two_directions() {
+fn a_queue_pair_number_selects_both_directions() {
     let file = capture("cm-ucmatose-v4");
     let all = lines(&["read", &file, "--json"]);
     let qps: std::collections::BTreeSet<String> = all
@@ -79,7 +79,7 @@ fn a_queue_pair_has_two_directions() {
 }
 
 #[test]
-fn the_exit_code_says_whether_something_went_wrong() {
+fn the_exit_code_of_analyse_tells_whether_there_are_findings() {
     assert_eq!(roxie(&["analyse", &capture("rc-read-v4")]).status.code(), Some(0));
     assert_eq!(roxie(&["analyse", &capture("loss-ack-v4")]).status.code(), Some(3));
     assert_eq!(roxie(&["analyse", "/nonexistent"]).status.code(), Some(1));
@@ -101,11 +101,11 @@ fn each_message_has_a_line_with_its_verb_and_latency() {
         (2, 2, 8),
         "{text}"
     );
-    assert!(text.ends_with("Verdict: Nothing went wrong in this capture.\n"), "{text}");
+    assert!(text.ends_with("Verdict: No problem was found in this capture.\n"), "{text}");
 }
 
 #[test]
-fn an_annotated_capture_has_the_same_packets_and_says_what_happened() {
+fn an_annotated_capture_has_the_same_packets_and_comments_with_findings() {
     let frames = golden::frames("loss-send-middle-v4");
     let (input, output) = (temporary("in.pcapng"), temporary("out.pcapng"));
     std::fs::write(&input, pcapng(&frames, 1, &frames[..1], Endianness::Little)).expect("writable");
@@ -128,7 +128,7 @@ fn an_annotated_capture_has_the_same_packets_and_says_what_happened() {
     assert_eq!(names, same_names);
     assert!(before.iter().map(|p| (p.0, p.1, &p.2)).eq(after.iter().map(|p| (p.0, p.1, &p.2))));
     let comment = after[2].3.as_deref().expect("the lost packet has a comment");
-    assert!(comment.contains("lost-request") && comment.contains("was lost"), "{comment}");
+    assert!(comment.contains("lost-request") && comment.contains("did not reach"), "{comment}");
 
     if let Ok(tshark) = Command::new("tshark")
         .args([
@@ -153,7 +153,7 @@ fn an_annotated_capture_has_the_same_packets_and_says_what_happened() {
 }
 
 #[test]
-fn the_page_has_plots_of_what_happened_and_loads_nothing() {
+fn the_html_report_has_plots_and_loads_no_files() {
     let output = temporary("page.html");
     let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", &output.to_string_lossy()]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -167,7 +167,7 @@ fn the_page_has_plots_of_what_happened_and_loads_nothing() {
 }
 
 #[test]
-fn the_page_may_go_to_standard_output() {
+fn the_html_report_can_be_written_to_standard_output() {
     let here = std::env::current_dir().expect("it exists").join("-");
     let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", "-"]);
     let page = String::from_utf8(done.stdout).expect("text");
@@ -179,7 +179,7 @@ fn the_page_may_go_to_standard_output() {
 }
 
 #[test]
-fn endings_that_nothing_is_written_as_are_refused() {
+fn an_unsupported_file_name_ending_is_refused() {
     for (name, code) in [("page.jpg", 2), ("page.pdf", 2), ("page.HTM", 0), ("page", 0)] {
         let output = temporary(name);
         let done = roxie(&["report", &capture("rc-read-v4"), "-o", &output.to_string_lossy()]);
@@ -193,7 +193,7 @@ fn endings_that_nothing_is_written_as_are_refused() {
 }
 
 #[test]
-fn the_drawing_has_the_same_plots() {
+fn the_svg_report_has_the_same_plots() {
     let output = temporary("drawing.svg");
     let done = roxie(&["report", &capture("loss-write-middle-v4"), "-o", &output.to_string_lossy()]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -213,7 +213,7 @@ fn the_drawing_has_the_same_plots() {
     std::fs::remove_file(&output).expect("it was written");
 }
 
-/// Bytes as a file, for as long as the value lives.
+/// A temporary file, removed when the value is dropped.
 struct File(std::path::PathBuf);
 
 impl File {
@@ -224,7 +224,7 @@ impl File {
         File(path)
     }
 
-    /// How `read` ends on it, and what it says.
+    /// Exit code and standard error of `roxie capture read` for the file.
     fn read(&self, words: &[&str]) -> (Option<i32>, String) {
         let path = self.0.to_string_lossy();
         let output = roxie(&[&["read", &path], words].concat());
@@ -234,13 +234,13 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // A file left in the temporary directory harms nobody.
+        // A file that stays in the temporary directory does no harm.
         let _left = std::fs::remove_file(&self.0);
     }
 }
 
 #[test]
-fn numbers_that_show_nothing_are_refused_and_cut_headers_are_named() {
+fn a_count_of_zero_is_refused_and_cut_headers_are_reported() {
     let bytes = std::fs::read(capture("cm-rping-v4")).expect("a golden capture");
     let file = File::new("whole", &bytes);
     for (option, why) in [("-c", "0 is not in 1.."), ("-s", "0 bytes show nothing")] {
@@ -253,29 +253,29 @@ fn numbers_that_show_nothing_are_refused_and_cut_headers_are_named() {
 }
 
 #[test]
-fn a_file_without_a_readable_packet_is_no_success() {
+fn a_file_without_a_readable_packet_is_an_error() {
     let bytes = std::fs::read(capture("cm-rping-v4")).expect("a golden capture");
     let (code, said) = File::new("header", &bytes[..20]).read(&[]);
     assert!(code == Some(1) && said.contains("ends inside its header, after 20 of 24 bytes"), "{said}");
     let garbage: Vec<u8> = bytes[..24].iter().copied().chain([0xa5; 300]).collect();
     let (code, said) = File::new("garbage", &garbage).read(&[]);
-    assert!(code == Some(1) && said.contains("damaged from its beginning on"), "{said}");
+    assert!(code == Some(1) && said.contains("damaged from its beginning"), "{said}");
     let cut = File::new("cut", &bytes[..32]);
     let path = &*cut.0.to_string_lossy();
     for words in [&["read", path][..], &["analyse", path], &["annotate", path, "-o", "/dev/null"]] {
         let output = roxie(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(
-            output.status.code() == Some(1) && said.contains("damaged from its beginning on"),
+            output.status.code() == Some(1) && said.contains("damaged from its beginning"),
             "{words:?}: {said}"
         );
     }
     let (code, said) = File::new("empty", &bytes[..24]).read(&[]);
-    assert!(code == Some(0) && said.contains("there are no packets in it"), "{said}");
+    assert!(code == Some(0) && said.contains("the capture has no packets"), "{said}");
 }
 
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
+fn help_that_cannot_be_written_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
     for words in [&["--help"][..], &["-h"], &["--version"], &["xdp", "--help"]] {
         let out = full.try_clone().expect("a descriptor");

@@ -1,4 +1,4 @@
-//! Commands that write a file never write it over the one they read.
+//! Subcommands that write a file do not overwrite their input.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::golden;
 
-/// A directory of this test, with a capture in it.
+/// A temporary directory with a capture in it.
 fn directory(name: &str) -> (PathBuf, PathBuf) {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("roxie-{name}-{}", std::process::id()));
@@ -24,7 +24,7 @@ fn run(command: &str, input: &Path, output: &Path, stdin: Stdio) -> Output {
 }
 
 #[test]
-fn the_input_is_spared_whatever_the_output_is_called() {
+fn an_output_that_is_another_name_of_the_input_is_refused() {
     let (directory, input) = directory("spared");
     let (hard, soft) = (directory.join("hard.svg"), directory.join("soft.png"));
     fs::hard_link(&input, &hard).expect("a file system with links");

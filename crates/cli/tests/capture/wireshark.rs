@@ -1,4 +1,4 @@
-//! Every field of every golden packet, compared with what Wireshark's dissector makes of it.
+//! Compares every field of every golden packet with Wireshark's dissector.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::golden;
 #[expect(unreachable_pub, reason = "where it lives, others use it")]
 mod comparison;
 
-/// All captures are joined into one file, so that tshark starts once.
+/// All captures are joined into one file, so that tshark is started once.
 #[test]
-fn wireshark_sees_the_same_fields() {
+fn wireshark_dissects_the_same_fields() {
     let frames: Vec<Vec<u8>> = golden::names().iter().flat_map(|name| golden::frames(name)).collect();
     let file = pcap(&frames, 1, Endianness::Little, TsResolution::NanoSecond);
     let path =

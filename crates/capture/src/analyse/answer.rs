@@ -1,0 +1,319 @@
+//! Follows the packets of responders: ACKs, NAKs, READ responses, atomic results.
+
+use wire::capture::Seen;
+use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
+
+use super::Analysis;
+use super::direction::{Message, PendingNak};
+use super::finding::{At, Kind};
+use super::window::Order;
+use crate::clock;
+
+/// An answer that takes longer makes a finding.
+const SLOW_NS: u64 = 1_000_000_000;
+
+impl Analysis {
+    /// Handles a response packet of `direction`, which answers a request of the other direction.
+    pub(super) fn answer(&mut self, direction: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let Some(index) = self.directions[direction].peer.or_else(|| self.find_peer(direction, psn)) else {
+            return;
+        };
+        let requests = &mut self.directions[index];
+        if let Some(timeout) = requests.timeout.take() {
+            requests.retransmission = None;
+            // The ACK covers packets that were not retransmitted: the responder missed nothing, its answer
+            // was late.
+            let acked = matches!(packet.aeth(), Some(aeth) if matches!(aeth.syndrome, Syndrome::Ack(_)));
+            if acked && timeout.highest.is_before(psn) && psn.advance(1) == requests.window.next() {
+                self.findings.withdraw(timeout.finding);
+            }
+        }
+        let requests = &mut self.directions[index];
+        match packet.row().operation {
+            Operation::ReadResponse => self.response(index, at, seen, packet),
+            Operation::AtomicAck => {
+                if let Some(slot) = requests.window.get_mut(psn) {
+                    slot.answered = at.number;
+                }
+                self.acknowledged(index, at, psn, true);
+            }
+            _ => self.acknowledgement(index, at, packet),
+        }
+    }
+
+    /// The direction of the requests that a response with this number answers: one with the number in flight.
+    /// Among several, one with the same UDP source port is preferred.
+    fn find_peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
+        let (key, sport) = (self.directions[direction].key, self.directions[direction].sport);
+        let connection = self.handshakes.connection(key.dst, key.qp);
+        let fits = |candidate: &super::Direction| {
+            let known = connection.as_ref().is_none_or(|connection| connection.peer_qp == candidate.key.qp);
+            let ends = candidate.key.src == key.dst && candidate.key.dst == key.src;
+            let open = matches!(candidate.window.order(psn), Order::Repeated | Order::FillsGap)
+                || candidate
+                    .unsized_read
+                    .is_some_and(|(read, most)| (0..most.cast_signed()).contains(&psn.distance_from(read)));
+            ends && known && candidate.peer.is_none() && candidate.has_requests() && open
+        };
+        let candidates = || self.directions.iter().enumerate().filter(|(_, candidate)| fits(candidate));
+        let best =
+            candidates().find(|(_, candidate)| candidate.sport == sport).or_else(|| candidates().next());
+        let index = best?.0;
+        self.pair(direction, index);
+        Some(index)
+    }
+
+    fn acknowledgement(&mut self, index: usize, at: At, packet: &Packet<'_>) {
+        let Some(aeth) = packet.aeth() else { return };
+        let psn = packet.bth.psn;
+        let requests = &mut self.directions[index];
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                requests.counts.acks += 1;
+                self.acknowledged(index, at, psn, false);
+            }
+            Syndrome::RnrNak(timer) => {
+                requests.counts.rnr_naks += 1;
+                self.acknowledged(index, at, psn.advance(0xff_ffff), false);
+                self.not_ready(index, at, psn, timer);
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                requests.counts.naks += 1;
+                self.acknowledged(index, at, psn.advance(0xff_ffff), false);
+                self.missing(index, at, psn);
+            }
+            Syndrome::Nak(code) => {
+                requests.counts.naks += 1;
+                self.acknowledged(index, at, psn.advance(0xff_ffff), false);
+                self.refused(index, at, psn, code);
+            }
+            Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// Handles the acknowledgement of all requests up to `psn`, explicit or implied. `own` says that the
+    /// packet is the response that completes the message at `psn`, not a plain ACK.
+    fn acknowledged(&mut self, index: usize, at: At, psn: Psn, own: bool) {
+        let requests = &mut self.directions[index];
+        if psn.is_before(requests.una) || psn.distance_from(requests.window.next()) >= 0 {
+            return;
+        }
+        requests.una = psn.advance(1);
+        requests.last_ack = at;
+        requests.pending_nak = None;
+        requests.rnr = None;
+        while let Some(front) = self.directions[index].open.front() {
+            let covered = front.ended && !psn.is_before(front.last_psn);
+            // A plain ACK does not complete a READ or an atomic.
+            let waiting = front.wants_response() && !(own && front.last_psn == psn);
+            if !covered || waiting && front.last_psn == psn {
+                break;
+            }
+            let message = self.directions[index].open.pop_front();
+            if !waiting {
+                self.directions[index].counts.acked_messages += u64::from(!own);
+                self.done(index, message, at);
+            }
+        }
+        let requests = &mut self.directions[index];
+        requests.window.trim(requests.una);
+    }
+
+    /// Counts a completed message.
+    pub(super) fn done(&mut self, index: usize, message: Option<Message>, at: At) {
+        let Some(message) = message else { return };
+        let direction = &mut self.directions[index];
+        let took = at.ns.saturating_sub(message.last.ns);
+        if at.number != message.last.number {
+            direction.counts.latency.add(took);
+        }
+        if let Some(access) = &message.access {
+            direction.keys.worked(access);
+        }
+        if took > SLOW_NS && message.resent == 0 {
+            self.slow(index, at, &message, took);
+        }
+        if self.collect {
+            self.done.push((index, message, at));
+        }
+    }
+
+    fn slow(&mut self, index: usize, at: At, message: &Message, took: u64) {
+        let direction = &self.directions[index];
+        if let Some(finding) = self.findings.at(direction.slow) {
+            finding.count += 1;
+            return;
+        }
+        let (what, dst, subject) = (message.words(), direction.key.dst, direction.name());
+        let text = format!(
+            "{dst} answered the {what} in packet {} only after {}. No packet of it was retransmitted, so \
+             the delay is probably at {dst}: check whether its program waits for a CPU.",
+            message.last.number,
+            clock::span(took)
+        );
+        self.directions[index].slow = self.report(Kind::Slow, message.last, at.number, subject, text);
+    }
+
+    fn not_ready(&mut self, index: usize, at: At, psn: Psn, timer: u8) {
+        let direction = &mut self.directions[index];
+        direction.pending_nak = Some(PendingNak::NotReady(psn, at));
+        direction.retransmission = None;
+        if let Some((finding, times)) = direction.rnr {
+            direction.rnr = Some((finding, times + 1));
+            if let Some(finding) = self.findings.at(finding) {
+                finding.count += 1;
+            }
+            return;
+        }
+        let subject = direction.name();
+        let what = direction
+            .message_at(psn)
+            .map_or("a request".to_owned(), |message| format!("the {}", message.words()));
+        let found =
+            direction.window.get(psn).map_or(at, |slot| if slot.sent.number == 0 { at } else { slot.sent });
+        let text = format!(
+            "{} had no receive posted for {what} in packet {} and asked for a pause of {} (RNR NAK in \
+             packet {}): its program posts receives too late or too few.",
+            direction.key.dst,
+            found.number,
+            clock::span(rnr_timer_ns(timer)),
+            at.number
+        );
+        let finding = self.report(Kind::ReceiverNotReady, found, at.number, subject, text);
+        self.directions[index].rnr = Some((finding, 1));
+    }
+
+    fn missing(&mut self, index: usize, at: At, psn: Psn) {
+        let direction = &mut self.directions[index];
+        // After an RNR NAK, rxe also NAKs the packets that follow the refused request.
+        if matches!(direction.pending_nak, Some(PendingNak::NotReady(refused, _)) if refused == psn) {
+            return;
+        }
+        direction.pending_nak = Some(PendingNak::Missing(psn, at));
+        direction.retransmission = None;
+        let Some(slot) = direction.window.get(psn).copied() else { return };
+        if slot.late || direction.is_reordering(at) {
+            return self.reordered(index, at, psn);
+        }
+        // A packet that was never captured is judged when its retransmission arrives.
+        if slot.sent.number == 0 {
+            return;
+        }
+        let subject = direction.name();
+        let text = format!(
+            "Packet {} (PSN {psn}) was captured but did not reach {}: the responder reports it missing in \
+             packet {} (NAK PSN sequence error), and the requester retransmits from there. Look for drops \
+             between the capture point and the responder.",
+            slot.sent.number, direction.key.dst, at.number
+        );
+        self.report(Kind::LostRequest, slot.sent, at.number, subject, text);
+    }
+
+    fn refused(&mut self, index: usize, at: At, psn: Psn, code: NakCode) {
+        let direction = &mut self.directions[index];
+        if direction.refused {
+            return;
+        }
+        direction.refused = true;
+        direction.pending_nak = None;
+        let (dst, subject) = (direction.key.dst, direction.name());
+        let message = direction
+            .open
+            .iter()
+            .find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn))
+            .cloned();
+        let found =
+            direction.window.get(psn).map_or(at, |slot| if slot.sent.number == 0 { at } else { slot.sent });
+        let (what, access, operation) = match &message {
+            Some(message) => (format!("the {}", message.words()), message.access, Some(message.operation)),
+            None => ("a request".to_owned(), None, None),
+        };
+        let consumes_receive =
+            matches!(operation, Some(Operation::Send | Operation::SendImm | Operation::SendInv));
+        let (kind, why) = match code {
+            NakCode::RemoteAccessError => {
+                let why = access
+                    .map_or("the key, the address range or the access right is wrong".to_owned(), |a| {
+                        direction.keys.explain(&a)
+                    });
+                (Kind::AccessRefused, why)
+            }
+            NakCode::RemoteOperationalError if consumes_receive => {
+                let why = "the receive posted for it is too small (Linux's rxe answers so), or its memory \
+                           is not accessible";
+                (Kind::ResponderFailed, why.to_owned())
+            }
+            NakCode::RemoteOperationalError => (
+                Kind::ResponderFailed,
+                "the responder could not execute it because of a local error".to_owned(),
+            ),
+            _ if consumes_receive => {
+                let why = "the receive posted for it is too small, or its packets do not have the length of \
+                           the responder's path MTU or are not in sequence";
+                (Kind::RequestRefused, why.to_owned())
+            }
+            _ => {
+                let why = "the responder's queue pair does not allow this operation (qp_access_flags, \
+                           max_dest_rd_atomic), or its packets do not have the length of the responder's \
+                           path MTU or are not in sequence";
+                (Kind::RequestRefused, why.to_owned())
+            }
+        };
+        let range = access.map_or(String::new(), |access| {
+            format!(" (R_Key {}, {:#x}..{:#x})", access.key, access.va, access.va.saturating_add(access.len))
+        });
+        let text = format!(
+            "{dst} refused {what}{range} in packet {}: NAK {code} in packet {}. {}. This NAK ends the \
+             connection.",
+            found.number,
+            at.number,
+            capital(&why)
+        );
+        self.report(kind, found, at.number, subject, text);
+    }
+
+    fn response(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let position = packet.row().position;
+        let requests = &mut self.directions[index];
+        if matches!(position, Position::First | Position::Middle) {
+            let len = seen.payload_len() as u32;
+            let mtu = *requests.path_mtu.get_or_insert(len);
+            if let Some((read, _)) = requests.unsized_read.take() {
+                let bytes = requests.message_at(read).map_or(0, |message| message.bytes);
+                let span = bytes.div_ceil(u64::from(mtu.max(1))) as u32;
+                let known = requests.window.next().distance_from(read).cast_unsigned();
+                requests.lengthen(read, span.saturating_sub(known));
+            }
+        }
+        let peer_mtu = requests.path_mtu;
+        if let Some(peer) = requests.peer {
+            self.directions[peer].path_mtu = self.directions[peer].path_mtu.or(peer_mtu);
+        }
+        let requests = &mut self.directions[index];
+        if let Some(slot) = requests.window.get_mut(psn) {
+            slot.answered = at.number;
+        }
+        // The response acknowledges all requests before the READ.
+        let first = requests.message_at(psn).map(|message| message.first_psn);
+        if let Some(first) = first {
+            self.acknowledged(index, at, first.advance(0xff_ffff), false);
+        }
+        let requests = &mut self.directions[index];
+        let Some(message) = requests.message_at(psn) else { return };
+        if message.response == psn {
+            message.response = psn.advance(1);
+        }
+        let whole = message.last_psn == psn && message.response == psn.advance(1);
+        // FLUSH and ATOMIC WRITE have a single response.
+        if position.ends() && (whole || message.operation != Operation::ReadRequest) {
+            self.acknowledged(index, at, psn, true);
+        }
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}

@@ -1,0 +1,338 @@
+//! One direction of a connection: the packets from one host to a queue pair of another.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use wire::{Operation, Psn, Qpn, Service};
+
+use super::finding::At;
+use super::histogram::Histogram;
+use super::keys::{Access, Keys};
+use super::window::Window;
+
+/// Most messages in flight that are followed; above it the oldest one counts as completed.
+const OPEN_MAX: usize = 1 << 14;
+
+/// Identifies a direction. RoCE packets name the receiving queue pair only.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Key {
+    /// Address of the sender.
+    pub src: IpAddr,
+    /// Address of the receiver.
+    pub dst: IpAddr,
+    /// The receiver's queue pair.
+    pub qp: Qpn,
+}
+
+/// A message in flight.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its operation, by its latest opcode.
+    pub operation: Operation,
+    /// First sequence number of its packets; of a READ, of the responses.
+    pub first_psn: Psn,
+    /// Last sequence number so far.
+    pub last_psn: Psn,
+    /// Payload bytes; of a READ, the requested ones.
+    pub bytes: u64,
+    /// Request packets without retransmissions.
+    pub packets: u32,
+    /// Its first request packet.
+    pub first: At,
+    /// Its last request packet.
+    pub last: At,
+    /// Packets retransmitted.
+    pub resent: u32,
+    /// Its last packet was captured.
+    pub ended: bool,
+    /// The access to the responder's memory; `None` for SENDs.
+    pub access: Option<Access>,
+    /// Sequence number of the next expected response.
+    pub response: Psn,
+}
+
+impl Message {
+    /// Whether a response of its own completes it, not an ACK.
+    #[must_use]
+    pub fn wants_response(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::ReadRequest
+                | Operation::CompareSwap
+                | Operation::FetchAdd
+                | Operation::Flush
+                | Operation::AtomicWrite
+        )
+    }
+
+    /// Verb and size: `WRITE of 300 bytes`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let name = verb(self.operation);
+        match self.operation {
+            Operation::CompareSwap | Operation::FetchAdd | Operation::Flush | Operation::AtomicWrite => {
+                name.to_owned()
+            }
+            _ => format!("{name} of {} bytes", self.bytes),
+        }
+    }
+}
+
+/// The name of an operation.
+#[must_use]
+pub(super) fn verb(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Send => "SEND",
+        Operation::SendImm => "SEND with immediate",
+        Operation::SendInv => "SEND with invalidate",
+        Operation::Write => "WRITE",
+        Operation::WriteImm => "WRITE with immediate",
+        Operation::ReadRequest => "READ",
+        Operation::CompareSwap => "compare-and-swap",
+        Operation::FetchAdd => "fetch-and-add",
+        Operation::Flush => "FLUSH",
+        Operation::AtomicWrite => "ATOMIC WRITE",
+        Operation::ReadResponse => "READ response",
+        Operation::Ack => "acknowledgement",
+        Operation::AtomicAck => "atomic response",
+        Operation::Resync => "RESYNC",
+        Operation::Cnp => "congestion notification",
+    }
+}
+
+/// A NAK that the requester has not reacted to so far, and the packet with it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum PendingNak {
+    /// NAK sequence error: the responder expects this number.
+    Missing(Psn, At),
+    /// RNR NAK for this number.
+    NotReady(Psn, At),
+}
+
+/// Consecutive retransmissions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retransmission {
+    /// The number that continues them.
+    pub(super) next: Psn,
+}
+
+/// A request that was retransmitted because no answer arrived in time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeout {
+    /// Index of the finding about it.
+    pub(super) finding: Option<usize>,
+    /// Transmissions so far.
+    pub(super) attempts: u32,
+    /// The highest retransmitted number.
+    pub(super) highest: Psn,
+}
+
+/// Counters of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Packets of any kind.
+    pub packets: u64,
+    /// Payload bytes of requests and responses.
+    pub bytes: u64,
+    /// Messages begun, by operation.
+    pub messages: Vec<(Operation, u64)>,
+    /// Bytes of messages begun.
+    pub message_bytes: u64,
+    /// Bytes of the smallest and the largest message.
+    pub sizes: Option<(u64, u64)>,
+    /// Request packets retransmitted.
+    pub resent: u64,
+    /// Times the requester began to retransmit.
+    pub episodes: u64,
+    /// Packets duplicated in transit.
+    pub duplicates: u64,
+    /// Packets out of order.
+    pub late: u64,
+    /// Sequence numbers missing when later ones were captured.
+    pub gaps: u64,
+    /// ACKs, without responses.
+    pub acks: u64,
+    /// Messages completed by ACKs.
+    pub acked_messages: u64,
+    /// NAKs.
+    pub naks: u64,
+    /// RNR NAKs.
+    pub rnr_naks: u64,
+    /// Packets with a congestion mark (ECN CE).
+    pub ce: u64,
+    /// Congestion notification packets in this direction.
+    pub cnps: u64,
+    /// From the last request packet of a message to its answer.
+    pub latency: Histogram,
+}
+
+/// The state of a direction.
+#[derive(Clone, Debug)]
+pub struct Direction {
+    /// Addresses and queue pair.
+    pub key: Key,
+    /// RC, UC, UD or XRC.
+    pub service: Service,
+    /// UDP source port of the first packet; both directions of a connection often have the same.
+    pub sport: u16,
+    /// Index of the opposite direction, once known.
+    pub peer: Option<usize>,
+    /// First packet.
+    pub first: At,
+    /// Latest packet.
+    pub last: At,
+    /// Its counters.
+    pub counts: Counts,
+    pub(super) window: Window,
+    /// First unacknowledged number.
+    pub(super) una: Psn,
+    pub(super) last_ack: At,
+    pub(super) open: VecDeque<Message>,
+    /// The last message has begun and not ended.
+    pub(super) inside: bool,
+    pub(super) path_mtu: Option<u32>,
+    /// A READ with an unknown number of responses, because the path MTU is unknown: its first number, and the
+    /// largest possible number of responses.
+    pub(super) unsized_read: Option<(Psn, u32)>,
+    pub(super) pending_nak: Option<PendingNak>,
+    pub(super) retransmission: Option<Retransmission>,
+    pub(super) keys: Keys,
+    /// A request that was retransmitted without NAK and is unanswered.
+    pub(super) timeout: Option<Timeout>,
+    /// The highest number of a request with AckReq.
+    pub(super) ack_requested: Option<Psn>,
+    /// Index of the finding about RNR NAKs without progress since, and their number.
+    pub(super) rnr: Option<(Option<usize>, u64)>,
+    pub(super) duplicates: Option<usize>,
+    pub(super) reordered: Option<usize>,
+    pub(super) slow: Option<usize>,
+    /// The latest number that a retransmission supplied for a gap, and the index of the finding.
+    pub(super) filled: Option<(Psn, Option<usize>)>,
+    pub(super) mtu_finding: bool,
+    /// The packet behind the latest gap, and its IP identification.
+    pub(super) hole: Option<(At, u16)>,
+    /// IP identification of the latest packet in sequence.
+    pub(super) ip_id: u16,
+    /// IP identifications restart (they count the packets of a GSO burst), so they do not tell the order of
+    /// packets.
+    pub(super) ids_restart: bool,
+    /// Time of the latest packet out of order.
+    pub(super) late_ns: u64,
+    pub(super) q_key: Option<u32>,
+    pub(super) wrong_key: bool,
+    /// Partition (P_Key without the membership bit), and the first packet with it.
+    pub(super) p_key: Option<(u16, At)>,
+    pub(super) wrong_p_key: bool,
+    /// The latest request packet.
+    pub(super) last_request: At,
+    /// The responder sent a fatal NAK; further ones are not reported.
+    pub(super) refused: bool,
+}
+
+impl Direction {
+    /// A direction with this first packet, at `at`.
+    #[must_use]
+    pub fn new(key: Key, service: Service, sport: u16, at: At) -> Self {
+        Self {
+            key,
+            service,
+            sport,
+            peer: None,
+            first: at,
+            last: at,
+            counts: Counts::default(),
+            window: Window::default(),
+            una: Psn::new(0),
+            last_ack: At::default(),
+            open: VecDeque::new(),
+            inside: false,
+            path_mtu: None,
+            unsized_read: None,
+            pending_nak: None,
+            retransmission: None,
+            keys: Keys::default(),
+            timeout: None,
+            ack_requested: None,
+            rnr: None,
+            duplicates: None,
+            reordered: None,
+            slow: None,
+            filled: None,
+            mtu_finding: false,
+            hole: None,
+            ip_id: 0,
+            ids_restart: false,
+            late_ns: 0,
+            q_key: None,
+            wrong_key: false,
+            p_key: None,
+            wrong_p_key: false,
+            last_request: At::default(),
+            refused: false,
+        }
+    }
+
+    /// Its name: `10.0.0.1 > 10.0.0.2 QP 0x000011`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{} > {} QP {}", self.key.src, self.key.dst, self.key.qp)
+    }
+
+    /// Name of the service: `RC`.
+    #[must_use]
+    pub fn service_name(&self) -> &'static str {
+        self.service.name()
+    }
+
+    /// The number of messages of each operation: `3 WRITE`.
+    #[must_use]
+    pub fn verbs(&self) -> Vec<String> {
+        self.counts
+            .messages
+            .iter()
+            .map(|(operation, count)| format!("{count} {}", verb(*operation)))
+            .collect()
+    }
+
+    /// Whether requests were captured in this direction.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.last_request.number != 0
+    }
+
+    /// Notes that the request `psn` demands an answer.
+    pub(super) fn request_ack(&mut self, psn: Psn) {
+        self.ack_requested = self.ack_requested.filter(|requested| !requested.is_before(psn)).or(Some(psn));
+    }
+
+    /// Whether a demanded answer is outstanding.
+    #[must_use]
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.ack_requested.is_some_and(|requested| !requested.is_before(self.una))
+    }
+
+    /// The message in flight with this number.
+    pub(super) fn message_at(&mut self, psn: Psn) -> Option<&mut Message> {
+        self.open.iter_mut().find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn))
+    }
+
+    /// Adds a message in flight.
+    pub(super) fn begin(&mut self, message: Message) {
+        let bytes = message.bytes;
+        match self.counts.messages.iter_mut().find(|(operation, _)| *operation == message.operation) {
+            Some((_, count)) => *count += 1,
+            None => self.counts.messages.push((message.operation, 1)),
+        }
+        if self.open.len() >= OPEN_MAX {
+            self.open.pop_front();
+        }
+        self.open.push_back(message);
+        self.counts.message_bytes += bytes;
+    }
+
+    /// Adds the size of a message to the counters.
+    pub(super) fn size(&mut self, bytes: u64) {
+        let (low, high) = self.counts.sizes.unwrap_or((bytes, bytes));
+        self.counts.sizes = Some((low.min(bytes), high.max(bytes)));
+    }
+}

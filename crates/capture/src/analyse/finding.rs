@@ -1,0 +1,199 @@
+//! Findings: what went wrong, with an explanation.
+
+use wire::capture::Seen;
+
+/// Findings kept; more are only counted.
+const FINDINGS_MAX: usize = 10_000;
+
+/// A packet of a capture.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct At {
+    /// Number of the packet, from 1.
+    pub number: u64,
+    /// Its time, nanoseconds since 1970.
+    pub ns: u64,
+}
+
+/// The kind of a finding.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// A request did not reach its receiver.
+    LostRequest,
+    /// An ACK did not reach the requester.
+    LostAck,
+    /// A READ response or an atomic's result did not reach the requester.
+    LostResponse,
+    /// Packets of an unreliable connection are missing.
+    LostUnreliable,
+    /// A request was retransmitted until the requester gave up.
+    NoAnswer,
+    /// Packets are out of order.
+    Reordered,
+    /// Packets were duplicated in transit.
+    Duplicated,
+    /// The receiver had no receive posted for some time.
+    ReceiverNotReady,
+    /// The receiver had no receive posted until the sender gave up.
+    ReceiverNeverReady,
+    /// Remote access error: key, range or access right is wrong.
+    AccessRefused,
+    /// Remote invalid request.
+    RequestRefused,
+    /// Remote operational error.
+    ResponderFailed,
+    /// Full packets do not have the size of the path MTU.
+    WrongMtu,
+    /// A Q_Key or P_Key differs from that of other packets to the queue pair.
+    WrongKey,
+    /// A packet has a wrong invariant CRC.
+    BadIcrc,
+    /// A packet is malformed or was cut in transit.
+    Malformed,
+    /// A connection request was rejected.
+    Rejected,
+    /// A message of the connection manager was retransmitted.
+    LostCm,
+    /// A connection request had no answer.
+    NoCmAnswer,
+    /// Congestion marks or congestion notifications.
+    Congestion,
+    /// An answer took longer than a second.
+    Slow,
+    /// The capture is incomplete: packets were dropped or left out on purpose.
+    CaptureLoss,
+}
+
+impl Kind {
+    /// Its name in JSON and text: `lost-request`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LostRequest => "lost-request",
+            Self::LostAck => "lost-ack",
+            Self::LostResponse => "lost-response",
+            Self::LostUnreliable => "lost-unreliable",
+            Self::NoAnswer => "no-answer",
+            Self::Reordered => "reordered",
+            Self::Duplicated => "duplicated",
+            Self::ReceiverNotReady => "receiver-not-ready",
+            Self::ReceiverNeverReady => "receiver-never-ready",
+            Self::AccessRefused => "access-refused",
+            Self::RequestRefused => "request-refused",
+            Self::ResponderFailed => "responder-failed",
+            Self::WrongMtu => "wrong-mtu",
+            Self::WrongKey => "wrong-key",
+            Self::BadIcrc => "bad-icrc",
+            Self::Malformed => "malformed",
+            Self::Rejected => "rejected",
+            Self::LostCm => "lost-cm",
+            Self::NoCmAnswer => "no-cm-answer",
+            Self::Congestion => "congestion",
+            Self::Slow => "slow",
+            Self::CaptureLoss => "capture-loss",
+        }
+    }
+
+    /// Whether it depends on a packet that was not captured, or captured late. In an incomplete capture it
+    /// proves nothing.
+    #[must_use]
+    pub const fn is_absence(self) -> bool {
+        matches!(
+            self,
+            Self::LostRequest
+                | Self::LostAck
+                | Self::LostResponse
+                | Self::LostUnreliable
+                | Self::NoAnswer
+                | Self::Reordered
+                | Self::LostCm
+                | Self::NoCmAnswer
+                | Self::Slow
+        )
+    }
+
+    /// Whether it ended a connection; other kinds cost time or are signs.
+    #[must_use]
+    pub const fn is_fatal(self) -> bool {
+        matches!(
+            self,
+            Self::NoAnswer
+                | Self::ReceiverNeverReady
+                | Self::AccessRefused
+                | Self::RequestRefused
+                | Self::ResponderFailed
+                | Self::Rejected
+                | Self::NoCmAnswer
+        )
+    }
+}
+
+/// A finding.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Its kind.
+    pub kind: Kind,
+    /// The first packet concerned.
+    pub at: At,
+    /// Number of the packet that revealed it.
+    pub shown_by: u64,
+    /// The direction concerned: `10.0.0.1 > 10.0.0.2 QP 0x000011`.
+    pub subject: String,
+    /// What happened, the likely cause, and what to do: two or three sentences.
+    pub text: String,
+    /// Occurrences; 0 if the finding was withdrawn.
+    pub count: u64,
+}
+
+/// The findings of a capture.
+#[derive(Debug, Default)]
+pub struct Findings {
+    list: Vec<Finding>,
+    unlisted: u64,
+}
+
+impl Findings {
+    /// Adds a finding and returns its index; `None` at the limit of findings.
+    pub fn add(&mut self, finding: Finding) -> Option<usize> {
+        if self.list.len() >= FINDINGS_MAX {
+            self.unlisted += 1;
+            return None;
+        }
+        self.list.push(finding);
+        Some(self.list.len() - 1)
+    }
+
+    /// The finding at an index returned by [`Findings::add`].
+    pub fn at(&mut self, index: Option<usize>) -> Option<&mut Finding> {
+        self.list.get_mut(index?)
+    }
+
+    /// Withdraws the finding at an index returned by [`Findings::add`]: it has another explanation.
+    pub fn withdraw(&mut self, index: Option<usize>) {
+        if let Some(finding) = self.at(index) {
+            finding.count = 0;
+        }
+    }
+
+    /// Removes the findings that depend on missing packets ([`Kind::is_absence`]); returns their number.
+    pub fn withdraw_absences(&mut self) -> usize {
+        self.list.retain(|finding| finding.count > 0);
+        let all = self.list.len();
+        self.list.retain(|finding| !finding.kind.is_absence());
+        all - self.list.len()
+    }
+
+    /// The findings in the order of their first packets, and the number of those beyond the limit.
+    #[must_use]
+    pub fn sorted(mut self) -> (Vec<Finding>, u64) {
+        self.list.retain(|finding| finding.count > 0);
+        self.list.sort_by_key(|finding| finding.at.number);
+        (self.list, self.unlisted)
+    }
+}
+
+/// The direction of a packet: `10.0.0.1 > 10.0.0.2 QP 0x000011`.
+#[must_use]
+pub fn subject(seen: &Seen<'_>) -> String {
+    let qp = seen.bth.map(|bth| format!(" QP {}", bth.dest_qp)).unwrap_or_default();
+    format!("{} > {}{qp}", seen.ip.src(), seen.ip.dst())
+}

@@ -1,0 +1,357 @@
+//! Follows connection setup and teardown by the messages of the connection manager.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use wire::capture::Seen;
+use wire::cm::{Rej, RejReason, Req, SidrStatus};
+use wire::{CmMessage, Packet, Qpn};
+
+use super::PARTITION;
+use super::finding::{At, Finding, Findings, Kind, subject};
+use crate::clock;
+
+/// Most handshakes followed.
+const HANDSHAKES_MAX: usize = 1 << 16;
+
+/// The setup of a connection.
+#[derive(Clone, Debug)]
+pub struct Handshake {
+    /// Address of the active side, which sent the ConnectRequest.
+    pub active: IpAddr,
+    /// Address of the passive side.
+    pub passive: IpAddr,
+    /// Queue pair of the active side.
+    pub active_qp: Qpn,
+    /// Queue pair of the passive side, from its ConnectReply.
+    pub passive_qp: Option<Qpn>,
+    /// The requested service.
+    pub service: String,
+    /// Path MTU: payload bytes of a full packet.
+    pub path_mtu: Option<u32>,
+    /// The partition: the P_Key without its highest bit.
+    p_key: u16,
+    /// The first ConnectRequest.
+    pub requested: At,
+    /// The first answer, of any kind.
+    pub answered: Option<At>,
+    /// The ReadyToUse message.
+    pub ready: Option<At>,
+    /// The first DisconnectRequest.
+    pub ended: Option<At>,
+    /// Reason of the reject, if there was one.
+    pub refused: Option<RejReason>,
+    active_id: u32,
+    passive_id: u32,
+    sent: Sent,
+}
+
+/// The latest messages of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    req: Option<At>,
+    rep: Option<At>,
+    rtu: Option<At>,
+    /// DisconnectRequests of the active and of the passive side: both may send one.
+    dreq: [Option<At>; 2],
+    /// DisconnectReplies of the active and of the passive side.
+    drep: [Option<At>; 2],
+    /// The passive side asked for more time (MRA).
+    mra: bool,
+}
+
+/// The connection of a queue pair, from its setup messages.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Queue pair of the other end.
+    pub peer_qp: Qpn,
+    /// Path MTU: payload bytes of a full packet.
+    pub path_mtu: Option<u32>,
+    /// The partition, and the packet with it.
+    pub p_key: Option<(u16, At)>,
+}
+
+/// All connection setups of a capture.
+#[derive(Clone, Debug, Default)]
+pub struct Handshakes {
+    list: Vec<Handshake>,
+    /// Indices by address and communication id of the active side.
+    by_active: HashMap<(IpAddr, u32), usize>,
+    /// Indices by address and communication id of the passive side.
+    by_passive: HashMap<(IpAddr, u32), usize>,
+    by_qp: HashMap<(IpAddr, Qpn), Connection>,
+    /// Service id requests (SIDR) without a reply so far, by address and request id of the sender.
+    sidr_requests: HashMap<(IpAddr, u32), (At, String)>,
+}
+
+impl Handshakes {
+    /// The connection setups, in order.
+    #[must_use]
+    pub fn list(&self) -> &[Handshake] {
+        &self.list
+    }
+
+    /// The connection of a queue pair, if its setup was captured.
+    #[must_use]
+    pub fn connection(&self, host: IpAddr, qp: Qpn) -> Option<Connection> {
+        self.by_qp.get(&(host, qp)).cloned()
+    }
+
+    /// Adds a management datagram.
+    pub fn feed(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>, findings: &mut Findings) {
+        let Some(Ok(message)) = packet.payload().first_chunk().map(CmMessage::parse) else { return };
+        let (src, dst) = (seen.ip.src(), seen.ip.dst());
+        let mut context = Context { at, subject: subject(seen), findings };
+        match message {
+            CmMessage::Req(req) => self.req(&mut context, src, dst, &req),
+            CmMessage::Rep(rep) => {
+                let Some(index) = self.by_active.get(&(dst, rep.remote_comm_id)).copied() else { return };
+                self.by_passive.insert((src, rep.local_comm_id), index);
+                let handshake = &mut self.list[index];
+                handshake.passive_id = rep.local_comm_id;
+                handshake.passive_qp = Some(rep.local_qpn);
+                handshake.answered = handshake.answered.or(Some(at));
+                if let Some(before) = handshake.sent.rep.replace(at) {
+                    handshake.repeated_rep(&mut context, before);
+                }
+                let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
+                let path_mtu = handshake.path_mtu;
+                let p_key = Some((handshake.p_key, handshake.requested));
+                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key });
+                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key });
+            }
+            CmMessage::Rtu(rtu) => {
+                let Some(handshake) = self.find(src, rtu.local_comm_id) else { return };
+                handshake.ready = handshake.ready.or(Some(at));
+                handshake.sent.rtu = Some(at);
+            }
+            CmMessage::Mra(mra) => {
+                if let Some(handshake) = self.find(dst, mra.remote_comm_id) {
+                    handshake.sent.mra = true;
+                }
+            }
+            CmMessage::Rej(rej) => self.rej(&mut context, dst, &rej),
+            CmMessage::Dreq(dreq) => {
+                let Some(handshake) = self.find(src, dreq.local_comm_id) else { return };
+                let side = handshake.side(src, dreq.local_comm_id);
+                handshake.ended = handshake.ended.or(Some(at));
+                if let Some(before) = handshake.sent.dreq[side].replace(at) {
+                    handshake.repeated_dreq(&mut context, side, before);
+                }
+            }
+            CmMessage::Drep(drep) => {
+                if let Some(handshake) = self.find(src, drep.local_comm_id) {
+                    handshake.sent.drep[handshake.side(src, drep.local_comm_id)] = Some(at);
+                }
+            }
+            CmMessage::SidrReq(req) => {
+                let request = (at, req.service_id.to_string());
+                if self.sidr_requests.len() < HANDSHAKES_MAX
+                    && let Some((before, service)) = self.sidr_requests.insert((src, req.request_id), request)
+                {
+                    let waited = clock::span(at.ns.saturating_sub(before.ns));
+                    let text = format!(
+                        "The service id request for service {service} in packet {} had no answer within \
+                         {waited} and is retransmitted.",
+                        before.number
+                    );
+                    context.report(Kind::LostCm, before, text);
+                }
+            }
+            CmMessage::SidrRep(rep) => {
+                let request = self.sidr_requests.remove(&(dst, rep.request_id));
+                if rep.status != SidrStatus::SUCCESS {
+                    let requested = request.map_or(at, |request| request.0);
+                    let why = match rep.status {
+                        SidrStatus::UNSUPPORTED => "no program listens there".to_owned(),
+                        status => status.to_string(),
+                    };
+                    let text = format!(
+                        "{src} has no queue pair for datagrams of service {}: {why} (packet {}).",
+                        rep.service_id, at.number
+                    );
+                    context.report(Kind::Rejected, requested, text);
+                }
+            }
+            CmMessage::Lap(_) | CmMessage::Apr(_) => {}
+        }
+    }
+
+    fn req(&mut self, context: &mut Context<'_>, src: IpAddr, dst: IpAddr, req: &Req) {
+        let at = context.at;
+        if let Some(index) = self.by_active.get(&(src, req.local_comm_id)).copied() {
+            let handshake = &mut self.list[index];
+            let Some(before) = handshake.sent.req.replace(at) else { return };
+            let waited = clock::span(at.ns.saturating_sub(before.ns));
+            let text = if let Some(rep) = handshake.sent.rep {
+                format!(
+                    "The ConnectReply in packet {} did not arrive in time: the ConnectRequest is \
+                     retransmitted in packet {}.",
+                    rep.number, at.number
+                )
+            } else {
+                format!(
+                    "The ConnectRequest in packet {} had no answer within {waited} and is retransmitted in \
+                     packet {}: the request or its answer was lost, or {dst} is slow to answer.",
+                    before.number, at.number
+                )
+            };
+            context.report(Kind::LostCm, before, text);
+            return;
+        }
+        if self.list.len() >= HANDSHAKES_MAX {
+            return;
+        }
+        self.by_active.insert((src, req.local_comm_id), self.list.len());
+        self.list.push(Handshake {
+            active: src,
+            passive: dst,
+            active_qp: req.local_qpn,
+            passive_qp: None,
+            service: req.service_id.to_string(),
+            path_mtu: matches!(req.path_mtu, 1..=5).then(|| 128 << req.path_mtu),
+            p_key: req.p_key.0 & PARTITION,
+            requested: at,
+            answered: None,
+            ready: None,
+            ended: None,
+            refused: None,
+            active_id: req.local_comm_id,
+            passive_id: 0,
+            sent: Sent { req: Some(at), ..Sent::default() },
+        });
+    }
+
+    fn rej(&mut self, context: &mut Context<'_>, dst: IpAddr, rej: &Rej) {
+        let at = context.at;
+        let mut requested = at;
+        let mut wanted = String::new();
+        if let Some(handshake) = self.find(dst, rej.remote_comm_id) {
+            requested = handshake.requested;
+            wanted = format!(" to {} at {}", handshake.service, handshake.passive);
+            handshake.answered = handshake.answered.or(Some(at));
+            handshake.refused = Some(rej.reason);
+        }
+        let why = match rej.reason {
+            RejReason::INVALID_SERVICE_ID => "no program listens on that port",
+            RejReason::CONSUMER_DEFINED => "the listening program rejected it, or ended",
+            RejReason::STALE_CONNECTION => "the peer still has an earlier connection with that queue pair",
+            RejReason::TIMEOUT => "the peer waited too long for an answer",
+            RejReason::INVALID_GID => "the address in the request is not one of the peer",
+            RejReason::INVALID_MTU => "the path MTU is larger than the peer supports",
+            RejReason::INSUFFICIENT_RESPONDER_RESOURCES => {
+                "the peer supports fewer READs and atomics in flight than requested"
+            }
+            RejReason::NO_QP | RejReason::NO_RESOURCES => "the peer has no free queue pairs or memory",
+            _ => "see the reason code",
+        };
+        let text =
+            format!("The connection{wanted} was rejected in packet {}: {} - {why}.", at.number, rej.reason);
+        context.report(Kind::Rejected, requested, text);
+    }
+
+    /// The setup with this communication id at `host`.
+    fn find(&mut self, host: IpAddr, id: u32) -> Option<&mut Handshake> {
+        let index = self.by_active.get(&(host, id)).or_else(|| self.by_passive.get(&(host, id)))?;
+        self.list.get_mut(*index)
+    }
+
+    /// Adds the findings that show only at the end of the capture.
+    pub fn finish(&self, findings: &mut Findings) {
+        for handshake in &self.list {
+            let (first, last) = (handshake.requested, handshake.sent.req.unwrap_or_default());
+            if handshake.answered.is_none() && !handshake.sent.mra && first != last {
+                let text = format!(
+                    "No answer of {} to the ConnectRequest in packet {} was seen in this capture; it was \
+                     retransmitted until packet {}. Check that the host is up and that UDP port 4791 is \
+                     open in both directions.",
+                    handshake.passive, first.number, last.number
+                );
+                let subject = format!("{} > {}", handshake.active, handshake.passive);
+                findings.add(Finding {
+                    kind: Kind::NoCmAnswer,
+                    at: first,
+                    shown_by: last.number,
+                    subject,
+                    text,
+                    count: 1,
+                });
+            }
+        }
+    }
+}
+
+impl Handshake {
+    /// 0 if `host`, with this communication id, is the active side, 1 if it is the passive side.
+    fn side(&self, host: IpAddr, id: u32) -> usize {
+        usize::from((self.active, self.active_id) != (host, id))
+    }
+
+    /// Reports a ConnectReply that is retransmitted: it or the ReadyToUse was lost.
+    fn repeated_rep(&self, context: &mut Context<'_>, before: At) {
+        let again = context.at.number;
+        let (lost, text) = match self.sent.rtu {
+            Some(rtu) => (
+                rtu,
+                format!(
+                    "The ReadyToUse in packet {} did not arrive in time: the ConnectReply of packet {} is \
+                     retransmitted in packet {again}.",
+                    rtu.number, before.number
+                ),
+            ),
+            None => (
+                before,
+                format!(
+                    "The ConnectReply in packet {} did not arrive in time: no ReadyToUse was seen, and it \
+                     is retransmitted in packet {again}.",
+                    before.number
+                ),
+            ),
+        };
+        context.report(Kind::LostCm, lost, text);
+    }
+
+    /// Reports a DisconnectRequest that is retransmitted: it or the DisconnectReply was lost.
+    fn repeated_dreq(&self, context: &mut Context<'_>, side: usize, before: At) {
+        let again = context.at.number;
+        let (lost, text) = match self.sent.drep[1 - side] {
+            Some(drep) => (
+                drep,
+                format!(
+                    "The DisconnectReply in packet {} did not arrive in time: the DisconnectRequest of \
+                     packet {} is retransmitted in packet {again}.",
+                    drep.number, before.number
+                ),
+            ),
+            None => (
+                before,
+                format!(
+                    "The DisconnectRequest in packet {} had no answer and is retransmitted in packet \
+                     {again}: it was lost, or the peer has ended.",
+                    before.number
+                ),
+            ),
+        };
+        context.report(Kind::LostCm, lost, text);
+    }
+
+    /// Communication ids of the active and the passive side.
+    #[must_use]
+    pub fn ids(&self) -> (u32, u32) {
+        (self.active_id, self.passive_id)
+    }
+}
+
+/// The packet being handled, and the list for findings about it.
+struct Context<'a> {
+    at: At,
+    subject: String,
+    findings: &'a mut Findings,
+}
+
+impl Context<'_> {
+    fn report(&mut self, kind: Kind, at: At, text: String) {
+        let (shown_by, subject) = (self.at.number, self.subject.clone());
+        self.findings.add(Finding { kind, at, shown_by, subject, text, count: 1 });
+    }
+}

@@ -1,0 +1,408 @@
+//! Follows every connection of a capture and names what went wrong.
+//!
+//! The analysis knows only the captured packets, and a capture may begin in the middle of a connection.
+//! Packets are fed in order; memory is bounded by the number of connections, not of packets. `request`
+//! follows requests, `answer` the packets of responders, `handshake` the connection manager.
+
+mod answer;
+mod direction;
+pub mod finding;
+mod handshake;
+mod histogram;
+mod keys;
+mod messages;
+mod request;
+mod summary;
+mod verdict;
+mod window;
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+
+use wire::capture::{IcrcCheck, NotRoce, Seen};
+use wire::{DropReason, Operation, Packet, Qpn, Service};
+
+pub use direction::{Counts, Direction, Key, Message};
+pub use finding::{At, Finding, Kind};
+pub use handshake::{Connection, Handshake, Handshakes};
+pub use histogram::Histogram;
+pub use keys::{Access, Right};
+pub use verdict::Verdict;
+
+use crate::decode::{self, Decoded};
+use crate::source::{Record, Source};
+use finding::{Findings, subject};
+
+/// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
+const DIRECTIONS_MAX: usize = 1 << 16;
+/// Congestion signals that make a finding.
+const CONGESTION_MIN: u64 = 1;
+
+/// The bits of a P_Key that name the partition. The highest bit is the membership type.
+const PARTITION: u16 = 0x7fff;
+
+/// The state of an analysis.
+#[derive(Default)]
+pub struct Analysis {
+    directions: Vec<Direction>,
+    index: HashMap<Key, usize>,
+    /// The two directions used last, a cache for `index`: most captures have few busy connections.
+    recent: [Option<(Key, usize)>; 2],
+    handshakes: Handshakes,
+    findings: Findings,
+    /// Messages completed since the last [`Analysis::take_messages`].
+    done: Vec<(usize, Message, At)>,
+    collect: bool,
+    /// The direction of the latest packet.
+    current: Option<usize>,
+    totals: Totals,
+}
+
+/// Numbers of the whole capture.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Packets of any kind.
+    pub packets: u64,
+    /// RoCEv2 packets.
+    pub roce: u64,
+    /// Bytes of RoCEv2 packets on the wire, from the link layer on.
+    pub roce_bytes: u64,
+    /// Packets with an unchecked invariant CRC: their end was not captured.
+    pub cut: u64,
+    /// First packet.
+    pub first: At,
+    /// Last packet.
+    pub last: At,
+    /// Packets of directions beyond the limit, which were not followed.
+    pub not_followed: u64,
+    /// Copies of packets that were captured at a second interface.
+    pub seen_twice: u64,
+    /// Packets that the capturing program dropped, by its own counters.
+    pub capture_drops: u64,
+}
+
+impl Analysis {
+    /// An analysis that has seen no packets.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Like [`Analysis::new`]; completed messages are kept for [`Analysis::take_messages`].
+    #[must_use]
+    pub fn with_messages() -> Self {
+        Self { collect: true, ..Self::default() }
+    }
+
+    /// Adds the next packet.
+    pub fn feed(&mut self, record: &Record<'_>, seen: &Result<Seen<'_>, NotRoce>) {
+        let icrc = seen.as_ref().map_or(IcrcCheck::Cut, Seen::icrc);
+        self.feed_checked(record, seen, icrc);
+    }
+
+    /// Adds the next packet, with the result of its invariant CRC check.
+    pub fn feed_checked(&mut self, record: &Record<'_>, seen: &Result<Seen<'_>, NotRoce>, icrc: IcrcCheck) {
+        let at = At { number: record.number, ns: record.time_ns };
+        if self.totals.packets == 0 {
+            self.totals.first = at;
+        }
+        self.totals.last = at;
+        self.totals.packets += 1;
+        self.current = None;
+        let Ok(seen) = seen else { return };
+        self.totals.roce += 1;
+        self.totals.roce_bytes += record.original_len as u64;
+        let packet = match &seen.packet {
+            Ok(packet) => packet,
+            Err(reason) => {
+                let why = match reason {
+                    DropReason::TooShort => "it is too short for its headers",
+                    DropReason::UnknownOpcode => "its opcode is unknown",
+                    DropReason::BadTver => "its transport header has an unknown version",
+                    other => other.name(),
+                };
+                let text = format!("A packet is malformed: {why}. Its receiver drops it silently.");
+                self.report(Kind::Malformed, at, at.number, subject(seen), text);
+                return;
+            }
+        };
+        if !seen.is_whole() && record.data.len() >= record.original_len {
+            let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
+            let text = format!(
+                "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \
+                 {there} are there. Its receiver drops it silently, like a lost packet."
+            );
+            self.report(Kind::Malformed, at, at.number, subject(seen), text);
+            return;
+        }
+        if !self.intact(at, seen, packet, icrc) {
+            return;
+        }
+        let place = seen.link.ifindex.unwrap_or(record.interface as u32);
+        match packet.row().service {
+            _ if packet.bth.dest_qp == Qpn::GSI => self.handshakes.feed(at, seen, packet, &mut self.findings),
+            Service::Ud => self.datagram(at, seen, packet),
+            Service::Cnp => {
+                if let Some(direction) = self.direction(at, seen, Service::Rc) {
+                    self.directions[direction].counts.cnps += 1;
+                }
+            }
+            service => {
+                let Some(direction) = self.direction(at, seen, service) else { return };
+                self.count(direction, at, seen);
+                if packet.row().is_response() {
+                    self.answer(direction, at, seen, packet);
+                } else {
+                    self.request(direction, at, seen, packet, place);
+                }
+            }
+        }
+    }
+
+    /// Whether the receiver accepts the packet. A packet with a wrong invariant CRC makes a finding.
+    fn intact(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>, icrc: IcrcCheck) -> bool {
+        match icrc {
+            IcrcCheck::Good => true,
+            IcrcCheck::Cut => {
+                self.totals.cut += 1;
+                true
+            }
+            // Linux 6.3 and later computes the CRC of FLUSH over its headers twice, and accepts that.
+            IcrcCheck::Bad { .. } if packet.row().operation == Operation::Flush => true,
+            IcrcCheck::Bad { want } => {
+                let text = format!(
+                    "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it \
+                     silently, like a lost packet.",
+                    want.swap_bytes()
+                );
+                self.report(Kind::BadIcrc, at, at.number, subject(seen), text);
+                false
+            }
+        }
+    }
+
+    fn report(&mut self, kind: Kind, at: At, shown_by: u64, subject: String, text: String) -> Option<usize> {
+        self.findings.add(Finding { kind, at, shown_by, subject, text, count: 1 })
+    }
+
+    /// The index of the direction that a packet belongs to; `None` at the limit of directions.
+    fn direction(&mut self, at: At, seen: &Seen<'_>, service: Service) -> Option<usize> {
+        let key = Key { src: seen.ip.src(), dst: seen.ip.dst(), qp: seen.bth?.dest_qp };
+        if let Some((_, index)) = self.recent.iter().flatten().find(|(recent, _)| *recent == key) {
+            return Some(*index);
+        }
+        let index = match self.index.get(&key) {
+            Some(index) => *index,
+            None if self.directions.len() >= DIRECTIONS_MAX => {
+                self.totals.not_followed += 1;
+                return None;
+            }
+            None => {
+                let index = self.directions.len();
+                self.directions.push(Direction::new(key, service, seen.udp.src_port, at));
+                self.index.insert(key, index);
+                self.pair_by_handshake(index);
+                index
+            }
+        };
+        self.recent = [Some((key, index)), self.recent[0]];
+        Some(index)
+    }
+
+    fn count(&mut self, direction: usize, at: At, seen: &Seen<'_>) {
+        self.current = Some(direction);
+        if let Some(bth) = seen.bth {
+            self.check_p_key(direction, at, bth.p_key.0 & PARTITION);
+        }
+        let direction = &mut self.directions[direction];
+        direction.last = at;
+        direction.counts.packets += 1;
+        direction.counts.bytes += seen.payload_len() as u64;
+        direction.counts.ce += u64::from(seen.ecn() == 3);
+    }
+
+    /// Checks that all packets of a connection have the same partition.
+    fn check_p_key(&mut self, index: usize, at: At, key: u16) {
+        let direction = &mut self.directions[index];
+        let (known, since) = *direction.p_key.get_or_insert((key, at));
+        if known == key || direction.wrong_p_key {
+            return;
+        }
+        direction.wrong_p_key = true;
+        let subject = direction.name();
+        let text = format!(
+            "Packet {} has the partition {key:#06x} (P_Key without its highest bit), while packet {} has \
+             {known:#06x} for this connection. A queue pair has one partition and drops packets of others \
+             silently: use the same P_Key at both ends.",
+            at.number, since.number
+        );
+        self.report(Kind::WrongKey, at, at.number, subject, text);
+    }
+
+    /// Pairs the two directions of a connection by its setup messages.
+    fn pair_by_handshake(&mut self, index: usize) {
+        let key = self.directions[index].key;
+        let Some(connection) = self.handshakes.connection(key.dst, key.qp) else { return };
+        self.directions[index].path_mtu = connection.path_mtu;
+        self.directions[index].p_key = connection.p_key;
+        let other = Key { src: key.dst, dst: key.src, qp: connection.peer_qp };
+        if let Some(peer) = self.index.get(&other).copied() {
+            self.pair(index, peer);
+        }
+    }
+
+    fn pair(&mut self, a: usize, b: usize) {
+        self.directions[a].peer = Some(b);
+        self.directions[b].peer = Some(a);
+        if let (Some(key), Some((other, at))) = (self.directions[a].p_key, self.directions[b].p_key) {
+            self.directions[b].p_key = Some(key);
+            self.check_p_key(b, at, other);
+        }
+        let mtu = self.directions[a].path_mtu.or(self.directions[b].path_mtu);
+        self.directions[a].path_mtu = mtu;
+        self.directions[b].path_mtu = mtu;
+    }
+
+    /// Handles a datagram: a message without an answer.
+    fn datagram(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
+        let Some(index) = self.direction(at, seen, Service::Ud) else { return };
+        self.count(index, at, seen);
+        let direction = &mut self.directions[index];
+        direction.last_request = at;
+        let bytes = seen.payload_len() as u64;
+        direction.size(bytes);
+        direction.counts.message_bytes += bytes;
+        match direction.counts.messages.first_mut() {
+            Some((_, count)) => *count += 1,
+            None => direction.counts.messages.push((packet.row().operation, 1)),
+        }
+        let Some(deth) = packet.deth() else { return };
+        match direction.q_key {
+            None => direction.q_key = Some(deth.q_key.0),
+            Some(key) if key != deth.q_key.0 && !direction.wrong_key => {
+                direction.wrong_key = true;
+                let (first, subject) = (direction.first, direction.name());
+                let text = format!(
+                    "Datagrams to one queue pair carry different Q_Keys: {key:#010x} in packet {}, {} in \
+                     packet {}. A queue pair has one Q_Key and drops datagrams with another one silently: \
+                     senders must use the receiver's.",
+                    first.number, deth.q_key, at.number
+                );
+                self.report(Kind::WrongKey, first, at.number, subject, text);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Messages completed since the last call: index of the direction, message, and the packet that completed
+    /// it.
+    pub fn take_messages(&mut self) -> Vec<(usize, Message, At)> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// The directions found so far.
+    #[must_use]
+    pub fn directions(&self) -> &[Direction] {
+        &self.directions
+    }
+
+    /// Index of the direction of the last packet; `None` if it belongs to none (management datagrams, other
+    /// traffic).
+    #[must_use]
+    pub fn current(&self) -> Option<usize> {
+        self.current
+    }
+
+    /// Numbers of the whole capture so far.
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Ends the analysis. The capturing program dropped `capture_drops` packets, and left packets out on
+    /// purpose if `left_out` says so.
+    ///
+    /// A packet missing from an incomplete capture may have been transmitted all the same. Findings that rest
+    /// on missing packets are then withdrawn.
+    #[must_use]
+    pub fn finish(mut self, capture_drops: u64, left_out: Option<&str>) -> Verdict {
+        self.totals.capture_drops = capture_drops;
+        for index in 0..self.directions.len() {
+            self.conclude(index);
+        }
+        self.handshakes.finish(&mut self.findings);
+        if left_out.is_some() || capture_drops > 0 {
+            let withdrawn = self.findings.withdraw_absences();
+            let text = incomplete(&self.totals, left_out, withdrawn);
+            self.report(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
+        }
+        let (findings, unlisted) = self.findings.sorted();
+        Verdict {
+            findings,
+            unlisted,
+            directions: self.directions,
+            totals: self.totals,
+            connections: self.handshakes,
+        }
+    }
+
+    /// Adds the findings of a direction that show only at the end of the capture.
+    fn conclude(&mut self, index: usize) {
+        self.conclude_requests(index);
+        let direction = &self.directions[index];
+        let (ce, cnps) = (direction.counts.ce, direction.counts.cnps);
+        if ce + cnps >= CONGESTION_MIN {
+            let (first, subject) = (direction.first, direction.name());
+            let text = if cnps > 0 {
+                format!(
+                    "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that \
+                     it sends meet a full queue.",
+                    direction.key.dst, direction.key.qp
+                )
+            } else {
+                format!(
+                    "{ce} of {} packets have a congestion mark (ECN CE): they met a full queue in transit.",
+                    direction.counts.packets
+                )
+            };
+            self.report(Kind::Congestion, first, first.number, subject, text);
+        }
+    }
+}
+
+/// Describes an incomplete capture, from which `withdrawn` findings were removed.
+fn incomplete(totals: &Totals, left_out: Option<&str>, withdrawn: usize) -> String {
+    let drops = totals.capture_drops;
+    let all = totals.packets + drops;
+    let percent = drops as f64 * 100.0 / all.max(1) as f64;
+    let dropped = format!("{drops} of {all} packets ({percent:.1} %) were not captured in time");
+    let why = match (left_out, drops) {
+        (None, _) => dropped,
+        (Some(what), 0) => format!("packets were left out on purpose ({what})"),
+        (Some(what), _) => format!("packets were left out on purpose ({what}), and {dropped}"),
+    };
+    let unlisted = match withdrawn {
+        0 => String::new(),
+        1 => " One finding that depends on a missing packet is not listed.".to_owned(),
+        n => format!(" {n} findings that depend on missing packets are not listed."),
+    };
+    let remedy = if drops > 0 { " Capture again with -s headers, --cpu 100 or --sample." } else { "" };
+    format!("Inconclusive: {why}.{unlisted}{remedy}")
+}
+
+/// Analyses a source to its end. `each` is called after every packet and returns `Break` to stop early.
+///
+/// # Errors
+/// Those of reading the source.
+pub fn analyse<R: Read + Send>(
+    source: &mut Source<R>,
+    mut analysis: Analysis,
+    mut each: impl FnMut(&mut Analysis, &Decoded<'_>) -> ControlFlow<()>,
+) -> io::Result<Verdict> {
+    decode::each_packet(source, |packet| {
+        analysis.feed_checked(&packet.record, &packet.seen, packet.icrc);
+        each(&mut analysis, packet)
+    })?;
+    Ok(analysis.finish(source.drops(), source.left_out()))
+}

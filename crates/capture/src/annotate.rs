@@ -1,0 +1,96 @@
+//! Writes a capture again as pcapng, with the findings of an analysis as comments of its packets.
+//!
+//! Wireshark shows the comments in the packet's tree and finds them with the filter `frame.comment`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use crate::analyse::Verdict;
+use crate::source::Source;
+use crate::write::{NewPacket, Writer};
+
+/// Comments by packet number.
+pub type Comments = HashMap<u64, Vec<String>>;
+
+/// Why a capture cannot be copied.
+#[derive(Debug)]
+pub enum CopyError {
+    /// The input cannot be read.
+    Read(io::Error),
+    /// The output cannot be written.
+    Write(io::Error),
+}
+
+impl fmt::Display for CopyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => write!(f, "reading the capture: {error}"),
+            Self::Write(error) => write!(f, "writing the annotated capture: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CopyError {}
+
+/// The comments for the packets of an analysed capture.
+///
+/// The text of a finding is a comment of the first packet concerned; the packet that revealed it gets a
+/// reference. The packet of the first finding also has the verdict.
+#[must_use]
+pub fn comments(verdict: &Verdict) -> Comments {
+    let mut comments = Comments::new();
+    for finding in &verdict.findings {
+        let (kind, at, by) = (finding.kind.name(), finding.at.number, finding.shown_by);
+        comments.entry(at).or_default().push(format!("roxie: {kind}: {}", finding.text));
+        if by != at && by != 0 {
+            let reference = format!("roxie: {kind}: shows what happened to packet {at}");
+            comments.entry(by).or_default().push(reference);
+        }
+    }
+    if let Some(first) = verdict.first() {
+        let text = format!("roxie: verdict: {}", verdict.text());
+        comments.entry(first.at.number).or_default().push(text);
+    }
+    comments
+}
+
+/// Copies all packets of `source` to `output`, with `comments` added to those the packets have.
+///
+/// Interfaces, directions and comments of the input are kept; `drops` is written as the drop counter of the
+/// first interface.
+///
+/// # Errors
+/// If the input cannot be read or the output cannot be written.
+pub fn copy<R: Read, W: Write>(
+    source: &mut Source<R>,
+    output: W,
+    comments: &Comments,
+    drops: u64,
+) -> Result<(), CopyError> {
+    let mut writer = Writer::new(output).map_err(CopyError::Write)?;
+    while let Some(record) = source.next_record().map_err(CopyError::Read)? {
+        let data = record.data.to_vec();
+        let packet = NewPacket {
+            interface: record.interface,
+            time_ns: record.time_ns,
+            original_len: record.original_len,
+            data: &data,
+            outbound: record.outbound,
+        };
+        let kept = record.comment.map(|comment| String::from_utf8_lossy(comment).into_owned());
+        let added = comments.get(&record.number).into_iter().flatten();
+        let texts: Vec<Cow<'_, str>> =
+            kept.into_iter().map(Cow::Owned).chain(added.map(|text| Cow::Borrowed(text.as_str()))).collect();
+        for interface in &source.interfaces()[writer.interfaces()..=packet.interface] {
+            let (name, left_out) = (interface.name.as_deref(), interface.left_out.as_deref());
+            writer.interface(name, left_out, interface.link_type).map_err(CopyError::Write)?;
+        }
+        writer.packet(&packet, texts).map_err(CopyError::Write)?;
+    }
+    if drops > 0 && writer.interfaces() > 0 {
+        writer.drops(0, drops).map_err(CopyError::Write)?;
+    }
+    writer.output().flush().map_err(CopyError::Write)
+}

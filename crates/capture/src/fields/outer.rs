@@ -1,0 +1,135 @@
+//! Dissects the capture's record header, the link layer, IP and UDP.
+
+use wire::capture::{Link, Seen};
+use wire::{Ip, Ipv4, Ipv6};
+
+use super::{Layer, Value};
+use crate::clock;
+use crate::source::Record;
+
+pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
+    let (number, len, cap_len) = (record.number, record.original_len, record.data.len());
+    let mut layer = Layer::new(format!("Frame {number}: {len} bytes on wire, {cap_len} captured"));
+    layer
+        .number("frame.number", "Number", number)
+        .text("frame.time_epoch", "Time", clock::epoch(record.time_ns))
+        .means(clock::date(record.time_ns))
+        .number("frame.len", "Length", len as u64)
+        .number("frame.cap_len", "Captured", cap_len as u64)
+        .number("frame.interface_id", "Interface", record.interface as u64);
+    if let Some(outbound) = record.outbound {
+        let name = "frame.packet_flags_direction";
+        layer.number(name, "Direction", if outbound { 2u64 } else { 1 });
+        layer.means(if outbound { "outbound" } else { "inbound" });
+    }
+    if let Some(comment) = record.comment {
+        layer.text("frame.comment", "Comment", String::from_utf8_lossy(comment));
+    }
+    layer
+}
+
+pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
+    link(&seen.link, layers);
+    layers.push(match seen.ip {
+        Ip::V4(ip) => ipv4(&ip),
+        Ip::V6(ip) => ipv6(&ip),
+    });
+    let mut udp = Layer::new(seen.udp.to_string());
+    udp.number("udp.srcport", "Source Port", seen.udp.src_port)
+        .number("udp.dstport", "Destination Port", seen.udp.dst_port)
+        .number("udp.length", "Length", seen.udp.length)
+        .hex("udp.checksum", "Checksum", 4, seen.udp.checksum);
+    if seen.udp.checksum == 0 {
+        udp.means("none");
+    }
+    layers.push(udp);
+}
+
+fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
+    if let Some(ethernet) = link.ethernet {
+        let mut layer = Layer::new(ethernet.to_string());
+        layer
+            .add("eth.dst", "Destination", Value::Mac(ethernet.dst))
+            .add("eth.src", "Source", Value::Mac(ethernet.src))
+            .hex("eth.type", "Type", 4, ethernet.ether_type.0);
+        layers.push(layer);
+    }
+    if let Some(kind) = link.packet_type {
+        let mut layer = Layer::new("Linux cooked capture");
+        layer.number("sll.pkttype", "Packet Type", kind).means(match kind {
+            0 => "to us",
+            1 => "broadcast",
+            2 => "multicast",
+            3 => "to another host",
+            4 => "sent by us",
+            _ => "unknown",
+        });
+        if let Some(index) = link.ifindex {
+            layer.number("sll.ifindex", "Interface Index", index);
+        }
+        layers.push(layer);
+    }
+    for tag in link.tags.iter().flatten() {
+        let mut layer = Layer::new(format!("VLAN {}", tag.id));
+        layer
+            .number("vlan.priority", "Priority", tag.priority)
+            .flag("vlan.dei", "Drop Eligible", tag.drop_eligible)
+            .number("vlan.id", "ID", tag.id)
+            .hex("vlan.etype", "Type", 4, tag.ether_type.0);
+        layers.push(layer);
+    }
+}
+
+fn ipv4(ip: &Ipv4) -> Layer<'static> {
+    let mut layer = Layer::new(ip.to_string());
+    layer
+        .number("ip.version", "Version", ip.version)
+        .number("ip.hdr_len", "Header Length", ip.ihl * 4)
+        .hex("ip.dsfield", "Differentiated Services", 2, ip.tos)
+        .number("ip.dsfield.dscp", "DSCP", ip.tos >> 2)
+        .number("ip.dsfield.ecn", "ECN", ip.tos & 3)
+        .means(ecn(ip.tos))
+        .number("ip.len", "Total Length", ip.total_len)
+        .hex("ip.id", "Identification", 4, ip.id)
+        .hex("ip.flags", "Flags", 2, ip.flags)
+        .flag("ip.flags.df", "Don't Fragment", ip.flags & 2 != 0)
+        .flag("ip.flags.mf", "More Fragments", ip.flags & 1 != 0)
+        .number("ip.frag_offset", "Fragment Offset", ip.fragment_offset)
+        .number("ip.ttl", "Time to Live", ip.ttl)
+        .number("ip.proto", "Protocol", ip.protocol)
+        .hex("ip.checksum", "Header Checksum", 4, ip.checksum);
+    if !ip.checksum_ok() {
+        layer.means("wrong (or left to the NIC)");
+    }
+    layer.add("ip.src", "Source", Value::Ip(ip.src.into())).add(
+        "ip.dst",
+        "Destination",
+        Value::Ip(ip.dst.into()),
+    );
+    layer
+}
+
+fn ipv6(ip: &Ipv6) -> Layer<'static> {
+    let mut layer = Layer::new(ip.to_string());
+    layer
+        .number("ipv6.version", "Version", ip.version)
+        .hex("ipv6.tclass", "Traffic Class", 8, ip.traffic_class)
+        .number("ipv6.tclass.dscp", "DSCP", ip.traffic_class >> 2)
+        .number("ipv6.tclass.ecn", "ECN", ip.traffic_class & 3)
+        .means(ecn(ip.traffic_class))
+        .hex("ipv6.flow", "Flow Label", 6, ip.flow_label)
+        .number("ipv6.plen", "Payload Length", ip.payload_len)
+        .number("ipv6.nxt", "Next Header", ip.next_header)
+        .number("ipv6.hlim", "Hop Limit", ip.hop_limit)
+        .add("ipv6.src", "Source", Value::Ip(ip.src.into()))
+        .add("ipv6.dst", "Destination", Value::Ip(ip.dst.into()));
+    layer
+}
+
+fn ecn(tos: u8) -> &'static str {
+    match tos & 3 {
+        0 => "not ECN-capable: congestion cannot be marked",
+        3 => "CE: a switch or router marked congestion",
+        _ => "ECN-capable",
+    }
+}

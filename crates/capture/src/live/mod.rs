@@ -1,0 +1,324 @@
+//! Captures live traffic of a network interface or of a process.
+//!
+//! A [`LiveCapture`] is a pcapng file that is still being written: [`Source`](crate::source::Source) reads it
+//! like any other file. Nothing here handles signals; a caller ends a capture with [`Options::stop`].
+
+mod attach;
+mod cpu_budget;
+mod error;
+mod netdev;
+mod process;
+mod split;
+
+use std::io::{self, Read};
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::{PollFd, now_ns, poll};
+use wire::capture::{Conditions, LinkType, Seen};
+
+use crate::filter::{Filter, FilterOptions, QueuePairRules};
+use crate::write::{NewPacket, Writer};
+pub use attach::Attachment;
+use cpu_budget::CpuBudget;
+pub use cpu_budget::PERCENT;
+pub use error::LiveError;
+use netdev::Netdev;
+use process::Process;
+pub use split::{Splitter, realtime_offset};
+
+/// Where packets are captured.
+#[derive(Clone, Debug)]
+pub enum CapturePoint {
+    /// The network interface of this name, both directions. Needs root.
+    Netdev(String),
+    /// The devices of the process with this id, both directions. Needs the user of the process, or root.
+    Process(u32),
+}
+
+impl CapturePoint {
+    /// Its name in messages: `eth0`, `process 4711`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            CapturePoint::Netdev(name) => name.clone(),
+            CapturePoint::Process(pid) => format!("process {pid}"),
+        }
+    }
+}
+
+/// What to capture, and how. The default captures all RoCEv2 packets completely until the capture point
+/// disappears.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Bytes captured of each packet; all if `None`.
+    pub snap_len: Option<u32>,
+    /// Which packets to capture. The capture point applies the conditions on headers, the reader all others.
+    pub filter: FilterOptions,
+    /// If `Some(n)`, capture only the first of every n packets.
+    pub sample: Option<u32>,
+    /// How long to capture.
+    pub duration: Option<Duration>,
+    /// MiB of memory for packets that wait for the reader, a power of two; 64 for an interface and 16 for a
+    /// process if `None`. Packets that find it full are counted as dropped.
+    pub buffer_mib: Option<u32>,
+    /// CPU limit for reading while no CPU is idle, in percent of one CPU; 100 is no limit, `None` is
+    /// [`PERCENT`].
+    pub cpu_percent: Option<u32>,
+    /// How programs are attached to an interface.
+    pub attachment: Attachment,
+    /// The capture ends when this descriptor becomes readable, for example a signalfd.
+    pub stop: Option<Arc<OwnedFd>>,
+    /// Called with messages for the user that are not errors, such as the end of the captured process.
+    pub notify: Option<fn(&str)>,
+}
+
+impl Options {
+    fn notify(&self, message: &str) {
+        if let Some(notify) = self.notify {
+            notify(message);
+        }
+    }
+
+    /// Describes the packets that are not captured on purpose; `None` if all are captured.
+    fn left_out(&self, point: &CapturePoint) -> Option<String> {
+        let sample = self.sample.map(|sample| format!("a sample, the first of every {sample} packets"));
+        let is_filtered = !self.filter.conditions().is_empty();
+        let chosen = is_filtered.then(|| "packets chosen by a filter".to_owned());
+        // A packet names its receiver only; a process knows both ends of its queue pairs.
+        let is_one_way = matches!(point, CapturePoint::Netdev(_)) && !self.filter.queue_pairs.is_empty();
+        let one_way = is_one_way.then(|| {
+            "for connections older than the capture, only packets to the named queue pairs".to_owned()
+        });
+        let parts: Vec<String> = sample.into_iter().chain(chosen).chain(one_way).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// The conditions that the capture point can apply.
+    ///
+    /// It sees headers only. A wrong ICRC shows only in a complete packet, so with complete packets and the
+    /// condition `errors` it copies all packets, and the reader checks them.
+    fn header_conditions(&self) -> Conditions {
+        let conditions = self.filter.conditions();
+        Conditions { errors: conditions.errors && self.snap_len.is_some(), ..conditions }
+    }
+}
+
+/// Receives captured packets.
+pub type PacketSink<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
+
+/// A capture point that copies packets.
+trait Tap: Send {
+    /// Names of the interfaces of the capture file.
+    fn interfaces(&self) -> Vec<String>;
+
+    /// Passes some of the waiting packets to `sink`; returns how many copies that were, 0 if none waited.
+    fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize>;
+
+    /// Time to sleep when no packet waited.
+    fn wait_ns(&self) -> u64;
+
+    /// Packets dropped so far, by interface.
+    fn dropped(&self) -> io::Result<Vec<u64>>;
+
+    /// Whether the capture point still exists, so that more packets may arrive.
+    fn is_there(&self) -> io::Result<bool>;
+
+    /// Stops copying packets. Copies that wait can still be read.
+    fn stop(&mut self);
+
+    /// Describes the end of the capture point: `process 4711 has ended`.
+    fn end_message(&self) -> String;
+
+    /// Whether the end of the capture point is a regular end of the capture.
+    fn may_end(&self) -> bool;
+}
+
+/// Longest time for taking the packets that wait at the end of a capture, in case packets keep arriving.
+const DRAIN_NS: u64 = 2_000_000_000;
+
+/// A capture in progress, and the pcapng file that it produces.
+pub struct LiveCapture {
+    tap: Box<dyn Tap>,
+    options: Options,
+    /// `None` if all packets are admitted.
+    filter: Option<Filter>,
+    left_out: Option<String>,
+    budget: CpuBudget,
+    writer: Writer<Vec<u8>>,
+    packets: u64,
+    /// Bytes that [`read`](Read::read) returns next, from `ready_at` on.
+    ready: Vec<u8>,
+    ready_at: usize,
+    /// End of the capture on CLOCK_MONOTONIC.
+    end_ns: Option<u64>,
+    has_ended: bool,
+    /// The capture point has disappeared.
+    is_gone: bool,
+}
+
+impl LiveCapture {
+    /// Starts a capture.
+    ///
+    /// # Errors
+    /// If the interface or process does not exist or cannot be captured.
+    pub fn new(point: &CapturePoint, options: Options) -> Result<Self, LiveError> {
+        let budget = CpuBudget::new(options.cpu_percent.unwrap_or(PERCENT));
+        let tap: Box<dyn Tap> = match point {
+            CapturePoint::Netdev(name) => Box::new(Netdev::new(name, &options)?),
+            CapturePoint::Process(pid) => Box::new(Process::new(*pid, &options)?),
+        };
+        let is_process = matches!(point, CapturePoint::Process(_));
+        let rules = QueuePairRules { data_is_selected: is_process, all_management: true };
+        let filter = (!options.filter.is_empty()).then(|| Filter::new(options.filter.clone(), rules));
+        let left_out = options.left_out(point);
+        let writer = section(&*tap, left_out.as_deref())?;
+        let end_ns = options.duration.map(|duration| now_ns().saturating_add(duration.as_nanos() as u64));
+        Ok(Self {
+            tap,
+            options,
+            filter,
+            left_out,
+            budget,
+            writer,
+            packets: 0,
+            ready: Vec::new(),
+            ready_at: 0,
+            end_ns,
+            has_ended: false,
+            is_gone: false,
+        })
+    }
+
+    /// Writes some of the waiting packets to the file in memory; returns how many copies that were.
+    fn take(&mut self) -> io::Result<usize> {
+        let Self { tap, filter, writer, packets, .. } = self;
+        tap.take(&mut |packet| {
+            if let Some(filter) = filter {
+                let seen = Seen::parse(LinkType::ETHERNET, packet.data);
+                if !seen.is_ok_and(|seen| filter.admits(&seen)) {
+                    return;
+                }
+            }
+            *packets += 1;
+            // Writing to memory fails only for packets of 4 GiB; these end at 64 KiB.
+            let _never = writer.packet(packet, []);
+        })
+    }
+
+    /// Whether the capture has ended: time is over, the stop descriptor is readable, or the capture point
+    /// has disappeared.
+    ///
+    /// Sleeps if no packet waited, or if the reader has used its CPU budget.
+    fn is_over(&mut self, taken: usize) -> io::Result<bool> {
+        let wait_ns = if taken > 0 { self.budget.pause_ns() } else { self.tap.wait_ns() };
+        let left = self.end_ns.map_or(wait_ns, |end| end.saturating_sub(now_ns()).min(wait_ns));
+        let stop = self.options.stop.as_ref();
+        let mut fds: Vec<PollFd> = stop.map(|stop| PollFd::readable(stop.as_raw_fd())).into_iter().collect();
+        poll(&mut fds, Some(left))?;
+        let is_stopped = fds.first().is_some_and(PollFd::is_ready);
+        if taken == 0 && !self.tap.is_there()? {
+            self.is_gone = true;
+            if self.tap.may_end() {
+                self.options.notify(&self.tap.end_message());
+            }
+        }
+        Ok(is_stopped || self.is_gone || self.end_ns.is_some_and(|end| now_ns() >= end))
+    }
+
+    /// Stops the tap, takes the packets that still wait, and writes the drop counters.
+    fn drain(&mut self) -> io::Result<()> {
+        self.tap.stop();
+        let until_ns = now_ns() + DRAIN_NS;
+        while self.take()? > 0 && (self.is_gone || now_ns() < until_ns) {}
+        for (interface, dropped) in self.tap.dropped()?.into_iter().enumerate() {
+            if dropped > 0 {
+                self.writer.drops(interface, dropped).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Packets captured so far.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Why the capture ended early; `None` if it ended as requested, or has not ended.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let has_failed = self.is_gone && !self.tap.may_end();
+        has_failed.then(|| format!("the capture ended early: {}", self.tap.end_message()))
+    }
+
+    /// Whether the reader has paused to stay within its CPU budget.
+    #[must_use]
+    pub fn has_paused(&self) -> bool {
+        self.budget.has_paused()
+    }
+
+    /// Packets dropped because the reader did not take them in time.
+    ///
+    /// # Errors
+    /// If the counters of the kernel cannot be read.
+    pub fn dropped(&self) -> io::Result<u64> {
+        Ok(self.tap.dropped()?.iter().sum())
+    }
+
+    /// Begins a new file with the next bytes.
+    ///
+    /// # Errors
+    /// None in practice: the file header is written to memory.
+    pub fn next_section(&mut self) -> io::Result<()> {
+        self.writer = section(&*self.tap, self.left_out.as_deref())?;
+        Ok(())
+    }
+
+    /// Waits for the next bytes of the file, complete blocks. Empty once the capture has ended.
+    ///
+    /// # Errors
+    /// If packets or counters cannot be read from the kernel.
+    pub fn next_bytes(&mut self) -> io::Result<&[u8]> {
+        self.ready.clear();
+        while self.writer.output().is_empty() && !self.has_ended {
+            let taken = self.take()?;
+            self.has_ended = self.is_over(taken)?;
+            if self.has_ended {
+                self.drain()?;
+            }
+        }
+        mem::swap(&mut self.ready, self.writer.output());
+        Ok(&self.ready)
+    }
+}
+
+impl Read for LiveCapture {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.ready_at == self.ready.len() {
+            self.ready_at = 0;
+            self.next_bytes()?;
+            if let (true, Some(failure)) = (self.ready.is_empty(), self.failure()) {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, failure));
+            }
+        }
+        let len = buffer.len().min(self.ready.len() - self.ready_at);
+        buffer[..len].copy_from_slice(&self.ready[self.ready_at..self.ready_at + len]);
+        self.ready_at += len;
+        Ok(len)
+    }
+}
+
+/// A file in memory with its header and interface descriptions.
+fn section(tap: &dyn Tap, left_out: Option<&str>) -> io::Result<Writer<Vec<u8>>> {
+    let mut writer = Writer::new(Vec::new())?;
+    for name in tap.interfaces() {
+        writer.interface(Some(&name), left_out, LinkType::ETHERNET)?;
+    }
+    Ok(writer)
+}
+
+#[cfg(test)]
+mod tests;

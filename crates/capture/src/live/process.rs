@@ -1,0 +1,144 @@
+//! Captures a process with a device of roxie. The engine of that process copies the packets it sends and
+//! receives into memory shared with the capture.
+//!
+//! The capture needs the user of the process, or root. The engine stops copying when the connection to the
+//! capture closes, so also when the capture is killed.
+
+use std::io;
+
+use roxie::hook::TapFilter;
+use roxie::hook::control::Remote;
+use roxie::registry::DomainConfig;
+use sys::RecordReader;
+
+use super::error::{During, LiveError};
+use super::split::Splitter;
+use super::{Options, PacketSink, Tap};
+
+/// Default size in MiB of the memory for copies.
+const BUFFER_MIB: u32 = 16;
+/// Time between two reads of an empty memory of that size. Complete packets fill it in 6 ms at the earliest,
+/// headers in 60 ms.
+const WHOLE_WAIT_NS: u64 = 2_000_000;
+const HEADERS_WAIT_NS: u64 = 16_000_000;
+const WAIT_MIN_NS: u64 = 1_000_000;
+/// A snap length up to this captures little more than headers.
+const HEADERS_MAX: u32 = 256;
+/// Bytes of copies taken at a time: few enough that they are still in the cache when they are written to the
+/// file.
+const BATCH_BYTES: usize = 128 << 10;
+/// Records between two comparisons with [`BATCH_BYTES`].
+const RECORDS: usize = 32;
+
+/// The taps of a process: one for each device, most processes have one.
+pub(super) struct Process {
+    pid: u32,
+    engines: Vec<Engine>,
+    splitter: Splitter,
+    wait_ns: u64,
+}
+
+struct Engine {
+    /// The connection; `None` once the capture is stopped.
+    remote: Option<Remote>,
+    slot: u8,
+    copies: RecordReader,
+}
+
+impl Process {
+    /// Starts a tap in each device of the process.
+    pub(super) fn new(pid: u32, options: &Options) -> Result<Self, LiveError> {
+        let buffer_mib = options.buffer_mib.unwrap_or(BUFFER_MIB);
+        let is_short = options.snap_len.is_some_and(|snap| snap <= HEADERS_MAX);
+        let wait_ns = if is_short { HEADERS_WAIT_NS } else { WHOLE_WAIT_NS };
+        let wait_ns =
+            (wait_ns * u64::from(buffer_mib) / u64::from(BUFFER_MIB)).clamp(WAIT_MIN_NS, HEADERS_WAIT_NS);
+        let filter = TapFilter {
+            snap_len: options.snap_len.unwrap_or(0),
+            room: buffer_mib << 20,
+            hosts: options.filter.hosts.clone(),
+            qps: options.filter.queue_pairs.clone(),
+            conditions: options.header_conditions(),
+            sample: options.sample.unwrap_or(1),
+        };
+        let start = |remote: Remote| {
+            let copies = remote.tap(&filter).map_err(|error| LiveError::Refused { pid, error })?;
+            Ok(Engine { slot: remote.slot(), remote: Some(remote), copies })
+        };
+        let splitter = Splitter::new(options.snap_len, 1);
+        Ok(Self {
+            pid,
+            splitter,
+            wait_ns,
+            engines: connect(pid)?.into_iter().map(start).collect::<Result<_, LiveError>>()?,
+        })
+    }
+}
+
+/// Connects to all devices of a process.
+fn connect(pid: u32) -> Result<Vec<Remote>, LiveError> {
+    let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
+    let found = Remote::find(&domain, Some(pid));
+    if found.is_empty() {
+        return Err(LiveError::NoDevice { pid });
+    }
+    let connect = |(_, slot)| Remote::connect(&domain, pid, slot);
+    found
+        .into_iter()
+        .map(|engine| connect(engine).map_err(|error| LiveError::Connect { pid, error }))
+        .collect()
+}
+
+impl Tap for Process {
+    fn interfaces(&self) -> Vec<String> {
+        let slot = |engine: &Engine| match self.engines.len() {
+            1 => format!("process {}", self.pid),
+            _ => format!("process {} slot {}", self.pid, engine.slot),
+        };
+        self.engines.iter().map(slot).collect()
+    }
+
+    fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {
+        let Self { engines, splitter, .. } = self;
+        splitter.update_clock();
+        let take = |(interface, engine): (usize, &mut Engine)| {
+            let (mut records, mut bytes) = (0, 0);
+            while bytes < BATCH_BYTES {
+                let taken = engine.copies.read(RECORDS, |record| {
+                    bytes += record.len();
+                    splitter.packets(record, interface, sink);
+                });
+                if taken == 0 {
+                    break;
+                }
+                records += taken;
+            }
+            records
+        };
+        Ok(engines.iter_mut().enumerate().map(take).sum())
+    }
+
+    fn wait_ns(&self) -> u64 {
+        self.wait_ns
+    }
+
+    fn dropped(&self) -> io::Result<Vec<u64>> {
+        Ok(self.engines.iter().map(|engine| engine.copies.lost()).collect())
+    }
+
+    fn is_there(&self) -> io::Result<bool> {
+        Ok(self.engines.iter().filter_map(|engine| engine.remote.as_ref()).any(|remote| !remote.has_ended()))
+    }
+
+    fn stop(&mut self) {
+        self.engines.iter_mut().for_each(|engine| engine.remote = None);
+    }
+
+    fn end_message(&self) -> String {
+        format!("process {} has ended", self.pid)
+    }
+
+    fn may_end(&self) -> bool {
+        true
+    }
+}

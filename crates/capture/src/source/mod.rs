@@ -1,0 +1,307 @@
+//! Reads capture files, pcap and pcapng, from front to back, and continues behind damaged places.
+//!
+//! The reader holds one buffer and one record at a time, so files of any size and standard input are read
+//! alike. It does not use `pcap-file`, which stops at the first error and takes pcapng times for nanoseconds
+//! whatever the file says. `wire::capture` describes the formats.
+
+mod error;
+mod pcap;
+mod pcapng;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use wire::capture::{BlockHeader, FileHeader, LinkType, Order, RecordHeader, Resolution};
+
+pub use error::{EndError, OpenError};
+
+/// Bytes requested by one read; larger reads are not faster.
+const BUFFER: usize = 1 << 20;
+/// Longest record or block in bytes; a larger length is damage. Frames end at 512 KiB (BIG TCP).
+const RECORD_MAX: usize = 16 << 20;
+/// Interfaces remembered; real files have a handful.
+const INTERFACES_MAX: usize = 1 << 16;
+/// Damaged places described in [`Source::notes`]; further ones are only counted.
+const NOTES_MAX: usize = 8;
+
+/// A capture file being read.
+pub struct Source<R> {
+    input: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    at_end: bool,
+    /// Offset of `start` in the file.
+    offset: u64,
+    format: Format,
+    packets: u64,
+    last_ns: u64,
+    interfaces: Vec<Interface>,
+    /// Index of the first interface of the current section.
+    section: usize,
+    drops: u64,
+    statistics_drops: Vec<u64>,
+    notes: Vec<String>,
+    more_notes: u64,
+    total_len: Option<u64>,
+    /// The error that ended the input early.
+    cut_off: Option<io::Error>,
+}
+
+/// The description of an interface in a file.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its name, if the file has one.
+    pub name: Option<String>,
+    /// The link layer of its packets.
+    pub link_type: LinkType,
+    /// Description of the packets that roxie did not record on purpose (a sample, a filter); `None` if it
+    /// recorded all.
+    pub left_out: Option<String>,
+    resolution: Resolution,
+    offset_s: i64,
+}
+
+#[derive(Clone, Copy)]
+enum Format {
+    Pcap(FileHeader),
+    Pcapng(Order),
+}
+
+/// One packet of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Position in the file, from 1, as Wireshark counts.
+    pub number: u64,
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Index into [`Source::interfaces`].
+    pub interface: usize,
+    /// The link layer that `data` begins with.
+    pub link_type: LinkType,
+    /// The captured bytes of the packet.
+    pub data: &'a [u8],
+    /// Bytes of the packet on the wire.
+    pub original_len: usize,
+    /// `Some(true)` if the packet left the capturing host, `Some(false)` if it arrived; `None` if the file
+    /// does not say.
+    pub outbound: Option<bool>,
+    /// The comment that the file has for the packet.
+    pub comment: Option<&'a [u8]>,
+}
+
+/// Opens a file, or standard input if `path` is `-`.
+///
+/// # Errors
+/// If the file cannot be opened or read, is empty, or is not a capture.
+pub fn open(path: &Path) -> Result<Source<Box<dyn Read + Send>>, OpenError> {
+    if path.as_os_str() == "-" {
+        return Source::new(Box::new(io::stdin()) as Box<dyn Read + Send>);
+    }
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    if meta.is_dir() {
+        return Err(OpenError::Directory);
+    }
+    let mut source = Source::new(Box::new(file) as Box<dyn Read + Send>)?;
+    source.total_len = meta.is_file().then_some(meta.len());
+    Ok(source)
+}
+
+/// What the reader finds at its position.
+enum Step {
+    /// A packet's header, and the number of its bytes behind the header.
+    Pcap(RecordHeader, usize),
+    /// The kind and length of a block.
+    Pcapng(u32, usize),
+    End,
+}
+
+impl<R: Read> Source<R> {
+    /// Reads the file header.
+    ///
+    /// # Errors
+    /// If `input` cannot be read, is empty, or is not a capture.
+    pub fn new(input: R) -> Result<Self, OpenError> {
+        let mut source = Self {
+            input,
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+            at_end: false,
+            offset: 0,
+            format: Format::Pcapng(Order::Little),
+            packets: 0,
+            last_ns: 0,
+            interfaces: Vec::new(),
+            section: 0,
+            drops: 0,
+            statistics_drops: Vec::new(),
+            notes: Vec::new(),
+            more_notes: 0,
+            total_len: None,
+            cut_off: None,
+        };
+        source.ensure(FileHeader::LEN)?;
+        let bytes = &source.buffer[..source.end];
+        if bytes.is_empty() {
+            return Err(OpenError::Empty);
+        }
+        if let Some(order) = BlockHeader::section_order(bytes) {
+            source.format = Format::Pcapng(order);
+            return Ok(source);
+        }
+        let mut front = [0; FileHeader::LEN];
+        let there = bytes.len().min(front.len());
+        front[..there].copy_from_slice(&bytes[..there]);
+        let Some(header) = FileHeader::parse(&front) else { return Err(OpenError::not_a_capture(bytes)) };
+        if there < front.len() {
+            return Err(OpenError::TruncatedHeader { len: there, whole: front.len() });
+        }
+        source.format = Format::Pcap(header);
+        source.consume(FileHeader::LEN);
+        source.add_interface(Interface {
+            name: None,
+            link_type: header.link_type,
+            left_out: None,
+            resolution: Resolution::NANOSECONDS,
+            offset_s: 0,
+        });
+        Ok(source)
+    }
+
+    /// The next packet, or `None` at the end of the file.
+    ///
+    /// # Errors
+    /// If reading fails. Damage inside a file is not an error: [`Source::notes`] describes it.
+    pub fn next_record(&mut self) -> io::Result<Option<Record<'_>>> {
+        match self.format {
+            Format::Pcap(_) => self.next_pcap(),
+            Format::Pcapng(_) => self.next_pcapng(),
+        }
+    }
+
+    /// Moves behind the present position to the next one where `found` holds. Returns `false` at the end of
+    /// the file.
+    fn search(&mut self, found: impl Fn(&Self, usize) -> bool) -> io::Result<bool> {
+        let from = self.offset;
+        self.consume(1);
+        loop {
+            // Enough for a candidate and the record behind it, which `found` needs for its judgement.
+            self.ensure(BUFFER / 2)?;
+            let last = if self.at_end { self.end } else { self.end - BUFFER / 4 };
+            match (self.start..last).find(|at| found(self, *at)) {
+                Some(at) => self.consume(at - self.start),
+                None => self.consume(last - self.start),
+            }
+            let hit = self.start < self.end && found(self, self.start);
+            if hit || self.at_end && self.start == self.end {
+                let skipped = self.offset - from;
+                self.note(format!("{skipped} bytes from byte {from} on were skipped"));
+                return Ok(hit);
+            }
+        }
+    }
+
+    /// Reads until `len` bytes are buffered; returns `false` if the file ends before.
+    fn ensure(&mut self, len: usize) -> io::Result<bool> {
+        while self.end - self.start < len && !self.at_end {
+            if self.start + len > self.buffer.len() {
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+                if len > self.buffer.len() {
+                    self.buffer.resize(len.next_power_of_two(), 0);
+                }
+            }
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.at_end = true,
+                Ok(n) => self.end += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The packets before the error are still read; `check_end` returns the error.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    (self.at_end, self.cut_off) = (true, Some(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.end - self.start >= len)
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.start += len;
+        self.offset += len as u64;
+    }
+
+    fn add_interface(&mut self, interface: Interface) {
+        if self.interfaces.len() < INTERFACES_MAX {
+            self.interfaces.push(interface);
+            self.statistics_drops.push(0);
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(format!("{text} (byte {})", self.offset));
+        } else {
+            self.more_notes += 1;
+        }
+    }
+
+    fn note_rest(&mut self, what: &str) {
+        if self.end > self.start {
+            self.note(format!("the file ends inside {what}"));
+            self.consume(self.end - self.start);
+        }
+    }
+
+    /// The interfaces described so far, of all sections.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// Bytes of the file used so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length of the file in bytes; `None` for pipes and live captures.
+    pub fn total_len(&self) -> Option<u64> {
+        self.total_len
+    }
+
+    /// Packets read so far.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Packets that the capturing program dropped, by the counters in the file.
+    pub fn drops(&self) -> u64 {
+        self.statistics_drops.iter().sum::<u64>().max(self.drops)
+    }
+
+    /// Description of the packets that roxie did not record on purpose; `None` if it recorded all of them.
+    pub fn left_out(&self) -> Option<&str> {
+        self.interfaces.iter().find_map(|interface| interface.left_out.as_deref())
+    }
+
+    /// To be called at the end of the file: whether the file was a capture that could be read.
+    ///
+    /// # Errors
+    /// If the file is damaged from its beginning, or a live capture ended because its interface was removed.
+    pub fn check_end(&self) -> Result<(), EndError> {
+        if let Some(error) = &self.cut_off {
+            return Err(EndError::CutOff(error.to_string()));
+        }
+        if self.packets == 0 && !self.notes.is_empty() {
+            return Err(EndError::NothingReadable);
+        }
+        Ok(())
+    }
+
+    /// Descriptions of the damaged places found so far.
+    pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
+        let more = (self.more_notes > 0).then(|| format!("and {} more damaged places", self.more_notes));
+        self.notes.iter().cloned().chain(more)
+    }
+}

@@ -1,0 +1,198 @@
+//! Blocks of pcapng. Each has its length at its beginning and at its end.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
+
+use super::{Format, Interface, RECORD_MAX, Record, Source, Step};
+use crate::write::LEFT_OUT;
+
+/// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
+const ASSUMED_MAX: usize = 16;
+
+/// A packet's block, with its parts as ranges of the buffer, so that the block is decoded once.
+struct Found {
+    ticks: u64,
+    original_len: usize,
+    outbound: Option<bool>,
+    data: Range<usize>,
+    comment: Option<Range<usize>>,
+}
+
+impl Found {
+    fn new(packet: &EnhancedPacket<'_>, buffer: &[u8]) -> Self {
+        let place = |part: &[u8]| {
+            let at = part.as_ptr().addr() - buffer.as_ptr().addr();
+            at..at + part.len()
+        };
+        Self {
+            ticks: packet.ticks,
+            original_len: packet.original as usize,
+            outbound: packet.outbound(),
+            data: place(packet.data),
+            comment: packet.options.value(option::COMMENT).map(place),
+        }
+    }
+}
+
+impl<R: Read> Source<R> {
+    pub(super) fn next_pcapng(&mut self) -> io::Result<Option<Record<'_>>> {
+        loop {
+            let Step::Pcapng(kind, len) = self.find_block()? else { return Ok(None) };
+            let Format::Pcapng(order) = self.format else { return Ok(None) };
+            let body_start = self.start + BlockHeader::LEN;
+            // A block that the end of the file cuts has no second length.
+            let body = body_start..(self.start + len).min(self.end).max(body_start);
+            let block = Block::parse(order, kind, &self.buffer[body.clone()]);
+            match block {
+                Some(Block::Packet(packet)) => {
+                    let (interface, drops) = (packet.interface as usize, packet.drops());
+                    let found = Found::new(&packet, &self.buffer);
+                    self.packets += 1;
+                    if self.has_interface(interface) {
+                        self.drops += drops;
+                        self.consume(len.min(self.end - self.start));
+                        break Ok(Some(self.emit(self.section + interface, found)));
+                    }
+                }
+                Some(Block::Interface(described)) => {
+                    let name = described.options.value(option::INTERFACE_NAME);
+                    let comment = described.options.value(option::COMMENT);
+                    let left_out = comment.and_then(|text| text.strip_prefix(LEFT_OUT.as_bytes()));
+                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    let interface = Interface {
+                        name: name.map(text),
+                        left_out: left_out.map(text),
+                        link_type: described.link_type,
+                        resolution: described.resolution,
+                        offset_s: described.offset_s,
+                    };
+                    self.add_interface(interface);
+                }
+                Some(Block::Statistics(counters)) => {
+                    let index = self.section + counters.interface as usize;
+                    // Later counters replace earlier ones of the same interface.
+                    if let Some(drops) = self.statistics_drops.get_mut(index) {
+                        *drops = counters.drops;
+                    }
+                }
+                Some(Block::Section) => self.section = self.interfaces.len(),
+                Some(Block::Other) => {}
+                // `find_block` has noted a block that the end of the file cuts.
+                None if self.end - self.start < len => {}
+                None => self.note(format!("a block of kind {kind} is too short")),
+            }
+            self.consume(len.min(self.end - self.start));
+        }
+    }
+
+    /// Whether packets of this interface can be decoded. An interface that the section does not describe is
+    /// taken for Ethernet.
+    fn has_interface(&mut self, interface: usize) -> bool {
+        let known = self.interfaces.len() - self.section;
+        if interface < known {
+            return true;
+        }
+        self.note(format!(
+            "packet {} names interface {interface}, which the file does not describe",
+            self.packets
+        ));
+        if interface >= known + ASSUMED_MAX {
+            return false;
+        }
+        for _ in known..=interface {
+            self.add_interface(Interface {
+                name: None,
+                link_type: LinkType::ETHERNET,
+                left_out: None,
+                resolution: Resolution::MICROSECONDS,
+                offset_s: 0,
+            });
+        }
+        self.interfaces.len() > self.section + interface
+    }
+
+    fn emit(&mut self, index: usize, found: Found) -> Record<'_> {
+        let interface = &self.interfaces[index];
+        let offset_ns = interface.offset_s.saturating_mul(1_000_000_000);
+        let time_ns = interface.resolution.ns(found.ticks).saturating_add_signed(offset_ns);
+        self.last_ns = time_ns;
+        Record {
+            number: self.packets,
+            time_ns,
+            interface: index,
+            link_type: interface.link_type,
+            data: &self.buffer[found.data],
+            original_len: found.original_len,
+            outbound: found.outbound,
+            comment: found.comment.map(|comment| &self.buffer[comment]),
+        }
+    }
+
+    fn find_block(&mut self) -> io::Result<Step> {
+        if !self.ensure(BlockHeader::BLOCK_MIN as usize)? {
+            self.note_rest("a block header");
+            return Ok(Step::End);
+        }
+        if let Some(order) = BlockHeader::section_order(&self.buffer[self.start..self.end]) {
+            self.format = Format::Pcapng(order);
+        }
+        let mut header = self.block_header(self.start);
+        if !self.fits(header)? {
+            let beyond = self.at_end && self.end - self.start < header.len as usize;
+            let others = || (self.start + BlockHeader::LEN..self.end).any(|at| self.is_block(at));
+            if beyond && header.len_ok() && header.len as usize <= RECORD_MAX && !others() {
+                return Ok(self.last_block(header));
+            }
+            self.note(format!("the block behind packet {} is damaged", self.packets));
+            if !self.search(Self::is_block)? {
+                return Ok(Step::End);
+            }
+            header = self.block_header(self.start);
+            if !self.ensure(header.len as usize)? {
+                return Ok(self.last_block(header));
+            }
+        }
+        Ok(Step::Pcapng(header.kind, header.len as usize))
+    }
+
+    fn last_block(&mut self, header: BlockHeader) -> Step {
+        let there = self.end - self.start;
+        self.note(format!(
+            "the file ends inside the block behind packet {}: {there} of {} bytes are there",
+            self.packets, header.len
+        ));
+        Step::Pcapng(header.kind, header.len as usize)
+    }
+
+    /// Whether the whole block is buffered and its two lengths agree.
+    fn fits(&mut self, header: BlockHeader) -> io::Result<bool> {
+        let len = header.len as usize;
+        if !header.len_ok() || len > RECORD_MAX || !self.ensure(len)? {
+            return Ok(false);
+        }
+        Ok(self.trailer(self.start, len) == Some(header.len))
+    }
+
+    fn trailer(&self, at: usize, len: usize) -> Option<u32> {
+        let Format::Pcapng(order) = self.format else { return None };
+        order.u32(self.buffer.get(at..at + len)?, len - 4)
+    }
+
+    fn block_header(&self, at: usize) -> BlockHeader {
+        let Format::Pcapng(order) = self.format else { return BlockHeader { kind: 0, len: 0 } };
+        let bytes = self.buffer[at..self.end].first_chunk().unwrap_or(&[0; BlockHeader::LEN]);
+        BlockHeader::parse(order, bytes)
+    }
+
+    fn is_block(&self, at: usize) -> bool {
+        if BlockHeader::section_order(&self.buffer[at..self.end]).is_some() {
+            return true;
+        }
+        let header = self.block_header(at);
+        let len = header.len as usize;
+        let known = (1..=10).contains(&header.kind);
+        known && header.len_ok() && at + len <= self.end && self.trailer(at, len) == Some(header.len)
+    }
+}

@@ -1,0 +1,12 @@
+//! The library on files: every form of a capture, damaged files, and captures of real kernels with known
+//! faults.
+
+#[path = "../../../../tests/golden/capture.rs"]
+mod golden;
+
+mod build;
+mod damage;
+mod formats;
+mod links;
+mod styles;
+mod verdicts;

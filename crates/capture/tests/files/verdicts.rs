@@ -1,0 +1,137 @@
+//! The analysis of captures of real kernels in which packets were dropped, duplicated, delayed or refused on
+//! purpose.
+
+use roxie_capture::analyse::{Analysis, Kind, Verdict};
+use roxie_capture::source::Source;
+use wire::capture::Seen;
+
+use crate::golden;
+
+pub(crate) fn analyse(file: &[u8]) -> Verdict {
+    analyse_incomplete(file, 0, None)
+}
+
+/// Analyses a capture as if the capturing program had dropped `drops` more packets, or left packets out on
+/// purpose.
+fn analyse_incomplete(file: &[u8], drops: u64, left_out: Option<&str>) -> Verdict {
+    let mut source = Source::new(file).expect("a capture");
+    let mut analysis = Analysis::new();
+    while let Some(record) = source.next_record().expect("reads") {
+        analysis.feed(&record, &Seen::parse(record.link_type, record.data));
+    }
+    analysis.finish(source.drops() + drops, left_out.or(source.left_out()))
+}
+
+/// For the beginning of a capture's name: the kind of the first finding, and a part of its text.
+const PLANTED: [(&str, &str, &str); 20] = [
+    ("cm-loss-req", "lost-cm", "The ConnectRequest in packet 1 had no answer"),
+    ("cm-loss-rep", "lost-cm", "The ConnectReply in packet 2 did not arrive"),
+    ("cm-loss-rtu", "lost-cm", "The ReadyToUse in packet 3 did not arrive"),
+    ("cm-loss-dreq", "lost-cm", "The DisconnectRequest in packet"),
+    ("cm-loss-drep", "lost-cm", "The DisconnectReply in packet"),
+    ("cm-rej-consumer", "rejected", "the listening program rejected it"),
+    ("cm-rej", "rejected", "no program listens on that port"),
+    ("cm-sidr-rej", "rejected", "no program listens there"),
+    ("duplicate", "duplicated", "packet 2 is the same as packet 1"),
+    ("loss-all", "no-answer", "seen in this capture: a request was sent 4 times"),
+    ("nak-qp", "request-refused", "does not allow this operation"),
+    ("nak-send-too-long", "responder-failed", "receive posted for it is too small"),
+    ("nak-mr-no-read", "access-refused", "lacks REMOTE_READ"),
+    ("nak-mr-no-atomic", "access-refused", "lacks REMOTE_ATOMIC"),
+    ("nak-write-bounds", "access-refused", "beyond its memory region"),
+    ("rnr-exhausted", "receiver-never-ready", "4 times"),
+    ("rnr-then-ok", "receiver-not-ready", "pause of 10.2 ms"),
+    ("rnr-timers", "receiver-never-ready", "RNR retry count probably exceeded"),
+    ("reorder", "reordered", "arrive out of order"),
+    ("ud-bad-qkey", "wrong-key", "different Q_Keys"),
+];
+/// For captures with other faults, which `captures.txt` describes: the kind of the first finding; none for
+/// healthy ones.
+const LOST: [(&str, &str); 13] = [
+    ("loss-ack", "lost-ack"),
+    ("loss-write-ack", "lost-ack"),
+    ("loss-atomic-ack", "lost-response"),
+    ("loss-atomic-request", "lost-request"),
+    ("loss-read-request", "lost-request"),
+    ("loss-read", "lost-response"),
+    ("loss-send", "lost-request"),
+    ("loss-write", "lost-request"),
+    ("nak-atomic-bad-rkey", "access-refused"),
+    ("nak-", "access-refused"),
+    // Its last WRITE uses a key that a SEND invalidated.
+    ("rc-send-inv", "access-refused"),
+    // A script requests responses again that have arrived; the capture does not show the reason.
+    ("read-parts", "lost-response"),
+    // All others are healthy, or their fault does not show in the capture.
+    ("", ""),
+];
+
+#[test]
+fn the_verdict_names_the_planted_fault_and_healthy_captures_have_none() {
+    let mut wrong = Vec::new();
+    for name in golden::names() {
+        let verdict = analyse(&golden::file(&name));
+        let planted = PLANTED.iter().find(|(prefix, ..)| name.starts_with(prefix));
+        let lost = LOST.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or("", |(_, kind)| kind);
+        let (kind, words) = planted.map_or((lost, ""), |(_, kind, words)| (*kind, *words));
+        let got = verdict.first().map_or("", |finding| finding.kind.name());
+        if got != kind || !verdict.text().contains(words) {
+            wrong.push(format!("{name}: want {kind} ({words})\n    {got}: {}", verdict.text()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_incomplete_capture_has_no_findings_that_rest_on_missing_packets() {
+    for (drops, left_out, words) in
+        [(7, None, "7 of "), (0, Some("a sample"), "on purpose (a sample)"), (7, Some("x"), ", and 7 of ")]
+    {
+        for name in
+            ["loss-write-ack-v4", "loss-send-middle-v6", "loss-all-v4", "reorder-v4", "cm-loss-rtu-v4"]
+        {
+            let verdict = analyse_incomplete(&golden::file(name), drops, left_out);
+            assert_eq!(verdict.first().map(|finding| finding.kind), Some(Kind::CaptureLoss), "{name}");
+            assert!(!verdict.findings.iter().any(|finding| finding.kind.is_absence()), "{name}");
+            assert!(verdict.text().contains(words), "{name}: {}", verdict.text());
+            assert!(verdict.text().contains("not listed"), "{name}: {}", verdict.text());
+        }
+        // A NAK in the capture is evidence in any case.
+        let verdict = analyse_incomplete(&golden::file("nak-write-bounds-v4"), drops, left_out);
+        assert_eq!(verdict.first().map(|finding| finding.kind), Some(Kind::AccessRefused));
+    }
+}
+
+#[test]
+fn the_verdict_names_the_dropped_packet() {
+    for (name, number) in [
+        ("loss-send-first-v4", 1),
+        ("loss-send-middle-v4", 3),
+        ("loss-send-last-v4", 8),
+        ("loss-write-middle-v4", 4),
+        ("loss-read-request-v4", 1),
+        ("loss-read-first-v4", 2),
+        ("loss-ack-v4", 2),
+    ] {
+        let verdict = analyse(&golden::file(name));
+        let first = verdict.first().expect("a finding");
+        assert_eq!(first.at.number, number, "{name}: {}", first.text);
+    }
+}
+
+#[test]
+fn the_directions_of_a_connection_are_paired_without_its_setup() {
+    let verdict = analyse(&golden::file("rc-both-ways-v4"));
+    assert_eq!(verdict.directions.len(), 2);
+    assert_eq!((verdict.directions[0].peer, verdict.directions[1].peer), (Some(1), Some(0)));
+    for direction in &verdict.directions {
+        assert!(direction.counts.latency.count() >= 8, "{}", direction.name());
+    }
+}
+
+#[test]
+fn an_empty_capture_is_not_called_healthy() {
+    let mut file = golden::file("rc-read-v4");
+    file.truncate(24);
+    assert_eq!(analyse(&file).text(), "There is no RoCEv2 traffic in this capture.");
+}
