@@ -1,14 +1,26 @@
-//! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a file may be.
+//! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a
+//! file may be.
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/examples.rs"]
+mod examples;
+#[path = "tidy/language.rs"]
+mod language;
 #[path = "tidy/operations.rs"]
 mod operations;
+#[path = "tidy/prose.rs"]
+mod prose;
+#[path = "tidy/size.rs"]
+mod size;
 #[path = "tidy/support.rs"]
 mod support;
+#[path = "tidy/tree.rs"]
+mod tree;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use tree::root;
 
 /// Files that may contain unsafe code (house rule: the fenced places of nic, all of the C ABI).
 const UNSAFE_ALLOWED: [&str; 6] = [
@@ -42,34 +54,16 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("capi/rdmacm", &[]),
     ("cli", &["wire", "bpf", "transport", "sim", "sys", "roxie"]),
 ];
-/// A file longer than this has more than one job.
-const LINES_MAX: usize = 800;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests live in the workspace").to_path_buf()
-}
-
-fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("readable").map(|e| e.expect("readable").path()) {
-        if entry.is_dir() && !entry.ends_with("target") {
-            sources(&entry, out);
-        } else if entry.extension().is_some_and(|e| e == "rs") {
-            out.push(entry);
-        }
-    }
-}
 
 fn each_source(mut f: impl FnMut(&str, &str)) {
-    let root = root();
-    let mut files = Vec::new();
-    for dir in ["crates", "tests", "fuzz"] {
-        sources(&root.join(dir), &mut files);
+    for file in tree::files().iter().filter(|file| file.is_rust()) {
+        f(&file.name, &file.text);
     }
-    assert!(files.len() > 50, "the tree was found");
-    for file in files {
-        let name = file.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned();
-        f(&name, &fs::read_to_string(&file).expect("source files are UTF-8"));
-    }
+}
+
+/// Fails with the whole list: one violation per line, `file:line: what`.
+fn none(rule: &str, violations: &[String]) {
+    assert!(violations.is_empty(), "{rule}; {} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
 /// The code part of a line.
@@ -116,18 +110,46 @@ fn crates_depend_only_along_the_arrows() {
 }
 
 #[test]
-fn files_have_one_job_and_no_leftovers() {
+fn no_file_is_longer_than_600_lines() {
+    none("split these files by role", &size::long_files(&tree::files()));
+}
+
+#[test]
+fn no_function_is_longer_than_80_lines() {
+    none("split these functions", &size::long_functions(&tree::files()));
+}
+
+#[test]
+fn no_line_is_wider_than_110_columns() {
+    none("break these lines", &size::wide_lines(&tree::files()));
+}
+
+#[test]
+fn the_glossary_is_followed() {
+    none("use the words of tests/tidy/glossary.txt", &language::glossary(&tree::files()));
+}
+
+#[test]
+fn sentences_name_the_actor() {
+    none("name the actor instead of \"who\", \"nobody\" and the like", &language::pronouns(&tree::files()));
+}
+
+#[test]
+fn public_crates_have_doc_examples_that_run() {
+    none("add a ``` example to the documentation", &examples::missing(&tree::files(), &root()));
+}
+
+#[test]
+fn no_leftovers_of_development_remain() {
+    let mut found = Vec::new();
     each_source(|name, text| {
-        let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{name} has {lines} lines; split it by role");
-        if name == "tests/tidy.rs" {
-            return;
-        }
         for leftover in ["dbg!(", "todo!(", "unimplemented!(", "FIXME", "XXX"] {
-            let found = text.lines().position(|l| l.contains(leftover));
-            assert!(found.is_none(), "{name}:{} says {leftover}", found.unwrap_or(0) + 1);
+            let lines = text.lines().enumerate().filter(|(_, line)| line.contains(leftover));
+            found.extend(lines.map(|(index, _)| format!("{name}:{}: {leftover}", index + 1)));
         }
     });
+    found.retain(|place| !place.starts_with("tests/tidy.rs:"));
+    none("finish or remove these places", &found);
 }
 
 #[test]

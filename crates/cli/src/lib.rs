@@ -1,4 +1,4 @@
-//! What the `roxie` program can do with captured packets, as a library: its tests and the fuzz targets use it too.
+//! The capture commands of `roxie` as a library, for its tests and the fuzz targets.
 #![forbid(unsafe_code)]
 
 pub mod capture;

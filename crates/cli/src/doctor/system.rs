@@ -1,4 +1,4 @@
-//! Kernel, socket features, limits of this process.
+//! Checks of the kernel, its socket features, and the limits of this process.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -10,10 +10,10 @@ use super::Check;
 
 /// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
 const KERNEL_MIN: (u32, u32) = (5, 0);
-/// A group has 252 sockets, held for a moment while it is made.
+/// Creating a socket group opens 252 sockets for a moment.
 const NOFILE_MIN: u64 = 300;
-/// Receive buffer below which bursts of several senders overflow: six of them with the engine's window of 320 KiB each,
-/// which the kernel's accounting counts twice.
+/// Receive buffer below which bursts of six senders overflow: each has a window of 320 KiB in flight, which
+/// the kernel's accounting counts twice.
 const RMEM_WANTED: u64 = 4 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
