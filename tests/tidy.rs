@@ -1,20 +1,21 @@
-//! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a
-//! file may be.
+//! The rules of the project as tests: unsafe code, dependencies of crates, sizes of lines, functions and files,
+//! language, documentation.
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/operations.rs"]
+mod operations;
+#[path = "tidy/support.rs"]
+mod support;
+
 #[path = "tidy/examples.rs"]
 mod examples;
 #[path = "tidy/language.rs"]
 mod language;
-#[path = "tidy/operations.rs"]
-mod operations;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tidy/size.rs"]
 mod size;
-#[path = "tidy/support.rs"]
-mod support;
 #[path = "tidy/tree.rs"]
 mod tree;
 
@@ -22,11 +23,11 @@ use std::fs;
 
 use tree::root;
 
-/// Files that may contain unsafe code (house rule: the fenced places of nic, all of the C ABI).
+/// Files that may contain unsafe code: a few files of nic, the system calls, the C ABI.
 const UNSAFE_ALLOWED: [&str; 6] = [
     "crates/nic/src/mr.rs",
     "crates/sys/src/",
-    // `Pd::reg_mr` is an unsafe function: the caller vouches for the memory.
+    // `Pd::reg_mr` is an unsafe function: the caller guarantees that the memory stays valid.
     "crates/nic/src/verbs/pd.rs",
     "crates/capi/",
     "crates/nic/tests/",
@@ -87,7 +88,7 @@ fn unsafe_code_stays_in_its_fences() {
     }
 }
 
-/// Else `cargo run` would not know what to run, and the programs would have what is for the fuzz targets.
+/// Otherwise `cargo run` would find several programs, and users would build the features of the fuzz targets.
 #[test]
 fn users_build_no_fuzz_targets() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("exists");
@@ -131,7 +132,7 @@ fn the_glossary_is_followed() {
 
 #[test]
 fn sentences_name_the_actor() {
-    none("name the actor instead of \"who\", \"nobody\" and the like", &language::pronouns(&tree::files()));
+    none("name the actor", &language::pronouns(&tree::files()));
 }
 
 #[test]
@@ -158,6 +159,21 @@ fn every_file_says_what_it_is_for() {
         let says = text.lines().take(3).any(|l| l.starts_with("//!"));
         assert!(says, "{name} does not begin with a //! line");
     });
+}
+
+/// A renamed test would no longer be retried.
+#[test]
+fn the_tests_that_nextest_retries_exist() {
+    let config = fs::read_to_string(root().join(".config/nextest.toml")).expect("exists");
+    let names = config.split("test(").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let mut missing: Vec<_> = names.map(|name| name.trim_end_matches("::").to_owned()).collect();
+    assert!(!missing.is_empty(), ".config/nextest.toml names tests");
+    each_source(|_, text| {
+        let items = text.lines().filter(|line| ["fn ", "mod "].iter().any(|item| line.contains(item)));
+        let items: Vec<_> = items.collect();
+        missing.retain(|name| !items.iter().any(|item| item.contains(&**name)));
+    });
+    none(".config/nextest.toml names tests that do not exist", &missing);
 }
 
 #[test]

@@ -78,6 +78,6 @@ impl End {
 pub(crate) enum Kind {
     /// A kernel with Soft-RoCE, the host's own release: the peer.
     Rxe,
-    /// A kernel whose virtio_net supports zero-copy AF_XDP, and two network cards joined by a wire.
+    /// A kernel with zero-copy AF_XDP in virtio_net, and two network cards joined by a wire.
     Wire,
 }

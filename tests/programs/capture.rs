@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
         case(native, "rping captured by process", "rping", process),
         case(unprivileged, "bursts captured by process", "ib_write_bw", bursts_of_process),
-        case(v4, "captures whose file may not grow", "ib_write_bw", full_files),
+        case(v4, "captures with a limited file size", "ib_write_bw", full_files),
         case(v4, "a process of another user", "rping", strangers),
     ]
 }

@@ -42,7 +42,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for stream in streams() {
         let Stream { spread, tool, words, killed, says } = stream;
-        let title = format!("{} whose {}", [&[tool], words].concat().join(" "), is_killed(killed));
+        let title = format!("{}: {}", [&[tool], words].concat().join(" "), is_killed(killed));
         for place in of_two_kinds(scale, spread) {
             cases.push(Case::new(place, &title, tool, move |lab, name| {
                 failed_with(&perftest(lab, &place, name, &stream)?, says)?;
@@ -52,13 +52,13 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     }
     for place in of_two_kinds(scale, Spread::Two) {
         for timeout in ["14", "16"] {
-            let title = format!("ib_write_bw -u {timeout} whose server is killed, in time");
+            let title = format!("ib_write_bw -u {timeout}: server is killed, in time");
             cases.push(Case::new(place, &title, "ib_write_bw", move |lab, name| {
                 in_time(lab, &place, name, timeout)
             }));
         }
         for side in [Side::Server, Side::Client] {
-            let what = format!("rping whose {}", is_killed(side));
+            let what = format!("rping: {}", is_killed(side));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 let ended = rping(lab, &place, name, side)?;
                 if ended.status.is_none() {
@@ -66,7 +66,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
                 }
                 clean(lab, &place, name)
             }));
-            let what = format!("rping whose {}", is_killed(side).replace("killed", "asked to end"));
+            let what = format!("rping: {}", is_killed(side).replace("killed", "asked to end"));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 for signal in [Signal::SIGINT, Signal::SIGTERM] {
                     let told = asked_to_end(endless_rping(lab, &place, name)?, side, signal)?;

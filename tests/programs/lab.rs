@@ -132,7 +132,8 @@ fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         name,
         "for programs in 'rping -s -a h1:rping -c -a h1' 'ib_send_bw -n 1000000:ib_send_bw -n 1000000 h1'; do
              $roxie lab up $lab >/dev/null; cd ${TMPDIR:-/tmp}
-             timeout 9 $roxie lab exec --lab $lab h1 --run -- ${programs%:*} >$lab.1 2>&1 & server=$!; sleep 0.5
+             timeout 9 $roxie lab exec --lab $lab h1 --run -- ${programs%:*} >$lab.1 2>&1 & server=$!
+             sleep 0.5
              timeout 9 $roxie lab exec --lab $lab h2 --run -- ${programs#*:} >$lab.2 2>&1 & client=$!; sleep 2
              $roxie lab exec --lab $lab h1 -- ip link delete eth0
              wait $server && echo server ended well || echo server code $?

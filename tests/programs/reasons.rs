@@ -120,7 +120,8 @@ fn friends_of(lab: &Lab, place: &Place, name: &str, servers: [(&str, u16); 3]) -
     let roxie_is = lab.roxie().display().to_string();
     let rping = |uid: &str, words: &str| {
         format!(
-            "setpriv --reuid={uid} --regid={uid} --clear-groups {roxie_is} run -- rping -a 127.0.0.1 -V {words}"
+            "setpriv --reuid={uid} --regid={uid} --clear-groups \
+             {roxie_is} run -- rping -a 127.0.0.1 -V {words}"
         )
     };
     let mut script = "cd /; export ROXIE_USERS=65534,65533; set -e\n".to_owned();

@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case(place, "packets take the AF_XDP sockets", "rping", taken));
         cases.push(case(
             place,
-            "its program is counted, and put back if somebody takes it off",
+            "its program is counted, and attached again after another tool detached it",
             "rping",
             taken_off,
         ));

@@ -193,6 +193,10 @@ fn lost_handshakes() -> Vec<Scenario> {
 }
 
 fn refusals() -> Vec<Scenario> {
+    [refused_work_requests(), refused_connections()].into_iter().flatten().collect()
+}
+
+fn refused_work_requests() -> Vec<Scenario> {
     let actor = |name: &str, server, client, kind, words| {
         Scenario::new(name, Actor(server, client), First(kind, words))
     };
@@ -254,6 +258,11 @@ fn refusals() -> Vec<Scenario> {
             "receiver-never-ready",
             "no receive posted",
         ),
+    ]
+}
+
+fn refused_connections() -> Vec<Scenario> {
+    vec![
         Scenario::new(
             "no listener",
             Cm("rping -s -a {address} -p {port}", "rping -c -a {address} -p 9 -C 1"),
@@ -342,15 +351,15 @@ fn bad_paths() -> Vec<Scenario> {
 }
 
 fn silences() -> Vec<Scenario> {
-    const SHORT_TIMEOUT: Programs = Actor("rc", "rc timeout=10 retry=3 send=100 send=200 send=300 send=400");
+    const PATIENCE: Programs = Actor("rc", "rc timeout=10 retry=3 send=100 send=200 send=300 send=400");
     vec![
-        Scenario::new("a peer that vanishes", SHORT_TIMEOUT, First("no-answer", "does not answer any more"))
+        Scenario::new("a peer that vanishes", PATIENCE, First("no-answer", "does not answer any more"))
             .env(Server, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=3.."]),
-        Scenario::new("a peer that never existed", SHORT_TIMEOUT, First("no-answer", "never answers"))
+        Scenario::new("a peer that never was there", PATIENCE, First("no-answer", "never answers"))
             .env(Server, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc"]),
         Scenario::new(
-            "one direction is down",
-            SHORT_TIMEOUT,
+            "one direction is dead",
+            PATIENCE,
             First("lost-ack", "was lost between the point of capture and"),
         )
         .env(Client, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=2.."])

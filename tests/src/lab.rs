@@ -20,7 +20,7 @@ use crate::place::{Family, Place, Port, Topology, User};
 use crate::process::{Running, eventually};
 
 /// User `nobody` and group `nogroup`.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 /// First TCP port or rdma_cm port for cases.
 const PORT_MIN: u16 = 20_000;
 
@@ -217,8 +217,8 @@ impl Lab {
         words.extend(["env", "--default-signal=INT", "setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
         if self.root && place.user == User::Ordinary {
             words.extend([
-                format!("--reuid={NOBODY}"),
-                format!("--regid={NOBODY}"),
+                format!("--reuid={UNPRIVILEGED}"),
+                format!("--regid={UNPRIVILEGED}"),
                 "--clear-groups".to_owned(),
             ]);
         }

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Lines of a program's output in a failure message.
 const LINES_MAX: usize = 40;
 
-/// A started program whose output goes to a file.
+/// A started program, with its output in a file.
 #[derive(Debug)]
 pub struct Running {
     child: Child,

@@ -105,7 +105,7 @@ impl Scanner {
         (State::Code, taken)
     }
 
-    /// The string literal that begins here: its end, whether a backslash escapes, and the length of its beginning.
+    /// The string literal that begins here: its end, whether a backslash escapes, the length of its start.
     fn opening(&self, chars: &[char], at: usize) -> Option<(Delimiter, bool, usize)> {
         let rest = &chars[at..];
         let in_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
@@ -193,7 +193,7 @@ fn character(rest: &[char]) -> Option<usize> {
     }
 }
 
-/// Blanks what stands between single backquotes on one line: names, which the compiler or the reader checks elsewhere.
+/// Blanks the text between two backquotes on one line: it is a name in the code.
 fn without_code_spans(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -222,14 +222,15 @@ mod tests {
 
     #[test]
     fn comments_and_strings_of_rust_are_prose() {
-        let text = "/// One\n/// two.\nfn f<'a>(x: &'a str) { g('\"', '\\'', b\"three\", r#\"fo\"ur\"#); /* fi /* v */ e */ }\n";
+        let text = "/// One\n/// two.\nfn f<'a>(x: &'a str) { g('\"', '\\'', b\"three\", r#\"fo\"ur\"#); \
+                    /* fi /* v */ e */ }\n";
         let found = prose(text, Language::Rust);
         assert_eq!(found, ["One\n    two.", "three", "fo\"ur", "fi    v    e"]);
     }
 
     #[test]
     fn names_in_backquotes_and_code_are_not_prose() {
-        let text = "let who = 1; // takes `who` and `whose`\n";
+        let text = "let one = 1; // takes `one` and `two`\n";
         assert_eq!(prose(text, Language::Rust), ["takes", "and"]);
     }
 

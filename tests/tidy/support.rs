@@ -1,5 +1,5 @@
-//! README's support tables, made from what decides: the opcode table and the queue pair, the symbol tables
-//! of the two libraries, and the operations that a context has.
+//! README's support tables, made from what decides: the opcode table and the queue pair, the symbol tables of the two
+//! libraries, and the operations that a context has.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,8 @@ mod table;
 
 use table::What;
 
-/// What programs can ask for, in words, and names that stand for it: exported functions, or, after a dot,
-/// operations of the context, which inline functions call. `*` stands for any letters. The names of a
-/// feature must agree.
+/// What programs can ask for, in words, and names that stand for it: exported functions, or, after a dot, operations of the
+/// context, which inline functions call. `*` stands for any letters. The names of a feature must agree.
 const FEATURES: [(&str, &[&str]); 33] = [
     ("protection domains", &["ibv_alloc_pd"]),
     ("memory regions", &["ibv_reg_mr", "ibv_reg_mr_iova*"]),

@@ -146,18 +146,17 @@ pub(crate) struct TrafficArgs {
     /// variable ROXIE_RATE_LIMIT.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate_limit: Option<String>,
-    /// Compute the ICRC of FLUSH packets as the standard says (iba) or as Linux rxe does (rxe) [default:
-    /// iba]
+    /// Compute the ICRC of FLUSH packets by the standard (iba) or as Linux rxe does (rxe) [default: iba]
     ///
-    /// rxe covers the headers twice and drops a FLUSH whose ICRC follows the standard. NICs and roxie
-    /// require or send the standard ICRC; roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
+    /// rxe includes the headers twice, and drops a FLUSH with a standard ICRC. NICs use the standard ICRC.
+    /// roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
     /// Number of engines, 1 to 32; each has its own sockets, lock and thread [default: 1]
     ///
-    /// A queue pair runs on the engine of its completion queue. Completion queues are spread over the
-    /// engines in order of creation; completion vector N of ibv_create_cq selects engine N, and vector 0
-    /// leaves the choice to the device. More than one engine helps programs in which several threads poll
+    /// A queue pair runs on the engine of its completion queue. The device assigns completion queues
+    /// to the engines in turn; completion vector N of ibv_create_cq selects engine N, and vector 0 leaves
+    /// the choice to the device. More than one engine helps programs in which several threads poll
     /// completion queues of their own. With AF_XDP the first engine has the interface and the others use
     /// UDP sockets. Also: environment variable ROXIE_ENGINES.
     #[arg(long, value_name = "N", value_parser = engines)]
@@ -196,7 +195,7 @@ Examples:
           Shows device roxie0
   roxie run -- ib_write_bw -d roxie0 & roxie run -- ib_write_bw -d roxie0 127.0.0.1
           Bandwidth between two processes
-  roxie run --netdev eth0 --name rxe0 -- python3 train.py
+  roxie run --netdev eth0 --name rxe0 -- python3 model.py
           The device on eth0, with the name that the program expects
   roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
           Over AF_XDP sockets on eth0, as root

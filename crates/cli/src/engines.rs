@@ -71,5 +71,5 @@ fn absent(pid: u32) -> Failure {
             .hint(format!("as root: nsenter -t {pid} -n roxie ..."));
     }
     Failure::new(format!("process {pid} has no device of roxie"))
-        .hint("'roxie hook list' lists processes that have one; 'roxie run -- PROGRAM' starts a program with a device")
+        .hint("'roxie hook list' lists processes with a device; 'roxie run -- PROGRAM' starts one")
 }

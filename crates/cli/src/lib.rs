@@ -1,4 +1,4 @@
-//! The capture commands of `roxie` as a library, for its tests and the fuzz targets.
+//! What the `roxie` program can do with captured packets, as a library: its tests and the fuzz targets use it too.
 #![forbid(unsafe_code)]
 
 pub mod capture;

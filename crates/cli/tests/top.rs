@@ -22,11 +22,11 @@ impl Top {
     fn start() -> Self {
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).expect("a pseudo terminal");
-        // Whoever else had our end would keep the terminal alive.
+        // A child with a copy of this end would keep the terminal open.
         fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("a flag");
         let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
-        // Nobody's processes.
+        // A domain without processes.
         command.arg("top").env("TERM", "xterm").env("ROXIE_DOMAIN", "roxie-top-test");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("roxie runs");
         Self { child, terminal: File::from(pty.master), shown: String::new() }

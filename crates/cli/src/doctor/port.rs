@@ -32,18 +32,18 @@ fn port() -> Check {
         .flat_map(|table| parse(&table))
         .collect();
     let Some(first) = holders.first() else { return Check::ok(NAME, "free") };
-    let who = owners(&holders);
+    let holders = owners(&holders);
     let members = members();
     let me = Uid::effective().as_raw();
     let friends = DomainConfig::from_env().map(|domain| domain.allow_uids).unwrap_or_default();
     let is_friend = friends.contains(&first.uid) || first.uid == 0 && !friends.is_empty();
     if members > 0 && (first.uid == me || is_friend) {
-        return Check::ok(NAME, format!("shared by roxie processes{who}; new ones join them"));
+        return Check::ok(NAME, format!("shared by roxie processes{holders}; new ones join them"));
     }
     let text = if members > 0 {
-        format!("belongs to roxie processes of user {}{who}; users do not share it", first.uid)
+        format!("belongs to roxie processes of user {}{holders}; users do not share it", first.uid)
     } else {
-        format!("taken by user {}{who}", first.uid)
+        format!("taken by user {}{holders}", first.uid)
     };
     let remedy = if Path::new("/sys/module/rdma_rxe").exists() {
         "the kernel's Soft-RoCE has it: as root, rdma link delete NAME, or modprobe -r rdma_rxe"

@@ -166,7 +166,8 @@ mod tests {
     fn gids_of_a_listing() {
         let listing = "hca_id:\tmlx5_0\n\ttransport:\t\tInfiniBand (0)\n\
                        \t\t\tGID[  0]:\t\tfe80::1, RoCE v1\n\t\t\tGID[  3]:\t\t::ffff:10.0.0.2, RoCE v2\n\
-                       hca_id:\trxe0\n\t\t\tGID[  1]:\t\t0000:0000:0000:0000:0000:ffff:0a00:0003\n\t\tGID[x]: y\n";
+                       hca_id:\trxe0\n\
+                       \t\t\tGID[  1]:\t\t0000:0000:0000:0000:0000:ffff:0a00:0003\n\t\tGID[x]: y\n";
         let [mlx, rxe] = &devices(listing)[..] else { panic!("two devices") };
         assert_eq!((mlx.name.as_str(), &mlx.gids[..]), ("mlx5_0", &[(3, gid_of("10.0.0.2").unwrap())][..]));
         assert_eq!((rxe.name.as_str(), &rxe.gids[..]), ("rxe0", &[(1, gid_of("10.0.0.3").unwrap())][..]));

@@ -28,7 +28,7 @@ pub(super) const STAY: u8 = b'!';
 
 /// Never returns while the lab is up.
 pub(crate) fn hold(args: &HoldArgs) -> Outcome {
-    // Ctrl-C is for the command that started this process, whose end closes the pipe.
+    // Ctrl-C is for the command that started this process; its end closes the pipe.
     setsid().during("leaving the terminal")?;
     close_inherited();
     std::env::set_current_dir("/").during("going to /")?;

@@ -44,7 +44,7 @@ impl Spec {
         Ok(Self { name: name.clone(), hosts, mtu, queues, loss, delay, ipv6 })
     }
 
-    /// Whether the hosts need a bridge, whose ports drop and delay packets.
+    /// Whether the hosts need a bridge, with ports that drop and delay packets.
     pub(super) fn has_bridge(&self) -> bool {
         self.hosts > 2 || self.loss != Loss(0) || self.delay != Delay(0)
     }

@@ -1,8 +1,8 @@
 //! The labs that are up: one file each in a directory of this user.
 //!
 //! Invariant: the lab is the process named in its file. The start time identifies the process as well,
-//! because process ids are reused. A file whose process has ended means nothing: the kernel has removed the
-//! lab.
+//! because process ids are reused. If that process has ended, the file means nothing: the kernel
+//! has removed the lab.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;

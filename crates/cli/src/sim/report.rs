@@ -91,7 +91,7 @@ pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
     line(
         "given up",
         sum.counters.retry_exceeded_err.to_string(),
-        "queue pairs whose peer vanished".to_owned(),
+        "queue pairs with a peer that vanished".to_owned(),
     );
     line("virtual time", format!("{:.3} s", sum.virtual_ns as f64 / 1e9), String::new());
     line("goodput", format!("{:.3} MB/s", sum.goodput() / 1e6), "of a fabric in virtual time".to_owned());

@@ -43,8 +43,8 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     // received.
     if native && source.action == Some(Action::Reflect) && is_veth(link) && !features.xmit() {
         eprintln!(
-            "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has an XDP \
-             program itself, or GRO on ('ethtool -K PEER gro on')",
+            "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has \
+             an XDP program itself, or GRO on ('ethtool -K PEER gro on')",
             link.name
         );
     }

@@ -85,8 +85,8 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
             Presence::Replaced { id, name: theirs, within: true } => {
                 if replaced_by.replace(id) != Some(id) {
                     eprintln!(
-                        "roxie: warning: {name}: another program ({theirs}, id {id}) replaced this one; it is \
-                         detached when this command ends"
+                        "roxie: warning: {name}: another program ({theirs}, id {id}) replaced this one; \
+                         it is detached when this command ends"
                     );
                 }
             }

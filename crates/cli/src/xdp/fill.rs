@@ -55,7 +55,7 @@ impl Fill {
         }
     }
 
-    /// Writes the entries to `map`, whose values have `value_len` bytes, for a program on `link`.
+    /// Writes the entries to `map`, which has values of `value_len` bytes, for a program on `link`.
     pub(super) fn put(&self, link: &Link, map: &Map) -> Outcome {
         let put = |key: &[u8], word: u32| {
             let mut value = vec![0; map.value_size()];

@@ -22,7 +22,7 @@ pub(super) struct Xsk {
     umem: Arc<Umem>,
     rx_pool: PagePool,
     tx_pool: PagePool,
-    /// The first fragments of a packet whose last one has not arrived.
+    /// The first fragments of a packet, until the last one arrives.
     partial: usize,
 }
 
