@@ -1,6 +1,6 @@
-/* Ping-pong of bursts over UDP sockets that both ends poll: the kernel's share of the latency, which no device
- * on UDP sockets can beat. A burst is a packet of 40 bytes (a WRITE of 8 bytes), or that and one of 20 bytes
- * (its acknowledgement).
+/* Ping-pong of bursts over UDP sockets that both ends poll: the kernel's share of the latency, which no
+ * device on UDP sockets can beat. A burst is a packet of 40 bytes (a WRITE of 8 bytes), or that and one of
+ * 20 bytes (its acknowledgement).
  *
  *     bare PORT PACKETS                   server: replies with bursts of PACKETS (1 or 2) until it is killed
  *     bare PORT PACKETS SERVER SECONDS    client: prints the median of half a round trip in us

@@ -1,5 +1,5 @@
-/* WRITEs between queue pairs of one process for a number of seconds: each thread has two connected queue pairs
- * with one completion queue. Prints messages per second of all threads together. See bench/scale. */
+/* WRITEs between queue pairs of one process for a number of seconds: each thread has two connected queue
+ * pairs with one completion queue. Prints messages per second of all threads together. See bench/scale. */
 #include "ends.h"
 #include <pthread.h>
 

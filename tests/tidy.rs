@@ -1,5 +1,5 @@
-//! The rules of the project as tests: unsafe code, dependencies of crates, sizes of lines, functions and files,
-//! language, documentation.
+//! The rules of the project as tests: unsafe code, dependencies of crates, sizes of lines, functions and
+//! files, language, documentation.
 
 #[path = "tidy/conformance.rs"]
 mod conformance;

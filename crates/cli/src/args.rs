@@ -216,8 +216,8 @@ pub(crate) struct RunArgs {
     pub(crate) traffic: TrafficArgs,
     /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
     ///
-    /// They exist in a mount namespace of the command only. A user who may not create a mount namespace
-    /// gets a user namespace as well, in which setuid programs such as sudo have no effect.
+    /// They exist in a mount namespace of the command only. Without the privilege to create one, the
+    /// command gets a user namespace as well, in which setuid programs such as sudo have no effect.
     #[arg(long)]
     pub(crate) device_files: bool,
     /// Program and its arguments

@@ -128,7 +128,7 @@ fn an_interrupted_run_shows_its_results() {
 
 /// The command must not sleep until the next progress line.
 #[test]
-fn a_run_ends_with_its_last_network() {
+fn a_run_ends_with_its_last_fabric() {
     let took = || {
         let start = Instant::now();
         assert!(roxie(&["sim", "--seed", "1", "--faults", "none", "--nodes", "2"]).status.success());

@@ -1,4 +1,4 @@
-//! `roxie top` on a terminal of its own.
+//! `roxie top` on a pseudo terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -93,7 +93,7 @@ fn without_a_terminal_there_is_a_table() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"));
     let table = run(&["--once", "--interval", "0.1"]);
     assert!(table.status.success() && table.stdout.starts_with(b"PID COMMAND"));
-    // Nothing is there: what to do about it.
+    // Without a device the message says how to look elsewhere.
     assert!(String::from_utf8_lossy(&table.stderr).contains("ip netns exec NAME roxie top"));
     let filtered = run(&["--once", "--interval", "0.1", "--filter", "rping"]);
     assert!(String::from_utf8_lossy(&filtered.stderr).contains("no queue pair has 'rping'"));

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
 use clap::Args as ClapArgs;
 
-/// Run the transport in simulated networks with faults, and check every work request
+/// Run the transport in simulated fabrics with faults, and check every work request
 ///
-/// The simulation runs in virtual time and needs no device. The seed determines the network (2 to 64 nodes
+/// The simulation runs in virtual time and needs no device. The seed determines the fabric (2 to 64 nodes
 /// on a switch, links of 10 to 100 Gb/s), the queue pairs (RC, UC, UD, XRC), the work requests and the
 /// faults. A model checks: every work request completes once, in order, with the right bytes; no other
 /// memory is written; each frame is delivered, or lost for a counted cause; everything completes after the
@@ -27,34 +27,34 @@ Exit status:
 
 Examples:
   roxie sim
-          A thousand networks, each with other faults
+          A thousand fabrics, each with other faults
   roxie sim --seed 0x5eed --nodes 5 --faults drop=1%,kth=7,burst
-          One network of five nodes
+          One fabric of five nodes
   roxie sim --seed 0x5eed --trace - | less
-          The same network, with its events as text
+          The same fabric, with its events as text
   roxie sim --seed 0x5eed --trace 5eed.pcapng; roxie capture analyse 5eed.pcapng
           Its frames; a comment on each lost frame gives the cause
   roxie sim --faults none --nodes 64 --seeds 100
-          A hundred large networks without faults
+          A hundred large fabrics without faults
   roxie sim --seed 1000000 --packets 1e9
-          Networks until 1e9 frames were sent, as a run for a night")]
+          Fabrics until 1e9 frames were sent, as a run for a night")]
 pub(crate) struct SimArgs {
-    /// Seed of the first network; further ones use the seeds after it [default: 1]
+    /// Seed of the first fabric; further ones use the seeds after it [default: 1]
     #[arg(long, value_name = "N", value_parser = seed)]
     pub(crate) seed: Option<u64>,
-    /// Nodes of every network, 2 to 64 [default: by the seed, mostly 2]
+    /// Nodes of every fabric, 2 to 64 [default: by the seed, mostly 2]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub(crate) nodes: Option<usize>,
-    /// Number of networks [default: 1 with --seed, else 1000]
+    /// Number of fabrics [default: 1 with --seed, else 1000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
     /// Faults, separated by commas, or none [default: by the seed]
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<FaultList>,
-    /// Run networks until N frames were sent, such as 1e9
+    /// Run fabrics until N frames were sent, such as 1e9
     #[arg(long, value_name = "N", value_parser = packets, conflicts_with = "seeds")]
     pub(crate) packets: Option<u64>,
-    /// Write the events of one network to FILE: frames if the name ends in .pcapng, else text; - for
+    /// Write the events of one fabric to FILE: frames if the name ends in .pcapng, else text; - for
     /// standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "packets", "json"])]
     pub(crate) trace: Option<PathBuf>,

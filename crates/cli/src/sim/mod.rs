@@ -1,4 +1,4 @@
-//! `roxie sim`: simulated networks in virtual time, on all CPUs, until one has a violation.
+//! `roxie sim`: simulated fabrics in virtual time, on all CPUs, until one has a violation.
 
 pub(crate) mod args;
 mod report;
@@ -22,7 +22,7 @@ use crate::terminal::{self, Progress, Terminal};
 use args::SimArgs;
 use report::Sum;
 
-/// Networks when neither --seed nor --seeds is given.
+/// Fabrics when neither --seed nor --seeds is given.
 const SEEDS: u64 = 1000;
 /// Interval of the progress line.
 const TICK: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Runs the networks.
+/// Runs the fabrics.
 pub(crate) fn run(args: &SimArgs) -> Outcome {
     say_seed_after_panic(args);
     if let Some(file) = &args.trace {
@@ -106,7 +106,7 @@ fn say_seed_after_panic(args: &SimArgs) {
     }));
 }
 
-/// The networks still to run, and the sum of the results.
+/// The fabrics still to run, and the sum of the results.
 struct Work<'a> {
     args: &'a SimArgs,
     first: u64,

@@ -43,7 +43,7 @@ impl Sum {
         self.fabrics > 0
     }
 
-    /// Payload bytes of complete messages per virtual second, by network.
+    /// Payload bytes of complete messages per virtual second, by fabric.
     fn goodput(&self) -> f64 {
         self.bytes as f64 / (self.virtual_ns as f64 / 1e9).max(1e-9)
     }
@@ -82,8 +82,8 @@ pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
         count(&format!("  {name}"), lost);
     }
     count("duplicated", sum.tally.duplicated);
-    count("held back", sum.tally.reordered);
-    count("delayed by links", sum.tally.delayed);
+    count("reordered", sum.tally.reordered);
+    count("link stalls", sum.tally.delayed);
     count("marked", sum.tally.marked);
     count("retransmitted", sum.counters.retransmitted_pkts);
     count("timeouts", sum.counters.local_ack_timeout_err);

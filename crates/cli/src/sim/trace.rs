@@ -18,7 +18,7 @@ use crate::terminal::Terminal;
 /// Exit code if the trace cannot be written; 1 is a violation.
 const NOT_WRITTEN: u8 = 2;
 
-/// Runs one network, writes its events, also those before a violation, then prints the result.
+/// Runs one fabric, writes its events, also those before a violation, then prints the result.
 pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
     let out: Box<dyn Write> = if path.as_os_str() == "-" {

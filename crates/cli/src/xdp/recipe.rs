@@ -57,7 +57,7 @@ const QUEUES_MAX: u64 = 4096;
 const ENTRIES_MAX: u64 = 1 << 24;
 /// Highest number of CPUs of a kernel (NR_CPUS_MAXSMP).
 const CPUS_MAX: u64 = 8192;
-/// Sockets that share a queue.
+/// Highest number of sockets that share a queue.
 const WAYS_MAX: u64 = 256;
 /// UDP port of RoCEv2 (IBA A17.3.1).
 const ROCE_PORT: u16 = 4791;
@@ -170,7 +170,7 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
     Ok((roce(keys)?, Vec::new(), action, fill))
 }
 
-/// Room in the table of `access`, unless it is said; `roxie xdp map set` fills what the recipe leaves.
+/// Default size of the table of `access`; `roxie xdp map set` adds entries to those of the recipe.
 const PREFIXES: u32 = 1024;
 /// 64 MiB of kernel memory.
 const PREFIXES_MAX: u64 = 1 << 20;
