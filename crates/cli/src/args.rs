@@ -181,8 +181,8 @@ fn rate(text: &str) -> Result<String, String> {
 ///
 /// roxie looks for its libraries beside this executable ('cargo build --release' puts them there) and in
 /// ../lib/roxie. It links their names into a private directory under XDG_RUNTIME_DIR, TMPDIR or /tmp, and
-/// puts that directory first in LD_LIBRARY_PATH. The loader ignores LD_LIBRARY_PATH for setuid and
-/// statically linked programs; a warning says so. Programs started by this command do not see real RDMA
+/// puts that directory first in LD_LIBRARY_PATH. This has no effect on setuid and statically
+/// linked programs; a warning says so. Programs started by this command do not see real RDMA
 /// hardware.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\

@@ -68,9 +68,7 @@ fn descriptors() -> Check {
                 format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
             Check::bad(
                 NAME,
-                format!(
-                    "{soft}, at most {hard}; making the group of sockets takes {NOFILE_MIN} for a moment"
-                ),
+                format!("{soft}, at most {hard}; the device opens {NOFILE_MIN} for a moment when it starts"),
                 remedy,
             )
         }
@@ -90,10 +88,10 @@ fn receive_buffer() -> Check {
     Check::warn(
         NAME,
         format!(
-            "{} KiB per receive queue: many senders at once may overflow it (retransmissions, not errors)",
+            "{} KiB per receive queue: many concurrent senders may overflow it (retransmissions, no errors)",
             bytes >> 10
         ),
-        format!("for heavy fan-in, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
+        format!("if many peers send at once, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
     )
 }
 
@@ -105,7 +103,7 @@ fn memlock() -> Check {
     };
     Check::note(
         "RLIMIT_MEMLOCK",
-        format!("{text}; does not matter for UDP sockets, memory regions are not pinned"),
+        format!("{text}; has no effect with UDP sockets, because memory regions are not pinned"),
     )
 }
 
@@ -115,9 +113,11 @@ fn user_namespaces() -> Check {
         && number("/proc/sys/kernel/unprivileged_userns_clone").is_none_or(|n| n > 0)
         && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0);
     let text = if allowed {
-        "allowed: programs that read /sys/class/infiniband themselves can be given a private one"
+        "allowed: 'roxie run --device-files' works without root (for UCX and other readers of \
+         /sys/class/infiniband)"
     } else {
-        "not allowed; only programs that read /sys/class/infiniband themselves would want them"
+        "not allowed: 'roxie run --device-files' needs root (for UCX and other readers of \
+         /sys/class/infiniband)"
     };
     Check::note(NAME, text)
 }

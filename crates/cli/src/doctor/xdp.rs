@@ -84,7 +84,7 @@ fn interface(link: &Link) -> Check {
 }
 
 fn modes(features: XdpFeatures) -> String {
-    let zero_copy = if features.zero_copy() { "zero-copy" } else { "with copying" };
+    let zero_copy = if features.zero_copy() { "zero-copy" } else { "in copy mode" };
     let mut modes = vec!["generic"];
     if features.native() {
         modes.push("native");
@@ -92,7 +92,7 @@ fn modes(features: XdpFeatures) -> String {
     if features.offload() {
         modes.push("offload");
     }
-    let jumbo = if features.rx_fragments() { ", packets in several buffers" } else { "" };
+    let jumbo = if features.rx_fragments() { ", multi-buffer packets" } else { "" };
     format!("{} mode; AF_XDP {zero_copy}{jumbo}", modes.join(", "))
 }
 
@@ -140,6 +140,6 @@ mod tests {
 
     #[test]
     fn an_interface_without_xdp_features_has_generic_mode() {
-        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP with copying");
+        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP in copy mode");
     }
 }

@@ -80,8 +80,8 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
                     "{name}: another command replaced the program ({theirs}, id {id})"
                 )));
             }
-            // The warning about the bpf_link was printed when the other program was attached, so this keeps
-            // running.
+            // The command that replaced the program has printed a warning about the bpf_link, so this command
+            // keeps running.
             Presence::Replaced { id, name: theirs, within: true } => {
                 if replaced_by.replace(id) != Some(id) {
                     eprintln!(
