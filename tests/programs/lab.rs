@@ -81,7 +81,7 @@ fn idempotent(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         "code 1",
         "has no host 'h7'\n       there are: h1, h2",
         "guest 143",
-        "' is up\n       roxie lab up ",
+        "' is up\n       create it first: roxie lab up ",
         "nothing inherited",
     ];
     facts.iter().try_for_each(|fact| says(&ended, fact))?;

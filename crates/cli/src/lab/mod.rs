@@ -43,7 +43,7 @@ pub(crate) fn lab(args: &LabArgs) -> Outcome {
 }
 
 fn no_lab(name: &str) -> Failure {
-    Failure::new(format!("no lab '{name}' is up")).hint(format!("roxie lab up {name}"))
+    Failure::new(format!("no lab '{name}' is up")).hint(format!("create it first: roxie lab up {name}"))
 }
 
 fn up(args: &UpArgs) -> Outcome {
@@ -56,7 +56,7 @@ fn up(args: &UpArgs) -> Outcome {
                 "a lab with this name but other options exists: {}",
                 state.spec
             ))
-            .hint(format!("roxie lab down {}", spec.name)));
+            .hint(format!("remove it first: roxie lab down {}", spec.name)));
         }
         None => start(spec)?,
     };
