@@ -9,8 +9,8 @@
 mod cases;
 mod dispatcher;
 mod end;
-mod guest_capture;
 mod machine;
+mod peer_capture;
 mod recorded;
 mod vanish;
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in guest_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
+    for (name, run) in peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {

@@ -2,24 +2,24 @@
 
 use std::io::{IsTerminal, Write};
 
-/// Meaning of a word; determines its colour.
+/// What a word means; decides its colour.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tone {
-    /// It works.
+    /// Works.
     Good,
-    /// It works, with a limitation.
+    /// Works, with a caveat.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Bad,
     /// Headings.
     Strong,
-    /// Less important.
+    /// Of less interest.
     Faint,
-    /// No meaning.
+    /// Nothing in particular.
     Plain,
 }
 
-/// Standard output: a terminal, or a pipe or file.
+/// Standard output as a person or a program sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal {
     colour: bool,
@@ -57,7 +57,7 @@ impl Terminal {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Shows the step in progress; the next line replaces it. Prints nothing to a pipe.
+    /// Shows what is being done now; the next line replaces it. Nothing in a pipe.
     pub fn progress(self, text: &str) {
         if self.live {
             print!("\r\x1b[K  {text}");

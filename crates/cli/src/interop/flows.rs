@@ -92,7 +92,7 @@ impl Flow {
         if self.style == Style::Udaddy { UDADDY_PORT } else { free }
     }
 
-    /// Whether it needs neither TCP nor a GID index, because rdma_cm does both.
+    /// Whether it goes without TCP and without a GID index: rdma_cm does both.
     #[must_use]
     pub fn uses_cm(self) -> bool {
         !matches!(self.style, Style::Pingpong | Style::Perftest)
