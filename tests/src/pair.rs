@@ -19,7 +19,7 @@ const AFTER_MAX: Duration = Duration::from_secs(5);
 pub enum Ready {
     /// A TCP socket listens on this port (perftest and the pingpongs exchange their addresses over it).
     Tcp(u16),
-    /// The connection manager's name for this port exists in the namespace (crate `roxie`, module `registry`).
+    /// The connection manager's abstract socket for this port exists (crate `roxie`, module `registry`).
     Cm(u16),
     /// A UDP socket with this port exists (rsockets for datagrams).
     Udp(u16),
