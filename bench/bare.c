@@ -1,8 +1,9 @@
-/* What the kernel takes for a ping-pong of bursts over UDP sockets that both ends poll, without anything else: the limit of a device
- * on such sockets. A burst is a packet of 40 bytes, as a WRITE of 8 bytes is, or with an acknowledgement of 20 behind it.
+/* Ping-pong of bursts over UDP sockets that both ends poll: the kernel's share of the latency, which no
+ * device on UDP sockets can beat. A burst is a packet of 40 bytes (a WRITE of 8 bytes), or that and one of
+ * 20 bytes (its acknowledgement).
  *
- *     bare PORT PACKETS                   answers, PACKETS (1 or 2) in a burst, until it is ended
- *     bare PORT PACKETS SERVER SECONDS    asks, and prints the median of half a round trip in us
+ *     bare PORT PACKETS                   server: replies with bursts of PACKETS (1 or 2) until it is killed
+ *     bare PORT PACKETS SERVER SECONDS    client: prints the median of half a round trip in us
  */
 #include "common.h"
 #include <arpa/inet.h>
@@ -22,7 +23,8 @@ static void say(void)
 		.cmsg_len = CMSG_LEN(sizeof(uint16_t)), .cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT } };
 	*(uint16_t *)CMSG_DATA(&control.first) = WRITE_LEN;
 	struct iovec piece = { burst, packets == 2 ? WRITE_LEN + ACK_LEN : WRITE_LEN };
-	struct msghdr message = { .msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1 };
+	struct msghdr message = {
+		.msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1 };
 	if (packets == 2) {
 		message.msg_control = &control;
 		message.msg_controllen = sizeof control;
@@ -30,14 +32,15 @@ static void say(void)
 	check(sendmsg(udp, &message, MSG_DONTWAIT) < 0, "sendmsg");
 }
 
-/* Polls; 0 if nothing has come by then. */
+/* Polls for a burst; returns 0 at the time limit. */
 static int hear(double until)
 {
 	char control[256];
 	struct iovec piece = { arrived, sizeof arrived };
 	do {
 		for (int i = 0; i < 1000; i++) {
-			struct msghdr message = { .msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1,
+			struct msghdr message = {
+				.msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1,
 				.msg_control = control, .msg_controllen = sizeof control };
 			if (recvmsg(udp, &message, MSG_DONTWAIT) > 0)
 				return 1;
@@ -62,7 +65,7 @@ int main(int count, char **words)
 	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes) ||
 	      setsockopt(udp, IPPROTO_IP, IP_PKTINFO, &yes, sizeof yes), "UDP socket");
 	if (is_server) {
-		/* A port that listens is how the bench knows that we are here. */
+		/* The benchmark waits until this port listens. */
 		int tcp = socket(AF_INET, SOCK_STREAM, 0);
 		setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
 		check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
@@ -76,7 +79,8 @@ int main(int count, char **words)
 	uint32_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
 	check(!samples, "memory");
 	int taken = 0;
-	for (double end = now_ns() + atof(words[4]) * 1e9, begun; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
+	double end = now_ns() + atof(words[4]) * 1e9, begun;
+	for (; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
 		peer = server;
 		say();
 		if (!hear(begun + GIVE_UP_NS)) {

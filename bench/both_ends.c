@@ -1,6 +1,7 @@
-/* WRITEs of 64 KiB between two queue pairs that one thread drives, so that nothing is waited for and the scheduler does not
- * matter. Prints nanoseconds per packet of the path MTU (1024), there and its share of the acknowledgement back: the tenth
- * percentile of many messages. With an argument it does so again and again, of as many messages. See bench/hooks and bench/capture. */
+/* WRITEs of 64 KiB between two queue pairs of one thread, which never waits, so the scheduler does not
+ * matter. Prints nanoseconds per packet of the path MTU (1024), including its share of the
+ * acknowledgement: the tenth percentile of many messages. With a number as argument it repeats this, each
+ * time with that many messages. See bench/hooks and bench/capture. */
 #include "ends.h"
 
 enum { BYTES = 65536, MTU = 1024, DEPTH = 4, MESSAGES = 4000 };

@@ -1,4 +1,4 @@
-/* What the C programs of this directory share. */
+/* Common functions of the C programs of this directory. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Queue pairs of one process that are connected to each other. */
+/* Connects two queue pairs of one process to each other. */
 #include "common.h"
 #include <infiniband/verbs.h>
 
@@ -24,7 +24,8 @@ static void join(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid gid)
 		.rnr_retry = 7,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } },
 	};
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
+	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			    IBV_QP_ACCESS_FLAGS), "INIT");
 	attr.qp_state = IBV_QPS_RTR;
 	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");

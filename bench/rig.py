@@ -1,4 +1,4 @@
-"""What the programs of this directory share: two namespaces joined by a veth pair, and the programs to compare, run over them."""
+"""Common parts of the benchmarks: two namespaces joined by a veth pair, and the programs that run in them."""
 
 import itertools
 import json
@@ -14,13 +14,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER, CLIENT = "10.78.0.1", "10.78.0.2"
 PORT = 18600
 SOCKPERF_PORTS = itertools.count(PORT + 100)
-# The CPUs of server and client. One side per CPU: more than one process on a core measures the scheduler, too.
+# The CPUs of server and client: two processes on one core would also measure the scheduler.
 CPUS = ("0", "1")
 ALL_CPUS = f"0-{max(os.cpu_count() - 1, 0)}"
 
 
 class Lab:
-    """Two namespaces joined by a veth, held by two processes that end with our pipe to them."""
+    """Two namespaces joined by a veth pair; two processes hold them until this process closes their pipes."""
 
     def __init__(self, mtu, cpus=CPUS):
         self.cpus = cpus
@@ -52,13 +52,17 @@ class Lab:
 
     def start(self, side, words, output=subprocess.PIPE, cpu=None):
         process = subprocess.Popen(
-            self.enter(side, words, cpu), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            self.enter(side, words, cpu),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.running.append(process)
         return process
 
     def listens(self, side, port):
-        """Whether a TCP socket of that side listens (proc_net_tcp(5): state 0A)."""
+        """Whether a TCP socket listens on that side (proc_net_tcp(5): state 0A)."""
         end = f":{port:04X}"
         for name in ("tcp", "tcp6"):
             with open(f"/proc/{self.holders[side].pid}/net/{name}") as table:
@@ -74,7 +78,7 @@ class Lab:
 
     def pair_in(self, client_side, server, client, port, limit):
         """As `pair`, with the client in the namespace of `client_side`, on the client's CPU."""
-        # A file: nobody reads what a server says while it serves, and a pipe would fill.
+        # Into a file: the output of a server is not read while it runs, and a pipe would fill.
         said = tempfile.TemporaryFile("w+")
         serving = self.start(0, server, said)
         try:
@@ -111,7 +115,7 @@ class Lab:
 
 
 def compiled(directory, name, *libraries):
-    """A program of this directory, made in another."""
+    """Compiles a C program of this directory; returns its path."""
     target = os.path.join(directory, name)
     source = os.path.join(HERE, f"{name}.c")
     subprocess.run(["clang", "-O2", source, "-o", target, *libraries], check=True)
@@ -119,13 +123,13 @@ def compiled(directory, name, *libraries):
 
 
 def add_bin(parser):
-    """The option --bin: where the binaries are."""
+    """Adds the option --bin, the directory of the binaries."""
     target = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../target")
     parser.add_argument("--bin", default=os.path.join(target, "release"))
 
 
 class Failed(Exception):
-    """A program did not do what it should."""
+    """A program failed."""
 
 
 def wait(condition, what, limit):
@@ -146,7 +150,22 @@ def report_row(output):
 
 
 def perftest(lab, roxie, tool, words, seconds, port="udp"):
-    base = [roxie, "run", "--netdev", "veth0", "--port", port, "--", tool, "-d", "roxie0", "-F", "-p", str(PORT), *words]
+    base = [
+        roxie,
+        "run",
+        "--netdev",
+        "veth0",
+        "--port",
+        port,
+        "--",
+        tool,
+        "-d",
+        "roxie0",
+        "-F",
+        "-p",
+        str(PORT),
+        *words,
+    ]
     output = lab.pair(base, [*base, SERVER], PORT, seconds + 30)
     return report_row(output)
 
@@ -159,11 +178,21 @@ def iperf(lab, congestion, seconds, words=()):
 
 
 def ucx(lab, roxie, transport, words, seconds):
-    """The last line of ucx_perftest: iterations, us typical, average and overall, MB/s twice, messages/s twice."""
+    """Last line of ucx_perftest: iterations, us (typical, average, overall), 2 x MB/s, 2 x messages/s."""
     base = ["env", f"UCX_TLS={transport}", "UCX_WARN_UNUSED_ENV_VARS=n"]
     if transport == "tcp":
-        # It looks for the interface in sysfs, which has those of the namespace that mounted it.
-        base = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs none /sys && exec "$@"', "sh", *base, "UCX_NET_DEVICES=veth0"]
+        # UCX looks for the interface in sysfs, which shows the network namespace of the process that
+        # mounted it.
+        base = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            'mount -t sysfs none /sys && exec "$@"',
+            "sh",
+            *base,
+            "UCX_NET_DEVICES=veth0",
+        ]
     else:
         base += ["UCX_NET_DEVICES=roxie0:1", roxie, "run", "--device-files", "--netdev", "veth0", "--"]
     base += ["ucx_perftest", "-p", str(PORT)]
@@ -181,7 +210,7 @@ def qperf(lab, seconds):
 
 def sockperf(lab, size, seconds):
     """us, one way, over TCP: median, 99th and 99.9th percentile."""
-    # Its server cannot have a port again that was in use a minute ago.
+    # Its server cannot bind a port that was in use less than a minute ago.
     port = next(SOCKPERF_PORTS)
     where = ["--tcp", "-i", SERVER, "-p", str(port)]
     client = ["sockperf", "ping-pong", *where, "-m", str(max(size, 14)), "-t", str(seconds)]
@@ -190,13 +219,13 @@ def sockperf(lab, size, seconds):
 
 
 def bare(lab, program, packets, seconds):
-    """us, one way, of bursts of so many packets over UDP sockets and nothing else; `program` is bare.c's."""
+    """us, one way, of bursts of this many packets over UDP sockets; `program` is the compiled bare.c."""
     words = [program, str(PORT), str(packets)]
     return float(lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10))
 
 
 def fi_pingpong(lab, size, iterations):
-    """us, one way, through libfabric's TCP; both ends spin, so this is for a CPU each."""
+    """us, one way, over libfabric's TCP provider; both ends spin, so each needs a CPU."""
     base = ["fi_pingpong", "-p", "tcp;ofi_rxm", "-e", "rdm", "-S", str(size), "-I", str(iterations)]
     output = lab.pair([*base, "-B", str(PORT)], [*base, "-P", str(PORT), SERVER], PORT, 30)
     return float(output.splitlines()[-1].split()[-2])
@@ -230,3 +259,8 @@ def machine():
         "congestion_default": open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip(),
         "commit": commit or "unknown",
     }
+
+
+def description(facts):
+    """CPUs, kernel and commit of `machine()`, as a line of text."""
+    return f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, commit {facts['commit']}"

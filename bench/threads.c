@@ -1,5 +1,5 @@
-/* WRITEs between queue pairs of this process: each thread drives both ends of a pair of its own, which share a completion queue, for a
- * number of seconds. Prints messages per second, of all threads together. See bench/scale. */
+/* WRITEs between queue pairs of one process for a number of seconds: each thread has two connected queue
+ * pairs with one completion queue. Prints messages per second of all threads together. See bench/scale. */
 #include "ends.h"
 #include <pthread.h>
 
@@ -12,7 +12,7 @@ static uint32_t bytes;
 static double seconds;
 static pthread_barrier_t begun;
 
-/* One thread's pair; its messages per second in the end. */
+/* Arguments of a thread, and its result: messages per second. */
 struct pair {
 	pthread_t thread;
 	double rate;
@@ -28,7 +28,7 @@ static void *drive(void *argument)
 	struct ibv_qp *qp = create(pd, cq, DEPTH), *peer = create(pd, cq, DEPTH);
 	join(qp, peer, gid);
 	join(peer, qp, gid);
-	/* The last of a list tells that all are done. */
+	/* The completion of the last work request of a list means that all are completed. */
 	int list = bytes <= 1024 ? LIST : 1, lists = bytes <= 1024 ? DEPTH / LIST : 4;
 	struct ibv_sge piece = { .addr = (uintptr_t)memory, .length = bytes, .lkey = mr->lkey };
 	struct ibv_send_wr wr[LIST], *bad;

@@ -1,4 +1,5 @@
-//! The project's own rules, checked: which crates may say `unsafe`, which may depend on which, how long a file may be.
+//! The rules of the project as tests: unsafe code, dependencies of crates, sizes of lines, functions and
+//! files, language, documentation.
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
@@ -9,14 +10,26 @@ mod operations;
 #[path = "tidy/support.rs"]
 mod support;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+#[path = "tidy/examples.rs"]
+mod examples;
+#[path = "tidy/language.rs"]
+mod language;
+#[path = "tidy/prose.rs"]
+mod prose;
+#[path = "tidy/size.rs"]
+mod size;
+#[path = "tidy/tree.rs"]
+mod tree;
 
-/// Files that may contain unsafe code (house rule: the fenced places of nic, all of the C ABI).
+use std::fs;
+
+use tree::root;
+
+/// Files that may contain unsafe code: a few files of nic, the system calls, the C ABI.
 const UNSAFE_ALLOWED: [&str; 6] = [
     "crates/nic/src/mr.rs",
     "crates/sys/src/",
-    // `Pd::reg_mr` is an unsafe function: the caller vouches for the memory.
+    // `Pd::reg_mr` is an unsafe function: the caller guarantees that the memory stays valid.
     "crates/nic/src/verbs/pd.rs",
     "crates/capi/",
     "crates/nic/tests/",
@@ -45,34 +58,16 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("capture", &["wire", "bpf", "sys", "roxie"]),
     ("cli", &["wire", "bpf", "transport", "sim", "sys", "roxie", "roxie-capture"]),
 ];
-/// A file longer than this has more than one job.
-const LINES_MAX: usize = 800;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests live in the workspace").to_path_buf()
-}
-
-fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("readable").map(|e| e.expect("readable").path()) {
-        if entry.is_dir() && !entry.ends_with("target") {
-            sources(&entry, out);
-        } else if entry.extension().is_some_and(|e| e == "rs") {
-            out.push(entry);
-        }
-    }
-}
 
 fn each_source(mut f: impl FnMut(&str, &str)) {
-    let root = root();
-    let mut files = Vec::new();
-    for dir in ["crates", "tests", "fuzz"] {
-        sources(&root.join(dir), &mut files);
+    for file in tree::files().iter().filter(|file| file.is_rust()) {
+        f(&file.name, &file.text);
     }
-    assert!(files.len() > 50, "the tree was found");
-    for file in files {
-        let name = file.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned();
-        f(&name, &fs::read_to_string(&file).expect("source files are UTF-8"));
-    }
+}
+
+/// Fails with the whole list: one violation per line, `file:line: what`.
+fn none(rule: &str, violations: &[String]) {
+    assert!(violations.is_empty(), "{rule}; {} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
 /// The code part of a line.
@@ -96,7 +91,7 @@ fn unsafe_code_stays_in_its_fences() {
     }
 }
 
-/// Else `cargo run` would not know what to run, and the programs would have what is for the fuzz targets.
+/// Otherwise `cargo run` would find several programs, and users would build the features of the fuzz targets.
 #[test]
 fn users_build_no_fuzz_targets() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("exists");
@@ -119,18 +114,46 @@ fn crates_depend_only_along_the_arrows() {
 }
 
 #[test]
-fn files_have_one_job_and_no_leftovers() {
+fn no_file_is_longer_than_600_lines() {
+    none("split these files by role", &size::long_files(&tree::files()));
+}
+
+#[test]
+fn no_function_is_longer_than_80_lines() {
+    none("split these functions", &size::long_functions(&tree::files()));
+}
+
+#[test]
+fn no_line_is_wider_than_110_columns() {
+    none("break these lines", &size::wide_lines(&tree::files()));
+}
+
+#[test]
+fn the_glossary_is_followed() {
+    none("use the words of tests/tidy/glossary.txt", &language::glossary(&tree::files()));
+}
+
+#[test]
+fn sentences_name_the_actor() {
+    none("name the actor", &language::pronouns(&tree::files()));
+}
+
+#[test]
+fn public_crates_have_doc_examples_that_run() {
+    none("add a ``` example to the documentation", &examples::missing(&tree::files(), &root()));
+}
+
+#[test]
+fn no_leftovers_of_development_remain() {
+    let mut found = Vec::new();
     each_source(|name, text| {
-        let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{name} has {lines} lines; split it by role");
-        if name == "tests/tidy.rs" {
-            return;
-        }
         for leftover in ["dbg!(", "todo!(", "unimplemented!(", "FIXME", "XXX"] {
-            let found = text.lines().position(|l| l.contains(leftover));
-            assert!(found.is_none(), "{name}:{} says {leftover}", found.unwrap_or(0) + 1);
+            let lines = text.lines().enumerate().filter(|(_, line)| line.contains(leftover));
+            found.extend(lines.map(|(index, _)| format!("{name}:{}: {leftover}", index + 1)));
         }
     });
+    found.retain(|place| !place.starts_with("tests/tidy.rs:"));
+    none("finish or remove these places", &found);
 }
 
 #[test]
@@ -139,6 +162,21 @@ fn every_file_says_what_it_is_for() {
         let says = text.lines().take(3).any(|l| l.starts_with("//!"));
         assert!(says, "{name} does not begin with a //! line");
     });
+}
+
+/// A renamed test would no longer be retried.
+#[test]
+fn the_tests_that_nextest_retries_exist() {
+    let config = fs::read_to_string(root().join(".config/nextest.toml")).expect("exists");
+    let names = config.split("test(").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let mut missing: Vec<_> = names.map(|name| name.trim_end_matches("::").to_owned()).collect();
+    assert!(!missing.is_empty(), ".config/nextest.toml names tests");
+    each_source(|_, text| {
+        let items = text.lines().filter(|line| ["fn ", "mod "].iter().any(|item| line.contains(item)));
+        let items: Vec<_> = items.collect();
+        missing.retain(|name| !items.iter().any(|item| item.contains(&**name)));
+    });
+    none(".config/nextest.toml names tests that do not exist", &missing);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reading the captures next to this file; included by the tests of `crates/wire` and `crates/transport` that use them.
+//! Reads the captures in this directory; included by the tests of `crates/wire` and `crates/transport`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// A capture as it is.
-#[allow(dead_code)] // Not every test that includes this file asks for it.
+/// The bytes of a capture.
+#[allow(dead_code)] // Not every test that includes this file uses it.
 pub(crate) fn file(name: &str) -> Vec<u8> {
     fs::read(dir().join(format!("{name}.pcap"))).expect("the capture exists")
 }

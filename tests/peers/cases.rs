@@ -10,21 +10,21 @@ use crate::end::{End, Kind};
 use crate::flows::{Ends, FLOWS, Flow, Style};
 use crate::machine::{Machine, good};
 
-/// Time for a client. The other end is emulated; a lost packet that only a timer reveals costs most.
+/// Time limit for a client. The other end is emulated; a lost packet that only a timer detects costs most.
 const CLIENT: Duration = Duration::from_secs(40);
 /// Time for the server to end after its client.
 const SERVER: Duration = Duration::from_secs(8);
-/// Of so many packets towards the guest one is lost, at random.
+/// One in this many packets towards the guest is dropped, at random.
 const LOSS: u32 = 41;
 
-/// What the queue pairs' packets travel over.
+/// Properties of the wire between the queue pairs.
 #[derive(Clone, Copy)]
 struct Wire {
-    /// Of roxie's ends.
+    /// Port of roxie's ends.
     port: Port,
     family: Family,
     mtu: u32,
-    /// The guest loses some of what it is sent: requests or answers, as the roles are.
+    /// The guest drops some received packets: requests or responses, depending on the roles.
     lossy: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Case {
     client: End,
 }
 
-/// The cases, those of one machine together; with `full` over every wire, without over some of each kind.
+/// The cases, grouped by machine. With `full` over every wire, otherwise over some wires of each kind.
 pub(crate) fn all(full: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for wire in wires(full) {
@@ -50,11 +50,11 @@ pub(crate) fn all(full: bool) -> Vec<Case> {
     cases
 }
 
-/// Those worth a recording: few packets, of every kind, in both roles and both families.
+/// Cases worth a recording: few packets, of every kind, in both roles and both families.
 pub(crate) fn recorded() -> Vec<Case> {
     let few = |flow: &Flow| match flow.style {
         Style::Perftest | Style::PerftestCm => flow.words == ["ib_atomic_lat"],
-        // Tens of thousands of packets of 256 bytes.
+        // perftest sends tens of thousands of packets of 256 bytes.
         _ => !flow.words.contains(&"256"),
     };
     let roles = [(Family::V4, End::Roxie), (Family::V6, End::Rxe)];
@@ -65,7 +65,7 @@ pub(crate) fn recorded() -> Vec<Case> {
     roles.into_iter().flat_map(of_role).collect()
 }
 
-/// Those between roxie and rxe.
+/// The cases between roxie and rxe.
 fn wires(full: bool) -> Vec<Wire> {
     use Family::{V4, V6};
     use Port::{Generic, Native, Udp};
@@ -103,12 +103,12 @@ impl Case {
         format!("{ends}/{port}-{family}{mtu}{lossy}/{}", self.flow.words.join(" "))
     }
 
-    /// The machine it needs.
+    /// The machine that it needs.
     pub(crate) fn kind(&self) -> Kind {
         self.client.kind()
     }
 
-    /// Not what a program cannot do, and over a lossy wire only streams.
+    /// Leaves out what a program does not support; a lossy wire is for streams only.
     fn makes_sense(&self) -> bool {
         match self.flow.style {
             Style::Perftest => !self.wire.lossy || self.flow.words[0].ends_with("_bw"),
@@ -125,7 +125,7 @@ impl Case {
         if !self.wire.lossy {
             return self.pair(machine);
         }
-        // Where few packets come, as acknowledgements do, chance alone may spare them all.
+        // Where few packets arrive, such as acknowledgements only, random loss may drop none.
         let once = "udp dport 4791 numgen inc mod 65536 == 10 counter drop";
         let by_chance = format!("udp dport 4791 numgen random mod {LOSS} == 0 counter drop");
         machine.command(&format!(
@@ -133,7 +133,7 @@ impl Case {
              add rule inet loss in {once}; add rule inet loss in {by_chance}'"
         ))?;
         let result = self.pair(machine);
-        // A run in which nothing was lost shows nothing.
+        // A run without any loss tests nothing.
         let lost =
             "nft list table inet loss | grep -q 'packets [1-9]'; status=$?; nft delete table inet loss";
         result.and(machine.command(&format!("{lost}; exit $status")))
@@ -162,7 +162,8 @@ impl Case {
         }
     }
 
-    /// What a program at `end` is told. What is exchanged over TCP is exchanged over IPv4; the GID decides about the queue pairs.
+    /// The address options of a program at `end`. TCP exchanges use IPv4; the GID selects the address of
+    /// the queue pairs.
     fn ends(&self, end: End, v6: bool) -> Ends<'static> {
         let server = self.client.other();
         Ends {
@@ -174,8 +175,8 @@ impl Case {
         }
     }
 
-    /// What is wrong with what a program printed, although it ended well: its own complaints, and which way its packets
-    /// took, by the counters that roxie prints.
+    /// An error in the output of a program that succeeded: its own complaints, or a port other than the
+    /// expected one by the counters that roxie prints.
     fn complaint(&self, end: End, ended: &Ended) -> Option<String> {
         let said = |words: &str| ended.output.contains(words);
         if let Some(complaint) =

@@ -1,4 +1,4 @@
-//! Beside Debian's xdp-tools, where the kernel has what they need (BPF trampolines): behind another program in libxdp's
+//! Debian's xdp-tools on a kernel with BPF trampolines: roxie behind another program in libxdp's
 //! dispatcher, and traced by xdpdump.
 
 use std::time::Duration;
@@ -9,18 +9,18 @@ use roxie_tests::place::Port;
 use crate::end::End;
 use crate::machine::{Machine, good};
 
-/// A command in namespace `a` that sees the bpf file system, which `ip netns exec` hides.
+/// Runs a command in namespace `a` with the bpf file system, which `ip netns exec` hides.
 const IN_A: &str = "nsenter --net=/run/netns/a";
-/// Of a verified ping six packets and more pass the program, and each is seen coming and going.
+/// A verified ping takes at least six packets, and xdpdump shows each at entry and exit.
 const PINGS: &str = "20";
 const SEEN_MIN: u64 = 200;
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A name, and what is to be done.
+/// Name and function of a case.
 pub(crate) type Case = (&'static str, fn(&Machine, &str) -> Result<(), String>);
 
 pub(crate) const CASES: [Case; 2] = [
-    ("xdp-tools/xdpdump sees the packets of roxie's own program", traced),
+    ("xdp-tools/xdpdump sees the packets of roxie's program", traced),
     ("xdp-tools/behind xdp-filter in libxdp's dispatcher, seen by xdpdump", dispatched),
 ];
 
@@ -43,7 +43,7 @@ fn behind_filter(machine: &Machine, name: &str) -> Result<(), String> {
     machine.command(&format!(
         "./roxie xdp object /tmp/xsk.o && {IN_A} xdp-loader load -m native wire /tmp/xsk.o"
     ))?;
-    // A second process finds it as the first has left it.
+    // A second process finds the program as the first has left it.
     for _ in 0..2 {
         ping(machine, name, "roxie_xsk", "zero-copy, 1 queue, program id")?;
     }
@@ -52,7 +52,8 @@ fn behind_filter(machine: &Machine, name: &str) -> Result<(), String> {
     both.then_some(()).ok_or_else(|| format!("the dispatcher has lost a program\n{status}"))
 }
 
-/// rping from `b` to `a`, where xdpdump looks at `program`; what the server says about its port is to contain `port`.
+/// Runs rping from `b` to `a` while xdpdump traces `program`; the server's message about its port must
+/// contain `port`.
 fn ping(machine: &Machine, name: &str, program: &str, port: &str) -> Result<(), String> {
     let service = machine.port();
     let word = service.to_string();
@@ -65,7 +66,8 @@ fn ping(machine: &Machine, name: &str, program: &str, port: &str) -> Result<(), 
     machine.wait_ready(End::A, &mut server, Ready::Cm(service))?;
     machine.command(&format!(
         "{IN_A} xdpdump -i wire -p {program} --rx-capture entry,exit -w /tmp/seen.pcap >/tmp/seen.log 2>&1 & \
-         echo $! >/tmp/seen.pid; for i in $(seq 100); do grep -q 'listening on' /tmp/seen.log && exit; sleep 0.1; done; \
+         echo $! >/tmp/seen.pid; \
+         for i in $(seq 100); do grep -q 'listening on' /tmp/seen.log && exit; sleep 0.1; done; \
          cat /tmp/seen.log; exit 1"
     ))?;
     let mut client = start(End::B, "-c")?;

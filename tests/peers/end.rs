@@ -1,15 +1,16 @@
-//! Where a program runs: roxie or the kernel's Soft-RoCE, on the host or in the emulated machine.
+//! The end of a wire where a program runs: roxie or the kernel's Soft-RoCE, on the host or in the emulated
+//! machine.
 
 /// An end of a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum End {
-    /// On the host, at the network card of the machine.
+    /// roxie on the host, at the tap of the machine's network card.
     Roxie,
-    /// The other end of that, the machine's kernel.
+    /// The other end of that wire: Soft-RoCE in the machine.
     Rxe,
-    /// In the machine, at one end of the wire between two of its network cards.
+    /// roxie in the machine, at one end of the wire between two of its network cards.
     A,
-    /// At the other.
+    /// roxie in the machine, at the other end of that wire.
     B,
 }
 
@@ -37,7 +38,7 @@ impl End {
         }
     }
 
-    /// The index of the GID of that address; rxe has its link-local one in front.
+    /// The index of the GID of that address; rxe has the link-local GID in front.
     pub(crate) fn gid_index(self, v6: bool) -> &'static str {
         match (self, v6) {
             (Self::Rxe, true) => "2",
@@ -50,12 +51,12 @@ impl End {
         if self == Self::Rxe { "rxe0" } else { "roxie0" }
     }
 
-    /// The interface that roxie is told to use.
+    /// The interface that roxie uses.
     pub(crate) fn netdev(self) -> &'static str {
         if self == Self::Roxie { "host0" } else { "wire" }
     }
 
-    /// The network namespace inside the machine, if it is not the first.
+    /// The network namespace inside the machine, if it is not the initial one.
     pub(crate) fn netns(self) -> Option<&'static str> {
         match self {
             Self::Roxie | Self::Rxe => None,
@@ -72,11 +73,11 @@ impl End {
     }
 }
 
-/// What a machine is for.
+/// The purpose of a machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// A kernel with Soft-RoCE, the host's own release: the peer.
     Rxe,
-    /// A kernel whose virtio_net gives AF_XDP sockets packets without copying, and two cards joined by a wire.
+    /// A kernel with zero-copy AF_XDP in virtio_net, and two network cards joined by a wire.
     Wire,
 }

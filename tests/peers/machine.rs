@@ -1,4 +1,4 @@
-//! An emulated machine, and programs in it and at the host's end of the wire to it.
+//! An emulated machine, and programs in it and at the host's end of its wire.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,18 +15,19 @@ use roxie_tests::process::{Ended, Running};
 
 use crate::end::{End, Kind};
 
-/// Where rxe-vm keeps a directory for each machine.
+/// Directory where rxe-vm keeps a directory for each machine.
 const MACHINES: &str = "/run/rxe-vm";
-/// Lifetime of a machine, should nobody end it.
+/// Lifetime of a machine that is not stopped, in minutes.
 const MINUTES: &str = "60";
 /// First port of the servers.
 const PORT_MIN: u16 = 20_000;
-/// Time for a command that changes something in the guest.
+/// Time limit for a command in the guest, in seconds.
 const COMMAND_SECONDS: &str = "20";
-/// The first kernel whose virtio_net is known to bind AF_XDP sockets for zero-copy; 6.12 says EOPNOTSUPP.
+/// The first kernel with a virtio_net that is known to bind AF_XDP sockets for zero-copy; 6.12 returns
+/// EOPNOTSUPP.
 const ZERO_COPY_KERNEL: [u32; 2] = [6, 18];
 
-/// A machine; it ends with the value.
+/// A machine; it is stopped when this is dropped.
 pub(crate) struct Machine {
     kind: Kind,
     binaries: Binaries,
@@ -34,12 +35,12 @@ pub(crate) struct Machine {
     /// Name of the machine and of the namespace with the host's end.
     name: String,
     port: AtomicU16,
-    /// Of both ends.
+    /// MTU of both ends.
     mtu: AtomicU32,
 }
 
 impl Machine {
-    /// What this host lacks.
+    /// What this host lacks for a machine.
     pub(crate) fn missing(kind: Kind) -> Option<&'static str> {
         if !is_root() {
             return Some("root (network namespaces)");
@@ -59,7 +60,7 @@ impl Machine {
         image(kind).is_none().then_some(needed)
     }
 
-    /// Boots one.
+    /// Boots a machine.
     pub(crate) fn boot(kind: Kind, logs: PathBuf) -> Result<Self, String> {
         let binaries = Binaries::copy().map_err(|error| error.to_string())?;
         let name = format!("roxie{}", std::process::id());
@@ -80,17 +81,17 @@ impl Machine {
         self.kind
     }
 
-    /// A port that nobody else in this run uses.
+    /// A port that is not used yet in this run.
     pub(crate) fn port(&self) -> u16 {
         self.port.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The `roxie` program.
+    /// Path of the `roxie` program.
     pub(crate) fn roxie(&self) -> PathBuf {
         self.binaries.roxie()
     }
 
-    /// Starts to record what passes the host's end of the wire.
+    /// Starts a recording at the host's end of the wire.
     pub(crate) fn record(&self, name: &str, file: &Path) -> Result<Running, String> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(self.binaries.roxie());
@@ -107,7 +108,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Does something while the machine stands still.
+    /// Runs `f` while the machine is stopped (SIGSTOP).
     pub(crate) fn while_stopped<T>(&self, f: impl FnOnce() -> T) -> Result<T, String> {
         let file = Path::new(MACHINES).join(&self.name).join("qemu.pid");
         let pid = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -118,7 +119,7 @@ impl Machine {
         Ok(done)
     }
 
-    /// Starts a program at an end, roxie's on `port`; its output is kept under `name`.
+    /// Starts a program at an end, with roxie on `port`; its output is kept under `name`.
     pub(crate) fn start(&self, end: End, name: &str, port: Port, words: &[&str]) -> Result<Running, String> {
         let mut command = if end == End::Roxie {
             let mut command = Command::new("ip");
@@ -164,12 +165,12 @@ impl Machine {
         })
     }
 
-    /// Runs a shell command in the guest to a good end.
+    /// Runs a shell command in the guest and requires success.
     pub(crate) fn command(&self, command: &str) -> Result<(), String> {
         self.ask(command).map(drop)
     }
 
-    /// The same; what it prints.
+    /// Runs a shell command in the guest; returns its output.
     pub(crate) fn ask(&self, command: &str) -> Result<String, String> {
         let words = ["exec", "--name", &self.name, "--timeout", COMMAND_SECONDS, "--", "sh", "-c", command];
         rxe_vm(&words).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -178,7 +179,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It ends by itself some minutes later.
+        // If this fails, the machine stops by itself some minutes later.
         let _: Result<_, _> = rxe_vm(&["stop", "--name", &self.name]);
     }
 }
@@ -191,8 +192,8 @@ pub(crate) fn good(ended: Ended, other: &mut Running) -> Result<Ended, String> {
     Err(format!("{}{}", ended.describe(), other.wait(Duration::ZERO).describe()))
 }
 
-/// The image of a kind of machine: of those there are, the one that `ROXIE_PEER_IMAGE` names; else one that will do, rather
-/// with the programs of the release that the others have.
+/// The image for a kind of machine: the one that `ROXIE_PEER_IMAGE` names, otherwise a suitable one,
+/// preferably with programs of the host's release.
 fn image(kind: Kind) -> Option<String> {
     let status: serde_json::Value =
         serde_json::from_slice(&rxe_vm(&["status", "--json"]).ok()?.stdout).ok()?;
@@ -208,7 +209,7 @@ fn image(kind: Kind) -> Option<String> {
     images.keys().find(|name| will_do(name)).cloned()
 }
 
-/// Major and minor.
+/// Major and minor version.
 fn version(kernel: &str) -> Option<[u32; 2]> {
     let mut parts = kernel.split('.').map(str::parse);
     Some([parts.next()?.ok()?, parts.next()?.ok()?])

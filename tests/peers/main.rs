@@ -1,9 +1,9 @@
-//! roxie in and beside emulated machines: against the kernel's Soft-RoCE, with the same unmodified programs at both ends, and
-//! on drivers that the host does not have.
+//! roxie in and beside emulated machines: against the kernel's Soft-RoCE with the same unmodified programs
+//! at both ends, and on drivers that the host does not have.
 //!
-//! The kernels run in QEMU (`rxe-vm/`), so nothing here is fast. `ROXIE_PEER_IMAGE` names an image other than that of the
-//! host's own Debian release. `--full` (or `ROXIE_FULL=1`) runs every program over every wire. What cannot run here is named
-//! at the end: `skipped: needs X`.
+//! The kernels run in QEMU (`rxe-vm/`), so everything here is slow. `ROXIE_PEER_IMAGE` names an image other
+//! than that of the host's Debian release. `--full` (or `ROXIE_FULL=1`) runs every program over every wire.
+//! Cases that cannot run here are named at the end: `skipped: needs X`.
 #![forbid(unsafe_code)]
 
 mod cases;
@@ -13,7 +13,7 @@ mod end;
 #[allow(dead_code, unreachable_pub, reason = "`roxie interop` uses the rest")]
 mod flows;
 mod machine;
-mod onlooker;
+mod peer_capture;
 mod recorded;
 mod vanish;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().collect();
     let full = is_full(&mut words);
     let mut args = Arguments::from_iter(words);
-    // One emulated CPU serves them all.
+    // One emulated CPU runs all programs.
     args.test_threads = args.test_threads.or(Some(1));
     let needs = |kind| if args.list { None } else { Machine::missing(kind) };
     let needs = [Kind::Rxe, Kind::Wire].map(|kind| (kind, needs(kind)));
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in onlooker::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
+    for (name, run) in peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {
@@ -54,15 +54,15 @@ fn main() -> ExitCode {
     }
     let conclusion = libtest_mimic::run(&args, trials);
     let code = if args.list { conclusion.exit_code() } else { skipped.summary(&conclusion) };
-    // A machine ends with its last user.
+    // A machine is stopped after its last case.
     running.lock().unwrap_or_else(PoisonError::into_inner).take();
     code
 }
 
-/// The machine that runs: one at a time, booted for the first case that needs it.
+/// The running machine: one at a time, booted for the first case that needs it.
 type Running = Arc<Mutex<Option<Machine>>>;
 
-/// What a case does.
+/// The function of a case.
 type Run = Box<dyn FnOnce(&Machine) -> Result<(), String> + Send>;
 
 fn trial(name: String, kind: Kind, run: Run, running: &Running) -> Trial {

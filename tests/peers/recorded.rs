@@ -1,5 +1,5 @@
-//! What roxie and the kernel's Soft-RoCE say to each other, recorded at the host's end of the wire: tshark sees the same fields as
-//! `roxie capture`.
+//! Packets between roxie and the kernel's Soft-RoCE, recorded at the host's end of the wire: tshark must
+//! show the same fields as `roxie capture`.
 
 use roxie_tests::recording::Recording;
 use roxie_tests::wireshark;
@@ -8,7 +8,7 @@ use crate::cases;
 use crate::dispatcher;
 use crate::machine::Machine;
 
-/// Of a few hundred packets at least.
+/// Fewest fields, those of a few hundred packets.
 const FIELDS_MIN: usize = 10_000;
 
 pub(crate) const CASES: [dispatcher::Case; 1] = [("recorded/tshark sees the same fields", fields)];
@@ -17,7 +17,7 @@ fn fields(machine: &Machine, name: &str) -> Result<(), String> {
     let file = std::env::temp_dir().join(format!("roxie-peers-{}.pcapng", std::process::id()));
     let recording = Recording::begin(machine.record(name, &file)?)?;
     for case in cases::recorded() {
-        // Whether the programs come to a good end is asked elsewhere; what they said counts here.
+        // The result of the programs is checked by other cases; only their packets count here.
         if let Err(why) = case.run(machine) {
             println!("{}: {why:.100}", case.name());
         }

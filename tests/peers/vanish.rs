@@ -1,5 +1,5 @@
-//! A peer that vanishes: its client ends with IBV_WC_RETRY_EXC_ERR after (retry count + 1) times its timeout, roxie's as well
-//! as Soft-RoCE's. Prints how long it took; docs/interop.md has the figures.
+//! A peer that vanishes: its client ends with IBV_WC_RETRY_EXC_ERR after (retry count + 1) times its
+//! timeout, on roxie as on Soft-RoCE. Prints the time it took; docs/interop.md has the figures.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use crate::dispatcher::Case;
 use crate::end::End;
 use crate::machine::Machine;
 
-/// Traffic that shows that a stream is under way.
+/// Bytes that show that a stream is running.
 const STREAM_BYTES: u64 = 2 << 20;
-/// More than all of the times below.
+/// Longer than all of the times below.
 const LIMIT: Duration = Duration::from_secs(40);
-/// Time for a program to end once it knows.
+/// Time for a program to end after its completion with an error.
 const PROGRAM_MAX: Duration = Duration::from_secs(1);
-/// What perftest prints about IBV_WC_RETRY_EXC_ERR.
+/// The message of perftest for IBV_WC_RETRY_EXC_ERR.
 const RETRY_EXCEEDED: &str = "Failed status 12";
-/// perftest's retry count, if it is not asked for another.
+/// perftest's default retry count.
 const RETRIES: u32 = 7;
-/// The timeout that rdma_cm gives roxie's queue pairs: twice the packet lifetime of newer kernels, 4.096 us << 16.
+/// The timeout that rdma_cm gives roxie's queue pairs: twice the packet lifetime of newer kernels, 4.096 us
+/// << 16.
 const CM_TIMEOUT: u32 = 17;
-/// Those of rxe, with that lifetime or with the 18 that Linux 6.1 takes (CMA_IBOE_PACKET_LIFETIME).
+/// The timeouts of rxe, with that lifetime or with the 18 of Linux 6.1 (CMA_IBOE_PACKET_LIFETIME).
 const CM_TIMEOUTS_OF_RXE: [u32; 2] = [CM_TIMEOUT, 19];
 
 pub(crate) const CASES: [Case; 4] = [
@@ -41,7 +42,7 @@ fn of_rxe(machine: &Machine, name: &str, timeout: Option<&str>) -> Result<(), St
         None => vec!["-R"],
     };
     let (_server, mut client) = stream(machine, name, End::Roxie, options)?;
-    // Before, its counters are those of the namespace that it was started from.
+    // Before that, its counters are those of the namespace that it was started from.
     eventually(LIMIT, || client.has_ended() || client.net("dev").contains(End::Roxie.netdev()));
     flowing(&mut client, STREAM_BYTES)?;
     let ended = machine.while_stopped(|| client.wait(LIMIT))?;
@@ -49,7 +50,8 @@ fn of_rxe(machine: &Machine, name: &str, timeout: Option<&str>) -> Result<(), St
     in_time(name, &ended, &[timeout], RETRIES)
 }
 
-/// Kills the server here while Soft-RoCE writes to it, which takes a retry count of 7 for one without end: so it gets another.
+/// Kills the server here while Soft-RoCE writes to it. rxe takes retry count 7 as infinite, so the client
+/// gets another.
 fn of_roxie(machine: &Machine, name: &str) -> Result<(), String> {
     for retries in [1, 3] {
         let option = format!("--retry_count={retries}");
@@ -62,7 +64,7 @@ fn of_roxie(machine: &Machine, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A server, and a client at `end` that writes to it for ever.
+/// Starts a server, and a client at `end` that writes to it until it is stopped.
 fn stream<'a>(
     machine: &Machine,
     name: &str,
@@ -83,7 +85,7 @@ fn stream<'a>(
     Ok((server, machine.start(end, name, Port::Udp, &client)?))
 }
 
-/// The last acknowledgement came before the end of its peer, by less than one timeout.
+/// The last acknowledgement arrived less than one timeout before the peer ended.
 fn in_time(name: &str, ended: &Ended, timeouts: &[u32], retries: u32) -> Result<(), String> {
     if ended.status.is_none() || ended.succeeded() || !ended.output.contains(RETRY_EXCEEDED) {
         return Err(format!(

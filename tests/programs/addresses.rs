@@ -1,4 +1,4 @@
-//! Addresses that come and go while a program runs.
+//! Addresses that are added and removed while a program runs.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     kinds.into_iter().map(case).collect()
 }
 
-/// A server on every address; the client asks it at one that is added once it listens.
+/// Runs a server on every address; the client connects to one that is added after the server listens.
 fn ping(
     lab: &Lab,
     place: &Place,

@@ -1,4 +1,4 @@
-//! Traffic of unmodified programs as `roxie capture` sees it on their interfaces.
+//! `roxie capture` on the interfaces and processes of unmodified programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::case::{Case, LONG, SHORT, good, roxie, says};
 use crate::hooks::only_process;
 use crate::perftest;
 
-/// How long a capture may take to begin.
+/// Time limit for a capture to begin.
 const BEGINS: Duration = Duration::from_secs(5);
-/// What was copied is shown after this long at the latest.
+/// Longest time from a packet to its line of output.
 const SHOWN: Duration = Duration::from_millis(500);
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,14 +30,14 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case(v4, "rping captured on both interfaces", "rping", exchange),
         case(v6, "rping captured on both interfaces", "rping", exchange),
-        case(v4, "bursts captured as the packets they are", "ib_write_bw", bursts),
-        case(v6, "bursts captured as the packets they are", "ib_write_bw", bursts),
-        case(v4, "captures by clsact leave it as it was", "tc", clsact),
+        case(v4, "bursts captured packet by packet", "ib_write_bw", bursts),
+        case(v6, "bursts captured packet by packet", "ib_write_bw", bursts),
+        case(v4, "captures by clsact keep an existing clsact", "tc", clsact),
         case(unprivileged, "rping captured by process", "rping", process),
         case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
         case(native, "rping captured by process", "rping", process),
         case(unprivileged, "bursts captured by process", "ib_write_bw", bursts_of_process),
-        case(v4, "captures whose file may not grow", "ib_write_bw", full_files),
+        case(v4, "captures with a limited file size", "ib_write_bw", full_files),
         case(v4, "a process of another user", "rping", strangers),
     ]
 }
@@ -48,7 +48,7 @@ fn begin(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Re
     let mut capture = lab.roxie_command(place, side, name, &words).map_err(|error| error.to_string())?;
     let listens = || {
         let shown = std::fs::read_dir(format!("/proc/{}/fd", capture.pid())).into_iter().flatten().flatten();
-        // Two links of the two classifiers, by what /proc calls such descriptors.
+        // /proc shows two links, one for each classifier.
         shown.filter(|fd| fd.path().read_link().is_ok_and(|to| to.ends_with("anon_inode:bpf_link"))).count()
             == 2
     };
@@ -71,7 +71,7 @@ fn process_of(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
     found
 }
 
-/// Records a process into a new file; begun when the file is.
+/// Starts to record a process into a new file; returns when the file exists.
 fn record(
     lab: &Lab,
     place: &Place,
@@ -79,10 +79,10 @@ fn record(
     pid: &str,
     more: &[&str],
 ) -> Result<(Running, PathBuf), String> {
-    // Only root may write beside the logs.
+    // Only root may write to the log directory.
     let dir = if place.user == User::Root { lab.logs().to_owned() } else { std::env::temp_dir() };
     let file = dir.join(format!("roxie-{}-{}.pcapng", std::process::id(), lab.port()));
-    // One that a killed test has left would look like a beginning.
+    // An old file of a killed test would look like a started capture.
     let _ = std::fs::remove_file(&file);
     let path = file.display().to_string();
     let words = [&["capture", "record", "-p", pid, "-o", &path], more].concat();
@@ -95,7 +95,8 @@ fn record(
     Err(format!("it does not listen\n{}", capture.wait(SHORT).describe()))
 }
 
-/// Handshake, payload and disconnection, of a server alone; the capture ends with it, and misses nothing of its end.
+/// Captures handshake, payload and disconnection of a server process. The capture ends with the process and
+/// has its last packets.
 fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
     let common = ["-a", address, "-p", &port, "-C", "3"];
@@ -130,7 +131,8 @@ fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["capture", "analyse", &path, "--no-pager"];
     let analysis = roxie(lab, place, Side::Server, &format!("{name} analysis"), &words)?;
     says(&analysis, ": connected in ")?;
-    // Where a process waits for a CPU for a millisecond its peer asks again, and that is to be found; nothing else is.
+    // A process that gets no CPU for a millisecond makes its peer send a probe, which the analysis reports;
+    // it must report nothing else.
     let (_, findings) = analysis.output.split_once("Findings").unwrap_or_default();
     let of_loss = |line: &str| line.split_whitespace().nth(1).is_some_and(|kind| kind.starts_with("lost-"));
     let mut heads =
@@ -141,9 +143,9 @@ fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     std::fs::remove_file(&file).map_err(|error| error.to_string())
 }
 
-/// A moment of a stream: each packet of its bursts has its headers and its ICRC, and what found no room is counted. A queue
-/// pair by itself. The stream goes on when its reader was killed; it has no end of its own, which a slow machine could meet
-/// before the last look.
+/// Captures a moment of a stream: each packet of a burst must have its headers and a right ICRC, and
+/// dropped packets are counted. Also one queue pair only. The stream continues after its reader was killed.
+/// The stream is endless, so it also outlasts a slow machine.
 fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -167,7 +169,7 @@ fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String>
         return Err(format!("{} packets, {bad:?}", packets.len()));
     }
     if !packets.iter().any(|packet| packet["ip.id"].as_str().is_some_and(|id| id != "0x0000")) {
-        return Err("no packet is behind another one in a burst".to_owned());
+        return Err("no packet follows another one in a burst".to_owned());
     }
     says(&read(&[&path, "--only-errors"])?, "nothing to show")?;
     let qpn = packets[0]["infiniband.bth.destqp"].as_str().ok_or("no queue pair")?.to_owned();
@@ -180,8 +182,9 @@ fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String>
     [file, again].iter().try_for_each(std::fs::remove_file).map_err(|error| error.to_string())
 }
 
-/// A file that may not grow (`ulimit -f`) or has no room ends its capture with an error, of an interface and of a process. What was captured
-/// can be read, nothing stays attached, and the traffic goes on.
+/// A file that may not grow (`ulimit -f`), or a full disk, ends a capture with an error, on an interface
+/// and of a process. The captured packets can be read, no program stays attached, and the traffic
+/// continues.
 fn full_files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     const LIMIT: u64 = 100_000;
     let (port, address) = (lab.port(), lab.address(place));
@@ -195,7 +198,7 @@ fn full_files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let file = path.display().to_string();
     let (roxie_path, limit) = (lab.roxie().display().to_string(), format!("--fsize={LIMIT}"));
     let capture = |what: &str, words: &[&str]| {
-        // Filters of a clsact would stay if the process were ended by a signal.
+        // Filters of a clsact would stay if a signal ended the process.
         let line = &["prlimit", &limit, "env", "ROXIE_TAP=clsact", &roxie_path, "capture", "record"][..];
         let name = format!("{name} {what}");
         let ended = start(lab, place, Side::Server, &name, &[line, words].concat())?.wait(LONG);
@@ -225,7 +228,7 @@ fn full_files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     std::fs::remove_file(&path).map_err(|error| error.to_string())
 }
 
-/// What another user's process does is nobody's business; what is no process of roxie is said.
+/// A process of another user is refused, and so is a process without a device; the message says which.
 fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
     let words = ["rping", "-s", "-a", address, "-p", &port, "-C", "1"];
@@ -246,14 +249,14 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends a capture as a person does.
+/// Ends a capture with SIGINT.
 fn end(mut capture: Running) -> Result<String, String> {
     std::thread::sleep(SHOWN);
     capture.signal(Signal::SIGINT);
     Ok(good(capture.wait(SHORT))?.output)
 }
 
-/// What is captured: a handshake, three messages each way, and a disconnection.
+/// The captured traffic: a handshake, three messages each way, and a disconnection.
 fn three_pings(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
     let common = ["-a", address, "-p", &port, "-C", "3"];
@@ -268,7 +271,7 @@ fn three_pings(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     .map(drop)
 }
 
-/// Both interfaces show handshake, payload and disconnection, whichever way they went.
+/// Both interfaces show handshake, payload and disconnection, in both directions.
 fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["read", "-i", lab.netdev(place), "--format", "struct", "--host", lab.address(place)];
     let captures = [Side::Server, Side::Client]
@@ -294,8 +297,8 @@ fn exchange(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A capture as on a kernel without links for classifiers: it sees an exchange, leaves alone what was there, and takes off what a
-/// killed one has left.
+/// Captures with clsact filters, as on a kernel without links for classifiers. The capture leaves an
+/// existing clsact alone, and removes filters that a killed capture has left.
 fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let netdev = lab.netdev(place);
     let tc = |words: &[&str]| {
@@ -321,7 +324,8 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         Err(capture.wait(SHORT).describe())
     };
     let is_there = || Ok::<_, String>(tc(&["qdisc", "show", "dev", netdev])?.output.contains("clsact"));
-    // Killed: filters stay. The next one takes them off, and its own when it ends; the clsact was made by neither.
+    // After a kill the filters stay. The next capture removes them, and its own when it ends, but keeps the
+    // clsact, which it did not make.
     tc(&["qdisc", "add", "dev", netdev, "clsact"])?;
     let mut killed = begin()?;
     killed.signal(Signal::SIGKILL);
@@ -330,7 +334,7 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err("the filters of a killed capture do not stay: docs/capture.md says so".to_owned());
     }
     let capture = begin()?;
-    // Where the process ids are others, the one that lives is known all the same.
+    // A capture in another PID namespace still recognises a running capture.
     let roxie = lab.roxie().display().to_string();
     let line = [
         &["unshare", "--pid", "--fork", "--mount-proc", "env", "ROXIE_TAP=clsact", &roxie][..],
@@ -348,14 +352,14 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         }
     }
     if filters()? != 0 || !is_there()? {
-        return Err("filters stay, or the clsact that was there has gone".to_owned());
+        return Err("filters stay, or the existing clsact was removed".to_owned());
     }
     tc(&["qdisc", "del", "dev", netdev, "clsact"])?;
     end(begin()?)?;
     if is_there()? { Err("its clsact stays".to_owned()) } else { Ok(()) }
 }
 
-/// Every packet of the bursts is there, whole, and its ICRC is right; the same of headers only.
+/// Every packet of the bursts is captured completely and its ICRC is right; also with headers only.
 fn bursts(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     const MESSAGES: usize = 100;
     /// Packets of a message of 64 KiB at path MTU 1024.

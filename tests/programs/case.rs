@@ -1,4 +1,4 @@
-//! A named case, and the small things most cases need.
+//! A named case, and small functions that most cases need.
 
 use std::time::Duration;
 
@@ -6,43 +6,43 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::Ended;
 
-/// Time for a program that does little.
+/// Time limit for a short program.
 pub(crate) const SHORT: Duration = Duration::from_secs(10);
-/// Time for a program that moves much.
+/// Time limit for a program that moves much data.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
-/// How much is run.
+/// How many variants and iterations run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Scale {
-    /// Few iterations, and each variant only as far as its [`Spread`] goes.
+    /// Few iterations, and each variant at the places of its [`Spread`].
     Quick,
     /// Every variant at every place.
     Full,
 }
 
-/// At which places a variant runs at quick scale; at full scale it is every one.
+/// The places of a variant at quick scale; at full scale it runs at every place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Spread {
-    /// Every one.
+    /// Every place.
     All,
-    /// One privileged on two hosts, one unprivileged on one.
+    /// One privileged place on two hosts, and one unprivileged place on one host.
     Two,
-    /// The privileged one of the two.
+    /// The privileged place of these two.
     Root,
-    /// The unprivileged one.
+    /// The unprivileged place.
     Ordinary,
 }
 
 /// One case.
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Programs it cannot do without.
+    /// Programs that it needs.
     pub(crate) programs: Vec<&'static str>,
     pub(crate) place: Place,
     pub(crate) run: Run,
 }
 
-/// What a case does; an error says what went wrong, with the outputs.
+/// Function of a case; an error has the reason and the outputs.
 pub(crate) type Run = Box<dyn Fn(&Lab) -> Result<(), String> + Send>;
 
 impl Case {
@@ -80,7 +80,7 @@ pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
     }
 }
 
-/// The index of the GID that stands for this side's address.
+/// The index of the GID of this side's address.
 pub(crate) fn gid_index(lab: &Lab, place: &Place, side: Side) -> Result<String, String> {
     let own = lab.own_address(place, side);
     let value = devinfo(lab, place, side)?;

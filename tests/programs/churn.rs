@@ -1,5 +1,5 @@
-//! Processes come and go: 50 of them on one address, started and killed at random while others talk to each other. Nothing
-//! is lost for those who stay, and nothing of those who went stays behind.
+//! Process churn: 50 processes on one address are started and killed at random while others exchange
+//! messages. The others must lose nothing, and nothing of the killed processes may remain.
 //!
 //! `cargo test --release -p roxie-tests --test programs -- churn --minutes=10` is ten thousand starts.
 
@@ -16,21 +16,23 @@ use roxie_tests::process::{Running, eventually};
 use crate::case::{Case, LONG};
 use crate::holdings::{Holdings, settled};
 
-/// Processes that are started and killed, and pairs that are not.
+/// Processes that are started and killed, and pairs that stay.
 const COMING_AND_GOING: usize = 43;
 const LIVING_PAIRS: usize = 3;
-/// Ten thousand in ten minutes.
+/// Ten thousand starts in ten minutes.
 const STARTS_PER_SECOND: f64 = 17.0;
-/// Between two turns that come late.
+/// Pause when the schedule is late.
 const PAUSE: Duration = Duration::from_millis(1);
 const QUICK: Duration = Duration::from_secs(10);
-/// Starts before the first look: caches and stacks are in place by then.
+/// Starts before the first measurement: caches and stacks are allocated by then.
 const WARM_UP: usize = 60;
-/// What each start may cost rping's server: 5000 of them, half its clients, were seen to cost 1.1 MiB, arenas included.
+/// Memory that each start may cost rping's server: 5000 starts, half of them clients, cost 1.1 MiB, arenas
+/// included.
 const BYTES_PER_START: u64 = 256;
-/// Of as many of its threads as were alive at once on a busy machine; 700 KiB in all were seen after 400 starts, and 1.1 MiB after 5000.
+/// Memory for as many threads as lived at once on a busy machine: 700 KiB were measured after 400 starts,
+/// and 1.1 MiB after 5000.
 const ARENAS_KIB: u64 = 512;
-/// Time for whoever remains to tell the peers of the dead.
+/// Time for surviving processes to notify the peers of the killed ones.
 const AFTERMATH: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
@@ -39,17 +41,18 @@ pub(crate) fn cases(minutes: Option<f64>) -> Vec<Case> {
     vec![Case::new(place, "churn of 50 processes", "rping", move |lab, name| churn(lab, &place, name, time))]
 }
 
-/// rping's server ends, on any device, when a client dies in the middle of connecting; after this it has connected.
+/// rping's server ends, on any device, when a client dies while it connects; after this time a client has
+/// connected.
 const CONNECTED_AFTER: Duration = Duration::from_secs(2);
 
-/// What went on.
+/// Numbers of started and killed processes.
 #[derive(Debug, Default)]
 struct Tally {
     starts: usize,
     kills: usize,
 }
 
-/// Processes that come and go, each in a slot.
+/// Processes that are started and killed, one per slot.
 struct Crowd<'a> {
     lab: &'a Lab,
     place: &'a Place,
@@ -60,22 +63,22 @@ struct Crowd<'a> {
     tally: Tally,
 }
 
-/// One of them.
+/// One process.
 struct Guest {
     process: Running,
-    /// Not to be killed before.
+    /// It is not killed before this time.
     until: Instant,
 }
 
 impl Crowd<'_> {
-    /// A number below `n` (Knuth's linear congruential generator; which processes meet is chance all the same).
+    /// A number below `n` (Knuth's linear congruential generator; the timing is random in any case).
     fn draw(&mut self, n: usize) -> usize {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) as usize % n
     }
 
-    /// Kills whoever is in a slot, unless it is too early for that, and starts another there.
+    /// Kills the process in a slot, unless it is too young, and starts another one there.
     fn turn(&mut self) -> Result<(), String> {
         let slot = self.draw(self.slots.len());
         if self.slots[slot].as_ref().is_some_and(|guest| Instant::now() < guest.until) {
@@ -85,7 +88,8 @@ impl Crowd<'_> {
         let address = self.lab.address(self.place);
         let own_port = self.lab.port().to_string();
         let (words, time): (&[&str], _) = match self.draw(4) {
-            // Somebody to talk to who stays; somebody who waits for nobody; one that only looks.
+            // A client of the surviving server; a server without clients; a program that only lists
+            // devices.
             0 | 1 => {
                 (&["rping", "-c", "-V", "-C", "1000000", "-a", address, "-p", &self.keeper], CONNECTED_AFTER)
             }
@@ -128,7 +132,7 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
         thread::sleep(Duration::from_secs_f64(1.0 / STARTS_PER_SECOND));
     }
     crowd.kill_all();
-    let before = settled(&|| Holdings::of(&keeper).ok_or("the keeper is gone"))?;
+    let before = settled(&|| Holdings::of(&keeper).ok_or("the keeper has ended"))?;
     crowd.tally = Tally::default();
 
     let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -149,15 +153,15 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
     crowd.kill_all();
 
     let lost_by_rping = BYTES_PER_START * crowd.tally.starts as u64 / 1024 + ARENAS_KIB;
-    let mut after = Err("the keeper is gone".to_owned());
+    let mut after = Err("the keeper has ended".to_owned());
     let back = eventually(AFTERMATH, || {
         let now = Holdings::of(&keeper);
-        after = now.ok_or_else(|| "the keeper is gone".to_owned());
+        after = now.ok_or_else(|| "the keeper has ended".to_owned());
         now.is_none_or(|now| !now.has_grown_from(before, lost_by_rping))
     });
     let after = after.map_err(|gone| format!("{gone}\n{}", keeper.wait(Duration::ZERO).describe()))?;
     println!("{:?}, {rounds:?} rounds of living pairs\nbefore: {before:?}\nafter:  {after:?}", crowd.tally);
-    // Whoever stayed still serves.
+    // The surviving server still serves.
     let words = ["rping", "-c", "-V", "-C", "10", "-a", address, "-p", &keeper_port];
     let ended = start(lab, place, Side::Client, name, &words)?.wait(LONG);
     if !ended.succeeded() || keeper.has_ended() {
@@ -166,7 +170,7 @@ fn churn(lab: &Lab, place: &Place, name: &str, time: Duration) -> Result<(), Str
     if back { Ok(()) } else { Err(format!("before: {before:?}\nafter {:?}: {after:?}", crowd.tally)) }
 }
 
-/// Connects, talks and ends, again and again; every byte is checked by rping itself.
+/// Connects, exchanges messages and disconnects, repeatedly; rping checks every byte.
 fn living(
     lab: &Lab,
     place: &Place,

@@ -1,4 +1,5 @@
-//! The `roxie` program itself: demo, devinfo, doctor, env, and what `run` says when it cannot run.
+//! The `roxie` program: demo, devinfo, doctor, env, and the messages of `run` when it cannot start a
+//! program.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,11 +13,11 @@ use serde_json::Value;
 
 use crate::case::{Case, LONG, SHORT, devinfo, good, roxie, says};
 
-/// Starts measured for the start-up time, of which the median counts.
+/// Number of measured starts; the median counts.
 const STARTS: usize = 11;
-/// Start-up of `roxie run -- ibv_devices`, with entering the namespace.
+/// Limit for `roxie run -- ibv_devices`, including the namespace.
 const START_MAX: Duration = Duration::from_millis(100);
-/// The whole demo.
+/// Limit for the whole demo.
 const DEMO_MAX: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -46,7 +47,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The peer is another roxie on the same host; then one without a device.
+/// The peer is roxie on the same host, then a host without a device.
 fn interop(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let via = format!("{} run --netdev {} --", lab.roxie().display(), lab.netdev(place));
     let interop = |via| {
@@ -67,7 +68,7 @@ fn interop(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if ended.succeeded() { Err(ended.describe()) } else { Ok(()) }
 }
 
-/// Whoever stops it finds nothing left of it.
+/// After a signal no process of it remains.
 fn interop_stopped(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     const PROGRAM: &str = "ib_write_bw";
     let via = format!("{} run --netdev {} --", lab.roxie().display(), lab.netdev(place));
@@ -86,7 +87,7 @@ fn interop_stopped(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if !under_way {
         return Err(format!("no {PROGRAM} runs\n{}", running.wait(Duration::ZERO).describe()));
     }
-    // It alone, as no terminal would.
+    // The signal goes to this process only; a terminal would send it to the whole group.
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).map_err(|error| error.to_string())?;
     let ended = running.wait(SHORT);
     let left = !eventually(SHORT, || !children.iter().any(|pid| is_program(pid)));

@@ -1,6 +1,6 @@
 /*
- * confine PROGRAM...: runs it under a seccomp filter that refuses, with EPERM, calls that container engines refuse by
- * default and some that they might.
+ * confine PROGRAM...: runs PROGRAM under a seccomp filter. The filter refuses (EPERM) the system calls that
+ * container engines refuse by default, and some more.
  */
 #include <errno.h>
 #include <linux/filter.h>

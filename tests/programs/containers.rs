@@ -1,5 +1,5 @@
-//! What containers take away (docs/containers.md), one thing at a time and all at once: rping still runs. Each case has
-//! namespaces of its own, made without privileges by unshare(1).
+//! rping with the restrictions of containers (docs/containers.md), one at a time and all together. Each
+//! case has its own namespaces, made without privileges by unshare(1).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,8 @@ use roxie_tests::process::{Ended, Running};
 
 use crate::case::{Case, LONG, good, says};
 
-/// A server and a client in front of which stands `$IN`; `$ROXIE` is the program. The server's end counts as well.
+/// A server and a client, each started by `$IN`; `$ROXIE` is the program. The server's exit code counts as
+/// well.
 const RPING: &str = r#"
 ip link set lo up
 $IN "$ROXIE" run --netdev lo -- rping -s -a 127.0.0.1 -C 50 -V & server=$!
@@ -20,7 +21,7 @@ wait $server
 echo both ended well
 "#;
 
-/// Only $XDG_RUNTIME_DIR can be written to, and nothing tells of InfiniBand devices.
+/// Only $XDG_RUNTIME_DIR is writable, and no file shows InfiniBand devices.
 const READ_ONLY: &str = r#"
 mount -t tmpfs -o mode=700 none /mnt
 mkdir -m 700 /mnt/run
@@ -79,14 +80,14 @@ fn too_few(lab: &Lab) -> Result<(), String> {
     says(&ended, "the limit of open descriptors (ulimit -n) is too low")
 }
 
-/// The program, or what to say that is missing where it may not make namespaces.
+/// Returns the program, or what is missing where it may not create namespaces.
 fn unshare() -> &'static str {
     let works =
         Command::new("unshare").args(["-Urnm", "true"]).output().is_ok_and(|made| made.status.success());
     if works { "unshare" } else { "unshare(1) that may make user namespaces" }
 }
 
-/// Runs a script as root of new namespaces that nobody outside notices.
+/// Runs a script as root of new namespaces.
 fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
     let mut command = Command::new("unshare");
     command.args(["-Urnm", "--propagation", "private", "sh", "-euc", script]).env("ROXIE", lab.roxie());
@@ -99,7 +100,7 @@ fn scratch() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("containers")
 }
 
-/// The program that puts another under a filter.
+/// Builds the program that starts another one under a seccomp filter.
 fn compile() -> Result<PathBuf, String> {
     let (program, source) =
         (scratch().join("confine"), Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/confine.c"));

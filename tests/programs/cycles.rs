@@ -1,4 +1,4 @@
-//! Connections come and go: a server that served many holds no more memory, descriptors or names than before.
+//! Many connections: a server that served them must hold no more memory, descriptors or names than before.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
@@ -8,7 +8,7 @@ use roxie_tests::process::eventually;
 use crate::case::{Case, SHORT, Scale};
 use crate::holdings::{Holdings, settled};
 
-/// Connections before the first look: caches and stacks are in place by then.
+/// Connections before the first measurement: caches and stacks are allocated by then.
 const WARM_UP: usize = 10;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
@@ -35,11 +35,11 @@ fn cycle(lab: &Lab, place: &Place, name: &str, rounds: usize) -> Result<(), Stri
         if ended.succeeded() { Ok(()) } else { Err(format!("connection {n}\n{}", ended.describe())) }
     };
     (0..WARM_UP).try_for_each(&mut connect)?;
-    let look = || Holdings::of(&server).ok_or("the server is gone");
+    let look = || Holdings::of(&server).ok_or("the server has ended");
     let before = settled(&look)?;
     (WARM_UP..WARM_UP + rounds).try_for_each(&mut connect)?;
     let mut after = before;
-    // The last connection is torn down a moment after its client ended.
+    // The last connection is torn down shortly after its client ended.
     let back = eventually(SHORT, || match look() {
         Ok(now) => {
             after = now;

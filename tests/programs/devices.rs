@@ -1,4 +1,4 @@
-//! ibverbs-utils that only look: ibv_devices, ibv_devinfo.
+//! The ibverbs-utils that only query: ibv_devices, ibv_devinfo.
 
 use roxie_tests::lab::Side;
 use roxie_tests::place::{Family, Place};

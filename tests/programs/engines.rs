@@ -8,7 +8,7 @@ use crate::case::{Case, LONG, SHORT, good, says};
 
 const ENGINES: &str = "ROXIE_ENGINES=3";
 
-/// What precedes a program.
+/// Words in front of a program.
 pub(crate) const SEVERAL: [&str; 2] = ["env", ENGINES];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -17,7 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for place in [hosts, host, Place::xsk(Family::V6, 9000, Port::Native, Port::Native)] {
         for (what, words) in [
-            // Four identifiers with completion queues of their own; one for eight queue pairs; events; a shared receive queue.
+            // Four identifiers with their own completion queues; one completion queue for eight queue
+            // pairs; events; a shared receive queue.
             ("ucmatose -c 4", &["ucmatose", "-c", "4", "-C", "100"][..]),
             ("rping -C 300 -V", &["rping", "-C", "300", "-V"]),
             ("ib_write_bw -q 8 -R", &["ib_write_bw", "-F", "-q", "8", "-R", "-n", "500"]),

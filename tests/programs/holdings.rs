@@ -1,4 +1,4 @@
-//! What a process holds: memory, descriptors, threads, and the names of its namespace.
+//! The resources of a process: memory, descriptors, threads, and the names in its namespace.
 
 use std::fs;
 use std::thread::sleep;
@@ -8,12 +8,12 @@ use roxie_tests::process::{Running, eventually};
 
 use crate::case::SHORT;
 
-/// Growth that is not a leak: the allocator's arenas, in KiB.
+/// Growth that is not a leak, because of the allocator's arenas, in KiB.
 const GROWTH_MAX_KIB: u64 = 512;
-/// Two looks so far apart that are the same: nothing is under way.
+/// Two equal measurements with this interval mean that nothing changes any more.
 const CALM: Duration = Duration::from_millis(300);
 
-/// What a process holds.
+/// The resources of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Holdings {
     rss_kib: u64,
@@ -38,7 +38,7 @@ impl Holdings {
         })
     }
 
-    /// Nothing but memory within bounds differs; `program_kib` is what the program itself is known to lose.
+    /// Whether only memory differs, within bounds; `program_kib` is the known leak of the program itself.
     pub(crate) fn has_grown_from(self, before: Self, program_kib: u64) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads
@@ -47,7 +47,7 @@ impl Holdings {
     }
 }
 
-/// Holdings once nothing changes any more.
+/// Measures once nothing changes any more.
 pub(crate) fn settled<'a>(look: &dyn Fn() -> Result<Holdings, &'a str>) -> Result<Holdings, String> {
     let mut last = look()?;
     eventually(SHORT, || {

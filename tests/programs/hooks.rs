@@ -1,4 +1,4 @@
-//! Hooks of unmodified programs: a bad network that they endure, and one that is attached while they run.
+//! Hooks of unmodified programs: random loss, and a hook that is attached while the program runs.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, good, places, roxie, says};
 
-/// Time for the first packets of a program that measures.
+/// Time limit for the first packets of a measuring program.
 const TRAFFIC_MAX: Duration = Duration::from_secs(5);
 /// Packets that show that a hook sees the stream; acknowledgements are few.
 const PACKETS: u64 = 100;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    // What a hook sees on AF_XDP are the frames of the wire, which no port has made up.
+    // With AF_XDP a hook sees the frames of the wire; with UDP sockets the port makes the headers.
     let native = [(Family::V4, 1500), (Family::V6, 9000)]
         .map(|(family, mtu)| Place::xsk(family, mtu, Port::Native, Port::Native));
     let mut all = places(scale, Spread::Two);
@@ -48,7 +48,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// Every 100th packet is lost on its way in, and every 100th on its way out, of both sides.
+/// Drops every 100th received and every 100th sent packet, on both sides.
 fn lossy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
     let hooks =
@@ -66,7 +66,7 @@ fn lossy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&both.client, "roxie: tx_xdp_drop ")
 }
 
-/// Counts first, refuses a second hook, and loses everything in the end.
+/// Attaches a counter, tries a second hook, and finally drops every packet.
 fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -112,7 +112,7 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "Failed status 12")
 }
 
-/// The one process that `roxie hook list --json` shows.
+/// The process that `roxie hook list --json` shows.
 pub(crate) fn only_process(ended: &Ended) -> Option<String> {
     let rows: Value = serde_json::from_str(&ended.output).ok()?;
     match rows.as_array()?.as_slice() {

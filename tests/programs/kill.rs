@@ -1,5 +1,5 @@
-//! SIGKILL of one side: the other ends with the proper error in bounded time, and the next run starts clean. Signals that
-//! ask a program to end: the other is told at once.
+//! SIGKILL of one side: the other side fails with the right error in bounded time, and the next run works.
+//! After other signals the dying process notifies its peer at once.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -12,22 +12,23 @@ use roxie_tests::process::{Ended, Running};
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
-/// Traffic that shows that a stream, or an rping, is under way.
+/// Bytes that show that a stream, or an rping, is running.
 pub(crate) const STREAM_BYTES: u64 = 20 << 20;
 pub(crate) const PING_BYTES: u64 = 20 << 10;
-/// Eight transmissions, each with perftest's timeout 14 (67 ms), or with the 17 (537 ms) that rdma_cm agrees on with
-/// `-R`; and as much again for the programs.
+/// Eight transmissions with perftest's timeout 14 (67 ms), or with timeout 17 (537 ms) that rdma_cm
+/// negotiates with `-R`; doubled for the programs.
 const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
-/// Time for a program to end once it knows, on a machine that is busy.
+/// Time for a program to end after the error, on a busy machine.
 const PROGRAM_MAX: Duration = Duration::from_secs(1);
-/// Who is told waits for no retry, the first of which comes after 537 ms at the earliest and the last after 4 s.
+/// A notified peer waits for no retry; the first would come after 537 ms at the earliest and the last after
+/// 4 s.
 const TOLD_MAX: Duration = Duration::from_millis(1500);
-/// perftest's name for IBV_WC_RETRY_EXC_ERR.
+/// perftest's message for IBV_WC_RETRY_EXC_ERR.
 pub(crate) const RETRY_EXCEEDED: &str = "Failed status 12";
-/// What a server says when the TCP connection of its client ends too early.
+/// A server's message when the TCP connection of its client ends too early.
 const NO_EXCHANGE: &str = "Failed to exchange data between server and clients";
 
-/// A stream, the side that is killed, and what the other says.
+/// A stream, the side that is killed, and the message of the other side.
 #[derive(Clone, Copy)]
 struct Stream<'a> {
     spread: Spread,
@@ -41,7 +42,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for stream in streams() {
         let Stream { spread, tool, words, killed, says } = stream;
-        let title = format!("{} whose {}", [&[tool], words].concat().join(" "), is_killed(killed));
+        let title = format!("{}: {}", [&[tool], words].concat().join(" "), is_killed(killed));
         for place in of_two_kinds(scale, spread) {
             cases.push(Case::new(place, &title, tool, move |lab, name| {
                 failed_with(&perftest(lab, &place, name, &stream)?, says)?;
@@ -51,13 +52,13 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     }
     for place in of_two_kinds(scale, Spread::Two) {
         for timeout in ["14", "16"] {
-            let title = format!("ib_write_bw -u {timeout} whose server is killed, in time");
+            let title = format!("ib_write_bw -u {timeout}: server is killed, in time");
             cases.push(Case::new(place, &title, "ib_write_bw", move |lab, name| {
                 in_time(lab, &place, name, timeout)
             }));
         }
         for side in [Side::Server, Side::Client] {
-            let what = format!("rping whose {}", is_killed(side));
+            let what = format!("rping: {}", is_killed(side));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 let ended = rping(lab, &place, name, side)?;
                 if ended.status.is_none() {
@@ -65,7 +66,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
                 }
                 clean(lab, &place, name)
             }));
-            let what = format!("rping whose {}", is_killed(side).replace("killed", "asked to end"));
+            let what = format!("rping: {}", is_killed(side).replace("killed", "asked to end"));
             cases.push(Case::new(place, &what, "rping", move |lab, name| {
                 for signal in [Signal::SIGINT, Signal::SIGTERM] {
                     let told = asked_to_end(endless_rping(lab, &place, name)?, side, signal)?;
@@ -91,8 +92,8 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// A client always has something unacknowledged. A server waits, for its client's TCP connection or, with `-R` and in
-/// `ib_send_bw`, for messages; nobody tells it that none will come, on any device.
+/// A client always has unacknowledged packets. A server waits for its client's TCP connection, or, with
+/// `-R` and in `ib_send_bw`, for messages; on no device is it notified that none will arrive.
 fn streams() -> Vec<Stream<'static>> {
     use Spread::{Ordinary, Root, Two};
     let mut streams = Vec::new();
@@ -108,7 +109,8 @@ fn streams() -> Vec<Stream<'static>> {
     streams
 }
 
-/// The client gives up when it has sent everything eight times, each a local ACK timeout after the other (IBA 9.7.6.1.3).
+/// The client fails after it has transmitted eight times, each time waiting for a local ACK timeout (IBA
+/// 9.7.6.1.3).
 fn in_time(lab: &Lab, place: &Place, name: &str, timeout: &'static str) -> Result<(), String> {
     let (words, killed, says) = (["-u", timeout], Side::Server, RETRY_EXCEEDED);
     let stream = Stream { spread: Spread::Two, tool: "ib_write_bw", words: &words, killed, says };
@@ -116,14 +118,14 @@ fn in_time(lab: &Lab, place: &Place, name: &str, timeout: &'static str) -> Resul
     failed_with(&ended, RETRY_EXCEEDED)?;
     let exponent: u32 = timeout.parse().map_err(|_| "a timeout")?;
     let each = Duration::from_nanos(4096 << exponent);
-    // The last acknowledgement came before the kill, by less than one timeout.
+    // The last acknowledgement arrived less than one timeout before the kill.
     if (7 * each..8 * each + PROGRAM_MAX).contains(&ended.took) {
         return Ok(());
     }
     Err(format!("expected the end after 8 times {each:?}, not {:?}\n{}", ended.took, ended.describe()))
 }
 
-/// The IPv4 places: an address family makes no difference to a death.
+/// The IPv4 places: the address family makes no difference here.
 fn of_two_kinds(scale: Scale, spread: Spread) -> impl Iterator<Item = Place> {
     places(scale, spread).into_iter().filter(|place| place.family == Family::V4)
 }
@@ -135,7 +137,7 @@ fn is_killed(side: Side) -> &'static str {
     }
 }
 
-/// Kills one side of a stream; how the other ended.
+/// Kills one side of a stream; returns how the other side ended.
 fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream<'_>) -> Result<Ended, String> {
     let port = lab.port();
     let port_word = port.to_string();
@@ -148,7 +150,7 @@ fn perftest(lab: &Lab, place: &Place, name: &str, stream: &Stream<'_>) -> Result
     Ok(kill(stream.killed, &mut server, &mut client))
 }
 
-/// Kills one; how the other ended.
+/// Kills one program; returns how the other one ended.
 fn kill(side: Side, server: &mut Running, client: &mut Running) -> Ended {
     let (victim, other) = match side {
         Side::Server => (server, client),
@@ -158,8 +160,8 @@ fn kill(side: Side, server: &mut Running, client: &mut Running) -> Ended {
     other.wait(BOUND)
 }
 
-/// Kills one side of an endless rping; how the other ended. It may wait with nothing unacknowledged, and then it learns
-/// of the death only from another process on the killed one's host.
+/// Kills one side of an endless rping; returns how the other side ended. That side may wait without an
+/// unacknowledged packet; then only another process on the host of the killed one can notify it.
 fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, String> {
     let (bystander_port, bystander_name) = (lab.port(), format!("{name}-bystander"));
     let words = ["rping", "-s", "-P", "-p", &bystander_port.to_string()];
@@ -169,7 +171,7 @@ fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, St
     Ok(kill(killed, &mut server, &mut client))
 }
 
-/// An rping of two processes, under way.
+/// Starts an endless rping of two processes, and waits until it runs.
 fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -180,7 +182,8 @@ fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Runni
     under_way(lab, place, &pair, PING_BYTES)
 }
 
-/// Messages over rsockets in turns, under way. Both ends call rsend and rrecv all the time, so that a signal interrupts them there.
+/// Starts a ping-pong over rsockets, and waits until it runs. Both ends call rsend and rrecv all the time,
+/// so a signal interrupts them there.
 fn endless_rstream(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
     let port = lab.port();
     let port_word = port.to_string();
@@ -190,14 +193,15 @@ fn endless_rstream(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Run
     under_way(lab, place, &pair, PING_BYTES)
 }
 
-/// Starts both and waits until so many bytes have gone between them.
+/// Starts both and waits until they have exchanged this many bytes.
 fn under_way(lab: &Lab, place: &Place, pair: &Pair<'_>, bytes: u64) -> Result<(Running, Running), String> {
     let (server, mut client) = pair.begin(lab, place)?;
     flowing(&mut client, bytes)?;
     Ok((server, client))
 }
 
-/// Ends one side of a pair by a signal; with nobody else on its host only itself can tell the other. How that ended.
+/// Ends one side of a pair by a signal. There is no other process on its host, so it must notify its peer
+/// itself. Returns how that peer ended.
 fn asked_to_end(pair: (Running, Running), side: Side, signal: Signal) -> Result<Ended, String> {
     let (mut server, mut client) = pair;
     let (asked, other) = match side {
@@ -241,7 +245,7 @@ fn failed_with(ended: &Ended, text: &str) -> Result<(), String> {
     Err(format!("expected '{text}' and an exit code that says so\n{}", ended.describe()))
 }
 
-/// The next run at the same place works.
+/// Checks that the next run at the same place works.
 fn clean(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();

@@ -1,4 +1,4 @@
-//! `roxie lab`: hosts that programs run on, as root and without any privilege, and nothing left of them.
+//! `roxie lab`: hosts for programs, made as root and without privileges, and removed completely.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs a script in which `$roxie` is the program and `$lab` a name nobody else uses; the lab is removed at the end.
+/// Runs a script in which `$roxie` is the program and `$lab` a unique name; the lab is removed at the end.
 fn script(lab: &Lab, place: &Place, name: &str, text: &str) -> Result<Ended, String> {
     let roxie_is = lab.roxie().display().to_string();
     let text = format!(
@@ -77,19 +77,19 @@ fn idempotent(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     )?)?;
     let facts = [
         "the same",
-        "a lab is up that is not what is wanted",
+        "a lab with this name but other options exists",
         "code 1",
         "has no host 'h7'\n       there are: h1, h2",
         "guest 143",
-        "' is up\n       roxie lab up ",
+        "' is up\n       create it first: roxie lab up ",
         "nothing inherited",
     ];
     facts.iter().try_for_each(|fact| says(&ended, fact))?;
-    // Root of a user namespace is another user, who has no labs.
+    // In a user namespace root is another user, without labs.
     if place.user == User::Root { says(&ended, "this shell is on one of its hosts") } else { Ok(()) }
 }
 
-/// Whenever the command that makes a lab is killed, the lab is there or nothing of it is.
+/// A killed `lab up` must leave a complete lab or nothing.
 fn interrupted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     good(script(
         lab,
@@ -124,7 +124,7 @@ fn loses(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "retransmitted_pkts")
 }
 
-/// Both ends of a veth pair go; programs that would wait for ever are told, and nothing panics.
+/// Deletes both ends of a veth pair. Programs that wait must get an error, and nothing may panic.
 fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = good(script(
         lab,
@@ -132,7 +132,8 @@ fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         name,
         "for programs in 'rping -s -a h1:rping -c -a h1' 'ib_send_bw -n 1000000:ib_send_bw -n 1000000 h1'; do
              $roxie lab up $lab >/dev/null; cd ${TMPDIR:-/tmp}
-             timeout 9 $roxie lab exec --lab $lab h1 --run -- ${programs%:*} >$lab.1 2>&1 & server=$!; sleep 0.5
+             timeout 9 $roxie lab exec --lab $lab h1 --run -- ${programs%:*} >$lab.1 2>&1 & server=$!
+             sleep 0.5
              timeout 9 $roxie lab exec --lab $lab h2 --run -- ${programs#*:} >$lab.2 2>&1 & client=$!; sleep 2
              $roxie lab exec --lab $lab h1 -- ip link delete eth0
              wait $server && echo server ended well || echo server code $?

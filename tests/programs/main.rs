@@ -1,8 +1,9 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it the core ones run everywhere and the others
-//! at two places or one. A case has one try. What cannot run here is named at the end: `skipped: needs X`.
-//! `--minutes=N` is how long processes come and go in `churn.rs`, instead of ten seconds.
+//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it the core variants run
+//! everywhere and the others at two places or one. A case runs once. Cases that cannot run here are named
+//! at the end: `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of
+//! ten seconds.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! mckey: datagrams to multicast groups, between hosts and between processes of one.
+//! mckey: datagrams to multicast groups, between hosts and between processes of one host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,13 +9,13 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use crate::case::{Case, SHORT, Scale, Spread, places, says};
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
-    // mckey sleeps for seconds, so at quick scale it runs where it is not like elsewhere.
+    // mckey sleeps for seconds, so at quick scale it runs only at places that differ.
     let mut wanted = places(scale, Spread::Two);
     if scale == Scale::Quick {
         wanted.push(Place::new(Topology::TwoHosts, Family::V6, User::Root));
         wanted.push(Place::new(Topology::SameHost, Family::V6, User::Ordinary));
     }
-    // The kernel sends nothing from ::1 to a group.
+    // The kernel sends no packet from ::1 to a group.
     wanted.retain(|place| (place.topology, place.family) != (Topology::Loopback, Family::V6));
     let mut cases: Vec<_> = wanted.into_iter().map(|place| case(place, "mckey", &[])).collect();
     let mut senders = places(scale, Spread::Ordinary);
@@ -28,9 +28,9 @@ fn case(place: Place, what: &str, sender: &'static [&'static str]) -> Case {
     Case::new(place, what, "mckey", move |lab, name| run(lab, &place, name, sender))
 }
 
-/// The receiver hears what the sender, a member or one that only sends, says to the group.
+/// The receiver gets what the sender sends to the group; the sender is a member, or only sends.
 fn run(lab: &Lab, place: &Place, name: &str, sender: &[&str]) -> Result<(), String> {
-    // Each case has a group of its own, or the next receiver would be taken for ready.
+    // Each case has another group; with a shared one the next receiver would look ready too early.
     let number = lab.port();
     let [high, low] = number.to_be_bytes();
     let group: IpAddr = match place.family {

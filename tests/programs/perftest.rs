@@ -1,5 +1,5 @@
-//! perftest: every tool of the issue with and without rdma_cm, all sizes, many queue pairs, both directions,
-//! events, shared receive queues. One process per CPU.
+//! perftest: every tool with and without rdma_cm, all sizes, many queue pairs, both directions, events,
+//! shared receive queues. One process per CPU.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::case::{Case, LONG, Scale, Spread, gid_index, places};
 /// Rows of a report with `-a`: sizes 2 to 2^23.
 const ALL_SIZES: usize = 23;
 
-/// One tool with flags.
+/// A tool and its options.
 struct Variant {
     spread: Spread,
     tool: &'static str,
@@ -79,7 +79,7 @@ fn variants() -> Vec<Variant> {
         add(tool, Two, &["-c", "UC"]);
     }
     add("ib_send_lat", All, &["-c", "UD"]);
-    // By time: a receiver that counts messages waits for ever for one that was lost.
+    // With a duration: a receiver that counts messages would wait for ever for a lost one.
     add("ib_send_bw", Two, &["-c", "UC", "-D", "1"]);
     add("ib_send_bw", Two, &["-c", "UD", "-D", "1"]);
     variants
@@ -94,9 +94,10 @@ fn case(place: Place, scale: Scale, variant: &Variant) -> Case {
     })
 }
 
-/// Exchanges per size: enough to wrap every queue, few enough for the time, and a multiple of every post list and of the
-/// CQ moderation, 100. perftest 4.5 counts a completion as that many messages, the last one of a queue pair too; with a
-/// remainder it can take all for completed while one of several queue pairs lags, and posts for ever without polling.
+/// Iterations per size: enough to wrap every queue, few enough for the time limit, and a multiple of every
+/// post list and of the CQ moderation, 100. perftest 4.5 counts one completion as that many messages, also
+/// the last one of a queue pair. With a remainder it can count all messages as completed while one queue
+/// pair lags, and then posts for ever without polling.
 fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
     match (scale, words.contains(&"-a"), tool.ends_with("_lat")) {
         (Scale::Quick, true, _) => "20",
@@ -107,11 +108,11 @@ fn iterations(scale: Scale, tool: &str, words: &[&str]) -> &'static str {
     }
 }
 
-/// Time for messages of every size where the kernel copies each packet: gigabytes at a tenth of the other ports' rate, and
-/// `ib_write_lat` keeps a CPU of each side busy with looking at memory meanwhile.
+/// Time limit for messages of every size where the kernel copies each packet: gigabytes at a tenth of the
+/// other ports' rate, while `ib_write_lat` spins on memory on both CPUs.
 const COPYING: Duration = Duration::from_secs(150);
 
-/// Runs both ends of a tool, each with the GID of its own address.
+/// Runs both ends of a tool, each with the GID of its address.
 pub(crate) fn run(
     lab: &Lab,
     place: &Place,
@@ -120,7 +121,7 @@ pub(crate) fn run(
     words: &[&str],
     iterations: &str,
 ) -> Result<Both, String> {
-    // perftest leaves the files that stand for its XRC domains behind, for its own user alone.
+    // perftest leaves the files of its XRC domains behind, and only their owner can open them.
     for side in ["server", "client"] {
         let _there_may_be_none = std::fs::remove_file(format!("/tmp/xrc_domain_{side}"));
     }
@@ -136,7 +137,7 @@ pub(crate) fn run(
         server = vec!["-x", &at_server];
         client = vec!["-x", &at_client];
     }
-    // The addresses travel over TCP, which perftest does over IPv4 only.
+    // perftest exchanges its addresses over TCP, with IPv4 only.
     client.push(lab.address(&Place { family: Family::V4, ..*place }));
     Pair {
         name,
@@ -148,7 +149,7 @@ pub(crate) fn run(
     .run(lab, place)
 }
 
-/// Requires a report with `rows` rows whose average is above zero, and no complaint.
+/// Requires a report with `rows` rows with averages above zero, and no error message.
 fn judge(both: &Both, rows: usize) -> Result<(), String> {
     let fail = |why: String| Err(format!("{why}\n{}{}", both.client.describe(), both.server.describe()));
     let mut report =
@@ -166,7 +167,7 @@ fn judge(both: &Both, rows: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// A line of numbers.
+/// Parses a line of numbers.
 fn row(line: &str) -> Option<Vec<f64>> {
     let values: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
     values.ok().filter(|values| values.len() >= 3)

@@ -1,4 +1,5 @@
-//! The ibv_*_pingpong programs: addresses over TCP, then SEND and RECV by hand-made queue pairs.
+//! The ibv_*_pingpong programs: they exchange addresses over TCP, then SEND and RECV on their own queue
+//! pairs.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// Every path MTU, on links that carry them.
+/// Every path MTU, on links that support it.
 fn mtu_cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for (mtu, words) in [
@@ -65,8 +66,9 @@ fn case(place: Place, program: &'static str, words: &[&'static str]) -> Case {
     })
 }
 
-/// With several clients the server sends through the queue pair of one to the shared receive queue of another, in the XRC domain that
-/// both have of a file. Here that is out of reach, and the program waits for ever: its user is told why.
+/// With several clients the server sends through the queue pair of one client to the shared receive queue
+/// of another, in the XRC domain of a file that both opened. roxie does not support that, and the program
+/// would wait for ever; roxie prints the reason.
 fn queue_of_another_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port = lab.port();
     let port_word = port.to_string();
@@ -92,7 +94,7 @@ fn run(lab: &Lab, place: &Place, name: &str, program: &str, words: &[&str]) -> R
     let port = lab.port();
     let port_word = port.to_string();
     let (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
-    // The TCP exchange is IPv4 only; the GID decides what the queue pairs use.
+    // The TCP exchange is IPv4 only; the GID selects the address of the queue pairs.
     let host = lab.address(&Place { family: Family::V4, ..*place });
     let common = [&[program, "-p", &port_word], words].concat();
     let pair = Pair {

@@ -1,4 +1,4 @@
-//! Programs that find no device, and people who ask why: the cause and the remedy are said, once.
+//! Programs that find no device: cause and remedy are printed, once.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -6,7 +6,7 @@ use roxie_tests::process::Ended;
 
 use crate::case::{Case, good, roxie, says};
 
-/// What the libraries begin with.
+/// Start of the message of the libraries.
 const REASON: &str = "roxie: the device cannot be used: ";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -27,16 +27,19 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(place, "another user has the address", "rping", move |lab, name| {
         strangers(lab, &place, name)
     }));
-    cases.push(Case::new(place, "users who name each other share the address", "rping", move |lab, name| {
-        friends(lab, &place, name)
-    }));
+    cases.push(Case::new(
+        place,
+        "users that name each other share the address",
+        "rping",
+        move |lab, name| friends(lab, &place, name),
+    ));
     cases.push(Case::new(place, "the doctor and netdevs that are down", "ip", move |lab, name| {
         down(lab, &place, name)
     }));
     cases
 }
 
-/// What a shell does in an environment where there was a device, and what is said then.
+/// Runs programs in a shell with a device and wrong variables; the message must name the cause.
 fn table() -> [(&'static str, &'static str); 8] {
     [
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
@@ -58,7 +61,7 @@ fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -
     }
     let quiet = shell(lab, place, name, &format!("export ROXIE_QUIET=1; {script}"))?;
     if quiet.output.contains("roxie: ") {
-        return Err(format!("ROXIE_QUIET was not heard\n{}", quiet.describe()));
+        return Err(format!("ROXIE_QUIET had no effect\n{}", quiet.describe()));
     }
     Ok(())
 }
@@ -69,7 +72,7 @@ fn shell(lab: &Lab, place: &Place, name: &str, script: &str) -> Result<Ended, St
 }
 
 fn statistics(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    // Standard output is a file, so its end still waits in the program's buffer.
+    // Standard output is a file, so its last lines are still in the program's buffer.
     let bandwidth = format!("ib_write_bw -a -n 5 -F -p {}", lab.port());
     let script = format!("{bandwidth} >/dev/null & sleep 0.3; ROXIE_STATS=1 {bandwidth} 127.0.0.1; wait");
     let ended = good(shell(lab, place, name, &script)?)?;
@@ -78,11 +81,11 @@ fn statistics(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     torn.map_or(Ok(()), |line| Err(format!("not on its own line: {line}\n{}", ended.describe())))
 }
 
-/// Root's process serves the address; what nobody is told, and the other way round.
+/// Two users on one address, root and another, in both orders: the second one is told what to do.
 fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    const UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     let roxie_is = lab.roxie().display().to_string();
-    for (owner, other, uid) in [("", NOBODY, 0), (NOBODY, "", 65534)] {
+    for (owner, other, uid) in [("", UNPRIVILEGED, 0), (UNPRIVILEGED, "", 65534)] {
         let script = format!(
             "{owner} {roxie_is} run -- rping -s -a 127.0.0.1 & server=$!; sleep 0.5; cd /
              {other} {roxie_is} run -- rping -c -a 127.0.0.1 -C 1
@@ -98,14 +101,14 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             "roxie: server: starting the engine: UDP port 4791 belongs to process".to_owned(),
             format!("       run as user {uid}, or"),
             format!("belongs to roxie processes of user {uid}"),
-            "1 thing must be mended first".to_owned(),
+            "1 problem must be fixed first".to_owned(),
         ];
         reasons.iter().try_for_each(|reason| says(&ended, reason))?;
     }
     Ok(())
 }
 
-/// Root or another founds the domain; all three talk to each other: requests are read by any member.
+/// Three users share the domain, whichever of them created it: every member can handle requests.
 fn friends(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let servers = [("0", 7001), ("65534", 7002), ("65533", 7003)];
     friends_of(lab, place, name, servers)?;
@@ -117,7 +120,8 @@ fn friends_of(lab: &Lab, place: &Place, name: &str, servers: [(&str, u16); 3]) -
     let roxie_is = lab.roxie().display().to_string();
     let rping = |uid: &str, words: &str| {
         format!(
-            "setpriv --reuid={uid} --regid={uid} --clear-groups {roxie_is} run -- rping -a 127.0.0.1 -V {words}"
+            "setpriv --reuid={uid} --regid={uid} --clear-groups \
+             {roxie_is} run -- rping -a 127.0.0.1 -V {words}"
         )
     };
     let mut script = "cd /; export ROXIE_USERS=65534,65533; set -e\n".to_owned();
@@ -142,7 +146,8 @@ fn down(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "ip link set lo up")?;
     let ended = doctor(&format!("{roxie_is} doctor -i nonesuch"))?;
     says(&ended, "no network interface called")?;
-    let dummy = "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; ip address add 10.9.8.7/24 dev d0";
+    let dummy = "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; \
+                 ip address add 10.9.8.7/24 dev d0";
     let ended = doctor(&format!("{dummy}; {roxie_is} doctor -i d0"))?;
     says(&ended, "roxie0 on d0, which is down")?;
     says(&ended, "ip link set d0 up")?;

@@ -1,4 +1,4 @@
-//! rping: connection manager, READ, WRITE, SEND, every byte validated by the program itself.
+//! rping: connection manager, READ, WRITE, SEND; the program compares every byte.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use roxie_tests::place::{Family, Place, Topology, User};
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
-/// Sizes tried; rping itself refuses less than 23 and more than 65535.
+/// Message sizes; rping refuses less than 23 and more than 65535.
 const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "1025", "4096", "16385", "65535"];
 const CLIENTS: usize = 20;
-/// rping's time for rdma_resolve_addr.
+/// rping's time limit for rdma_resolve_addr.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
@@ -33,14 +33,14 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     }
     for family in [Family::V4, Family::V6] {
         let place = Place::new(Topology::TwoHosts, family, User::Ordinary);
-        cases.push(Case::new(place, "rping to a host that is not there", "rping", move |lab, name| {
+        cases.push(Case::new(place, "rping to a host that does not exist", "rping", move |lab, name| {
             nobody_there(lab, &place, name)
         }));
     }
     cases
 }
 
-/// rping gives the neighbour 2 s to answer.
+/// rping waits 2 s for the neighbour.
 fn nobody_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let address = if place.family == Family::V4 { "10.77.0.99" } else { "fd77::99" };
     let ended = start(lab, place, Side::Client, name, &["rping", "-c", "-a", address, "-d"])?.wait(SHORT);

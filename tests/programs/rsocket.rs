@@ -1,5 +1,5 @@
-//! rsockets: rstream, riostream, rcopy and udpong, which verify what they get, and programs that know only sockets, by
-//! rdma-core's librspreload.so.
+//! rsockets: rstream, riostream, rcopy and udpong, which compare the data, and programs for plain sockets
+//! through rdma-core's librspreload.so.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use roxie_tests::place::Place;
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, good, places, says};
 
-/// Size and number of transfers in each direction: less than a message, a packet, a grant and the buffers, and more.
+/// Size and number of transfers in each direction: below and above the sizes of a message, a packet, a
+/// credit grant and the buffers.
 const SIZES: [(&str, &str); 7] = [
     ("1", "1000"),
     ("64", "1000"),
@@ -20,7 +21,7 @@ const SIZES: [(&str, &str); 7] = [
     ("1000000", "10"),
     ("4194304", "5"),
 ];
-/// Where Debian has it.
+/// Debian's path of it.
 const PRELOAD: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
 const COPIED_BYTES: usize = 3_000_001;
 
@@ -55,9 +56,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             cases.push(iperf);
         }
     }
-    // Who refuses is a process of that host.
+    // A process of that host must send the rejection.
     for place in places(Scale::Quick, Spread::Ordinary) {
-        cases.push(Case::new(place, "rstream to nobody", "rstream", move |lab, name| {
+        cases.push(Case::new(place, "rstream to a port without a listener", "rstream", move |lab, name| {
             nobody(lab, &place, name)
         }));
     }
@@ -98,7 +99,8 @@ fn nobody(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&start(lab, place, Side::Client, name, &words)?.wait(SHORT), "Connection refused")
 }
 
-/// Messages of several sizes up to a packet, which the client repeats until they are answered; the server serves for ever.
+/// Messages of several sizes up to a packet; the client repeats each until the reply arrives. The server is
+/// endless.
 fn datagrams(lab: &Lab, place: &Place, name: &str, mode: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -116,7 +118,7 @@ fn datagrams(lab: &Lab, place: &Place, name: &str, mode: &str) -> Result<(), Str
     Ok(())
 }
 
-/// A file arrives as it was.
+/// A copied file has the bytes of the original.
 fn copy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -135,13 +137,13 @@ fn copy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     };
     let outcome = copied();
     for file in [&from, &to] {
-        // The second is not there if the copy failed.
+        // The second file does not exist if the copy failed.
         drop(fs::remove_file(file));
     }
     outcome
 }
 
-/// A program that knows only sockets: a control connection and two streams, with select(2).
+/// A program for plain sockets: a control connection and two streams, with select(2).
 fn iperf(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let (port_word, preload) = (port.to_string(), format!("LD_PRELOAD={PRELOAD}"));

@@ -1,4 +1,4 @@
-//! What `roxie top` and `roxie metrics` say of unmodified programs that run.
+//! The output of `roxie top` and `roxie metrics` while unmodified programs run.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A server and a client that stream for some seconds.
+/// Starts a server and a client that stream for some seconds.
 fn stream(lab: &Lab, place: &Place, name: &str, more: &[&str]) -> Result<[Running; 2], String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -43,7 +43,7 @@ fn top(lab: &Lab, place: &Place, words: &[&str]) -> Result<Value, String> {
     serde_json::from_str(&ended.output).map_err(|error| format!("{error}\n{}", ended.describe()))
 }
 
-/// The rows in which that much is sent in each second.
+/// The rows with at least this rate.
 fn busy(table: &Value) -> Vec<&Value> {
     let rows = table["queue_pairs"].as_array().into_iter().flatten();
     rows.filter(|row| row["rates"]["tx_bytes"].as_f64().is_some_and(|rate| rate > 0.0)).collect()
@@ -77,7 +77,7 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let pid = first["pid"].to_string();
     let one = top(lab, place, &["-p", &pid, "--filter", "nothing of this kind"])?;
     if one["queue_pairs"] != Value::Array(Vec::new()) {
-        return Err(format!("the filter lets pass {one}"));
+        return Err(format!("the filter does not exclude {one}"));
     }
     let words = ["top", "--once", "--interval", "0.1", "-p", &pid];
     says(&good(roxie(lab, place, Side::Client, "top", &words)?)?, "ib_write_bw 0x")?;
@@ -99,7 +99,7 @@ fn sample(ended: &Ended, name: &str, pid: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("no {start}\n{}", ended.describe()))
 }
 
-/// One line a connection, with what both directions carry.
+/// One line per connection, with the traffic of both directions.
 fn interface(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let [mut server, mut client] = stream(lab, place, name, &["-s", "65536"])?;
     let mut table = Value::Null;

@@ -64,7 +64,7 @@ fn endpoints(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     .and_then(|both| says(&both.client, "rdma_client: end 0"))
 }
 
-/// A server that any address will do, and a message from the client.
+/// A server on any address, and a message from the client.
 fn one_message(lab: &Lab, place: &Place, name: &str, service: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
@@ -80,7 +80,7 @@ fn one_message(lab: &Lab, place: &Place, name: &str, service: &str) -> Result<()
     says(&both.server, "rdma_xserver: end 0")
 }
 
-/// The client times each step of a hundred connections; the server goes on for ever.
+/// The client measures each step of a hundred connections; the server is endless.
 fn steps(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();

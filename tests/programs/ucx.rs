@@ -1,4 +1,4 @@
-//! UCX's performance test: it looks for the device in files, connects by datagrams, and then uses RC.
+//! UCX's performance test: it looks for the device in files, connects by datagrams, then uses RC.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready};
@@ -6,7 +6,7 @@ use roxie_tests::place::{Place, User};
 
 use crate::case::{Case, LONG, Scale, Spread, good, places, roxie, says};
 
-/// Test, size, iterations: messages with tags (also by rendezvous), one-sided, atomics.
+/// Test, size, iterations: tagged messages (also by rendezvous), one-sided operations, atomics.
 const TESTS: [(&str, &str, &str); 6] = [
     ("tag_lat", "8", "500"),
     ("tag_bw", "1048576", "50"),
@@ -62,9 +62,10 @@ fn run(
     says(&pair.run(lab, place)?.client, "Final:")
 }
 
-/// The command sees the files and is who it was; nobody else sees them.
+/// The command sees the files and keeps its user id; processes outside do not see the files.
 fn files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let script = "test -c /dev/infiniband/uverbs0 && : >/dev/infiniband/uverbs0 && test -e /dev/urandom && test -e /sys/class/net \
+    let script = "test -c /dev/infiniband/uverbs0 && : >/dev/infiniband/uverbs0 && \
+                  test -e /dev/urandom && test -e /sys/class/net \
                   && cat /sys/class/infiniband/roxie0/ports/1/gid_attrs/types/0 && id -u";
     let words = ["run", "--device-files", "--netdev", lab.netdev(place), "--", "sh", "-c", script];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;

@@ -1,4 +1,4 @@
-//! udaddy: datagrams between queue pairs that the connection manager has told each other (SIDR).
+//! udaddy: datagrams between queue pairs that found each other through the connection manager (SIDR).
 
 use roxie_tests::lab::Lab;
 use roxie_tests::pair::{Pair, Ready};
@@ -6,13 +6,14 @@ use roxie_tests::place::Place;
 
 use crate::case::{Case, LONG, Scale, Spread, places, says};
 
-/// The program listens there, whatever one would like.
+/// The fixed port of the program.
 const PORT: u16 = 7174;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases: Vec<_> = places(scale, Spread::All).into_iter().map(|place| case(place, &[])).collect();
     for place in places(scale, Spread::Two) {
-        // All at once and without acknowledgements: no more than the socket buffer of an ordinary user holds.
+        // The client sends all messages at once without acknowledgements: no more than the socket buffer of
+        // an unprivileged user holds.
         cases.push(case(place, &["-c", "5", "-C", "10", "-S", "900"]));
         cases.push(case(place, &["-t", "32"]));
     }
@@ -25,7 +26,7 @@ fn case(place: Place, words: &[&'static str]) -> Case {
     Case::new(place, title.trim_end(), "udaddy", move |lab, name| run(lab, &place, name, &words))
 }
 
-/// Each message goes there and comes back.
+/// Each message is sent to the server and back.
 fn run(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<(), String> {
     let address = lab.address(place);
     let common = [&["udaddy"], words].concat();

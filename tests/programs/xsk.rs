@@ -1,5 +1,5 @@
-//! AF_XDP ports beside everything else: other processes, other programs, the network stack, and an interface that changes
-//! or goes. Whatever happens, the interface is afterwards as it was before.
+//! AF_XDP ports beside other processes, other XDP programs, the network stack, and an interface that
+//! changes or is deleted. Afterwards the interface must be as before.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -18,15 +18,15 @@ use crate::kill::{PING_BYTES, STREAM_BYTES};
 /// Bytes that TCP carries each way beside the device, and datagrams that are sent back one by one.
 const TCP_BYTES: usize = 16 << 20;
 const ECHOES: u32 = 2000;
-/// What has not come by then is lost.
+/// A datagram that has not arrived after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(3);
-/// How long the stream beside them takes, in seconds.
+/// Duration of the stream beside them, in seconds.
 const BESIDE: &str = "5";
 
 pub(crate) fn cases() -> Vec<Case> {
     let native = Place::xsk(Family::V4, 1500, Port::Native, Port::Native);
     let generic = Place::xsk(Family::V6, 9000, Port::Generic, Port::Generic);
-    // An interface that is deleted is one that no other case uses.
+    // An interface that is deleted is used by no other case.
     let doomed = Place { mtu: 1480, ..native };
     let case = |place: Place, what: &str, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
         Case::new(place, what, program, move |lab, name| run(lab, &place, name))
@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case(place, "packets take the AF_XDP sockets", "rping", taken));
         cases.push(case(
             place,
-            "its program is counted, and put back if somebody takes it off",
+            "its program is counted, and attached again after another tool detached it",
             "rping",
             taken_off,
         ));
@@ -55,7 +55,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// An endless rping of two processes.
+/// Starts an endless rping of two processes.
 fn endless(lab: &Lab, place: &Place, name: &str) -> Result<[Running; 2], String> {
     let (port, address) = (lab.port().to_string(), lab.address(place));
     let ready = Ready::Cm(port.parse().unwrap_or_default());
@@ -67,7 +67,7 @@ fn endless(lab: &Lab, place: &Place, name: &str) -> Result<[Running; 2], String>
     Ok([server, client])
 }
 
-/// A stream that lasts `seconds`, or until it is stopped.
+/// Starts a stream that lasts `seconds`, or until it is stopped.
 fn stream(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<[Running; 2], String> {
     let port = lab.port();
     let port_word = port.to_string();
@@ -101,7 +101,7 @@ fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<Both, String> {
     says(&good(roxie(lab, place, Side::Server, name, &words)?)?, &format!("xsk, {mode} mode, copy"))?;
     for side in [&both.server, &both.client] {
         says(side, &format!("roxie: port xsk, {mode} mode, copy"))?;
-        // Three messages each way per ping, of which the first may have waited for the neighbour.
+        // Three messages each way per ping; the first one may have waited for the neighbour.
         for row in ["xsk_tx_packets", "xsk_rx_packets"] {
             if counter(side, row) < 290 {
                 return Err(format!("{row} is less than 290\n{}", side.describe()));
@@ -111,7 +111,7 @@ fn is_taken(lab: &Lab, place: &Place, name: &str) -> Result<Both, String> {
     Ok(both)
 }
 
-/// The program as others load it, from its object file: processes come and go, the program does neither.
+/// The program is loaded from its object file; processes use it, and it stays when they end.
 fn loaded_by_others(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let file = std::env::temp_dir().join(format!("roxie-xsk-{}.o", std::process::id()));
     let file = file.to_string_lossy();
@@ -128,7 +128,7 @@ fn loaded_by_others(lab: &Lab, place: &Place, name: &str) -> Result<(), String> 
     };
     let (ran, after) = (run(), ip("-d link show dev veth0")?);
     ip("link set dev veth0 xdpdrv off")?;
-    // The next one brings its own again.
+    // The next process attaches its own program again.
     ran.and_then(|()| is_taken(lab, place, name)).map(drop)?;
     if !there.contains("roxie_xsk") || there != after {
         return Err(format!("before: {there}\nafter: {after}"));
@@ -141,7 +141,8 @@ fn counter(ended: &Ended, row: &str) -> u64 {
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Two servers and two clients, each side on one interface: all talk to all, and who has the interface is known.
+/// Two servers and two clients, each side on one interface: every client connects to every server, and the
+/// messages name the process that has the interface.
 fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let address = lab.address(place);
     let ports = [lab.port(), lab.port()];
@@ -171,7 +172,7 @@ fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             clients.iter_mut().try_for_each(|client| good(client.wait(SHORT)).map(drop))?;
         }
     }
-    // The next one on the interface is the first again.
+    // The next process gets the interface again.
     servers[0].signal(Signal::SIGKILL);
     servers[0].wait(SHORT);
     let next = ["env", "ROXIE_STATS=1", "rping", "-c", "-V", "-C", "20", "-a", address, "-p", &words[1]];
@@ -179,7 +180,7 @@ fn several(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "roxie: port xsk")
 }
 
-/// The port is down while somebody else's program is there, and up without it.
+/// The port is down while a program of another tool is attached, and up without it.
 fn occupied(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let run = |words: &[&str]| roxie(lab, place, Side::Server, name, words);
     let ibv = ["run", "--netdev", "veth0", "--port", "xsk", "--", "ibv_devinfo"];
@@ -198,7 +199,7 @@ fn occupied(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&up, "PORT_ACTIVE")
 }
 
-/// What the kernel tells about the interfaces of both sides.
+/// The kernel's description of the interfaces of both sides.
 fn links(lab: &Lab, place: &Place) -> Result<[String; 2], String> {
     let link = |side| lab.ip(place, side, "-j -d link show dev veth0").map_err(|error| error.to_string());
     Ok([link(Side::Server)?, link(Side::Client)?])
@@ -215,7 +216,7 @@ fn as_before(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         if !during.iter().all(|link| link.contains("\"name\":\"roxie_steer\"")) {
             return Err(format!("no program while it runs: {during:?}"));
         }
-        // The server ends by itself when its client goes; killed, the client cannot say so.
+        // The server ends when its client disconnects; a killed client cannot disconnect.
         client.signal(signal.unwrap_or(Signal::SIGTERM));
         client.wait(SHORT);
         if let Some(signal) = signal {
@@ -239,7 +240,7 @@ fn as_before(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// While the device sends and receives on the same interface, nothing of TCP is lost, and no datagram.
+/// While the device uses the interface, TCP and UDP beside it lose nothing.
 fn stack_goes_on(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ports = [lab.port(), lab.port()];
     let address = lab.address(place);
@@ -266,7 +267,7 @@ fn udp(address: &str, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends everything back: first what comes over one TCP connection, then datagrams.
+/// Sends everything back: first the data of one TCP connection, then datagrams.
 fn echo(listener: &TcpListener, datagrams: &UdpSocket) -> io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     stream.set_read_timeout(Some(LOST_AFTER))?;
@@ -317,7 +318,7 @@ fn down_and_up(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&server.wait(SHORT), "DISCONNECT EVENT")
 }
 
-/// Verdicts of the steering program are shown; whoever takes it off is told of, once each time.
+/// Verdicts of the steering program are counted; a message follows each time when another tool detaches it.
 fn taken_off(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let [mut server, mut client] = endless(lab, place, name)?;
     let xdp = |words: &[&str]| good(roxie(lab, place, Side::Server, name, &[&["xdp"], words].concat())?);
@@ -344,12 +345,12 @@ fn taken_off(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn deleted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let [_server, mut client] = stream(lab, place, name, &["-n", "1000000"])?;
     lab.ip(place, Side::Client, "link del veth0").map_err(|error| error.to_string())?;
-    // Its peer learns nothing, on any device: the TCP connection it waits on is as dead as the link.
+    // The peer is not notified, on any device: the TCP connection that it waits on uses the same link.
     let ended = client.wait(SHORT);
     if ended.status.is_none() || ended.succeeded() {
         return Err(ended.describe());
     }
-    // The device is gone, and with it the queue pair: what it had to do is flushed.
+    // The device is removed, so the work requests of the queue pair are flushed.
     says(&ended, "Failed status 5")
 }
 
@@ -366,7 +367,7 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             .roxie_command(place, Side::Server, name, &[&run[..], &pingpong].concat())
             .map_err(|error| error.to_string())?;
         if code {
-            // It listens for its client, so the device is there.
+            // It listens for its client, so the device works.
             wait_ready(&mut running, Ready::Tcp(port.parse().unwrap_or_default()))?;
         }
         let ended = running.wait(if code { Duration::ZERO } else { SHORT });

@@ -1,8 +1,9 @@
 //! A program that makes mistakes on purpose, under `roxie run`: `scenarios --actor server PORT WORDS...`,
-//! `scenarios --actor client ADDRESS:PORT WORDS...`, and `scenarios --actor refuse ADDRESS:PORT`, a listener that says no.
+//! `scenarios --actor client ADDRESS:PORT WORDS...`, and `scenarios --actor refuse ADDRESS:PORT`, a
+//! listener that rejects.
 //!
-//! The first two meet over TCP, exchange what a program would, and connect a queue pair. The server offers memory and receives; each
-//! word of the client is a work request, whose completion is waited for.
+//! Server and client exchange their addresses over TCP and connect a queue pair. The server offers memory
+//! and receives. Each word of the client is a work request; the client waits for its completion.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,14 +20,14 @@ use roxie::wire::{Gid, Psn, QKey, Qpn, Rkey};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Bytes that the server offers. A page lies between this and the next allocation of its kind.
+/// Bytes that the server offers. A page lies between this memory and the next allocation of the same kind.
 const LEN: usize = 64 << 10;
 const QUEUE: u32 = 64;
 const Q_KEY: u32 = 0x1111_1111;
-/// Longer than every retry that a scenario waits for.
+/// Longer than all retries of a scenario.
 const COMPLETES: Duration = Duration::from_secs(8);
 
-/// Plays a side. The words are those behind `--actor`.
+/// Runs one side with the words after `--actor`.
 pub(crate) fn run(words: &[String]) -> Outcome {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -39,11 +40,13 @@ pub(crate) fn run(words: &[String]) -> Outcome {
             Actor::new(TcpStream::connect(address)?, rest)?.ask(rest)
         }
         ["refuse", address] => refuse(address.parse()?),
-        _ => Err("--actor server PORT WORDS... | --actor client ADDRESS:PORT WORDS... | --actor refuse ADDRESS:PORT".into()),
+        _ => Err("--actor server PORT WORDS... | --actor client ADDRESS:PORT WORDS... | \
+                    --actor refuse ADDRESS:PORT"
+            .into()),
     }
 }
 
-/// Refuses one connection.
+/// Rejects one connection.
 fn refuse(address: SocketAddr) -> Outcome {
     let context = Device::open(&DeviceConfig::from_env())?.context()?;
     let channel = EventChannel::new()?;
@@ -52,12 +55,12 @@ fn refuse(address: SocketAddr) -> Outcome {
     listener.listen(1)?;
     let event = channel.get_event()?;
     event.id.reject(b"no")?;
-    // The answer leaves before the process does.
+    // The REJ must be sent before the process ends.
     std::thread::sleep(Duration::from_millis(100));
     Ok(())
 }
 
-/// What the other side said of itself.
+/// The addresses and keys that the other side sent.
 struct Peer {
     qpn: Qpn,
     psn: Psn,
@@ -126,7 +129,7 @@ impl<'a> Actor<'a> {
         tcp.read_line(&mut line)?;
         let said: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         let &[qpn, peer_psn, addr, r_key] = &said[..] else {
-            return Err("the other side says nothing".into());
+            return Err("the other side sent no address".into());
         };
         let peer =
             Peer { qpn: Qpn::new(qpn as u32), psn: Psn::new(peer_psn as u32), addr, r_key: r_key as u32 };
@@ -171,7 +174,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// Posts receives, and is there until the client has gone.
+    /// Posts receives, and stays until the client has ended.
     fn serve(mut self) -> Outcome {
         let late: u64 = value(self.words, "late=").map_or(Ok(0), str::parse)?;
         let len: usize = value(self.words, "receive=").map_or(Ok(8192), str::parse)?;
@@ -187,7 +190,7 @@ impl<'a> Actor<'a> {
         }
         if let Some(pause) = value(self.words, "forget=") {
             std::thread::sleep(Duration::from_millis(pause.parse()?));
-            // Its key ends with it.
+            // The key is invalid after the region is dropped.
             self.memory = self.pd.alloc_buffer(LEN, Access::LOCAL_WRITE)?;
         }
         if let Some(pause) = value(self.words, "pace=") {
@@ -208,7 +211,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// Does what the words say, one after the other, up to the first that fails.
+    /// Does what the words say, in order, until one fails.
     fn ask(mut self, words: &[&str]) -> Outcome {
         self.tcp.read_line(&mut String::new())?;
         let (mut key, mut q_key) = (self.peer.r_key, Q_KEY);
@@ -262,7 +265,7 @@ impl<'a> Actor<'a> {
     }
 }
 
-/// What stands behind `name` in one of the words.
+/// The value after `name` in one of the words.
 fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(name))
 }

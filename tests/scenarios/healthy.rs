@@ -1,8 +1,8 @@
-//! Runs in which nothing goes wrong.
+//! Runs without a fault.
 
 use crate::scenario::{Programs, Scenario, Shows};
 
-/// What the server runs, what the client runs.
+/// Command lines of server and client.
 const RUNS: [(&str, Programs); 15] = [
     (
         "rping",
@@ -29,7 +29,7 @@ const RUNS: [(&str, Programs); 15] = [
             "ib_write_bw -F -d roxie0 -p {port} -s 4096 -n 20 {address}",
         ),
     ),
-    // Both of its ends ask for the end of the connection at the same time.
+    // Both ends disconnect at the same time.
     (
         "ib_write_bw -R",
         Programs::Cm(

@@ -1,8 +1,9 @@
-//! Real runs with a planted fault, recorded on an interface: `roxie capture analyse` must name the fault, and find nothing
-//! wrong with healthy ones. tshark must see the same fields in every recording.
+//! Real runs with a planted fault, recorded on an interface: `roxie capture analyse` must name the fault,
+//! and must find none in healthy runs. tshark must show the same fields in every recording.
 //!
-//! Each scenario has two hosts of its own. The fault is in a hook of one side, in a program on its interface, or in what the
-//! programs do: unmodified ones, or [`actor`]. What cannot run here is named at the end: `skipped: needs X`.
+//! Each scenario has two hosts. The fault is in a hook of one side, in a program on its interface, or in
+//! the programs: unmodified ones, or [`actor`]. Scenarios that cannot run here are named at the end:
+//! `skipped: needs X`.
 #![forbid(unsafe_code)]
 
 mod actor;
@@ -23,7 +24,7 @@ use roxie_tests::wireshark;
 
 use scenario::Scenario;
 
-/// Scenarios at a time. Most of them wait for a time-out.
+/// Scenarios at a time; most of them wait for a timeout.
 const THREADS: usize = 3;
 
 fn main() -> ExitCode {
@@ -83,7 +84,8 @@ fn main() -> ExitCode {
     skipped.summary(&conclusion)
 }
 
-/// Compares the fields of every packet recorded with tshark's: all recordings in one file, since tshark takes a second to start.
+/// Compares the fields of every recorded packet with tshark's: all recordings in one file, since tshark
+/// takes a second to start.
 fn fields(lab: &Lab, files: &[PathBuf]) -> Result<Option<usize>, String> {
     let joined = lab.logs().join("all.pcapng");
     let mut bytes = Vec::new();
@@ -97,7 +99,8 @@ fn fields(lab: &Lab, files: &[PathBuf]) -> Result<Option<usize>, String> {
     wireshark::compare(&lab.roxie(), &joined)
 }
 
-/// Healthy runs are alone: where three programs share two CPUs an answer may come later than whoever waits for it believes.
+/// Healthy runs run alone: where three programs share two CPUs, a response may arrive after the requester's
+/// timeout.
 fn attempt(scenario: &Scenario, lab: &Lab, quiet: &RwLock<()>) -> Result<(), String> {
     if scenario.is_healthy() {
         let _alone = quiet.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! Runs with a fault in them.
+//! Runs with a planted fault.
 //!
-//! Hooks see packets behind the interface: what the server's ingress hook drops is in a recording at the server, what the client's egress
-//! hook drops is in none.
+//! Hooks are behind the interface: a recording at the server has the packets that the server's ingress hook
+//! drops, but no recording has those that the client's egress hook drops.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::wire_faults;
 use Programs::{Actor, Cm, Tcp};
 use Shows::{Also, First, Packet};
 
-/// Until a request of the connection manager has been sent twice (4.6 s).
+/// Time until a request of the connection manager was transmitted twice (4.6 s).
 const CM_TWICE: Duration = Duration::from_secs(6);
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -152,7 +152,8 @@ fn lost_answers() -> Vec<Scenario> {
 }
 
 fn lost_handshakes() -> Vec<Scenario> {
-    // All of them are datagrams to QP 1: REQ, RTU and DREP from the client, REP and DREQ from the server, which ends the connection.
+    // All of them are datagrams to QP 1: REQ, RTU and DREP from the client, REP and DREQ from the server,
+    // which disconnects.
     const UCMATOSE: Programs = Cm("ucmatose -b {address} -p {port}", "ucmatose -s {address} -p {port}");
     let from_client = |name: &str, hook, words| {
         let scenario = Scenario::new(name, UCMATOSE, First("lost-cm", words)).env(Server, &[hook]);
@@ -192,6 +193,10 @@ fn lost_handshakes() -> Vec<Scenario> {
 }
 
 fn refusals() -> Vec<Scenario> {
+    [refused_work_requests(), refused_connections()].into_iter().flatten().collect()
+}
+
+fn refused_work_requests() -> Vec<Scenario> {
     let actor = |name: &str, server, client, kind, words| {
         Scenario::new(name, Actor(server, client), First(kind, words))
     };
@@ -212,7 +217,7 @@ fn refusals() -> Vec<Scenario> {
             "beyond its memory region",
         ),
         actor(
-            "a region that is no more",
+            "a deregistered region",
             "rc forget=100",
             "rc write=64 pause=300 write=64",
             "access-refused",
@@ -253,19 +258,24 @@ fn refusals() -> Vec<Scenario> {
             "receiver-never-ready",
             "no receive posted",
         ),
+    ]
+}
+
+fn refused_connections() -> Vec<Scenario> {
+    vec![
         Scenario::new(
-            "nobody listens",
+            "no listener",
             Cm("rping -s -a {address} -p {port}", "rping -c -a {address} -p 9 -C 1"),
             First("rejected", "no program listens on that port"),
         ),
         Scenario::new(
-            "the listener says no",
+            "the listener rejects",
             Cm("{actor} --actor refuse {address}:{port}", "rping -c -a {address} -p {port} -C 1"),
             First("rejected", "the listening program rejected it"),
         ),
         Scenario::new(
             "no service of that name",
-            // udaddy's own port has no listener.
+            // No listener has udaddy's port.
             Cm("rping -s -a {address} -p {port}", "udaddy -s {address} -b {own}"),
             First("rejected", "no program listens there"),
         ),
@@ -309,7 +319,7 @@ fn bad_paths() -> Vec<Scenario> {
         Scenario::new("a damaged packet", SENDS, Packet("bad-icrc", "", ("send only", 2)))
             .on_the_wire(wire_faults::damage),
         Scenario::new(
-            "a packet cut on its way",
+            "a packet truncated in flight",
             SENDS,
             Packet("malformed", "cut in transit", ("send only", 2)),
         )
@@ -321,18 +331,18 @@ fn bad_paths() -> Vec<Scenario> {
         )
         .env(Client, &["ROXIE_EGRESS=impair:delay=200us,opcode=write-only,nth=3"]),
         Scenario::new(
-            "packets come twice",
+            "duplicated packets",
             SENDS,
             Packet("duplicated", "is the same as packet", ("send only", 3)),
         )
         .env(Client, &["ROXIE_EGRESS=impair:duplicate=100%,opcode=send-only,nth=2"]),
         Scenario::new(
-            "a full queue on the way",
+            "a full queue in the network",
             Tcp(
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 20",
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 20 {address}",
             ),
-            // Held back for long, requests are repeated before their answers can be there.
+            // Delayed long enough, requests are retransmitted before their responses can arrive.
             Also("congestion", "congestion notifications"),
         )
         .env(Server, &["ROXIE_INGRESS=impair:ecn=100%"])
@@ -351,7 +361,7 @@ fn silences() -> Vec<Scenario> {
             .env(Client, &["ROXIE_INGRESS=impair:loss=100%,opcode=rc,nth=2.."])
             .at_client(),
         Scenario::new(
-            "a recording that has not everything",
+            "an incomplete recording",
             Tcp(
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000",
                 "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 1000 {address}",
@@ -360,7 +370,7 @@ fn silences() -> Vec<Scenario> {
         )
         .starved(),
         Scenario::new(
-            "nobody answers the connection manager",
+            "no reply from the connection manager",
             Programs::Client("rping -c -a {address} -p {port} -C 1"),
             First("no-cm-answer", "No answer of "),
         )

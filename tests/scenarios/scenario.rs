@@ -1,4 +1,4 @@
-//! A run of two programs on two hosts, recorded, and what the analyser must say of it.
+//! Runs two programs on two hosts, records them, and compares the analysis with the expected one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,56 +10,57 @@ use roxie_tests::process::{Ended, Running};
 use roxie_tests::recording::Recording;
 use serde_json::Value;
 
-/// Time for the client of a scenario.
+/// Time limit for the client of a scenario.
 const LIMIT: Duration = Duration::from_secs(12);
-/// Time for the server to end by itself after the client, unless it has more to do.
+/// Time for the server to end after the client, unless it has more to do.
 const AFTER: Duration = Duration::from_millis(300);
 
-/// Two hosts, IPv4, root: recording needs that.
+/// Two hosts, IPv4, root, which recording needs.
 pub(crate) fn place() -> Place {
     Place::new(Topology::TwoHosts, Family::V4, User::Root)
 }
 
-/// What the two sides run. `{address}` is the server's, `{port}` a port of the scenario's own.
+/// The programs of both sides. `{address}` is the server's, `{port}` a port of this scenario only.
 #[derive(Clone, Copy)]
 pub(crate) enum Programs {
-    /// The same program, which finds its peer over TCP: words of the server, words of the client.
+    /// The same program on both sides, which finds its peer over TCP: words of the server, words of the
+    /// client.
     Tcp(&'static str, &'static str),
     /// The same with the connection manager.
     Cm(&'static str, &'static str),
     /// `--actor`: words of the server, words of the client.
     Actor(&'static str, &'static str),
-    /// A client alone.
+    /// A client without a server.
     Client(&'static str),
     /// Receivers of a multicast group: words of the receiver, words of the sender.
     Group(&'static str, &'static str),
 }
 
-/// What the recording shows.
+/// The expected findings.
 #[derive(Clone, Copy)]
 pub(crate) enum Shows {
-    /// Nothing.
+    /// No finding.
     Nothing,
-    /// A finding of this kind comes first, with these words in the verdict.
+    /// The first finding is of this kind, with these words in the verdict.
     First(&'static str, &'static str),
-    /// A finding of this kind, with these words in it, beside others that follow from it.
+    /// There is a finding of this kind with these words, beside others that follow from it.
     Also(&'static str, &'static str),
-    /// As `First`, at the packet that is the nth (from 1) of those with these words in their opcode.
+    /// As `First`, at the packet that is the nth (from 1) with these words in its opcode.
     Packet(&'static str, &'static str, (&'static str, usize)),
 }
 
-/// Runs of a scenario at most; few are disturbed where nothing else runs.
+/// Most runs of a scenario; few runs are disturbed when nothing else runs.
 const TRIES: u32 = 10;
 
-/// What came of a run.
+/// Result of a run.
 enum Outcome {
     Right,
-    /// What was found may come from the machine.
+    /// Other findings may have been caused by the load of the machine.
     Disturbed(String),
     Wrong(String),
 }
 
-/// Does something to the hosts.
+/// Prepares the hosts.
 pub(crate) type Prepare = fn(&Lab) -> Result<(), String>;
 /// Makes an object file in a directory.
 pub(crate) type Hook = fn(&Path) -> Result<PathBuf, String>;
@@ -68,19 +69,19 @@ pub(crate) type Hook = fn(&Path) -> Result<PathBuf, String>;
 pub(crate) struct Scenario {
     pub(crate) name: String,
     programs: Programs,
-    /// Whose interface is recorded.
+    /// The side with the recorded interface.
     tap: Side,
-    /// Words in front of the server's program, and of the client's: hooks, and whatever `env` takes.
+    /// Words in front of the server's program and of the client's: hooks, and other arguments of `env`.
     env: [Vec<&'static str>; 2],
-    /// What is done on the hosts before anything runs.
+    /// Runs on the hosts before the programs.
     prepare: Option<Prepare>,
-    /// Ends the client after so long.
+    /// The client is ended after this time.
     limit: Duration,
-    /// Time for the server after that.
+    /// Time limit for the server after that.
     after: Duration,
     /// A program for a side's egress hook.
     hook: Option<(Side, Hook)>,
-    /// The recording has little room, and little time.
+    /// The recording gets a small buffer and little CPU time.
     starved: bool,
     shows: Shows,
 }
@@ -101,28 +102,28 @@ impl Scenario {
         }
     }
 
-    /// Recorded on the client's interface.
+    /// Records on the client's interface.
     pub(crate) fn at_client(self) -> Self {
         Self { tap: Side::Client, ..self }
     }
 
-    /// With these variables in the environment of a side.
+    /// Sets these variables in the environment of a side.
     pub(crate) fn env(mut self, side: Side, words: &[&'static str]) -> Self {
         self.env[side as usize].extend(words);
         self
     }
 
-    /// With a program on an interface.
+    /// Attaches a program to an interface.
     pub(crate) fn on_the_wire(self, prepare: Prepare) -> Self {
         Self { prepare: Some(prepare), ..self }
     }
 
-    /// The server has something to do when the client has ended.
+    /// The server has something to do after the client has ended.
     pub(crate) fn lingers(self, after: Duration) -> Self {
         Self { after, ..self }
     }
 
-    /// With a program that sees what a side sends.
+    /// Runs a program on the packets that a side sends.
     pub(crate) fn hooked(self, side: Side, hook: Hook) -> Self {
         Self { hook: Some((side, hook)), ..self }
     }
@@ -132,7 +133,7 @@ impl Scenario {
         Self { starved: true, ..self }
     }
 
-    /// The client, which would go on for long, is ended after so long.
+    /// Ends the client, which would run longer, after this time.
     pub(crate) fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
@@ -141,7 +142,7 @@ impl Scenario {
         matches!(self.shows, Shows::Nothing)
     }
 
-    /// The program it cannot do without.
+    /// The program that it needs.
     pub(crate) fn program(&self) -> Option<&'static str> {
         match self.programs {
             Programs::Actor(..) => None,
@@ -157,16 +158,16 @@ impl Scenario {
         !self.starved
     }
 
-    /// Its recording.
+    /// Path of its recording.
     pub(crate) fn file(&self, lab: &Lab) -> PathBuf {
         let name = self.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         lab.logs().join(format!("{name}.pcapng"))
     }
 
-    /// Runs it, and compares, up to [`TRIES`] times, each on hosts of its own.
+    /// Runs it and compares, up to [`TRIES`] times, each time on new hosts.
     ///
-    /// On a busy machine an answer may come later than its requester waits for it, and what is repeated then is more than was
-    /// planted. A healthy run in which nothing was repeated has one try.
+    /// On a busy machine a response may arrive after the requester's timeout, and the retransmission is one
+    /// more finding. A healthy run without retransmissions runs once.
     pub(crate) fn run(&self, lab: &Lab) -> Result<(), String> {
         let mut tries = 1;
         loop {
@@ -211,7 +212,7 @@ impl Scenario {
         Recording::begin(started.map_err(|error| error.to_string())?)
     }
 
-    /// Lets the programs run; how they end is theirs.
+    /// Runs the programs; their exit codes do not count.
     fn play(&self, lab: &Lab) -> Result<Vec<Ended>, String> {
         let port = lab.port();
         let group = std::net::Ipv4Addr::new(239, 77, 1, 1);
@@ -293,7 +294,7 @@ impl Scenario {
     }
 }
 
-/// The number of the nth packet of a kind.
+/// The frame number of the nth packet with an opcode.
 fn nth_packet(lab: &Lab, file: &Path, opcode: &str, nth: usize) -> Result<u64, String> {
     let path = file.display().to_string();
     let output = output(lab, &["read", "--json", "--no-pager", "--opcode", opcode, &path])?;
@@ -306,7 +307,7 @@ fn json(lab: &Lab, words: &[&str]) -> Result<Value, String> {
     serde_json::from_str(&output(lab, words)?).map_err(|error| error.to_string())
 }
 
-/// What `roxie capture` prints; its exit code says whether something went wrong on the wire.
+/// Runs `roxie capture`; its exit code says whether the analysis found a fault.
 fn output(lab: &Lab, words: &[&str]) -> Result<String, String> {
     let output = std::process::Command::new(lab.roxie()).arg("capture").args(words).output();
     let output = output.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! XDP programs that do to packets what no hook does: on an interface, or in the egress hook of a side.
+//! XDP programs with faults that no hook has: on an interface, or in the egress hook of a side.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use roxie_tests::lab::{Lab, Side};
 
 use crate::scenario::place;
 
-/// Where things are in a frame of Ethernet, IPv4 and UDP.
+/// Offsets in a frame of Ethernet, IPv4 and UDP.
 const UDP_LEN: i16 = 38;
 const BTH: i16 = 42;
 const P_KEY: i16 = BTH + 2;
 const DEST_QP: i16 = BTH + 5;
 const PAYLOAD: i16 = BTH + 12;
-/// Of a management datagram, behind BTH and DETH.
+/// Offsets in a management datagram, after BTH and DETH.
 const ATTRIBUTE: i16 = PAYLOAD + 8 + 16;
-/// Of a ConnectRequest.
+/// Offsets in a ConnectRequest.
 const LOCAL_QPN: i16 = PAYLOAD + 8 + 24 + 32;
 
 const SEND_ONLY: i32 = 0x04;
-/// A SEND of 200 bytes with all its headers but Ethernet and IP.
+/// Length of a SEND of 200 bytes with all its headers but Ethernet and IP.
 const LEN_200: u16 = 8 + 12 + 200 + 4;
 
 /// Flips a bit of the first SEND of 200 bytes that arrives at the server.
@@ -31,7 +31,7 @@ pub(crate) fn damage(lab: &Lab) -> Result<(), String> {
     })
 }
 
-/// Cuts 40 bytes off it.
+/// Removes the last 40 bytes of the first SEND of 200 bytes.
 pub(crate) fn cut(lab: &Lab) -> Result<(), String> {
     attach(lab, "cut", |asm, pass| {
         once(asm, pass);
@@ -39,7 +39,7 @@ pub(crate) fn cut(lab: &Lab) -> Result<(), String> {
     })
 }
 
-/// Everything but the connection manager's is of another partition.
+/// Changes the partition of all packets but those of the connection manager.
 pub(crate) fn other_p_key(dir: &Path) -> Result<PathBuf, String> {
     assemble(dir, "pkey", |asm, pass| {
         let other = asm.label();
@@ -50,7 +50,7 @@ pub(crate) fn other_p_key(dir: &Path) -> Result<PathBuf, String> {
     })
 }
 
-/// Every ConnectRequest names the same queue pair.
+/// Writes the same queue pair number into every ConnectRequest.
 pub(crate) fn same_qpn(dir: &Path) -> Result<PathBuf, String> {
     assemble(dir, "qpn", |asm, pass| {
         asm.need(Reg::R3, Reg::R7, i32::from(LOCAL_QPN) + 3, Reg::R8, pass);
@@ -61,7 +61,7 @@ pub(crate) fn same_qpn(dir: &Path) -> Result<PathBuf, String> {
     })
 }
 
-/// Goes on with the first SEND of 200 bytes; what comes again passes.
+/// Continues with the first SEND of 200 bytes only; its retransmissions pass.
 fn once(asm: &mut Asm, pass: Label) {
     asm.load(Size::B, Reg::R2, Reg::R7, BTH).branch(Cond::Ne, Reg::R2, SEND_ONLY, pass);
     asm.load(Size::H, Reg::R2, Reg::R7, UDP_LEN).branch(Cond::Ne, Reg::R2, net16(LEN_200), pass);
@@ -72,8 +72,8 @@ fn once(asm: &mut Asm, pass: Label) {
     asm.store(Size::Dw, Reg::R0, 0, 1);
 }
 
-/// A program that does this to packets as long as a BTH, R6 being the context, R7 the frame's beginning and R8 its end. All of
-/// them pass.
+/// A program that runs this code on packets at least as long as a BTH, with the context in R6, the
+/// beginning of the frame in R7 and its end in R8. All packets pass.
 fn assemble(dir: &Path, name: &str, body: impl FnOnce(&mut Asm, Label)) -> Result<PathBuf, String> {
     let mut asm = Asm::new(name);
     let pass = asm.label();
@@ -93,7 +93,7 @@ fn assemble(dir: &Path, name: &str, body: impl FnOnce(&mut Asm, Label)) -> Resul
     Ok(path)
 }
 
-/// Puts it on the server's interface, in front of what records there.
+/// Attaches it to the server's interface, in front of the recording.
 fn attach(lab: &Lab, name: &str, body: impl FnOnce(&mut Asm, Label)) -> Result<(), String> {
     let place = place();
     let object = assemble(lab.logs(), name, body)?;
@@ -103,7 +103,7 @@ fn attach(lab: &Lab, name: &str, body: impl FnOnce(&mut Asm, Label)) -> Result<(
     if ended.succeeded() { Ok(()) } else { Err(ended.describe()) }
 }
 
-/// A number as a program reads it from a frame.
+/// A number in the byte order in which a program loads it from a frame.
 fn net16(value: u16) -> i32 {
     i32::from(value.swap_bytes())
 }

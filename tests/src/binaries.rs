@@ -1,17 +1,17 @@
-//! The built `roxie` and its libraries, copied to where every user may read them.
+//! Copies the built `roxie` and its libraries to a directory that every user may read.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What `cargo build --release` leaves for users.
+/// The files that `cargo build --release` makes for users.
 const FILES: [&str; 3] = ["roxie", "libibverbs.so", "librdmacm.so"];
 
-/// What the directories' names begin with; a process id follows.
+/// Start of the names of these directories; a process id follows.
 const NAME: &str = "roxie-tests-";
 
-/// A directory with the binaries; removed with the value.
+/// A directory with the binaries; removed when this is dropped.
 #[derive(Debug)]
 pub struct Binaries {
     dir: PathBuf,
@@ -44,13 +44,13 @@ impl Binaries {
         Ok(binaries)
     }
 
-    /// The `roxie` program.
+    /// Path of the `roxie` program.
     #[must_use]
     pub fn roxie(&self) -> PathBuf {
         self.dir.join("roxie")
     }
 
-    /// All of them.
+    /// Paths of all binaries.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         FILES.map(|file| self.dir.join(file)).into()
@@ -59,12 +59,12 @@ impl Binaries {
 
 impl Drop for Binaries {
     fn drop(&mut self) {
-        // The next one takes what stays.
+        // If it fails, the next test removes the directory.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Removes what tests have left that were killed.
+/// Removes directories of tests that were killed.
 fn remove_orphans(temporary: &Path) {
     let is_orphan = |name: &str| {
         name.strip_prefix(NAME)
@@ -72,13 +72,13 @@ fn remove_orphans(temporary: &Path) {
     };
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_orphan) {
-            // Another test may be as quick.
+            // Another test may have removed it at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Where a program is along `PATH`.
+/// Path of a program found in `PATH`.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_killed_tests_have_left_goes() {
+    fn directories_of_killed_tests_are_removed() {
         let place = std::env::temp_dir().join(format!("roxie-orphans-{}", std::process::id()));
         // 2^22 is the largest process id that there can be (proc_sys_kernel(5)).
         let [gone, ours, other] =

@@ -1,5 +1,5 @@
-//! What suites of named cases have in common: which of them run, where their outputs go, and the last lines, which `./check`
-//! adds up.
+//! Common parts of suites with named cases: which cases run, where their outputs are kept, and the summary
+//! lines, which `./check` adds up.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Conclusion};
 
-/// Takes `--full` out of the command line; whether it was there, or `ROXIE_FULL=1` says the same.
+/// Removes `--full` from the command line; returns whether it was there, or `ROXIE_FULL=1` is set.
 #[must_use]
 pub fn is_full(words: &mut Vec<String>) -> bool {
     let before = words.len();
@@ -15,7 +15,7 @@ pub fn is_full(words: &mut Vec<String>) -> bool {
     words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|value| value == "1")
 }
 
-/// As libtest-mimic will choose, so that only chosen cases count as skipped.
+/// Chooses as libtest-mimic does, so that only selected cases count as skipped.
 #[must_use]
 pub fn is_chosen(args: &Arguments, name: &str) -> bool {
     let matches =
@@ -23,7 +23,7 @@ pub fn is_chosen(args: &Arguments, name: &str) -> bool {
     args.filter.as_ref().is_none_or(matches) && !args.skip.iter().any(matches)
 }
 
-/// Where a suite's outputs are kept: in `ROXIE_LOG_DIR`, or in a place of the user's own.
+/// Directory for a suite's outputs: `ROXIE_LOG_DIR`, or a directory of this user.
 #[must_use]
 pub fn logs(suite: &str) -> PathBuf {
     match std::env::var_os("ROXIE_LOG_DIR") {
@@ -32,17 +32,17 @@ pub fn logs(suite: &str) -> PathBuf {
     }
 }
 
-/// Cases that cannot run here, by what they need.
+/// Number of cases that cannot run here, by what they need.
 #[derive(Debug, Default)]
 pub struct Skipped(BTreeMap<String, usize>);
 
 impl Skipped {
-    /// One more.
+    /// Counts one more case.
     pub fn add(&mut self, need: &str) {
         *self.0.entry(need.to_owned()).or_default() += 1;
     }
 
-    /// The last lines of a suite.
+    /// Prints the summary lines of a suite.
     #[must_use]
     pub fn summary(&self, conclusion: &Conclusion) -> ExitCode {
         for (need, count) in &self.0 {
@@ -54,7 +54,7 @@ impl Skipped {
     }
 }
 
-/// The end of a suite without binaries to test: they are skipped, unless `ROXIE_BIN_DIR` promised them.
+/// Ends a suite without binaries: all cases are skipped, or fail if `ROXIE_BIN_DIR` is set.
 #[must_use]
 pub fn without_binaries(error: &str, cases: usize) -> ExitCode {
     if std::env::var_os("ROXIE_BIN_DIR").is_some() {

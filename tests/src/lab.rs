@@ -1,7 +1,7 @@
-//! Network namespaces to run in, made on first use and gone with the process, however it ends.
+//! Network namespaces for test programs, made on first use and removed with the process.
 //!
-//! A namespace lives as long as its holder, a process that waits for the end of a pipe whose other end is ours.
-//! Every user has namespaces of its own: UDP port 4791 belongs to one user at a time.
+//! A namespace lives as long as its holder, a process that waits for the end of a pipe; the test holds the
+//! other end. Every user has other namespaces: UDP port 4791 belongs to one user at a time.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,21 +19,21 @@ use crate::binaries::Binaries;
 use crate::place::{Family, Place, Port, Topology, User};
 use crate::process::{Running, eventually};
 
-/// `nobody` and `nogroup`.
-const NOBODY: u32 = 65534;
-/// First TCP port or rdma_cm port given to a case.
+/// User `nobody` and group `nogroup`.
+const UNPRIVILEGED: u32 = 65534;
+/// First TCP port or rdma_cm port for cases.
 const PORT_MIN: u16 = 20_000;
 
-/// One end of a place.
+/// One of the two programs of a case.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Side {
-    /// Listens.
+    /// The program that listens.
     Server,
-    /// Connects.
+    /// The program that connects.
     Client,
 }
 
-/// Everything cases share.
+/// Data shared by all cases.
 #[derive(Debug)]
 pub struct Lab {
     binaries: Arc<Binaries>,
@@ -46,7 +46,7 @@ pub struct Lab {
 /// The namespaces of one place.
 #[derive(Debug)]
 struct Net {
-    /// Server's, and the client's if it is another one.
+    /// Those of the server, and of the client if it is in another one.
     holders: Vec<Holder>,
 }
 
@@ -54,7 +54,7 @@ struct Net {
 struct Holder(Child);
 
 impl Lab {
-    /// A lab that keeps the programs' output under `logs`.
+    /// Creates a lab that keeps the programs' output in `logs`.
     ///
     /// # Errors
     /// If the binaries are not built.
@@ -68,7 +68,7 @@ impl Lab {
         })
     }
 
-    /// The same programs in namespaces of their own.
+    /// Uses the same programs in other namespaces.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -80,19 +80,19 @@ impl Lab {
         }
     }
 
-    /// Where outputs are kept; made when the first program starts.
+    /// Directory of the outputs; created when the first program starts.
     #[must_use]
     pub fn logs(&self) -> &Path {
         &self.logs
     }
 
-    /// The `roxie` program.
+    /// Path of the `roxie` program.
     #[must_use]
     pub fn roxie(&self) -> PathBuf {
         self.binaries.roxie()
     }
 
-    /// A port number nobody else in this run uses.
+    /// A port number that is not used yet in this run.
     pub fn port(&self) -> u16 {
         self.port.fetch_add(1, Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl Lab {
         }
     }
 
-    /// The address of one side itself.
+    /// The address of one side.
     #[must_use]
     pub fn own_address(&self, place: &Place, side: Side) -> &'static str {
         match (place.topology, side, place.family) {
@@ -118,7 +118,7 @@ impl Lab {
         }
     }
 
-    /// The interface under the device.
+    /// The interface of the device.
     #[must_use]
     pub fn netdev(&self, place: &Place) -> &'static str {
         if place.topology == Topology::Loopback { "lo" } else { "veth0" }
@@ -138,7 +138,7 @@ impl Lab {
         });
         words.push("--");
         if program.first().is_some_and(|program| program.ends_with("_bw")) && cpus() > 1 {
-            // Two streams that share a core measure the scheduler.
+            // Two streams on one core would measure the scheduler.
             words.extend(["taskset", "-c", if side == Side::Server { "0" } else { "1" }]);
         }
         words.extend(program);
@@ -165,7 +165,7 @@ impl Lab {
         Running::start(command, line, &log, Some(Path::new("/proc").join(process).join("net")))
     }
 
-    /// Runs `ip` with `words` in the side's namespace; what it prints.
+    /// Runs `ip` with `words` in the side's namespace; returns its output.
     ///
     /// # Errors
     /// What `ip` says; `Unsupported` without root.
@@ -176,7 +176,7 @@ impl Lab {
         self.net(place)?.holder(side).ip(words)
     }
 
-    /// Runs `f` in a thread of ours in the side's namespace, in which its sockets stay.
+    /// Runs `f` in a new thread in the side's namespace; the sockets that it opens stay there.
     ///
     /// # Errors
     /// Those of `f`; `Unsupported` without root.
@@ -196,7 +196,7 @@ impl Lab {
         visited.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// The process that holds the side's namespace; without root it is our own.
+    /// The process that holds the side's namespace; without root it is this process.
     fn holder(&self, place: &Place, side: Side) -> io::Result<Option<u32>> {
         if !self.root {
             return Ok(None);
@@ -204,7 +204,7 @@ impl Lab {
         Ok(Some(self.net(place)?.holder(side).0.id()))
     }
 
-    /// A command prefix that enters the holder's namespace as the place's user.
+    /// The words that enter the holder's namespace as the place's user.
     fn enter(&self, place: &Place, holder: Option<u32>) -> Command {
         let mut words: Vec<String> = Vec::new();
         if let Some(pid) = holder {
@@ -213,12 +213,12 @@ impl Lab {
         if place.user == User::Ordinary {
             words.extend(["prlimit", "--memlock=65536:65536", "--"].map(str::to_owned));
         }
-        // Who runs this in the background may have SIGINT ignored, which would be inherited.
+        // A background job may have SIGINT ignored, and its children would inherit that.
         words.extend(["env", "--default-signal=INT", "setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
         if self.root && place.user == User::Ordinary {
             words.extend([
-                format!("--reuid={NOBODY}"),
-                format!("--regid={NOBODY}"),
+                format!("--reuid={UNPRIVILEGED}"),
+                format!("--regid={UNPRIVILEGED}"),
                 "--clear-groups".to_owned(),
             ]);
         }
@@ -307,8 +307,9 @@ impl Holder {
         self.ip(&format!("link set {netdev} mtu {mtu} up")).map(drop)
     }
 
-    /// Addresses of host `n`. The links are up by then: an IPv6 address that was there before its link had a carrier
-    /// does not answer the first neighbour solicitation, and the second comes a second later.
+    /// Adds the addresses of host `n`. The links must be up: an IPv6 address that is older than its link's
+    /// carrier does not reply to the first neighbour solicitation, and the second one follows a second
+    /// later.
     fn dress(&self, n: u32) -> io::Result<()> {
         self.ip(&format!("address add 10.77.0.{n}/24 dev veth0"))?;
         self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad")).map(drop)
@@ -317,13 +318,13 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // The namespace goes with its last process.
+        // The kernel removes the namespace with its last process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Whether this process may make namespaces and become other users.
+/// Whether this process may create namespaces and change its user.
 #[must_use]
 pub fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()

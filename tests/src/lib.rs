@@ -1,4 +1,4 @@
-//! What whole-system tests stand on: built binaries, places to run in, and processes that always end.
+//! Tools of the whole-system tests: built binaries, network namespaces, and processes that always end.
 #![forbid(unsafe_code)]
 
 pub mod binaries;

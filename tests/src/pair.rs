@@ -1,4 +1,4 @@
-//! A server, then a client, both to a good end.
+//! Runs a server and a client, and requires that both succeed.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use crate::lab::{Lab, Side};
 use crate::place::Place;
 use crate::process::{Ended, Running, eventually};
 
-/// A server that does not listen is given up when it has not run for this long,
+/// A server that does not listen fails when it has not used the CPU for this long,
 const STILL_MAX: Duration = Duration::from_secs(5);
-/// and if it runs, after this time. On a busy machine everything takes longer, for whoever is waited for as well.
+/// and if it uses the CPU, after this time. A busy machine slows down the server too.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// How long the server may take to end after the client did.
+/// Time for the server to end after the client.
 const AFTER_MAX: Duration = Duration::from_secs(5);
 
 /// How a server shows that it listens.
@@ -19,24 +19,24 @@ const AFTER_MAX: Duration = Duration::from_secs(5);
 pub enum Ready {
     /// A TCP socket listens on this port (perftest and the pingpongs exchange their addresses over it).
     Tcp(u16),
-    /// The connection manager's name for this port exists in the namespace (crate `roxie`, module `registry`).
+    /// The connection manager's abstract socket for this port exists (crate `roxie`, module `registry`).
     Cm(u16),
-    /// A UDP socket has this port (rsockets for datagrams).
+    /// A UDP socket with this port exists (rsockets for datagrams).
     Udp(u16),
-    /// The host is a member of this multicast group.
+    /// The host has joined this multicast group.
     Group(IpAddr),
 }
 
-/// What both sides printed.
+/// Results of both programs.
 #[derive(Clone, Debug)]
 pub struct Both {
-    /// The server's end.
+    /// Result of the server.
     pub server: Ended,
-    /// The client's end.
+    /// Result of the client.
     pub client: Ended,
 }
 
-/// Two command lines and how long they may take.
+/// Two command lines and their time limits.
 #[derive(Clone, Debug)]
 pub struct Pair<'a> {
     /// Name of the case, for its logs.
@@ -47,12 +47,12 @@ pub struct Pair<'a> {
     pub client: Vec<&'a str>,
     /// When the client may start.
     pub ready: Ready,
-    /// Time for the client.
+    /// Time limit for the client.
     pub limit: Duration,
 }
 
 impl Pair<'_> {
-    /// Runs both and requires exit code 0 of both.
+    /// Runs both programs and requires exit code 0 of both.
     ///
     /// # Errors
     /// A description with both command lines and outputs.
@@ -60,7 +60,7 @@ impl Pair<'_> {
         let (mut server, mut client) = self.begin(lab, place)?;
         let client = client.wait(self.limit);
         let server = server.wait(if client.succeeded() { AFTER_MAX } else { Duration::from_millis(500) });
-        // With another process on the interface AF_XDP is not to be had; here there is none.
+        // Another process with the interface would make roxie fall back to UDP sockets; there is none here.
         let fell_back = [&server, &client].iter().any(|side| side.output.contains("uses UDP sockets"));
         if client.succeeded() && server.succeeded() && !fell_back {
             return Ok(Both { server, client });
@@ -68,7 +68,7 @@ impl Pair<'_> {
         Err(format!("{}{}", client.describe(), server.describe()))
     }
 
-    /// Starts both, the client when the server is ready.
+    /// Starts both programs, the client when the server is ready.
     ///
     /// # Errors
     /// If one cannot be started, or the server does not listen.
@@ -91,7 +91,7 @@ pub fn start(lab: &Lab, place: &Place, side: Side, name: &str, program: &[&str])
 /// Waits until a server listens.
 ///
 /// # Errors
-/// What the server printed, if it ended, or neither listens nor gets on.
+/// What the server printed, if it ended, or neither listens nor uses the CPU.
 pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     let (mut ran, mut since) = (Duration::ZERO, Instant::now());
     let mut what = None;
@@ -113,10 +113,10 @@ pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     }
 }
 
-/// Waits until that many more bytes have gone through the interfaces of the program's network namespace.
+/// Waits until that many more bytes have passed the interfaces of the program's network namespace.
 ///
 /// # Errors
-/// What it printed, if it ended before, or the bytes do not come.
+/// What it printed, if it ended before, or the bytes do not arrive.
 pub fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
     let before = carried(program);
     let mut ended = false;
@@ -130,7 +130,8 @@ pub fn flowing(program: &mut Running, bytes: u64) -> Result<(), String> {
     Err(format!("no traffic to cut\n{}", program.wait(Duration::ZERO).describe()))
 }
 
-/// Bytes received and sent by all interfaces (proc_pid_net(5), dev: after the name eight counters each, bytes first).
+/// Bytes received and sent by all interfaces (proc_pid_net(5), dev: the name, then eight receive counters
+/// and eight transmit counters, bytes first).
 fn carried(program: &Running) -> u64 {
     let bytes = |line: &str| {
         let counters: Vec<u64> = line.split_once(':')?.1.split_whitespace().flat_map(str::parse).collect();
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that does `script`; on a port that nobody uses.
+    /// A shell that runs `script`, on an unused port.
     fn waited_for(script: &str) -> (Result<(), String>, Duration) {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_waited_for_as_long_as_it_gets_on() {
+    fn waiting_for_a_server_lasts_while_it_uses_the_cpu() {
         let (result, took) = waited_for("for n in 1 2 3 4; do sleep 2; done; echo done");
         let said = result.unwrap_err();
         assert!(said.starts_with("the server ended before") && said.contains("done"), "{said}");
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stands_still_is_given_up() {
+    fn a_server_that_sleeps_without_listening_fails() {
         let (result, took) = waited_for("exec sleep 600");
         let said = result.unwrap_err();
         assert!(said.starts_with("the server waits for something"), "{said}");

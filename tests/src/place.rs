@@ -1,4 +1,4 @@
-//! Where a pair of programs runs: topology, address family, user, what moves the packets.
+//! The place where a pair of programs runs: topology, address family, user, ports.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Family {
     V6,
 }
 
-/// Who runs the programs.
+/// The user of the programs.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum User {
     /// Root.
@@ -31,17 +31,17 @@ pub enum User {
     Ordinary,
 }
 
-/// What moves a side's packets.
+/// The port of one side.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Port {
-    /// UDP sockets, within a host as well.
+    /// UDP sockets, also within a host.
     #[default]
     Udp,
-    /// UDP sockets, but shared memory within a host: what the device does when it is not told.
+    /// UDP sockets, and shared memory within a host: the default of the device.
     Shm,
-    /// AF_XDP, its program in the driver.
+    /// AF_XDP, with its program in the driver.
     Native,
-    /// AF_XDP, its program in the network stack.
+    /// AF_XDP, with its program in the network stack.
     Generic,
 }
 
@@ -52,35 +52,36 @@ pub struct Place {
     pub topology: Topology,
     /// Address family.
     pub family: Family,
-    /// Who runs them.
+    /// User of both programs.
     pub user: User,
     /// MTU of the veth.
     pub mtu: u32,
-    /// The server's port and the client's.
+    /// Port of the server and of the client.
     pub ports: [Port; 2],
 }
 
 impl Place {
-    /// A place with a veth of MTU 1500, and UDP sockets.
+    /// A place with a veth of MTU 1500 and UDP sockets.
     #[must_use]
     pub fn new(topology: Topology, family: Family, user: User) -> Self {
         Self { topology, family, user, mtu: 1500, ports: [Port::Udp; 2] }
     }
 
-    /// One host, with shared memory between its processes.
+    /// One host, with shared memory between the processes.
     #[must_use]
     pub fn shm(topology: Topology, family: Family, user: User) -> Self {
         Self { ports: [Port::Shm; 2], ..Self::new(topology, family, user) }
     }
 
-    /// Two hosts, of which at least one uses AF_XDP.
+    /// Two hosts, at least one of them with AF_XDP.
     #[must_use]
     pub fn xsk(family: Family, mtu: u32, server: Port, client: Port) -> Self {
         let ports = [server, client];
         Self { mtu, ports, ..Self::new(Topology::TwoHosts, family, User::Root) }
     }
 
-    /// Every mode, alone and against the other and against UDP sockets, with packets of one chunk and of two.
+    /// Every mode: on both sides, against the other mode, and against UDP sockets; packets of one and of
+    /// two chunks.
     #[must_use]
     pub fn all_xsk() -> Vec<Self> {
         use Port::{Generic, Native, Udp};
@@ -100,7 +101,7 @@ impl Place {
         places
     }
 
-    /// All twelve on UDP sockets.
+    /// All twelve places with UDP sockets.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut places = Vec::new();
@@ -112,7 +113,7 @@ impl Place {
         places
     }
 
-    /// The largest path MTU the link carries: 4096 on loopback, 1024 at MTU 1500 (IBA Annex A17).
+    /// The largest path MTU of the link: 4096 on loopback, 1024 at MTU 1500 (IBA Annex A17).
     #[must_use]
     pub fn path_mtu(&self) -> u32 {
         match self.topology {

@@ -1,4 +1,5 @@
-//! Processes that always end: each is a group of its own, has a deadline, and dies with the value that holds it.
+//! Processes that always end: each is a process group, has a time limit, and is killed when its value is
+//! dropped.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// How often a state that the kernel does not announce is looked at again.
+/// Interval of checks for states that the kernel does not announce.
 const LOOK: Duration = Duration::from_millis(2);
-/// Most lines of a program's output in a failure.
+/// Lines of a program's output in a failure message.
 const LINES_MAX: usize = 40;
 
-/// A started program whose output goes to a file.
+/// A started program, with its output in a file.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -26,22 +27,23 @@ pub struct Running {
     ended: bool,
 }
 
-/// How a program ended and what it printed.
+/// How a program ended, and its output.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// Command line, for messages.
     pub line: String,
-    /// Exit status; `None` if it was killed at its deadline.
+    /// Exit status; `None` if it was killed at its time limit.
     pub status: Option<ExitStatus>,
-    /// Standard output and standard error as they came.
+    /// Standard output and standard error, in the order of arrival.
     pub output: String,
     /// Time from start of the wait to the end.
     pub took: Duration,
 }
 
 impl Running {
-    /// Starts `command` with its output in `log`; `line` is what a reader would type, `net` the proc_pid_net(5)
-    /// directory of the network namespace it will run in, if another process already shows it.
+    /// Starts `command` with its output in `log`. `line` is the command line for messages. `net` is the
+    /// proc_pid_net(5) directory of the network namespace where it will run, if another process shows it
+    /// already.
     ///
     /// # Errors
     /// If the program or the file cannot be opened.
@@ -62,21 +64,21 @@ impl Running {
         self.child.id()
     }
 
-    /// A table of its network namespace, from its first moment: its own directory in /proc shows the namespace it
-    /// was started from until it has entered.
+    /// A table of its network namespace: until the process has entered it, its own /proc directory shows
+    /// the namespace of its parent.
     #[must_use]
     pub fn net(&self, table: &str) -> String {
         fs::read_to_string(self.net.join(table)).unwrap_or_default()
     }
 
-    /// What it printed so far.
+    /// Its output so far.
     #[must_use]
     pub fn output(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// How long its threads have run so far (`/proc/PID/task/TID/schedstat`); children do not count.
+    /// CPU time of its threads so far (`/proc/PID/task/TID/schedstat`), without children.
     #[must_use]
     pub fn ran(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
@@ -96,7 +98,7 @@ impl Running {
     /// Sends a signal to its process group.
     pub fn signal(&self, signal: Signal) {
         if !self.ended {
-            // ESRCH: it ended by itself, which the next wait will tell.
+            // ESRCH: it has ended, which the next wait reports.
             let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), signal);
         }
     }
@@ -147,7 +149,7 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Command line, end and last lines of output, for a failure.
+    /// Command line, exit status and last lines of output, for a failure message.
     #[must_use]
     pub fn describe(&self) -> String {
         let end = match self.status {
@@ -165,7 +167,7 @@ impl Ended {
     }
 }
 
-/// Looks until `condition` holds; false after `limit`.
+/// Polls until `condition` holds; returns false after `limit`.
 pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

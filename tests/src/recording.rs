@@ -1,4 +1,4 @@
-//! `roxie capture record` on an interface, from its beginning to its end.
+//! Runs `roxie capture record` on an interface.
 
 use std::fs;
 use std::thread::sleep;
@@ -8,24 +8,24 @@ use nix::sys::signal::Signal;
 
 use crate::process::{Running, eventually};
 
-/// How long a recording may take to begin, and to end.
+/// Time limit for a recording to begin, and to end.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Packets are in the recording this long after they passed at the latest.
+/// Longest time between a packet and its entry in the file.
 const RECORDED: Duration = Duration::from_millis(150);
 
-/// A recording that sees every packet.
+/// A recording that must see every packet.
 #[derive(Debug)]
 pub struct Recording(Running);
 
 impl Recording {
-    /// Waits until the two classifiers of a recording that was started are attached.
+    /// Waits until both classifiers of a new recording are attached.
     ///
     /// # Errors
-    /// What it said, if they are not.
+    /// Its output, if they are not.
     pub fn begin(mut running: Running) -> Result<Self, String> {
         let listens = || {
             let shown = fs::read_dir(format!("/proc/{}/fd", running.pid())).into_iter().flatten().flatten();
-            // A link for each, by what /proc calls such descriptors.
+            // /proc shows a link for each.
             let links = shown
                 .filter(|fd| fd.path().read_link().is_ok_and(|to| to.ends_with("anon_inode:bpf_link")))
                 .count();
@@ -38,7 +38,7 @@ impl Recording {
         Err(format!("it does not record\n{}", running.wait(LIMIT).describe()))
     }
 
-    /// Keeps it from running while something is done.
+    /// Stops the recording process (SIGSTOP) while `f` runs.
     pub fn starve<T>(&self, work: impl FnOnce() -> T) -> T {
         self.0.signal(Signal::SIGSTOP);
         let result = work();
@@ -46,10 +46,10 @@ impl Recording {
         result
     }
 
-    /// Ends it as a person does; the file is whole then.
+    /// Ends it with SIGINT; the file is complete then.
     ///
     /// # Errors
-    /// What it said, if it has failed or lost a packet, or none if it should have lost some.
+    /// Its output, if it failed or lost a packet, or lost none although it should have.
     pub fn end(mut self, loses: bool) -> Result<(), String> {
         sleep(RECORDED);
         self.0.signal(Signal::SIGINT);

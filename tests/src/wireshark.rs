@@ -1,7 +1,7 @@
-//! Every field of every packet of a capture, compared with what Wireshark's dissector makes of it.
+//! Compares every field of every packet of a capture with Wireshark's dissector.
 //!
-//! What tshark shows as `infiniband.`, `eth.`, `ip.`, `ipv6.` or `udp.` must be a field of `roxie capture read --json` with the same
-//! value, but for the names below, each with its reason.
+//! Every field that tshark shows as `infiniband.`, `eth.`, `ip.`, `ipv6.` or `udp.` must be a field of
+//! `roxie capture read --json` with the same value, except for the names below, each with its reason.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde_json::{Map, Value};
 
-/// Wireshark's fields that are no fields of the packet, or that it gets wrong.
+/// Wireshark's fields that are not in the packet, or that it gets wrong.
 const LEFT_OUT: [&str; 26] = [
-    // Whole headers, shown below each field by field.
+    // Whole headers; their fields are compared one by one.
     "infiniband.bth",
     "infiniband.deth",
     "infiniband.reth",
@@ -22,7 +22,7 @@ const LEFT_OUT: [&str; 26] = [
     "infiniband.mad.data",
     "infiniband.smplid.smpdata",
     "infiniband.cm.req.ip_cm",
-    // Pieces of the service id.
+    // Parts of the service id.
     "infiniband.cm.req.serviceid.prefix",
     "infiniband.cm.req.serviceid.protocol",
     "infiniband.cm.req.serviceid.dport",
@@ -38,16 +38,16 @@ const LEFT_OUT: [&str; 26] = [
     "infiniband.cm.req.prim_reserved0",
     "infiniband.cm.req.prim_reserved1",
     "infiniband.cm.req.prim_reserved2",
-    // What it thinks of a packet.
+    // Results of its analysis of the packet.
     "ip.ttl.too_small",
-    // 4.0 takes a CNP for an opcode of a manufacturer.
+    // Wireshark 4.0 takes a CNP for a manufacturer's opcode.
     "infiniband.vendor",
     // Bits of addresses, guesses, states of a conversation.
     "udp.payload",
 ];
-/// The same, by their beginning.
+/// More of these, by the beginning of the name.
 const LEFT_OUT_PREFIXES: [&str; 27] = [
-    // Bytes of payloads that look like the header of Ethernet over InfiniBand.
+    // Payload bytes that look like a header of Ethernet over InfiniBand.
     "infiniband.eoib.",
     "infiniband.cm.req.alt_reserved",
     "infiniband.cm.req.alt_flowlabel",
@@ -77,16 +77,16 @@ const LEFT_OUT_PREFIXES: [&str; 27] = [
     "udp.time",
 ];
 
-/// Wireshark 4.0 knows neither FLUSH nor ATOMIC WRITE, and shows what follows the BTH as payload.
+/// Wireshark 4.0 knows neither FLUSH nor ATOMIC WRITE, and shows the bytes after the BTH as payload.
 const UNKNOWN_OPCODES: [u64; 2] = [0x1c, 0x1d];
 
 /// A field as tshark shows it, in the order of the packet.
 type Shown = (String, String);
 
-/// Compares the RoCEv2 packets of a file. How many fields were compared; `None` without tshark.
+/// Compares the RoCEv2 packets of a file; returns the number of compared fields, or `None` without tshark.
 ///
 /// # Errors
-/// The first difference, or why a program failed.
+/// The first difference, or the failure of a program.
 pub fn compare(roxie: &Path, file: &Path) -> Result<Option<usize>, String> {
     if Command::new("tshark").arg("--version").output().is_err() {
         return Ok(None);
@@ -105,22 +105,22 @@ pub fn compare(roxie: &Path, file: &Path) -> Result<Option<usize>, String> {
     let (mut compared, mut unknown) = (0, BTreeSet::new());
     for (packet, shown) in ours.iter().zip(&theirs) {
         let opcode = packet.get("infiniband.bth.opcode").and_then(Value::as_u64);
-        // Of a packet that was cut on its way Wireshark shows less.
+        // Wireshark shows less of a packet that was truncated in flight.
         let is_cut = packet.get("roxie.icrc.status").is_some_and(|status| status == "unknown")
             && packet.get("frame.len") == packet.get("frame.cap_len");
         if is_cut || opcode.is_none_or(|opcode| UNKNOWN_OPCODES.contains(&opcode)) {
             continue;
         }
         for (name, value) in shown {
-            // What no dissector wants is payload.
+            // Bytes that no dissector handles are payload.
             let name = match name.as_str() {
                 "data.data" => "infiniband.payload",
-                // The version of IPv6 has both names.
+                // The version of IPv6 has two names.
                 "ip.version" if packet.contains_key("ipv6.version") => "ipv6.version",
                 name => name,
             };
             let same = match packet.get(name) {
-                // A name that comes twice.
+                // A name that occurs twice.
                 Some(Value::Array(list)) => list.iter().any(|ours| agrees(ours, value)),
                 Some(ours) => agrees(ours, value),
                 None => {
@@ -161,7 +161,8 @@ fn agrees(ours: &Value, theirs: &str) -> bool {
         Value::Number(n) => n.as_u64().is_some() && n.as_u64() == number(theirs),
         Value::Bool(set) => matches!((theirs, set), ("1" | "True", true) | ("0" | "False", false)),
         Value::String(text) if text.starts_with("0x") => number(text) == number(theirs),
-        // Wireshark adds the pad to the payload, and shows a part of what it takes for an encapsulated packet.
+        // Wireshark adds the padding to the payload, and shows a part of an encapsulated packet that it
+        // guesses.
         Value::String(text) => {
             let bytes = theirs.replace(':', "");
             let padded = || bytes.trim_end_matches('0') == text.trim_end_matches('0');
@@ -172,9 +173,9 @@ fn agrees(ours: &Value, theirs: &str) -> bool {
     }
 }
 
-/// What tshark shows of each packet.
+/// The output of tshark, by packet.
 fn tshark(file: &Path) -> Result<Vec<Vec<Shown>>, String> {
-    // Names and conversations are not asked for; the heuristics for RPC over RDMA guess at payloads.
+    // Without name resolution and conversations; the heuristics for RPC over RDMA would guess at payloads.
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-T", "pdml", "--disable-heuristic", "rpcrdma_infiniband", "-r"]).arg(file);
     let text = run(&mut tshark)?;

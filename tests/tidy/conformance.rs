@@ -1,4 +1,4 @@
-//! docs/conformance.md: each entry names tests, and they are there.
+//! Checks docs/conformance.md: each entry names tests, and the tests exist.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// Entries of the first table.
 const ENTRIES: usize = 27;
 
-/// What is wrong with the page.
+/// The errors of the page.
 pub(crate) fn complaints(root: &Path) -> Vec<String> {
     let docs = root.join("docs");
     let page = fs::read_to_string(docs.join("conformance.md")).expect("exists");
@@ -25,7 +25,7 @@ pub(crate) fn complaints(root: &Path) -> Vec<String> {
         }
         for (name, file) in links {
             let text = fs::read_to_string(docs.join(file)).unwrap_or_default();
-            // Program cases are made by functions.
+            // Cases of the programs suite are functions without `#[test]`.
             let is_case = file.contains("/tests/programs/");
             if !is_test(&text, name, is_case) {
                 complaints.push(format!("{file} has no test {name}"));

@@ -1,4 +1,4 @@
-//! Which operations a queue pair has: each is posted at one end and handed to the other.
+//! The operations that queue pairs support: each one is posted at one end, and its packet given to the other.
 
 use transport::{
     Access, AccessFault, AddressVector, AtomicOp, Dest, Instant, MAX_PACKET, Memory, PacketSource, PathMtu,
@@ -10,7 +10,7 @@ use wire::{
     Service,
 };
 
-/// The columns of the table, and the queue pairs that send and that carry out; none speaks RD.
+/// The columns of the table, with the queue pair types of requester and responder; roxie does not support RD.
 const SERVICES: [(&str, Service, Option<[QpType; 2]>); 5] = [
     ("RC", Service::Rc, Some([QpType::Rc; 2])),
     ("UC", Service::Uc, Some([QpType::Uc; 2])),
@@ -19,11 +19,11 @@ const SERVICES: [(&str, Service, Option<[QpType; 2]>); 5] = [
     ("RD", Service::Rd, None),
 ];
 
-/// The table: a row per operation, a column per service, empty where the specification has nothing.
+/// The table: a row per operation, a column per service; empty where the specification has no such operation.
 pub(crate) fn table() -> String {
     let names = SERVICES.map(|(name, ..)| format!(" {name} |")).concat();
     let mut text = format!("| operation |{names}\n|---|{}\n", "---|".repeat(SERVICES.len()));
-    // RC has every operation that another service has, but for the RESYNC of RD.
+    // RC has every operation of the other services, except the RESYNC of RD.
     for rc in requests(Service::Rc) {
         let name = rc.name.trim_start_matches("RC ").replace(" Only", "").replace(" Request", "");
         let cells = SERVICES.map(|(_, service, ends)| {
@@ -39,7 +39,7 @@ pub(crate) fn table() -> String {
     text
 }
 
-/// One row for each operation of a service: the packet that is a whole message.
+/// One row for each operation of a service: that of a message in one packet.
 fn requests(service: Service) -> impl Iterator<Item = &'static OpcodeRow> {
     OPCODES.iter().flatten().filter(move |row| {
         row.service == service
@@ -49,15 +49,10 @@ fn requests(service: Service) -> impl Iterator<Item = &'static OpcodeRow> {
     })
 }
 
-/// Whether this queue pair sends the operation and whether its peer carries it out.
+/// Whether queue pairs of these types support the operation, as requester and as responder.
 fn has(row: &OpcodeRow, [sender, receiver]: [QpType; 2]) -> bool {
     let sends = request(row.operation).is_some_and(|op| sends(op, row, sender));
-    assert_eq!(
-        sends,
-        serves(row, receiver),
-        "{}: one half of the queue pair has it, the other has not",
-        row.name
-    );
+    assert_eq!(sends, serves(row, receiver), "{}: only one of requester and responder supports it", row.name);
     sends
 }
 
@@ -127,7 +122,7 @@ fn serves(row: &OpcodeRow, ty: QpType) -> bool {
     .is_ok()
 }
 
-/// One shared receive queue that has every number.
+/// One shared receive queue, found under every number.
 struct EveryNumber<'a>(&'a mut RecvQueue);
 
 impl SrqTable for EveryNumber<'_> {
@@ -146,7 +141,7 @@ fn place<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
 
 const PEER: Gid = Gid([1; 16]);
 
-/// Ready to send, and to be sent anything.
+/// A queue pair in RTS with all remote access rights.
 fn queue_pair(ty: QpType) -> Qp {
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let pd = PdId(0);

@@ -1,4 +1,4 @@
-//! The command line: what can be said, and the help that explains it.
+//! The command line of `roxie`: subcommands, options and their help texts.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ use crate::xdp::args::XdpArgs;
     max_term_width = 100
 )]
 pub(crate) struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -39,17 +39,17 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   roxie demo
-          Two processes, RDMA between them, every byte verified, figures printed
+          RDMA between two processes: verifies every byte, prints throughput and latency
   roxie doctor
-          What works on this machine and what does not, with the remedy
+          Check what works on this machine, and what to do where something does not
   roxie run -- ibv_devinfo -v
-          Any verbs program; the device is called roxie0
+          Any verbs program; the name of the device is roxie0
   roxie run -- rping -s -a 127.0.0.1 & roxie run -- rping -c -a 127.0.0.1 -C 10 -V
           A server and a client on one machine
   roxie capture read FILE.pcapng
-          RoCEv2 packets of a capture, decoded
+          Decode the RoCEv2 packets of a capture file
   eval \"$(roxie env --netdev eth0)\"
-          The device for everything this shell starts
+          Every program that this shell starts sees the device
 
 Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
 
@@ -83,70 +83,82 @@ pub(crate) enum Command {
 /// Which device a program sees.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct DeviceArgs {
-    /// Network interface under the device [default: the one of the default route, else the first that is up]
+    /// Network interface of the device [default: that of the default route, else the first that is up]
     ///
-    /// Its addresses become the device's GIDs and its MTU decides the path MTU. 127.0.0.1 and ::1 work whatever
-    /// is chosen here. Also: environment variable ROXIE_NETDEV.
+    /// The device's GIDs are the addresses of this interface, and its MTU decides the path MTU. 127.0.0.1
+    /// and ::1 work with every interface. Also: environment variable ROXIE_NETDEV.
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
     /// Name of the device [default: roxie0]
     ///
-    /// Some programs and scripts expect rxe0 or mlx5_0. Also: environment variable ROXIE_NAME.
+    /// Set it for programs and scripts that expect rxe0 or mlx5_0. Also: environment variable ROXIE_NAME.
     #[arg(long, short = 'n', value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
 
-/// How the device's packets get to the network.
+/// How packets get from the device to the network.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct PortArgs {
-    /// UDP sockets, AF_XDP sockets, or AF_XDP where it is possible [default: udp]
+    /// Send and receive packets by UDP sockets (udp) or AF_XDP sockets (xsk) [default: udp]
     ///
-    /// 'xsk' puts an XDP program on the network interface, which steers the device's packets past the network stack and
-    /// leaves everything else to it; it needs root (CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW), an Ethernet interface, and
-    /// no other XDP program there. If it is not possible the program gets an error. One process at a time has an
-    /// interface; further ones use UDP sockets, and say so. 'auto' uses UDP sockets, and says so, whenever AF_XDP is
-    /// not possible. Also: environment variable ROXIE_PORT.
+    /// udp: UDP sockets; works everywhere, without privileges.
+    ///
+    /// xsk: AF_XDP sockets. roxie attaches an XDP program to the network interface; it redirects the
+    /// device's packets to the sockets and passes all others to the network stack. Needs root (CAP_BPF,
+    /// CAP_NET_ADMIN and CAP_NET_RAW), an Ethernet interface, and no other XDP program on it; otherwise
+    /// opening the device fails. Only one process at a time can have an interface; further processes use
+    /// UDP sockets and print a message.
+    ///
+    /// auto: xsk where it is possible, otherwise udp with a message that gives the reason.
+    ///
+    /// Also: environment variable ROXIE_PORT.
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(PortChoice::KINDS))]
     pub(crate) port: Option<String>,
-    /// Where the XDP program runs: in the driver, or in the network stack [default: auto, in the driver if it can]
+    /// Run the XDP program in the driver (native) or in the network stack (generic) [default: auto]
     ///
-    /// Without effect on UDP sockets. Also: environment variable ROXIE_XDP_MODE.
+    /// auto: in the driver if the driver supports it. UDP sockets ignore this option. Also: environment
+    /// variable ROXIE_XDP_MODE.
     #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PortChoice::MODES))]
     pub(crate) xdp_mode: Option<String>,
-    /// Whether connections between processes of this host and user go through shared memory [default: on]
+    /// Use shared memory between processes of this host and user [default: on]
     ///
-    /// With 'off' on either side they take the kernel's way to the other, where tcpdump and XDP programs see them. Hooks and
-    /// 'roxie capture -p' see them in any case. Also: environment variable ROXIE_SHM.
+    /// If either process has 'off', their packets go through the kernel, where tcpdump and XDP programs see
+    /// them. Hooks and 'roxie capture -p' see the packets in both cases. Also: environment variable
+    /// ROXIE_SHM.
     #[arg(long, value_name = "ON|OFF", value_parser = PossibleValuesParser::new(PortChoice::SHM))]
     pub(crate) shm: Option<String>,
 }
 
-/// How connections send, and what carries them.
+/// How connections send, and on how many engines.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct TrafficArgs {
-    /// Send packets that are ECN-capable, so that switches mark them instead of dropping [default: off]
+    /// Mark packets as ECN-capable, so that switches mark them on congestion instead of dropping them
+    /// [default: off]
     ///
-    /// Peers must answer marked packets by congestion notifications (CNPs), as hardware and roxie do and rxe does not; the
-    /// sender then slows down as DCQCN has it. Also: environment variable ROXIE_ECN, on or off.
+    /// The peer must reply to marked packets with congestion notification packets (CNPs): RoCE NICs and
+    /// roxie do, Linux rxe does not. The sender then reduces its rate (DCQCN). Also: environment variable
+    /// ROXIE_ECN, on or off.
     #[arg(long)]
     pub(crate) ecn: bool,
-    /// Most that a queue pair sends, in bits per second on the wire, such as 500M or 10G
+    /// Limit the rate of each queue pair, in bits per second on the wire, such as 500M or 10G
     ///
-    /// A rate limit that the program sets itself (ibv_modify_qp) counts instead. Also: environment variable
-    /// ROXIE_RATE_LIMIT.
+    /// A rate limit that the program sets itself (ibv_modify_qp) takes precedence. Also: environment
+    /// variable ROXIE_RATE_LIMIT.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate_limit: Option<String>,
-    /// What the ICRC of a FLUSH covers: the packet, or its headers twice as Linux rxe has it [default: iba]
+    /// Compute the ICRC of FLUSH packets by the standard (iba) or as Linux rxe does (rxe) [default: iba]
     ///
-    /// rxe drops a FLUSH whose ICRC is right; hardware and roxie take it, and roxie takes rxe's. Also: environment variable
-    /// ROXIE_FLUSH_ICRC.
-    #[arg(long, value_name = "WHOSE", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
+    /// rxe includes the headers twice, and drops a FLUSH with a standard ICRC. NICs use the standard ICRC.
+    /// roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
-    /// Engines that carry the queue pairs: sockets, a lock and a thread each, 1 to 32 [default: 1]
+    /// Number of engines, 1 to 32; each has its own sockets, lock and thread [default: 1]
     ///
-    /// A queue pair lives on the engine of its completion queue, and those take turns; the completion vector of ibv_create_cq
-    /// chooses one, 0 leaves it to the device. More than one pays where several threads poll completion queues of their
-    /// own. With AF_XDP the first has the interface, the others use UDP sockets. Also: environment variable ROXIE_ENGINES.
+    /// A queue pair runs on the engine of its completion queue. The device assigns completion queues
+    /// to the engines in turn; completion vector N of ibv_create_cq selects engine N, and vector 0 leaves
+    /// the choice to the device. More than one engine helps programs in which several threads poll
+    /// completion queues of their own. With AF_XDP the first engine has the interface and the others use
+    /// UDP sockets. Also: environment variable ROXIE_ENGINES.
     #[arg(long, value_name = "N", value_parser = engines)]
     pub(crate) engines: Option<Engines>,
 }
@@ -163,33 +175,34 @@ fn rate(text: &str) -> Result<String, String> {
 
 /// Run a program that sees the device
 ///
-/// Starts COMMAND with our libibverbs.so.1 and librdmacm.so.1 found before the system's. roxie replaces itself by
-/// the command: process id, standard streams, signals and exit status are the command's own.
+/// Starts COMMAND with roxie's libibverbs.so.1 and librdmacm.so.1 in front of the system's. roxie replaces
+/// itself with the command (exec), so process id, standard streams, signals and exit status are those of
+/// the command.
 ///
-/// The libraries are expected beside this executable ('cargo build --release' puts them there) or in ../lib/roxie.
-/// Their names are linked into a private directory under XDG_RUNTIME_DIR, or in TMPDIR or /tmp, which is put first in
-/// LD_LIBRARY_PATH. Setuid programs and statically linked ones cannot be reached this way; a warning says so. Real
-/// RDMA hardware is invisible to programs started by this command.
+/// roxie looks for its libraries beside this executable ('cargo build --release' puts them there) and in
+/// ../lib/roxie. It links their names into a private directory under XDG_RUNTIME_DIR, TMPDIR or /tmp, and
+/// puts that directory first in LD_LIBRARY_PATH. This has no effect on setuid and statically
+/// linked programs; a warning says so. Programs started by this command do not see real RDMA
+/// hardware.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  The command's own; 127 if it was not found, 126 if it could not be executed, 1 if the device
-  could not be set up,
-  2 if the command line, or a variable that stands for it, makes no sense.
+  That of the command; 127 if the command was not found, 126 if it could not be executed, 1 if
+  the device could not be set up, 2 if an option or environment variable has an invalid value.
 
 Examples:
   roxie run -- ibv_devinfo
           Shows device roxie0
   roxie run -- ib_write_bw -d roxie0 & roxie run -- ib_write_bw -d roxie0 127.0.0.1
           Bandwidth between two processes
-  roxie run --netdev eth0 --name rxe0 -- python3 train.py
-          The device on eth0, under a name the program expects
+  roxie run --netdev eth0 --name rxe0 -- python3 model.py
+          The device on eth0, with the name that the program expects
   roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
           Over AF_XDP sockets on eth0, as root
   UCX_TLS=rc_verbs,ud_verbs roxie run --device-files -- ucx_perftest 10.0.0.2 -t ucp_put_bw
-          Programs that use UCX, such as Open MPI
+          A program that uses UCX, as Open MPI does
   roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
-          With every hundredth packet lost
+          Drops one in a hundred received packets
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {
@@ -201,10 +214,10 @@ pub(crate) struct RunArgs {
     pub(crate) hooks: HookArgs,
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
-    /// Let the command find the device in /dev/infiniband and /sys/class/infiniband too, as UCX does
+    /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
     ///
-    /// They are in a mount namespace of the command's own. Whoever may not make one gets a user namespace as well, in which
-    /// setuid programs such as sudo are without effect.
+    /// They exist in a mount namespace of the command only. Without the privilege to create one, the
+    /// command gets a user namespace as well, in which setuid programs such as sudo have no effect.
     #[arg(long)]
     pub(crate) device_files: bool,
     /// Program and its arguments
@@ -212,15 +225,15 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Print the variables that 'roxie run' sets
+/// Print the environment variables that 'roxie run' sets
 ///
-/// For eval in a POSIX shell, or as one JSON object for other programs. Same effect as 'roxie run' for everything
-/// the shell starts.
+/// As commands for a POSIX shell (eval), or as one JSON object. With these variables, every program that
+/// the shell starts sees the device, as under 'roxie run'.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:
   eval \"$(roxie env)\"
-          This shell's programs see the device
+          Programs of this shell see the device
   roxie env --json
           {\"LD_LIBRARY_PATH\":\"/tmp/roxie-1000/lib-...\"}")]
 pub(crate) struct EnvArgs {
@@ -232,47 +245,49 @@ pub(crate) struct EnvArgs {
     pub(crate) hooks: HookArgs,
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
-    /// One JSON object instead of shell commands
+    /// Print one JSON object instead of shell commands
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Show the device, its port, GIDs and limits
 ///
-/// What ibv_devinfo would show, without needing it, and what would move the packets. Opens no port.
+/// Like ibv_devinfo, without needing it installed; shows also whether packets go by UDP or AF_XDP sockets.
+/// Opens no port.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:
   roxie devinfo
           Device, port and GIDs
   roxie devinfo -v --netdev lo
-          The limits too, of the device on the loopback interface
+          The device on the loopback interface, with its limits
   roxie devinfo --netdev eth0 --port auto
-          Whether AF_XDP would work on eth0, and if not, why
+          Whether AF_XDP works on eth0, and the reason if it does not
   roxie devinfo --json | jq -r '.gids[].ip'
-          The addresses peers can use")]
+          The addresses that peers can use")]
 pub(crate) struct DevinfoArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) port: PortArgs,
-    /// Also the limits
+    /// Show the limits too
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// One JSON object, limits included
+    /// Print one JSON object, limits included
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Say what works on this machine and what does not
+/// Check what works on this machine and what does not
 ///
-/// Looks at the kernel, UDP segmentation offload, port 4791 and who has it, limits of this process, socket
-/// buffers, network interfaces, the path MTU each gives and its XDP modes, the privileges for AF_XDP, the libraries,
-/// kernel Soft-RoCE, and user namespaces. Changes nothing. Every line that is not 'ok' says what to do.
+/// Checks the kernel, UDP segmentation offload, UDP port 4791 and the process that uses it, the limits of
+/// this process, socket buffers, network interfaces with their path MTU and XDP modes, the privileges for
+/// AF_XDP, the libraries, kernel Soft-RoCE, and user namespaces. Changes nothing. Every line that is not
+/// 'ok' says what to do.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if the device can work, warnings or not; 1 if something must be mended first.
+  0 if the device can work, also with warnings; 1 if something must be fixed first.
 
 Examples:
   roxie doctor
@@ -282,31 +297,31 @@ Examples:
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// One JSON object instead of lines
+    /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Do RDMA between two processes, verify every byte, print figures
+/// Run RDMA operations between two processes, verify every byte, measure throughput and latency
 ///
-/// Starts two processes, connects them through the connection manager (REQ, REP, RTU), then does SEND, WRITE, READ,
-/// compare-and-swap and fetch-and-add at sizes from 0 to 1 MiB and compares every byte, also those that must not
-/// change. At the end it measures bandwidth, message rate and latency for a few seconds. Nothing needs to be
-/// installed, no root, no configuration.
+/// Starts two processes and connects them through the connection manager (REQ, REP, RTU). One of them does
+/// SENDs, WRITEs, READs, compare-and-swaps and fetch-and-adds of 0 bytes to 1 MiB; both compare every byte,
+/// including those that must not change. Then it measures bandwidth, message rate and latency for a few
+/// seconds. Needs no root, no configuration and no other software.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if everything was verified, 1 with the reason if not.
+  0 if everything was verified, 1 if not.
 
 Examples:
   roxie demo
-          Over 127.0.0.1
+          Both processes on 127.0.0.1
   roxie demo --netdev eth0
-          Over the address of eth0, both processes on this machine
+          Both processes on this machine, with the address of eth0
   roxie demo --no-figures
-          Only the verification: about a second")]
+          Only the verification, in about a second")]
 pub(crate) struct DemoArgs {
-    /// Network interface whose first address both processes use [default: lo, 127.0.0.1]
+    /// Network interface; both processes use its first address [default: lo, 127.0.0.1]
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
     /// Skip the measurements
@@ -314,16 +329,16 @@ pub(crate) struct DemoArgs {
     pub(crate) no_figures: bool,
 }
 
-/// What one process of the demo must know.
+/// Arguments of one process of the demo.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DemoRoleArgs {
-    /// Address of the passive side.
+    /// Address of the passive process.
     #[arg(long)]
     pub(crate) address: IpAddr,
-    /// Its port; 0 takes any.
+    /// UDP port of the passive process; 0: any free port.
     #[arg(long, default_value_t = 0)]
     pub(crate) port: u16,
-    /// Interface under the device.
+    /// Network interface of the device.
     #[arg(long)]
     pub(crate) netdev: String,
     /// Skip the measurements.
@@ -341,9 +356,9 @@ mod tests {
         Args::command().debug_assert();
     }
 
-    /// Lines of which the terminal would make two have no indentation in the second.
+    /// The terminal must not wrap these lines: a wrapped line has no indentation.
     #[test]
-    fn what_stands_below_the_options_fits_a_terminal() {
+    fn help_below_the_options_fits_a_terminal() {
         fn check(command: &clap::Command) {
             let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             for line in text.lines() {

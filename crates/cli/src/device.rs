@@ -1,4 +1,4 @@
-//! Which device: what the arguments say, and the environment where they say nothing.
+//! The device of a subcommand: from the arguments, and from the environment where arguments are missing.
 
 use roxie::port::PortChoice;
 use roxie::registry::DomainConfig;
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::netdev;
 
 impl DeviceArgs {
-    /// The netdev and name to open.
+    /// The interface and name of the device to open.
     pub(crate) fn config(&self) -> DeviceConfig {
         let env = DeviceConfig::from_env();
         DeviceConfig {
@@ -22,15 +22,15 @@ impl DeviceArgs {
         }
     }
 
-    /// Fails with what would be right if the netdev does not exist or the name cannot be one, wherever they come from, or if
-    /// `ROXIE_DOMAIN`, `ROXIE_USERS` or `ROXIE_ENGINES` makes no sense.
+    /// Checks interface, name, `ROXIE_DOMAIN`, `ROXIE_USERS` and `ROXIE_ENGINES`; the failure names valid
+    /// values.
     pub(crate) fn check(&self) -> Outcome {
         DomainConfig::from_env()
             .map_err(|bad| Failure::new(bad.to_string()).hint(remedy(&bad).unwrap_or_default()).code(2))?;
         Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         let config = self.config();
         config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
-        // In the environment the empty name means the default.
+        // An empty name in the environment means the default.
         let named = if self.name.as_deref() == Some("") {
             Err(Refusal::BadName(String::new()))
         } else {
@@ -49,7 +49,7 @@ impl PortArgs {
 }
 
 impl TrafficArgs {
-    /// What the variables are to say, if anything.
+    /// The environment variables that these options stand for, with their values if given.
     pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 4]> {
         let variables = [
             ("ROXIE_ECN", self.ecn.then(|| "on".to_owned())),

@@ -1,8 +1,9 @@
-//! `roxie run --device-files`: what some programs look for beside the libraries, in a mount namespace of the command's own.
+//! `roxie run --device-files`: device files in a mount namespace of the command.
 //!
-//! UCX, and what is built on it, takes a device only if /dev/infiniband has a character device for it that it may open, and reads
-//! from /sys/class/infiniband which of the GIDs are RoCE v2's. Directories that hold one of these are covered by a copy of
-//! themselves, in which every other entry is bound to its original. Nobody else sees that, and nothing of it is left behind.
+//! UCX (and programs on it) accepts a device only if /dev/infiniband has a character device that it may
+//! open, and reads the RoCE version of the GIDs from /sys/class/infiniband. Each parent directory is
+//! covered by a tmpfs that has the same entries, bind-mounted from the originals. Only the command sees
+//! this, and the kernel removes it with the command.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -19,16 +20,16 @@ use crate::failure::{During, Failure, Outcome};
 use crate::user_namespace;
 
 const STEP: &str = "device files";
-/// Covered by copies; the last part is ours.
+/// The directories to make; their parents are covered by copies.
 const CLASS: &str = "/sys/class/infiniband";
 const DEVICES: &str = "/dev/infiniband";
-/// What libibverbs calls the device (`ibv_device::dev_name`).
+/// The device file that libibverbs reports (`ibv_device::dev_name`).
 const DEVICE_NODE: &str = "/dev/infiniband/uverbs0";
 
-/// Makes them, for this process and the command that it becomes.
+/// Makes the files for this process and for the command that replaces it.
 pub(crate) fn make(context: &Context) -> Outcome {
     enter_namespace()?;
-    // What is mounted elsewhere later on is still seen here, and nothing of ours there.
+    // Mounts made outside later still appear here; mounts made here do not appear outside.
     mount_at(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
     for ours in [CLASS, DEVICES] {
         let ours = Path::new(ours);
@@ -42,7 +43,7 @@ pub(crate) fn make(context: &Context) -> Outcome {
     describe(context, &Path::new(CLASS).join(context.device().name()))
 }
 
-/// A mount namespace, and where that is not allowed a user namespace as well, in which the user is who he is.
+/// Enters a mount namespace, and a user namespace first where that needs one; user and group ids stay.
 fn enter_namespace() -> Outcome {
     match unshare(CloneFlags::CLONE_NEWNS) {
         Err(Errno::EPERM) => {}
@@ -52,7 +53,7 @@ fn enter_namespace() -> Outcome {
     unshare(CloneFlags::CLONE_NEWNS).during(STEP)
 }
 
-/// Puts a copy of `dir` in its place, without the entry that is ours.
+/// Covers `dir` with a copy of itself, without the entry `ours`.
 fn cover(dir: &Path, ours: &Path) -> Outcome {
     let below = OpenOptions::new()
         .read(true)
@@ -84,7 +85,7 @@ fn mount_at(from: Option<&Path>, to: &Path, flags: MsFlags) -> Outcome {
         .map_err(|error| Failure::new(format!("{STEP}: {}: {error}", to.display())))
 }
 
-/// What sysfs says of a RoCE device, as it is now.
+/// Writes the sysfs files of a RoCE device, with their current values.
 fn describe(context: &Context, to: &Path) -> Outcome {
     let write = |path: &str, text: &str| {
         let path = to.join(path);

@@ -1,4 +1,4 @@
-//! Signals that end a command in order: what it has is still written or shown.
+//! Signals that end a command in an orderly way: it still writes or shows its results.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,12 +8,12 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::{During, Outcome};
 
-/// Signals that this thread, and those it starts from now on, are told of in place of being ended by them.
+/// Signals that are queued for this thread, and threads it starts, instead of ending them.
 #[derive(Debug)]
 pub struct Ending(SignalFd);
 
 impl Ending {
-    /// Waits for these signals.
+    /// Blocks these signals and waits for them.
     ///
     /// # Errors
     /// If there is no descriptor left.
@@ -24,24 +24,24 @@ impl Ending {
         SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map(Self).during("signals")
     }
 
-    /// Whether one has come that [`has_come`](Self::has_come) has not told of.
+    /// Whether a signal has arrived that [`has_come`](Self::has_come) has not reported.
     #[must_use]
     pub fn is_due(&self) -> bool {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether one has come since the last call; does not wait.
+    /// Whether a signal has arrived since the last call; does not wait.
     ///
     /// # Errors
-    /// Of read(2), which has none here.
+    /// Those of read(2), which are not expected here.
     pub fn has_come(&self) -> nix::Result<bool> {
         Ok(self.0.read_signal()?.is_some())
     }
 }
 
 impl AsFd for Ending {
-    /// Readable when one has come.
+    /// Readable after a signal has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -55,7 +55,7 @@ mod tests {
     fn a_signal_is_told_once_and_ends_nothing() {
         let ending = Ending::by(&[Signal::SIGUSR1]).unwrap();
         assert!(!ending.has_come().unwrap());
-        // To this thread only: others have not blocked it.
+        // Sent to this thread only: other threads have not blocked the signal.
         nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
         assert!(ending.is_due() && ending.is_due());
         assert!(ending.has_come().unwrap());

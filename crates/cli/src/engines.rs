@@ -1,4 +1,5 @@
-//! Processes with a device of roxie, as the caller's network namespace has them: found, asked, and why they do not answer.
+//! Finds the processes of this network namespace that have a roxie device, queries them, and explains why
+//! one does not reply.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,10 +11,10 @@ use sys::effective_uid;
 
 use crate::failure::{During, Failure, Outcome};
 
-/// The engines of a process, or of all that we may ask.
+/// The engines of one process, or of all processes that this user may query.
 ///
 /// # Errors
-/// If a process was named: that there is none, that it has no device, or that it is another user's.
+/// If a process was named: it does not exist, has no device, or belongs to another user.
 pub fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
     let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
     let found = Remote::find(&domain, pid);
@@ -23,7 +24,7 @@ pub fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
             .into_iter()
             .map(|(_, slot)| Remote::connect(&domain, pid, slot).map_err(|error| unreached(pid, error)))
             .collect(),
-        // Other users' are not for us to see, and some may be gone by now.
+        // Processes of other users are left out, and so are those that have just exited.
         None => {
             let connect = |(pid, slot)| Remote::connect(&domain, pid, slot).ok();
             Ok(found.into_iter().filter_map(connect).collect())
@@ -31,7 +32,7 @@ pub fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
     }
 }
 
-/// Why a process has given no answer.
+/// The reason that a process did not reply.
 #[must_use]
 pub fn unanswered(pid: u32, error: &ControlError) -> Failure {
     let failure = Failure::new(format!("process {pid}: {error}"));
@@ -53,7 +54,7 @@ fn of_another(pid: u32) -> Failure {
     Failure::new(format!("process {pid} is another user's")).hint("only that user and root may look into it")
 }
 
-/// Nobody of this id listens here.
+/// The failure when no process with this id listens here.
 fn absent(pid: u32) -> Failure {
     let process = Path::new("/proc").join(pid.to_string());
     let Ok(owner) = process.metadata().map(|meta| meta.uid()) else {
@@ -70,5 +71,5 @@ fn absent(pid: u32) -> Failure {
             .hint(format!("as root: nsenter -t {pid} -n roxie ..."));
     }
     Failure::new(format!("process {pid} has no device of roxie"))
-        .hint("'roxie hook list' shows those that have; a program gets one by roxie run -- PROGRAM")
+        .hint("'roxie hook list' lists processes with a device; 'roxie run -- PROGRAM' starts one")
 }

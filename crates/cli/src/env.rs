@@ -9,7 +9,7 @@ use crate::hook::args::HookArgs;
 use crate::library::Libraries;
 use crate::terminal;
 
-/// The environment of programs that shall see the device.
+/// The environment of programs that use the device.
 pub(crate) fn variables(
     device: &DeviceArgs,
     port: &PortArgs,
@@ -35,7 +35,7 @@ pub(crate) fn variables(
     Ok(variables)
 }
 
-/// Prints them.
+/// Prints the variables.
 pub(crate) fn print(args: &EnvArgs) -> Outcome {
     let variables = variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
     if args.json {
@@ -52,7 +52,7 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
     Ok(())
 }
 
-/// `dir` before what was there; an empty entry would mean the current directory.
+/// `dir`, then the old value; an empty entry would mean the current directory.
 fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     let mut path = dir.as_os_str().to_owned();
     if let Some(old) = old.filter(|old| !old.is_empty()) {
@@ -66,7 +66,7 @@ fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     path
 }
 
-/// A word for a POSIX shell.
+/// Quotes a word for a POSIX shell.
 fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+=@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Why a subcommand ended, in words for people, with what to do about it and the exit code.
+//! Why a subcommand failed: a message, what to do about it, and the exit code.
 
 use std::fmt;
 use std::io;
@@ -32,13 +32,13 @@ impl Failure {
         self
     }
 
-    /// The device cannot be had: `step: error`, with what can be done about it.
+    /// A failure to open the device: `step: error`, with the remedy.
     pub fn of_device(step: &str, error: &io::Error) -> Self {
         let failure = Self::new(format!("{step}: {error}"));
         failure.hint(remedy(error).unwrap_or_else(|| "'roxie doctor' may know more".to_owned()))
     }
 
-    /// Says what it is about: `subject: ...`.
+    /// Adds the object that the failure is about: `subject: ...`.
     #[must_use]
     pub fn of(mut self, subject: &str) -> Self {
         self.what = format!("{subject}: {}", self.what);
@@ -63,7 +63,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Names the step an error happened in.
+/// Names the step in which an error happened.
 pub trait During<T> {
     /// `step: error`, exit code 1.
     fn during(self, step: &str) -> Outcome<T>;

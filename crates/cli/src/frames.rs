@@ -1,4 +1,4 @@
-//! Frames that somebody else has taken, as lines or as a capture file.
+//! Prints frames, or writes them to a capture file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,21 +7,21 @@ use std::path::Path;
 use crate::failure::{During, Outcome};
 use crate::terminal;
 
-/// File format of libpcap with nanoseconds: magic, version 2.4, two unused words, longest record, Ethernet.
+/// Header of a pcap file with nanoseconds: magic, version 2.4, two unused words, snap length, Ethernet.
 const PCAP_HEADER: [u32; 6] = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 1 << 16, 1];
-/// Bytes that a line shows.
+/// Bytes of a frame that a line shows.
 const SHOWN: usize = 32;
 
-/// Where they go.
+/// Where frames are written.
 pub(crate) enum FrameOutput {
-    /// Standard output, a line each.
+    /// Standard output, one line each.
     Lines,
     /// A capture file.
     Capture(Box<dyn Write>),
 }
 
 impl FrameOutput {
-    /// Lines, or the capture file `path`; `-` is standard output.
+    /// Opens the capture file `path`, where `-` is standard output; prints lines without it.
     pub(crate) fn open(path: Option<&Path>) -> Outcome<FrameOutput> {
         let Some(path) = path else { return Ok(FrameOutput::Lines) };
         let mut file: Box<dyn Write> = if path.as_os_str() == "-" {
@@ -33,7 +33,7 @@ impl FrameOutput {
         Ok(FrameOutput::Capture(file))
     }
 
-    /// One frame of `len` bytes that was at `place`, of which `bytes` are there.
+    /// Writes one frame of `len` bytes seen at `place`; `bytes` are those that were captured.
     pub(crate) fn put(&mut self, time_ns: u64, len: u32, place: &str, bytes: &[u8]) -> io::Result<()> {
         let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
         match self {

@@ -1,8 +1,8 @@
-//! Where the verbs libraries are, and the private directory that gives them the names programs ask for.
+//! Finds the verbs libraries, and makes the private directory with the names that programs load.
 //!
-//! Invariant: a directory that goes into `LD_LIBRARY_PATH` belongs to this user and is closed to everybody else;
-//! otherwise another user could plant code. Under `/tmp` somebody may have made the name first, so ownership and
-//! mode are checked on the directory itself, never through a link.
+//! Invariant: a directory that goes into `LD_LIBRARY_PATH` belongs to this user and other users cannot
+//! enter it. Otherwise another user could place code there. Under `/tmp` another user may have created the
+//! name first, so ownership and mode are checked on the directory itself, never through a link.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io::ErrorKind;
@@ -14,17 +14,18 @@ use nix::unistd::Uid;
 
 use crate::failure::{During, Failure, Outcome};
 
-/// The two libraries, each with the names it is loaded by: NCCL opens the bare `.so`, everybody else the SONAME.
+/// The two libraries, each with the names that programs load: NCCL opens the `.so` without a version, all
+/// other programs the SONAME.
 const NAMES: [(&str, [&str; 2]); 2] = [
     ("libibverbs.so", ["libibverbs.so.1", "libibverbs.so"]),
     ("librdmacm.so", ["librdmacm.so.1", "librdmacm.so"]),
 ];
 
-/// What our directories are called, with a fingerprint behind it.
+/// Start of the names of these directories; a fingerprint of the path follows.
 const PREFIX: &str = "lib-";
-/// Names that are tried in a directory where others may take them.
+/// Number of names that are tried in a directory where other users may create them.
 const TEMPORARY_NAMES: u32 = 16;
-/// A directory without libraries is left alone for so long: another process may be about to fill it.
+/// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// The built libraries.
@@ -42,8 +43,10 @@ impl Libraries {
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
-            Failure::new(format!("libibverbs.so and librdmacm.so are not beside {}", exe.display()))
-                .hint("'cargo build --release' makes all three; keep them together, or the libraries in ../lib/roxie")
+            Failure::new(format!("libibverbs.so and librdmacm.so are not beside {}", exe.display())).hint(
+                "'cargo build --release' builds all three; keep them in one directory, or put the \
+                     libraries into ../lib/roxie",
+            )
         })
     }
 
@@ -55,7 +58,7 @@ impl Libraries {
         Some(Self { dir: dir.canonicalize().ok()?, files })
     }
 
-    /// A private directory with all four names as links to the libraries, made or brought up to date.
+    /// Creates or updates a private directory that has all four names as links to the libraries.
     pub(crate) fn link(&self) -> Outcome<PathBuf> {
         let dir = private_dir(&format!("{PREFIX}{:016x}", fingerprint(&self.dir)))?;
         if let Some(base) = dir.parent() {
@@ -71,7 +74,8 @@ impl Libraries {
     }
 }
 
-/// A directory of this user's own, mode 0700, under `XDG_RUNTIME_DIR`, or under `roxie-<uid>` in `TMPDIR` or `/tmp`.
+/// A directory of this user with mode 0700, under `XDG_RUNTIME_DIR`, or under `roxie-<uid>` in `TMPDIR` or
+/// `/tmp`.
 pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     let uid = Uid::effective();
     let base = match runtime_dir(uid) {
@@ -87,8 +91,8 @@ pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     Ok(dir)
 }
 
-/// `roxie-<uid>` in a directory that everybody may write to. Others may have taken the name: in the user namespaces of two
-/// users the same number means different people.
+/// `roxie-<uid>` in a directory that all users may write to. Another user may have created that name; in
+/// two user namespaces the same number can mean two users.
 fn temporary(dir: &Path, uid: Uid) -> Outcome<PathBuf> {
     let others = (2..=TEMPORARY_NAMES).map(|n| format!("roxie-{uid}-{n}"));
     let places: Vec<_> =
@@ -105,23 +109,23 @@ fn temporary(dir: &Path, uid: Uid) -> Outcome<PathBuf> {
     others.iter().find(|place| own(place, uid).is_ok()).cloned().ok_or(refusal)
 }
 
-/// `TMPDIR` if the loader can take it, else `/tmp`.
+/// `TMPDIR` if its path can be in `LD_LIBRARY_PATH`, else `/tmp`.
 fn temp_dir() -> PathBuf {
     let dir = std::env::temp_dir();
     if dir.is_absolute() && !is_split(&dir) { dir } else { PathBuf::from("/tmp") }
 }
 
-/// The loader splits its path at these.
+/// The loader splits `LD_LIBRARY_PATH` at these characters.
 fn is_split(dir: &Path) -> bool {
     dir.to_string_lossy().contains([':', ';'])
 }
 
-/// Whether `XDG_RUNTIME_DIR` is there and this user's.
+/// Whether `XDG_RUNTIME_DIR` exists and belongs to this user.
 pub(crate) fn has_runtime_dir() -> bool {
     runtime_dir(Uid::effective()).is_some()
 }
 
-/// `XDG_RUNTIME_DIR` if it is this user's: `su` leaves somebody else's in the environment.
+/// `XDG_RUNTIME_DIR` if it belongs to this user: `su` keeps the value of the other user.
 fn runtime_dir(uid: Uid) -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
     let meta = fs::symlink_metadata(&dir).ok()?;
@@ -132,7 +136,7 @@ fn is_private(meta: &Metadata, uid: Uid) -> bool {
     meta.is_dir() && meta.uid() == uid.as_raw() && meta.mode() & 0o077 == 0
 }
 
-/// Makes `dir`, or checks that what is there is safe to use.
+/// Creates `dir`, or checks that an existing one is safe to use.
 fn own(dir: &Path, uid: Uid) -> Outcome {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => return Ok(()),
@@ -144,7 +148,8 @@ fn own(dir: &Path, uid: Uid) -> Outcome {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is not a directory of user {uid} that others cannot enter (owner {}, mode {:04o}): not used, it could hold somebody else's code",
+        "{} is not a directory of user {uid} that other users cannot enter (owner {}, mode {:04o}): \
+         not used, it could hold the code of another user",
         dir.display(),
         meta.uid(),
         meta.mode() & 0o7777
@@ -152,14 +157,15 @@ fn own(dir: &Path, uid: Uid) -> Outcome {
     .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own with mode 0700"))
 }
 
-/// Makes `link` point to `target`. A rename replaces an old link, so a program starting now sees one or the other.
+/// Makes `link` point to `target`. It replaces an old link by a rename, so a program that starts meanwhile
+/// finds the old or the new one.
 fn point(link: &Path, target: &Path) -> Outcome {
     if fs::read_link(link).is_ok_and(|now| now == target) {
         return Ok(());
     }
     let fresh = link.with_extension(format!("new-{}", std::process::id()));
     let made = match symlink(target, &fresh) {
-        // Left by a killed process that had our number.
+        // Left by a killed process with the same process id.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(&fresh).and_then(|()| symlink(target, &fresh))
         }
@@ -168,14 +174,14 @@ fn point(link: &Path, target: &Path) -> Outcome {
     made.and_then(|()| fs::rename(&fresh, link)).during(&format!("linking {}", link.display()))
 }
 
-/// Removes directories of builds that no longer exist. What is in use leads to libraries that exist; what several
-/// processes want to remove, one of them does.
+/// Removes directories of builds that no longer exist. A directory in use has links to existing libraries.
+/// Several processes may try to remove the same directory; one of them succeeds.
 fn sweep(base: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let ours = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
         let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {
-            // In the future: clocks differ, and then it is young.
+            // A time in the future counts as now: clocks differ.
             now.duration_since(meta.modified().ok()?).ok()
         });
         if !ours || age.is_none_or(|age| age < ABANDONED) {
@@ -184,14 +190,14 @@ fn sweep(base: &Path, now: SystemTime) {
         let Ok(links) = fs::read_dir(&dir) else { continue };
         let links: Vec<PathBuf> = links.flatten().map(|entry| entry.path()).collect();
         if links.iter().all(|link| link.is_symlink() && !link.exists()) {
-            // Whatever remains does no harm, and the next call tries again.
+            // What remains does no harm, and the next call tries again.
             links.iter().for_each(|link| drop(fs::remove_file(link)));
             drop(fs::remove_dir(&dir));
         }
     }
 }
 
-/// FNV-1a of a path: two builds get two directories, so neither disturbs a program of the other.
+/// FNV-1a hash of a path: two builds get two directories and do not disturb each other's programs.
 fn fingerprint(path: &Path) -> u64 {
     use std::os::unix::ffi::OsStrExt;
     let bytes = path.as_os_str().as_bytes();
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_has_taken_is_left_to_him() {
+    fn a_name_that_another_user_has_taken_is_not_used() {
         let (base, uid) = (scratch("taken"), Uid::effective());
         let name = |n: &str| base.join(format!("roxie-{uid}{n}"));
         symlink("/tmp", name("")).expect("link");
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_directories_of_builds_that_are_gone_are_swept() {
+    fn only_directories_of_builds_that_do_not_exist_are_removed() {
         let base = scratch("sweep");
         let library = base.join("libibverbs.so");
         fs::write(&library, "").expect("a library");
@@ -263,9 +269,9 @@ mod tests {
         let (used, gone) = (make("lib-used", &library), make("lib-gone", Path::new("/nonexistent/lib")));
         let (foreign, full) =
             (make("other", Path::new("/nonexistent")), make("lib-full", Path::new("/nonexistent")));
-        fs::write(full.join("precious"), "").expect("somebody's file");
+        fs::write(full.join("precious"), "").expect("a file of another program");
         sweep(&base, SystemTime::now());
-        assert!(gone.exists(), "somebody may be about to fill it");
+        assert!(gone.exists(), "another process may be about to fill it");
         let later = SystemTime::now() + 2 * ABANDONED;
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! Where packets of an interface can vanish, in the order in which they come there, and what was counted at each place.
+//! The places where an interface can drop packets, in the order of the receive path, with the counter of
+//! each.
 
 use sys::{Link, Netlink, bound_xsks, driver_counters};
 
@@ -7,13 +8,13 @@ use sys::{Link, Netlink, bound_xsks, driver_counters};
 pub(crate) struct Loss {
     /// The counter's name.
     pub(crate) counter: String,
-    /// What it means.
+    /// Meaning of the counter.
     pub(crate) meaning: &'static str,
     pub(crate) packets: u64,
 }
 
-/// What was lost at the interface, place by place; those without a loss are left out. What the kernel or the driver does
-/// not tell is not known.
+/// The drop counters of the interface that are not zero. Drops that neither kernel nor driver report are
+/// missing.
 pub(crate) fn of(link: &Link) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut add =
@@ -33,26 +34,26 @@ pub(crate) fn of(link: &Link) -> Vec<Loss> {
         let ours = sockets.iter().filter(|socket| socket.ifindex == link.index);
         ours.map(|socket| count(&socket.statistics)).sum()
     };
-    add("xsk_rx_dropped", "for want of a chunk for an AF_XDP socket", sum(|counts| counts.rx_dropped));
-    add("xsk_rx_ring_full", "for want of room in an AF_XDP socket's ring", sum(|counts| counts.rx_ring_full));
+    add("xsk_rx_dropped", "no free chunk for an AF_XDP socket", sum(|counts| counts.rx_dropped));
+    add("xsk_rx_ring_full", "the ring of an AF_XDP socket was full", sum(|counts| counts.rx_ring_full));
     losses.retain(|loss| loss.packets > 0);
     losses
 }
 
-/// Counters of drivers (veth, virtio_net and others), by what they mean.
+/// Counters of drivers (veth, virtio_net and others), by meaning.
 type Place = (&'static str, fn(&str) -> bool);
 
 const PLACES: [Place; 4] = [
-    ("for want of a buffer, or too long for one", |name| {
+    ("no free buffer, or the packet was too long for one", |name| {
         name.starts_with("rx") && name.ends_with("drops") && !name.contains("xdp")
     }),
-    ("dropped by the XDP program, or on their way to an AF_XDP socket", |name| {
+    ("dropped by the XDP program, or before they reached an AF_XDP socket", |name| {
         name.starts_with("rx") && name.ends_with("xdp_drops")
     }),
     ("sent back by the XDP program to an end that does not take them", |name| {
         name.ends_with("xdp_tx_errors") || name.ends_with("xdp_tx_drops")
     }),
-    ("redirected here, and not taken", |name| name.ends_with("xdp_xmit_errors")),
+    ("redirected to this interface, which rejected them", |name| name.ends_with("xdp_xmit_errors")),
 ];
 
 #[cfg(test)]

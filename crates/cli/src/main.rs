@@ -1,4 +1,4 @@
-//! The `roxie` program: people in, the device out. One file per subcommand.
+//! The `roxie` program. One file or directory per subcommand.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     exit(result.map(|()| ExitCode::SUCCESS))
 }
 
-/// The command line; for help, version and mistakes this is the end.
+/// Parses the command line; exits after help, version and errors.
 fn parse() -> Args {
     Args::try_parse().unwrap_or_else(|error| {
         if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush()) {

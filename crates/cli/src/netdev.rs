@@ -1,4 +1,4 @@
-//! Network interfaces by name, as the caller's network namespace has them.
+//! Network interfaces by name, in the network namespace of the caller.
 
 use std::net::IpAddr;
 
@@ -21,10 +21,10 @@ pub fn with_address(address: IpAddr) -> Option<String> {
     netlink.link(index).ok().map(|link| link.name)
 }
 
-/// Fails with the list of interfaces if there is none called `name`.
+/// Fails with the names of all interfaces if there is none called `name`.
 ///
 /// # Errors
-/// That, with exit code 1.
+/// If there is no such interface; exit code 1.
 pub fn check(name: &str) -> Outcome {
     let names = names();
     if names.iter().any(|n| n == name) {
@@ -37,10 +37,10 @@ pub fn check(name: &str) -> Outcome {
 /// The interface called `name`.
 ///
 /// # Errors
-/// As [`check`]; those of netlink.
+/// As [`check`], and those of netlink.
 pub fn link(name: &str) -> Outcome<Link> {
     check(name)?;
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
     let link = links.into_iter().find(|link| link.name == name);
-    link.ok_or_else(|| Failure::new(format!("{name} has just gone")))
+    link.ok_or_else(|| Failure::new(format!("interface {name} was removed just now")))
 }

@@ -1,4 +1,4 @@
-//! `roxie run`: replaces itself by a program that finds our verbs libraries first.
+//! `roxie run`: replaces itself with a program that loads roxie's verbs libraries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use crate::args::RunArgs;
 use crate::failure::{Failure, Outcome};
 use crate::{device_files, devinfo, env};
 
-/// Exit codes of a command that could not be started, as shells use them.
+/// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Becomes the command; returns only if that failed.
+/// Executes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
     let variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
     if args.device_files {
@@ -27,14 +27,14 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
     become_command(&args.command, variables)
 }
 
-/// Becomes a command with `variables` in its environment; returns only if that failed.
+/// Executes a command with `variables` in its environment; returns only if that failed.
 pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str, OsString)>) -> Outcome {
     let (program, arguments) = command.split_first().ok_or_else(|| Failure::new("no command given"))?;
     if program.is_empty() {
         return Err(Failure::new("the command is an empty word").code(NOT_FOUND));
     }
     let found = search(Path::new(program));
-    // Without variables of ours it is not to see the device.
+    // Without the variables the command must not see the device.
     let shall_see = variables.iter().any(|(key, _)| *key == "LD_LIBRARY_PATH");
     let warning = found.as_deref().filter(|_| shall_see).and_then(blind_to_us);
     if let Some(warning) = warning {
@@ -42,7 +42,7 @@ pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str,
     }
     let error = Command::new(program).args(arguments).envs(variables).exec();
     let name = program.to_string_lossy();
-    // execvp says "permission denied" for a name it did not find if one directory of PATH could not be searched.
+    // execvp reports "permission denied" for a missing command if it may not search one directory of PATH.
     let bare = !name.contains('/');
     Err(match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied if bare && found.is_none() => {
@@ -59,7 +59,7 @@ pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str,
     })
 }
 
-/// The file `execvp` will take.
+/// The file that `execvp` executes.
 fn search(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 || program.is_absolute() {
         return program.is_file().then(|| program.to_owned());
@@ -70,7 +70,7 @@ fn search(program: &Path) -> Option<PathBuf> {
         .find(|file| fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0))
 }
 
-/// Why a program will not load our libraries, if it will not.
+/// The reason that a program does not load roxie's libraries, if there is one.
 fn blind_to_us(program: &Path) -> Option<String> {
     let meta = fs::metadata(program).ok()?;
     let name = program.display();
@@ -78,11 +78,11 @@ fn blind_to_us(program: &Path) -> Option<String> {
         || meta.mode() & 0o2000 != 0 && meta.gid() != nix::unistd::Gid::effective().as_raw();
     if raised {
         return Some(format!(
-            "{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, it will not see the device"
+            "{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, so it does not see the device"
         ));
     }
     (interpreted(program)? == Elf::Static)
-        .then(|| format!("{name} is statically linked: it loads no libraries and will not see the device"))
+        .then(|| format!("{name} is statically linked: it loads no libraries, so it does not see the device"))
 }
 
 #[derive(Debug, Eq, PartialEq)]

@@ -1,4 +1,4 @@
-//! Colour and progress, only where a person looks: never into a pipe, a file, or under `NO_COLOR`.
+//! Colour and progress for terminals; never in a pipe, in a file, or with `NO_COLOR`.
 
 use std::io::{IsTerminal, Write};
 
@@ -13,7 +13,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Looks at standard output and the environment.
+    /// Checks standard output and the environment.
     pub fn stdout() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
         let live = std::io::stdout().is_terminal() && !dumb;
@@ -42,19 +42,19 @@ impl Terminal {
     pub fn progress(self, text: &str) {
         if self.live {
             print!("\r\x1b[K  {text}");
-            // A terminal that went away is found out by the next real line.
+            // A terminal that was closed is noticed at the next line.
             let _ = std::io::stdout().flush();
         }
     }
 
-    /// Takes the progress away.
+    /// Removes the progress line.
     pub fn progress_done(self) {
         if self.live {
             print!("\r\x1b[K");
         }
     }
 
-    /// Prints a line, in place of any progress.
+    /// Prints a line, in place of the progress line.
     pub fn line(self, text: &str) {
         let clear = if self.live { "\r\x1b[K" } else { "" };
         let mut out = std::io::stdout().lock();
@@ -64,28 +64,28 @@ impl Terminal {
     }
 }
 
-/// How far something is, on standard error: the result on standard output may be for a file, a pipe or a pager.
+/// Progress on standard error, because the result on standard output may go to a file, pipe or pager.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     live: bool,
 }
 
 impl Progress {
-    /// Nothing is shown unless a person looks at standard error.
+    /// Shows nothing unless standard error is a terminal.
     pub fn stderr() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
         Self { live: std::io::stderr().is_terminal() && !dumb }
     }
 
-    /// Shows it; the next one replaces it.
+    /// Shows the progress; the next call replaces it.
     pub fn show(self, text: &str) {
         if self.live {
-            // Who has closed standard error does not want to know.
+            // An error is ignored: standard error may be closed.
             let _ = write!(std::io::stderr(), "\r\x1b[K  {text}");
         }
     }
 
-    /// Takes it away.
+    /// Removes the progress line.
     pub fn done(self) {
         if self.live {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -93,7 +93,7 @@ impl Progress {
     }
 }
 
-/// Prints a line for programs, JSON or shell, as it is.
+/// Prints a line for programs, JSON or shell commands, without changes.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -101,10 +101,11 @@ pub fn print(text: &str) {
     }
 }
 
-/// Exit code if the output cannot be written; 1 may be a result (`roxie sim`, `capture analyse`).
+/// Exit code if the output cannot be written; 1 is a result of `roxie sim` and `capture analyse`.
 const NOT_WRITTEN: i32 = 2;
 
-/// Ends as other programs do: silently, as if by SIGPIPE, when the reader closed the pipe, since nobody is left to talk to.
+/// Ends the process after a failed write. If the reader closed the pipe, it ends silently, as SIGPIPE
+/// would.
 pub fn give_up(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(141);

@@ -1,4 +1,4 @@
-//! Namespaces without privileges.
+//! User namespaces, which need no privileges.
 
 use std::fs;
 
@@ -7,10 +7,11 @@ use nix::unistd::{Gid, Uid};
 
 use crate::failure::{During, Failure, Outcome};
 
-/// Moves this process, which has one thread, into a user namespace of its own, in which it may do what root may and its user and
-/// group are called `uid` and `gid`.
+/// Moves this process, which has one thread, into a new user namespace, where it has the privileges of root
+/// and its user and group ids are `uid` and `gid`.
 ///
-/// user_namespaces(7): one user and one group can be mapped without privileges, and only if setgroups(2) is given up.
+/// user_namespaces(7): without privileges one user and one group can be mapped, and setgroups(2) must be
+/// denied.
 pub(crate) fn enter(uid: Uid, gid: Gid) -> Outcome {
     let (own_uid, own_gid) = (Uid::effective(), Gid::effective());
     unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| {

@@ -1,4 +1,5 @@
-//! `roxie sim`: what it prints is what happened, a seed is the whole run, and nonsense is refused.
+//! `roxie sim`: its report matches the run, a seed determines the whole run, and invalid options are
+//! refused.
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
@@ -41,7 +42,7 @@ fn every_frame_is_in_the_report() {
 }
 
 #[test]
-fn a_seed_is_the_whole_run() {
+fn a_seed_determines_the_whole_run() {
     let words = ["--seed", "0x5eed", "--nodes", "5", "--faults", "drop=1%,kth=7,burst"];
     let [mut one, mut two] = [json(&words), json(&words)];
     (one["seconds"], two["seconds"]) = (Value::Null, Value::Null);
@@ -52,19 +53,19 @@ fn a_seed_is_the_whole_run() {
 }
 
 #[test]
-fn enough_frames_end_it() {
+fn a_run_ends_after_the_wanted_number_of_frames() {
     let report = json(&["--packets", "2e4"]);
     assert!(report["frames"]["sent"].as_u64().expect("a count") >= 20_000);
 }
 
-/// Frames that a trace in words shows.
+/// Number of frames in a text trace.
 fn sent(lines: &str) -> usize {
     lines.lines().filter(|line| line.contains(" to node ")).count()
 }
 
 #[test]
-fn a_trace_is_words_or_a_capture() {
-    // Some seeds are over soon; which ones changes with whatever draws.
+fn a_trace_is_text_or_a_capture_file() {
+    // Some seeds end before every kind of event; which seeds depends on the random draws.
     let all_of_it = |lines: &String| {
         let says = ["node 0", "is lost (drop)", "takes RC", "completes send", "completes receive"];
         sent(lines) > 100 && says.iter().all(|says| lines.contains(says))
@@ -95,7 +96,7 @@ fn a_trace_is_words_or_a_capture() {
     assert!(bytes.windows(comment.len()).any(|there| there == comment));
 }
 
-/// 1 would be a violation.
+/// Exit code 1 would mean a violation.
 #[test]
 fn a_trace_that_cannot_be_written_is_no_violation() {
     for file in ["/dev/full", "/nowhere/trace", "/dev/full/trace.pcapng"] {
@@ -105,9 +106,9 @@ fn a_trace_that_cannot_be_written_is_no_violation() {
     }
 }
 
-/// Nor is a report; and what a night has shown is said when somebody ends it.
+/// A report that cannot be written is no violation either; an interrupted run shows its results until then.
 #[test]
-fn a_run_that_is_interrupted_says_what_it_has_seen() {
+fn an_interrupted_run_shows_its_results() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
     let unwritten = Command::new(ROXIE).args(["sim", "--seed", "1"]).stdout(full).output().unwrap();
     assert_eq!(unwritten.status.code(), Some(2), "{}", text(&unwritten));
@@ -121,25 +122,25 @@ fn a_run_that_is_interrupted_says_what_it_has_seen() {
         assert_eq!(output.status.code(), Some(130), "{}", text(&output));
         let seen = if json { "\"interrupted\": true" } else { "No violation\n  fabrics" };
         assert!(text(&output).contains(seen), "{}", text(&output));
-        assert!(text(&output).contains("interrupted; no promise was broken until then"), "{}", text(&output));
+        assert!(text(&output).contains("interrupted; no violation until then"), "{}", text(&output));
     }
 }
 
-/// It does not sleep until it would next show how far it is.
+/// The command must not sleep until the next progress line.
 #[test]
-fn a_run_is_over_when_its_fabrics_are() {
+fn a_run_ends_with_its_last_fabric() {
     let took = || {
         let start = Instant::now();
         assert!(roxie(&["sim", "--seed", "1", "--faults", "none", "--nodes", "2"]).status.success());
         start.elapsed()
     };
-    // Whatever else the machine does, one of them is quick.
+    // At least one of several runs is quick, whatever else the machine does.
     let quickest = (0..10).map(|_| took()).min();
     assert!(quickest < Some(Duration::from_millis(150)), "{quickest:?}");
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_options_are_refused() {
     let table: [(&[&str], &str); 11] = [
         (&["--seed", "x"], "decimal or 0x"),
         (&["--nodes", "1"], "from 2 to 64"),

@@ -1,4 +1,4 @@
-//! `roxie top` on a terminal of its own.
+//! `roxie top` on a pseudo terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,11 +22,11 @@ impl Top {
     fn start() -> Self {
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).expect("a pseudo terminal");
-        // Whoever else had our end would keep the terminal alive.
+        // A child with a copy of this end would keep the terminal open.
         fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("a flag");
         let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
-        // Nobody's processes.
+        // A domain without processes.
         command.arg("top").env("TERM", "xterm").env("ROXIE_DOMAIN", "roxie-top-test");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("roxie runs");
         Self { child, terminal: File::from(pty.master), shown: String::new() }
@@ -93,7 +93,7 @@ fn without_a_terminal_there_is_a_table() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"));
     let table = run(&["--once", "--interval", "0.1"]);
     assert!(table.status.success() && table.stdout.starts_with(b"PID COMMAND"));
-    // Nothing is there: what to do about it.
+    // Without a device the message says how to look elsewhere.
     assert!(String::from_utf8_lossy(&table.stderr).contains("ip netns exec NAME roxie top"));
     let filtered = run(&["--once", "--interval", "0.1", "--filter", "rping"]);
     assert!(String::from_utf8_lossy(&filtered.stderr).contains("no queue pair has 'rping'"));

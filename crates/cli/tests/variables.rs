@@ -1,10 +1,10 @@
-//! Variables that stand for arguments of `roxie run`, or for nothing that has one.
+//! Environment variables with invalid values, with and without an option for them.
 
 use std::process::Command;
 
-/// The program would only say that there is no device, if anything.
+/// Without this check the program would only find no device.
 #[test]
-fn what_makes_no_sense_is_refused_before_the_program_starts() {
+fn an_invalid_variable_is_refused_before_the_program_starts() {
     for (name, value, said) in [
         ("ROXIE_USERS", "bob", "ROXIE_USERS=bob is not a list of user ids"),
         ("ROXIE_DOMAIN", "x y", "use NAME or NAME:PORT"),
@@ -13,7 +13,7 @@ fn what_makes_no_sense_is_refused_before_the_program_starts() {
     ] {
         for words in [["run", "--", "/bin/true"].as_slice(), &["devinfo"], &["env"]] {
             if words == ["devinfo"] && name == "ROXIE_ECN" {
-                continue; // It sends nothing.
+                continue; // devinfo sends nothing, so it does not read ROXIE_ECN.
             }
             let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
             let output = command.args(words).env(name, value).output().expect("roxie runs");

@@ -1,4 +1,4 @@
-"""Where things lie on the host, and how commands are run there."""
+"""Paths on the host, and commands that run there."""
 
 import os
 import shlex
@@ -8,7 +8,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(
-    os.environ.get("RXE_VM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roxie/rxe-vm"
+    os.environ.get("RXE_VM_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roxie/rxe-vm"
 )
 RUN = Path("/run/rxe-vm")
 
@@ -18,7 +19,7 @@ def die(message):
 
 
 def sh(*command, check=True, **options):
-    """Runs a command and returns what it printed; ends the program if it fails, unless told otherwise."""
+    """Runs a command and returns its output; exits if the command fails, unless `check` is false."""
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if check and done.returncode:
@@ -27,7 +28,7 @@ def sh(*command, check=True, **options):
 
 
 def suite():
-    """The host's own Debian release, by name."""
+    """The name of the host's Debian release."""
     for line in Path("/etc/os-release").read_text().splitlines():
         if line.startswith("VERSION_CODENAME="):
             return line.split("=", 1)[1].strip('"')

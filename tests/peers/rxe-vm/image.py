@@ -1,7 +1,7 @@
 """Images: a Debian kernel with rdma_rxe and an initramfs with the RDMA programs, fetched with apt-get.
 
-Nothing is installed from what is fetched: apt resolves the packages as for an empty machine, they are unpacked without
-their maintainer scripts into one cpio archive, and of the kernel's modules only those wanted are taken along.
+The packages are not installed. apt resolves them as for an empty machine; they are unpacked without their
+maintainer scripts into one cpio archive, with only the wanted modules of the kernel.
 """
 
 import gzip
@@ -20,31 +20,30 @@ import host
 from host import CACHE, die, sh
 
 HOST_PACKAGES = ["qemu-system-x86", "iproute2", "zstd", "lz4"]
-GUEST_PACKAGES = (
-    """busybox-static bash dash kmod iproute2 rdmacm-utils ibverbs-utils ibverbs-providers perftest python3-pyverbs
-    ethtool tcpdump nftables xdp-tools""".split()
-)
-# Dependencies that only matter to a machine that is installed and configured: not unpacked.
+GUEST_PACKAGES = """busybox-static bash dash kmod iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
+    perftest python3-pyverbs ethtool tcpdump nftables xdp-tools""".split()
+# Dependencies that only an installed machine needs: not unpacked.
 SKIP = re.compile(
-    r"^(perl|libperl|lib(file|number|text)-.*-perl|dpkg|tar|usrmerge|udev|systemd|libsystemd-shared|debconf|libdebconf"
-    r"|adduser|passwd|login|base-passwd|init-system|sysvinit|libpam(?!0g$)|initramfs|dracut|tzdata|gcc-.*-base|libc-gconv"
+    r"^(perl|libperl|lib(file|number|text)-.*-perl|dpkg|tar|usrmerge|udev|systemd|libsystemd-shared|debconf"
+    r"|libdebconf|adduser|passwd|login|base-passwd|init-system|sysvinit|libpam(?!0g$)|initramfs|dracut|tzdata"
+    r"|gcc-.*-base|libc-gconv"
     r"|mount$|base-files|debianutils|libdb5|libgdbm|libsemanage|libsepol|media-types|lsb-base|libnsl|sensible"
     r"|readline-common)"
 )
-# Files that no test reads.
-PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info ./usr/share/lintian ./usr/share/zsh
-    ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids* ./usr/share/python3/dist */python3*/test
-    */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data */turtledemo ./usr/lib/systemd ./lib/systemd
-    ./usr/share/zoneinfo""".split()
-# Modules loaded at boot, and those that nftables, netem, `ip link` and captures by clsact load when asked. All come with
-# what they depend on.
+# Files that no test needs.
+PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info ./usr/share/lintian
+    ./usr/share/zsh ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids*
+    ./usr/share/python3/dist */python3*/test */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data
+    */turtledemo ./usr/lib/systemd ./lib/systemd ./usr/share/zoneinfo""".split()
+# Modules that are loaded at boot, and modules that nftables, netem, `ip link` and clsact captures load on
+# demand. The image has their dependencies too.
 LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
     crc32_pclmul crc32_generic rdma_rxe""".split()
 MODULES = LOADED + ["sch_netem", "sch_ingress", "cls_bpf", "nf_tables", "nft_numgen", "nft_limit", "veth"]
 
 
 class Apt:
-    """apt-get with an empty dpkg status, so that it names every package, and private lists for another release."""
+    """apt-get with an empty dpkg status, so that it lists every package, and another release's lists."""
 
     def __init__(self, suite, work):
         self.work = work
@@ -75,7 +74,7 @@ class Apt:
         return sh("apt-get", *self.options, *words, env=env, **options)
 
     def closure(self, packages):
-        """Name and version of the packages and of everything that they need."""
+        """Names and versions of the packages and of their dependencies."""
         return re.findall(r"^Inst (\S+) \((\S+)", self.run("-s", "install", *packages), re.M)
 
     def unpack(self, packages, root, prune):
@@ -91,7 +90,7 @@ class Apt:
 
 
 def sources_for(suite):
-    """The host's own Debian sources, with their mirrors and keyring, for another release."""
+    """The host's Debian sources, with their mirrors and keyring, for another release."""
     own, found = host.suite(), []
     for file in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
         for stanza in re.split(r"\n\s*\n", file.read_text()):
@@ -103,9 +102,13 @@ def sources_for(suite):
         for line in one_line.read_text().splitlines():
             source = re.match(rf"deb\s+(\[[^]]*\]\s+)?(\S+)\s+{re.escape(own)}\s", line)
             if source:
-                options = dict(word.split("=", 1) for word in (source[1] or "").strip(" []").split() if "=" in word)
+                options = dict(
+                    word.split("=", 1) for word in (source[1] or "").strip(" []").split() if "=" in word
+                )
                 keyring = options.get("signed-by", "/usr/share/keyrings/debian-archive-keyring.gpg")
-                found.append(f"Types: deb\nURIs: {source[2]}\nSuites: {suite}\nComponents: main\nSigned-By: {keyring}")
+                found.append(
+                    f"Types: deb\nURIs: {source[2]}\nSuites: {suite}\nComponents: main\nSigned-By: {keyring}"
+                )
     return "\n\n".join(found) + "\n" if found else die("apt has no Debian source to derive the release from")
 
 
@@ -117,12 +120,14 @@ def decompress(data, what):
     for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if data[:4] == magic:
             command = [tool, "-dcq"]
-            return subprocess.run(command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+            return subprocess.run(
+                command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ).stdout
     die(f"{what}: compression {data[:6].hex()} is unknown")
 
 
 def extract_vmlinux(image):
-    """The ELF file inside a bzImage. QEMU starts it through its PVH entry: no emulated decompression, 3 s saved."""
+    """The ELF file in a bzImage; its PVH entry saves QEMU 3 s of emulated decompression."""
     data = image.read_bytes()
     offset, length = struct.unpack_from("<II", data, 0x248)
     start = (data[0x1F1] + 1) * 512 + offset
@@ -131,7 +136,7 @@ def extract_vmlinux(image):
 
 
 class Cpio:
-    """Writes a newc archive; several of them in a row form one initramfs."""
+    """Writes a newc archive; an initramfs is a sequence of them."""
 
     def __init__(self, path):
         self.file, self.inode = open(path, "wb"), 0
@@ -163,18 +168,22 @@ class Cpio:
 
 
 def take_modules(kernel, root, version):
-    """Copies the wanted modules with what they need, decompressed; returns the load order of those for boot."""
-    base = next(p for p in (kernel / "lib/modules" / version, kernel / "usr/lib/modules" / version) if p.is_dir())
+    """Copies the modules and their dependencies, decompressed; returns the load order of the boot modules."""
+    base = next(
+        p for p in (kernel / "lib/modules" / version, kernel / "usr/lib/modules" / version) if p.is_dir()
+    )
     files = {re.sub(r"\.ko(\.\w+)?$", "", file.name).replace("-", "_"): file for file in base.rglob("*.ko*")}
     to, order = root / "lib/modules" / version, []
 
     def take(name):
-        # One that is missing is built in, or this kernel has it under no name that matters.
+        # A missing module is built into the kernel, or this kernel does not need it.
         if name in order or name not in files:
             return
         file = files[name]
         data = file.read_bytes() if file.suffix == ".ko" else decompress(file.read_bytes(), file.name)
-        strings = [text.decode("latin1") for text in data.split(b"\0") if text.startswith((b"depends=", b"softdep="))]
+        strings = [
+            text.decode("latin1") for text in data.split(b"\0") if text.startswith((b"depends=", b"softdep="))
+        ]
         for text in strings:
             if text.startswith("depends="):
                 needed = text.removeprefix("depends=").split(",")
@@ -199,10 +208,10 @@ def take_modules(kernel, root, version):
 
 
 def fill_root(root):
-    """What the packages' scripts would have made, as far as it is needed."""
+    """Creates what the maintainer scripts would have created, as far as it is needed."""
     (root / "var/run").symlink_to("/run")
     (root / "usr/bin/sh").unlink(missing_ok=True)
-    # busybox's own shell would put its applets before the real tools.
+    # The shell of busybox would prefer its applets to the real tools.
     (root / "usr/bin/sh").symlink_to("dash")
     for applet in sh("chroot", root, "/usr/bin/busybox", "--list").split():
         places = [root / directory / applet for directory in ("usr/bin", "usr/sbin")]
@@ -215,12 +224,12 @@ def fill_root(root):
 
 
 def name_of(suite, kernel_suite):
-    """What the image with programs of one release and the kernel of one is called."""
+    """The name of the image with the programs of one release and the kernel of another."""
     return suite if suite == kernel_suite else f"{suite}-{kernel_suite}"
 
 
 def prepare(suite, kernel_suite, install):
-    """Makes the image of a Debian release with the kernel of one; `install` the host's packages first."""
+    """Makes the image of a Debian release with a kernel; `install` adds the host's packages."""
     if os.geteuid():
         die("prepare needs root")
     out = CACHE / name_of(suite, kernel_suite)
@@ -236,7 +245,9 @@ def prepare(suite, kernel_suite, install):
     kernel_apt = apt if kernel_suite == suite else Apt(kernel_suite, work / "apt-kernel")
 
     packages = kernel_apt.closure(["linux-image-amd64"])
-    packages = [(name, version) for name, version in packages if re.match(r"linux-(image|binary|modules)-\d", name)]
+    packages = [
+        (name, version) for name, version in packages if re.match(r"linux-(image|binary|modules)-\d", name)
+    ]
     print("kernel: " + " ".join(f"{name}={version}" for name, version in packages), flush=True)
     kernel = work / "kernel"
     kernel.mkdir()
@@ -257,7 +268,13 @@ def prepare(suite, kernel_suite, install):
     fill_root(root)
     (root / "etc/rxe-vm.modules").write_text("\n".join(take_modules(kernel, root, versions[0])) + "\n")
     sh("chroot", root, "/sbin/depmod", versions[0])
-    sh("chroot", root, "/bin/sh", "-c", "python3 -m compileall -q /usr/lib/python3* >/dev/null 2>&1; ldconfig; true")
+    sh(
+        "chroot",
+        root,
+        "/bin/sh",
+        "-c",
+        "python3 -m compileall -q /usr/lib/python3* >/dev/null 2>&1; ldconfig; true",
+    )
 
     archive = Cpio(out / "base.cpio")
     archive.tree(root)
@@ -277,6 +294,6 @@ def prepare(suite, kernel_suite, install):
 
 
 def images():
-    """The images there are, by name; one without the modules that are wanted by now is to be prepared anew."""
+    """The existing images, by name; an image without all wanted modules must be prepared again."""
     found = {file.parent.name: json.loads(file.read_text()) for file in sorted(CACHE.glob("*/image.json"))}
     return {name: made for name, made in found.items() if made.get("modules") == MODULES}

@@ -1,7 +1,7 @@
-"""Machines: one supervisor process each, which owns QEMU and carries commands over a virtio-serial port.
+"""Machines: one supervisor process each, which owns QEMU and forwards commands over a virtio-serial port.
 
-Control never touches the network under test. A machine ends by itself when its time is up: the guest powers off, and
-should it hang, the supervisor kills QEMU.
+Commands never use the network under test. A machine ends when its lifetime is over: the guest powers off,
+and if it does not, the supervisor kills QEMU.
 """
 
 import json
@@ -20,21 +20,22 @@ import network
 from host import CACHE, HERE, RUN, die
 from image import Cpio, images
 
-# A frame between `exec`, supervisor and the guest's agent: type, session, length. The types are in guest/agent.py.
+# Header of a frame between `exec`, supervisor and agent: type, session, length. guest/agent.py has the types.
 HEADER = struct.Struct("!cII")
-# Seconds after its time that a guest gets to power off.
+# Seconds that a guest has to power off after its lifetime.
 GRACE = 20
-# Time for a command of our own in the guest.
+# Time limit for this program's own commands in the guest.
 COMMAND_SECONDS = 20
-# Seconds until the agent answers; 6 to 12 are usual, on a host that has nothing else to do.
+# Seconds until the agent replies; 6 to 12 are usual on an idle host.
 BOOT_MAX = 300
 GUEST_FILES = {"init": "init", "agent.py": "usr/lib/rxe-vm/agent.py"}
 OFFLOADS = (
     "csum gso guest_csum guest_tso4 guest_tso6 guest_ecn guest_ufo host_tso4 host_tso6 host_ecn host_ufo"
 ).split()
-# With these, virtio_net takes AF_XDP sockets without copying: buffers through the DMA interface, and no coalescing.
+# With these, virtio_net binds AF_XDP sockets for zero-copy: buffers use the DMA interface, without
+# coalescing.
 WIRE_OPTIONS = "iommu_platform=on,disable-legacy=on,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
-# Last bytes of the addresses of the cards of the wire; guest/init knows them by these.
+# Last bytes of the MAC addresses of the wire's cards, by which guest/init recognises them.
 WIRE_MACS = (0xA, 0xB)
 KERNEL_OPTIONS = (
     "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable"
@@ -55,7 +56,7 @@ def infos():
 
 
 def start(name, image, netns, number, mtu, minutes, wire, files):
-    """Boots a machine and waits until it takes commands."""
+    """Boots a machine and waits until it accepts commands."""
     if os.geteuid():
         die("start needs root (network namespace, tap)")
     if image not in images():
@@ -85,8 +86,8 @@ def start(name, image, netns, number, mtu, minutes, wire, files):
             (place / "initrd").unlink()
             devices = hello["rdma"] or "no rdma device"
             print(
-                f"{name} ready after {time.time() - since:.1f} s: {hello['kernel']}, {devices}, {v4} {v6}, mtu {mtu},"
-                f" netns {netns}, off in {minutes:g} min"
+                f"{name} ready after {time.time() - since:.1f} s: {hello['kernel']}, {devices}, {v4} {v6}, "
+                f"mtu {mtu}, netns {netns}, off in {minutes:g} min"
             )
             return
         time.sleep(0.05)
@@ -99,7 +100,7 @@ def start(name, image, netns, number, mtu, minutes, wire, files):
 
 
 def write_initrd(place, image, settings, files):
-    """The image's archive, and behind it what belongs to this machine."""
+    """Writes the initrd: the archive of the image, then the files of this machine."""
     overlay = Cpio(place / "overlay.cpio")
     overlay.add("usr/lib/rxe-vm", 0o40755)
     for file, target in GUEST_FILES.items():
@@ -116,31 +117,58 @@ def write_initrd(place, image, settings, files):
 
 
 def qemu(place, info, number):
-    card = f"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:{number:02x},romfile=,mrg_rxbuf=on,rx_queue_size=1024"
+    card = (
+        f"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:{number:02x},romfile=,mrg_rxbuf=on,rx_queue_size=1024"
+    )
     card += "".join(f",{offload}=off" for offload in OFFLOADS)
-    # Two ends that spin share a processor badly.
+    # Two spinning programs need two processors.
     processors = "2" if info["wire"] else "1"
     wire = []
     for mac in WIRE_MACS if info["wire"] else ():
         options = f"mac=52:54:00:99:01:{mac:02x},romfile=,{WIRE_OPTIONS}"
-        wire += ["-netdev", f"hubport,id=w{mac},hubid=1", "-device", f"virtio-net-pci,netdev=w{mac},{options}"]
+        wire += [
+            "-netdev",
+            f"hubport,id=w{mac},hubid=1",
+            "-device",
+            f"virtio-net-pci,netdev=w{mac},{options}",
+        ]
     return [
-        # Timers run in real time: a guest that is kept from its processor loses connections.
+        # Timers run in real time: a guest that gets no CPU time loses connections.
         *("nice", "-n", "-10"),
         *("ip", "netns", "exec", info["netns"], "qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
         *("-M", "q35,hpet=off", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"),
         *("-smp", processors, "-m", "1536"),
-        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", f"file:{place}/console.log"),
-        *("-kernel", f"{CACHE / info['image']}/kernel", "-initrd", f"{place}/initrd", "-append", KERNEL_OPTIONS),
+        *(
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            f"file:{place}/console.log",
+        ),
+        *(
+            "-kernel",
+            f"{CACHE / info['image']}/kernel",
+            "-initrd",
+            f"{place}/initrd",
+            "-append",
+            KERNEL_OPTIONS,
+        ),
         *("-netdev", f"tap,id=n0,ifname={info['tap']},script=no,downscript=no", "-device", card),
         *wire,
-        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={place}/port.sock,server=on,wait=off"),
+        *(
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            f"socket,id=c0,path={place}/port.sock,server=on,wait=off",
+        ),
         *("-device", "virtserialport,chardev=c0,name=rxe-vm", "-device", "virtio-rng-pci"),
     ]
 
 
 def detach(place, work):
-    """Runs `work` in a process that survives this one and holds none of its descriptors."""
+    """Runs `work` in a process that outlives this one and inherits none of its descriptors."""
     if os.fork():
         os.wait()
         return
@@ -179,21 +207,21 @@ def supervise(place, command, minutes):
     Switchboard(place, port).start()
     process.wait()
     forget(place)
-    # Whoever waits for a machine that never came up wants to see its logs.
+    # Keep the logs of a machine that did not boot, for the command that waits for it.
     if (place / "ready").exists():
         shutil.rmtree(place)
     os._exit(0)
 
 
 def forget(place):
-    """Removes a machine's network, and it from the list."""
+    """Removes a machine's network and its directory."""
     info = json.loads((place / "info.json").read_text())
     network.drop(info["netns"], info["tap"], [other for other in infos() if other["name"] != place.name])
     (place / "info.json").unlink()
 
 
 class Switchboard:
-    """Carries the sessions of any number of clients over the one port."""
+    """Forwards the sessions of all clients over the port."""
 
     def __init__(self, place, port):
         self.place, self.port, self.clients, self.last = place, port, {}, 0
@@ -216,12 +244,12 @@ class Switchboard:
                 try:
                     send(self.clients[session], kind, session, data)
                 except OSError:
-                    pass  # the client left; its own thread notices
+                    pass  # the client has disconnected; its own thread notices
         for client in list(self.clients.values()):
             try:
                 client.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it left first
+                pass  # the client has disconnected
 
     def accept(self):
         while True:
@@ -236,7 +264,7 @@ class Switchboard:
                 self.to_guest(frame[0], session, frame[2])
             self.to_guest(b"K", session)
         except OSError:
-            pass  # the machine or the client went away
+            pass  # the machine or the client has ended
         self.clients.pop(session, None)
         client.close()
 
@@ -273,14 +301,14 @@ def receive_exactly(connection, length):
 
 
 def run_in(name, words, timeout):
-    """Runs a command in the guest, its output on this program's own streams; its exit status."""
+    """Runs a command in the guest with the streams of this program; returns its exit status."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(str(directory(name) / "control.sock"))
     except OSError as error:
         die(f"machine '{name}' does not answer: {error}")
     send(connection, b"R", 0, json.dumps(words).encode())
-    # The agent kills the command when the connection goes.
+    # The agent kills the command when the connection is closed.
     alarm = threading.Timer(timeout or threading.TIMEOUT_MAX, lambda: connection.shutdown(socket.SHUT_RDWR))
     alarm.daemon = True
     alarm.start()
@@ -299,7 +327,7 @@ def run_in(name, words, timeout):
 
 
 def set_mtu(name, mtu):
-    """Changes the MTU of the machine's network card and of the way to it."""
+    """Changes the MTU of the machine's network card and of the interfaces on the path to it."""
     info = json.loads((directory(name) / "info.json").read_text())
     network.make(info["netns"], mtu)
     network.ip(info["netns"], "link", "set", info["tap"], "mtu", mtu)
@@ -308,16 +336,16 @@ def set_mtu(name, mtu):
 
 
 def stop(name):
-    """Ends a machine; returns when its network is gone."""
+    """Stops a machine; returns when its network is removed."""
     place = directory(name)
     for _ in range(100):
         try:
             os.kill(int((place / "qemu.pid").read_text()), signal.SIGKILL)
         except (OSError, ValueError):
-            pass  # not started yet, or gone; the supervisor is about to clean up
+            pass  # not started yet, or ended; the supervisor cleans up
         if not (place / "info.json").exists():
             return
         time.sleep(0.05)
-    # The supervisor is gone too.
+    # The supervisor has ended too.
     forget(place)
     shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The host's end: in a network namespace a bridge with the guests' taps, and `host0`, whose peer is in the bridge."""
+"""The host's end: a namespace with a bridge of the guests' taps, and `host0`, a veth to that bridge."""
 
 import re
 
@@ -16,7 +16,7 @@ def ip(netns, *words, **options):
 
 
 def make(netns, mtu):
-    """Makes what is missing, and remembers whether the namespace is ours to remove."""
+    """Creates what is missing, and records whether this program made the namespace."""
     ours = netns not in re.findall(r"^\S+", sh("ip", "netns", "list"), re.M)
     if ours:
         sh("ip", "netns", "add", netns)
@@ -40,7 +40,7 @@ def add_tap(netns, tap, mtu):
 
 
 def drop(netns, tap, others):
-    """Removes the tap, and everything else if no other machine is there."""
+    """Removes the tap, and everything else if there is no other machine."""
     ip(netns, "link", "del", tap, check=False)
     if any(other["netns"] == netns for other in others) or not mark(netns).exists():
         return

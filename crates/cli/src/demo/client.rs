@@ -1,4 +1,4 @@
-//! The demo's active process: does every operation at every size and checks both ends.
+//! The demo's client process: does every operation at every size and checks both ends.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const SIZES: [usize; 24] = [
 /// Rounds of each atomic operation.
 const ATOMICS: u64 = 1000;
 
-/// The process.
+/// Runs the client.
 pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
     child(|| {
         let context = server::open(args)?;
@@ -94,7 +94,7 @@ fn compare_and_swap(end: &Endpoint, remote: Remote) -> Outcome {
     let mut word = 0x0123_4567_89ab_cdef;
     expect(name, end.ask(Order::SetWord { value: word })?)?;
     for round in 0..ATOMICS {
-        // Every fourth must not swap.
+        // Every fourth compare value does not match, so the word must stay.
         let compare = if round % 4 == 3 { !word } else { word };
         let swap = word.rotate_left(7) ^ round;
         let op = WrOp::CompareSwap { remote_addr: remote.word(), r_key: remote.r_key, compare, swap };
@@ -124,7 +124,7 @@ fn fetch_and_add(end: &Endpoint, remote: Remote) -> Outcome {
     atomics_done(end, name, word, "through the wrap of 64 bits")
 }
 
-/// Does one and returns the value that was there.
+/// Performs one atomic operation and returns the value that the word had before.
 fn atomic(end: &Endpoint, name: &str, op: WrOp) -> Outcome<u64> {
     end.perform(name, op, &[end.outbox.sge(0, 8)])?;
     let mut bytes = [0; 8];
@@ -142,7 +142,7 @@ fn atomics_done(end: &Endpoint, name: &str, word: u64, note: &str) -> Outcome {
     }
 }
 
-/// Tries all sizes, each with a pattern of its own.
+/// Runs `operation` for every size, each with another pattern.
 fn each_size(name: &str, mut operation: impl FnMut(usize, u64) -> Outcome) -> Outcome {
     for (n, size) in SIZES.into_iter().enumerate() {
         Report::Doing { what: format!("{name} of {size} bytes") }.say()?;
@@ -159,7 +159,7 @@ fn fill_outbox(end: &Endpoint, size: usize, seed: u64) {
     end.outbox.write(0, &bytes);
 }
 
-/// An odd place in the target where `size` bytes fit.
+/// An unaligned offset in the target where `size` bytes fit.
 fn misalign(size: usize) -> usize {
     (size % 61).min(MESSAGE_MAX - size)
 }

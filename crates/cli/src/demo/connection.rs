@@ -1,4 +1,4 @@
-//! How the two processes meet: REQ, REP, RTU through the connection manager.
+//! Connects the two processes through the connection manager (REQ, REP, RTU).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::endpoint::{Endpoint, Remote};
 use super::report::{Report, wrong};
 use crate::failure::{During, Outcome};
 
-/// Time for the neighbour to answer, should there be one: both processes are on this machine.
+/// Time limit for address resolution; both processes are on this machine.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
-/// A connection; ends with the value.
+/// A connection; dropping it disconnects.
 pub(super) struct Connection {
     id: Id,
     channel: EventChannel,
@@ -21,13 +21,13 @@ pub(super) struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Fails if the peer was first, which is as good.
+        // Fails if the peer has disconnected already, which is no error here.
         let _ = self.id.disconnect();
         self.id.destroy();
     }
 }
 
-/// Waits for the client; says where on the way.
+/// Waits for the client; reports the port before that.
 pub(super) fn accept(context: &Context, end: &Endpoint, address: SocketAddr) -> Outcome<Connection> {
     let channel = EventChannel::new().during("creating an event channel")?;
     let listener = id(context, &channel)?;

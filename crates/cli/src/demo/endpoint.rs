@@ -1,4 +1,5 @@
-//! One end of the connection under test: queue pair, completion queues, memory, and patience with a limit.
+//! One end of the connection under test: queue pair, completion queues, memory, and a time limit for
+//! completions.
 
 use std::time::{Duration, Instant};
 
@@ -10,50 +11,50 @@ use super::order::{self, Answer, Order};
 use super::report::wrong;
 use crate::failure::{During, Outcome};
 
-/// Largest message.
+/// Largest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 1 << 20;
-/// Bytes before and after the target that nothing may touch.
+/// Guard bytes before and after the target; no operation may write them.
 pub(super) const GUARD: usize = 4096;
-/// Receives kept posted while many messages come.
+/// Receives kept posted while many messages arrive.
 pub(super) const SLOTS: usize = 128;
-/// Bytes of one of them.
+/// Size of such a message, in bytes.
 pub(super) const SLOT_LEN: usize = 64 << 10;
 /// Sends that may be outstanding.
 pub(super) const SENDS_MAX: u32 = 1024;
 
-/// Where orders arrive, behind the slots.
+/// Offset in the inbox where orders arrive, behind the slots.
 const ORDERS_IN: usize = SLOTS * SLOT_LEN;
-/// Where orders leave, behind the largest message.
+/// Offset in the outbox where orders are sent from, behind the largest message.
 const ORDERS_OUT: usize = MESSAGE_MAX + GUARD;
-/// Offset in the target of the word for atomics.
+/// Offset in the target of the 64-bit word for atomic operations.
 const WORD: usize = MESSAGE_MAX + 2 * GUARD;
-/// No completion for so long means something is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Empty polls between looks at the clock; each then lets others run.
+/// The demo fails if no completion arrives for this long.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Empty polls between two reads of the clock; the thread yields its CPU after each such series.
 const POLLS: u32 = 1 << 12;
 
-/// The peer's target.
+/// Address and key of the peer's target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Remote {
     pub(super) addr: u64,
     pub(super) r_key: Rkey,
 }
 
-/// One end.
+/// One end of the connection.
 pub(super) struct Endpoint {
     pub(super) qp: Qp,
     sends: Cq,
     receives: Cq,
-    /// Receives land here; a receive's `wr_id` is its offset.
+    /// Memory of receives; the `wr_id` of a receive is its offset here.
     pub(super) inbox: Buffer,
-    /// Sends and writes leave from here; reads and atomics land here.
+    /// Memory that SENDs and WRITEs are sent from, and that READs and atomics return data to.
     pub(super) outbox: Buffer,
-    /// What the peer may read, write and do atomics on.
+    /// Memory that the peer may read, write and do atomics on.
     pub(super) target: Buffer,
 }
 
 impl Endpoint {
-    /// A queue pair with its memory, not connected.
+    /// Creates a queue pair and its memory; it is not connected yet.
     pub(super) fn new(context: &Context, pd: &Pd) -> Outcome<Self> {
         let cq = || context.create_cq(2 * SENDS_MAX, None, 0).during("creating a completion queue");
         let (sends, receives) = (cq()?, cq()?);
@@ -87,7 +88,7 @@ impl Endpoint {
         })
     }
 
-    /// What the peer needs to reach the target, as private data of the connection.
+    /// What the peer needs to access the target, as private data of the connection.
     pub(super) fn invitation(&self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&self.target.addr().to_le_bytes());
@@ -95,18 +96,18 @@ impl Endpoint {
         bytes
     }
 
-    /// Queues a receive of up to `len` bytes at `offset` of the inbox.
+    /// Posts a receive of up to `len` bytes at `offset` of the inbox.
     pub(super) fn post_recv(&self, offset: usize, len: usize) -> Outcome {
         let sg_list = [self.inbox.sge(offset, len)];
         self.qp.post_recv(&RecvWr { wr_id: offset as u64, sg_list: &sg_list }).during("posting a receive")
     }
 
-    /// Queues a receive for the next order or answer.
+    /// Posts a receive for the next order or reply.
     pub(super) fn expect_order(&self) -> Outcome {
         self.post_recv(ORDERS_IN, order::LEN)
     }
 
-    /// Posts one signalled request and waits for its completion.
+    /// Posts one signaled work request and waits for its completion.
     pub(super) fn perform(&self, what: &str, op: WrOp, sg_list: &[Sge]) -> Outcome<Wc> {
         let wr = SendWr { wr_id: 0, op, sg_list, flags: SendFlags::SIGNALED, dest: None };
         self.qp.post_send(&wr).during(what)?;
@@ -118,7 +119,7 @@ impl Endpoint {
         wait(&self.sends, what)
     }
 
-    /// A completion of a send if there is one.
+    /// The next completion of a send, if there is one.
     pub(super) fn try_sent(&self, what: &str) -> Outcome<Option<Wc>> {
         self.sends.poll_one().map(|wc| judge(wc, what)).transpose()
     }
@@ -128,14 +129,14 @@ impl Endpoint {
         wait(&self.receives, what)
     }
 
-    /// Sends an order; its answer is what comes next.
+    /// Sends an order and waits for the reply.
     pub(super) fn ask(&self, order: Order) -> Outcome<Answer> {
         self.expect_order()?;
         self.tell(&order.encode())?;
         self.answer()
     }
 
-    /// Waits for an answer to an order given before.
+    /// Waits for the reply to an order that was sent before.
     pub(super) fn answer(&self) -> Outcome<Answer> {
         Answer::decode(&self.hear("waiting for an answer")?)
             .ok_or_else(|| wrong("an answer that makes no sense"))
@@ -147,12 +148,12 @@ impl Endpoint {
             .ok_or_else(|| wrong("an order that makes no sense"))
     }
 
-    /// Sends an answer.
+    /// Sends a reply.
     pub(super) fn reply(&self, answer: Answer) -> Outcome {
         self.tell(&answer.encode())
     }
 
-    /// Sends back what a receive brought.
+    /// Sends back the payload of a completed receive.
     pub(super) fn echo(&self, offset: usize, len: usize) -> Outcome {
         let sg_list = [self.inbox.sge(offset, len)];
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
@@ -179,21 +180,21 @@ impl Endpoint {
         }
     }
 
-    /// The word for atomics of this end.
+    /// The word for atomics at this end.
     pub(super) fn word(&self) -> u64 {
         let mut bytes = [0; 8];
         self.target.read(WORD, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
-    /// Sets it.
+    /// Sets the word for atomics.
     pub(super) fn set_word(&self, value: u64) {
         self.target.write(WORD, &value.to_le_bytes());
     }
 }
 
 impl Remote {
-    /// From private data; see [`Endpoint::invitation`].
+    /// Parses private data made by [`Endpoint::invitation`].
     pub(super) fn decode(private: &[u8]) -> Outcome<Self> {
         let (Some(addr), Some(key)) = (private.first_chunk::<8>(), private.get(8..12)) else {
             return Err(wrong(format!("{} bytes of private data came with the connection", private.len())));
@@ -221,9 +222,9 @@ fn wait(cq: &Cq, what: &str) -> Outcome<Wc> {
                 return judge(wc, what);
             }
         }
-        let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + COMPLETION_TIMEOUT);
         if Instant::now() > deadline {
-            return Err(wrong(format!("{what}: no completion in {} s", PATIENCE.as_secs())));
+            return Err(wrong(format!("{what}: no completion in {} s", COMPLETION_TIMEOUT.as_secs())));
         }
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! Bandwidth, message rate and latency, about a second each, checked for content where content arrives.
+//! Measures bandwidth, message rate and latency, about a second each; data that arrives is compared.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use super::pattern;
 use super::report::{Report, wrong};
 use crate::failure::{During, Outcome};
 
-/// Time for each figure.
+/// Duration of each measurement.
 const SPAN: Duration = Duration::from_millis(1200);
-/// Messages of 64 KiB outstanding.
+/// Outstanding messages of 64 KiB.
 const WINDOW: usize = 32;
-/// Requests in one post list; the last is signalled.
+/// Work requests in one post list; only the last is signaled.
 const LIST: usize = 64;
-/// Bytes of a small message.
+/// Size of a small message, in bytes.
 const SMALL: usize = 8;
-/// Round trips before latency counts.
+/// Round trips before the latency measurement starts.
 const WARM_UP: usize = 200;
 const SEED: u64 = 0x0f1a_90e5;
 
-/// Measures everything and reports it.
+/// Runs all measurements and reports them.
 pub(super) fn measure(end: &Endpoint, remote: Remote) -> Outcome {
     let mut bytes = vec![0; MESSAGE_MAX];
     pattern::fill(&mut bytes, SEED);
@@ -66,9 +66,9 @@ fn sends(end: &Endpoint) -> Outcome {
     })
 }
 
-/// Keeps a window of 64 KiB messages outstanding; bytes per second.
+/// Keeps a window of 64 KiB messages outstanding; returns bytes per second.
 fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64> {
-    Report::Doing { what: format!("{name} of 64 KiB, as fast as it goes") }.say()?;
+    Report::Doing { what: format!("{name} of 64 KiB, as fast as possible") }.say()?;
     let post = |n: usize| {
         let offset = n * SLOT_LEN % MESSAGE_MAX;
         let sg_list = [end.outbox.sge(offset, SLOT_LEN)];
@@ -79,7 +79,7 @@ fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64
     let start = Instant::now();
     (0..WINDOW).try_for_each(post)?;
     let (mut posted, mut done) = (WINDOW, 0);
-    // At least one round over the whole buffer, however slow, so that all of it can be compared.
+    // At least one pass over the whole buffer, so that all of it can be compared.
     while start.elapsed() < SPAN || posted < MESSAGE_MAX / SLOT_LEN {
         end.sent(name)?;
         done += 1;
@@ -99,7 +99,7 @@ fn bandwidth(what: &str, rate: f64) -> Outcome {
 }
 
 fn rate(end: &Endpoint, remote: Remote) -> Outcome {
-    Report::Doing { what: format!("WRITE of {SMALL} bytes, as many as it goes") }.say()?;
+    Report::Doing { what: format!("WRITE of {SMALL} bytes, as many as possible") }.say()?;
     let lists_max = SENDS_MAX as usize / LIST;
     let sg_list = [end.outbox.sge(0, SMALL)];
     let op = WrOp::Write { remote_addr: remote.at(0), r_key: remote.r_key };
@@ -137,7 +137,7 @@ fn latency(end: &Endpoint) -> Outcome {
         let mut took = Vec::new();
         let start = Instant::now();
         while start.elapsed() < SPAN {
-            // The answer lands where the last one did.
+            // The reply lands where the previous one did.
             end.post_recv(0, SLOT_LEN)?;
             let sg_list = [end.outbox.sge(0, SMALL)];
             let flags = SendFlags::INLINE | SendFlags::SIGNALED;
@@ -158,7 +158,7 @@ fn latency(end: &Endpoint) -> Outcome {
     })
 }
 
-/// Runs `work` while the server takes messages, then ends that with immediate data.
+/// Runs `work` while the server receives messages, then ends the server's loop with immediate data.
 fn many(end: &Endpoint, order: Order, work: impl FnOnce(&Endpoint) -> Outcome) -> Outcome {
     let answer = end.ask(order)?;
     if answer != Answer::Good {

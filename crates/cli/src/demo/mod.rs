@@ -1,7 +1,7 @@
-//! `roxie demo`: RDMA between two real processes, every byte verified, then a few figures.
+//! `roxie demo`: RDMA between two processes, every byte verified, then a few measurements.
 //!
-//! The parent only watches: it starts a server and a client (this same program), reads their reports, prints, and
-//! sees to it that both end. The data path runs in the children.
+//! The parent starts a server and a client (this same program), reads their reports, prints them, and makes
+//! sure that both end. All RDMA happens in the children.
 
 mod client;
 mod connection;
@@ -31,9 +31,9 @@ use report::Report;
 pub(crate) use client::run as client;
 pub(crate) use server::run as server;
 
-/// The whole demo ends within this, come what may.
+/// Time limit for the whole demo.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What a child may still say after its peer failed: usually the better reason.
+/// Time that a child has to report after its peer has failed: its reason is usually the better one.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Runs the demo.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
     Ok(())
 }
 
-/// What moves the packets between them.
+/// The ports that move packets between the two processes.
 fn port() -> &'static str {
     match PortChoice::from_env().unwrap_or_default().local {
         LocalPath::Shm => "shm, where there are no ICRCs",
@@ -72,7 +72,7 @@ fn port() -> &'static str {
     }
 }
 
-/// The address both processes use: the first IPv4 one, else the first.
+/// The address that both processes use: the first IPv4 address of the interface, else the first address.
 fn address(context: &Context) -> Outcome<String> {
     let ips: Vec<_> = context.gids().iter().map(|entry| entry.gid.ip()).collect();
     let ip = ips.iter().find(|ip| ip.is_ipv4()).or(ips.first());
@@ -118,7 +118,7 @@ fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
     }
 }
 
-/// Which child.
+/// One of the two processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Role {
     Server,
@@ -134,7 +134,8 @@ impl Role {
     }
 }
 
-/// The children and what they say. They die with us: by `end`, or by the kernel's parent-death signal.
+/// The children and their reports. They end with the parent: by `end`, or by the kernel's parent-death
+/// signal.
 struct Family {
     children: Vec<(Role, Child)>,
     said: Receiver<(Role, Report)>,
@@ -160,7 +161,7 @@ impl Family {
             for line in
                 output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok)
             {
-                // A child that crashes may cut a line short; its end is reported below.
+                // A child that crashes may cut its last line short; its exit status is reported below.
                 if let Ok(report) = serde_json::from_str(&line) {
                     let _ = says.send((role, report));
                 }
@@ -170,7 +171,7 @@ impl Family {
         Ok(())
     }
 
-    /// The next thing a child says, its end included.
+    /// The next report of a child, including its end.
     fn next(&mut self) -> Outcome<(Role, Report)> {
         loop {
             let left = DEADLINE.saturating_sub(self.start.elapsed());
@@ -192,7 +193,7 @@ impl Family {
         }
     }
 
-    /// A violent end explains its peer's failure, so it is the one to tell.
+    /// A child that was killed explains the failure of the other, so its end is reported first.
     fn better_reason(&mut self, first: (Role, Report)) -> (Role, Report) {
         while let Ok((role, report)) = self.said.recv_timeout(LAST_WORDS) {
             if let Report::Ended { .. } = report
@@ -205,7 +206,7 @@ impl Family {
         first
     }
 
-    /// How a child ended; `None` if it ended well.
+    /// How a child ended; `None` after exit status 0.
     fn how_ended(&mut self, role: Role) -> Option<String> {
         let (_, child) = self.children.iter_mut().find(|(r, _)| *r == role)?;
         describe(child.wait().ok()?)
@@ -213,7 +214,7 @@ impl Family {
 
     fn end(&mut self) {
         for (_, child) in &mut self.children {
-            // It may have ended by itself.
+            // The child may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

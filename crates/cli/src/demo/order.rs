@@ -1,39 +1,39 @@
-//! What the client asks of the server, as SENDs on the connection under test itself.
+//! What the client tells the server to do, sent as SENDs on the connection under test.
 
-/// Bytes of an encoded order or answer.
+/// Size of an encoded order or reply, in bytes.
 pub(super) const LEN: usize = 24;
 
-/// A request; the server obeys and answers with an [`Answer`].
+/// An order; the server carries it out and replies with an [`Answer`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Order {
-    /// Answer, then receive one SEND, then answer whether it was `len` bytes of pattern `seed`.
+    /// Reply, receive one SEND, then reply whether it was `len` bytes of pattern `seed`.
     TakeSend { len: u32, seed: u64 },
-    /// Is `target[at..at+len]` pattern `seed`, and everything around it untouched?
+    /// Compare `target[at..at+len]` with pattern `seed`, and everything around it with the fill pattern.
     CheckTarget { at: u32, len: u32, seed: u64 },
-    /// Put pattern `seed` into `target[at..at+len]`.
+    /// Write pattern `seed` to `target[at..at+len]`.
     FillTarget { at: u32, len: u32, seed: u64 },
     /// Set the word for atomics.
     SetWord { value: u64 },
-    /// What is the word for atomics?
+    /// Read the word for atomics.
     GetWord,
-    /// Answer, then receive SENDs until one with immediate data.
+    /// Reply, then receive SENDs until one has immediate data.
     TakeMany,
-    /// Answer, then return every SEND until one with immediate data.
+    /// Reply, then send every received message back until one has immediate data.
     Echo,
-    /// The end.
+    /// End the process.
     Bye,
 }
 
-/// What the server found.
+/// The server's reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Answer {
-    /// As it should be, or done.
+    /// The data is right, or the order was carried out.
     Good,
     /// The byte at this offset differs.
     Differs { at: u64 },
-    /// A length that was not the expected one.
+    /// The message had this length instead of the expected one.
     Length { got: u64 },
-    /// The value asked for.
+    /// The value of the word.
     Value(u64),
 }
 

@@ -1,6 +1,6 @@
-//! Bytes that are different everywhere, so that a byte in the wrong place shows.
+//! Byte patterns that differ at every offset, so that a misplaced byte is detected.
 
-/// What stands where nothing may be written.
+/// The fill byte of memory that no operation may write.
 pub(super) const UNTOUCHED: u8 = 0xa5;
 
 /// Fills `bytes` with the pattern of `seed`.
@@ -19,12 +19,12 @@ pub(super) fn difference(bytes: &[u8], seed: u64) -> Option<usize> {
     })
 }
 
-/// Offset of the first byte that was touched.
+/// Offset of the first byte that is not the fill byte.
 pub(super) fn touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte != UNTOUCHED)
 }
 
-/// splitmix64, the output function of a counter: any word can be had without those before it.
+/// splitmix64 as a function of the index: any word can be computed without the ones before it.
 fn word(seed: u64, n: u64) -> u64 {
     let mut z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What the children tell the parent: one JSON object a line on standard output.
+//! Reports of the children to the parent: one JSON object per line on standard output.
 
 use std::io::Write;
 
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{During, Failure, Outcome};
 
-/// One thing said.
+/// One report.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase", tag = "say")]
 pub(super) enum Report {
     /// The server takes connections.
     Listening { port: u16 },
-    /// The connection stands.
+    /// The connection is established.
     Connected { local_qpn: u32, remote_qpn: u32, took_us: u32 },
-    /// What is going on.
+    /// The operation in progress.
     Doing { what: String },
-    /// An operation did what it should, to the byte.
+    /// An operation was verified, byte by byte.
     Verified { operation: String, what: String },
-    /// Something measured.
+    /// A measurement.
     Figure { what: String, value: String, note: String },
-    /// Finished, all well.
+    /// The child finished without an error.
     Done,
-    /// Finished, not well.
+    /// The child failed.
     Failed { why: String },
-    /// The process is gone; said by the parent's reader on its behalf.
+    /// The child has exited; the parent's reader thread adds this report.
     Ended { how: String },
 }
 
 impl Report {
-    /// Says it. Fails if the parent is gone.
+    /// Writes the report. Fails if the parent has exited.
     pub(super) fn say(&self) -> Outcome {
         let line = serde_json::to_string(self).during("reporting")?;
         let mut out = std::io::stdout().lock();
@@ -39,9 +39,9 @@ impl Report {
     }
 }
 
-/// Runs a child's part; its failure is reported, and also its exit code.
+/// Runs a child's part; reports its failure, and returns its exit code.
 pub(super) fn child(part: impl FnOnce() -> Outcome) -> Outcome {
-    // No parent, no purpose: without it nobody would end us.
+    // Without a parent no other process would end this one.
     set_pdeathsig(Signal::SIGKILL).during("asking to die with the parent")?;
     match part() {
         Ok(()) => Report::Done.say(),
@@ -52,7 +52,7 @@ pub(super) fn child(part: impl FnOnce() -> Outcome) -> Outcome {
     }
 }
 
-/// A child ended without finding what it should.
+/// The failure of a child that found wrong data.
 pub(super) fn wrong(what: impl Into<String>) -> Failure {
     Failure::new(what)
 }

@@ -1,4 +1,4 @@
-//! The demo's passive process: obeys orders, checks its own memory, answers.
+//! The demo's server process: carries out orders, checks its own memory, replies.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::{connection, pattern};
 use crate::args::DemoRoleArgs;
 use crate::failure::{Failure, Outcome};
 
-/// The process.
+/// Runs the server.
 pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
     child(|| {
         let context = open(args)?;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
     })
 }
 
-/// The device of either process.
+/// Opens the device; both processes use it.
 pub(super) fn open(args: &DemoRoleArgs) -> Outcome<Context> {
     let config = DeviceConfig { netdev: Some(args.netdev.clone()), ..DeviceConfig::default() };
     Device::open(&config)
@@ -32,7 +32,7 @@ pub(super) fn open(args: &DemoRoleArgs) -> Outcome<Context> {
         .map_err(|error| Failure::of_device("opening the device", &error))
 }
 
-/// Does what the client asks; false after the last order.
+/// Carries out orders; returns false after the last one.
 fn obey(end: &Endpoint) -> Outcome<bool> {
     let order = end.order()?;
     match order {
@@ -84,7 +84,7 @@ fn take_send(end: &Endpoint, len: usize, seed: u64) -> Outcome {
     end.reply(answer)
 }
 
-/// Compares the target, guards included, and makes it untouched again.
+/// Compares the target and its guards, then fills them again.
 fn check_target(end: &Endpoint, at: usize, len: usize, seed: u64) -> Answer {
     let all = MESSAGE_MAX + 2 * GUARD;
     let mut bytes = vec![0; all];
@@ -105,7 +105,7 @@ fn verdict(bytes: &[u8], seed: u64, offset: usize, rest: &[u8]) -> Answer {
     }
 }
 
-/// Receives until one comes with immediate data. Slots stay posted; the orders that follow land in them.
+/// Receives until a message has immediate data. Slots stay posted; the next orders arrive in them.
 fn take_many(end: &Endpoint, mut each: impl FnMut(&Wc) -> Outcome) -> Outcome {
     for slot in 0..SLOTS {
         end.post_recv(slot * SLOT_LEN, SLOT_LEN)?;

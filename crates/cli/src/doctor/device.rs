@@ -22,7 +22,7 @@ fn libraries() -> Check {
         }
         Err(missing) => Check::warn(
             NAME,
-            format!("{}: 'roxie run' cannot work, 'roxie demo' can", missing.what),
+            format!("{}: 'roxie run' does not work without them, 'roxie demo' does", missing.what),
             missing.hint.unwrap_or_default(),
         ),
     }

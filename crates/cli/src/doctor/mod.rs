@@ -1,4 +1,4 @@
-//! `roxie doctor`: what works on this machine and why not, each line with what to do. Looks, changes nothing.
+//! `roxie doctor`: what works on this machine and what does not, each line with a remedy. Changes nothing.
 
 mod device;
 mod port;
@@ -11,17 +11,17 @@ use crate::args::DoctorArgs;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
-/// How one thing stands.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
-    /// Works.
+    /// It works.
     Ok,
-    /// Works, with a caveat worth knowing.
+    /// It works, with a limitation.
     Warn,
-    /// The device cannot work before this is mended.
+    /// The device cannot work before this is fixed.
     Bad,
-    /// Nothing to judge.
+    /// Information only.
     Note,
 }
 
@@ -57,7 +57,7 @@ impl Check {
     }
 }
 
-/// The whole report.
+/// Runs all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -79,8 +79,8 @@ pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     }
     match bad {
         0 => Ok(()),
-        1 => Err(Failure::new("1 thing must be mended first")),
-        n => Err(Failure::new(format!("{n} things must be mended first"))),
+        1 => Err(Failure::new("1 problem must be fixed first")),
+        n => Err(Failure::new(format!("{n} problems must be fixed first"))),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Who has UDP port 4791: nobody, our own processes, another user's, or the kernel's Soft-RoCE.
+//! The owner of UDP port 4791: none, this user's roxie processes, another user's, or the kernel's
+//! Soft-RoCE.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,25 +32,27 @@ fn port() -> Check {
         .flat_map(|table| parse(&table))
         .collect();
     let Some(first) = holders.first() else { return Check::ok(NAME, "free") };
-    let who = owners(&holders);
+    let holders = owners(&holders);
     let members = members();
     let me = Uid::effective().as_raw();
     let friends = DomainConfig::from_env().map(|domain| domain.allow_uids).unwrap_or_default();
     let is_friend = friends.contains(&first.uid) || first.uid == 0 && !friends.is_empty();
     if members > 0 && (first.uid == me || is_friend) {
-        return Check::ok(NAME, format!("shared by roxie processes{who}; new ones join them"));
+        return Check::ok(NAME, format!("shared by roxie processes{holders}; new ones join them"));
     }
     let text = if members > 0 {
-        format!("belongs to roxie processes of user {}{who}; users do not share it", first.uid)
+        format!("belongs to roxie processes of user {}{holders}; users do not share it", first.uid)
     } else {
-        format!("taken by user {}{who}", first.uid)
+        format!("taken by user {}{holders}", first.uid)
     };
     let remedy = if Path::new("/sys/module/rdma_rxe").exists() {
         "the kernel's Soft-RoCE has it: as root, rdma link delete NAME, or modprobe -r rdma_rxe"
     } else if members > 0 {
-        "stop it, run as that user, or start in a network namespace of its own: unshare -rn; ROXIE_USERS lets users share it"
+        "stop that process, run as that user, or use another network namespace: unshare -rn; \
+         ROXIE_USERS lets several users share the port"
     } else {
-        "stop the program that has it (ss -ulnp, as root), or start in a network namespace of its own: unshare -rn"
+        "stop the program that uses the port (ss -ulnp, as root), or use another network namespace: \
+         unshare -rn"
     };
     Check::bad(NAME, text, remedy)
 }
@@ -65,7 +68,8 @@ fn soft_roce() -> Option<Check> {
     })
 }
 
-/// Rows whose local port is ours (proc_net_udp(5): `sl local remote st queues tr tm retrnsmt uid timeout inode`).
+/// Rows of /proc/net/udp with the local port of RoCEv2 (proc_net_udp(5): `sl local remote st queues tr tm
+/// retrnsmt uid timeout inode`).
 fn parse(table: &str) -> Vec<Holder> {
     let holder = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -76,7 +80,7 @@ fn parse(table: &str) -> Vec<Holder> {
     table.lines().skip(1).filter_map(holder).collect()
 }
 
-/// Live roxie processes in this network namespace: each holds the abstract name of its slot.
+/// Live roxie processes in this network namespace: each has an abstract socket name for its slot.
 fn members() -> usize {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let prefix = format!("@{}/slot/", DomainConfig::default().name);
@@ -88,7 +92,7 @@ fn members() -> usize {
     slots.len()
 }
 
-/// ` (pid name, ...)` of the processes that hold one of the sockets, as far as this user may look.
+/// ` (pid name, ...)` of the processes that hold one of these sockets, as far as this user may see them.
 fn owners(holders: &[Holder]) -> String {
     let wanted: BTreeSet<String> = holders.iter().map(|h| format!("socket:[{}]", h.inode)).collect();
     let mut found = Vec::new();
@@ -113,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rows_of_our_port_count() {
+    fn only_sockets_on_port_4791_are_found() {
         let table = "\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
-  512: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0
-  513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0
+sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode ref pointer drops
+512: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000 1000 0 4711 2 0000000000000000 0
+513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 4712 2 0000000000000000 0
 ";
         assert_eq!(parse(table), [Holder { uid: 1000, inode: 4711 }]);
     }

@@ -1,4 +1,4 @@
-//! Kernel, socket features, limits of this process.
+//! Checks of the kernel, its socket features, and the limits of this process.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -10,10 +10,10 @@ use super::Check;
 
 /// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
 const KERNEL_MIN: (u32, u32) = (5, 0);
-/// A group has 252 sockets, held for a moment while it is made.
+/// Creating a socket group opens 252 sockets for a moment.
 const NOFILE_MIN: u64 = 300;
-/// Receive buffer below which bursts of several senders overflow: six of them with the engine's window of 320 KiB each,
-/// which the kernel's accounting counts twice.
+/// Receive buffer below which bursts of six senders overflow: each has a window of 320 KiB in flight, which
+/// the kernel's accounting counts twice.
 const RMEM_WANTED: u64 = 4 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -68,9 +68,7 @@ fn descriptors() -> Check {
                 format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
             Check::bad(
                 NAME,
-                format!(
-                    "{soft}, at most {hard}; making the group of sockets takes {NOFILE_MIN} for a moment"
-                ),
+                format!("{soft}, at most {hard}; the device opens {NOFILE_MIN} for a moment when it starts"),
                 remedy,
             )
         }
@@ -90,10 +88,10 @@ fn receive_buffer() -> Check {
     Check::warn(
         NAME,
         format!(
-            "{} KiB per receive queue: many senders at once may overflow it (retransmissions, not errors)",
+            "{} KiB per receive queue: many concurrent senders may overflow it (retransmissions, no errors)",
             bytes >> 10
         ),
-        format!("for heavy fan-in, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
+        format!("if many peers send at once, as root: sysctl -w net.core.rmem_max={RMEM_WANTED}"),
     )
 }
 
@@ -105,7 +103,7 @@ fn memlock() -> Check {
     };
     Check::note(
         "RLIMIT_MEMLOCK",
-        format!("{text}; does not matter for UDP sockets, memory regions are not pinned"),
+        format!("{text}; has no effect with UDP sockets, because memory regions are not pinned"),
     )
 }
 
@@ -115,9 +113,11 @@ fn user_namespaces() -> Check {
         && number("/proc/sys/kernel/unprivileged_userns_clone").is_none_or(|n| n > 0)
         && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").is_none_or(|n| n == 0);
     let text = if allowed {
-        "allowed: programs that read /sys/class/infiniband themselves can be given a private one"
+        "allowed: 'roxie run --device-files' works without root (for UCX and other readers of \
+         /sys/class/infiniband)"
     } else {
-        "not allowed; only programs that read /sys/class/infiniband themselves would want them"
+        "not allowed: 'roxie run --device-files' needs root (for UCX and other readers of \
+         /sys/class/infiniband)"
     };
     Check::note(NAME, text)
 }

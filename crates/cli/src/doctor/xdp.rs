@@ -1,4 +1,5 @@
-//! What AF_XDP could do here: the privileges of this process, and of each interface the modes and who is there.
+//! Checks whether AF_XDP can be used: the privileges of this process, and for each interface its modes and
+//! its program.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// What was lost at an interface with an XDP program or an AF_XDP socket, in the order of the way in.
+/// Packets lost at an interface with an XDP program or an AF_XDP socket, in the order of the receive path.
 fn lost(link: &Link) -> Check {
     const NAME: &str = "XDP";
     let losses = losses::of(link);
@@ -40,7 +41,8 @@ fn lost(link: &Link) -> Check {
     }
 }
 
-/// What AF_XDP sockets and their program need (capabilities(7); programs since 5.8, before that CAP_SYS_ADMIN).
+/// The privileges that AF_XDP sockets and their program need (capabilities(7); programs since Linux 5.8,
+/// CAP_SYS_ADMIN before that).
 fn privileges(held: Capabilities, initial: bool) -> Check {
     const NAME: &str = "AF_XDP";
     let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
@@ -53,17 +55,17 @@ fn privileges(held: Capabilities, initial: bool) -> Check {
         return Check::ok(NAME, "this process may use it: roxie run --port xsk");
     }
     let text = if missing.is_empty() {
-        "not for root of a user namespace, who may not load programs".to_owned()
+        "not for root of a user namespace, which may not load programs".to_owned()
     } else {
         format!("not for this process, which lacks {}", missing.join(", "))
     };
-    // The words of the port itself, should it be tried.
+    // The reason that the port would give.
     let refused = io::Error::from_raw_os_error(nix::libc::EPERM);
     let remedy = XskError::Socket { step: "socket", error: refused }.remedy();
     Check { remedy: Some(format!("only for --port xsk: {remedy}")), ..Check::note(NAME, text) }
 }
 
-/// user_namespaces(7): the first one maps every id to itself.
+/// user_namespaces(7): the initial namespace maps every id to itself.
 fn is_initial_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
@@ -73,7 +75,7 @@ fn interface(link: &Link) -> Check {
     const NAME: &str = "XDP";
     let modes = match xdp_features(link.index) {
         Ok(features) => modes(features),
-        Err(_) => "generic mode; the kernel does not tell about others (before 6.3)".to_owned(),
+        Err(_) => "generic mode; kernels before 6.3 do not report other modes".to_owned(),
     };
     let text = format!("{}: {modes}", link.name);
     let Some(there) = link.xdp.first() else { return Check::ok(NAME, text) };
@@ -82,7 +84,7 @@ fn interface(link: &Link) -> Check {
 }
 
 fn modes(features: XdpFeatures) -> String {
-    let zero_copy = if features.zero_copy() { "zero-copy" } else { "with copying" };
+    let zero_copy = if features.zero_copy() { "zero-copy" } else { "in copy mode" };
     let mut modes = vec!["generic"];
     if features.native() {
         modes.push("native");
@@ -90,16 +92,17 @@ fn modes(features: XdpFeatures) -> String {
     if features.offload() {
         modes.push("offload");
     }
-    let jumbo = if features.rx_fragments() { ", packets in several buffers" } else { "" };
+    let jumbo = if features.rx_fragments() { ", multi-buffer packets" } else { "" };
     format!("{} mode; AF_XDP {zero_copy}{jumbo}", modes.join(", "))
 }
 
-/// There is a program. Ours come and go with their processes.
+/// The check for an interface with a program. roxie's own programs are attached and detached with
+/// processes.
 fn occupied(text: &str, there: &AttachedXdp, name: Option<&str>) -> Check {
     const NAME: &str = "XDP";
     let AttachedXdp { mode, program_id: id } = there;
-    let whose = name.map_or_else(|| format!("program {id}"), |name| format!("program {id} ({name})"));
-    let text = format!("{text}; {whose} is on it in {mode} mode");
+    let program = name.map_or_else(|| format!("program {id}"), |name| format!("program {id} ({name})"));
+    let text = format!("{text}; {program} is on it in {mode} mode");
     if name.is_some_and(|name| name.starts_with("roxie_")) {
         return Check::ok(NAME, text);
     }
@@ -118,25 +121,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strangers_program_is_pointed_out() {
+    fn a_program_of_another_tool_is_reported() {
         let there = AttachedXdp { mode: XdpMode::Native, program_id: 7 };
         let check = occupied("eth0: generic mode", &there, Some("xdp_filter"));
         assert_eq!(check.status, Status::Warn);
         assert_eq!(check.text, "eth0: generic mode; program 7 (xdp_filter) is on it in native mode");
         assert_eq!(occupied("eth0", &there, Some("roxie_steer")).status, Status::Ok);
-        // An ordinary user does not learn the name.
+        // An unprivileged user does not learn the name.
         assert_eq!(occupied("eth0", &there, None).status, Status::Warn);
     }
 
     #[test]
-    fn missing_privileges_are_no_fault() {
+    fn missing_privileges_are_a_note() {
         let own = privileges(Capabilities::effective(), false);
         assert!(own.status == Status::Note && own.remedy.is_some(), "{own:?}");
         assert!(own.text.starts_with("not for"), "{own:?}");
     }
 
     #[test]
-    fn an_interface_without_abilities_has_generic_mode() {
-        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP with copying");
+    fn an_interface_without_xdp_features_has_generic_mode() {
+        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP in copy mode");
     }
 }

@@ -1,4 +1,4 @@
-//! `roxie hook frames`: what the hooks of a process redirect to an XSKMAP.
+//! `roxie hook frames`: frames that the hooks of a process redirect to an XSKMAP.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::engines::{engines, unanswered};
 use crate::failure::{During, Outcome};
 use crate::frames::FrameOutput;
 
-/// How long to wait when there was nothing.
+/// Pause after a query that returned no frame.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads until there are as many as wanted.
+/// Reads until enough frames have arrived.
 pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
     let engines = engines(Some(args.pid))?;
     let mut out = FrameOutput::open(args.write.as_deref())?;

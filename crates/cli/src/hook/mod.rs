@@ -1,4 +1,4 @@
-//! Hooks on the command line: those a program starts with, and `roxie hook` for one that runs.
+//! Hooks on the command line: those that a program starts with, and `roxie hook` for a running process.
 
 pub(crate) mod args;
 mod frames;
@@ -12,11 +12,11 @@ use crate::engines::{engines, unanswered};
 use crate::failure::{Failure, Outcome};
 use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     match &args.command {
         HookCommand::Attach(args) => {
-            // What is wrong with it shows here, with all its names, and not in the other process.
+            // Load it here first: an error then has all names, and the other process is not disturbed.
             let plan = sound(&args.hook).map_err(|error| refused(error).code(2))?;
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     }
 }
 
-/// Asks all engines of a process.
+/// Sends a request to all engines of a process.
 fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
     engines(Some(pid))?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
 }
@@ -42,13 +42,13 @@ impl PointArg {
 }
 
 impl HookArgs {
-    /// Both hooks as the environment names them, with paths that mean the same wherever the program goes. What makes no
-    /// sense is an error of the command line.
+    /// Both hooks for the environment, with absolute paths. An invalid hook is an error of the command
+    /// line.
     pub(crate) fn texts(&self) -> Outcome<(Option<String>, Option<String>)> {
         let env = HookConfig::from_env();
         let text = |given: &Option<String>, env: &str| {
             let text = given.as_deref().unwrap_or(env);
-            // An empty variable is none; an empty option is a mistake in a script.
+            // An empty variable means no hook; an empty option is a mistake in a script.
             if given.is_some() || !text.is_empty() {
                 sound(text).map_err(|error| refused(error).code(2))?;
             }
@@ -66,7 +66,7 @@ fn refused(error: HookError) -> Failure {
     }
 }
 
-/// The hook that `text` names, if it can be made; says what the kernel would not take of it.
+/// Loads the hook that `text` names; warns of what the kernel would reject.
 fn sound(text: &str) -> Result<HookPlan, HookError> {
     let plan = HookPlan::read(text)?;
     plan.build()?;

@@ -1,4 +1,4 @@
-//! `roxie hook list` and `stats`: what is attached where, and what came of it.
+//! `roxie hook list` and `stats`: which hooks are attached, and their counters.
 
 use roxie::hook::HookStatus;
 use roxie::hook::control::Remote;
@@ -60,7 +60,7 @@ fn ask(pid: Option<u32>) -> Outcome<Vec<Engine>> {
     for remote in engines(pid)? {
         match remote.hooks() {
             Ok(hooks) => answers.push((remote, hooks)),
-            // Of all processes one may just have ended.
+            // With several processes, one may have exited meanwhile.
             Err(_) if pid.is_none() => {}
             Err(error) => return Err(unanswered(remote.pid(), &error)),
         }

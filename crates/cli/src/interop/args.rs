@@ -6,63 +6,65 @@ use clap::Args as ClapArgs;
 use clap::builder::PossibleValuesParser;
 use roxie::port::PortChoice;
 
-/// Try a peer: unmodified programs, in both directions
+/// Test a peer with unmodified programs, in both directions
 ///
-/// Runs pingpongs, rping, ucmatose, udaddy, rdma_server and perftest between this host, where they run on roxie, and a peer, where they
-/// run on whatever RoCEv2 device it has: Soft-RoCE, a NIC, or roxie. Each once with the peer as server and once as client. Both
-/// ends need the programs (Debian: ibverbs-utils, rdmacm-utils, perftest); those that are not there are skipped, and named.
+/// Runs the ibv_*_pingpong programs, rping, ucmatose, udaddy, rdma_server and perftest between this host
+/// and a peer. On this host they run on roxie; on the peer they run on its RoCEv2 device: Soft-RoCE, a NIC,
+/// or roxie. Each program runs once with the peer as server and once as client. Both hosts need the
+/// programs (Debian: ibverbs-utils, rdmacm-utils, perftest); those that are missing are skipped and named.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if nothing failed; 1 if something did, or the peer cannot be used; 2 for a wrong
-  command line; 130 if a signal stopped it, which ends what runs at both ends too.
+  0 if nothing failed; 1 if a program failed, or the peer cannot be used; 2 for a wrong command
+  line; 130 after a signal, which also ends the programs at both ends.
 
 Examples:
   roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2'
-          All programs against the device of another host
+          Run all programs against the device of another host
   roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2' --only rping --json
-          One program, for scripts
+          Run one program, with output for scripts
   roxie interop 10.0.0.2 --via 'ssh h2 sudo roxie run --port xsk --'
-          roxie at both ends, there over AF_XDP
+          Test roxie at both ends, over AF_XDP sockets on the peer
   roxie interop fd00::2 --via 'ssh h2' --exchange 10.0.0.2
           Over IPv6; perftest and the pingpongs exchange their addresses over IPv4")]
 pub struct InteropArgs {
-    /// Address of the peer's device, and where it takes TCP connections
+    /// Address of the peer's device; TCP connections go there too, unless --exchange is given
     #[arg(required_unless_present = "list", value_parser = address)]
     pub(super) peer: Option<IpAddr>,
-    /// Command in front of every command on the peer, words separated by spaces
+    /// Command that runs a command line on the peer, such as 'ssh root@10.0.0.2'
     #[arg(long, value_name = "COMMAND", required_unless_present = "list")]
     pub(super) via: Option<String>,
-    /// Device of the peer [default: the one with that address]
+    /// Name of the peer's device [default: the device with address PEER]
     #[arg(long, value_name = "NAME")]
     pub(super) peer_device: Option<String>,
-    /// Where the peer takes TCP connections, if not at its device's address
+    /// Address for TCP connections to the peer [default: PEER]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) exchange: Option<IpAddr>,
-    /// The same of this host [default: this host's address towards --exchange]
+    /// Address for TCP connections to this host [default: this host's address towards --exchange]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) local_exchange: Option<IpAddr>,
-    /// Network interface under our device [default: the one that leads to the peer]
+    /// Network interface of the device here [default: the one with the route to the peer]
     #[arg(long, short = 'i', value_name = "IF")]
     pub(super) netdev: Option<String>,
-    /// How our packets get to the network, as for 'roxie run' [default: udp]
+    /// Send and receive packets by these sockets, as for 'roxie run' [default: udp]
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(PortChoice::KINDS))]
     pub(super) port: Option<String>,
-    /// Only programs whose command line has this in it
+    /// Run only programs with TEXT in their command line
     #[arg(long, value_name = "TEXT")]
     pub(super) only: Option<String>,
-    /// Seconds that one program may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Time limit for each program, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) timeout: u64,
-    /// Print the programs, and run nothing
+    /// Print the command lines of the programs, without running them
     #[arg(long)]
     pub(super) list: bool,
-    /// One JSON object a line for each program and direction
+    /// Print one JSON object per line for each program and direction
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// An address, or the first that a name has.
+/// Parses an address, or resolves a name to its first address.
 fn address(text: &str) -> Result<IpAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

@@ -1,16 +1,16 @@
-//! The programs that a NIC is tried with, and what each is told about itself and its peer.
+//! The programs that a NIC is tested with, and how each gets the addresses of both ends.
 
 use std::net::IpAddr;
 
 /// Where `udaddy` listens; it has no option for it.
 const UDADDY_PORT: u16 = 7174;
 
-/// What a program is told about its peer.
+/// How a program gets the address of its peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Style {
-    /// `ibv_*_pingpong`: addresses over TCP, `-g` names the GID.
+    /// `ibv_*_pingpong`: exchange addresses over TCP, `-g` is the GID index.
     Pingpong,
-    /// perftest: addresses over TCP, `-x` names the GID.
+    /// perftest: exchanges addresses over TCP, `-x` is the GID index.
     Perftest,
     /// perftest with rdma_cm.
     PerftestCm,
@@ -29,16 +29,16 @@ type Words = &'static [&'static str];
 /// A program and its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// How it is told about its peer.
+    /// How it gets the address of its peer.
     pub style: Style,
-    /// The program and options that are the same at both ends.
+    /// Program and options, the same at both ends.
     pub words: Words,
 }
 
-/// What a program has to know of an end.
+/// What the command line of one end needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// The device at this end.
+    /// Name of the device at this end.
     pub device: &'a str,
     /// Index of the GID in use there.
     pub gid_index: &'a str,
@@ -46,7 +46,7 @@ pub struct Ends<'a> {
     pub server: &'a str,
     /// Where the server takes TCP connections, on which some programs exchange their addresses.
     pub exchange: &'a str,
-    /// Whether this is the client's end.
+    /// Whether this is the client.
     pub is_client: bool,
 }
 
@@ -54,7 +54,8 @@ const fn flow(style: Style, words: Words) -> Flow {
     Flow { style, words }
 }
 
-/// Every program of rdma-core and perftest that connects two hosts, and what makes a difference to it.
+/// Every program of rdma-core and perftest that connects two hosts, with the options that make a
+/// difference.
 pub const FLOWS: [Flow; 23] = [
     flow(Style::Pingpong, &["ibv_rc_pingpong", "-c", "-n", "100"]),
     flow(Style::Pingpong, &["ibv_rc_pingpong", "-c", "-e", "-n", "50", "-s", "100000", "-m", "256"]),
@@ -80,11 +81,12 @@ pub const FLOWS: [Flow; 23] = [
     flow(Style::PerftestCm, &["ib_read_lat", "-R"]),
     flow(Style::PerftestCm, &["ib_send_lat", "-R"]),
 ];
-/// Exchanges, and an ACK timeout of half a second (4.096 us << 17): an emulated peer is slow, and starved now and then.
+/// Number of messages, and an ACK timeout of half a second (4.096 us << 17): an emulated peer is slow and
+/// sometimes does not run for a while.
 const PERFTEST: Words = &["-F", "-n", "200", "-u", "17"];
 
 impl Flow {
-    /// The port that the server listens on, of which `free` is used by nobody else.
+    /// The port that the server listens on; no other program uses `free`.
     #[must_use]
     pub fn port(self, free: u16) -> u16 {
         if self.style == Style::Udaddy { UDADDY_PORT } else { free }
@@ -97,7 +99,7 @@ impl Flow {
         !matches!(self.style, Style::Pingpong | Style::Perftest)
     }
 
-    /// Why it cannot run between hosts that take TCP connections at `exchange`.
+    /// The reason that it cannot run between hosts with these TCP addresses, if there is one.
     #[must_use]
     pub fn obstacle(self, peer: IpAddr, exchange: IpAddr) -> Option<&'static str> {
         match self.style {

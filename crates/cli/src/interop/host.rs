@@ -1,4 +1,4 @@
-//! An end: how programs are run there, and which device they use.
+//! One of the two hosts: how programs run there, and which device they use.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use super::program::{Ended, Program};
 use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
 
-/// Time for a command that only lists something, connecting to the peer included.
+/// Time limit for a command that only lists something, including the connection to the peer.
 const LIST_MAX: Duration = Duration::from_secs(15);
 
-/// Lines of what a command said that are quoted.
+/// Lines of a command's output that an error message quotes.
 const QUOTED: usize = 3;
 
 /// One of the two hosts.
 pub(super) struct Host {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: &'static str,
-    /// In front of each command.
+    /// Words in front of each command.
     prefix: Vec<String>,
     ending: Rc<Ending>,
     /// The device's address.
@@ -30,7 +30,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Asks for the device that has `address`, or that is called `device`.
+    /// Finds the device that has `address`, or that has the name `device`.
     pub(super) fn find(
         name: &'static str,
         prefix: Vec<String>,
@@ -84,7 +84,7 @@ impl Host {
         Program::start(&words, &self.ending)
     }
 
-    /// Fails if programs find the device no longer, or its port is down.
+    /// Fails if programs do not find the device any more, or its port is down.
     pub(super) fn check(&self) -> Outcome {
         let listing = self.list(&["ibv_devinfo", "-d", &self.device])?;
         if listing.output.contains("PORT_ACTIVE") {
@@ -95,7 +95,7 @@ impl Host {
         Err(Failure::new(format!("{}: {} cannot be used any more: {why}", self.name, self.device)))
     }
 
-    /// The command line of a flow at this end.
+    /// The command line of a flow at this host.
     pub(super) fn words<'a>(&'a self, flow: Flow, server: &'a Self, port: &'a str) -> Vec<&'a str> {
         let is_client = !std::ptr::eq(self, server);
         let ends = Ends {
@@ -114,7 +114,7 @@ impl Host {
     }
 }
 
-/// How a command failed, if it did, and what it said.
+/// How a command failed, if it did, with its output.
 fn quote(ended: &Ended) -> String {
     let lines: Vec<&str> = ended.last_lines(QUOTED).into_iter().map(str::trim).collect();
     let how = (!ended.succeeded()).then(|| ended.how());
@@ -122,7 +122,7 @@ fn quote(ended: &Ended) -> String {
     [how, said].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// A device of a listing and its RoCEv2 GIDs.
+/// A device in the output of `ibv_devinfo`, with its RoCEv2 GIDs.
 #[derive(Debug, Eq, PartialEq)]
 struct Device {
     name: String,
@@ -137,7 +137,8 @@ fn gid_of(address: &str) -> Option<Ipv6Addr> {
     }
 }
 
-/// What `ibv_devinfo -v` says: `hca_id: NAME`, and `GID[ N]: ADDRESS, RoCE v2` (without the type before rdma-core 34).
+/// Parses the output of `ibv_devinfo -v`: `hca_id: NAME`, and `GID[ N]: ADDRESS, RoCE v2` (without the type
+/// before rdma-core 34).
 fn devices(listing: &str) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for line in listing.lines().map(str::trim) {
@@ -165,7 +166,8 @@ mod tests {
     fn gids_of_a_listing() {
         let listing = "hca_id:\tmlx5_0\n\ttransport:\t\tInfiniBand (0)\n\
                        \t\t\tGID[  0]:\t\tfe80::1, RoCE v1\n\t\t\tGID[  3]:\t\t::ffff:10.0.0.2, RoCE v2\n\
-                       hca_id:\trxe0\n\t\t\tGID[  1]:\t\t0000:0000:0000:0000:0000:ffff:0a00:0003\n\t\tGID[x]: y\n";
+                       hca_id:\trxe0\n\
+                       \t\t\tGID[  1]:\t\t0000:0000:0000:0000:0000:ffff:0a00:0003\n\t\tGID[x]: y\n";
         let [mlx, rxe] = &devices(listing)[..] else { panic!("two devices") };
         assert_eq!((mlx.name.as_str(), &mlx.gids[..]), ("mlx5_0", &[(3, gid_of("10.0.0.2").unwrap())][..]));
         assert_eq!((rxe.name.as_str(), &rxe.gids[..]), ("rxe0", &[(1, gid_of("10.0.0.3").unwrap())][..]));

@@ -1,4 +1,4 @@
-//! `roxie interop`: every program that RDMA people use, between this host's roxie and a peer, in both directions.
+//! `roxie interop`: runs common RDMA programs between roxie on this host and a peer, in both directions.
 
 mod args;
 pub mod flows;
@@ -22,23 +22,23 @@ use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
-/// Ports of the servers: one for each program and direction, so that what is left of one does not hold up the next; and others
-/// in the next run, below the ports that the kernel gives away itself.
+/// Ports of the servers: another one for each program and direction, so that leftovers of one do not block
+/// the next, and other ports in the next run; all below the ephemeral ports of the kernel.
 const FIRST_PORT: u16 = 12_000;
 const RUNS: u32 = 300;
 const PORTS: u16 = 2 * FLOWS.len() as u16;
-/// Exit code for a run that was stopped, as shells have it for SIGINT.
+/// Exit code after a signal, as shells use for SIGINT.
 const STOPPED: u8 = 130;
-/// A client that fails within this time may have been too early for its server.
+/// A client that fails within this time may have started before its server listened.
 const EARLY_MAX: Duration = Duration::from_secs(6);
-/// Time between two tries to connect to it.
+/// Pause before such a client is started again.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
-/// How long a server may take to end after its client.
+/// Time for a server to end after its client.
 const AFTER_MAX: Duration = Duration::from_secs(8);
 /// Lines of a program's output that are shown when it fails.
 const LINES: usize = 6;
 
-/// What came of one program in one direction.
+/// Result of one program in one direction.
 enum Verdict {
     Pass,
     Fail(String),
@@ -118,7 +118,7 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
         }
     }
     view.total(passed, failed, skipped);
-    // The rest would fail in the same way, program by program.
+    // The remaining programs would fail in the same way.
     gone?;
     Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -149,14 +149,14 @@ fn hosts(args: &InteropArgs, peer: IpAddr, via: &str, ending: &Rc<Ending>) -> Ou
     Ok((here, there))
 }
 
-/// This host's address on the way to `peer`.
+/// This host's source address for packets to `peer`.
 fn towards(peer: IpAddr) -> Outcome<IpAddr> {
     let route = Netlink::new().and_then(|mut netlink| netlink.route(peer, None, 0));
     let route = route.during(&format!("finding the way to {peer}"))?;
     route.prefsrc.ok_or_else(|| Failure::new(format!("the route to {peer} has no source address")))
 }
 
-/// A server, then a client, both to a good end.
+/// Runs a server, then a client, and waits until both have ended.
 fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, limit: Duration) -> Attempt {
     let began = Instant::now();
     let mut tries = 0;
@@ -186,7 +186,7 @@ fn pair(
         *tries += 1;
         let started = Instant::now();
         let ended = client.start(&client.words(flow, server, port))?.wait_beside(&mut serving, limit);
-        // How long a server takes until it listens depends on how busy its host is.
+        // The time until a server listens depends on the load of its host.
         let early = started.elapsed() < EARLY_MAX && began.elapsed() < limit;
         if ended.succeeded() || ended.is_missing() || !early || !serving.runs() {
             break ended;
@@ -214,7 +214,7 @@ fn pair(
     Ok(Verdict::Fail(reason))
 }
 
-/// What people or scripts are shown.
+/// Prints the results, as text or JSON.
 struct View {
     terminal: Terminal,
     json: bool,

@@ -1,4 +1,4 @@
-//! A program that runs here or, behind a command such as ssh, there; what it printed, and how it ended.
+//! A program on this host or, behind a command such as ssh, on the peer: its output and its exit status.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,18 +12,18 @@ use nix::unistd::Pid;
 
 use crate::ending::Ending;
 
-/// How often it is looked whether a program has ended.
+/// Interval at which a program is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What is kept of what a program prints to each, its beginning and then its end.
+/// Bytes kept of each output stream: this many of its beginning, and of its end.
 const OUTPUT_MAX: usize = 64 << 10;
-/// A program that is told to end and does not is killed after this time.
+/// A program that does not end after SIGTERM gets SIGKILL after this time.
 const END_MAX: Duration = Duration::from_millis(500);
-/// How long a client that has lost its server, or the other way round, may take to notice.
+/// Time for a program to notice that its peer program has ended.
 const ALONE_MAX: Duration = Duration::from_secs(2);
-/// Exit codes of commands that do not exist (sh, env, ssh), or cannot be executed.
+/// Exit codes for a command that does not exist (sh, env, ssh) or cannot be executed.
 const NOT_FOUND: [i32; 2] = [126, 127];
 
-/// One that was started; ended when dropped.
+/// A running program; it is ended when this is dropped.
 pub(super) struct Program {
     child: Child,
     /// Standard output, standard error.
@@ -32,16 +32,17 @@ pub(super) struct Program {
     ending: Rc<Ending>,
 }
 
-/// How one ended.
+/// How a program ended.
 pub(super) struct Ended {
-    /// `None`: it took too long.
+    /// `None`: the time limit was reached.
     status: Option<ExitStatus>,
-    /// What it printed, complaints last: a program that prints to a pipe may keep the rest until its end.
+    /// Standard output, then standard error: a program that writes to a pipe may buffer the former until
+    /// its end.
     pub(super) output: String,
 }
 
 impl Program {
-    /// Whoever waits for it waits no longer than until `ending`.
+    /// Starts a program; waiting for it stops when `ending` reports a signal.
     pub(super) fn start(words: &[&str], ending: &Rc<Ending>) -> std::io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(program)
@@ -57,12 +58,12 @@ impl Program {
         Ok(Self { child, outputs, readers, ending: Rc::clone(ending) })
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub(super) fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end as [`wait`](Self::wait) does, and not much longer than `other` runs.
+    /// Waits for its end as [`wait`](Self::wait) does, but not much longer than `other` runs.
     pub(super) fn wait_beside(mut self, other: &mut Self, limit: Duration) -> Ended {
         let (ending, mut alone_since) = (Rc::clone(&self.ending), None);
         self.watch(limit, || {
@@ -72,13 +73,13 @@ impl Program {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits for its end, at most for `limit`, after which it is told to end.
+    /// Waits for its end, at most for `limit`, then ends it.
     pub(super) fn wait(mut self, limit: Duration) -> Ended {
         let ending = Rc::clone(&self.ending);
         self.watch(limit, || ending.is_due());
         let status = self.child.try_wait().ok().flatten();
         self.stop();
-        // What it has left behind may hold the pipes open for ever.
+        // Processes that it started may keep the pipes open.
         let until = Instant::now() + END_MAX;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(LOOK_EVERY);
@@ -90,7 +91,7 @@ impl Program {
         Ended { status, output: format!("{out}{gap}{err}") }
     }
 
-    /// Returns at its end, after `limit`, or when it is `enough`.
+    /// Returns at its end, after `limit`, or when `enough` returns true.
     fn watch(&mut self, limit: Duration, mut enough: impl FnMut() -> bool) {
         let until = Instant::now() + limit;
         while self.runs() && Instant::now() < until && !enough() {
@@ -102,7 +103,7 @@ impl Program {
         if !self.runs() {
             return;
         }
-        // It may end at this moment, which is what is wanted.
+        // It may end at this moment, which is the goal anyway.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         self.watch(END_MAX, || false);
         if self.runs() {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_prints_and_how_it_ends_are_known() {
+    fn output_and_exit_status_of_a_program_are_kept() {
         let ended = run("echo err >&2; echo; printf out; exit 3", Duration::from_secs(10));
         assert!(!ended.succeeded() && !ended.is_missing());
         assert_eq!(ended.output, "\nout\nerr\n", "complaints last");
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_too_long_is_ended() {
+    fn a_program_is_ended_at_its_time_limit() {
         let began = Instant::now();
         let ended = run("trap '' TERM; sleep 60 & wait; sleep 60 & wait", Duration::from_millis(50));
         assert_eq!(ended.how(), "took too long");
@@ -187,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_long_for_a_program_whose_peer_has_ended() {
+    fn waiting_ends_soon_after_the_peer_program_has_ended() {
         let began = Instant::now();
-        let mut gone = start("exit 1");
-        assert_eq!(start("sleep 60").wait_beside(&mut gone, Duration::from_secs(50)).how(), "took too long");
+        let mut ended = start("exit 1");
+        assert_eq!(start("sleep 60").wait_beside(&mut ended, Duration::from_secs(50)).how(), "took too long");
         assert!((ALONE_MAX..Duration::from_secs(30)).contains(&began.elapsed()));
-        assert!(start("sleep 0.2").wait_beside(&mut gone, Duration::from_secs(50)).succeeded());
+        assert!(start("sleep 0.2").wait_beside(&mut ended, Duration::from_secs(50)).succeeded());
     }
 
     #[test]

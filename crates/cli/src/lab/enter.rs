@@ -1,4 +1,4 @@
-//! `roxie lab exec`: becoming a program on a host.
+//! `roxie lab exec`: replaces itself with a program on a host of the lab.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::hook::args::HookArgs;
 use crate::library::has_runtime_dir;
 use crate::{env, run};
 
-/// Becomes the command; returns only if that failed.
+/// Executes the command; returns only if that failed.
 pub(super) fn exec(args: &ExecArgs) -> Outcome {
     let Some(state) = State::load(&args.lab)? else { return Err(super::no_lab(&args.lab)) };
     let Some(host) = state.hosts_up.iter().find(|host| host.name == args.host) else {
@@ -24,10 +24,10 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
         return Err(Failure::new(format!("lab '{}' has no host '{}'", args.lab, args.host))
             .hint(format!("there are: {}", names.join(", "))));
     };
-    // As the user we are outside: the libraries' directory belongs to that one.
+    // Before the namespaces are entered: the libraries' directory belongs to the user outside.
     let mut variables = if args.run { device_variables()? } else { Vec::new() };
     if state.user_namespace && !has_runtime_dir() {
-        // In there we are user 0, whose default directory is not ours.
+        // Inside, the user id is 0, and the default directory of user 0 is another one.
         let own = directory()?.parent().map(OsString::from);
         variables.extend(own.map(|own| ("XDG_RUNTIME_DIR", own)));
     }
@@ -43,20 +43,20 @@ fn device_variables() -> Outcome<Vec<(&'static str, OsString)>> {
 }
 
 fn enter(state: &State, host: &Host) -> Outcome {
-    let gone = || format!("entering {}", host.name);
-    let net = File::open(state.namespace(host)).during(&gone())?;
+    let entering = || format!("entering {}", host.name);
+    let net = File::open(state.namespace(host)).during(&entering())?;
     let hosts = hosts_file(&state.spec.name)?;
     if state.user_namespace {
-        let user = File::open(format!("/proc/{}/ns/user", state.pid)).during(&gone())?;
-        setns(user, CloneFlags::CLONE_NEWUSER).during(&gone())?;
+        let user = File::open(format!("/proc/{}/ns/user", state.pid)).during(&entering())?;
+        setns(user, CloneFlags::CLONE_NEWUSER).during(&entering())?;
     }
-    setns(net, CloneFlags::CLONE_NEWNET).during(&gone())?;
+    setns(net, CloneFlags::CLONE_NEWNET).during(&entering())?;
     unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace")?;
     const NOTHING: Option<&Path> = None;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(NOTHING, "/", NOTHING, slave, NOTHING).during("making mounts private")?;
-    // What /sys shows of the network belongs to whoever mounts it. Where that is not allowed (a container with parts of
-    // /sys hidden), it stays the outer one, which few programs look at.
+    // /sys shows the network namespace of the process that mounts it. Where mounting it is not allowed (a
+    // container with parts of /sys hidden), /sys stays that of the machine, which few programs read.
     if mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NOTHING).is_err() {
         let _busy = umount2("/sys", MntFlags::MNT_DETACH);
         let _hidden = mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NOTHING);

@@ -1,5 +1,5 @@
-//! The process that holds a lab: it makes the namespaces, says so, and then does nothing until it is killed. Nothing of
-//! a lab is anywhere but in its descriptors, so its end is the end of the lab.
+//! The process that holds a lab: it makes the namespaces, reports them, and then sleeps until it is killed.
+//! Only its descriptors refer to the namespaces, so the kernel removes the lab when it ends.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,19 +16,19 @@ use super::state::Host;
 use crate::failure::{During, Failure, Outcome};
 use crate::user_namespace;
 
-/// What the holder says, once.
+/// The one report of the holder.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Report {
     Up { hosts: Vec<Host>, lossy: Option<String>, user_namespace: bool },
     Failed { what: String, hint: Option<String> },
 }
 
-/// What it is told when the lab is on record; if it is told nothing, nobody knows of the lab.
+/// The byte that tells the holder that the lab is recorded; without it the holder ends.
 pub(super) const STAY: u8 = b'!';
 
 /// Never returns while the lab is up.
 pub(crate) fn hold(args: &HoldArgs) -> Outcome {
-    // Ctrl-C is meant for the command that started us, whose end we notice.
+    // Ctrl-C is for the command that started this process; its end closes the pipe.
     setsid().during("leaving the terminal")?;
     close_inherited();
     std::env::set_current_dir("/").during("going to /")?;
@@ -47,8 +47,8 @@ pub(crate) fn hold(args: &HoldArgs) -> Outcome {
     Ok(())
 }
 
-/// Closes what the caller had open besides the standard streams: whoever waits for the end of a pipe, or for a lock, waits
-/// for the last copy.
+/// Closes descriptors that the caller left open besides the standard streams: an inherited pipe or lock
+/// would stay open as long as the lab.
 fn close_inherited() {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -57,7 +57,7 @@ fn close_inherited() {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The directory's own is among them, and closed already.
+        // The descriptor of the directory itself is closed already.
         let _was_closed = close(fd);
     }
 }

@@ -1,7 +1,8 @@
 //! `roxie lab`: several hosts on one machine, as network namespaces.
 //!
-//! A process in the background (`hold.rs`) has made the namespaces (`net.rs`) and keeps them open; a file (`state.rs`) says
-//! which one it is. Others enter through its descriptors (`enter.rs`).
+//! A background process (`hold.rs`) makes the namespaces (`net.rs`) and keeps them open. A file
+//! (`state.rs`) records which process that is. Commands enter the namespaces through its descriptors
+//! (`enter.rs`).
 
 pub(crate) mod args;
 mod enter;
@@ -27,11 +28,11 @@ use state::{State, lock, start_time};
 
 pub(crate) use hold::hold;
 
-/// What programs on the hosts are given to end by themselves.
+/// Time for programs on the hosts to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub(crate) fn lab(args: &LabArgs) -> Outcome {
     match &args.command {
         LabCommand::Up(args) => up(args),
@@ -42,7 +43,7 @@ pub(crate) fn lab(args: &LabArgs) -> Outcome {
 }
 
 fn no_lab(name: &str) -> Failure {
-    Failure::new(format!("no lab '{name}' is up")).hint(format!("roxie lab up {name}"))
+    Failure::new(format!("no lab '{name}' is up")).hint(format!("create it first: roxie lab up {name}"))
 }
 
 fn up(args: &UpArgs) -> Outcome {
@@ -51,8 +52,11 @@ fn up(args: &UpArgs) -> Outcome {
     let state = match State::load(&spec.name)? {
         Some(state) if state.spec == spec => state,
         Some(state) => {
-            return Err(Failure::new(format!("a lab is up that is not what is wanted: {}", state.spec))
-                .hint(format!("roxie lab down {}", spec.name)));
+            return Err(Failure::new(format!(
+                "a lab with this name but other options exists: {}",
+                state.spec
+            ))
+            .hint(format!("remove it first: roxie lab down {}", spec.name)));
         }
         None => start(spec)?,
     };
@@ -60,7 +64,7 @@ fn up(args: &UpArgs) -> Outcome {
     Ok(())
 }
 
-/// Starts the holder and takes its word.
+/// Starts the holder and reads its report.
 fn start(spec: Spec) -> Outcome<State> {
     let exe = std::env::current_exe().during("finding my own executable")?;
     let description = serde_json::to_string(&spec).during("describing the lab")?;
@@ -77,7 +81,7 @@ fn start(spec: Spec) -> Outcome<State> {
         BufReader::new(output).read_line(&mut line).during("waiting for the lab")?;
     }
     let report = serde_json::from_str(&line)
-        .map_err(|_| Failure::new("the process that should hold the lab has ended without a word"))?;
+        .map_err(|_| Failure::new("the process that holds the lab ended without a report"))?;
     let (hosts_up, lossy, user_namespace) = match report {
         Report::Up { hosts, lossy, user_namespace } => (hosts, lossy, user_namespace),
         Report::Failed { what, hint } => {
@@ -132,7 +136,7 @@ fn remove(state: &State) -> Outcome {
     Ok(())
 }
 
-/// The process may have ended already.
+/// Sends a signal; the process may have ended already.
 fn send(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
         let _gone = kill(Pid::from_raw(pid), signal);
@@ -152,8 +156,8 @@ fn list(args: &ListArgs) -> Outcome {
 
 fn show(terminal: Terminal, state: &State) {
     let how = state.lossy.as_ref().map_or_else(String::new, |how| format!(" (by {how})"));
-    let whose = if state.user_namespace { ", in a user namespace" } else { "" };
-    terminal.line(&format!("{}{how}{whose}", state.spec));
+    let note = if state.user_namespace { ", in a user namespace" } else { "" };
+    terminal.line(&format!("{}{how}{note}", state.spec));
     for host in &state.hosts_up {
         let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
         terminal.line(&format!("  {:<5} {}", host.name, addresses.join(" ")));

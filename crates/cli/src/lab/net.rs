@@ -1,5 +1,5 @@
-//! The namespaces of a lab and what joins them. The network namespace is an attribute of a thread, so each one is entered
-//! by a thread of its own, which ends there.
+//! The namespaces of a lab and the links between them. The network namespace is an attribute of a thread,
+//! so a new thread enters each namespace and ends there.
 
 use std::fs::File;
 use std::io;
@@ -17,25 +17,25 @@ use super::spec::{Delay, Loss, NETDEV, Spec, host_name};
 use crate::failure::{During, Failure, Outcome};
 
 const CARRIER_MAX: Duration = Duration::from_secs(5);
-/// Name of the bridge in its namespace; the ports are called as the hosts.
+/// Name of the bridge in its namespace; its ports have the names of the hosts.
 const BRIDGE: &str = "bridge";
 
-/// Network namespaces that live as long as this value, and whatever runs in them.
+/// Network namespaces; they exist as long as this value, and as processes in them.
 #[derive(Debug)]
 pub(super) struct Net {
-    /// In the order of their numbers.
+    /// Sorted by host number.
     pub(super) hosts: Vec<OwnedFd>,
-    /// What loses packets, for people.
+    /// What drops packets, for messages.
     pub(super) lossy: Option<&'static str>,
     _bridge: Option<OwnedFd>,
     _programs: Vec<Attached>,
 }
 
-/// How the ports of a bridge lose packets.
+/// How the ports of a bridge drop packets.
 enum Lossy {
     Not,
     Programs(Vec<Attached>),
-    /// Programs cannot be loaded.
+    /// XDP programs cannot be loaded.
     Netem,
 }
 
@@ -54,8 +54,8 @@ impl Net {
             })
             .during("making a veth pair")?;
         }
-        // All links before the first address: an IPv6 address that is older than its link's carrier does not answer the
-        // first neighbour solicitation.
+        // All links go up before the first address: an IPv6 address that is older than its link's carrier
+        // does not reply to the first neighbour solicitation.
         for step in [wake, settle, dress] {
             for (n, host) in spec.numbers().zip(&net.hosts) {
                 within(host, || step(spec, n)).during(&format!("setting up {}", host_name(n)))?;
@@ -77,7 +77,7 @@ impl Net {
     }
 }
 
-/// A new network namespace.
+/// Creates a network namespace.
 fn namespace() -> io::Result<OwnedFd> {
     let made = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
@@ -105,7 +105,7 @@ fn config(spec: &Spec) -> VethConfig {
     VethConfig { mtu: spec.mtu, queues: spec.queues }
 }
 
-/// The bridge and a veth pair to every host; indices of its ports.
+/// Creates the bridge and a veth pair to every host; returns the indices of its ports.
 fn ports(spec: &Spec, hosts: &[OwnedFd]) -> io::Result<Vec<u32>> {
     let mut netlink = Netlink::new()?;
     netlink.add_bridge(BRIDGE, spec.mtu)?;
@@ -130,7 +130,7 @@ fn wake(_spec: &Spec, _n: u8) -> io::Result<()> {
     })
 }
 
-/// Waits until packets pass: the kernel notices a carrier up to a second late.
+/// Waits until the link carries packets: the kernel notices a carrier up to a second late.
 fn settle(_spec: &Spec, _n: u8) -> io::Result<()> {
     let mut netlink = Netlink::new()?;
     let index = netlink.index_of(NETDEV)?;
@@ -151,8 +151,8 @@ fn dress(spec: &Spec, n: u8) -> io::Result<()> {
     spec.addresses(n).into_iter().try_for_each(|(ip, len)| netlink.add_address(netdev, ip, len))
 }
 
-/// Makes the ports lose and delay. A program sees every packet for itself, where netem would lose what the hosts' stacks
-/// have joined (GSO) at once; and it does not sit where programs under test want to be.
+/// Makes the ports drop and delay packets. An XDP program sees every packet, where netem would drop a whole
+/// GSO packet at once; and the hosts' interfaces stay free for programs under test.
 fn lossy(spec: &Spec, ports: &[u32]) -> Outcome<Lossy> {
     let mut impairment = Impairment { loss_per_million: 0, delay_us: spec.delay.0 };
     let mut lossy = Lossy::Not;

@@ -1,4 +1,4 @@
-//! What a lab shall be: names, addresses, and the words for loss and delay.
+//! The options of a lab: names, addresses, and the words for loss and delay.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub(super) const NETDEV: &str = "eth0";
 const IPV6_MTU_MIN: u32 = 1280;
 const DELAY_MAX_US: u32 = 10_000_000;
 
-/// What was asked for.
+/// The options of a lab.
 #[derive(Clone, Debug, Eq, PartialEq, Deserialize, Serialize)]
 pub(super) struct Spec {
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct Spec {
     pub(super) ipv6: bool,
 }
 
-/// Packets lost of a million.
+/// Packets dropped per million.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Loss(pub(super) u32);
 
@@ -44,12 +44,12 @@ impl Spec {
         Ok(Self { name: name.clone(), hosts, mtu, queues, loss, delay, ipv6 })
     }
 
-    /// Whether the hosts need a bridge, at whose ports packets can be lost and delayed.
+    /// Whether the hosts need a bridge, with ports that drop and delay packets.
     pub(super) fn has_bridge(&self) -> bool {
         self.hosts > 2 || self.loss != Loss(0) || self.delay != Delay(0)
     }
 
-    /// Numbers of the hosts.
+    /// The numbers of the hosts.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u8> {
         1..=self.hosts
     }
@@ -61,7 +61,7 @@ impl Spec {
         if self.ipv6 { vec![v4, v6] } else { vec![v4] }
     }
 
-    /// What stands in the hosts' /etc/hosts (hosts(5)).
+    /// Content of the hosts' /etc/hosts (hosts(5)).
     pub(super) fn hosts_file(&self) -> String {
         let mut text = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
         for n in self.numbers() {
@@ -73,7 +73,7 @@ impl Spec {
     }
 }
 
-/// For people.
+/// For messages.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} hosts, MTU {}", self.name, self.hosts, self.mtu)?;
@@ -94,7 +94,7 @@ pub(super) fn host_name(n: u8) -> String {
     format!("h{n}")
 }
 
-/// For clap. The name is part of file names.
+/// Parses a name for clap. The name is part of file names.
 pub(super) fn lab_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if (1..=32).contains(&text.len()) && text.chars().all(good) && !text.starts_with('-') {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_names() {
+    fn names_of_labs_are_safe_file_names() {
         assert!(lab_name("ci-1").is_ok());
         for bad in ["", "a/b", "..", "-x", "a b", &"x".repeat(33)] {
             assert!(lab_name(bad).is_err(), "{bad}");

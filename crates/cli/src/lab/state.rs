@@ -1,7 +1,8 @@
-//! What is known of labs that are up: one file each in a directory of this user's own.
+//! The labs that are up: one file each in a directory of this user.
 //!
-//! Invariant: a lab is the process named in its file, recognised by its start time as well, since numbers come back. A
-//! file whose process is gone stands for nothing, because the kernel has removed what it held.
+//! Invariant: the lab is the process named in its file. The start time identifies the process as well,
+//! because process ids are reused. If that process has ended, the file means nothing: the kernel
+//! has removed the lab.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -21,16 +22,16 @@ pub(super) struct State {
     #[serde(flatten)]
     pub(super) spec: Spec,
     pub(super) hosts_up: Vec<Host>,
-    /// What loses packets.
+    /// What drops packets.
     pub(super) lossy: Option<String>,
     /// The lab is in a user namespace.
     pub(super) user_namespace: bool,
-    /// The process that holds it, and when it was started (proc_pid_stat(5), field 22).
+    /// The process that holds the lab, and its start time (proc_pid_stat(5), field 22).
     pub(super) pid: u32,
     pub(super) started: u64,
 }
 
-/// A host that is up.
+/// A host of the lab.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Host {
     pub(super) name: String,
@@ -39,7 +40,7 @@ pub(super) struct Host {
     fd: i32,
 }
 
-/// The right to change labs; others wait.
+/// The lock for changing labs; other commands wait for it.
 #[derive(Debug)]
 pub(super) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] File);
 
@@ -50,7 +51,7 @@ impl Host {
 }
 
 impl State {
-    /// The lab of this name, if it is up.
+    /// The lab with this name, if it is up.
     pub(super) fn load(name: &str) -> Outcome<Option<Self>> {
         let path = file(name)?;
         let text = match fs::read_to_string(&path) {
@@ -73,7 +74,7 @@ impl State {
         names.iter().filter_map(|name| Self::load(name).transpose()).collect()
     }
 
-    /// Writes it, and the hosts' names.
+    /// Writes the file, and the hosts' names.
     pub(super) fn store(&self) -> Outcome {
         let (path, hosts) = (file(&self.spec.name)?, hosts_file(&self.spec.name)?);
         fs::write(&hosts, self.spec.hosts_file()).during(&hosts.display().to_string())?;
@@ -82,7 +83,7 @@ impl State {
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).during(&path.display().to_string())
     }
 
-    /// The lab is no more.
+    /// Removes the file.
     pub(super) fn forget(name: &str) -> Outcome {
         for path in [file(name)?, hosts_file(name)?] {
             match fs::remove_file(&path) {
@@ -104,7 +105,7 @@ impl State {
         PathBuf::from(format!("/proc/{}/fd/{}", self.pid, host.fd))
     }
 
-    /// Processes that run on its hosts.
+    /// The processes that run on its hosts.
     pub(super) fn inhabitants(&self) -> Vec<u32> {
         let identity = |path: PathBuf| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let own: Vec<_> = self.hosts_up.iter().filter_map(|host| identity(self.namespace(host))).collect();
@@ -116,7 +117,7 @@ impl State {
     }
 }
 
-/// Waits for the right to change labs.
+/// Waits for the lock for changing labs.
 pub(super) fn lock() -> Outcome<Lock> {
     let path = directory()?.join("lock");
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
@@ -124,16 +125,16 @@ pub(super) fn lock() -> Outcome<Lock> {
     Ok(Lock(file))
 }
 
-/// When a process was started, in clock ticks since boot; `None` if there is none with this number.
+/// The start time of a process, in clock ticks since boot; `None` if there is no such process.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything.
+    // The name, in parentheses, may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let is_dead = fields.next()? == "Z";
     fields.nth(18)?.parse().ok().filter(|_| !is_dead)
 }
 
-/// The names of the hosts, for hosts(5).
+/// The file with the names of the hosts, for hosts(5).
 pub(super) fn hosts_file(name: &str) -> Outcome<PathBuf> {
     Ok(directory()?.join(format!("{name}.hosts")))
 }
@@ -142,7 +143,7 @@ fn file(name: &str) -> Outcome<PathBuf> {
     Ok(directory()?.join(format!("{name}.json")))
 }
 
-/// Where all this is kept.
+/// The directory of these files.
 pub(super) fn directory() -> Outcome<PathBuf> {
     private_dir("lab")
 }

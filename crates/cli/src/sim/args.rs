@@ -6,59 +6,62 @@ use std::path::PathBuf;
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
 use clap::Args as ClapArgs;
 
-/// Run the transport in simulated fabrics, with faults, and check everything
+/// Run the transport in simulated fabrics with faults, and check every work request
 ///
-/// In virtual time, all of it drawn from a seed: 2 to 64 nodes on a switch, links of 10 to 100 Gb/s, queue pairs (RC, UC, UD, XRC), what they
-/// send, and what goes wrong. A model checks that every work request completes once and in order with the right bytes, that nothing
-/// else is written, that each frame is delivered or lost for a counted cause, and that everything ends once the network is whole again.
-/// No device is needed, and nothing is sent. The first violation ends it, with the command that shows it again.
+/// The simulation runs in virtual time and needs no device. The seed determines the fabric (2 to 64 nodes
+/// on a switch, links of 10 to 100 Gb/s), the queue pairs (RC, UC, UD, XRC), the work requests and the
+/// faults. A model checks: every work request completes once, in order, with the right bytes; no other
+/// memory is written; each frame is delivered, or lost for a counted cause; everything completes after the
+/// network has recovered. The first violation ends the run, and the command that replays it is printed.
 ///
-/// Faults are a random subset per seed, or those of --faults, with a number where it is said: drop=1% loses frames by chance,
-/// kth=7 the seventh of a kind, burst most of some in a row; duplicate, reorder, corrupt (bits flip), truncate and delay
-/// (a link stands still) take a share as well; partition cuts nodes off for a while, vanish silences one for good, rnr posts receives late,
-/// full-ring has short queues, empty-pool nodes without buffers.
+/// The faults are a random subset, or those of --faults, some with a number. drop=1% drops frames at
+/// random. kth=7 drops the seventh frame of each kind. burst drops most of several frames in a row.
+/// duplicate, reorder, corrupt (bits flip), truncate and delay (a link stops for a while) also take a
+/// share. partition disconnects nodes for a while. vanish disconnects one node for good. rnr posts receives
+/// late. full-ring makes queues short. empty-pool takes buffers from nodes.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  0 if every promise was kept; 1 at a violation; 2 if the command line makes no sense or the output
-  cannot be written; 130 if it was interrupted: what it had seen until then is said.
+  0 without a violation; 1 at a violation; 2 if an option is invalid or the output cannot be
+  written; 130 after an interrupt, with the results until then.
 
 Examples:
   roxie sim
-          A thousand fabrics, each with faults of its own
+          A thousand fabrics, each with other faults
   roxie sim --seed 0x5eed --nodes 5 --faults drop=1%,kth=7,burst
           One fabric of five nodes
   roxie sim --seed 0x5eed --trace - | less
-          What happens in it, in words
+          The same fabric, with its events as text
   roxie sim --seed 0x5eed --trace 5eed.pcapng; roxie capture analyse 5eed.pcapng
-          Its frames; lost ones have a comment that says why
+          Its frames; a comment on each lost frame gives the cause
   roxie sim --faults none --nodes 64 --seeds 100
-          Large calm fabrics
+          A hundred large fabrics without faults
   roxie sim --seed 1000000 --packets 1e9
-          For a night: fabric after fabric until so many frames were sent")]
+          Fabrics until 1e9 frames were sent, as a run for a night")]
 pub(crate) struct SimArgs {
-    /// Seed of the first fabric; those after it follow [default: 1]
+    /// Seed of the first fabric; further ones use the seeds after it [default: 1]
     #[arg(long, value_name = "N", value_parser = seed)]
     pub(crate) seed: Option<u64>,
-    /// Nodes of every fabric, 2 to 64 [default: drawn, mostly 2]
+    /// Nodes of every fabric, 2 to 64 [default: by the seed, mostly 2]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub(crate) nodes: Option<usize>,
-    /// Fabrics [default: 1 with --seed, else 1000]
+    /// Number of fabrics [default: 1 with --seed, else 1000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
-    /// What goes wrong, separated by commas, or none [default: drawn]
+    /// Faults, separated by commas, or none [default: by the seed]
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<FaultList>,
-    /// As many fabrics as it takes to send so many frames, such as 1e9
+    /// Run fabrics until N frames were sent, such as 1e9
     #[arg(long, value_name = "N", value_parser = packets, conflicts_with = "seeds")]
     pub(crate) packets: Option<u64>,
-    /// Write what happens in one fabric: its frames if the name ends in .pcapng, else words; - for standard output
+    /// Write the events of one fabric to FILE: frames if the name ends in .pcapng, else text; - for
+    /// standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "packets", "json"])]
     pub(crate) trace: Option<PathBuf>,
-    /// Threads [default: one for each CPU]
+    /// Number of threads [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// One JSON object instead of lines
+    /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -80,7 +83,7 @@ fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "a number from 1 on; without --threads there is one for each CPU".to_owned())
 }
 
-/// Whole numbers, also as 1e9.
+/// Parses a whole number, also as 1e9.
 fn packets(text: &str) -> Result<u64, String> {
     let (digits, zeros) = text.split_once('e').unwrap_or((text, "0"));
     let value = digits.parse::<u64>().ok().zip(zeros.parse().ok());

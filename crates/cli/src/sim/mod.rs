@@ -1,4 +1,4 @@
-//! `roxie sim`: fabrics in virtual time, on all CPUs, until one breaks a promise.
+//! `roxie sim`: simulated fabrics in virtual time, on all CPUs, until one has a violation.
 
 pub(crate) mod args;
 mod report;
@@ -22,29 +22,29 @@ use crate::terminal::{self, Progress, Terminal};
 use args::SimArgs;
 use report::Sum;
 
-/// Fabrics when nothing is said.
+/// Fabrics when neither --seed nor --seeds is given.
 const SEEDS: u64 = 1000;
-/// Time between two looks at how far it is.
+/// Interval of the progress line.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Exit code after Ctrl-C, as a shell says it of a program that it ended.
+/// Exit code after Ctrl-C, as shells use for SIGINT.
 const INTERRUPTED: u8 = 128 + 2;
 
-/// Threads at most, however many are asked for.
+/// Limit of --threads.
 const THREADS_MAX: usize = 256;
 
 thread_local! {
-    /// What this thread runs, for the words after a panic.
+    /// The seed that this thread runs, for the message after a panic.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Runs them.
+/// Runs the fabrics.
 pub(crate) fn run(args: &SimArgs) -> Outcome {
     say_seed_after_panic(args);
     if let Some(file) = &args.trace {
         return trace::run(&options(args, args.seed.unwrap_or(1)), file);
     }
-    // A night's work is not lost: what has been seen until then is said.
+    // After an interrupt the results until then are shown.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut interrupted = false;
     let start = Instant::now();
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     let progress = Progress::stderr();
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
-    // Nothing is ever sent: the channel is closed when the last thread ends, by whatever way.
+    // No value is ever sent: the channel closes when the last thread ends, also by a panic.
     let (running, all_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let work = &work;
@@ -80,9 +80,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     }
     match failed {
         Some(failed) => Err(violation(&failed)),
-        None if interrupted => {
-            Err(Failure::new("interrupted; no promise was broken until then").code(INTERRUPTED))
-        }
+        None if interrupted => Err(Failure::new("interrupted; no violation until then").code(INTERRUPTED)),
         None => Ok(()),
     }
 }
@@ -95,7 +93,7 @@ fn violation(failed: &Failed) -> Failure {
     Failure::new(failed.violation.to_string()).hint(failed.to_string())
 }
 
-/// A bug that panics says no more than where; the seed is what it takes to see it again.
+/// Makes a panic print the command that repeats it.
 fn say_seed_after_panic(args: &SimArgs) {
     let before = std::panic::take_hook();
     let nodes = args.nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
@@ -108,12 +106,12 @@ fn say_seed_after_panic(args: &SimArgs) {
     }));
 }
 
-/// Fabrics still to be run, and what those that were have shown.
+/// The fabrics still to run, and the sum of the results.
 struct Work<'a> {
     args: &'a SimArgs,
     first: u64,
     seeds: u64,
-    /// Seeds given out.
+    /// Number of seeds handed out.
     taken: AtomicU64,
     frames: AtomicU64,
     is_over: AtomicBool,

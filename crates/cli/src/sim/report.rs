@@ -1,4 +1,4 @@
-//! What the runs of `roxie sim` add up to, for people and for programs.
+//! The sum of the results of `roxie sim`, as text and as JSON.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use transport::QpCounters;
 
 use crate::terminal::{Terminal, Tone};
 
-/// Runs without violation.
+/// Results of runs without a violation.
 #[derive(Default)]
 pub(super) struct Sum {
     fabrics: u64,
@@ -38,12 +38,12 @@ impl Sum {
         self.virtual_ns += other.virtual_ns;
     }
 
-    /// Whether anything was run to its end.
+    /// Whether at least one run has finished.
     pub(super) fn has_any(&self) -> bool {
         self.fabrics > 0
     }
 
-    /// Bytes of complete messages in a virtual second, by fabric.
+    /// Payload bytes of complete messages per virtual second, by fabric.
     fn goodput(&self) -> f64 {
         self.bytes as f64 / (self.virtual_ns as f64 / 1e9).max(1e-9)
     }
@@ -63,7 +63,7 @@ pub(super) fn verdict(run: &Outcome) -> String {
     )
 }
 
-/// The table.
+/// Prints the table.
 pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
     let seconds = took.as_secs_f64();
     let line = |name: &str, value: String, note: String| {
@@ -82,22 +82,22 @@ pub(super) fn show(terminal: Terminal, sum: &Sum, took: Duration, ok: bool) {
         count(&format!("  {name}"), lost);
     }
     count("duplicated", sum.tally.duplicated);
-    count("held back", sum.tally.reordered);
-    count("links stood still", sum.tally.delayed);
+    count("reordered", sum.tally.reordered);
+    count("link stalls", sum.tally.delayed);
     count("marked", sum.tally.marked);
-    count("sent again", sum.counters.retransmitted_pkts);
+    count("retransmitted", sum.counters.retransmitted_pkts);
     count("timeouts", sum.counters.local_ack_timeout_err);
     count("RNR NAKs", sum.counters.rcvd_rnr_err);
     line(
         "given up",
         sum.counters.retry_exceeded_err.to_string(),
-        "queue pairs whose peer fell silent".to_owned(),
+        "queue pairs with a peer that vanished".to_owned(),
     );
     line("virtual time", format!("{:.3} s", sum.virtual_ns as f64 / 1e9), String::new());
     line("goodput", format!("{:.3} MB/s", sum.goodput() / 1e6), "of a fabric in virtual time".to_owned());
 }
 
-/// The same as an object.
+/// The same as a JSON object.
 pub(super) fn json(sum: &Sum, took: Duration, failed: Option<&Failed>, interrupted: bool) -> String {
     let lost: Map<String, Value> = sum.losses().map(|(name, lost)| (name.to_owned(), json!(lost))).collect();
     let counters: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! `roxie sim --trace`: one run, as lines of words or as a capture file.
+//! `roxie sim --trace`: the events of one run, as text or as a capture file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::terminal::Terminal;
 /// Exit code if the trace cannot be written; 1 is a violation.
 const NOT_WRITTEN: u8 = 2;
 
-/// Runs one fabric and writes what happened, also if it ends in a violation, then says how it ended.
+/// Runs one fabric, writes its events, also those before a violation, then prints the result.
 pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
     let out: Box<dyn Write> = if path.as_os_str() == "-" {
@@ -47,7 +47,7 @@ fn not_written(path: &Path, error: impl fmt::Display) -> Failure {
     Failure::new(format!("{}: {error}", path.display())).code(NOT_WRITTEN)
 }
 
-/// A line for each sight.
+/// Prints a line for each event.
 struct Words<W> {
     out: W,
     written: io::Result<()>,
@@ -61,7 +61,7 @@ impl<W: Write> Words<W> {
     }
 
     fn finish(mut self) -> Result<(), String> {
-        // A reader who has seen enough is no failure.
+        // A reader that closes the pipe is no failure.
         let closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
         match self.written.and_then(|()| self.out.flush()) {
             Err(error) if !closed(&error) => Err(error.to_string()),
@@ -70,7 +70,7 @@ impl<W: Write> Words<W> {
     }
 }
 
-/// Frames as they left their nodes, an interface each, with comments about what became of them.
+/// Frames as they left their nodes, one interface each, with comments on lost and damaged frames.
 #[derive(Default)]
 struct Capture {
     frames: Vec<Recorded>,
@@ -93,7 +93,7 @@ impl Capture {
                 self.nodes = self.nodes.max(sight.node + 1).max(to + 1);
                 self.frames.push(Recorded { number, at_ns, node: sight.node, bytes: frame.to_vec() });
                 if is_copy {
-                    self.comment(number, "roxie sim: a copy that the network made".to_owned());
+                    self.comment(number, "roxie sim: a duplicate made by the network".to_owned());
                 }
             }
             What::Damaged { number, cause, .. } => {

@@ -1,4 +1,4 @@
-//! What interface, driver and this process can do, before packets or the kernel find out.
+//! Checks what interface, driver and this process support, before a program is attached.
 
 use bpf::Action;
 use sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
@@ -9,7 +9,7 @@ use super::interface;
 use super::source::Source;
 use crate::failure::{Failure, Outcome};
 
-/// Whether a program can run on the interface as it is meant to; says what will not work although it can.
+/// Checks that a program can run on the interface; warns of actions that will fail.
 pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     if let Some(queues) = source.queues.filter(|queues| *queues > link.rx_queues) {
         let (name, has) = (&link.name, link.rx_queues);
@@ -26,7 +26,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
         }
     }
     driver(link, mode)?;
-    // Kernels before 6.3 do not tell.
+    // Kernels before 6.3 do not report features.
     let Ok(features) = xdp_features(link.index) else { return Ok(()) };
     let native = features.native() && mode != ModeArg::Generic;
     let targets = source.fill.iter().flat_map(|fill| fill.targets());
@@ -34,42 +34,45 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
         let target = interface(name)?;
         if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
             eprintln!(
-                "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); a veth does once \
-                 its peer has an XDP program, or GRO on"
+                "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); \
+                 a veth takes them once its peer has an XDP program, or GRO on"
             );
         }
     }
-    // A veth sends as if the packet was redirected to it; other drivers send what they have received in any case.
+    // A veth needs the same for XDP_TX as for redirected packets; other drivers always send back what they
+    // received.
     if native && source.action == Some(Action::Reflect) && is_veth(link) && !features.xmit() {
         eprintln!(
-            "roxie: warning: {} drops what is sent back: the peer of a veth takes packets from XDP once it has an XDP \
-             program itself, or GRO on ('ethtool -K PEER gro on')",
+            "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has \
+             an XDP program itself, or GRO on ('ethtool -K PEER gro on')",
             link.name
         );
     }
     if native && !source.program.frags && link.mtu > SINGLE_BUFFER_MTU {
         eprintln!(
-            "roxie: warning: the program takes no packets of several buffers (section xdp.frags), and the MTU is {}",
+            "roxie: warning: the program handles no multi-buffer packets (section xdp.frags), and the MTU \
+             is {}",
             link.mtu
         );
     }
     Ok(())
 }
 
-/// CPUs that packets can be given to; `None` where /sys is hidden.
+/// Number of CPUs that packets can be redirected to; `None` where /sys is hidden.
 fn online_cpus() -> Option<u32> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
     list.trim().rsplit([',', '-']).next()?.parse::<u32>().ok().map(|last| last + 1)
 }
 
-/// Longest IP packet that fits a page with XDP's headroom and what the kernel keeps behind it, on most drivers.
+/// Longest IP packet that fits in a page with XDP's headroom and the kernel's data behind it, on most
+/// drivers.
 const SINGLE_BUFFER_MTU: u32 = 3498;
 
 fn is_veth(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth")
 }
 
-/// Whether the driver runs programs in this mode.
+/// Checks that the driver runs programs in this mode.
 pub(super) fn driver(link: &Link, mode: ModeArg) -> Outcome {
     let Ok(features) = xdp_features(link.index) else { return Ok(()) };
     let lacks = |what: &'static str, has: fn(XdpFeatures) -> bool| (!has(features)).then_some(what);
@@ -93,10 +96,10 @@ pub(super) fn privileges(what: &str, needed: &[Capability]) -> Outcome {
     }
 }
 
-/// Which of these capabilities this process lacks, and what to do about it.
+/// The capabilities that this process lacks, and what to do about it.
 pub(super) fn missing(needed: &[Capability]) -> Option<String> {
     let held = Capabilities::effective();
-    // CAP_SYS_ADMIN stands for those that were split off it.
+    // CAP_SYS_ADMIN includes the capabilities that were split off it.
     let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
     let names: Vec<String> = needed.iter().filter(|one| !has(**one)).map(|one| one.to_string()).collect();
     let (last, others) = names.split_last()?;

@@ -1,4 +1,4 @@
-//! `roxie xdp attach`: load, fill, pin, put on the interface.
+//! `roxie xdp attach`: loads a program, fills its maps, pins them, and attaches the program.
 
 use std::fs;
 use std::io;
@@ -56,12 +56,12 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     let replaced = installed.replaced.map_or_else(String::new, |id| format!(", in the place of id {id}"));
     said(installed.mode, installed.not_native.as_deref(), &replaced);
     if let Some(id) = installed.link {
-        eprintln!("roxie: warning: bpf_link {id} holds it, and it goes when that does");
+        eprintln!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
     }
     Ok(())
 }
 
-/// Until a signal ends this command, and with it the link, or the program is on the interface no more.
+/// Waits until a signal ends this command (and its bpf_link), or the program is detached.
 fn stay(attached: &Attached, link: &Link) -> Outcome {
     let name = &link.name;
     let mut replaced_by = None;
@@ -70,20 +70,23 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
         match attached.presence().during(name)? {
             Presence::On => {}
             Presence::Off => {
-                return Err(Failure::new(format!("{name}: somebody took the program off")));
+                return Err(Failure::new(format!("{name}: another command detached the program")));
             }
-            Presence::Gone => return Err(Failure::new(format!("{name} is gone, and the program with it"))),
+            Presence::Gone => {
+                return Err(Failure::new(format!("interface {name} was removed, and the program with it")));
+            }
             Presence::Replaced { id, name: theirs, within: false } => {
                 return Err(Failure::new(format!(
-                    "{name}: somebody took the program off, and attached another ({theirs}, id {id})"
+                    "{name}: another command replaced the program ({theirs}, id {id})"
                 )));
             }
-            // Whoever did that was told that it goes with this command; so it stays as long as this.
+            // The command that replaced the program has printed a warning about the bpf_link, so this command
+            // keeps running.
             Presence::Replaced { id, name: theirs, within: true } => {
                 if replaced_by.replace(id) != Some(id) {
                     eprintln!(
-                        "roxie: warning: {name}: another program ({theirs}, id {id}) has taken its place, and goes when \
-                         this command ends"
+                        "roxie: warning: {name}: another program ({theirs}, id {id}) replaced this one; \
+                         it is detached when this command ends"
                     );
                 }
             }
@@ -91,10 +94,10 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
     }
 }
 
-/// The kernel tells nobody that a program is taken off.
+/// Interval of the check: the kernel sends no notification when a program is detached.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Into the kernel; before 5.18 without fragments.
+/// Loads the program; kernels before 5.18 get one without fragments.
 fn load(program: &bpf::Program) -> Outcome<(Program, Vec<Map>)> {
     match Program::load_with_maps(program) {
         Err(error)
@@ -143,7 +146,7 @@ fn refused(error: AttachError, link: &Link) -> Failure {
     }
 }
 
-/// Maps under their names; taken back unless kept.
+/// The pinned maps; they are unpinned unless kept.
 struct Pins {
     paths: Vec<PathBuf>,
     made: Option<PathBuf>,
@@ -181,7 +184,7 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        // If one cannot be removed, the failure that brought us here is still the one to tell.
+        // If a pin cannot be removed, the original failure is still reported.
         for path in &self.paths {
             let _still_there = fs::remove_file(path);
         }

@@ -7,7 +7,7 @@ use super::{interface, known_as};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 
-/// Takes off what is there.
+/// Detaches the program.
 pub(super) fn detach(args: &DetachArgs) -> Outcome {
     let link = interface(&args.netdev)?;
     let wanted = link.xdp.iter().filter(|there| match args.mode.mode() {
@@ -28,9 +28,7 @@ pub(super) fn detach(args: &DetachArgs) -> Outcome {
         remove(link.index, there, args.force).map_err(|error| {
             let failure = Failure::new(format!("{}: {what}: {error}", link.name));
             match &error {
-                RemoveError::Held(_) => {
-                    failure.hint("a process or a pin may rely on it; --force takes it off nevertheless")
-                }
+                RemoveError::Held(_) => failure.hint("a process or a pin may use it; detach it with --force"),
                 RemoveError::Kernel(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     failure.hint("needs CAP_NET_ADMIN: try with sudo")
                 }

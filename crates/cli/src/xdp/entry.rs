@@ -1,4 +1,4 @@
-//! Entries of maps as text: numbers, addresses, prefixes, interfaces, plain bytes.
+//! Map entries as text: numbers, addresses, prefixes, interfaces, plain bytes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,14 +10,15 @@ use super::interface;
 use super::recipe::prefix;
 use crate::failure::{Failure, Outcome};
 
-/// What people write, for the help and for mistakes.
-pub(super) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, fd00::1), a prefix \
+/// The forms of keys and values, for the help text and for error messages.
+pub(super) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, \
+                                fd00::1), a prefix \
                                 (10.0.0.0/8), an interface (eth0), or bytes (hex:00ff)";
 
-/// The key that `text` means in this map.
+/// Parses a key of this map.
 pub(super) fn key(map: &Map, text: &str) -> Outcome<Vec<u8>> {
     let len = map.key_size();
-    // Prefixes are kept with their length in front, addresses of both kinds with 16 bytes.
+    // The map keeps prefixes with their length in front, and addresses of both kinds in 16 bytes.
     let found = match (map.kind(), prefix(text)) {
         (MapKind::LpmTrie, Some((address, bits))) if len == 20 => Some(Access::key(address, bits).to_vec()),
         _ => bytes(text, len),
@@ -25,12 +26,12 @@ pub(super) fn key(map: &Map, text: &str) -> Outcome<Vec<u8>> {
     found.ok_or_else(|| wrong("key", text, len))
 }
 
-/// The value that `text` means in this map; the same for every CPU.
+/// Parses a value of this map; the same for every CPU.
 pub(super) fn value(map: &Map, text: &str) -> Outcome<Vec<u8>> {
     let len = map.value_len();
     let is_device = matches!(map.kind(), MapKind::Devmap | MapKind::DevmapHash);
     let one = match bytes(text, len) {
-        // An entry is an interface and, if it has one, a program.
+        // The entry of a device map has an interface and, if set, a program.
         _ if is_device && text.parse::<u32>().is_err() => {
             let mut value = vec![0; len];
             let index = interface(text)?.index.to_ne_bytes();
@@ -51,7 +52,7 @@ fn wrong(what: &str, text: &str, len: usize) -> Failure {
     Failure::new(format!("{what} '{text}' does not make {len} bytes")).hint(format!("write {FORMS}")).code(2)
 }
 
-/// What `text` means as `len` bytes; the kernel keeps numbers in the byte order of the machine.
+/// Parses `text` into `len` bytes; the kernel keeps numbers in the byte order of the machine.
 fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {
     if let Some(digits) = text.strip_prefix("hex:") {
         let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
@@ -84,7 +85,7 @@ fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {
     Some(parts.into_iter().map(number).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Key or value of a map, for people.
+/// Formats a key or value of a map.
 pub(super) fn show(map: &Map, bytes: &[u8], is_key: bool) -> String {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let address = |bytes: &[u8]| -> Option<IpAddr> {
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_becomes_as_many_bytes_as_the_map_has() {
+    fn text_is_parsed_to_the_size_of_the_map() {
         assert_eq!(bytes("258", 4), Some(vec![2, 1, 0, 0]));
         assert_eq!(bytes("0x1f", 1), Some(vec![0x1f]));
         assert_eq!(bytes("1+2", 16), Some([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0].to_vec()));
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_text_again() {
+    fn bytes_are_formatted_as_text() {
         assert_eq!(hex(&[0, 0xff]), "hex:00ff");
         assert_eq!(device(u32::MAX), u32::MAX.to_string());
         assert_eq!(device(1), "lo");

@@ -1,4 +1,4 @@
-//! What the maps of a composed program begin with.
+//! Initial map entries of a program made from a recipe.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,20 @@ use sys::{Link, Netlink};
 use super::interface;
 use crate::failure::{During, Outcome};
 
-/// Entries for one map.
+/// Initial entries of one map.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Fill {
-    /// The addresses of the interface the program is for.
+    /// The addresses of the interface.
     OwnAddresses,
-    /// QPN slots that are ours, first and last.
+    /// QPN slots of this host's queue pairs, first and last.
     Slots(u8, u8),
-    /// Prefixes that are let in (true) or dropped.
+    /// Prefixes that are passed (true) or dropped.
     Access(Vec<(IpAddr, u8, bool)>),
-    /// Interfaces to forward between.
+    /// Interfaces to route between.
     Ports(Vec<String>),
     /// Interfaces to redirect to, in order.
     Devices(Vec<String>),
-    /// CPU 0 and so on, and how many packets wait for each at most.
+    /// CPUs 0 to N-1, and the queue length of each.
     Cpus { count: u32, queue: u32 },
 }
 
@@ -39,7 +39,7 @@ impl Fill {
         }
     }
 
-    /// Interfaces packets are redirected to.
+    /// Interfaces for redirected packets.
     pub(super) fn targets(&self) -> &[String] {
         match self {
             Fill::Ports(names) | Fill::Devices(names) => names,
@@ -47,7 +47,7 @@ impl Fill {
         }
     }
 
-    /// CPUs packets are redirected to.
+    /// CPUs for redirected packets.
     pub(super) fn cpus(&self) -> Option<u32> {
         match self {
             Fill::Cpus { count, .. } => Some(*count),
@@ -55,7 +55,7 @@ impl Fill {
         }
     }
 
-    /// Puts the entries into `map`, whose values have `value_len` bytes, for a program on `link`.
+    /// Writes the entries to `map`, which has values of `value_len` bytes, for a program on `link`.
     pub(super) fn put(&self, link: &Link, map: &Map) -> Outcome {
         let put = |key: &[u8], word: u32| {
             let mut value = vec![0; map.value_size()];

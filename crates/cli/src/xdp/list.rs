@@ -46,13 +46,13 @@ fn describe(link: &Link) -> Value {
         "up": link.is_up,
         "mtu": link.mtu,
         "rx_queues": link.rx_queues,
-        // A kernel before 6.3 does not tell.
+        // Kernels before 6.3 do not report features.
         "features": features.unwrap_or_else(|_| "unknown".to_owned()),
         "programs": link.xdp.iter().map(|there| program(link, *there)).collect::<Vec<_>>(),
     })
 }
 
-/// A program as JSON; what only root may know is null for others.
+/// A program as JSON; fields that only root may read are null for other users.
 pub(super) fn program(link: &Link, there: AttachedXdp) -> Value {
     let program = Program::by_id(there.program_id);
     let info = program.as_ref().ok().and_then(|program| program.info().ok());

@@ -1,4 +1,4 @@
-//! `roxie xdp map`: the maps of the program on an interface, read and filled while it runs.
+//! `roxie xdp map`: reads and changes the maps of the program on an interface while it runs.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::{entry, interface};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub(super) fn map(args: &MapArgs) -> Outcome {
     match &args.command {
         MapCommand::List { netdev, json } => list(netdev, *json),
@@ -24,11 +24,11 @@ pub(super) fn map(args: &MapArgs) -> Outcome {
         MapCommand::Delete { netdev, map, key } => {
             let map = find(netdev, map)?;
             let found = entry::key(&map, key)?;
-            // Of maps that cannot be read it is not known.
+            // Maps that cannot be read are not checked first.
             if has(&map, &found).is_ok_and(|there| !there) {
                 return Err(Failure::new(format!("{netdev}: there is no entry {key}")));
             }
-            map.delete(&found).map_err(|error| refused(netdev, &map, "taking an entry out", &error))
+            map.delete(&found).map_err(|error| refused(netdev, &map, "deleting an entry", &error))
         }
     }
 }
@@ -53,7 +53,7 @@ fn maps(netdev: &str) -> Outcome<Vec<(String, Map)>> {
     for id in program.map_ids().map_err(unseen)? {
         match Map::by_id(id) {
             Ok(map) => maps.push((map.name().map_err(unseen)?, map)),
-            // A kind that XDP programs of ours do not have.
+            // Kinds that roxie's programs do not have.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) => return Err(unseen(error)),
         }
@@ -80,7 +80,8 @@ fn list(netdev: &str, is_json: bool) -> Outcome {
         let rows: Vec<Value> = maps
             .iter()
             .map(|(name, map)| {
-                json!({ "name": name, "kind": map.kind().name(), "key_size": map.key_size(), "value_size": map.value_len() })
+                let (kind, size) = (map.kind().name(), map.value_len());
+                json!({ "name": name, "kind": kind, "key_size": map.key_size(), "value_size": size })
             })
             .collect();
         terminal::print(&Value::Array(rows).to_string());
@@ -111,7 +112,7 @@ fn get(netdev: &str, name: &str, key: Option<&str>, is_json: bool) -> Outcome {
                 .next_key(key.as_deref(), &mut next)
                 .map_err(|error| refused(netdev, &map, "reading", &error))?
             {
-                // It may be gone by now.
+                // The entry may have been deleted meanwhile.
                 if let Some(value) = read(netdev, &map, &next)? {
                     rows.push((next.clone(), value));
                 }
@@ -119,7 +120,7 @@ fn get(netdev: &str, name: &str, key: Option<&str>, is_json: bool) -> Outcome {
             }
         }
     }
-    // Arrays have every entry; those that say nothing are left out, unless asked for.
+    // Arrays have every entry; those that are all zero are left out, unless asked for.
     let is_array = matches!(map.kind(), MapKind::Array | MapKind::PercpuArray);
     rows.retain(|(_, values)| key.is_some() || !is_array || values.concat().iter().any(|byte| *byte != 0));
     if is_json {
@@ -137,7 +138,8 @@ fn get(netdev: &str, name: &str, key: Option<&str>, is_json: bool) -> Outcome {
     Ok(())
 }
 
-/// Whether there is an entry with exactly this key: a look-up in a table of prefixes finds a shorter one as well.
+/// Whether there is an entry with exactly this key: a look-up in a table of prefixes also finds a shorter
+/// prefix.
 fn has(map: &Map, key: &[u8]) -> io::Result<bool> {
     if map.kind() != MapKind::LpmTrie {
         return map.lookup(key, &mut vec![0; map.value_size()]);
@@ -151,7 +153,7 @@ fn has(map: &Map, key: &[u8]) -> io::Result<bool> {
     Ok(there)
 }
 
-/// The value of an entry; of a map with one for each CPU all of them. `None` if there is no such entry.
+/// The value of an entry, or one per CPU in a per-CPU map. `None` if there is no such entry.
 fn read(netdev: &str, map: &Map, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
     let mut value = vec![0; map.value_size()];
     let there = map.lookup(key, &mut value).map_err(|error| refused(netdev, map, "reading", &error))?;
@@ -169,11 +171,10 @@ fn refused(netdev: &str, map: &Map, what: &str, error: &io::Error) -> Failure {
     }
     let failure = Failure::new(format!("{netdev}: {what}: {error}"));
     match kind {
-        MapKind::Xskmap | MapKind::ProgArray | MapKind::Ringbuf => {
-            failure.hint(format!("a map of kind {} is for the process that made it", kind.name()))
-        }
+        MapKind::Xskmap | MapKind::ProgArray | MapKind::Ringbuf => failure
+            .hint(format!("a map of kind {} can be read only by the process that made it", kind.name())),
         MapKind::Array | MapKind::PercpuArray => {
-            failure.hint("an array has every entry up to its size, and none can be taken out")
+            failure.hint("an array has every entry up to its size, and none can be deleted")
         }
         _ => failure,
     }

@@ -23,7 +23,7 @@ use sys::bpf::Program;
 use crate::failure::Outcome;
 use crate::netdev::link as interface;
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub(crate) fn run(args: &XdpArgs) -> Outcome {
     match &args.command {
         XdpCommand::Attach(args) => attach::attach(args),
@@ -41,5 +41,5 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
 /// Name of a program, for messages.
 fn known_as(program_id: u32) -> String {
     let info = Program::by_id(program_id).and_then(|program| program.info());
-    info.map_or_else(|_| "a program whose name is for root to know".to_owned(), |info| info.name)
+    info.map_or_else(|_| "a program (only root can see its name)".to_owned(), |info| info.name)
 }

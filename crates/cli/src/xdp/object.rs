@@ -1,4 +1,5 @@
-//! `roxie xdp object`: the steering program as a file, for loaders that put several programs on an interface.
+//! `roxie xdp object`: writes the steering program to a file, for loaders that put several programs on an
+//! interface.
 
 use std::fs;
 

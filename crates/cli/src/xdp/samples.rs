@@ -1,4 +1,4 @@
-//! `roxie xdp samples`: what the recipe `sample` copies, as lines or as a capture file.
+//! `roxie xdp samples`: prints the samples of the recipe `sample`, or writes them to a capture file.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,10 +14,10 @@ use super::{interface, stats};
 use crate::failure::{During, Failure, Outcome};
 use crate::frames::FrameOutput;
 
-/// How long one wait for a sample takes at most.
+/// Longest wait for a sample.
 const WAIT_NS: u64 = 200_000_000;
 
-/// Reads until there are as many as wanted.
+/// Reads until enough samples have arrived.
 pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     let link = interface(&args.netdev)?;
     let there = link.xdp.first().ok_or_else(|| no_samples(&link.name))?;
@@ -53,7 +53,8 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
         let lost = stats::pair(state, 0)?.bytes;
         if lost > 0 {
             eprintln!(
-                "roxie: warning: {lost} samples were lost since the program was attached: nobody read fast enough"
+                "roxie: warning: {lost} samples were lost since the program was attached: they were not \
+                 read fast enough"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Which program: from an object file, or composed.
+//! The program to load: from an object file, or from a recipe.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use super::fill::Fill;
 use super::recipe;
 use crate::failure::{During, Failure, Outcome};
 
-/// A program, and what its maps begin with.
+/// A program, and the initial entries of its maps.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) program: Program,
     pub(super) fill: Vec<Fill>,
-    /// Its last step, if it is composed.
+    /// The last block of a program made from a recipe.
     pub(super) action: Option<Action>,
     /// See [`recipe::Cooked::queues`].
     pub(super) queues: Option<u32>,
@@ -24,7 +24,7 @@ pub(super) struct Source {
 /// Type information of the running kernel.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The program that was asked for.
+/// Loads the program that the arguments name.
 pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     if let Some(text) = &args.recipe {
         let cooked = recipe::parse(text)?;
@@ -45,12 +45,12 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
 fn programs_of(path: &Path) -> Outcome<Vec<Program>> {
     let name = path.display().to_string();
     let object = fs::read(path).during(&name)?;
-    // Only programs that adapt to the kernel need it, and say so.
+    // Only programs with relocations against the kernel's types need these; the error names them.
     let types = fs::read(KERNEL_TYPES).ok();
     bpf::object::programs_of(&object, types.as_deref()).during(&name)
 }
 
-/// Section of an object file that such programs are in.
+/// Section of an object file that XDP programs are in.
 fn section(program: &Program) -> &'static str {
     match (program.kind, program.frags) {
         (ProgramKind::Xdp, false) => "xdp",
@@ -63,7 +63,7 @@ fn section(program: &Program) -> &'static str {
     }
 }
 
-/// The one program of that section and name.
+/// Finds the program with this section and name.
 fn choose(all: Vec<Program>, wanted_section: Option<&str>, wanted: Option<&str>) -> Result<Program, String> {
     let (all, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|program| program.kind == ProgramKind::Xdp);

@@ -15,14 +15,14 @@ use crate::failure::{During, Failure, Outcome};
 use crate::losses;
 use crate::terminal::{self, Terminal, Tone};
 
-/// Prints once, or again and again.
+/// Prints the counters once, or repeatedly.
 pub(super) fn stats(args: &StatsArgs) -> Outcome {
     let link = interface(&args.netdev)?;
     let Some(seconds) = args.watch else { return show(&link, &Snapshot::take(&link)?, None, args.json) };
     let mut before = (Instant::now(), Snapshot::take(&link)?);
     loop {
         thread::sleep(Duration::from_secs(seconds.into()));
-        // The program may change meanwhile.
+        // The program may be replaced meanwhile.
         let link = interface(&args.netdev)?;
         let now = (Instant::now(), Snapshot::take(&link)?);
         let elapsed = now.0.duration_since(before.0).as_secs_f64();
@@ -31,7 +31,7 @@ pub(super) fn stats(args: &StatsArgs) -> Outcome {
     }
 }
 
-/// Everything that is counted, by group and name, in the order in which it is shown.
+/// All counters, by group and name, in the order in which they are shown.
 #[derive(Debug, Default)]
 struct Snapshot {
     program_id: u32,
@@ -43,7 +43,7 @@ impl Snapshot {
         let mut snapshot = Snapshot::default();
         if let Some(there) = link.xdp.first() {
             snapshot.program_id = there.program_id;
-            // Others may not look at programs; they see the interface's counters.
+            // An unprivileged user may not read programs, only the counters of the interface.
             if let Ok(program) = Program::by_id(there.program_id) {
                 snapshot.program(&program)?;
             }
@@ -79,7 +79,7 @@ impl Snapshot {
         }
         for id in program.map_ids().during("program")? {
             let map = Map::by_id(id).during("map")?;
-            // Others' programs have maps of the same name.
+            // Other programs may have maps with the same name.
             if map.kind() != MapKind::PercpuArray || map.value_len() != Counter::LEN {
                 continue;
             }
@@ -116,12 +116,12 @@ fn has_verdicts(map: &Map) -> Outcome<bool> {
     map.lookup(&last.to_ne_bytes(), &mut vec![0; map.value_size()]).during("map")
 }
 
-/// The value of `index`, two numbers, summed over the CPUs.
+/// The two numbers at `index`, summed over the CPUs.
 pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
     let mut values = vec![0; map.value_size()];
     let there = map.lookup(&index.to_ne_bytes(), &mut values).during("map")?;
     if !there || !values.len().is_multiple_of(Counter::LEN) {
-        return Err(Failure::new("the map of counters is not one of ours"));
+        return Err(Failure::new("the map of counters was not made by roxie"));
     }
     let counters = values.as_chunks::<{ Counter::LEN }>().0.iter().map(Counter::parse);
     Ok(counters.fold(Counter::default(), |sum, one| Counter {
@@ -131,12 +131,13 @@ pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
 }
 
 const GROUPS: [&str; 6] = ["verdicts", "samples", "program", "interface", "driver", LOST];
-/// What is repeated of the others because it means that packets were lost, in the order in which they come there.
+/// Group of the counters that mean lost packets; they are also in the other groups. In the order of the
+/// receive path.
 const LOST: &str = "lost";
 
-/// Shows numbers, or, given those of some seconds before, rates.
+/// Prints numbers, or rates if the numbers of some seconds before are given.
 fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: bool) -> Outcome {
-    // Of another program nothing can be said about the difference.
+    // The counters of another program cannot be compared.
     let before = before.filter(|(before, _)| before.program_id == now.program_id);
     let rate = |group: &str, name: &str, value: u64| {
         before.map(|(before, seconds)| {

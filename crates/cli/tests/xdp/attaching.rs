@@ -1,4 +1,4 @@
-//! What works.
+//! Attaching programs, reading their counters, filling their maps.
 
 use std::net::UdpSocket;
 
@@ -53,7 +53,7 @@ fn every_recipe_is_loaded_by_the_kernel() {
 }
 
 #[test]
-fn a_foreground_program_goes_with_its_command_even_after_kill_9() {
+fn a_foreground_program_is_detached_with_its_command_even_after_kill_9() {
     if !enter() {
         return;
     }
@@ -61,9 +61,9 @@ fn a_foreground_program_goes_with_its_command_even_after_kill_9() {
     eventually("attached", || !programs("veth0").is_empty());
     let link = programs("veth0")[0]["link"].as_u64().expect("held by a bpf_link");
     refused(&["detach", "veth0"], 1, &[&format!("held by bpf_link {link}"), "--force"]);
-    // Replaced within the link, so that it still goes with it.
+    // The program is replaced within the link, so it is still detached with the command.
     let ended = roxie(&["attach", "veth0", "--recipe", "drop", "--replace"]);
-    assert!(ended.code == Some(0) && ended.err.contains("goes when that does"), "{ended:?}");
+    assert!(ended.code == Some(0) && ended.err.contains("it is detached with that link"), "{ended:?}");
     assert_eq!(programs("veth0")[0]["name"], "roxie_drop");
     running.kill().unwrap();
     running.wait().unwrap();
@@ -71,7 +71,7 @@ fn a_foreground_program_goes_with_its_command_even_after_kill_9() {
 }
 
 #[test]
-fn a_foreground_command_ends_when_its_program_is_no_longer_there() {
+fn a_foreground_command_ends_when_its_program_is_detached() {
     if !enter() {
         return;
     }
@@ -82,9 +82,9 @@ fn a_foreground_command_ends_when_its_program_is_no_longer_there() {
     };
     let delete = || ip(&["link", "delete", "veth0"]);
     let ways: [(&dyn Fn(), &str); 3] = [
-        (&detach, "roxie: veth0: somebody took the program off\n"),
-        (&other, "took the program off, and attached another (roxie_drop, id "),
-        (&delete, "roxie: veth0 is gone, and the program with it\n"),
+        (&detach, "roxie: veth0: another command detached the program\n"),
+        (&other, "another command replaced the program (roxie_drop, id "),
+        (&delete, "roxie: interface veth0 was removed, and the program with it\n"),
     ];
     for (way, says) in ways {
         let mut running = command(&["attach", "veth0", "--recipe", "pass", "--foreground"]);
@@ -95,8 +95,8 @@ fn a_foreground_command_ends_when_its_program_is_no_longer_there() {
         let ended = running.wait_with_output().unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.code() == Some(1) && err.contains(says), "{:?}: {err}", ended.status);
-        if says.contains("another") {
-            assert_eq!(programs("veth0")[0]["name"], "roxie_drop", "theirs stays");
+        if says.contains("roxie_drop") {
+            assert_eq!(programs("veth0")[0]["name"], "roxie_drop", "the other program stays");
             detach();
         }
     }
@@ -129,7 +129,7 @@ fn verdicts_are_counted_and_shown() {
     ip(&["address", "add", "10.9.0.2/24", "dev", "veth1"]);
     ip(&["neigh", "add", "10.9.0.9", "lladdr", "02:00:00:00:00:09", "dev", "veth1", "nud", "permanent"]);
     good(&["attach", "veth0", "--recipe", "drop:only=roce"]);
-    // RoCE's port and length, to a host that is not there: out of veth1, into veth0.
+    // The port and length of RoCE packets, to a host that does not exist: out of veth1, into veth0.
     let sender = UdpSocket::bind("10.9.0.2:0").unwrap();
     for _ in 0..25 {
         sender.send_to(&[0; 40], "10.9.0.9:4791").unwrap();
@@ -250,7 +250,7 @@ fn maps_are_read_and_filled_while_the_program_runs() {
     assert!(list.contains("access") && list.contains("lpm_trie") && list.contains("counters"), "{list}");
     good(&["map", "set", "veth0", "access", "10.9.0.0/16", "0"]);
     good(&["map", "delete", "veth0", "access", "192.0.3.0/24"]);
-    // What a shorter prefix covers has no entry of its own.
+    // A prefix inside a shorter one has no entry.
     refused(&["map", "get", "veth0", "access", "10.9.1.0/24"], 1, &["no entry 10.9.1.0/24"]);
     refused(&["map", "delete", "veth0", "access", "10.9.1.0/24"], 1, &["no entry 10.9.1.0/24"]);
     let entries: Value = serde_json::from_str(&good(&["map", "get", "veth0", "access", "--json"])).unwrap();
@@ -272,7 +272,7 @@ fn maps_are_read_and_filled_while_the_program_runs() {
     );
     refused(&["map", "set", "veth0", "nonesuch", "1", "1"], 1, &["no map 'nonesuch'", "access, counters"]);
     refused(&["map", "set", "veth0", "counters", "99", "1+1"], 1, &["beyond the map's size"]);
-    refused(&["map", "delete", "veth0", "counters", "1"], 1, &["none can be taken out"]);
+    refused(&["map", "delete", "veth0", "counters", "1"], 1, &["none can be deleted"]);
     refused(&["map", "delete", "veth0", "access", "192.0.3.0/24"], 1, &["there is no entry 192.0.3.0/24"]);
     refused(&["map", "list", "veth1"], 1, &["no XDP program", "roxie xdp attach"]);
 
@@ -285,7 +285,7 @@ fn maps_are_read_and_filled_while_the_program_runs() {
 }
 
 #[test]
-fn somebody_elses_counters_are_not_taken_for_verdicts() {
+fn counters_of_other_programs_are_not_taken_for_verdicts() {
     if !enter() {
         return;
     }

@@ -1,4 +1,4 @@
-//! `roxie xdp test` and `send`, with few packets: that they account for each, not how fast they are.
+//! `roxie xdp test` and `send` with few packets: they account for each packet; rates are not checked.
 
 use std::fs;
 use std::process::Stdio;
@@ -26,7 +26,7 @@ fn account(test: &Value) -> u64 {
 }
 
 #[test]
-fn on_interfaces_of_its_own_every_packet_is_accounted_for_and_nothing_stays() {
+fn on_its_own_veth_pairs_the_test_accounts_for_every_packet_and_leaves_nothing() {
     if !enter() {
         return;
     }
@@ -48,7 +48,7 @@ fn on_interfaces_of_its_own_every_packet_is_accounted_for_and_nothing_stays() {
 }
 
 #[test]
-fn on_given_interfaces_other_traffic_and_programs_are_left_alone() {
+fn on_given_interfaces_the_test_leaves_other_traffic_and_programs_alone() {
     if !enter() {
         return;
     }
@@ -60,7 +60,7 @@ fn on_given_interfaces_other_traffic_and_programs_are_left_alone() {
     assert!(programs("veth0").is_empty() && programs("veth1").is_empty());
 
     let (code, all) = tests(&["test", "--netdev", "veth0", "--json", "--count", "1000"]);
-    assert_eq!((code, &named(&all, "XDP_TX")["why"]), (Some(0), &"nobody sends".into()), "{all:#?}");
+    assert_eq!((code, &named(&all, "XDP_TX")["why"]), (Some(0), &"no interface sends".into()), "{all:#?}");
     assert_eq!(named(&all, "AF_XDP tx only")["sent"], 1000);
 
     good(&["attach", "veth0", "--recipe", "pass"]);
@@ -98,7 +98,7 @@ fn a_killed_test_leaves_nothing_on_the_interfaces() {
 }
 
 #[test]
-fn what_is_sent_arrives() {
+fn every_sent_packet_arrives() {
     if !enter() {
         return;
     }
@@ -111,5 +111,5 @@ fn what_is_sent_arrives() {
     }
     let stats: Value = serde_json::from_str(&good(&["stats", "veth0", "--json"])).unwrap();
     assert_eq!(stats["verdicts"]["XDP_DROP.packets"], 2000);
-    refused(&["send", "veth1", "--to", "here"], 2, &["'here' is no Ethernet address"]);
+    refused(&["send", "veth1", "--to", "here"], 2, &["'here' is not an Ethernet address"]);
 }

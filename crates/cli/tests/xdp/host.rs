@@ -1,4 +1,4 @@
-//! A network namespace with a veth pair, which only this thread and what it starts are in.
+//! A network namespace with a veth pair, for this thread and its child processes only.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -8,12 +8,12 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
-/// Both ends of the pair are here.
+/// Both ends of the pair.
 pub(crate) const ENDS: [&str; 2] = ["veth0", "veth1"];
-/// A user without any privilege, nobody.
-const NOBODY: &str = "65534";
+/// The unprivileged user id 65534.
+const UNPRIVILEGED: &str = "65534";
 
-/// What a command did.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -21,7 +21,7 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-/// Moves the thread into a new namespace; false, with a word, if it may not.
+/// Moves the thread into a new namespace; returns false, with a message, without the privilege.
 pub(crate) fn enter() -> bool {
     if unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).is_err() {
         println!("skipped: needs root");
@@ -35,7 +35,7 @@ pub(crate) fn enter() -> bool {
     true
 }
 
-/// A bpf file system that only this thread and what it starts see.
+/// Mounts a bpf file system that only this thread and its children see.
 pub(crate) fn mount_bpf_fs() -> PathBuf {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
@@ -48,26 +48,34 @@ pub(crate) fn ip(words: &[&str]) {
     assert!(output.status.success(), "ip {words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program under test, here.
+/// The `roxie` program under test.
 pub(crate) fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roxie"));
     command.arg("xdp").args(words).stdin(Stdio::null());
     command
 }
 
-/// Runs it to its end, which comes soon.
+/// Runs `roxie` to its end.
 pub(crate) fn roxie(words: &[&str]) -> Ended {
     let mut limited = Command::new("timeout");
     limited.args(["--signal=KILL", "60", env!("CARGO_BIN_EXE_roxie"), "xdp"]).args(words);
     ended(&limited.stdin(Stdio::null()).output().unwrap())
 }
 
-/// As nobody, from a copy that nobody can read.
+/// Runs `roxie` as user 65534, from a copy that this user may read.
 pub(crate) fn roxie_as_nobody(words: &[&str]) -> Ended {
     let copy = std::env::temp_dir().join(format!("roxie-xdp-test-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_roxie"), &copy).unwrap();
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps=-all", "--"]);
+    command.args([
+        "--reuid",
+        UNPRIVILEGED,
+        "--regid",
+        UNPRIVILEGED,
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--",
+    ]);
     let output = command.arg(&copy).arg("xdp").args(words).output();
     std::fs::remove_file(&copy).unwrap();
     ended(&output.unwrap())
@@ -78,14 +86,14 @@ fn ended(output: &Output) -> Ended {
     Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// It must succeed; what it printed.
+/// Runs a command that must succeed; returns its output.
 pub(crate) fn good(words: &[&str]) -> String {
     let ended = roxie(words);
     assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
     ended.out
 }
 
-/// It must fail with this exit code and say these things.
+/// Runs a command that must fail with this exit code and these texts.
 pub(crate) fn refused(words: &[&str], code: i32, says: &[&str]) {
     let ended = roxie(words);
     assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");
@@ -94,16 +102,16 @@ pub(crate) fn refused(words: &[&str], code: i32, says: &[&str]) {
     }
 }
 
-/// What `list --json` says of the programs on an interface.
+/// The programs of an interface, from `list --json`.
 pub(crate) fn programs(netdev: &str) -> Vec<Value> {
     let list: Value = serde_json::from_str(&good(&["list", "--json"])).unwrap();
     let row = list.as_array().unwrap().iter().find(|row| row["interface"] == netdev);
     row.unwrap_or_else(|| panic!("no {netdev} in {list}"))["programs"].as_array().unwrap().clone()
 }
 
-/// An object file made of C source; `None`, with a word, without clang.
+/// Compiles C source to an object file; returns `None`, with a message, without clang.
 pub(crate) fn object(name: &str, source: &str) -> Option<String> {
-    // Each has its name to itself, and is made anew.
+    // Each test uses another name; an old file is overwritten.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("xdp-{name}"));
     std::fs::create_dir_all(&dir).unwrap();
     let (input, output) = (dir.join("program.c"), dir.join("program.o"));
@@ -123,7 +131,7 @@ pub(crate) fn object(name: &str, source: &str) -> Option<String> {
     Some(output.to_str().unwrap().to_owned())
 }
 
-/// Waits for what takes a moment.
+/// Waits until `condition` holds, at most 10 s.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

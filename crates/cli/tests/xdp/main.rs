@@ -1,4 +1,4 @@
-//! `roxie xdp` as people call it, on a veth pair in a namespace that goes with the test; as root, else skipped.
+//! `roxie xdp` on a veth pair in a namespace of the test; needs root, otherwise skipped.
 
 mod attaching;
 mod driver_test;

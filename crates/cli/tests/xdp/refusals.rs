@@ -1,9 +1,9 @@
-//! What does not work, and what is said about it.
+//! Commands that fail, and their messages.
 
 use crate::host::*;
 
 #[test]
-fn a_second_program_is_refused_by_the_name_of_the_first() {
+fn a_second_program_is_refused_and_the_first_is_named() {
     if !enter() {
         return;
     }
@@ -20,7 +20,7 @@ fn a_second_program_is_refused_by_the_name_of_the_first() {
 }
 
 #[test]
-fn what_the_verifier_says_is_shown_whole() {
+fn the_output_of_the_verifier_is_shown_completely() {
     if !enter() {
         return;
     }
@@ -33,12 +33,12 @@ fn what_the_verifier_says_is_shown_whole() {
     let says = ["careless: the kernel refuses the program", "invalid access to packet", "processed 2 insns"];
     refused(&["attach", "veth0", &file], 1, &says);
     assert!(programs("veth0").is_empty());
-    // It can be looked at nevertheless.
+    // It can be disassembled nevertheless.
     assert!(good(&["attach", "veth0", &file, "--dump"]).contains("*(u8 *)(r1 +0)"));
 }
 
 #[test]
-fn the_kernels_own_words_are_shown() {
+fn the_message_of_the_kernel_is_shown() {
     if !enter() {
         return;
     }
@@ -67,7 +67,7 @@ fn the_missing_privilege_is_named() {
     let ended = roxie_as_nobody(&["detach", "veth0"]);
     assert!(ended.code == Some(1) && ended.err.contains("needs CAP_NET_ADMIN"), "{ended:?}");
     assert_eq!(programs("veth0").len(), 1);
-    // Looking needs none.
+    // Commands that only read need no privileges.
     let ended = roxie_as_nobody(&["list"]);
     assert!(ended.code == Some(0) && ended.out.contains("native"), "{ended:?}");
     let ended = roxie_as_nobody(&["attach", "veth0", "--recipe", "drop", "--dump"]);
@@ -75,7 +75,7 @@ fn the_missing_privilege_is_named() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_interface_or_file_is_named() {
     let files = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let broken = files.join(format!("roxie-xdp-broken-{}.o", std::process::id()));
     std::fs::write(&broken, b"\x7fELF and then nothing").unwrap();
@@ -109,7 +109,7 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
-fn numbers_are_held_against_the_queues_and_cpus_there_are() {
+fn numbers_are_checked_against_existing_queues_and_cpus() {
     if !enter() {
         return;
     }
@@ -124,7 +124,7 @@ fn numbers_are_held_against_the_queues_and_cpus_there_are() {
 }
 
 #[test]
-fn what_a_veth_will_drop_is_said_before() {
+fn a_warning_names_packets_that_a_veth_will_drop() {
     if !enter() {
         return;
     }
@@ -134,8 +134,8 @@ fn what_a_veth_will_drop_is_said_before() {
         ended.err
     };
     let said = warned(&["veth0", "--recipe", "tx"]);
-    assert!(said.contains("veth0 drops what is sent back: the peer of a veth"), "{said}");
-    // It has none of its own to be sent to, but now gives the other end somebody to send to.
+    assert!(said.contains("veth0 drops packets that are sent back: the peer of a veth"), "{said}");
+    // veth0 has no receiver for its packets, but its program lets veth1 send to it.
     assert_eq!(warned(&["veth1", "--recipe", "tx"]), "");
     assert_eq!(warned(&["veth0", "--recipe", "tx", "--replace"]), "");
     good(&["detach", "veth0"]);
@@ -153,14 +153,11 @@ fn a_program_for_one_buffer_is_warned_of_a_large_mtu() {
         LICENSE;
     "#;
     let Some(file) = object("single-mtu", source) else { return };
-    // What arrives here is short; what the peer sends decides whether the kernel refuses.
+    // The packets of this test are short; the MTU of the peer decides whether the kernel refuses.
     ip(&["link", "set", "veth0", "mtu", "9000"]);
     let ended = roxie(&["attach", "veth0", &file, "--mode", "native"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(
-        ended.err.contains("takes no packets of several buffers") && ended.err.contains("9000"),
-        "{ended:?}"
-    );
+    assert!(ended.err.contains("handles no multi-buffer packets") && ended.err.contains("9000"), "{ended:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""The guest's end of `rxe-vm exec`: runs commands for the host over one virtio-serial port, several at a time."""
+"""The guest's end of `rxe-vm exec`: runs the host's commands over a virtio-serial port."""
 
 import glob
 import json
@@ -9,9 +9,10 @@ import subprocess
 import threading
 from pathlib import Path
 
-# Type, session, length. To the host: H hello, O standard output, E standard error, X exit. From it: R run, K kill.
+# Type, session, length. To the host: H hello, O standard output, E standard error, X exit.
+# From the host: R run, K kill.
 HEADER = struct.Struct("!cII")
-# Seconds that a child left in the background may hold the pipes of a command that has ended.
+# Seconds that background children of a finished command may keep its pipes open.
 LINGER = 2
 
 
@@ -37,13 +38,13 @@ class Port:
         while len(data) < length:
             part = os.read(self.descriptor, length - len(data))
             if not part:
-                threading.Event().wait(0.05)  # nobody at the host's end
+                threading.Event().wait(0.05)  # the host's end is not open
             data += part
         return data
 
 
 port = Port()
-# Running commands by session; None until the process is there.
+# Running commands by session; None until the process has started.
 sessions = {}
 
 
@@ -79,7 +80,7 @@ def kill(process):
             os.killpg(process.pid, number)
             process.wait(2)
         except (OSError, subprocess.TimeoutExpired):
-            pass  # it is gone, or needs the other signal
+            pass  # it has ended, or needs the other signal
 
 
 def main():

@@ -10,7 +10,7 @@ use roxie::hook::quantity;
 use super::{QUEUES_MAX, roce};
 use crate::failure::{Failure, Outcome};
 
-/// The `KEY=VALUE` pairs not used yet, and the keys asked for.
+/// The `KEY=VALUE` pairs that are not used yet, and the keys that were looked up.
 pub(super) struct Keys {
     recipe: String,
     given: BTreeMap<String, String>,
@@ -45,7 +45,7 @@ impl Keys {
         }
     }
 
-    /// A number in a range that `T` can hold.
+    /// Parses a number in a range that `T` can hold.
     pub(super) fn number<T: TryFrom<u64>>(
         &mut self,
         key: &'static str,
@@ -68,7 +68,7 @@ impl Keys {
         }
     }
 
-    /// Receive queues of the interface.
+    /// Parses the number of receive queues.
     pub(super) fn queues(&mut self, default: u32) -> Outcome<u32> {
         let is_given = self.given.contains_key("queues");
         let queues = self.number("queues", Some(default), 1..=QUEUES_MAX)?;
@@ -81,13 +81,13 @@ impl Keys {
         text.split('+').filter(|one| !one.is_empty()).map(str::to_owned).collect()
     }
 
-    /// At least one.
+    /// Parses a list with at least one value.
     pub(super) fn list(&mut self, key: &'static str) -> Outcome<Vec<String>> {
         let list = self.optional_list(key);
         if list.is_empty() { Err(self.missing(&format!("{key}="))) } else { Ok(list) }
     }
 
-    /// Which packets.
+    /// Parses the packets that the recipe selects.
     pub(super) fn only(&mut self, default: &str) -> Outcome<Select> {
         let text = self.value("only").unwrap_or_else(|| default.to_owned());
         match text.as_str() {
@@ -99,7 +99,7 @@ impl Keys {
     }
 
     pub(super) fn wrong(&self, key: &str, value: &str) -> Failure {
-        usage(format!("recipe {}: {key}={value} makes no sense", self.recipe))
+        usage(format!("recipe {}: {key}={value} is invalid", self.recipe))
     }
 
     pub(super) fn missing(&self, what: &str) -> Failure {

@@ -1,4 +1,4 @@
-//! One test after another: programs on the interfaces, packets through them, and the account of every one.
+//! Runs one test after another: attaches programs, sends packets, and accounts for each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,41 +21,41 @@ use crate::xdp::stats;
 pub(super) struct Bench {
     pub(super) place: Place,
     pub(super) mode: Mode,
-    /// Packets of a test.
+    /// Number of packets of a test.
     pub(super) count: u64,
-    /// Where packets are received.
+    /// The CPU where packets are received.
     pub(super) receiver_cpu: u32,
 }
 
-/// A program of ours on an interface, and its definition.
+/// A program on an interface, and its definition.
 #[derive(Debug)]
 pub(super) struct On {
     pub(super) attached: Attached,
     definition: bpf::Program,
 }
 
-/// What is sent in a test.
+/// Name and packets of a test.
 pub(super) struct Flow<'a> {
     pub(super) name: &'static str,
     pub(super) count: u64,
     pub(super) generator: &'a mut Generator,
 }
 
-/// Where packets arrive, as a test counts them.
+/// How a test counts packets that arrive.
 pub(super) struct Arrivals<'a> {
     /// Packets that arrived so far.
     pub(super) count: &'a dyn Fn() -> Outcome<u64>,
-    /// Packets dropped so far, by reason, besides what the interfaces count.
+    /// Packets dropped so far, by reason, besides those that the interfaces count.
     pub(super) dropped: &'a dyn Fn() -> Outcome<Drops>,
-    /// Packets under way at most, so that none is dropped where nobody counts; 0 sends without regard.
+    /// Most packets in flight, so that none is dropped uncounted; 0: no limit.
     pub(super) window: u64,
 }
 
-/// How long the last packets may take.
+/// Time for the last packets to arrive.
 const SETTLE: Duration = Duration::from_millis(500);
 
 impl Bench {
-    /// Test packets, and nothing else, end with this action.
+    /// A program that ends test packets, and no others, with this action.
     pub(super) fn recipe(action: Action) -> Recipe {
         Recipe {
             select: Select::Roce { port: frame::PORT },
@@ -66,17 +66,17 @@ impl Bench {
         }
     }
 
-    /// Puts a program on the interface under test.
+    /// Attaches a program to the interface under test.
     pub(super) fn on_dut(&self, recipe: &Recipe) -> Outcome<On> {
         On::new(&self.place.dut, recipe, self.mode)
     }
 
-    /// Counts, and drops, what arrives at `link`.
+    /// Attaches a program to `link` that counts and drops what arrives.
     pub(super) fn count_at(&self, link: &Link) -> Outcome<On> {
         On::new(link, &Bench::recipe(Action::Verdict(XdpAction::Drop)), Mode::Auto)
     }
 
-    /// Sends, waits for the last packet, and settles the account.
+    /// Sends, waits for the last packet, and compares the counts.
     pub(super) fn run(&self, flow: Flow<'_>, arrivals: &Arrivals<'_>) -> Outcome<Row> {
         let Flow { name, count, generator } = flow;
         let first = (self.drops(arrivals)?, (arrivals.count)()?);
@@ -124,13 +124,14 @@ impl Bench {
         Ok(Row { name, sent, out: last.0, drops, seconds, verdict })
     }
 
-    /// Those the interface under test counts come first.
+    /// Drops of the interface under test come first.
     fn drops(&self, arrivals: &Arrivals<'_>) -> Outcome<[Drops; 2]> {
         Ok([self.place.dropped()?, (arrivals.dropped)()?])
     }
 }
 
-/// What was dropped since `before`, each packet once: a driver may count what an AF_XDP socket did not take as well.
+/// Packets dropped since `before`, each counted once: a driver may also count what an AF_XDP socket
+/// dropped.
 fn since(before: &[Drops; 2], mut now: [Drops; 2]) -> Drops {
     for (now, before) in now.iter_mut().zip(before) {
         for (drop, (_, old)) in now.iter_mut().zip(before) {
@@ -146,15 +147,15 @@ fn since(before: &[Drops; 2], mut now: [Drops; 2]) -> Drops {
     drops
 }
 
-/// Packets by who dropped them.
+/// Dropped packets by place.
 pub(super) type Drops = Vec<(String, u64)>;
 
-/// For tests that count no drops of their own.
+/// For tests that count no drops themselves.
 pub(super) fn nothing() -> Outcome<Drops> {
     Ok(Vec::new())
 }
 
-/// A count that a thread keeps.
+/// A count that another thread updates.
 pub(super) fn of(counter: &AtomicU64) -> impl Fn() -> Outcome<u64> {
     || Ok(counter.load(Ordering::Relaxed))
 }
@@ -173,7 +174,7 @@ impl On {
         map.ok_or_else(|| Failure::new(format!("the program has no map {name}")))
     }
 
-    /// The map that [`Action::Redirect`] redirects by.
+    /// The map of [`Action::Redirect`].
     pub(super) fn targets(&self, target: Target) -> Outcome<&Map> {
         self.map(target.map_name())
     }

@@ -1,9 +1,9 @@
-//! Who runs where: sender and receiver on CPUs of their own, so that figures do not depend on the scheduler's moods.
+//! CPUs for sender and receiver, so that the rates do not depend on the scheduler.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The CPU that packets are sent from, and the one of whoever receives: the first and the last this process may use.
+/// The CPU that sends and the CPU that receives: the first and the last that this process may use.
 pub(super) fn pair() -> [u32; 2] {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return [0, 0] };
     let usable = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
@@ -11,7 +11,7 @@ pub(super) fn pair() -> [u32; 2] {
     [first, last].map(|cpu| cpu.unwrap_or(0) as u32)
 }
 
-/// Keeps the calling thread on a CPU. Where that is not allowed, it runs anywhere.
+/// Pins the calling thread to a CPU. Where that is not allowed, it stays unpinned.
 pub(super) fn stay_on(cpu: u32) {
     let mut set = CpuSet::new();
     if set.set(cpu as usize).is_ok() {

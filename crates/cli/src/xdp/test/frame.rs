@@ -1,20 +1,20 @@
-//! Test packets: UDP to the discard port, long enough to look like RoCE, so that the blocks of our programs select them
-//! and leave everything else on the wire alone.
+//! Test packets: UDP to the discard port, as long as RoCE packets, so that the programs select them and
+//! pass all other packets.
 
 use std::net::Ipv4Addr;
 
 use wire::{EtherType, Ethernet, Ipv4, Mac, Udp};
 
-/// Discard (RFC 863): harmless where somebody else gets it.
+/// Discard (RFC 863): harmless where another host receives it.
 pub(super) const PORT: u16 = 9;
 /// The shortest Ethernet frame, without its checksum.
 pub(super) const SHORT: usize = 60;
-/// Longer than a page: several buffers on receipt.
+/// Longer than a page: several buffers when received.
 pub(super) const LONG: usize = 8000;
 
 const HEADERS_LEN: usize = Ethernet::LEN + Ipv4::LEN + Udp::LEN;
 
-/// From where to where.
+/// Addresses, from and to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) macs: [[u8; 6]; 2],
@@ -33,7 +33,7 @@ pub(super) fn build(ends: &Ends, len: usize) -> Vec<u8> {
     {
         Ethernet { dst, src, ether_type: EtherType::IPV4 }.emit(ethernet);
         Ipv4::udp(ends.ips[0], ends.ips[1], 64, udp_len).with_checksum().emit(ip);
-        // Without a checksum of its own.
+        // Without a UDP checksum.
         Udp { src_port: 49152, dst_port: PORT, length: udp_len, checksum: 0 }.emit(udp);
     }
     let mut frame = headers.to_vec();

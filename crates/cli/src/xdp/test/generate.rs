@@ -1,4 +1,4 @@
-//! Where test packets come from.
+//! Generators of test packets.
 
 use bpf::recipe::Target;
 use bpf::{Action, Pick, ProgramKind, Recipe, XdpAction};
@@ -9,21 +9,21 @@ use super::frame::{self, Ends};
 use super::xsk::Xsk;
 use crate::failure::{During, Failure, Outcome};
 
-/// Sends frames out of an interface.
+/// Sends frames from an interface.
 #[derive(Debug)]
 pub(super) enum Generator {
-    /// The kernel makes them: a test run of a program with real frames (BPF_F_TEST_XDP_LIVE_FRAMES, since 5.18), which the
-    /// driver takes as redirected ones (ndo_xdp_xmit).
+    /// The kernel generates them: a test run of a program with live frames (BPF_F_TEST_XDP_LIVE_FRAMES,
+    /// since 5.18), which the driver gets as redirected frames (ndo_xdp_xmit).
     Live { program: Program, context: Vec<u8>, frame: Vec<u8> },
-    /// An AF_XDP socket: for drivers without ndo_xdp_xmit, for generic mode, and for frames of several buffers.
+    /// An AF_XDP socket: for drivers without ndo_xdp_xmit, for generic mode, and for multi-buffer frames.
     Socket { xsk: Box<Xsk>, len: usize },
 }
 
-/// Frames the kernel makes and hands on at once; no more than a veth's ring holds.
+/// Frames of one batch of the kernel; no more than the ring of a veth.
 const LIVE_BATCH: u32 = 64;
 
 impl Generator {
-    /// Frames of the shortest length from `link`, made in the kernel.
+    /// Generates frames of the shortest length from `link`, in the kernel.
     pub(super) fn live(link: &Link, ends: &Ends) -> Outcome<Generator> {
         let action =
             Action::Redirect { target: Target::Dev, entries: 1, pick: Pick::Fixed(0), miss: XdpAction::Drop };
@@ -39,7 +39,7 @@ impl Generator {
         Ok(Generator::Live { program, context, frame })
     }
 
-    /// Frames of `len` bytes from `link`, through a socket.
+    /// Sends frames of `len` bytes from `link`, through a socket.
     pub(super) fn socket(link: &Link, ends: &Ends, len: usize) -> Outcome<Generator> {
         let mut xsk = Xsk::open(link, len > frame::SHORT)?;
         xsk.prepare(&frame::build(ends, len));
@@ -63,7 +63,7 @@ impl Generator {
         }
     }
 
-    /// Packets it sends at a time: a test run takes some 20 ms to begin and to end, however long it is.
+    /// Packets per call: a test run takes some 20 ms to begin and to end, whatever its length.
     pub(super) fn chunk(&self) -> u64 {
         match self {
             Generator::Live { .. } => 500_000,
@@ -71,7 +71,7 @@ impl Generator {
         }
     }
 
-    /// What it is, for the report.
+    /// Description for the report.
     pub(super) fn describe(&self) -> String {
         match self {
             Generator::Live { .. } => "frames made by the kernel (test run with live frames)".to_owned(),

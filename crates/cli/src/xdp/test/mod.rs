@@ -1,4 +1,4 @@
-//! `roxie xdp test`: can this interface do what XDP asks of a driver, and is every packet accounted for?
+//! `roxie xdp test`: tests whether an interface supports what XDP needs, and accounts for every packet.
 
 mod bench;
 mod cpu;
@@ -26,12 +26,12 @@ use report::{Row, Verdict};
 
 pub(super) use send::send;
 
-/// MTU for packets of several buffers.
+/// MTU for multi-buffer packets.
 const JUMBO: u32 = 9000;
-/// Packets of several buffers are this many times fewer: each costs as much as many short ones.
+/// Divisor of the packet count for multi-buffer packets: each costs as much as many short ones.
 const LONG_SHARE: u64 = 10;
 
-/// Makes all tests; fails if one failed.
+/// Runs all tests; fails if one failed.
 pub(super) fn test(args: &TestArgs) -> Outcome {
     let place = match &args.netdev {
         Some(netdev) => Place::given(netdev, args.peer.as_deref())?,
@@ -53,7 +53,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     let source = generator.as_ref().map_or_else(
         || {
             format!(
-                "nobody sends to {}: name the interface at the other end with --peer",
+                "no interface sends to {}: name the interface at the other end with --peer",
                 bench.place.dut.name
             )
         },
@@ -68,7 +68,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             };
             receiving(&bench, &mut generator, paced.as_mut(), &mut sink);
         }
-        _ => SENT_TO.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, "nobody sends")))),
+        _ => SENT_TO.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, "no interface sends")))),
     }
     sink.make("ndo_xdp_xmit", || verdicts::ndo_xdp_xmit(&bench));
     sink.make("AF_XDP tx only", || sockets::send(&bench));
@@ -100,9 +100,9 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     }
 }
 
-/// Tests with packets of several buffers.
+/// Tests with multi-buffer packets.
 const LONG_TESTS: [&str; 3] = ["multi-buffer XDP_PASS", "multi-buffer XDP_TX", "multi-buffer AF_XDP"];
-/// Tests that need somebody who sends.
+/// Tests that need an interface that sends.
 const SENT_TO: [&str; 7] = [
     "XDP_PASS",
     "XDP_DROP",
@@ -115,7 +115,7 @@ const SENT_TO: [&str; 7] = [
 
 fn receiving(bench: &Bench, generator: &mut Generator, mut paced: Option<&mut Generator>, sink: &mut Sink) {
     for name in SENT_TO {
-        // The queue to another CPU counts nothing that it drops.
+        // The queue to another CPU does not count what it drops.
         let generator = match &mut paced {
             Some(paced) if name == "XDP_REDIRECT to a CPU" => &mut **paced,
             _ => &mut *generator,
@@ -142,7 +142,7 @@ fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
     {
         return skip(sink, &failure.to_string());
     }
-    let Some(peer) = bench.place.peer.clone() else { return skip(sink, "nobody sends") };
+    let Some(peer) = bench.place.peer.clone() else { return skip(sink, "no interface sends") };
     if bench.place.dut.mtu.min(peer.mtu) < frame::LONG as u32 {
         return skip(sink, &format!("the MTU is below {}", frame::LONG));
     }
@@ -160,7 +160,7 @@ fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
     }
 }
 
-/// Where programs and sockets run, and who sends.
+/// Where programs and sockets run, and the generator.
 fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
     let program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let mode = program.attached.mode();
@@ -168,7 +168,7 @@ fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
         eprintln!("roxie: warning: not in the driver: {why}");
     }
     let Some(peer) = &bench.place.peer else { return Ok((mode.to_string(), None)) };
-    // A veth takes redirected packets while its peer has a program in the driver.
+    // A veth takes redirected packets only while its peer has a program in the driver.
     let live = mode == sys::XdpMode::Native && xdp_features(peer.index).is_ok_and(|features| features.xmit());
     let ends = bench.place.ends();
     let generator = match live {
@@ -180,11 +180,11 @@ fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
     Ok((format!("{mode} mode, AF_XDP {sockets}"), Some(generator?)))
 }
 
-/// Where results go, as soon as they are there.
+/// Prints results as soon as they are known.
 struct Sink {
-    /// None while JSON is gathered.
+    /// None while JSON is collected.
     terminal: Option<Terminal>,
-    /// What names must contain, in lower case.
+    /// Text that names must contain, in lower case.
     only: Option<String>,
     rows: Vec<Row>,
 }
@@ -193,13 +193,13 @@ impl Sink {
     fn begin(&self, bench: &Bench, mode: &str, source: &str) {
         let Some(terminal) = self.terminal else { return };
         let place = &bench.place;
-        let whose = if place.own { ", a veth pair in a namespace of its own" } else { "" };
-        terminal.line(&format!("{}{whose}: {mode}", place.dut.name));
+        let note = if place.own { ", a veth pair in a new namespace" } else { "" };
+        terminal.line(&format!("{}{note}: {mode}", place.dut.name));
         terminal.line(&format!("packets from: {source}"));
         Row::heading(terminal);
     }
 
-    /// Makes a test, if it is wanted.
+    /// Runs a test, if it is selected.
     fn make(&mut self, name: &'static str, test: impl FnOnce() -> Outcome<Row>) {
         if self.only.as_ref().is_some_and(|only| !name.to_lowercase().contains(only)) {
             return;

@@ -1,7 +1,7 @@
-//! Where the test runs: a network namespace of its own with veth pairs, or given interfaces.
+//! The interfaces of the test: veth pairs in a new network namespace, or given interfaces.
 //!
-//! The namespace has no name. It belongs to this process's main thread and goes with it, however it ends, and the veth
-//! pairs go with the namespace.
+//! The namespace has no name. Only the main thread of this process is in it, so the kernel removes it and
+//! the veth pairs when the process ends.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,15 +17,16 @@ use crate::xdp::interface;
 /// The interfaces of a test.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Under test.
+    /// The interface under test.
     pub(super) dut: Link,
-    /// What arrives at `dut` is sent here, and the other way round; unknown for a given interface without `--peer`.
+    /// The interface that sends to `dut` and receives from it; unknown for a given interface without
+    /// `--peer`.
     pub(super) peer: Option<Link>,
     /// Redirected packets leave through the first and arrive at the second.
     pub(super) target: Option<[Link; 2]>,
-    /// Made for this test.
+    /// The interfaces were made for this test.
     pub(super) own: bool,
-    /// Addresses of test packets, from and to; unspecified if `dut` has none.
+    /// IP addresses of test packets, from and to; unspecified if `dut` has none.
     ips: [Ipv4Addr; 2],
 }
 
@@ -33,17 +34,17 @@ const DUT: &str = "dut0";
 const PEER: &str = "peer0";
 const TARGET: [&str; 2] = ["out0", "out1"];
 const PREFIX: &str = "198.18.0.1/15";
-/// RFC 2544: for measurements of network devices.
+/// RFC 2544: addresses for measurements of network devices.
 pub(super) const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1)];
 
 impl Place {
-    /// A namespace for the main thread, with two veth pairs.
+    /// Creates a namespace for the main thread, with two veth pairs.
     pub(super) fn own() -> Outcome<Place> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| {
             Failure::new(format!("a network namespace of its own: {error}"))
                 .hint("needs CAP_SYS_ADMIN: try with sudo")
         })?;
-        // Nobody else shall send: no router solicitations. Without IPv6 there is nothing to switch off.
+        // No other packets on the links: no router solicitations. Without IPv6 there are none.
         for which in ["all", "default"] {
             let _no_ipv6 = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
         }
@@ -62,7 +63,7 @@ impl Place {
         })
     }
 
-    /// Interfaces that are there. Redirected packets go back to where they came from.
+    /// Uses existing interfaces. Redirected packets go back to where they came from.
     pub(super) fn given(netdev: &str, peer: Option<&str>) -> Outcome<Place> {
         let dut = interface(netdev)?;
         let peer = peer.map(interface).transpose()?;
@@ -76,7 +77,7 @@ impl Place {
         Ok(Place { dut, peer, target, own: false, ips })
     }
 
-    /// Changes the MTU of the pair under test; not of given interfaces.
+    /// Changes the MTU of the veth pair under test; not of given interfaces.
     pub(super) fn set_mtu(&mut self, mtu: u32) -> Outcome {
         for name in [DUT, PEER] {
             ip(&format!("link set {name} mtu {mtu}"))?;
@@ -85,18 +86,19 @@ impl Place {
         Ok(())
     }
 
-    /// Addresses of packets to `dut`; without a peer, of packets it sends, which no switch delivers: to itself.
+    /// Ethernet addresses of packets to `dut`. Without a peer: of packets from `dut` to itself, which no
+    /// switch delivers.
     pub(super) fn ends(&self) -> Ends {
         let src = self.peer.as_ref().map_or(self.dut.mac, |peer| peer.mac);
         Ends { macs: [src, self.dut.mac], ips: self.ips }
     }
 
-    /// Whether the network stack would take test packets.
+    /// Whether the network stack accepts test packets.
     pub(super) fn has_address(&self) -> bool {
         !self.ips[1].is_unspecified()
     }
 
-    /// Packets dropped so far by any of the interfaces, by interface and direction.
+    /// Packets dropped so far by all of the interfaces, by interface and direction.
     pub(super) fn dropped(&self) -> Outcome<Vec<(String, u64)>> {
         let mut netlink = Netlink::new().during("netlink")?;
         let target = self.target.iter().flatten().filter(|_| self.own);
@@ -111,7 +113,8 @@ impl Place {
     }
 }
 
-/// An address that is not ours on the network of `link`, and ours: what the stack accepts as coming from there.
+/// Another address in the network of `link`, and the address of `link`: the stack accepts packets from
+/// there.
 fn addresses(link: &Link) -> Outcome<[Ipv4Addr; 2]> {
     let all = Netlink::new().and_then(|mut netlink| netlink.addresses()).during("netlink")?;
     let v4 = |ifindex: Option<u32>| {

@@ -1,43 +1,43 @@
-//! The results, for people and for programs.
+//! The results, as text and as JSON.
 
 use serde_json::{Value, json};
 
 use crate::terminal::{Terminal, Tone};
 
-/// What one test found.
+/// Result of one test.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     /// Packets sent.
     pub(super) sent: u64,
-    /// Packets that came out where they should.
+    /// Packets that arrived.
     pub(super) out: u64,
-    /// Packets that somebody has counted as dropped.
+    /// Packets counted as dropped.
     pub(super) drops: Vec<(String, u64)>,
-    /// From the first packet sent to the last that came out.
+    /// From the first packet sent to the last that arrived.
     pub(super) seconds: f64,
     pub(super) verdict: Verdict,
 }
 
-/// Whether a test is passed.
+/// Whether the test passed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
     /// Every packet is accounted for.
     Exact,
     /// What is wrong.
     Wrong(String),
-    /// Why it was not made.
+    /// The test did not run; the reason.
     Skipped(String),
 }
 
 impl Row {
-    /// A test that was not made.
+    /// The result of a test that did not run.
     pub(super) fn skipped(name: &'static str, why: impl Into<String>) -> Row {
         let verdict = Verdict::Skipped(why.into());
         Row { name, sent: 0, out: 0, drops: Vec::new(), seconds: 0.0, verdict }
     }
 
-    /// Fails the test for another reason than the account, unless it has failed already.
+    /// Fails the test for another reason, unless it has failed already.
     pub(super) fn require(mut self, holds: bool, what: impl Into<String>) -> Row {
         if !holds && self.verdict == Verdict::Exact {
             self.verdict = Verdict::Wrong(what.into());
@@ -45,7 +45,7 @@ impl Row {
         self
     }
 
-    /// Millions of packets a second that came out.
+    /// Millions of packets per second that arrived.
     fn mpps(&self) -> f64 {
         if self.seconds > 0.0 { self.out as f64 / self.seconds / 1e6 } else { 0.0 }
     }

@@ -1,4 +1,4 @@
-//! `roxie xdp send`: the generator alone.
+//! `roxie xdp send`: the generator without the tests.
 
 use std::time::Instant;
 
@@ -13,12 +13,12 @@ use crate::terminal::Terminal;
 use crate::xdp::args::SendArgs;
 use crate::xdp::{ability, interface};
 
-/// Sends.
+/// Sends the packets.
 pub(crate) fn send(args: &SendArgs) -> Outcome {
     let link = interface(&args.netdev)?;
     let to = match &args.to {
         Some(text) => {
-            parse(text).ok_or_else(|| Failure::new(format!("'{text}' is no Ethernet address")).code(2))?
+            parse(text).ok_or_else(|| Failure::new(format!("'{text}' is not an Ethernet address")).code(2))?
         }
         None => link.mac,
     };

@@ -1,4 +1,4 @@
-//! The tests with AF_XDP: the three programs of xdpsock, on the rings of our own port.
+//! The tests with AF_XDP: the three modes of xdpsock, on the rings of roxie's port.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -14,10 +14,10 @@ use super::report::Row;
 use super::xsk::{Progress, Xsk};
 use crate::failure::{During, Outcome};
 
-/// Packets of several buffers under way at most: a quarter of the chunks, three of which each takes.
+/// Most multi-buffer packets in flight: a quarter of the chunks, three of which each takes.
 const LONG_WINDOW: u64 = 170;
 
-/// Packets redirected to a socket are received, with all their pieces: `rxdrop`.
+/// Receives redirected packets with all their fragments: `rxdrop`.
 pub(super) fn receive(bench: &Bench, flow: Flow<'_>, len: usize) -> Outcome<Row> {
     let program = to_socket(bench)?;
     let mut xsk = Xsk::open(&bench.place.dut, len > frame::SHORT)?;
@@ -38,7 +38,7 @@ pub(super) fn receive(bench: &Bench, flow: Flow<'_>, len: usize) -> Outcome<Row>
     Ok(row.require(wrong == 0, format!("{wrong} packets are not {len} bytes long")))
 }
 
-/// Packets of a socket leave through the interface: `txonly`.
+/// Sends packets of a socket: `txonly`.
 pub(super) fn send(bench: &Bench) -> Outcome<Row> {
     const NAME: &str = "AF_XDP tx only";
     let place = &bench.place;
@@ -52,7 +52,7 @@ pub(super) fn send(bench: &Bench) -> Outcome<Row> {
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
-/// Packets go through a socket and back: `l2fwd`.
+/// Forwards packets through a socket: `l2fwd`.
 pub(super) fn forward(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     let Some(peer) = &bench.place.peer else { return Ok(Row::skipped(flow.name, "no peer")) };
     let counting = bench.count_at(peer)?;
@@ -72,7 +72,8 @@ pub(super) fn forward(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     })
 }
 
-/// In a namespace of our own there are test packets only, and the program need not look at them, as xdpsock's does not.
+/// In a new namespace there are test packets only, so the program need not check them; xdpsock's program
+/// does not either.
 fn to_socket(bench: &Bench) -> Outcome<On> {
     let action =
         Action::Redirect { target: Target::Xsk, entries: 1, pick: Pick::RxQueue, miss: XdpAction::Aborted };
@@ -84,7 +85,7 @@ fn to_socket(bench: &Bench) -> Outcome<On> {
     })
 }
 
-/// How sockets on the interface under test get their packets.
+/// How sockets on the interface under test exchange packets with the driver.
 pub(super) fn mode(bench: &Bench) -> Outcome<&'static str> {
     let _program = to_socket(bench)?;
     Ok(Xsk::open(&bench.place.dut, false)?.mode())

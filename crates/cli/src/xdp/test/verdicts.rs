@@ -21,19 +21,19 @@ use super::report::Row;
 use crate::failure::{During, Failure, Outcome};
 use crate::xdp::stats;
 
-/// Packets that wait for the other CPU.
+/// Length of the queue to the other CPU, in packets.
 const CPU_QUEUE: u32 = 4096;
-/// Receive buffer of the socket that stands for the network stack.
+/// Receive buffer of the UDP socket that receives passed packets.
 const SOCKET_BUFFER: usize = 64 << 20;
 
-/// Packets that pass are delivered to the network stack: a UDP socket receives them, or counts them as dropped.
+/// Passed packets reach the network stack: a UDP socket receives them, or counts them as dropped.
 pub(super) fn pass(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     if !bench.place.has_address() {
         return Ok(Row::skipped(flow.name, "the interface has no IPv4 address"));
     }
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, frame::PORT)).during("UDP port 9 (discard)")?;
     socket.set_read_timeout(Some(Duration::from_millis(20))).during("socket")?;
-    // Without privilege over the whole system it stays as it is, and more is dropped.
+    // Without CAP_NET_ADMIN the size stays, and more packets are dropped.
     let _as_it_is = setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER);
     let _program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Pass)))?;
     let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -55,7 +55,7 @@ pub(super) fn pass(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     })
 }
 
-/// Packets the socket on the discard port had no room for: the last column of proc_net_udp(5).
+/// Packets dropped because the socket's buffer was full: the last column of proc_net_udp(5).
 fn socket_drops() -> Outcome<u64> {
     let table = fs::read_to_string("/proc/thread-self/net/udp").during("/proc/net/udp")?;
     let port = format!(":{:04X}", frame::PORT);
@@ -64,14 +64,14 @@ fn socket_drops() -> Outcome<u64> {
     drops.ok_or_else(|| Failure::new("no UDP socket on port 9 in /proc/net/udp"))
 }
 
-/// Dropped packets reach nobody else.
+/// Dropped packets do not arrive anywhere.
 pub(super) fn drop(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     let program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let count = || program.count(XdpAction::Drop);
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
-/// Packets sent back arrive where they came from.
+/// Packets sent back arrive at the sender.
 pub(super) fn tx(bench: &Bench, peer: &Link, flow: Flow<'_>) -> Outcome<Row> {
     let counting = bench.count_at(peer)?;
     let program = bench.on_dut(&Bench::recipe(Action::Reflect))?;
@@ -98,7 +98,7 @@ pub(super) fn to_device(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
-/// Packets redirected to another CPU run the program of its entry there.
+/// Packets redirected to another CPU run the program of the map entry there.
 pub(super) fn to_cpu(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     let cpu = bench.receiver_cpu;
     let action = Action::Redirect {
@@ -126,7 +126,7 @@ pub(super) fn to_cpu(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
 pub(super) fn ndo_xdp_xmit(bench: &Bench) -> Outcome<Row> {
     const NAME: &str = "ndo_xdp_xmit";
     let link = &bench.place.dut;
-    // While there is a program a veth has the queues that redirected packets go through.
+    // A veth has queues for redirected packets only while a program is attached.
     let _program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let counting = bench.place.peer.as_ref().map(|peer| bench.count_at(peer)).transpose()?;
     if sys::xdp_features(link.index).is_ok_and(|features| !features.xmit()) {
@@ -141,7 +141,7 @@ pub(super) fn ndo_xdp_xmit(bench: &Bench) -> Outcome<Row> {
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
-/// Packets the interface says it has sent.
+/// Packets that the interface counts as sent.
 pub(super) fn sent_by(link: &Link) -> io::Result<u64> {
     Ok(sys::Netlink::new()?.link_counters(link.index)?.tx_packets)
 }

@@ -1,5 +1,5 @@
-//! An AF_XDP socket on queue 0 of an interface, driven as fast as it goes: the rings of the device's AF_XDP port, without
-//! the port.
+//! An AF_XDP socket on queue 0 of an interface at full speed: the rings of roxie's AF_XDP port, without the
+//! port.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use crate::failure::{During, Failure, Outcome};
 /// A socket, its memory and its empty chunks.
 #[derive(Debug)]
 pub(super) struct Xsk {
-    // Unmapped before the socket is closed: fields are dropped in order.
+    // Fields are dropped in order: the rings are unmapped before the socket is closed.
     rings: Rings,
     socket: Arc<XskSocket>,
     umem: Arc<Umem>,
     rx_pool: PagePool,
     tx_pool: PagePool,
-    /// The piece of a packet whose others are still to come.
+    /// The first fragments of a packet, until the last one arrives.
     partial: usize,
 }
 
-/// What a receiving thread reports, and how it is told to end.
+/// Counts of a receiving thread, and how it is stopped.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Packets so far.
+    /// Packets received so far.
     pub(super) packets: AtomicU64,
-    /// Of another length than expected.
+    /// Packets with another length than expected.
     pub(super) wrong: AtomicU64,
-    /// No more will come.
+    /// Set to stop the thread.
     pub(super) stop: AtomicBool,
 }
 
 const QUEUE: u32 = 0;
 const RING_LEN: u32 = 2048;
-/// Chunks of a unit to send: room for [`super::frame::LONG`].
+/// Chunks of one unit to send; a unit holds [`super::frame::LONG`] bytes.
 const TX_SPAN: u32 = 2;
 const BATCH: usize = 64;
-/// How long nothing may move before sending is given up.
+/// Sending fails if the kernel takes no packet for this long.
 const STUCK: Duration = Duration::from_secs(2);
-/// How long a queue is tried whose former socket the kernel has not let go of.
+/// Time to retry a queue that the kernel has not released from its former socket.
 const BUSY: Duration = Duration::from_secs(1);
 
 impl Xsk {
-    /// Binds to the interface, without copying if the driver can do that.
+    /// Binds to the interface, in zero-copy mode if the driver supports it.
     pub(super) fn open(link: &Link, fragments: bool) -> Outcome<Xsk> {
         let regions = [(RING_LEN, 1), (RING_LEN, TX_SPAN)];
         let (umem, mut tokens) = Umem::new(UmemConfig::default(), &regions).during("packet memory")?;
@@ -60,7 +60,7 @@ impl Xsk {
         let zero_copy = features.zero_copy() && features.zero_copy_segments_max >= segments;
         let sizes = [RING_LEN, RING_LEN * TX_SPAN, RING_LEN, RING_LEN * TX_SPAN];
         let (socket, rings) = XskSocket::new(&umem, sizes, None).during("AF_XDP socket")?;
-        // An older kernel does not know it and sends 32 packets at a call.
+        // Older kernels do not know the option; they send 32 packets per call.
         let _unknown = socket.set_tx_budget(sizes[3]);
         let start = Instant::now();
         let bind = Bind { ifindex: link.index, queue: QUEUE, zero_copy, fragments };
@@ -78,7 +78,7 @@ impl Xsk {
         Ok(xsk)
     }
 
-    /// Has the program whose map this is redirect to the socket.
+    /// Makes the program with this map redirect to the socket.
     pub(super) fn enter(&self, map: &Map) -> Outcome {
         map.update(&QUEUE.to_ne_bytes(), &self.socket.as_fd().as_raw_fd().to_ne_bytes()).during("XSKMAP")
     }
@@ -88,12 +88,12 @@ impl Xsk {
         if self.socket.is_zero_copy().unwrap_or(false) { "zero-copy" } else { "copy" }
     }
 
-    /// Counts the packets that the kernel does not hand over, by reason; also while another thread receives.
+    /// Packets that the kernel dropped, by reason; can be read while another thread receives.
     pub(super) fn dropped(&self) -> impl Fn() -> Outcome<Vec<(String, u64)>> + use<> {
         let socket = Arc::clone(&self.socket);
         move || {
             let statistics = socket.statistics().during("XDP_STATISTICS")?;
-            // An empty fill ring shows in rx_dropped as well.
+            // An empty fill ring is counted in rx_dropped too.
             Ok(vec![
                 ("xsk rx_dropped".to_owned(), statistics.rx_dropped),
                 ("xsk rx_ring_full".to_owned(), statistics.rx_ring_full),
@@ -101,7 +101,7 @@ impl Xsk {
         }
     }
 
-    /// Receives and drops until told to stop. Packets must have `len` bytes.
+    /// Receives and drops packets until stopped. Packets must have `len` bytes.
     pub(super) fn receive(&mut self, len: usize, progress: &Progress) {
         while !progress.stop.load(Ordering::Relaxed) {
             let (mut packets, mut wrong) = (0, 0);
@@ -124,7 +124,7 @@ impl Xsk {
         }
     }
 
-    /// Receives, exchanges the Ethernet addresses and sends, until told to stop.
+    /// Receives packets, exchanges the Ethernet addresses and sends them, until stopped.
     pub(super) fn forward(&mut self, progress: &Progress) {
         while !progress.stop.load(Ordering::Relaxed) {
             let mut packets = 0;
@@ -154,7 +154,7 @@ impl Xsk {
         }
     }
 
-    /// Writes the frame into every chunk to send from.
+    /// Writes the frame into every chunk for sending.
     pub(super) fn prepare(&mut self, frame: &[u8]) {
         let mut chunks: Vec<Chunk> = std::iter::from_fn(|| self.tx_pool.take()).collect();
         for mut chunk in chunks.drain(..) {
@@ -202,7 +202,7 @@ impl Xsk {
             self.rings.fill.submit();
         }
         if self.rings.fill.needs_wakeup() {
-            // It says why it does not go on when it is called next time.
+            // The next call returns the error that stopped it.
             let _later = self.socket.wake_rx();
         }
     }
@@ -217,7 +217,7 @@ impl Xsk {
     fn kick(&mut self) {
         self.rings.tx.submit();
         if self.rings.tx.needs_wakeup() && self.rings.tx.waiting() > 0 {
-            // EAGAIN and the like: what is queued stays, and the next call goes on.
+            // EAGAIN and the like: packets stay queued, and the next call continues.
             let _later = self.socket.wake_tx();
         }
     }

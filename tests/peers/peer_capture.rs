@@ -1,5 +1,5 @@
-//! roxie looks on in the peer's kernel while Soft-RoCE there talks to roxie here. Debian 12's has no TCX, so the copies come by
-//! clsact.
+//! `roxie capture` in the peer's kernel while its Soft-RoCE talks to roxie here. Debian 12's kernel has no
+//! TCX, so the capture uses clsact filters.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::end::End;
 use crate::machine::{Machine, good};
 
 const LIMIT: Duration = Duration::from_secs(40);
-/// What the first round of rping sends: in the answer of a READ, and back in a WRITE.
+/// The data of rping's first round: in a READ response, and back in a WRITE.
 const TEXT: &str = "rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) const CASES: [Case; 1] =
@@ -24,19 +24,19 @@ fn payload(machine: &Machine, name: &str) -> Result<(), String> {
     let rping = |role| ["rping", role, "-a", End::Rxe.address(false), "-p", &word, "-C", "2", "-v"];
     let mut server = machine.start(End::Rxe, name, Port::Udp, &rping("-s"))?;
     machine.wait_ready(End::Rxe, &mut server, Ready::Cm(service))?;
-    let script = "echo $$ >/tmp/onlooker; exec /root/roxie capture read -i eth0 --format struct";
+    let script = "echo $$ >/tmp/capture.pid; exec /root/roxie capture read -i eth0 --format struct";
     let words = ["sh", "-c", script];
-    let mut onlooker = machine.start(End::Rxe, &format!("{name} onlooker"), Port::Udp, &words)?;
+    let mut capture = machine.start(End::Rxe, &format!("{name} capture"), Port::Udp, &words)?;
     let begun =
         "tc filter show dev eth0 egress | grep -q roxie_tap || ls -l /proc/[0-9]*/fd | grep -q bpf_link";
-    if !eventually(LIMIT, || onlooker.has_ended() || machine.command(begun).is_ok()) {
-        return Err(format!("it does not listen\n{}", onlooker.wait(Duration::ZERO).describe()));
+    if !eventually(LIMIT, || capture.has_ended() || machine.command(begun).is_ok()) {
+        return Err(format!("it does not listen\n{}", capture.wait(Duration::ZERO).describe()));
     }
     let mut client = machine.start(End::Roxie, name, Port::Udp, &rping("-c"))?;
     good(client.wait(LIMIT), &mut server)?;
     good(server.wait(LIMIT), &mut client)?;
-    machine.command("kill -INT $(cat /tmp/onlooker)")?;
-    let seen = good(onlooker.wait(LIMIT), &mut client)?;
+    machine.command("kill -INT $(cat /tmp/capture.pid)")?;
+    let seen = good(capture.wait(LIMIT), &mut client)?;
     let senders_of_text: Vec<&str> = seen
         .output
         .split("Pkt len: ")

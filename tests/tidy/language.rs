@@ -1,0 +1,117 @@
+//! The language of comments, messages and pages: `glossary.txt`, and words that name no actor.
+
+use regex::Regex;
+
+use crate::prose;
+use crate::tree::File;
+
+/// The table of forbidden expressions.
+const GLOSSARY: &str = include_str!("glossary.txt");
+/// The page that explains the glossary quotes it, and so do the tests below.
+const EXEMPT: [&str; 2] = ["docs/language.md", "tests/tidy/language.rs"];
+/// Most pronouns in the whole tree: the texts of other projects, names of users, a few relative clauses.
+const PRONOUNS_MAX: usize = 40;
+
+struct Entry {
+    forbidden: Regex,
+    allowed: Option<Regex>,
+    standard: &'static str,
+}
+
+/// Each use of an expression that the glossary forbids: `file:line: "found": say ...`.
+pub(crate) fn glossary(files: &[File]) -> Vec<String> {
+    let entries = entries();
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !EXEMPT.contains(&&*file.name)) {
+        let prose = prose::split(&file.text, file.language).prose;
+        for entry in &entries {
+            found.extend(entry.find(&prose).map(|(start, text)| {
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                format!("{}: \"{text}\": say {}", place(file, &prose, start), entry.standard)
+            }));
+        }
+    }
+    found
+}
+
+/// Each pronoun that names no actor, if there are too many of them.
+pub(crate) fn pronouns(files: &[File]) -> Vec<String> {
+    let pattern = expression("who|whom|whose|whoever|nobody|somebody");
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !EXEMPT.contains(&&*file.name)) {
+        let prose = prose::split(&file.text, file.language).prose;
+        found.extend(
+            pattern.find_iter(&prose).map(|m| format!("{}: {}", place(file, &prose, m.start()), m.as_str())),
+        );
+    }
+    if found.len() <= PRONOUNS_MAX {
+        return Vec::new();
+    }
+    found.push(format!("{} in the whole tree, at most {PRONOUNS_MAX}: name the actor", found.len()));
+    found
+}
+
+impl Entry {
+    /// Where the expression is, and its text.
+    fn find<'a>(&'a self, prose: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+        let allowed: Vec<_> =
+            self.allowed.iter().flat_map(|allowed| allowed.find_iter(prose)).map(|m| m.range()).collect();
+        self.forbidden
+            .find_iter(prose)
+            .filter(move |m| !allowed.iter().any(|r| r.start <= m.start() && m.end() <= r.end))
+            .map(|m| (m.start(), m.as_str()))
+    }
+}
+
+fn entries() -> Vec<Entry> {
+    let lines = GLOSSARY.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (left, standard) = line.split_once(" => ").expect("a line of the glossary has ` => `");
+            let (forbidden, allowed) = left.split_once(" ! ").map_or((left, None), |(f, a)| (f, Some(a)));
+            Entry { forbidden: expression(forbidden), allowed: allowed.map(expression), standard }
+        })
+        .collect()
+}
+
+/// Whole words, without regard to case; a space stands for any white space.
+fn expression(pattern: &str) -> Regex {
+    let pattern = format!(r"(?i-u:\b(?:{})\b)", pattern.replace(' ', r"\s+"));
+    Regex::new(&pattern).expect("the glossary has regular expressions")
+}
+
+fn place(file: &File, prose: &str, at: usize) -> String {
+    let line = prose[..at].matches('\n').count() + 1;
+    format!("{}:{line}", file.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prose::Language;
+
+    fn found(text: &str) -> Vec<String> {
+        let file = File { name: "f.rs".into(), text: text.into(), language: Language::Rust };
+        glossary(&[file])
+    }
+
+    #[test]
+    fn an_expression_is_found_over_the_end_of_a_line() {
+        let hits = found("// The packet was sent\n// again.\n");
+        assert_eq!(hits, ["f.rs:1: \"sent again\": say retransmit"]);
+    }
+
+    #[test]
+    fn a_longer_expression_may_be_allowed() {
+        assert!(found("// a scatter/gather list, in its turn\n").is_empty());
+        assert_eq!(found("// a gatherer of packets\n").len(), 1);
+    }
+
+    #[test]
+    fn words_that_contain_a_forbidden_word_are_allowed() {
+        assert!(
+            found("// alone, training, return, a willing peer, kinds, the whole, history, the QP will be\n")
+                .is_empty()
+        );
+    }
+}
