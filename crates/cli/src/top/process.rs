@@ -97,7 +97,7 @@ impl Processes {
             // Other users' are not for us to see, and some may be gone by now.
             if let Ok(remote) = Remote::connect(&self.domain, pid, slot) {
                 let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                let remote = remote.with_patience(PATIENCE);
+                let remote = remote.with_timeout(PATIENCE);
                 self.open.insert((pid, slot), (remote, command.trim().to_owned()));
             }
         }

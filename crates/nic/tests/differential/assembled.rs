@@ -1,4 +1,5 @@
-//! Our own programs: composed of blocks, and assembled for what the blocks do not use.
+//! Assembled programs: composed of recipe blocks, or written directly for instructions that the blocks do
+//! not use.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -58,8 +59,8 @@ fn verdicts() {
     }
 }
 
-/// Without a socket in the map everything passes, which shows little; with another verdict for a miss, it shows what
-/// would have been redirected.
+/// Without a socket in the map all packets pass, which shows little. With another verdict for a miss, the
+/// test shows which packets would be redirected.
 #[test]
 fn steering() {
     if !possible() {
@@ -129,7 +130,8 @@ fn access_lists() {
     }
 }
 
-/// Two packets of each source are let through, the third is not; half a second of real time makes no difference.
+/// Two packets of each source are passed, the third is not; half a second of real time makes no
+/// difference.
 #[test]
 fn policing() {
     if !possible() {
@@ -155,7 +157,7 @@ fn policing() {
     assert!(sources.values().any(|&seen| seen > 2));
 }
 
-/// Records are compared but for their time.
+/// Records are compared except for their times.
 #[test]
 fn samples() {
     if !possible() {
@@ -167,7 +169,7 @@ fn samples() {
     agree(Twins::new(recipe("sample", &sampled)), 8, &[XdpAction::Drop, XdpAction::Pass]);
 }
 
-/// On a host that does not forward, or to an interface that is no port, everything passes unchanged.
+/// On a host that does not forward, or to an interface that is no port, all packets pass unchanged.
 #[test]
 fn forwarding_without_routes() {
     if !possible() {
@@ -177,7 +179,7 @@ fn forwarding_without_routes() {
     agree(Twins::new(recipe("forward", &forward)), 9, &[XdpAction::Pass]);
 }
 
-/// Everything of instruction set version 4 and the atomics, on values the verifier knows nothing about.
+/// All of instruction set version 4 and the atomics, on values that are unknown to the verifier.
 #[test]
 fn the_newest_instructions() {
     if !possible() {
@@ -246,7 +248,7 @@ fn atomics() {
             asm.load_ctx(Reg::R2, Reg::R1, bpf::XdpMd::Data).load_ctx(Reg::R3, Reg::R1, bpf::XdpMd::DataEnd);
             asm.mov(Reg::R0, 2).need(Reg::R4, Reg::R2, 32, Reg::R3, end);
             asm.load(Size::Dw, Reg::R6, Reg::R2, 3).load(Size::Dw, Reg::R0, Reg::R9, 0);
-            // Sometimes what is there, so that a comparison succeeds.
+            // Sometimes the present value, so that a comparison succeeds.
             let other = asm.label();
             asm.branch(Cond::Set, Reg::R6, 0x100, other).load(Size::Dw, Reg::R0, Reg::R9, 8);
             asm.bind(other).atomic(width, op, Reg::R9, 0, Reg::R6);
@@ -261,7 +263,8 @@ fn atomics() {
     }
 }
 
-/// Helpers that move the edges of the packet, by amounts taken from it: mostly refused, with the same error.
+/// Helpers that move the edges of the packet, by amounts taken from it: mostly refused, with the same
+/// error.
 #[test]
 fn edges() {
     if !possible() {
@@ -287,7 +290,8 @@ fn edges() {
     }
 }
 
-/// Updates and deletions with every flag, into maps that are soon full; what the helpers return goes into another map.
+/// Updates and deletions with every flag, into maps that are soon full; what the helpers return goes into
+/// another map.
 #[test]
 fn map_operations() {
     if !possible() {

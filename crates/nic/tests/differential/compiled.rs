@@ -15,7 +15,8 @@ const PACKETS: u32 = 300;
 /// Versions that clang 14 has; a newer one brings v4.
 const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
 
-/// Both places, for each XDP program of the file and each version, on fuzzed packets. `prepare` fills maps.
+/// Runs each XDP program of the file, in each version, in both places on fuzzed packets. `prepare` fills
+/// maps.
 fn agree(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins)) {
     agree_on(file, seen, prepare, packet);
 }
@@ -31,7 +32,8 @@ fn agree_on(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: im
         };
         for program in programs_of(&object, None).unwrap() {
             if program.kind != bpf::ProgramKind::Xdp {
-                // The kernel runs those of map entries there only; that it takes them is something.
+                // The kernel runs programs of map entries only there, so this just checks that it loads
+                // them.
                 sys::bpf::Program::load_with_maps(&program).unwrap();
                 assert_eq!(bpf::vet::vet(&program), [], "{}", program.name);
                 continue;

@@ -1,4 +1,4 @@
-//! The bytes of netlink: messages behind a fixed header, attributes of (length, type, value), padded to four.
+//! Netlink encoding: messages with a fixed header, attributes of (length, type, value), padded to four.
 
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
@@ -67,7 +67,7 @@ pub(super) fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
 }
 
-/// A text up to its terminating zero.
+/// Returns a text up to its terminating zero.
 pub(super) fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned()
 }
