@@ -47,7 +47,7 @@ pub(crate) struct QpEntry {
 pub(crate) struct Flow {
     pub(crate) in_flight: usize,
     pub(crate) blocked: Vec<u16>,
-    /// See [`Port::window_bytes`](crate::port::Port::window_bytes).
+    /// See [`TxState::window_bytes`](crate::port::TxState).
     pub(crate) window_bytes: usize,
 }
 

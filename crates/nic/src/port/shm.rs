@@ -57,7 +57,7 @@ pub(crate) struct ShmPort {
 #[derive(Debug, Default)]
 struct ShmFlow {
     holders: u32,
-    /// `None` where the destination is not on this host, or is no unicast address of the flow's family.
+    /// `None` where the destination is no process of this host.
     route: Option<ShmRoute>,
 }
 
