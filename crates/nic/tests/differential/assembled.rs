@@ -48,7 +48,7 @@ fn redirect(target: bpf::recipe::Target, pick: Pick, miss: XdpAction) -> Action 
 }
 
 #[test]
-fn verdicts() {
+fn kernel_and_interpreter_agree_on_constant_verdicts() {
     if !possible() {
         return;
     }
@@ -62,7 +62,7 @@ fn verdicts() {
 /// Without a socket in the map all packets pass, which shows little. With another verdict for a miss, the
 /// test shows which packets would be redirected.
 #[test]
-fn steering() {
+fn kernel_and_interpreter_agree_on_steering_programs() {
     if !possible() {
         return;
     }
@@ -95,7 +95,7 @@ fn steering() {
 }
 
 #[test]
-fn reflection() {
+fn kernel_and_interpreter_agree_on_reflecting_programs() {
     if !possible() {
         return;
     }
@@ -109,7 +109,7 @@ fn reflection() {
 }
 
 #[test]
-fn access_lists() {
+fn kernel_and_interpreter_agree_on_access_lists() {
     if !possible() {
         return;
     }
@@ -133,7 +133,7 @@ fn access_lists() {
 /// Two packets of each source are passed, the third is not; half a second of real time makes no
 /// difference.
 #[test]
-fn policing() {
+fn kernel_and_interpreter_agree_on_rate_limits() {
     if !possible() {
         return;
     }
@@ -159,7 +159,7 @@ fn policing() {
 
 /// Records are compared except for their times.
 #[test]
-fn samples() {
+fn kernel_and_interpreter_agree_on_samples() {
     if !possible() {
         return;
     }
@@ -171,7 +171,7 @@ fn samples() {
 
 /// On a host that does not forward, or to an interface that is no port, all packets pass unchanged.
 #[test]
-fn forwarding_without_routes() {
+fn kernel_and_interpreter_agree_on_forwarding_without_routes() {
     if !possible() {
         return;
     }
@@ -181,7 +181,7 @@ fn forwarding_without_routes() {
 
 /// All of instruction set version 4 and the atomics, on values that are unknown to the verifier.
 #[test]
-fn the_newest_instructions() {
+fn kernel_and_interpreter_agree_on_instruction_set_version_4() {
     if !possible() {
         return;
     }
@@ -232,7 +232,7 @@ fn the_newest_instructions() {
 }
 
 #[test]
-fn atomics() {
+fn kernel_and_interpreter_agree_on_atomic_operations() {
     if !possible() {
         return;
     }
@@ -266,7 +266,7 @@ fn atomics() {
 /// Helpers that move the edges of the packet, by amounts taken from it: mostly refused, with the same
 /// error.
 #[test]
-fn edges() {
+fn kernel_and_interpreter_agree_on_moved_packet_edges() {
     if !possible() {
         return;
     }
@@ -293,7 +293,7 @@ fn edges() {
 /// Updates and deletions with every flag, into maps that are soon full; what the helpers return goes into
 /// another map.
 #[test]
-fn map_operations() {
+fn kernel_and_interpreter_agree_on_map_operations() {
     if !possible() {
         return;
     }

@@ -82,7 +82,7 @@ fn route(query: &mut [u8; 64]) -> i64 {
 }
 
 #[test]
-fn forwarding_with_routes() {
+fn kernel_and_interpreter_agree_on_forwarding_with_routes() {
     if !possible() {
         return;
     }

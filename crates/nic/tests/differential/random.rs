@@ -138,7 +138,7 @@ fn program(rng: &mut Rng) -> bpf::Program {
 }
 
 #[test]
-fn random_arithmetic() {
+fn kernel_and_interpreter_agree_on_random_arithmetic() {
     if !possible() {
         return;
     }

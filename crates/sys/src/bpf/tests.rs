@@ -83,7 +83,7 @@ fn a_program_runs_and_an_invalid_one_is_explained() {
 
 /// Only a program for a DEVMAP entry may read the egress interface.
 #[test]
-fn programs_are_loaded_for_where_they_run() {
+fn the_kind_of_a_program_decides_which_context_fields_it_may_read() {
     if skipped() {
         return;
     }

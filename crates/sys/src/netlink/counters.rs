@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_loopback_sends_it_receives() {
+    fn loopback_receives_all_packets_that_it_sends() {
         let mut netlink = Netlink::new().unwrap();
         let before = netlink.link_counters(1).unwrap();
         assert_eq!((before.rx_packets, before.rx_bytes), (before.tx_packets, before.tx_bytes));

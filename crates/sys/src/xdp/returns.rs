@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_comes_out_once() {
+    fn every_returned_number_is_collected_once() {
         let returns = Returns::new(4);
         [2, 0, 3].into_iter().for_each(|n| returns.push(n));
         let mut out = Vec::new();
@@ -79,7 +79,7 @@ mod tests {
 }
 
 /// Every interleaving of two threads that return numbers and one that collects them:
-/// `RUSTFLAGS="--cfg loom" cargo test -p roxie --lib loom`.
+/// `RUSTFLAGS="--cfg loom" cargo test -p roxie-sys --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -247,7 +247,7 @@ mod tests {
 
     /// A random walk of both ends against a queue, across the wrap of the indices.
     #[test]
-    fn a_ring_is_a_bounded_queue_whose_batches_appear_at_once() {
+    fn a_ring_is_a_bounded_queue_that_publishes_complete_batches() {
         for seed in 1..50u64 {
             let (one, other) = RingMemory::pair(8, u32::MAX - 20);
             let (mut producer, mut consumer) = (Producer::<u64>::new(one), Consumer::<u64>::new(other));

@@ -100,7 +100,7 @@ fn a_second_port_is_refused_with_the_name_of_the_first() {
 }
 
 #[test]
-fn a_port_whose_interface_is_deleted_reports_it_and_continues() {
+fn a_port_on_a_deleted_interface_reports_that_and_continues() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let there = flow(&net, &mut a, V4, 0);
