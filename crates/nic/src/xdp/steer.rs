@@ -48,7 +48,7 @@ impl Steering {
     /// All packets pass until a slot, an address and a socket are set.
     ///
     /// # Errors
-    /// See [`attach`].
+    /// See [`attach`](fn@crate::xdp::attach).
     pub fn attach(ifindex: u32, udp_port: u16, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
         let recipe = recipe(udp_port, queues);
         match Steering::with(&recipe, ifindex, queues, mode) {
@@ -174,7 +174,7 @@ impl Steering {
     /// Attaches the program again after it was detached; maps and sockets are unchanged.
     ///
     /// # Errors
-    /// See [`attach`]; a joined program cannot be attached by this process.
+    /// See [`attach`](fn@crate::xdp::attach); a joined program cannot be attached by this process.
     pub fn put_back(&mut self) -> Result<(), AttachError> {
         match &mut self.program {
             On::Ours(attached) => attached.put_back(),
