@@ -1,9 +1,9 @@
-//! Empty chunks at hand, and the proof that none gets lost.
+//! A pool of empty chunks, and the accounting that none is lost.
 //!
-//! A pool belongs to the thread that drives its queue and needs no lock: the chunk put back last is the first taken
-//! again, because its bytes are still in the cache. Chunks dropped elsewhere, by whichever thread, come back through the
-//! region's list. Invariant: every unit of the region is in the pool, with the kernel, in that list, or in somebody's
-//! hands as a token; [`PagePool::audit`] counts.
+//! A pool belongs to the thread that polls its queue and needs no lock: the chunk put back last is taken
+//! first, because its bytes are still in the cache. Chunks that another thread dropped come back through
+//! the region's list. Invariant: every unit of the region is in the pool, with the kernel, in that list,
+//! or held as a token outside; [`PagePool::audit`] counts them.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ pub struct PagePool {
     counters: PoolCounters,
 }
 
-/// Counts of one pool since it was made.
+/// Counters of one pool since it was created.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PoolCounters {
     /// Chunks taken.
     pub takes: u64,
-    /// Times there was none.
+    /// Attempts to take one from the empty pool.
     pub empty: u64,
     /// Chunks that came back through the list of dropped ones.
     pub returned: u64,
 }
 
-/// Where the units of a region are.
+/// The places of a region's units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Audit {
-    /// All there are.
+    /// All units.
     pub units: u32,
     /// In the pool.
     pub pooled: u32,
@@ -41,7 +41,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Units in somebody's hands: tokens outside the pool.
+    /// Units held as tokens outside the pool.
     #[must_use]
     pub fn in_hand(&self) -> u32 {
         self.units - self.pooled - self.lent
@@ -49,7 +49,7 @@ impl Audit {
 }
 
 impl PagePool {
-    /// A pool of `chunks`, which are units of `region`.
+    /// Creates a pool of `chunks`, which are units of `region`.
     #[must_use]
     pub fn new(region: &Arc<Region>, chunks: Vec<Chunk>) -> PagePool {
         let mut cache = chunks;
@@ -57,7 +57,7 @@ impl PagePool {
         PagePool { region: Arc::clone(region), cache, counters: PoolCounters::default() }
     }
 
-    /// An empty chunk.
+    /// Takes an empty chunk.
     #[inline]
     pub fn take(&mut self) -> Option<Chunk> {
         if self.cache.is_empty() && self.collect() == 0 {
@@ -68,26 +68,26 @@ impl PagePool {
         self.cache.pop()
     }
 
-    /// Takes a chunk back.
+    /// Puts a chunk back.
     #[inline]
     pub fn put(&mut self, chunk: Chunk) {
         debug_assert!(chunk.is_part_of(&self.region), "a chunk goes back to its own pool");
         self.cache.push(chunk);
     }
 
-    /// Chunks in the pool.
+    /// Number of chunks in the pool.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cache.len()
     }
 
-    /// True if there is no chunk in the pool.
+    /// Whether the pool is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cache.is_empty()
     }
 
-    /// Fetches what other threads dropped; returns how many that were.
+    /// Fetches the chunks that other threads dropped; returns how many.
     pub fn collect(&mut self) -> usize {
         let cache = &mut self.cache;
         let count = self.region.collect(|chunk| cache.push(chunk));
@@ -95,14 +95,14 @@ impl PagePool {
         count
     }
 
-    /// Where the units are now.
+    /// Counts the units by their present place.
     #[must_use]
     pub fn audit(&mut self) -> Audit {
         self.collect();
         Audit { units: self.region.units(), pooled: self.cache.len() as u32, lent: self.region.lent() }
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> PoolCounters {
         self.counters
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_accounted_for_at_any_time() {
+    fn every_unit_is_counted_at_any_time() {
         let (_umem, mut pool) = pool(4);
         let held: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
         let audit = pool.audit();
         assert_eq!((audit.units, audit.pooled, audit.lent, audit.in_hand()), (4, 1, 0, 3));
-        // Dropped elsewhere, not put back: found when the pool runs dry.
+        // Dropped in another thread, not put back: fetched when the pool is empty.
         std::thread::spawn(move || drop(held)).join().unwrap();
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(all.len(), 4);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_drop_while_the_owner_takes_and_nothing_is_lost() {
+    fn no_chunk_is_lost_while_threads_drop_and_the_owner_takes() {
         let (_umem, mut pool) = pool(64);
         let (hand, other) = std::sync::mpsc::sync_channel(64);
         let dropper = std::thread::spawn(move || {

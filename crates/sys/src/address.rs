@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel wants them.
+//! Socket addresses in the kernel's layout.
 
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -70,7 +70,7 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// Reads an internet address the kernel wrote; an IPv4-mapped one becomes IPv4.
+/// Reads an internet address that the kernel wrote; an IPv4-mapped one becomes IPv4.
 pub(super) fn parse(addr: &libc::sockaddr_in6, len: libc::socklen_t) -> Option<SocketAddr> {
     let len = len as usize;
     if i32::from(addr.sin6_family) == libc::AF_INET6 && len >= mem::size_of::<libc::sockaddr_in6>() {
@@ -81,7 +81,8 @@ pub(super) fn parse(addr: &libc::sockaddr_in6, len: libc::socklen_t) -> Option<S
         });
     }
     if i32::from(addr.sin6_family) == libc::AF_INET && len >= mem::size_of::<libc::sockaddr_in>() {
-        // sockaddr_in has its port where sockaddr_in6 has it, and its address where that has flowinfo.
+        // sockaddr_in has its port at the offset of sockaddr_in6's port, and its address at that of
+        // flowinfo.
         let ip = IpAddr::from(addr.sin6_flowinfo.to_ne_bytes());
         return Some(SocketAddr::new(ip, u16::from_be(addr.sin6_port)));
     }
@@ -89,6 +90,6 @@ pub(super) fn parse(addr: &libc::sockaddr_in6, len: libc::socklen_t) -> Option<S
 }
 
 fn is_link_local(ip: &Ipv6Addr) -> bool {
-    // fe80::/10, and multicast of link scope, which needs an interface just the same.
+    // fe80::/10, and link-scope multicast, which needs an interface too.
     ip.segments()[0] & 0xffc0 == 0xfe80 || ip.segments()[0] & 0xff0f == 0xff02
 }

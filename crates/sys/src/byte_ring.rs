@@ -1,8 +1,8 @@
-//! Bytes from one process to another, through memory that both have mapped: one producer, one consumer.
+//! A byte ring in memory that two processes have mapped: one producer, one consumer.
 //!
-//! Neither side trusts the other. What it needs to know it keeps to itself; what it reads of the other's index is
-//! checked before it counts; the bytes are copied, never referred to. The file cannot shrink, so that
-//! nobody's access to it fails.
+//! Neither side trusts the other. Each side keeps its own state in private memory, checks the index that
+//! it reads from the other side, and copies the bytes without ever forming a reference to them. The file
+//! cannot shrink, so no access to it can fault.
 //!
 //! ```text
 //! 0     u64 bytes ever published, by the producer
@@ -11,7 +11,7 @@
 //! 4096  the bytes, each at its number modulo their space
 //! ```
 //!
-//! Indices never wrap, and lie in lines of their own (two, as those are fetched in pairs).
+//! Indices never wrap. Each index has two cache lines of its own, because CPUs fetch lines in pairs.
 
 use std::fs::File;
 use std::io;
@@ -20,46 +20,47 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Mmap, guarded, memory, prefetch};
 
-/// Bytes that can be on their way: more than a turn of the engine writes beyond what makes it pause, and little enough to
-/// stay in the caches of two CPUs.
+/// Capacity in bytes: more than one transmit quantum writes after the ring counts as crowded, and little
+/// enough to stay in the caches of two CPUs.
 pub const RING_BYTES: usize = 1 << 20;
 
 const PUBLISHED_AT: usize = 0;
 const RELEASED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const BYTES_AT: usize = 4096;
-/// Bytes of a line of a cache.
+/// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Bytes that are fetched in advance: a train of a short message and an acknowledgement.
+/// Bytes that are prefetched: a batch with a short message and an acknowledgement.
 const FETCHED: usize = 2 * LINE;
 const FILE_LEN: usize = BYTES_AT + RING_BYTES;
 
 const _: () = assert!(RING_BYTES.is_power_of_two() && ASLEEP_AT + 4 <= BYTES_AT);
 
-/// The other side has written what no correct one would; nothing more comes of this ring.
+/// The other side has written a value that no correct implementation writes; the ring is unusable from
+/// then on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Broken;
 
-/// The side that writes.
+/// The writing end.
 #[derive(Debug)]
 pub struct Producer {
     shared: Shared,
     published: u64,
-    /// What the consumer had released when last seen.
+    /// The consumer's index when this side last read it.
     released: u64,
 }
 
-/// The side that reads.
+/// The reading end.
 #[derive(Debug)]
 pub struct Consumer {
     shared: Shared,
     released: u64,
-    /// What the producer had published when last seen.
+    /// The producer's index when this side last read it.
     published: u64,
 }
 
 impl Producer {
-    /// A new ring, and the descriptor that its consumer needs.
+    /// Creates a ring; returns its producer, and the descriptor that the consumer needs.
     ///
     /// # Errors
     /// `EMFILE`, `ENOMEM`; `EFBIG` if the limit of file sizes (ulimit -f) forbids it.
@@ -69,15 +70,16 @@ impl Producer {
         Ok((Producer { shared, published: 0, released: 0 }, file.into()))
     }
 
-    /// Bytes that can be written; looks at the consumer's index only if there were fewer than `want`.
+    /// Returns the number of bytes that can be written; reads the consumer's index only if fewer than
+    /// `want` were known to be free.
     ///
     /// # Errors
-    /// The consumer has released what was never published, or less than before.
+    /// The consumer has released bytes that were never published, or its index went back.
     #[inline]
     pub fn room(&mut self, want: usize) -> Result<usize, Broken> {
         let mut used = self.published - self.released;
         if RING_BYTES - (used as usize) < want {
-            // Acquire: the consumer is done with what it says it has released.
+            // Acquire: the consumer has finished reading what it has released.
             let released = self.shared.released().load(Ordering::Acquire);
             if released < self.released || released > self.published {
                 return Err(Broken);
@@ -88,8 +90,8 @@ impl Producer {
         Ok(RING_BYTES - used as usize)
     }
 
-    /// Writes `bytes`, `at` bytes behind what is published; the consumer does not see them yet. False, and nothing
-    /// written, where [`room`](Producer::room) has not found space.
+    /// Writes `bytes`, `at` bytes after the published ones; the consumer does not see them yet. Returns
+    /// false and writes nothing where [`room`](Producer::room) has not found space.
     #[inline]
     #[must_use]
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
@@ -100,7 +102,7 @@ impl Producer {
         self.shared.put(self.published + at as u64, bytes)
     }
 
-    /// Shows the consumer `len` more bytes, which were written.
+    /// Makes `len` more bytes, which were written, visible to the consumer.
     ///
     /// # Panics
     /// If there was never room for them.
@@ -108,16 +110,17 @@ impl Producer {
     pub fn publish(&mut self, len: usize) {
         self.published += len as u64;
         assert!(self.published - self.released <= RING_BYTES as u64, "more than there is room for");
-        // Release: the bytes are there before the index says so.
+        // Release: the bytes are visible before the index.
         self.shared.published().store(self.published, Ordering::Release);
-        // The consumer has read here a lap ago. By the next train the lines are ours.
+        // The consumer has read these lines one lap ago; they are fetched for the next batch.
         self.shared.lines(self.published).for_each(prefetch::to_write);
     }
 
-    /// Whether the consumer sleeps; whoever is told so must wake it, and nobody is told twice.
+    /// Whether the consumer sleeps. The request for a wake-up is taken: the caller must wake the
+    /// consumer, and the next call returns false.
     #[inline]
-    pub fn takes_sleeper(&self) -> bool {
-        // The index is seen before the question: see `Consumer::may_sleep`.
+    pub fn take_wakeup_request(&self) -> bool {
+        // The index is visible before the flag is read: see `Consumer::request_wakeup`.
         fence(Ordering::SeqCst);
         let asleep = self.shared.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
@@ -125,10 +128,10 @@ impl Producer {
 }
 
 impl Consumer {
-    /// The other end of the ring behind a descriptor that somebody has passed.
+    /// Maps the ring behind a descriptor that the producer has passed.
     ///
     /// # Errors
-    /// `EPROTO` if it is no such ring, or could shrink; what mmap(2) says.
+    /// `EPROTO` if the descriptor is no such ring, or could shrink; what mmap(2) says.
     pub fn open(ring: BorrowedFd<'_>) -> io::Result<Consumer> {
         if !memory::is_sealed(ring)
             || File::from(ring.try_clone_to_owned()?).metadata()?.len() < FILE_LEN as u64
@@ -138,27 +141,27 @@ impl Consumer {
         Ok(Consumer { shared: Shared::map(ring)?, released: 0, published: 0 })
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of bytes that can be read.
     ///
     /// # Errors
-    /// The producer has published more than there is room for, or less than before.
+    /// The producer has published more than the ring holds, or its index went back.
     #[inline]
     pub fn available(&mut self) -> Result<usize, Broken> {
-        // Acquire: the bytes in front of the index are written.
+        // Acquire: the bytes before the index are written.
         let published = self.shared.published().load(Ordering::Acquire);
         if published != self.published {
             if published < self.published || published - self.released > RING_BYTES as u64 {
                 return Err(Broken);
             }
             self.published = published;
-            // They come while the caller does something else first.
+            // The lines arrive while the caller does something else first.
             self.shared.lines(self.released).for_each(prefetch::to_read);
         }
         Ok((published - self.released) as usize)
     }
 
-    /// Copies what begins `at` bytes behind what is released; false where [`available`](Consumer::available) has not
-    /// found as much.
+    /// Copies bytes from `at` bytes after the released ones; false where
+    /// [`available`](Consumer::available) has not found that many.
     #[inline]
     #[must_use]
     pub fn read(&self, at: usize, out: &mut [u8]) -> bool {
@@ -169,7 +172,7 @@ impl Consumer {
         self.shared.get(self.released + at as u64, out)
     }
 
-    /// Gives the place of the next `len` bytes back to the producer.
+    /// Returns the space of the next `len` bytes to the producer.
     ///
     /// # Panics
     /// If they were not available.
@@ -177,24 +180,25 @@ impl Consumer {
     pub fn release(&mut self, len: usize) {
         self.released += len as u64;
         assert!(self.released <= self.published, "more than there was");
-        // Release: the bytes were read before the index says so.
+        // Release: the bytes were read before the index is visible.
         self.shared.released().store(self.released, Ordering::Release);
     }
 
-    /// From now on the producer wakes us. False if there is something to read, or the ring is broken: then not.
-    pub fn may_sleep(&mut self) -> bool {
+    /// Asks the producer for a wake-up. Returns false, without asking, if there is something to read or
+    /// the ring is broken.
+    pub fn request_wakeup(&mut self) -> bool {
         self.shared.asleep().store(1, Ordering::Relaxed);
-        // Either the producer sees that we sleep, or we see what it has published.
+        // Either the producer sees the request, or this side sees what it has published.
         fence(Ordering::SeqCst);
         let nothing = self.available() == Ok(0);
         if !nothing {
-            self.wakes();
+            self.withdraw_wakeup();
         }
         nothing
     }
 
-    /// Awake: nobody needs to wake us.
-    pub fn wakes(&self) {
+    /// Withdraws the request of [`request_wakeup`](Consumer::request_wakeup).
+    pub fn withdraw_wakeup(&self) {
         self.shared.asleep().store(0, Ordering::Relaxed);
     }
 }
@@ -222,13 +226,13 @@ impl Shared {
         unsafe { self.0.start().add(ASLEEP_AT).cast::<AtomicU32>().as_ref() }
     }
 
-    /// Address of the byte with this number, and how many lie behind it in a row.
+    /// Returns the address of the byte with this number, and how many contiguous bytes start there.
     fn place(&self, number: u64) -> (u64, usize) {
         let at = number as usize % RING_BYTES;
         (self.0.start().addr().get() as u64 + (BYTES_AT + at) as u64, RING_BYTES - at)
     }
 
-    /// The first lines of what begins at this number.
+    /// Addresses of the first cache lines of the bytes from this number on.
     #[inline]
     fn lines(&self, number: u64) -> impl Iterator<Item = usize> {
         let (at, in_a_row) = self.place(number);
@@ -239,8 +243,8 @@ impl Shared {
     fn put(&self, number: u64, bytes: &[u8]) -> bool {
         let (to, in_a_row) = self.place(number);
         let (first, rest) = bytes.split_at(bytes.len().min(in_a_row));
-        // SAFETY: the callers have checked that there are no more than RING_BYTES, so both parts are within the mapping,
-        // which nobody refers to.
+        // SAFETY: the callers have checked that there are no more than RING_BYTES, so both parts are
+        // within the mapping, to which no reference exists.
         unsafe {
             guarded::write(first, to).is_ok()
                 && (rest.is_empty() || guarded::write(rest, self.place(0).0).is_ok())

@@ -1,41 +1,41 @@
-//! What the kernel lets this process do beyond an ordinary user's rights (capabilities(7)).
+//! Privileges of this process beyond those of an ordinary user (capabilities(7)).
 
 use std::fs;
 
 /// A capability, by its number in linux/capability.h.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Capability {
-    /// Change interfaces, attach programs.
+    /// Configure interfaces, attach programs.
     NetAdmin = 12,
     /// Raw and AF_XDP sockets.
     NetRaw = 13,
     /// Lock memory beyond RLIMIT_MEMLOCK.
     IpcLock = 14,
-    /// Nearly everything; loading programs as well.
+    /// Nearly everything, loading programs included.
     SysAdmin = 21,
     /// Load programs and create maps (since 5.8).
     Bpf = 39,
 }
 
-/// The capabilities in effect.
+/// A set of effective capabilities.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capabilities(u64);
 
 impl Capabilities {
-    /// Those of the calling thread; none if /proc is hidden.
+    /// Returns those of the calling thread; none if /proc is hidden.
     #[must_use]
     pub fn effective() -> Capabilities {
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         Capabilities(parse(&status).unwrap_or(0))
     }
 
-    /// These and no others.
+    /// Returns the set of exactly these.
     #[must_use]
     pub fn of(list: &[Capability]) -> Capabilities {
         Capabilities(list.iter().fold(0, |mask, one| mask | 1 << *one as u32))
     }
 
-    /// Whether it is among them.
+    /// Whether the set contains it.
     #[must_use]
     pub fn has(self, capability: Capability) -> bool {
         self.0 & 1 << capability as u32 != 0
@@ -54,7 +54,7 @@ impl std::fmt::Display for Capability {
     }
 }
 
-/// proc_pid_status(5)
+/// Parses the mask of proc_pid_status(5).
 fn parse(status: &str) -> Option<u64> {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(mask.trim(), 16).ok()
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_of_those_in_effect_counts() {
+    fn only_the_effective_mask_counts() {
         let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000008000003000\nCapBnd:\tffffffffffffffff\n";
         let capabilities = Capabilities(parse(status).unwrap());
         let has = [Capability::NetAdmin, Capability::NetRaw, Capability::Bpf];

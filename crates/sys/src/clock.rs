@@ -1,19 +1,20 @@
 //! The monotonic clock, the time of day, and CPU time.
 
-/// Nanoseconds since some fixed moment, never going back (`CLOCK_MONOTONIC`).
+/// Nanoseconds since a fixed moment, never decreasing (`CLOCK_MONOTONIC`).
 #[must_use]
 pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// What time of day a moment of [`now_ns`] was, in nanoseconds since 1970, as the clock goes now (`CLOCK_REALTIME`).
+/// Converts a moment of [`now_ns`] to nanoseconds since 1970, by the present offset of `CLOCK_REALTIME`.
 #[must_use]
 pub fn time_of_day_ns(moment_ns: u64) -> u64 {
     let (now, day) = (now_ns(), read(libc::CLOCK_REALTIME));
     day.wrapping_sub(now).wrapping_add(moment_ns)
 }
 
-/// CPU time of all threads of this process, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`); a system call, unlike the others.
+/// CPU time of all threads of this process, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`). Unlike the other
+/// clocks, this one costs a system call.
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
@@ -35,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spins_uses_cpu_time() {
+    fn a_spinning_thread_uses_cpu_time() {
         let before = super::process_cpu_ns();
         while super::process_cpu_ns() < before + 1_000_000 {
             std::hint::spin_loop();

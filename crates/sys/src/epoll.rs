@@ -5,23 +5,23 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
-/// Descriptors waited for together, each with a token.
+/// A set of descriptors, each with a token.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub fn new() -> io::Result<Epoll> {
         // SAFETY: epoll_create1 takes no pointer.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: `fd` is new and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches `fd` for input.
+    /// Adds `fd`, watched for input.
     ///
     /// # Errors
     /// `EEXIST`, `ENOMEM`, `ENOSPC`.
@@ -32,7 +32,7 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
     }
 
-    /// Stops watching `fd`.
+    /// Removes `fd`.
     ///
     /// # Errors
     /// `ENOENT` if it was not watched.
@@ -48,7 +48,7 @@ impl Epoll {
         let set = self.0.as_raw_fd();
         // SAFETY: `events` has room for the 16 events that are asked for.
         let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 16, 0) };
-        // A failure (EINTR) is an empty answer: the caller comes again.
+        // A failure (EINTR) counts as none ready: the caller polls again.
         let n = usize::try_from(n).unwrap_or(0);
         for (token, event) in tokens.iter_mut().zip(&events[..n]) {
             *token = event.u64;

@@ -12,22 +12,23 @@ const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
 /// Bytes of a name.
 const ETH_GSTRING_LEN: usize = 32;
-/// Drivers with a counter for everything on every queue have some thousands.
+/// Upper bound: drivers with a counter for everything on every queue have some thousands.
 const COUNTERS_MAX: u32 = 1 << 16;
 
 /// `struct ethtool_sset_info` for one set, in words: command, reserved, mask (64 bits), size.
 type SetInfo = [u32; 5];
 
-/// Counters of the driver of interface `name` as `ethtool -S` shows them: `rx_queue_0_xdp_drops` and the like.
+/// Returns the counters of the driver of interface `name`, as `ethtool -S` shows them:
+/// `rx_queue_0_xdp_drops` and the like.
 ///
 /// # Errors
-/// `EOPNOTSUPP` if the driver has nothing of this kind; `ENODEV`.
+/// `EOPNOTSUPP` if the driver has no such counters; `ENODEV`.
 pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     let socket = udp_socket(false)?;
     let mut set: SetInfo = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0, 0];
     ask(&socket, name, &mut set)?;
     let count = if set[2] == 0 { 0 } else { set[4].min(COUNTERS_MAX) };
-    // Both begin with the command and, after the set for names, the number of entries.
+    // Both requests begin with the command and, after the set for names, the number of entries.
     let mut names = vec![0u32; 3 + count as usize * ETH_GSTRING_LEN / 4];
     names[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count]);
     let mut values = vec![0u32; 2 + count as usize * 2];
@@ -49,7 +50,8 @@ pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(names.zip(values).collect())
 }
 
-/// One question; `words` begins with the command and has room for the answer, whose length the kernel was told.
+/// Issues one request; `words` begins with the command and has space for the answer, of the length that
+/// the kernel was told.
 fn ask(socket: &OwnedFd, name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: plain data, for which zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{check, fork};
 
-/// A counter that is readable while it is not zero. A forked child shares it with its parent, and leaves it alone.
+/// A counter that is readable while it is not zero. A forked child, which shares it with its parent,
+/// leaves it alone.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
@@ -13,7 +14,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// A counter that [`take`](EventFd::take) empties at once: for wake-ups. Non-blocking.
+    /// Creates a non-blocking counter for wake-ups: [`take`](EventFd::take) resets it to zero.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
@@ -21,8 +22,8 @@ impl EventFd {
         Self::open(libc::EFD_NONBLOCK)
     }
 
-    /// A counter that each [`take`](EventFd::take) lowers by one: one unit per queued event. Blocking, as
-    /// the verbs event channels are until the application says otherwise by `fcntl`.
+    /// Creates a counter that each [`take`](EventFd::take) lowers by one: one unit per queued event. It
+    /// is blocking, like verbs event channels, until the application changes that with `fcntl`.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
@@ -37,12 +38,12 @@ impl EventFd {
         }
         // SAFETY: the buffer is 8 bytes long, which is what eventfd reads.
         let ret = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const n).cast(), 8) };
-        // The write fails only when the counter would exceed 2^64 - 2 (it is then readable anyway) or when
-        // the application closed our descriptor, and then nobody listens.
+        // The write fails only when the counter would exceed 2^64 - 2 (it is readable then anyway) or
+        // when the application closed the descriptor, and then there is no listener.
         debug_assert!(ret == 8 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL));
     }
 
-    /// Takes one unit (semaphore) or everything; waits if there is nothing and the descriptor is blocking.
+    /// Takes one unit (semaphore) or all; waits if there is none and the descriptor is blocking.
     ///
     /// # Errors
     /// `EAGAIN` if there is nothing and the descriptor is non-blocking; `EINTR`; `EBADF` in a forked child.
@@ -56,8 +57,8 @@ impl EventFd {
         if ret == 8 { Ok(value) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes one unit if there is one, without waiting, whatever the application made of the descriptor's flags.
-    /// Linux before 5.8 cannot do that and takes nothing.
+    /// Takes one unit if there is one, without waiting, whatever flags the application has set on the
+    /// descriptor. Linux before 5.8 cannot do that; there nothing is taken.
     pub fn try_take(&self) {
         if self.is_inherited() {
             return;
@@ -68,7 +69,7 @@ impl EventFd {
         let _units = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
     }
 
-    /// True if the descriptor (perhaps changed by the application) does not block.
+    /// Whether the descriptor, which the application may have changed, is non-blocking.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: F_GETFL takes no pointer.
@@ -76,7 +77,7 @@ impl EventFd {
         flags >= 0 && flags & libc::O_NONBLOCK != 0
     }
 
-    /// Lets [`take`](EventFd::take) fail where it would wait.
+    /// Makes [`take`](EventFd::take) fail where it would wait.
     ///
     /// # Errors
     /// `EBADF` if the application closed our descriptor.
@@ -96,7 +97,7 @@ impl EventFd {
     fn open(flags: libc::c_int) -> io::Result<EventFd> {
         // SAFETY: eventfd takes no pointer.
         let fd = check(unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) })?;
-        // SAFETY: `fd` is new and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         Ok(EventFd { fd: unsafe { OwnedFd::from_raw_fd(fd) }, generation: fork::generation() })
     }
 }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_is_taken_at_once() {
+    fn one_take_resets_a_wake_up() {
         let event = EventFd::new().unwrap();
         assert!(event.is_nonblocking());
         event.signal(2);

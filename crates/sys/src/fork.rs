@@ -1,4 +1,5 @@
-//! fork(2): handlers around it (pthread_atfork(3)), locks held through it, and descriptors the child gives up.
+//! fork(2): handlers (pthread_atfork(3)), locks held across it, and descriptors that the child
+//! disconnects.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,22 +12,24 @@ use std::time::Duration;
 
 use super::now_ns;
 
-/// How often this process and its ancestors have forked since they first asked for [`at_fork`].
+/// Number of forks of this process and its ancestors since they first called [`at_fork`].
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the forks that led to this process; what an ancestor made has another one.
+/// Returns the number of forks that led to this process; an object that an ancestor made has a smaller
+/// one.
 #[must_use]
 #[inline]
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// The child is another process from here on.
+/// Marks the child as another process; called in the child's handler.
 pub fn next_generation() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has `prepare` run before every fork of this process, `parent` and `child` after it, in the thread that forks.
+/// Registers handlers for every fork of this process, run by the forking thread: `prepare` before it,
+/// `parent` and `child` after it.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -38,8 +41,8 @@ pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern 
     }
 }
 
-/// Locks a mutex; gives up at `until_ns`. The thread that holds it may be this one, interrupted by a signal whose handler
-/// forks.
+/// Locks a mutex; returns `None` if that takes until `until_ns`. The calling thread may hold it itself:
+/// it may be in a signal handler that forks.
 pub fn lock_until<T>(mutex: &Mutex<T>, until_ns: u64) -> Option<MutexGuard<'_, T>> {
     loop {
         match mutex.try_lock() {
@@ -51,13 +54,13 @@ pub fn lock_until<T>(mutex: &Mutex<T>, until_ns: u64) -> Option<MutexGuard<'_, T
     }
 }
 
-/// Time between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A locked mutex inside a shared object, with no scope that it must be unlocked in: the lock is kept from before a
-/// fork until after it.
+/// A locked mutex inside a shared object. The lock is not bound to a scope: it is held from before a fork
+/// until after it.
 pub struct KeptLock<O, T: 'static> {
-    // Dropped in this order.
+    // Fields are dropped in this order.
     guard: MutexGuard<'static, T>,
     _owner: Arc<O>,
 }
@@ -66,9 +69,9 @@ impl<O, T> KeptLock<O, T> {
     /// Locks `mutex` of `owner`; `None` if that takes until `until_ns`.
     pub fn take(owner: &Arc<O>, mutex: impl Fn(&O) -> &Mutex<T>, until_ns: u64) -> Option<Self> {
         let guard = lock_until(mutex(owner), until_ns)?;
-        // SAFETY: the mutex lies in the object behind `owner`, because `mutex` gets nothing else to take it from (or it
-        // is static). That object stays at its address as long as the field `_owner` lives, and `guard` is dropped
-        // before it and never given away.
+        // SAFETY: the mutex lies in the object behind `owner`, because `mutex` gets nothing else to take
+        // it from (or it is static). That object stays at its address as long as the field `_owner`
+        // lives, and `guard` is dropped before it and never given away.
         let guard = unsafe { mem::transmute::<MutexGuard<'_, T>, MutexGuard<'static, T>>(guard) };
         Some(Self { guard, _owner: Arc::clone(owner) })
     }
@@ -88,10 +91,10 @@ impl<O, T> DerefMut for KeptLock<O, T> {
     }
 }
 
-/// Lets a descriptor that this process has inherited lead to nowhere. Its number stays taken, so that whoever owns it can
-/// go on, in vain, and close it.
+/// Redirects an inherited descriptor to /dev/null. Its number stays in use, so its owner can still use
+/// it, without effect, and close it.
 pub fn disconnect(fd: impl AsFd) {
-    // Without a descriptor for a moment there is nothing to be done.
+    // Without a free descriptor at this moment, nothing can be done.
     let Ok(nowhere) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     // SAFETY: both are descriptors of ours; dup3 takes no pointer.
     unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_fd().as_raw_fd(), libc::O_CLOEXEC) };

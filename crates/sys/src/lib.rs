@@ -1,6 +1,7 @@
-//! Every system call that roxie makes, with safe types: each function is one call or one netlink question.
+//! Every system call that roxie makes, with safe types: each function is one call or one netlink request.
 //!
-//! Nothing here knows RDMA. Outside the C ABI and `mr.rs`, this is the only crate that contains `unsafe` code.
+//! This crate knows nothing of RDMA. Outside the C ABI and `mr.rs`, it is the only one that contains
+//! `unsafe` code.
 
 mod address;
 pub mod bpf;
@@ -48,8 +49,8 @@ pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lo
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};
 pub use socket::{
-    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, dropped_for_want_of_room,
-    hear_all_groups, join_group, local_port, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,
+    receive_buffer_drops, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
 };
 pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
@@ -65,7 +66,7 @@ pub(crate) fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
-/// Bytes of a page of memory.
+/// Bytes of a memory page.
 pub fn page_size() -> usize {
     // SAFETY: no pointers.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }

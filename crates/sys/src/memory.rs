@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, file_size_limit};
 
-/// An empty file in memory, gone with its last descriptor. `name` is for people who look into /proc.
+/// Creates an empty file in memory, freed with its last descriptor. `name` is shown in /proc.
 ///
 /// # Errors
 /// `EMFILE`, `ENOMEM`.
@@ -15,7 +15,7 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
     create(name, 0)
 }
 
-/// The same with `len` bytes, which nobody can change: whoever maps it keeps what it has mapped.
+/// Creates such a file with `len` bytes, sealed against resizing: a mapping of it stays valid.
 ///
 /// # Errors
 /// `EMFILE`, `ENOMEM`; `EFBIG` if the limit of file sizes (ulimit -f) forbids it.
@@ -25,7 +25,7 @@ pub(super) fn sealed_memory_file(name: &CStr, len: u64) -> io::Result<File> {
     }
     let file = create(name, libc::MFD_ALLOW_SEALING)?;
     if len > 0 {
-        // All memory there will be: a page that cannot be had later would be the end of the process.
+        // Allocates all memory now: a page that cannot be had later would kill the process.
         // SAFETY: fallocate takes no pointer.
         check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) })?;
     }
@@ -35,7 +35,7 @@ pub(super) fn sealed_memory_file(name: &CStr, len: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether it is such a file.
+/// Whether the file is sealed against resizing.
 pub(super) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: fcntl takes nothing here.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -47,6 +47,6 @@ const LENGTH_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 fn create(name: &CStr, flags: libc::c_uint) -> io::Result<File> {
     // SAFETY: `name` is a string that ends with a zero byte.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) })?;
-    // SAFETY: `fd` is new and nobody else owns it.
+    // SAFETY: `fd` is new and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -1,10 +1,11 @@
-//! Mappings: anonymous memory, and what a driver shares through a descriptor (mmap(2)).
+//! Memory mappings: anonymous memory, and memory that a driver shares through a descriptor (mmap(2)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// A mapping, undone on drop. It is not copied by fork(2): a child would get pages the kernel does not know.
+/// A mapping, unmapped on drop. A forked child does not get it: its copies of the pages would be unknown
+/// to the kernel.
 #[derive(Debug)]
 pub struct Mmap {
     start: NonNull<u8>,
@@ -12,8 +13,8 @@ pub struct Mmap {
     huge: bool,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; access to its bytes is the business of those who
-// turn `start` into references.
+// SAFETY: the mapping belongs to the process, not to a thread; code that turns `start` into references is
+// responsible for access to the bytes.
 unsafe impl Send for Mmap {}
 // SAFETY: as above.
 unsafe impl Sync for Mmap {}
@@ -22,8 +23,8 @@ unsafe impl Sync for Mmap {}
 const HUGE_PAGE: usize = 2 << 20;
 
 impl Mmap {
-    /// Zeroed memory that is there at once: in huge pages if the system has some free, else in ordinary ones that
-    /// the kernel may join.
+    /// Maps zeroed memory, populated at once: in huge pages if the system has some free, else in ordinary
+    /// pages that the kernel may merge into huge ones.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -34,14 +35,15 @@ impl Mmap {
             return Ok(map);
         }
         let map = map(len, flags, -1, 0, false)?;
-        // SAFETY: the range is the mapping's own. A kernel without huge pages refuses, which is fine.
+        // SAFETY: the range is the mapping's own. A kernel without huge pages refuses, which does no
+        // harm.
         unsafe { libc::madvise(map.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-        // SAFETY: as above. Without it (before 5.14) the pages come when they are first used.
+        // SAFETY: as above. Before 5.14 the kernel refuses, and the pages are populated on first use.
         unsafe { libc::madvise(map.start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
         Ok(map)
     }
 
-    /// `len` bytes at `offset` of what `fd` shares.
+    /// Maps `len` bytes at `offset` of what `fd` shares.
     ///
     /// # Errors
     /// What the driver says.
@@ -50,7 +52,7 @@ impl Mmap {
         map(len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
     }
 
-    /// As [`shared`](Mmap::shared), but pages that are not there come when they are first used.
+    /// Like [`shared`](Mmap::shared), but pages are populated on first use.
     ///
     /// # Errors
     /// What the driver says.
@@ -58,7 +60,7 @@ impl Mmap {
         map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t, false)
     }
 
-    /// As [`shared`](Mmap::shared), for reading only: writing to it ends the process.
+    /// Like [`shared`](Mmap::shared), read-only: writing to it kills the process.
     ///
     /// # Errors
     /// What the driver says.
@@ -67,25 +69,25 @@ impl Mmap {
         map_with(libc::PROT_READ, len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
     }
 
-    /// Its first byte; valid for [`len`](Mmap::len) bytes while `self` lives.
+    /// Returns the first byte; valid for [`len`](Mmap::len) bytes while `self` lives.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if it has no bytes, which the kernel does not allow.
+    /// Whether the length is 0, which the kernel does not allow.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is made of huge pages.
+    /// Whether the mapping consists of huge pages.
     #[must_use]
     pub fn is_huge(&self) -> bool {
         self.huge
@@ -104,7 +106,7 @@ fn map_with(
     offset: libc::off_t,
     huge: bool,
 ) -> io::Result<Mmap> {
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -118,7 +120,7 @@ fn map_with(
 
 impl Drop for Mmap {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever uses `start` does so only while `self` lives.
+        // SAFETY: the mapping is ours, and users of `start` access it only while `self` lives.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,23 +1,23 @@
-//! Where in a page a buffer starts that the kernel copies from or to.
+//! The page offset at which a buffer starts that the kernel copies from or to.
 
-/// A page, and the distance after which the processor takes two addresses for the same.
+/// Page size: the processor takes two addresses at this distance for the same one.
 const PAGE: usize = 4096;
 const STEP: usize = 37 * 64;
 
-/// Starts buffers at ever other distances from a page boundary.
+/// Varies the page offset at which buffers start.
 ///
-/// The kernel copies with `rep movsb`, which is 17 times slower (11 us instead of 0.65 for 32 KiB, EPYC Zen 4) where
-/// the destination is 1 to 31 bytes further into its page than the source. The kernel's side walks on by what was
-/// copied, which for equal bursts is the same few places again and again: buffers that always start at one place
-/// are either never hit, or always.
+/// The kernel copies with `rep movsb`, which is 17 times slower (11 us instead of 0.65 us for 32 KiB,
+/// EPYC Zen 4) where the page offset of the destination is 1 to 31 bytes greater than that of the source.
+/// The kernel's offset advances by the length of each copy, so equal bursts use the same few offsets
+/// again and again. Buffers that always start at the same offset are then either never slow, or always.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Phase(usize);
 
 impl Phase {
-    /// Bytes that a start may be moved by.
+    /// Bytes by which a start may be moved.
     pub const SPAN: usize = PAGE;
 
-    /// Where the next buffer starts: at or behind `at`, less than [`SPAN`](Self::SPAN) bytes behind it.
+    /// Returns where the next buffer starts: at `at` or less than [`SPAN`](Self::SPAN) bytes after it.
     pub fn next_from(&mut self, at: usize) -> usize {
         self.0 = (self.0 + STEP) % PAGE;
         at + (self.0 + PAGE - at % PAGE) % PAGE

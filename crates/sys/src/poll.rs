@@ -1,9 +1,9 @@
-//! Waiting for descriptors, with nanosecond timeouts (ppoll(2)).
+//! Waiting for descriptors with nanosecond timeouts (ppoll(2)).
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// A descriptor to wait for, and what became of it.
+/// A descriptor to wait for, and the events found on it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct PollFd(libc::pollfd);
@@ -21,27 +21,27 @@ impl PollFd {
         PollFd(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 })
     }
 
-    /// Waits for `events` of poll(2); a negative `fd` is passed over.
+    /// Waits for `events` of poll(2); a negative `fd` is skipped.
     #[must_use]
     pub fn new(fd: RawFd, events: i16) -> PollFd {
         PollFd(libc::pollfd { fd, events, revents: 0 })
     }
 
-    /// What the last [`poll`] found.
+    /// The events that the last [`poll`] found.
     #[must_use]
     pub fn found(&self) -> i16 {
         self.0.revents
     }
 
-    /// True if the last [`poll`] found what was waited for, an error, or a hang-up.
+    /// Whether the last [`poll`] found a requested event, an error, or a hang-up.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.revents != 0
     }
 }
 
-/// Waits until one of `fds` is ready, at most `timeout_ns` (`None`: for ever). Returns how many are ready;
-/// an interruption by a signal counts as none.
+/// Waits until one of `fds` is ready, at most `timeout_ns` (`None`: no limit). Returns how many are
+/// ready; an interruption by a signal counts as none.
 ///
 /// # Errors
 /// `EINVAL` (more descriptors than RLIMIT_NOFILE), `ENOMEM`.
@@ -52,7 +52,7 @@ pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
     }
 }
 
-/// The same, but an interruption by a signal is an error.
+/// Like [`poll`], but an interruption by a signal is an error.
 ///
 /// # Errors
 /// `EINTR`, and those of [`poll`].

@@ -1,8 +1,9 @@
-//! Hints to the CPU that a line of memory will be used soon.
+//! Prefetch hints for a cache line.
 //!
-//! Not `_mm_prefetch`: that is a read hint whatever is asked for, unless the program is built for CPUs that have the other instruction.
+//! `_mm_prefetch` is not used: it always emits a read hint unless the build targets CPUs with
+//! `prefetchw`.
 
-/// It will be read.
+/// The line will be read.
 #[inline]
 pub(super) fn to_read(at: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -14,7 +15,7 @@ pub(super) fn to_read(at: usize) {
     let _unused = at;
 }
 
-/// It will be written. (CPUs without this instruction take it for none.)
+/// The line will be written. CPUs without this instruction execute it as a no-op.
 #[inline]
 pub(super) fn to_write(at: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! What the process may: its user and its limits.
+//! User and limits of the process.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -9,16 +9,16 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Lets the calling thread run when others leave it time: `nice` from 1 to 19 (setpriority(2)).
+/// Lowers the priority of the calling thread: `nice` from 1 to 19 (setpriority(2)).
 ///
 /// # Errors
-/// `EACCES` if it has been lowered further already.
+/// `EACCES` if it has a lower priority already.
 pub fn lower_priority(nice: i32) -> std::io::Result<()> {
     // SAFETY: setpriority takes no pointer; 0 is the calling thread.
     super::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
 }
 
-/// Bytes up to which this process may write files; a write beyond brings SIGXFSZ.
+/// Largest file size that this process may write (RLIMIT_FSIZE); a write beyond it raises SIGXFSZ.
 #[must_use]
 pub fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -27,16 +27,17 @@ pub fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several may
-/// live at once, in several threads; the last one restores the old limit.
+/// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several
+/// values may live at once, in several threads; the last one restores the old limit.
 #[derive(Debug)]
 pub struct DescriptorLimit(());
 
-/// How many are alive, and the limit to restore.
+/// The number of live values, and the limit to restore.
 static RAISED: Mutex<(usize, Option<libc::rlimit>)> = Mutex::new((0, None));
 
 impl DescriptorLimit {
-    /// Enough for the group's sockets in our table, and for those in flight in many domains of one user.
+    /// Enough for the group's sockets in our table, and for the sockets in flight in many domains of one
+    /// user.
     const WANTED: libc::rlim_t = 65_536;
 
     /// Raises the limit; does nothing where that is not possible.
@@ -61,17 +62,17 @@ impl DescriptorLimit {
     }
 }
 
-/// Keeps the limit as it is; for a fork.
+/// Keeps the limit unchanged during a fork.
 pub struct LimitLock(MutexGuard<'static, (usize, Option<libc::rlimit>)>);
 
 impl LimitLock {
-    /// `None` if it takes until `until_ns`.
+    /// Takes the lock; `None` if that takes until `until_ns`.
     #[must_use]
     pub fn take(until_ns: u64) -> Option<LimitLock> {
         super::lock_until(&RAISED, until_ns).map(LimitLock)
     }
 
-    /// The threads that have raised the limit are not in this process.
+    /// Restores the limit in a forked child, which does not have the threads that raised it.
     pub fn restore(&mut self) {
         self.0.0 = 0;
         if let Some(limit) = self.0.1.take() {

@@ -1,6 +1,6 @@
 //! Random numbers from the kernel (getrandom(2)).
 
-/// 64 random bits.
+/// Returns 64 random bits.
 ///
 /// # Panics
 /// Never on a kernel since 3.17, which has getrandom.
@@ -10,7 +10,8 @@ pub fn random_u64() -> u64 {
     loop {
         // SAFETY: the buffer is 8 bytes long.
         let ret = unsafe { libc::getrandom((&raw mut value).cast(), 8, 0) };
-        // Requests of up to 256 bytes are never cut short; only a signal before the pool is ready interrupts.
+        // Requests of up to 256 bytes are never cut short; only a signal before the pool is initialized
+        // interrupts one.
         if ret == 8 {
             return value;
         }

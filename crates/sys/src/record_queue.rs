@@ -1,8 +1,10 @@
-//! A queue of records in memory that two processes share: one writes, the other reads, and neither waits for the other.
+//! A queue of records in memory shared by two processes: one writes, the other reads, and neither waits
+//! for the other.
 //!
-//! The file in memory has a page that the reader writes, with its position; one that the writer writes, with its position and what it
-//! has not got rid of; then the storage. A record has its length in front of it, and lies in one piece: what is left at the end of the storage is
-//! skipped if that is too short. Neither end trusts what the other one has written.
+//! The file has one page that the reader writes, with its position; one page that the writer writes, with
+//! its position and the count of lost records; then the storage. A record is preceded by its length and
+//! is contiguous: if the end of the storage is too short for it, that end is skipped. Neither end trusts
+//! what the other one has written.
 
 use std::fs::File;
 use std::io;
@@ -11,23 +13,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Mmap, memory};
 
-/// The end that writes. The memory lives as long as either end.
+/// The writing end. The memory lives as long as either end.
 #[derive(Debug)]
 pub struct RecordWriter {
     memory: Memory,
-    /// Only we know where we are: the reader could write to our page as well.
+    /// The writer's position. It is kept here because the reader could write to the shared page as well.
     at: u64,
     /// Of the record that was begun: where it is, and its bytes at most.
+    /// Position and maximum length of the record that was begun.
     begun: Option<(u64, usize)>,
     lost: u64,
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub struct RecordReader {
     memory: Memory,
     at: u64,
-    /// The record at hand. The writer could change it while it is looked at.
+    /// A copy of the current record: the writer could change the original while it is read.
     record: Vec<u8>,
 }
 
@@ -39,13 +42,14 @@ struct Memory {
     len: u64,
 }
 
-/// In front of each record; a multiple of it is what a record takes.
+/// Bytes before each record; the space of a record is a multiple of it.
 const HEADER_LEN: u64 = 8;
-/// Instead of a length: the next record is at the beginning of the storage.
+/// In place of a length: the next record is at the start of the storage.
 const SKIP: u32 = u32::MAX;
 
 impl RecordWriter {
-    /// A queue of `len` bytes, a power of two, and what the reader needs for [`RecordReader::new`].
+    /// Creates a queue of `len` bytes, a power of two; returns the writer, and the descriptor for
+    /// [`RecordReader::new`].
     ///
     /// # Errors
     /// `ENOMEM`, `EMFILE`.
@@ -63,17 +67,18 @@ impl RecordWriter {
         self.memory.len as usize
     }
 
-    /// Whether a record of so many bytes has room.
+    /// Whether there is room for a record of `len` bytes.
     #[inline]
     #[must_use]
     pub fn has_room(&self, len: usize) -> bool {
-        // Acquire: the reader is done with what is written over. A position that makes no sense is one without room.
+        // Acquire: the reader has finished with the bytes that will be overwritten. An invalid position
+        // counts as no room.
         let read = self.memory.reader_at().load(Ordering::Acquire);
         let (_, end) = self.place(len);
         end.wrapping_sub(read) <= self.memory.len
     }
 
-    /// Appends a record made of `parts`; false, and counted, if there is no room for it.
+    /// Appends a record made of `parts`; if there is no room, counts it as lost and returns false.
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
         if !self.begin(len) {
@@ -89,15 +94,16 @@ impl RecordWriter {
         true
     }
 
-    /// Begins a record of `len_max` bytes at most; false if there is no room for as many. What was begun before and not ended is
-    /// nothing. Until [`end`](Self::end) it holds what the storage held before.
+    /// Begins a record of at most `len_max` bytes; false if there is no room for it. A record that was
+    /// begun before and not ended is dropped. Until [`end`](Self::end), bytes that were not written are
+    /// those that the storage held before.
     pub fn begin(&mut self, len_max: usize) -> bool {
         let start = self.place(len_max).0;
         self.begun = self.has_room(len_max).then_some((start, len_max));
         self.begun.is_some()
     }
 
-    /// Writes a part of the record that was begun, from an offset on. What is beyond its end is left out.
+    /// Writes a part of the begun record, at an offset. Bytes beyond its maximum length are left out.
     #[inline]
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         let Some((start, len_max)) = self.begun else { return };
@@ -106,13 +112,14 @@ impl RecordWriter {
             return;
         }
         let to = self.memory.offset(start) + HEADER_LEN as usize + at;
-        // SAFETY: `begin` has found room for `len_max` bytes in one piece of the storage, and nobody has a reference to these.
+        // SAFETY: `begin` has found room for `len_max` contiguous bytes of the storage, and no reference
+        // to them exists.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.map.start().add(to).as_ptr(), len);
         }
     }
 
-    /// Hands over the first `len` bytes of the record that was begun.
+    /// Publishes the first `len` bytes of the begun record.
     pub fn end(&mut self, len: usize) {
         let Some((start, len_max)) = self.begun.take() else { return };
         if start != self.at {
@@ -121,18 +128,19 @@ impl RecordWriter {
         let len = len.min(len_max);
         self.memory.header(start).store(len as u32, Ordering::Relaxed);
         self.at = start + needed(len);
-        // Release: the record is whole.
+        // Release: the record is complete.
         self.memory.writer_at().store(self.at, Ordering::Release);
     }
 
-    /// Counts what was not written because there was no room.
+    /// Counts records that were not written because there was no room.
     #[inline]
     pub fn lose(&mut self, count: u64) {
         self.lost += count;
         self.memory.lost().store(self.lost, Ordering::Relaxed);
     }
 
-    /// Where a record of so many bytes begins and ends. One that is longer than the storage ends too far away for any reader.
+    /// Returns where a record of `len` bytes begins and ends. The end of one that is longer than the
+    /// storage is beyond any valid reader position.
     fn place(&self, len: usize) -> (u64, u64) {
         let needed = needed(len);
         let left = self.memory.len - (self.at & (self.memory.len - 1));
@@ -142,10 +150,10 @@ impl RecordWriter {
 }
 
 impl RecordReader {
-    /// The reading end of the queue with this descriptor.
+    /// Opens the reading end of the queue behind this descriptor.
     ///
     /// # Errors
-    /// `EINVAL` if it is none.
+    /// `EINVAL` if it is no such queue.
     pub fn new(fd: OwnedFd) -> io::Result<RecordReader> {
         let file = File::from(fd);
         if !memory::is_sealed(file.as_fd()) {
@@ -154,12 +162,12 @@ impl RecordReader {
         Ok(RecordReader { memory: Memory::new(&file)?, at: 0, record: Vec::new() })
     }
 
-    /// Hands records to `take`, the oldest first and `limit` at most. Returns how many.
+    /// Hands records to `take`, the oldest first and at most `limit`. Returns how many.
     pub fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
         let mut records = 0;
-        // Acquire: the records in front of it are whole.
+        // Acquire: the records before it are complete.
         let end = self.memory.writer_at().load(Ordering::Acquire);
-        // What a writer says that has no queue of this length is nothing.
+        // A position that no writer of a queue of this length can have counts as empty.
         while records < limit && self.at < end && end - self.at <= self.memory.len {
             let left = self.memory.len - (self.at & (self.memory.len - 1));
             let len = self.memory.header(self.at).load(Ordering::Relaxed);
@@ -171,8 +179,9 @@ impl RecordReader {
             let from = self.memory.offset(self.at) + HEADER_LEN as usize;
             self.record.clear();
             self.record.reserve(len);
-            // SAFETY: cut to the storage above, and there is room for as much. The writer does not write here before our position has
-            // moved on; if it did, nothing but these bytes would be wrong.
+            // SAFETY: the length is limited to the storage above, and the destination holds as many
+            // bytes. The writer does not write here before the reader's position has moved on; if it did,
+            // only these bytes would be wrong.
             unsafe {
                 let from = self.memory.map.start().add(from).as_ptr();
                 std::ptr::copy_nonoverlapping(from, self.record.as_mut_ptr(), len);
@@ -182,12 +191,12 @@ impl RecordReader {
             take(&self.record);
             records += 1;
         }
-        // Release: we have what was in front of it.
+        // Release: this side has read everything before it.
         self.memory.reader_at().store(self.at, Ordering::Release);
         records
     }
 
-    /// What has found no room so far, as the writer counts: records, or what would have been in them.
+    /// The writer's count of what found no room: records, or what would have been in them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.memory.lost().load(Ordering::Relaxed)
@@ -200,16 +209,16 @@ impl Memory {
         let len =
             whole.checked_sub(2 * page as u64).filter(|len| len.is_power_of_two() && *len >= page as u64);
         let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // A gigabyte of pages at once would take longer than either end may be away.
+        // Populating a gigabyte of pages at once would take longer than either end may be busy.
         Ok(Memory { map: Mmap::shared_lazily(file.as_fd(), whole as usize, 0)?, page, len })
     }
 
-    /// The reader's position: bytes that it has read since the beginning.
+    /// The reader's position: the number of bytes read since the beginning.
     fn reader_at(&self) -> &AtomicU64 {
         self.number(0)
     }
 
-    /// The writer's.
+    /// The writer's position.
     fn writer_at(&self) -> &AtomicU64 {
         self.number(self.page)
     }
@@ -219,17 +228,18 @@ impl Memory {
     }
 
     fn number(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: in one of the two pages in front of the storage, aligned, and both ends use it atomically.
+        // SAFETY: in one of the two pages before the storage, aligned, and both ends access it
+        // atomically.
         unsafe { self.map.start().add(at).cast().as_ref() }
     }
 
     /// The length of the record at a position, which is a multiple of eight.
     fn header(&self, position: u64) -> &AtomicU32 {
-        // SAFETY: in the storage, aligned, and both ends use headers atomically.
+        // SAFETY: in the storage, aligned, and both ends access headers atomically.
         unsafe { self.map.start().add(self.offset(position)).cast().as_ref() }
     }
 
-    /// Where a position is in the mapping.
+    /// Returns the offset of a position in the mapping.
     fn offset(&self, position: u64) -> usize {
         2 * self.page + (position & (self.len - 1)) as usize
     }
@@ -255,18 +265,18 @@ mod tests {
     }
 
     #[test]
-    fn records_come_out_once_in_order_and_whole_wherever_the_storage_ends() {
+    fn records_are_read_once_in_order_and_complete_wherever_the_storage_ends() {
         let (mut writer, mut reader) = queue(4096);
         let (mut pushed, mut read, mut lost) = (0, 0, 0);
-        for turn in 0..20_000_usize {
+        for round in 0..20_000_usize {
             let bytes = record(pushed);
             let (front, back) = bytes.split_at(bytes.len() / 3);
             let had_room = writer.has_room(bytes.len());
             assert_eq!(writer.push(&[front, back]), had_room);
             pushed += u32::from(had_room);
             lost += u64::from(!had_room);
-            if turn % 5 == 0 {
-                reader.read(turn % 7, |found| {
+            if round % 5 == 0 {
+                reader.read(round % 7, |found| {
                     assert_eq!(found, record(read));
                     read += 1;
                 });
@@ -280,9 +290,9 @@ mod tests {
         assert!(lost > 0 && pushed > 1000);
     }
 
-    /// Records that grow until they are ended, shorter than what was asked for, or given up.
+    /// Records that grow until they are ended, that end shorter than announced, or that are dropped.
     #[test]
-    fn what_is_begun_is_read_when_it_is_ended() {
+    fn a_begun_record_is_read_after_its_end() {
         let (mut writer, mut reader) = queue(4096);
         let (mut ended, mut read) = (Vec::new(), Vec::new());
         for n in 0..10_000_usize {
@@ -292,7 +302,7 @@ mod tests {
                 continue;
             }
             let bytes = record(n as u32);
-            // Back to front, and one part too long.
+            // In reverse order, and one part is too long.
             writer.write(bytes.len() / 2, &[&bytes[bytes.len() / 2..], &[0xee; 700]].concat());
             let waiting = ended.len() - read.len();
             assert_eq!(reader.read(usize::MAX, |found| read.push(found.to_vec())), waiting);
@@ -309,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_lose_nothing_uncounted() {
+    fn every_record_lost_between_two_threads_is_counted() {
         let (mut writer, mut reader) = queue(1 << 14);
         const RECORDS: u64 = 100_000;
         let done = std::thread::spawn(move || {
@@ -331,12 +341,12 @@ mod tests {
                 break;
             }
         }
-        // What is in the memory outlives the writer.
+        // The memory outlives the writer.
         assert_eq!((done.join().expect("no panic"), taken + reader.lost()), (taken, RECORDS));
     }
 
     #[test]
-    fn what_is_no_queue_is_refused_and_what_makes_no_sense_is_nothing() {
+    fn a_foreign_file_is_refused_and_invalid_positions_count_as_empty() {
         let file = memory::memory_file(c"test").expect("memory");
         file.set_len(3 * 4096).expect("memory");
         assert!(RecordReader::new(file.into()).is_err(), "it could be cut");
@@ -347,7 +357,7 @@ mod tests {
         let (mut writer, mut reader) = queue(4096);
         assert!(!writer.has_room(4089) && writer.has_room(4088) && !writer.has_room(usize::MAX / 2));
         assert!(writer.push(&[b"one"]));
-        // A length beyond the storage is cut, a position far away is nothing.
+        // A length beyond the storage is cut; an invalid position counts as empty.
         writer.memory.header(0).store(1 << 20, Ordering::Relaxed);
         assert_eq!(reader.read(1, |found| assert_eq!(found.len(), 4088)), 1);
         writer.memory.writer_at().store(1 << 40, Ordering::Relaxed);

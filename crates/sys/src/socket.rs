@@ -14,7 +14,7 @@ pub struct Opt(libc::c_int, libc::c_int);
 impl Opt {
     /// Several sockets may be bound to one port.
     pub const REUSE_PORT: Opt = Opt(libc::SOL_SOCKET, libc::SO_REUSEPORT);
-    /// IPv6 sockets that do not receive IPv4.
+    /// IPv6 sockets do not receive IPv4.
     pub const V6_ONLY: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
     /// Receive bursts of one sender as one datagram.
     pub const GRO: Opt = Opt(libc::SOL_UDP, libc::UDP_GRO);
@@ -32,13 +32,13 @@ impl Opt {
     pub const RECV_TTL: Opt = Opt(libc::IPPROTO_IP, libc::IP_RECVTTL);
     /// Report the hop limit.
     pub const RECV_HOP_LIMIT: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT);
-    /// The TOS of what is sent.
+    /// The TOS of sent datagrams.
     pub const TOS: Opt = Opt(libc::IPPROTO_IP, libc::IP_TOS);
-    /// The traffic class of what is sent.
+    /// The traffic class of sent datagrams.
     pub const TCLASS: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
-    /// The TTL of what is sent.
+    /// The TTL of sent datagrams.
     pub const TTL: Opt = Opt(libc::IPPROTO_IP, libc::IP_TTL);
-    /// The hop limit of what is sent.
+    /// The hop limit of sent datagrams.
     pub const HOP_LIMIT: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
     /// Fragmentation and path MTU policy; value [`PMTU_PROBE`](Opt::PMTU_PROBE).
     pub const MTU_DISCOVER: Opt = Opt(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
@@ -49,15 +49,16 @@ impl Opt {
     /// Receive buffer size.
     pub const RECEIVE_BUFFER: Opt = Opt(libc::SOL_SOCKET, libc::SO_RCVBUF);
 
-    /// Never fragment, do not let ICMP lower the MTU. The IPv4 id of what is sent is then predictable.
+    /// Never fragment, and ignore ICMP messages that lower the MTU. The IPv4 identification of sent
+    /// packets is then predictable.
     pub const PMTU_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
 }
 
 /// linux/udp.h; libc has no name for it on all targets.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A new UDP socket, IPv6 or IPv4. It is the kernel's also in a program under librspreload, which makes an rsocket of what socket(2) of
-/// the C library is asked for, and leaves alone what it has not made.
+/// Creates a UDP socket, IPv6 or IPv4. It is a kernel socket also in a program under librspreload, which
+/// turns only sockets made by the C library's socket(2) into rsockets.
 ///
 /// # Errors
 /// `EAFNOSUPPORT` without IPv6; `EMFILE`.
@@ -66,7 +67,7 @@ pub fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes three integers and no pointer.
     let fd = check(unsafe { libc::syscall(libc::SYS_socket, family, kind, 0) } as libc::c_int)?;
-    // SAFETY: `fd` is new and nobody else owns it.
+    // SAFETY: `fd` is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -78,7 +79,7 @@ pub fn set_opt(fd: BorrowedFd<'_>, opt: Opt, value: i32) -> io::Result<()> {
     set_bytes(fd, opt, &value)
 }
 
-/// Asks for a receive buffer of `bytes`: beyond the system's limit if allowed, else up to it.
+/// Requests a receive buffer of `bytes`: beyond the system's limit if privileged, else up to it.
 ///
 /// # Errors
 /// Only for a descriptor that is no socket.
@@ -87,7 +88,7 @@ pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
         .or_else(|_| set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_RCVBUF), &bytes))
 }
 
-/// Asks for a send buffer of `bytes`: beyond the system's limit if allowed, else up to it.
+/// Requests a send buffer of `bytes`: beyond the system's limit if privileged, else up to it.
 ///
 /// # Errors
 /// Only for a descriptor that is no socket.
@@ -96,7 +97,7 @@ pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
         .or_else(|_| set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_SNDBUF), &bytes))
 }
 
-/// Gives the socket an address.
+/// Binds the socket to an address.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
@@ -106,7 +107,7 @@ pub fn bind(fd: BorrowedFd<'_>, addr: &SockAddr) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), ptr, len) }).map(drop)
 }
 
-/// The local port of an internet socket.
+/// Returns the local port of an internet socket.
 ///
 /// # Errors
 /// `ENOTSOCK`; `EAFNOSUPPORT` for other kinds of sockets.
@@ -122,11 +123,12 @@ pub fn local_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
     }
 }
 
-/// Packets that the kernel has dropped because the socket had no room for them, since it was made.
+/// Number of packets that the kernel has dropped since the socket was made because its receive buffer was
+/// full.
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 4.12.
-pub fn dropped_for_want_of_room(fd: BorrowedFd<'_>) -> io::Result<u32> {
+pub fn receive_buffer_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u32; SK_MEMINFO_DROPS + 1];
     let mut len = mem::size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `info`.
@@ -143,10 +145,10 @@ pub fn dropped_for_want_of_room(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info[SK_MEMINFO_DROPS])
 }
 
-/// linux/sock_diag.h: the place of `sk_drops` in what `SO_MEMINFO` tells.
+/// linux/sock_diag.h: the index of `sk_drops` in the `SO_MEMINFO` array.
 const SK_MEMINFO_DROPS: usize = 8;
 
-/// Makes the host a member of a multicast group on an interface, as long as the socket lives.
+/// Joins a multicast group on an interface, as long as the socket lives.
 ///
 /// # Errors
 /// `ENODEV` without such an interface, `EINVAL` for an address that is no group, `ENOBUFS`.
@@ -170,14 +172,15 @@ pub fn join_group(fd: BorrowedFd<'_>, group: IpAddr, ifindex: u32) -> io::Result
     }
 }
 
-/// Whether a socket without memberships of its own hears every group the host is a member of, as sockets do by default.
+/// Sets whether a socket without memberships of its own receives every group that the host is a member
+/// of, as sockets do by default.
 ///
 /// # Errors
 /// Only for a descriptor that is no socket.
 pub fn hear_all_groups(fd: BorrowedFd<'_>, hear: bool) -> io::Result<()> {
     set_opt(fd, Opt(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL), i32::from(hear))?;
     match set_opt(fd, Opt(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL), i32::from(hear)) {
-        // An IPv4 socket.
+        // The socket is IPv4.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         done => done,
     }
@@ -202,7 +205,8 @@ pub struct FilterInsn {
 
 const _: () = assert!(mem::size_of::<FilterInsn>() == mem::size_of::<libc::sock_filter>());
 
-/// Lets `program` choose the socket of a reuseport group by its index; it sees the UDP payload.
+/// Attaches `program`, which selects a socket of a reuseport group by its index; the program sees the UDP
+/// payload.
 ///
 /// # Errors
 /// `EINVAL` for a bad program.
@@ -223,10 +227,10 @@ fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
     check(ret).map(drop)
 }
 
-/// Throws away the datagrams that wait in a socket; returns how many.
+/// Discards the datagrams in a socket's receive buffer; returns how many.
 pub fn discard_waiting(fd: BorrowedFd<'_>) -> usize {
     let mut count = 0;
-    // Bounded, in case they arrive faster than they can be thrown away.
+    // Bounded, in case they arrive faster than they can be discarded.
     while count < 1 << 20 {
         // SAFETY: a buffer of length zero is never written; the datagram is cut to it.
         let len = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };

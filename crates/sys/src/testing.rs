@@ -1,10 +1,11 @@
-//! Network namespaces for tests. A namespace belongs to a thread, and to whoever holds a descriptor of it.
+//! Network namespaces for tests. A namespace lives as long as a thread in it, or a descriptor of it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-/// Moves the calling thread into a new network namespace with `lo` up; false, with a word, if it may not.
+/// Moves the calling thread into a new network namespace with `lo` up; prints a notice and returns false
+/// without the privilege.
 pub fn enter_new_netns() -> bool {
     // SAFETY: unshare takes no pointer; only the calling thread is affected.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -15,7 +16,7 @@ pub fn enter_new_netns() -> bool {
     true
 }
 
-/// Gives the calling thread a bpf file system that only it sees. It must be root.
+/// Gives the calling thread a private bpf file system. It must be root.
 pub fn mount_bpf_fs() -> &'static str {
     // SAFETY: as above.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
@@ -29,7 +30,7 @@ pub fn ip(words: &str) {
     run("ip", words);
 }
 
-/// Runs a program in the calling thread's namespace; it must succeed.
+/// Runs a program in the calling thread's namespace and returns its output; it must succeed.
 pub fn run(program: &str, words: &str) -> String {
     let output = Command::new(program).args(words.split(' ')).output().expect("the program is installed");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -37,11 +38,11 @@ pub fn run(program: &str, words: &str) -> String {
     text
 }
 
-/// A host: a network namespace that threads can visit. Sockets made there stay there.
+/// A host: a network namespace that threads can visit. Sockets created there stay there.
 pub struct Host(File);
 
 impl Host {
-    /// A new host with `lo` up; `None`, with a word, if this process may not make one.
+    /// Creates a host with `lo` up; prints a notice and returns `None` without the privilege.
     pub fn new() -> Option<Host> {
         let home = own_namespace();
         if !enter_new_netns() {
@@ -52,7 +53,7 @@ impl Host {
         Some(host)
     }
 
-    /// Runs `f` there.
+    /// Runs `f` in the host's namespace.
     pub fn visit<T>(&self, f: impl FnOnce() -> T) -> T {
         let home = own_namespace();
         enter(&self.0);
@@ -61,7 +62,7 @@ impl Host {
         result
     }
 
-    /// What `ip link set .. netns` calls it.
+    /// Returns the namespace's name for `ip link set .. netns`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }

@@ -1,13 +1,13 @@
-//! Threads that the application does not notice.
+//! Threads that do not disturb the application.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Starts a named thread that takes no signals but those of its own faults: the application's handlers run in its own
-/// threads.
+/// Starts a named thread that blocks all signals but those of its own faults, so the application's
+/// handlers run in the application's threads.
 ///
 /// # Errors
-/// `EAGAIN` when no thread can be had.
+/// `EAGAIN` when the system has no thread to spare.
 pub fn spawn_without_signals(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -25,26 +25,27 @@ pub fn spawn_without_signals(name: &str, f: impl FnOnce() + Send + 'static) -> i
     spawned.map(drop)
 }
 
-/// How long the calling thread runs at a time, which is also how soon it runs when it wakes: Linux lets a thread that
-/// wakes go before those with longer slices (6.12; sched_setattr(2), `sched_runtime` of SCHED_OTHER). Older kernels take no
-/// notice.
+/// The scheduler slice of the calling thread: how long it runs at a time, and how soon it runs after a
+/// wake-up. Linux lets a waking thread preempt those with longer slices (6.12; sched_setattr(2),
+/// `sched_runtime` of SCHED_OTHER). Older kernels ignore it.
 #[derive(Debug, Default)]
 pub struct Slice {
     set_ns: Option<u64>,
 }
 
 impl Slice {
-    /// A slice of `ns` nanoseconds, 0.1 to 100 ms; `None` is the system's. One value belongs to one thread.
+    /// Sets a slice of `ns` nanoseconds, 0.1 to 100 ms; `None` is the system's default. One value belongs
+    /// to one thread.
     pub fn set(&mut self, ns: Option<u64>) {
         if self.set_ns != ns {
             self.set_ns = ns;
-            // Who may not, as a sandbox may have it, is served as before.
+            // A sandbox may forbid the call; the slice then stays as it is.
             let _unchanged = set_slice(ns.unwrap_or(0));
         }
     }
 }
 
-/// How the calling thread is scheduled.
+/// Returns the scheduling attributes of the calling thread.
 fn attributes() -> io::Result<libc::sched_attr> {
     let size = std::mem::size_of::<libc::sched_attr>() as libc::c_uint;
     let mut attr = MaybeUninit::<libc::sched_attr>::zeroed();
@@ -58,7 +59,7 @@ fn attributes() -> io::Result<libc::sched_attr> {
 fn set_slice(ns: u64) -> io::Result<()> {
     let mut attr = attributes()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 {
-        // Real-time threads have no such slice, and are not ours to change.
+        // Real-time threads have no such slice, and must not be changed.
         return Ok(());
     }
     attr.sched_runtime = ns;
@@ -72,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_changes_nothing_else_and_can_be_given_back() {
+    fn a_slice_changes_nothing_else_and_can_be_reset() {
         let attr = || attributes().expect("of a thread of ours");
         let before = attr();
         let mut slice = Slice::default();
         slice.set(Some(100_000));
         let short = attr();
-        // Linux before 6.12 keeps no slices and says 0.
+        // Linux before 6.12 has no slices and reports 0.
         if before.sched_runtime != 0 {
             assert_eq!(short.sched_runtime, 100_000);
         }

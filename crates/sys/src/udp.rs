@@ -12,7 +12,7 @@ use super::{Phase, SockAddr, address};
 /// (40) and a few small ones when receiving.
 const CONTROL_LEN: usize = 192;
 
-/// Control data, aligned as cmsghdr wants it.
+/// Control data with the alignment of cmsghdr.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ControlBytes([u8; CONTROL_LEN]);
@@ -25,7 +25,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Room for TOS, TTL.
+    /// Space for TOS and TTL.
     const MAX: usize = 48;
 
     /// Sets TOS and TTL, where given, for each datagram.
@@ -47,7 +47,7 @@ impl Control {
     }
 }
 
-/// Storage for the messages of one sendmmsg call.
+/// Storage for the datagrams of one sendmmsg call.
 pub struct SendBatch {
     headers: Vec<libc::mmsghdr>,
     pieces: Vec<libc::iovec>,
@@ -58,7 +58,7 @@ pub struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// Room for `messages` datagrams made of `pieces` pieces in total.
+    /// Allocates space for `messages` datagrams made of `pieces` pieces in total.
     #[must_use]
     pub fn new(messages: usize, pieces: usize) -> SendBatch {
         SendBatch {
@@ -68,7 +68,7 @@ impl SendBatch {
         }
     }
 
-    /// Starts anew.
+    /// Empties the batch and starts filling it.
     pub fn fill(&mut self) -> Filling<'_> {
         self.headers.clear();
         self.pieces.clear();
@@ -91,7 +91,7 @@ pub struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// Starts a datagram; with `segment`, the kernel cuts it into datagrams of that size.
+    /// Starts a datagram; with `segment`, the kernel segments it into datagrams of that size (GSO).
     ///
     /// # Panics
     /// If there are more messages than the batch has room for.
@@ -124,7 +124,7 @@ impl<'a> Filling<'a> {
         batch.headers.push(header);
     }
 
-    /// Adds bytes to the datagram started last.
+    /// Adds bytes to the last datagram.
     ///
     /// # Panics
     /// If there is no datagram, or there are more pieces than the batch has room for.
@@ -165,7 +165,7 @@ pub struct Datagram<'a> {
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Size of all datagrams that were merged but the last.
+    /// Size of all merged datagrams but the last.
     pub segment: Option<usize>,
     /// True if the payload did not fit.
     pub truncated: bool,
@@ -174,7 +174,7 @@ pub struct Datagram<'a> {
 /// Storage for the datagrams of one recvmmsg call.
 pub struct RecvBatch {
     buffers: Vec<u8>,
-    /// Where the datagrams of the last call start.
+    /// Offsets of the datagrams of the last call.
     starts: Vec<usize>,
     phase: Phase,
     headers: Vec<libc::mmsghdr>,
@@ -190,12 +190,12 @@ pub struct RecvBatch {
 unsafe impl Send for RecvBatch {}
 
 impl RecvBatch {
-    /// Largest datagram, merged or not.
+    /// Size of the largest datagram, merged or not.
     pub const BUFFER_LEN: usize = 65_536;
-    /// From one buffer to the next.
+    /// Distance between two buffers.
     const STRIDE: usize = Self::BUFFER_LEN + Phase::SPAN;
 
-    /// Room for `messages` datagrams. The memory is touched only as datagrams need it.
+    /// Allocates space for `messages` datagrams. Pages are touched only as datagrams need them.
     #[must_use]
     pub fn new(messages: usize) -> RecvBatch {
         // SAFETY: sockaddr_in6, iovec and mmsghdr are plain data, for which zeros are valid.

@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{SockAddr, check};
 
-/// Who is at the other end, as the kernel vouches.
+/// Identity of the process at the other end, as the kernel recorded it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Credentials {
-    /// Process id; 0 if it lives in a pid namespace we do not see.
+    /// Process id; 0 if the process is in a pid namespace that is not visible here.
     pub pid: i32,
     /// Effective user id at connect or listen.
     pub uid: u32,
 }
 
-/// What one receive call brought.
+/// Result of one receive call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Received {
     /// Length of the record, cut to the buffer.
@@ -27,11 +27,11 @@ pub struct Received {
 /// Most descriptors one record can carry (SCM_MAX_FD of the kernel).
 const FDS_MAX: usize = 253;
 
-/// A control buffer for [`FDS_MAX`] descriptors, aligned as cmsghdr wants it.
+/// A control buffer for [`FDS_MAX`] descriptors, with the alignment of cmsghdr.
 #[repr(C, align(8))]
 struct FdControl([u8; 16 + FDS_MAX * 4 + 4]);
 
-/// A new record socket bound to the abstract `name`; it still has to [`listen`].
+/// Creates a record socket bound to the abstract `name`; it still has to [`listen`].
 ///
 /// # Errors
 /// `EADDRINUSE` if the name is taken.
@@ -44,7 +44,7 @@ pub fn bind_seqpacket(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Lets others connect; at most `backlog` may wait.
+/// Accepts connections; at most `backlog` may wait.
 ///
 /// # Errors
 /// `ENOTSOCK` and the like only.
@@ -53,23 +53,23 @@ pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
 }
 
-/// The next waiting connection, non-blocking.
+/// Returns the next waiting connection, non-blocking.
 ///
 /// # Errors
-/// `EAGAIN` if nobody waits; `EMFILE`.
+/// `EAGAIN` if no connection waits; `EMFILE`.
 pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: null address pointers are allowed.
     let fd =
         check(unsafe { libc::accept4(fd.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })?;
-    // SAFETY: `fd` is new and nobody else owns it.
+    // SAFETY: `fd` is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new non-blocking record socket connected to the abstract `name`.
+/// Creates a non-blocking record socket connected to the abstract `name`.
 ///
 /// # Errors
-/// `ECONNREFUSED` if nobody listens there, `EAGAIN` if too many wait there.
+/// `ECONNREFUSED` without a listener of that name, `EAGAIN` if its backlog is full.
 pub fn connect_seqpacket(name: &str) -> io::Result<OwnedFd> {
     let fd = seqpacket_socket()?;
     let addr = SockAddr::abstract_name(name).ok_or(io::ErrorKind::InvalidInput)?;
@@ -79,7 +79,7 @@ pub fn connect_seqpacket(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Two connected, non-blocking record sockets.
+/// Creates two connected, non-blocking record sockets.
 ///
 /// # Errors
 /// `EMFILE`.
@@ -88,11 +88,11 @@ pub fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: `fds` has room for two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-    // SAFETY: both are new and nobody else owns them.
+    // SAFETY: both are new and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// Who connected to us, or who listens where we connected.
+/// Returns the identity of the process that connected to this socket, or that listens at the other end.
 ///
 /// # Errors
 /// `ENOTCONN`.
@@ -109,8 +109,8 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// Sends `head` and `body` as one record, with descriptors. Does not wait.
 ///
 /// # Errors
-/// `EAGAIN` if the peer is slow, `EPIPE` or `ECONNRESET` if it is gone, `ETOOMANYREFS` if too many
-/// descriptors are in flight, `EINVAL` for more than 253 descriptors.
+/// `EAGAIN` if the peer does not read, `EPIPE` or `ECONNRESET` if it closed its end, `ETOOMANYREFS` if
+/// too many descriptors are in flight, `EINVAL` for more than 253 descriptors.
 pub fn send_record(
     fd: BorrowedFd<'_>,
     head: &[u8],
@@ -146,7 +146,7 @@ pub fn send_record(
 }
 
 /// Receives one record into `buf` and its descriptors into `fds`, without waiting; with `peek` the record
-/// stays (and its descriptors are duplicated). Length 0: the peer is gone.
+/// stays (and its descriptors are duplicated). Length 0: the peer closed its end.
 ///
 /// # Errors
 /// `EAGAIN` if there is none.
@@ -178,7 +178,7 @@ pub fn recv_record(
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             for raw in data.chunks_exact(4) {
                 let raw = RawFd::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]);
-                // SAFETY: the kernel has just installed this descriptor for us, and nobody else owns it.
+                // SAFETY: the kernel has just installed this descriptor for us, and has no other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
             }
         }
@@ -187,7 +187,7 @@ pub fn recv_record(
     Ok(Received { len: len as usize, truncated })
 }
 
-/// The abstract names in this network namespace that start with `prefix` (from /proc).
+/// Returns the abstract names in this network namespace that start with `prefix` (from /proc).
 #[must_use]
 pub fn abstract_names(prefix: &str) -> Vec<String> {
     let Ok(table) = std::fs::read("/proc/thread-self/net/unix") else { return Vec::new() };
@@ -203,7 +203,7 @@ fn seqpacket_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket takes no pointer.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: `fd` is new and nobody else owns it.
+    // SAFETY: `fd` is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_peeked_record_gives_its_descriptors_again_and_again() {
+    fn each_peek_at_a_record_duplicates_its_descriptors() {
         let (tx, rx) = seqpacket_pair().unwrap();
         let passed = crate::udp_socket(false).unwrap();
         send_record(tx.as_fd(), b"he", b"llo", &[passed.as_fd(), tx.as_fd()]).unwrap();

@@ -97,7 +97,7 @@ impl Processes {
             // Fails for processes of other users, and for those that have just ended.
             if let Ok(remote) = Remote::connect(&self.domain, pid, slot) {
                 let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                let remote = remote.with_patience(ANSWER_TIMEOUT);
+                let remote = remote.with_timeout(ANSWER_TIMEOUT);
                 self.open.insert((pid, slot), (remote, command.trim().to_owned()));
             }
         }

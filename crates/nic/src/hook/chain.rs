@@ -8,8 +8,8 @@ use bpf::{Map, Program};
 use super::packet::Scratch;
 use super::{HookError, HookPacket, ProgramStage, Stage, Verdict};
 
-/// What can be attached to an ingress or egress point of a device. A packet goes through the stages in order, until
-/// one does not pass it.
+/// A chain of stages that can be attached to the ingress or egress point of a device. A packet goes
+/// through the stages in order, until one of them does not pass it.
 #[derive(Debug)]
 pub struct Hook {
     name: String,
@@ -18,23 +18,23 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// A hook of native stages.
+    /// Creates a hook of native stages.
     #[must_use]
     pub fn new(name: &str, stages: Vec<Box<dyn Stage>>) -> Hook {
         Hook { name: name.to_owned(), stages, maps: Vec::new() }
     }
 
-    /// A hook that runs one program, with maps of its own.
+    /// Creates a hook that runs one program, with maps of its own.
     ///
     /// # Errors
-    /// If the program is none, or its maps cannot be had.
+    /// If the program is invalid, or its maps cannot be created.
     pub fn program(program: &Program) -> Result<Hook, HookError> {
         let stage = ProgramStage::new(program)?;
         let maps = stage.maps().to_vec();
         Ok(Hook { maps, ..Hook::new(&program.name, vec![Box::new(stage)]) })
     }
 
-    /// This hook's stages, then those of `next`. Names are joined by `+`.
+    /// Returns a hook of this hook's stages, then those of `next`. Names are joined by `+`.
     #[must_use]
     pub fn then(mut self, next: Hook) -> Hook {
         self.stages.extend(next.stages);
@@ -48,37 +48,39 @@ impl Hook {
         &self.name
     }
 
-    /// The map of this name, to be read and written while the program runs; the first one if several programs have it.
+    /// Returns the map of this name, for access while the program runs; the first one if several programs
+    /// have it.
     #[must_use]
     pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
         self.maps.iter().find(|map| map.def().name == name)
     }
 
-    /// The maps of all programs.
+    /// Returns the maps of all programs.
     #[must_use]
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
     }
 
-    /// Name and value of what the stages count.
+    /// Names and values of the stages' counters.
     #[must_use]
     pub fn rows(&self) -> Vec<(String, u64)> {
         self.stages.iter().flat_map(|stage| stage.rows()).collect()
     }
 
-    /// What else a person should know of the stages.
+    /// Further information about the stages, for people.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.stages.iter().filter_map(|stage| stage.note()).collect()
     }
 
-    /// Whether packets like the last one, which has simply passed, pass as well: see [`Stage::foresee`].
+    /// Whether packets like the last one, which was passed unchanged, are passed too: see
+    /// [`Stage::foresee`].
     #[inline]
     pub(super) fn foresees_pass(&self) -> bool {
         self.stages.iter().all(|stage| stage.foresee() == Some(Verdict::Pass))
     }
 
-    /// There were such packets.
+    /// Tells the stages that there were such packets.
     #[inline]
     pub(super) fn repeat(&mut self, packets: u64, bytes: u64) {
         for stage in &mut self.stages {
@@ -86,7 +88,7 @@ impl Hook {
         }
     }
 
-    /// Runs the stages on the packet whose UDP payload is `bytes` and whose headers `scratch` has.
+    /// Runs the stages on the packet with UDP payload `bytes` and the headers in `scratch`.
     #[inline]
     pub(super) fn judge(&mut self, scratch: &mut Scratch, bytes: &[u8]) -> Fate {
         let mut packet = HookPacket::new(scratch, bytes);
@@ -97,18 +99,18 @@ impl Hook {
     }
 }
 
-/// What the stages have decided about a packet.
+/// The decision of the stages about a packet.
 #[derive(Debug)]
 pub(super) struct Fate {
     pub(super) verdict: Verdict,
-    /// Where its frame is now, if it was changed.
+    /// Position of the frame in the scratch buffer, if it was changed.
     pub(super) changed: Option<Range<usize>>,
     pub(super) hold_ns: u64,
     pub(super) is_doubled: bool,
 }
 
 impl Fate {
-    /// It goes on as it came, now.
+    /// Whether the packet continues unchanged and at once.
     #[inline]
     pub(super) fn is_plain_pass(&self) -> bool {
         self.verdict == Verdict::Pass && self.changed.is_none() && self.hold_ns == 0 && !self.is_doubled

@@ -1,17 +1,17 @@
-//! Which packets a bad network is to be bad to.
+//! Selecting the packets that an impairment applies to.
 
 use std::fmt;
 
 use wire::Opcode;
 
-/// A kind of packet, and which of that kind: the fifth WRITE, every acknowledgement from the second on.
+/// A kind of packet, and a range of that kind: the fifth WRITE, every acknowledgement from the second on.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Chosen {
     /// A bit for each opcode.
     opcodes: [u64; 4],
-    /// The first of them that is chosen, from 1.
+    /// Number of the first selected packet, from 1.
     first: u64,
-    /// The last.
+    /// Number of the last one.
     last: u64,
 }
 
@@ -19,7 +19,8 @@ impl Chosen {
     /// Every packet.
     pub const ALL: Chosen = Chosen { opcodes: [u64::MAX; 4], first: 1, last: u64::MAX };
 
-    /// Only those whose opcode has these words in its name (`write-last`, `ack`); `None` if no opcode has.
+    /// Selects only packets of opcodes with these words in their names (`write-last`, `ack`); `None` if there
+    /// is no such opcode.
     #[must_use]
     pub fn opcode(self, words: &str) -> Option<Chosen> {
         let mut opcodes = [0; 4];
@@ -30,20 +31,21 @@ impl Chosen {
         (opcodes != [0; 4] && !words.is_empty()).then_some(Chosen { opcodes, ..self })
     }
 
-    /// Only the `first` to the `last` of them, both included and counted from 1; `None` if there is no such packet.
+    /// Selects only the `first` to the `last` of them, both included and counted from 1; `None` if the
+    /// range is empty.
     #[must_use]
     pub fn nth(self, first: u64, last: u64) -> Option<Chosen> {
         (first >= 1 && first <= last).then_some(Chosen { first, last, ..self })
     }
 
-    /// `3`, `3..5`, or `3..` for the third and all that follow.
+    /// Parses `3`, `3..5`, or `3..` for the third and all later ones.
     pub(super) fn nth_from(self, text: &str) -> Option<Chosen> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
         let last = if last.is_empty() { Some(u64::MAX) } else { last.parse().ok() };
         self.nth(first.parse().ok()?, last?)
     }
 
-    /// Whether a packet with this opcode is one; `seen` counts those of its kind, this one included.
+    /// Whether a packet with this opcode is selected; `seen` counts those of its kind, this one included.
     #[inline]
     pub(super) fn admits(&self, opcode: u8, seen: &mut u64) -> bool {
         let kind = self.opcodes[usize::from(opcode / 64)] >> (opcode % 64) & 1;
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_can_be_is_refused() {
+    fn an_empty_selection_is_refused() {
         let all = Chosen::ALL;
         assert!(["", "wrte", "write-acknowledge"].iter().all(|words| all.opcode(words).is_none()));
         assert!(["", "0", "2..1", "..", "x", "-1"].iter().all(|text| all.nth_from(text).is_none()));

@@ -1,9 +1,11 @@
-//! What a tap writes to the memory that its reader shares: records as those of an interface ([`TapHeader`]).
+//! Writing the records of a tap to the memory that its reader shares, in the format of an interface's tap
+//! ([`TapHeader`]).
 //!
-//! If the front of packets is all that is wanted, packets of one burst or batch that follow each other share a record: the outer headers
-//! stand there once. Whoever reads tells them apart, as the kernel will with the burst: identifications count up, lengths are those of
-//! the header but for the last packet. A record is handed over when the next packet does not belong to it, at the end of its batch, and
-//! before the engine does anything else than send.
+//! If only the first bytes of packets are wanted, consecutive packets of one burst or batch share a
+//! record, which contains the outer headers once. The reader derives the others as the kernel does for a
+//! burst: identifications count up, and all lengths but the last packet's are those of the header. A
+//! record is published when the next packet does not belong to it, at the end of its batch, and before
+//! the engine does anything other than sending.
 
 use bpf::TapHeader;
 use wire::icrc::ICRC_LEN;
@@ -13,20 +15,20 @@ use super::tap::Passing;
 use crate::port::Headers;
 use sys::{RecordWriter, now_ns};
 
-/// Copies that wait for the reader.
+/// Records of packets for a reader.
 #[derive(Debug)]
 pub(super) struct Copies {
     memory: RecordWriter,
-    /// Bytes of each frame at most, but always the outer headers; 0 for all.
+    /// Most bytes of each frame, but always the outer headers; 0 for all.
     snap_len: usize,
-    /// From one packet's copy to the next one's in a record; 0 if each has its own.
+    /// Distance of two packets' copies in a record; 0 if each packet has its own record.
     stride: usize,
-    /// Packets of a record at most.
+    /// Most packets of a record.
     packets_max: usize,
     run: Option<Run>,
 }
 
-/// The packets of the record at hand.
+/// The packets of the open record.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     point: HookPoint,
@@ -34,24 +36,24 @@ struct Run {
     is_v6: bool,
     /// Identification of the next packet.
     next_id: u16,
-    /// UDP payload of each but the last.
+    /// UDP payload of each packet but the last.
     segment: usize,
-    /// UDP payload of all.
+    /// UDP payload of all packets.
     payload_len: usize,
     packets: usize,
-    /// One was shorter, and so the last.
-    is_over: bool,
+    /// The last packet was shorter, so no further one can follow.
+    is_complete: bool,
 }
 
-/// Beyond so many bytes of each frame, it has a record of its own, with as many as it has.
+/// With more bytes of each frame than this, every packet has a record of its own.
 const SHARED_SNAP_MAX: usize = 298;
-/// Packets of a record at most: those of a burst of 64 KiB at path MTU 1024.
+/// Most packets of a record: those of a burst of 64 KiB at path MTU 1024.
 const PACKETS_MAX: usize = 64;
-/// So many records fit into the memory, however little that is.
+/// The memory holds at least this many records, however small it is.
 const RECORDS_MIN: usize = 4;
 
 impl Copies {
-    /// Copies of `snap_len` bytes of each frame, 0 for all, in this memory.
+    /// Creates a writer of `snap_len` bytes of each frame, 0 for all, to this memory.
     pub(super) fn new(memory: RecordWriter, snap_len: usize) -> Copies {
         let is_shared = (1..=SHARED_SNAP_MAX).contains(&snap_len);
         let stride =
@@ -61,25 +63,25 @@ impl Copies {
         Copies { memory, snap_len, stride, packets_max, run: None }
     }
 
-    /// Whether a packet of so many bytes, BTH to pad, finds room.
+    /// Whether there is room for a packet of `len` bytes, BTH to pad.
     #[inline]
     pub(super) fn have_room(&self, len: usize) -> bool {
         self.run.is_some() || self.memory.has_room(self.record_len(len))
     }
 
-    /// Counts packets that find none.
+    /// Counts packets for which there is no room.
     pub(super) fn lose(&mut self, packets: u64) {
         self.memory.lose(packets);
     }
 
-    /// Copies a packet, or counts it.
+    /// Copies a packet, or counts it as lost.
     pub(super) fn take(&mut self, packet: &Passing<'_>) {
         if self.stride == 0 {
-            return self.take_alone(packet);
+            return self.take_single(packet);
         }
         let payload_len = packet.body.len() + ICRC_LEN;
         let run = match self.run {
-            Some(run) if run.packets < self.packets_max && run.goes_on_with(packet) => run,
+            Some(run) if run.packets < self.packets_max && run.continues_with(packet) => run,
             _ => {
                 self.end_record();
                 if !self.memory.begin(self.record_len(payload_len)) {
@@ -100,22 +102,22 @@ impl Copies {
             next_id: packet.id.wrapping_add(1),
             payload_len: run.payload_len + payload_len,
             packets: run.packets + 1,
-            is_over: payload_len < run.segment,
+            is_complete: payload_len < run.segment,
             ..run
         });
     }
 
-    /// Hands over what was copied.
+    /// Publishes the open record.
     #[inline]
     pub(super) fn end_record(&mut self) {
         if let Some(run) = self.run.take() {
-            self.hand_over(run);
+            self.publish(run);
         }
     }
 
-    fn hand_over(&mut self, run: Run) {
+    fn publish(&mut self, run: Run) {
         let header = TapHeader {
-            // Those of a burst leave now.
+            // The packets of a burst leave at this time.
             time_ns: now_ns(),
             len: (run.outer_len + run.payload_len) as u32,
             outer_len: run.outer_len as u32,
@@ -128,13 +130,13 @@ impl Copies {
         self.memory.end(TapHeader::PACKETS_AT + run.packets * self.stride);
     }
 
-    /// A record of one packet, as long as that is.
-    fn take_alone(&mut self, packet: &Passing<'_>) {
+    /// Writes a record of one packet, as long as the packet is.
+    fn take_single(&mut self, packet: &Passing<'_>) {
         let mut outer = [0; Headers::LEN_MAX];
         let outer = packet.outer(&mut outer);
         let len = outer.len() + packet.body.len() + ICRC_LEN;
         let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
-        // Neither the time nor an ICRC is asked for in vain.
+        // Read the clock and compute an ICRC only if there is room.
         if !self.memory.has_room(TapHeader::LEN + snap_len) {
             return self.lose(1);
         }
@@ -150,7 +152,7 @@ impl Copies {
         self.memory.push(&[&header.to_bytes(), outer, body, icrc]);
     }
 
-    /// Bytes of the longest record that may begin with a packet of so many.
+    /// Bytes of the longest record that may begin with a packet of `len` bytes.
     fn record_len(&self, len: usize) -> usize {
         match (self.stride, self.snap_len) {
             (0, 0) => TapHeader::LEN + Headers::LEN_V4 + len + ICRC_LEN,
@@ -170,29 +172,30 @@ impl Run {
             segment: packet.body.len() + ICRC_LEN,
             payload_len: 0,
             packets: 0,
-            is_over: false,
+            is_complete: false,
         }
     }
 
-    fn goes_on_with(&self, packet: &Passing<'_>) -> bool {
+    fn continues_with(&self, packet: &Passing<'_>) -> bool {
         let fits = packet.body.len() + ICRC_LEN <= self.segment && packet.point == self.point;
-        fits && !self.is_over && (self.is_v6 || packet.id == self.next_id)
+        fits && !self.is_complete && (self.is_v6 || packet.id == self.next_id)
     }
 }
 
 impl Passing<'_> {
-    /// The outer headers, in `room`.
+    /// Writes the outer headers to `room` and returns them.
     fn outer<'a>(&self, room: &'a mut [u8; Headers::LEN_MAX]) -> &'a [u8] {
         let outer = &mut room[..self.outer.headers.len()];
         self.outer.headers.emit_with_id(outer, self.body.len() + ICRC_LEN, self.id);
         outer
     }
 
-    /// What of the first `len` bytes of the UDP payload stands in front of the ICRC, and the ICRC if more than that is wanted.
+    /// Returns the part of the first `len` bytes of the UDP payload that is before the ICRC, and the ICRC
+    /// if `len` exceeds that part.
     fn payload(&self, len: usize) -> (&[u8], [u8; ICRC_LEN]) {
         let body = &self.body[..len.min(self.body.len())];
         let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
-        // It takes a look at the whole packet.
+        // Computing the ICRC reads the complete packet.
         (body, if len > body.len() { self.icrc.unwrap_or_else(made) } else { [0; ICRC_LEN] })
     }
 }

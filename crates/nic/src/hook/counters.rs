@@ -1,29 +1,30 @@
-//! Verdicts counted, under the names that drivers have for them.
+//! Verdict counters, under the names that drivers use.
 
 use super::Verdict;
 use crate::stats::Row;
 
 macro_rules! hook_counters {
     ($($(#[doc = $doc:literal])* $field:ident = $rx:literal $tx:literal,)*) => {
-        /// Verdicts of one hook. In the device's counters each has the prefix `rx_xdp_` (ingress) or `tx_xdp_` (egress).
+        /// Verdicts of one hook. The device's counters have the prefix `rx_xdp_` (ingress) or `tx_xdp_`
+        /// (egress).
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct HookCounters {
             $($(#[doc = $doc])* pub $field: u64,)*
         }
 
         impl HookCounters {
-            /// Name and value of each.
+            /// Name and value of each counter.
             #[must_use]
             pub fn rows(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field),)*]
             }
 
-            /// The values alone.
+            /// The values only.
             pub(super) fn values(&self) -> Vec<u64> {
                 vec![$(self.$field,)*]
             }
 
-            /// The inverse; `None` if `next` has too few.
+            /// The inverse of `values`; `None` if `next` has too few.
             pub(super) fn from_values(mut next: impl FnMut() -> Option<u64>) -> Option<HookCounters> {
                 Some(HookCounters { $($field: next()?,)* })
             }
@@ -44,7 +45,7 @@ macro_rules! hook_counters {
 }
 
 impl HookCounters {
-    /// Counts a verdict; false if that is the end of the packet.
+    /// Counts a verdict; returns whether the packet continues.
     pub(super) fn count(&mut self, verdict: Verdict) -> bool {
         let (counter, goes_on) = match verdict {
             Verdict::Pass => (&mut self.pass, true),
@@ -58,7 +59,7 @@ impl HookCounters {
         goes_on
     }
 
-    /// Counts packets of `frame_len` bytes each that pass.
+    /// Counts passed packets of `frame_len` bytes each.
     pub(super) fn count_passed(&mut self, packets: u64, frame_len: u64) {
         self.packets += packets;
         self.bytes += packets * frame_len;
@@ -72,7 +73,7 @@ impl HookCounters {
 }
 
 hook_counters! {
-    /// Packets it has seen.
+    /// Packets seen.
     packets = "rx_xdp_packets" "tx_xdp_packets",
     /// Their bytes, Ethernet header to ICRC.
     bytes = "rx_xdp_bytes" "tx_xdp_bytes",
@@ -80,17 +81,17 @@ hook_counters! {
     pass = "rx_xdp_pass" "tx_xdp_pass",
     /// DROP.
     drop = "rx_xdp_drop" "tx_xdp_drop",
-    /// ABORTED, and programs that did what they may not.
+    /// ABORTED, and programs that were ended for an invalid access.
     aborted = "rx_xdp_aborted" "tx_xdp_aborted",
-    /// Verdicts that are none, or none for this hook; dropped.
+    /// Invalid verdicts, or verdicts not valid for this hook; dropped.
     invalid = "rx_xdp_invalid" "tx_xdp_invalid",
-    /// Passed or sent out again, but what the program has left is no RoCE packet, or not one that can go there; dropped.
+    /// Passed or sent back, but the changed packet is no RoCE packet, or cannot be sent; dropped.
     malformed = "rx_xdp_malformed" "tx_xdp_malformed",
     /// TX.
     tx = "rx_xdp_tx" "tx_xdp_tx",
     /// REDIRECT.
     redirect = "rx_xdp_redirect" "tx_xdp_redirect",
-    /// Of these, those that led nowhere; dropped.
+    /// Redirects without a valid target; dropped.
     redirect_errors = "rx_xdp_redirect_errors" "tx_xdp_redirect_errors",
     /// Held back for a while by a native stage.
     held = "rx_xdp_held" "tx_xdp_held",

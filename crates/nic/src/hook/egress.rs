@@ -1,4 +1,5 @@
-//! The way out: each packet is judged where the transport has written it, and then committed to the port.
+//! Sending through the egress hook: each packet is judged in the port's slot, where the transport has
+//! written it, and then committed.
 
 use wire::icrc::ICRC_LEN;
 use wire::{Bth, Qpn};
@@ -13,14 +14,15 @@ use sys::now_ns;
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) key: FlowKey,
-    /// The queue pair here that sends it, if one does.
+    /// The local queue pair that sends it, if one does.
     pub(super) sender: Option<Qpn>,
     /// BTH to the last byte before the ICRC.
     pub(super) bytes: Vec<u8>,
 }
 
 impl Outgoing {
-    /// The packet as one of ours: from its source address to its destination. `None` if it is too short or too long.
+    /// Returns a received packet as one to send, from its source address to its destination. `None` if it
+    /// is too short or too long.
     pub(super) fn back(packet: &RxBatch<'_>) -> Option<Outgoing> {
         let bytes = packet.bytes.get(..packet.bytes.len().checked_sub(ICRC_LEN)?)?;
         let bth = Bth::parse(bytes.first_chunk()?);
@@ -36,7 +38,7 @@ impl Outgoing {
         })
     }
 
-    /// Puts it into the port's slot; `None` if it cannot be sent from there to there.
+    /// Writes it into the port's slot; `None` if it cannot be sent between these addresses.
     fn stage(&self, port: &mut dyn Port) -> Option<FlowId> {
         let flow = port.datagram_flow(&self.key).ok()?;
         port.tx_slot().get_mut(..self.bytes.len())?.copy_from_slice(&self.bytes);
@@ -44,18 +46,18 @@ impl Outgoing {
     }
 }
 
-/// Packets that leave without being looked at, because the hook knows its verdict on them.
+/// Packets that leave without running the hook, because it has foretold its verdict on them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Foreseen {
-    /// Bytes of each, without ICRC; 0, which no packet has, while nothing is known.
+    /// Bytes of each, without ICRC; 0, which no packet has, while no verdict is foretold.
     len: usize,
-    /// How many have left.
+    /// Number of such packets.
     packets: u64,
 }
 
 impl Hooks {
-    /// The packets that follow may be of another flow than the last one, or the flow has changed. Also to be called when no
-    /// more follow for now: then all of them are counted.
+    /// Announces that the next packets may belong to another flow, or that the flow has changed. Also to
+    /// be called when no more packets follow for now: it counts the foreseen ones.
     #[inline]
     pub(crate) fn change_flow(&mut self) {
         self.egress_flow = None;
@@ -63,7 +65,7 @@ impl Hooks {
         self.end_foreseen();
     }
 
-    /// Counts the packets that were foreseen.
+    /// Counts the foreseen packets.
     #[inline]
     fn end_foreseen(&mut self) {
         let Foreseen { len, packets } = std::mem::take(&mut self.foreseen);
@@ -76,10 +78,10 @@ impl Hooks {
         }
     }
 
-    /// Commits the `len` bytes at the start of the port's slot to `flow`, if the egress hook lets them pass.
+    /// Commits the `len` bytes at the start of the port's slot to `flow`, if the egress hook passes them.
     #[inline]
     pub(crate) fn commit(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
-        if !self.egress.is_watched {
+        if !self.egress.is_active {
             return port.tx_commit(flow, len);
         }
         if self.foreseen.len == len && self.egress_flow == Some(flow) {
@@ -89,7 +91,8 @@ impl Hooks {
         self.judge_outgoing(port, flow, len);
     }
 
-    /// Sends what the ingress hook has sent back; like everything that leaves it goes through the egress hook.
+    /// Sends what the ingress hook has sent back; like all packets that leave, these go through the
+    /// egress hook.
     pub(crate) fn send_bounced(&mut self, port: &mut dyn Port) {
         if self.bounced.is_empty() {
             return;
@@ -150,18 +153,18 @@ impl Hooks {
             }
             return self.leave(port, flow, len);
         }
-        self.settle_outgoing(port, flow, len, fate);
+        self.apply_egress_verdict(port, flow, len, fate);
     }
 
-    /// A packet that does not simply pass.
+    /// Applies a verdict other than a plain pass.
     #[cold]
-    fn settle_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, mut len: usize, fate: Fate) {
+    fn apply_egress_verdict(&mut self, port: &mut dyn Port, flow: FlowId, mut len: usize, fate: Fate) {
         let Hooks { egress, scratch, .. } = self;
         let counters = &mut egress.counters;
         let verdict = match fate.verdict {
-            // Out of the interface it is on its way to is nothing else than what PASS means.
+            // A redirect to the interface that the packet leaves through has the meaning of PASS.
             Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => Verdict::Pass,
-            // As behind a devmap of the kernel.
+            // The kernel does the same for programs of a devmap.
             Verdict::Tx => Verdict::Invalid,
             verdict => verdict,
         };

@@ -1,4 +1,4 @@
-//! Why a hook cannot be had, and what to do about it.
+//! Reasons why a hook cannot be attached, and what the user can do about them.
 
 use std::fmt;
 use std::io;
@@ -14,77 +14,77 @@ use super::HookPoint;
 /// Why a hook was not attached or detached.
 #[derive(Debug)]
 pub enum HookError {
-    /// Something is attached there already.
+    /// Another hook is attached there.
     Occupied {
-        /// Where.
+        /// The hook point.
         point: HookPoint,
-        /// [`Hook::name`](super::Hook::name) of what is there.
+        /// [`Hook::name`](super::Hook::name) of that hook.
         name: String,
     },
-    /// Nothing is attached there.
+    /// No hook is attached there.
     NothingThere {
-        /// Where.
+        /// The hook point.
         point: HookPoint,
     },
     /// The object file cannot be read.
     File {
         /// Its path.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// The object file is none, or has no program for us.
+    /// The file is no object file, or has no suitable program.
     Object {
         /// Its path.
         path: PathBuf,
         /// What is wrong with it.
         error: ObjectError,
     },
-    /// The object file has several programs and none was named, or not the one that was.
+    /// The object file has several programs, and none or an unknown one was named.
     Which {
         /// Its path.
         path: PathBuf,
-        /// What it has.
+        /// Its programs.
         programs: Vec<String>,
     },
-    /// The machine refuses the program.
+    /// The interpreter refuses the program.
     Load {
         /// The program.
         name: String,
-        /// Why.
+        /// The reason.
         error: LoadError,
     },
-    /// The machine would take the program, and end it.
+    /// The interpreter would accept the program, and end it with a fault.
     Vet {
         /// The program.
         name: String,
         /// What is wrong with it.
         error: Objection,
     },
-    /// A map of the program cannot be had.
+    /// A map of the program cannot be created.
     Map {
         /// The map.
         name: String,
-        /// Why.
+        /// The reason.
         error: MapError,
     },
-    /// A native stage has no such parameter, or not such a value of it.
+    /// A native stage has no such parameter, or the value is invalid.
     Parameter {
         /// The stage.
         stage: &'static str,
-        /// What was said.
+        /// The text of the parameter.
         text: String,
-        /// What can be said.
+        /// The valid parameters.
         usage: &'static str,
     },
-    /// There are as many taps as there can be.
+    /// The maximum number of taps is reached.
     Tapped {
-        /// How many.
+        /// That number.
         taps: usize,
     },
-    /// The kernel gives no memory for copies.
+    /// The kernel has no memory for a tap's records.
     NoMemory(io::Error),
-    /// Nothing between two `+`, or nothing at all.
+    /// The text between two `+`, or all of it, is empty.
     Empty,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for HookError {
 }
 
 impl HookError {
-    /// What can be done about it, if there is anything to say.
+    /// What the user can do about it, if anything is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {

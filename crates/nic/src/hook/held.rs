@@ -1,4 +1,4 @@
-//! Packets that a hook holds back, until their time.
+//! Packets that a hook holds back until a given time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,11 +6,11 @@ use std::collections::BinaryHeap;
 use super::egress::Outgoing;
 use crate::engine::OwnedPacket;
 
-/// Packets held at once: a round trip of 100 ms at 2.5 Gbit/s in packets of 1 KiB. More are dropped, as the queue of a
-/// slow link does.
+/// Most packets held at once: a round trip of 100 ms at 2.5 Gbit/s in packets of 1 KiB. Further ones are
+/// dropped, as in the queue of a slow link.
 const HELD_MAX: usize = 32_768;
 
-/// A packet on its way again.
+/// A packet that continues later.
 #[derive(Debug)]
 pub(super) enum Late {
     /// To the transport.
@@ -19,11 +19,11 @@ pub(super) enum Late {
     Out(Outgoing),
 }
 
-/// Those that wait, the next one first.
+/// The waiting packets, the next one first.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     heap: BinaryHeap<Reverse<Entry>>,
-    /// Packets that are due at the same time leave in the order in which they came.
+    /// Orders packets with equal times by arrival.
     count: u64,
 }
 
@@ -35,7 +35,7 @@ struct Entry {
 }
 
 impl Held {
-    /// False if too many wait.
+    /// Adds a packet; false if too many wait.
     pub(super) fn keep(&mut self, due_ns: u64, packet: Late) -> bool {
         if self.heap.len() >= HELD_MAX {
             return false;
@@ -45,13 +45,13 @@ impl Held {
         true
     }
 
-    /// When the next one is due.
+    /// When the next packet is due.
     #[inline]
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.heap.peek().map(|entry| entry.0.due_ns)
     }
 
-    /// The next one, if it is due.
+    /// Removes the next packet if it is due.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<Late> {
         if self.next_ns()? > now_ns {
             return None;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_held() {
+    fn the_number_of_held_packets_is_limited() {
         let mut held = Held::default();
         for _ in 0..HELD_MAX {
             assert!(held.keep(1, packet(0)));

@@ -1,5 +1,5 @@
-//! A bad network, from a seed: packets are lost, come twice, late, or marked as having met congestion; any of them, or those of a
-//! kind, or one.
+//! An impaired network, reproducible from a seed: packets are lost, duplicated, delayed, or marked as
+//! having met congestion; all packets, those of a kind, or a single one.
 
 use wire::{Ethernet, Ipv4, Ipv6};
 
@@ -8,31 +8,32 @@ use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
 use sys::random_u64;
 
-/// What the network is to do. The same seed does the same to the same packets.
+/// The impairments. The same seed does the same to the same packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impair {
     /// Probability that a packet is lost, 0.0..=1.0.
     pub loss: f64,
-    /// Probability that one comes twice.
+    /// Probability that a packet is duplicated.
     pub duplicate: f64,
-    /// How long each is held back, in nanoseconds.
+    /// Delay of each packet, in nanoseconds.
     pub delay_ns: u64,
-    /// How much more than that at most; packets overtake each other then.
+    /// Largest additional random delay, in nanoseconds; packets then overtake each other.
     pub jitter_ns: u64,
-    /// Probability that a packet that is ECN-capable is marked.
+    /// Probability that an ECN-capable packet is marked.
     pub ecn: f64,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Which packets this concerns; the others pass.
+    /// The packets concerned; the others pass.
     pub chosen: Chosen,
 }
 
 impl Impair {
-    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7, each of them optional and given once; \
-                         shares are 0%..100% or 0..1, times at most 60s; with opcode=write-last only these packets are meant, with \
-                         nth=3, nth=3..5 or nth=3.. only the third of them, the third to the fifth, or all from the third on";
+    const USAGE: &str = "impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7, each of them \
+                             optional and given once; shares are 0%..100% or 0..1, times at most 60s; \
+                             opcode=write-last selects only such packets; nth=3, nth=3..5 or nth=3.. selects \
+                             only the third of them, the third to the fifth, or all from the third on";
 
-    /// From the text behind `impair:`.
+    /// Parses the text after `impair:`.
     pub(super) fn parse(text: &str) -> Result<Impair, HookError> {
         let mut impair = Impair {
             loss: 0.0,
@@ -65,7 +66,7 @@ impl Impair {
         Ok(impair)
     }
 
-    /// The stage that does it.
+    /// Returns the stage that applies the impairments.
     #[must_use]
     pub fn stage(self) -> Box<dyn Stage> {
         let state = self.seed;
@@ -77,7 +78,7 @@ impl Impair {
 struct Impairing {
     impair: Impair,
     state: u64,
-    /// Packets of the kind that is meant.
+    /// Packets of the selected kind so far.
     chosen: u64,
     lost: u64,
     doubled: u64,
@@ -96,7 +97,7 @@ impl Impairing {
     }
 
     fn happens(&mut self, probability: f64) -> bool {
-        // 53 bits are what a fraction has.
+        // A fraction has 53 bits.
         probability > 0.0 && ((self.random() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 }
@@ -139,10 +140,11 @@ impl Stage for Impairing {
     }
 }
 
-/// ECN fields of a traffic class (RFC 3168, section 5): the mask, which is also what Congestion Experienced looks like.
+/// The ECN field of a traffic class (RFC 3168, section 5): its mask, which equals Congestion Experienced.
 const CE: u8 = 3;
 
-/// What a congested switch does to a packet that is ECN-capable; any other is left alone. Returns whether it is one.
+/// Marks an ECN-capable packet as a congested switch does; leaves others alone. Returns whether it was
+/// marked.
 fn mark(packet: &mut HookPacket<'_>) -> bool {
     let done = packet.with_frame(|buff| {
         // The frames that hooks see have no VLAN tag.
@@ -154,7 +156,8 @@ fn mark(packet: &mut HookPacket<'_>) -> bool {
     done.flatten().is_some()
 }
 
-/// The IP header at the beginning of these bytes with the mark; `None` if the sender does not take part.
+/// Returns the marked form of the IP header at the start of these bytes; `None` if the sender is not
+/// ECN-capable.
 fn marked_header(ip: &[u8]) -> Option<Marked> {
     let (mut bytes, len) = ([0; Ipv6::LEN], if ip.first()? >> 4 == 4 { Ipv4::LEN } else { Ipv6::LEN });
     let class = match (ip.first_chunk(), ip.first_chunk()) {
@@ -186,7 +189,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn a_packet_that_is_capable_is_marked_and_its_checksum_is_right() {
+    fn an_ecn_capable_packet_is_marked_and_its_checksum_is_right() {
         let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         let marked = |tos| {
             let mut bytes = [0; Ipv4::LEN];
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn so_is_one_of_ipv6() {
+    fn an_ecn_capable_ipv6_packet_is_marked() {
         let marked = |traffic_class| {
             let mut bytes = [0; Ipv6::LEN];
             let ip = Ipv6::udp(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, 64, 28);

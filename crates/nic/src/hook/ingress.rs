@@ -1,4 +1,5 @@
-//! The way in: each packet of a batch is judged; those that pass in a row go on as one batch.
+//! Receiving through the ingress hook: each packet of a batch is judged; consecutive packets that pass
+//! continue as one batch.
 
 use std::ops::Range;
 
@@ -11,20 +12,20 @@ use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
 use sys::now_ns;
 
-/// Packets redirected to other processes from one batch; for more there is no room in their sockets either.
+/// Most packets redirected to other processes from one batch; their sockets have no room for more either.
 const REDIRECTED_MAX: usize = 1024;
 
-/// Where packets that pass go.
+/// The next step for packets that pass.
 type Deliver<'f> = &'f mut dyn FnMut(&RxBatch<'_>);
 
 impl Hooks {
-    /// Whether what the port receives must come here first.
+    /// Whether received packets must come here first.
     #[inline]
     pub(crate) fn has_ingress(&self) -> bool {
-        self.ingress.is_watched
+        self.ingress.is_active
     }
 
-    /// Judges a batch; what passes goes to `deliver`.
+    /// Judges a batch; packets that pass go to `deliver`.
     pub(crate) fn receive(&mut self, batch: &RxBatch<'_>, deliver: Deliver<'_>) {
         if !self.taps.is_empty() {
             self.tap_incoming(batch);
@@ -33,7 +34,7 @@ impl Hooks {
             return deliver(batch);
         }
         let key = batch.flow_key();
-        // Addresses of two families: the transport has a counter for that.
+        // Addresses of two families: the transport counts such packets.
         let Some(mut headers) = Headers::new(&key, batch.src_port, batch.dst_port) else {
             return deliver(batch);
         };
@@ -41,7 +42,7 @@ impl Hooks {
             headers.set_macs(src.0, dst.0);
         }
         self.scratch.begin(headers);
-        // Those from `start` to `at` pass as they are.
+        // The packets from `start` to `at` pass unchanged.
         let (mut start, mut at) = (0, 0);
         while let Some(hook) = &mut self.ingress.hook
             && at < batch.bytes.len()
@@ -54,15 +55,15 @@ impl Hooks {
             counters.bytes += frame_len;
             let fate = hook.judge(&mut self.scratch, bytes);
             if !fate.is_plain_pass() {
-                hand_on(batch, start..at, deliver);
+                deliver_part(batch, start..at, deliver);
                 start = at + bytes.len();
-                self.settle_incoming(&part(batch, at..start), fate, deliver);
+                self.apply_ingress_verdict(&part(batch, at..start), fate, deliver);
                 at = start;
                 continue;
             }
             counters.pass += 1;
             at += bytes.len();
-            // The last one of the batch may be shorter.
+            // The last packet of the batch may be shorter.
             let alike = (left.len() / bytes.len() - 1) as u64;
             if alike > 0 && hook.foresees_pass() {
                 hook.repeat(alike, alike * frame_len);
@@ -70,12 +71,12 @@ impl Hooks {
                 at += alike as usize * bytes.len();
             }
         }
-        hand_on(batch, start..at, deliver);
+        deliver_part(batch, start..at, deliver);
     }
 
-    /// A packet that does not simply pass. `packet` is a batch of one.
+    /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
-    fn settle_incoming(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
+    fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
         let Hooks { ingress, scratch, held, bounced, redirected, slot, .. } = self;
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {
@@ -88,7 +89,7 @@ impl Hooks {
         let changed = fate.changed.map(|frame| scratch.packet_at(&frame, packet.queue));
         let packet = match &changed {
             None => packet,
-            // The identification is found again by the ICRC; the one in the header may be made up.
+            // The ICRC yields the identification; the one in the header may be made up.
             Some(Some(packet)) => &RxBatch { ip_id: None, ..*packet },
             Some(None) => return counters.malformed += 1,
         };
@@ -97,7 +98,7 @@ impl Hooks {
             Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => {
                 bounce(packet, bounced, counters);
             }
-            // What was handed over once is not handed on: two processes could do so for ever.
+            // A packet that was handed over once is not handed on: two processes could do so for ever.
             Verdict::Redirect(Target::Slot(to))
                 if to == u32::from(*slot) || packet.queue == RxQueue::Forwarded =>
             {
@@ -123,13 +124,13 @@ impl Hooks {
         }
     }
 
-    /// When a packet that is held back is due.
+    /// When the next packet that is held back is due.
     #[inline]
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.held.next_ns()
     }
 
-    /// Lets the packets go that were held back until now.
+    /// Releases the packets that were held back until now.
     pub(crate) fn release(&mut self, now_ns: u64, port: &mut dyn Port, deliver: Deliver<'_>) {
         let mut has_sent = false;
         while let Some(late) = self.held.take(now_ns) {
@@ -147,7 +148,7 @@ impl Hooks {
     }
 }
 
-/// Out again, once the port has handed over its batch.
+/// Queues a packet to be sent back after the port has delivered all batches.
 fn bounce(packet: &RxBatch<'_>, bounced: &mut Vec<Outgoing>, counters: &mut HookCounters) {
     match Outgoing::back(packet) {
         Some(out) => bounced.push(out),
@@ -155,7 +156,7 @@ fn bounce(packet: &RxBatch<'_>, bounced: &mut Vec<Outgoing>, counters: &mut Hook
     }
 }
 
-/// A part of a batch, whole packets.
+/// Returns a part of a batch, at packet boundaries.
 fn part<'a>(batch: &RxBatch<'a>, range: Range<usize>) -> RxBatch<'a> {
     let before = (range.start / batch.segment.max(1)) as u16;
     let ip_id = batch.ip_id.map(|id| id.wrapping_add(before));
@@ -163,7 +164,7 @@ fn part<'a>(batch: &RxBatch<'a>, range: Range<usize>) -> RxBatch<'a> {
     RxBatch { ip_id, bytes, segment: batch.segment.min(bytes.len().max(1)), ..*batch }
 }
 
-fn hand_on(batch: &RxBatch<'_>, range: Range<usize>, deliver: Deliver<'_>) {
+fn deliver_part(batch: &RxBatch<'_>, range: Range<usize>, deliver: Deliver<'_>) {
     if range.len() == batch.bytes.len() {
         deliver(batch);
     } else if !range.is_empty() {

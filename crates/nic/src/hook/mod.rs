@@ -1,24 +1,33 @@
-//! Hooks: what sees every packet of the device, on its way in and on its way out.
+//! Hooks: they see every packet of the device, received and sent.
 //!
-//! `ingress` is between the port and the transport, `egress` between the transport and the port: the transmit hook that
-//! the kernel does not have. A [`Hook`] is a chain of [`Stage`]s, eBPF programs in the user-space machine or native
-//! ones; its verdict decides about the packet. Programs see frames that begin with the Ethernet header and end with the
-//! ICRC; a port that has no such bytes has them made, as long as a hook is attached and asks for them.
+//! `ingress` is between the port and the transport, `egress` between the transport and the port: a
+//! transmit hook, which the kernel does not have. A [`Hook`] is a chain of [`Stage`]s, eBPF programs in
+//! the user-space interpreter or native ones; its verdict decides about the packet. Programs see frames
+//! that begin with the Ethernet header and end with the ICRC. A port without such bytes has them made
+//! while a hook is attached that asks for them.
 //!
 //! | verdict | ingress | egress |
 //! |---|---|---|
 //! | PASS | to the transport | to the port |
-//! | DROP, ABORTED, any other number | dropped | dropped |
-//! | REDIRECT | to another process of this host: a CPUMAP's entry is the process with that slot (bits 23..16 of its QPNs), and what came from one goes to the transport instead; to the device's own interface: as TX; to an XSKMAP: to whoever reads ('roxie hook frames') | as PASS to the device's own interface, to whoever reads an XSKMAP, else dropped |
-//! | TX | out again, to the destination that is now in its IP header, through `egress` | as any other number, as behind a devmap of the kernel |
+//! | DROP, ABORTED, other numbers | dropped | dropped |
+//! | REDIRECT | to the target, see below | to the target, see below |
+//! | TX | sent to the destination in its IP header, through `egress` | dropped |
 //!
-//! What a program changes counts, but what it leaves is taken apart anew: an Ethernet, IPv4 or IPv6 and UDP header for
-//! the RoCE port, or the packet is dropped as malformed. On the way in the ICRC is still to be checked, so only what it
-//! does not cover may differ (TOS, TTL, Ethernet). On the way out the ICRC, the last four bytes, is made afterwards (it
-//! reads as zeros), so the change reaches the peer as if we had meant it; addresses, TOS and TTL are taken from the IP
-//! header, the rest of the headers is the port's own.
+//! On ingress, REDIRECT to a CPUMAP entry hands the packet to the process of this host with that slot
+//! (bits 23..16 of its QPNs); a packet that came from another process goes to the transport instead.
+//! REDIRECT to the device's own interface has the meaning of TX. REDIRECT to an XSKMAP gives the frame to
+//! the reader (`roxie hook frames`). On egress, REDIRECT to the device's own interface has the meaning of
+//! PASS, an XSKMAP again gives the frame to the reader, and all other targets drop it. TX is dropped on
+//! egress as the kernel does for programs of a devmap.
 //!
-//! Beyond both, next to the port, taps copy what passes (`tap.rs`).
+//! A program may change the packet, but the result is parsed again: it must have an Ethernet, an IPv4 or
+//! IPv6 and a UDP header for the RoCE port, or it is dropped as malformed. On ingress the ICRC is checked
+//! afterwards, so only fields that it does not cover may change (TOS, TTL, Ethernet). On egress the ICRC,
+//! the last four bytes, is computed afterwards (programs read zeros), so the change reaches the peer as
+//! valid. Addresses, TOS and TTL are taken from the changed IP header; the other headers are the port's
+//! own.
+//!
+//! Taps copy packets between the hooks and the port (`tap.rs`).
 //!
 //! Start with `ingress.rs` and `egress.rs`.
 
@@ -77,12 +86,12 @@ use packet::Scratch;
 use reader::Reader;
 use tap::Taps;
 
-/// Where a hook is.
+/// A place where a hook can be attached.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum HookPoint {
-    /// On the way in, before the transport.
+    /// After the port has received a packet, before the transport.
     Ingress,
-    /// On the way out, after the transport has built the packet.
+    /// After the transport has built a packet, before the port.
     Egress,
 }
 
@@ -90,7 +99,7 @@ impl HookPoint {
     /// Both, ingress first.
     pub const ALL: [HookPoint; 2] = [HookPoint::Ingress, HookPoint::Egress];
 
-    /// The point of this name.
+    /// Returns the point of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<HookPoint> {
         Self::ALL.into_iter().find(|point| point.to_string() == name)
@@ -106,18 +115,18 @@ impl fmt::Display for HookPoint {
     }
 }
 
-/// What is attached somewhere and what came of it.
+/// Status of an attached hook.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HookStatus {
-    /// Where.
+    /// The hook point.
     pub point: HookPoint,
-    /// [`Hook::name`] of what is there.
+    /// [`Hook::name`] of the hook.
     pub name: String,
     /// Verdicts since it was attached.
     pub counters: HookCounters,
-    /// What its stages count themselves.
+    /// The stages' own counters.
     pub rows: Vec<(String, u64)>,
-    /// What else a person should know.
+    /// Further information for people.
     pub notes: Vec<String>,
 }
 
@@ -128,34 +137,34 @@ pub(crate) struct Hooks {
     egress: Point,
     scratch: Scratch,
     held: Held,
-    /// Frames that an ingress hook sent out again; they wait until the port has handed over its batch.
+    /// Frames that an ingress hook sent back; they wait until the port has delivered all batches.
     bounced: Vec<Outgoing>,
-    /// Packets for other processes, by slot; they wait for the same.
+    /// Packets for other processes, by slot; they wait for the same moment.
     redirected: Vec<(u8, OwnedPacket)>,
     redirects: Arc<RedirectOutcome>,
     reader: Reader,
     taps: Taps,
     slot: u8,
-    /// The flow whose headers `scratch` has, while packets leave.
+    /// The flow of the headers in `scratch`, while packets are sent.
     egress_flow: Option<FlowId>,
     foreseen: Foreseen,
     xmit: u64,
     xmit_errors: u64,
 }
 
-/// One of them.
+/// One hook point.
 #[derive(Debug, Default)]
 struct Point {
     hook: Option<Hook>,
-    /// Whether packets are looked at here, by a hook or by a tap: all that is asked while they are not.
-    is_watched: bool,
-    /// Verdicts since the hook was attached, and those of the ones before it.
+    /// Whether a hook or a tap needs the packets here; nothing else is checked while this is false.
+    is_active: bool,
+    /// Verdicts since the hook was attached, and those of earlier hooks.
     counters: HookCounters,
     retired: HookCounters,
 }
 
 impl Hooks {
-    /// No hooks on a device on interface `ifindex`.
+    /// Creates the hook points of a device on interface `ifindex`, without hooks.
     pub(crate) fn new(ifindex: u32) -> Hooks {
         Hooks {
             ingress: Point::default(),
@@ -182,7 +191,7 @@ impl Hooks {
         }
     }
 
-    /// The process has this slot.
+    /// Sets the slot of the process.
     pub(crate) fn set_slot(&mut self, slot: u8) {
         self.slot = slot;
     }
@@ -193,21 +202,22 @@ impl Hooks {
         !self.redirected.is_empty()
     }
 
-    /// Packets for other processes, by slot. Whoever hands them over says what came of it to [`redirects`](Self::redirects).
+    /// Takes the packets for other processes, by slot. The caller hands them over and reports the results
+    /// to [`redirects`](Self::redirects).
     pub(crate) fn take_redirected(&mut self) -> Vec<(u8, OwnedPacket)> {
         std::mem::take(&mut self.redirected)
     }
 
-    /// Frames that were redirected to an XSKMAP, the oldest first, of at most `bytes_max` bytes; the caller is their reader
-    /// for as long as it asks again.
+    /// Takes the frames that were redirected to an XSKMAP, the oldest first, of at most `bytes_max`
+    /// bytes. The caller counts as their reader as long as it calls this regularly.
     pub(crate) fn read_frames(&mut self, now_ns: u64, bytes_max: usize) -> Vec<KeptFrame> {
         let Hooks { reader, ingress, egress, .. } = self;
         reader.open(now_ns, ingress.hook.iter().chain(&egress.hook));
         reader.take(bytes_max)
     }
 
-    /// A frame is redirected to an XSKMAP. Nobody may read any more, which the map did not know; a ring without room
-    /// slows the source.
+    /// Keeps a frame that was redirected to an XSKMAP. If the reader has stopped, the map's entries are
+    /// removed only now; a full ring slows the source down.
     fn keep_for_reader(&mut self, point: HookPoint, key: u32, bytes: Vec<u8>) {
         let Hooks { reader, ingress, egress, redirects, .. } = self;
         let (now_ns, len) = (now_ns(), bytes.len() as u32);
@@ -222,13 +232,13 @@ impl Hooks {
         &self.redirects
     }
 
-    /// Whether nothing is to be received now, because what was redirected found no room.
+    /// Whether receiving is paused because there was no room for redirected packets.
     #[inline]
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.ingress.hook.is_some() && self.redirects.is_paused(now.0)
     }
 
-    /// Attaches a hook; with `replace` in place of what is there, which is returned.
+    /// Attaches a hook; with `replace` instead of the present one, which is returned.
     pub(crate) fn attach(
         &mut self,
         at: HookPoint,
@@ -241,28 +251,28 @@ impl Hooks {
         }
         point.retired.absorb(&std::mem::take(&mut point.counters));
         let before = point.hook.replace(hook);
-        self.watch();
+        self.update_active();
         Ok(before)
     }
 
-    /// Takes the hook off. What it holds back is still released.
+    /// Detaches the hook. Packets that it holds back are still released.
     pub(crate) fn detach(&mut self, at: HookPoint) -> Result<Hook, HookError> {
         let point = self.point(at);
         point.retired.absorb(&std::mem::take(&mut point.counters));
         let there = point.hook.take().ok_or(HookError::NothingThere { point: at });
-        self.watch();
+        self.update_active();
         there
     }
 
-    /// To be called when a hook or a tap has come or gone.
-    fn watch(&mut self) {
+    /// To be called after a hook or a tap was added or removed.
+    fn update_active(&mut self) {
         let is_tapped = !self.taps.is_empty();
         for point in [&mut self.ingress, &mut self.egress] {
-            point.is_watched = is_tapped || point.hook.is_some();
+            point.is_active = is_tapped || point.hook.is_some();
         }
     }
 
-    /// The hooks that are attached.
+    /// The attached hooks.
     pub(crate) fn status(&self) -> Vec<HookStatus> {
         [(HookPoint::Ingress, &self.ingress), (HookPoint::Egress, &self.egress)]
             .into_iter()
@@ -274,7 +284,7 @@ impl Hooks {
             .collect()
     }
 
-    /// The device's counters of both, whichever hooks were there.
+    /// The device's counters of both points, over all hooks that were attached.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let sum = |point: &Point| {
             let mut sum = point.retired;

@@ -8,10 +8,10 @@ use bpf::{Program, ProgramKind};
 
 use super::HookError;
 
-/// Types of the running kernel, for programs that adapt to its structures.
+/// BTF of the running kernel, for programs that adapt to its structures.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The program that `PATH` or `PATH:PROGRAM` names.
+/// Reads the program that `PATH` or `PATH:PROGRAM` names.
 pub(super) fn program(text: &str) -> Result<Program, HookError> {
     let (path, name) = split(text);
     let path = PathBuf::from(path);
@@ -24,9 +24,9 @@ pub(super) fn program(text: &str) -> Result<Program, HookError> {
     choose(programs, name).map_err(|programs| HookError::Which { path, programs })
 }
 
-/// The program of this name; without one the only one there is. Else the names of all.
+/// Returns the program of this name, or the only one without a name. Else the names of all.
 fn choose(mut programs: Vec<Program>, name: Option<&str>) -> Result<Program, Vec<String>> {
-    // Those for entries of maps have no packet of their own.
+    // Programs for entries of maps get no packets of their own.
     programs.retain(|program| program.kind == ProgramKind::Xdp);
     let is_it = |program: &Program| name.is_none_or(|name| program.name == name);
     let mut fitting = programs.iter().enumerate().filter(|(_, program)| is_it(program));
@@ -36,7 +36,8 @@ fn choose(mut programs: Vec<Program>, name: Option<&str>) -> Result<Program, Vec
     }
 }
 
-/// A path may have colons; what is behind the last one is a program's name only if the whole is no file.
+/// Splits off the program's name. A path may have colons; the text after the last one is a name only if
+/// there is no file of the full path.
 fn split(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
         Some((path, name)) if !Path::new(text).exists() => (path, Some(name)),
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_by_name_or_by_being_alone() {
+    fn a_program_is_found_by_name_or_as_the_only_one() {
         let two = || vec![named("a", ProgramKind::Xdp), named("b", ProgramKind::Xdp)];
         assert_eq!(choose(two(), Some("b")).unwrap().name, "b");
         assert_eq!(choose(two(), None).unwrap_err(), ["a", "b"]);

@@ -1,12 +1,13 @@
-//! A packet as stages see it, and the buffer in which its frame is put together when one asks.
+//! A packet as stages see it, and the buffer in which its frame is built when a stage asks for it.
 //!
 //! ```text
 //!  buffer: | headroom          | headers | UDP payload                      | tailroom |
 //!          0                             PAYLOAD_AT                                    len
 //! ```
 //!
-//! The headers of a batch's packets are equal, so they stay in the buffer from one packet to the next. Of the payload
-//! only the first bytes are copied; the machine fetches the rest if a program asks for it.
+//! The packets of a batch have equal headers, so these stay in the buffer from one packet to the next.
+//! Only the first bytes of the payload are copied; the interpreter fetches the rest if a program accesses
+//! it.
 
 use std::ops::Range;
 
@@ -14,16 +15,17 @@ use bpf::vm::XdpBuff;
 
 use crate::port::{Headers, MAX_PACKET, RxBatch, RxQueue, batch_of};
 
-/// Headroom, headers, and then the payload on a cache line. The kernel offers 256 bytes of headroom.
+/// Offset of the payload, on a cache line: headroom and headers come before it. The kernel offers 256
+/// bytes of headroom.
 pub(super) const PAYLOAD_AT: usize = 384;
-/// What programs may append.
+/// Bytes that programs may append.
 const TAILROOM: usize = 512;
-/// Bytes of payload that most programs are content with: every header a RoCE packet can have.
+/// Bytes of payload that suffice for most programs: every header that a RoCE packet can have.
 const HEAD_LEN: usize = 64;
 
 const _: () = assert!(PAYLOAD_AT >= 256 + Headers::LEN_MAX);
 
-/// The buffer, and the headers of the packets that are being looked at.
+/// The buffer, and the headers of the current packets.
 #[derive(Debug)]
 pub(super) struct Scratch {
     buffer: Box<[u8]>,
@@ -39,7 +41,7 @@ impl Scratch {
         Scratch { buffer, headers: None, emitted_for: None, ifindex }
     }
 
-    /// The packets that follow have these headers.
+    /// Sets the headers of the next packets.
     pub(super) fn begin(&mut self, headers: Headers) {
         self.headers = Some(headers);
         self.emitted_for = None;
@@ -57,14 +59,16 @@ impl Scratch {
         self.ifindex
     }
 
-    /// The packet that stages have left at `frame`, as if it had arrived like that; `None` if it is none.
+    /// Returns the packet at `frame` as the stages have changed it, in the form of a received one; `None`
+    /// if it is invalid.
     pub(super) fn packet_at(&self, frame: &Range<usize>, queue: RxQueue) -> Option<RxBatch<'_>> {
         let (_, udp_port) = self.headers?.ports();
         let batch = batch_of(self.buffer.get(frame.clone())?, udp_port, queue)?;
         (batch.bytes.len() <= MAX_PACKET).then_some(batch)
     }
 
-    /// A copy of the whole frame: what stages have left at `changed`, else the packet whose UDP payload is `bytes`.
+    /// Returns a copy of the complete frame: the changed one at `changed`, else that of the packet with
+    /// UDP payload `bytes`.
     pub(super) fn copy(&self, changed: Option<&Range<usize>>, bytes: &[u8]) -> Vec<u8> {
         if let Some(frame) = changed.and_then(|frame| self.buffer.get(frame.clone())) {
             return frame.to_vec();
@@ -77,7 +81,7 @@ impl Scratch {
         frame
     }
 
-    /// The frame of a packet whose UDP payload is `bytes`.
+    /// Builds the frame of a packet with UDP payload `bytes`.
     #[inline]
     fn frame<'a>(&'a mut self, bytes: &'a [u8]) -> Option<XdpBuff<'a>> {
         let headers = self.headers.as_ref()?;
@@ -95,12 +99,12 @@ impl Scratch {
     }
 }
 
-/// A packet on its way through a hook.
+/// A packet in a hook.
 #[derive(Debug)]
 pub struct HookPacket<'a> {
     scratch: &'a mut Scratch,
     bytes: &'a [u8],
-    /// Where a stage has left the frame, once one has changed it.
+    /// Position of the frame after a stage has changed it.
     pub(super) changed: Option<Range<usize>>,
     pub(super) hold_ns: u64,
     pub(super) is_doubled: bool,
@@ -121,19 +125,19 @@ impl<'a> HookPacket<'a> {
         }
     }
 
-    /// Addresses and ports as the packet came.
+    /// Addresses and ports of the original packet.
     #[must_use]
     pub fn headers(&self) -> Option<&Headers> {
         self.scratch.headers()
     }
 
-    /// BTH to ICRC as the packet came.
+    /// BTH to ICRC of the original packet.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes
     }
 
-    /// Gives the frame to `look`, which may change it. `None` if it is too long to be a packet.
+    /// Gives the frame to `look`, which may change it. `None` if the packet is longer than any valid one.
     #[inline]
     pub fn with_frame<R>(&mut self, look: impl FnOnce(&mut XdpBuff<'_>) -> R) -> Option<R> {
         let ifindex = self.scratch.ifindex;
@@ -151,12 +155,12 @@ impl<'a> HookPacket<'a> {
         Some(answer)
     }
 
-    /// The packet is held back for this long after the last stage; of several stages the longest time counts.
+    /// Holds the packet back for this time after the last stage; the longest time of all stages counts.
     pub fn hold_ns(&mut self, hold_ns: u64) {
         self.hold_ns = self.hold_ns.max(hold_ns);
     }
 
-    /// The packet passes twice.
+    /// Duplicates the packet.
     pub fn double(&mut self) {
         self.is_doubled = true;
     }

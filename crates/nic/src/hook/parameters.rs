@@ -24,7 +24,7 @@ impl<'a> Parameters<'a> {
         Ok(Some((pair.0.trim(), pair.1.trim())))
     }
 
-    /// That the current parameter makes no sense.
+    /// Reports that the current parameter is invalid.
     pub(super) fn error(&self) -> HookError {
         HookError::Parameter { stage: self.stage, text: self.current.to_owned(), usage: self.usage }
     }
@@ -33,19 +33,19 @@ impl<'a> Parameters<'a> {
         value.parse().map_err(|_| self.error())
     }
 
-    /// As [`quantity`].
+    /// Parses a number like [`quantity`].
     pub(super) fn quantity(&self, value: &str) -> Result<u64, HookError> {
         quantity(value).ok_or_else(|| self.error())
     }
 
-    /// `1%` or `0.01`.
+    /// Parses `1%` or `0.01`.
     pub(super) fn fraction(&self, value: &str) -> Result<f64, HookError> {
         let (digits, unit) = value.strip_suffix('%').map_or((value, 1.0), |digits| (digits, 100.0));
         let fraction = digits.parse::<f64>().map_err(|_| self.error())? / unit;
         if (0.0..=1.0).contains(&fraction) { Ok(fraction) } else { Err(self.error()) }
     }
 
-    /// `10us`, `2ms`, `1.5s`; at most a minute.
+    /// Parses `10us`, `2ms`, `1.5s`; at most a minute.
     pub(super) fn time_ns(&self, value: &str) -> Result<u64, HookError> {
         const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
         let time =
@@ -54,8 +54,8 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// A whole number as people write it: `12`, `12K` (1000), `12Ki` (1024), and so on with M and G. `None` if it is none, or
-/// does not fit.
+/// Parses a whole number such as `12`, `12K` (1000), `12Ki` (1024), and so on with M and G. `None` if it
+/// is invalid, or does not fit.
 #[must_use]
 pub fn quantity(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

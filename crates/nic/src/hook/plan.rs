@@ -1,31 +1,32 @@
-//! Hooks as people name them: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, `police:rate=125M`, several joined by `+`.
+//! The text form of hooks: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, `police:rate=125M`, several
+//! joined by `+`.
 
 use bpf::Program;
 use bpf::vet::vet;
 
 use super::{Count, Hook, HookError, Impair, Police, object};
 
-/// A hook before it is made: files are read, and nothing else has happened. Can be handed to another process.
+/// The description of a hook: files are read, but nothing is created. Can be sent to another process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookPlan {
     pub(super) stages: Vec<PlannedStage>,
 }
 
-/// One stage of it.
+/// One stage of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PlannedStage {
-    /// A native one, by name and parameters.
+    /// A native stage, by name and parameters.
     Native(String),
-    /// A program.
+    /// An eBPF program.
     Program(Program),
 }
 
 impl HookPlan {
-    /// From text: stages joined by `+`, each either a native one (`count`, `impair:...`, `police:...`) or an object file with, where it has
-    /// several, the name of the program. Reads the files.
+    /// Parses stages joined by `+`, each either a native one (`count`, `impair:...`, `police:...`) or an
+    /// object file, with the name of the program where it has several. Reads the files.
     ///
     /// # Errors
-    /// What is wrong with the text or a file; [`HookError::remedy`] tells what to do.
+    /// What is wrong with the text or a file; see [`HookError::remedy`].
     pub fn read(text: &str) -> Result<HookPlan, HookError> {
         let stage = |text: &str| match text.trim() {
             "" => Err(HookError::Empty),
@@ -35,7 +36,7 @@ impl HookPlan {
         Ok(HookPlan { stages: text.split('+').map(stage).collect::<Result<_, _>>()? })
     }
 
-    /// What the kernel would refuse in the programs although it runs here, for whoever writes them.
+    /// Lists what the kernel would refuse in the programs although it runs here, for their authors.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
         let doubts = |stage: &PlannedStage| match stage {
@@ -48,10 +49,10 @@ impl HookPlan {
         self.stages.iter().filter_map(doubts).collect()
     }
 
-    /// Makes the hook.
+    /// Creates the hook.
     ///
     /// # Errors
-    /// If parameters make no sense, a program is none, or its maps cannot be had.
+    /// If parameters are invalid, a program is invalid, or its maps cannot be created.
     pub fn build(&self) -> Result<Hook, HookError> {
         let mut hooks = self.stages.iter().map(|stage| match stage {
             PlannedStage::Native(text) => native(text),
@@ -63,7 +64,7 @@ impl HookPlan {
 }
 
 impl Hook {
-    /// From text, as [`HookPlan::read`] takes it.
+    /// Creates a hook from text, as [`HookPlan::read`] takes it.
     ///
     /// # Errors
     /// Those of [`HookPlan::read`] and [`HookPlan::build`].
@@ -72,7 +73,7 @@ impl Hook {
     }
 }
 
-/// The same hook as `text` names, from wherever it is read: paths are made absolute.
+/// Makes the paths in `text` absolute, so that it names the same hook in every directory.
 ///
 /// # Errors
 /// If there is no current directory.
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absolute_hook_is_the_same_elsewhere() {
+    fn an_absolute_hook_is_the_same_in_every_directory() {
         let here = std::env::current_dir().unwrap();
         let here = here.to_str().unwrap();
         let text = absolute("count+x.o:prog + impair:loss=1% +/a/b.o+").unwrap();

@@ -1,5 +1,5 @@
-//! A rate limit for each source address: a source that sends faster has the excess dropped. On the way out the sources are
-//! the device's own addresses.
+//! A rate limit for each source address: the excess of a faster source is dropped. On egress the sources
+//! are the device's own addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
 use sys::now_ns;
 
-/// What each source may send: a token bucket of its own.
+/// The limit of each source: a token bucket of its own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Police {
-    /// What is counted.
+    /// The unit of a token.
     pub unit: PoliceUnit,
-    /// Tokens a second, 1..=10^12.
+    /// Tokens per second, 1..=10^12.
     pub rate: u64,
-    /// Tokens that a bucket holds: what may come at once, 1..=2^30. A packet that costs more never passes.
+    /// Tokens that a bucket holds, 1..=2^30: the limit of a burst. A packet that costs more never passes.
     pub burst: u64,
-    /// Sources that are known at once, 1..=65536. Further ones are not limited while none of these is idle.
+    /// Most sources known at once, 1..=65536. Further ones are not limited while none of these is idle.
     pub sources: usize,
 }
 
-/// What a token stands for.
+/// The unit of a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PoliceUnit {
     /// A byte of a frame, Ethernet header to ICRC.
@@ -31,13 +31,14 @@ pub enum PoliceUnit {
 }
 
 impl Police {
-    const USAGE: &str = "police:rate=125M,burst=1M,sources=4096 (bytes a second; burst 64K and sources 4096 if not given) or \
-                         police:pps=10K,burst=100 (packets a second; burst 64); numbers may end in K, M, G or Ki, Mi, Gi";
+    const USAGE: &str = "police:rate=125M,burst=1M,sources=4096 (bytes a second; burst 64K and sources 4096 \
+                         if not given) or police:pps=10K,burst=100 (packets a second; burst 64); \
+                         numbers may end in K, M, G or Ki, Mi, Gi";
     const RATE_MAX: u64 = 1_000_000_000_000;
     const BURST_MAX: u64 = 1 << 30;
     const SOURCES_MAX: u64 = 1 << 16;
 
-    /// From the text behind `police:`.
+    /// Parses the text after `police:`.
     pub(super) fn parse(text: &str) -> Result<Police, HookError> {
         let mut parameters = Parameters::new("police", text, Self::USAGE);
         let (mut rate, mut pps, mut burst, mut sources) = (None, None, None, None);
@@ -63,19 +64,19 @@ impl Police {
         Ok(Police { unit, rate, burst: burst.unwrap_or(usual_burst), sources })
     }
 
-    /// The stage that does it.
+    /// Returns the stage that applies the limit.
     #[must_use]
     pub fn stage(self) -> Box<dyn Stage> {
         Box::new(Policing::new(self))
     }
 }
 
-/// The buckets. For each source the moment is kept at which its bucket is full again: a packet moves it on by what it
-/// costs, and may come if that is no further ahead than a whole bucket.
+/// The buckets. For each source, the time is kept at which its bucket is full again. A packet advances
+/// that time by its cost, and passes if the result is at most a full bucket ahead.
 #[derive(Debug)]
 struct Policing {
     police: Police,
-    /// Nanoseconds that a token takes, times 2^[`SHIFT`].
+    /// Nanoseconds per token, times 2^[`SHIFT`].
     price: u128,
     burst_ns: u64,
     full_at_ns: HashMap<IpAddr, u64>,
@@ -86,7 +87,7 @@ struct Policing {
 
 /// Fixed point of the price: at the highest rate a token takes a thousandth of a nanosecond.
 const SHIFT: u32 = 32;
-/// Idle sources are looked for at most this often.
+/// Idle sources are removed at most this often.
 const TIDY_NS: u64 = 1_000_000;
 
 impl Policing {
@@ -126,7 +127,7 @@ impl Policing {
         true
     }
 
-    /// Forgets sources whose buckets are full: they are like new ones.
+    /// Removes sources with full buckets: they are like new ones.
     fn tidy(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.tidied_ns) >= TIDY_NS {
             self.tidied_ns = now_ns;
@@ -172,7 +173,7 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    /// How many of `count` packets of `len` bytes pass that come in equal steps of `step_ns`.
+    /// Returns how many of `count` packets of `len` bytes, `step_ns` apart, pass.
     fn passed(policing: &mut Policing, from: IpAddr, count: u64, len: usize, step_ns: u64) -> usize {
         (0..count).filter(|n| policing.admits(from, len, SECOND + n * step_ns)).count()
     }
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_known_sources_idle_ones_make_room_or_nothing_is_limited() {
+    fn a_source_beyond_the_limit_replaces_an_idle_one_or_is_not_limited() {
         let mut policing = policing("pps=1,burst=1,sources=2");
         assert!([1, 2, 3, 3].into_iter().all(|last| policing.admits(source(last), 100, SECOND)));
         assert_eq!((policing.unlimited, policing.full_at_ns.len()), (2, 2));
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_limit_is_refused() {
+    fn a_limit_of_nothing_is_refused() {
         let usual = Police { unit: PoliceUnit::Bytes, rate: 125_000_000, burst: 64_000, sources: 4096 };
         assert_eq!(Police::parse("rate=125M").unwrap(), usual);
         for wrong in [

@@ -11,8 +11,8 @@ use super::{HookError, HookPacket, Stage, Target, Verdict};
 use crate::registry::SLOTS;
 use sys::{now_ns, random_u64};
 
-/// Runs a program in the user-space machine. Maps with a value per CPU have one, because the engine's
-/// lock lets one thread in; a CPUMAP has an entry for every process of the host.
+/// Runs a program in the user-space interpreter. Per-CPU maps have a single value, because the engine's
+/// lock admits one thread; a CPUMAP has an entry for every process of the host.
 #[derive(Debug)]
 pub struct ProgramStage {
     image: Image,
@@ -20,31 +20,31 @@ pub struct ProgramStage {
     machine: Machine,
     replay: Replay,
     world: World,
-    /// The verdict, if the program always returns the same.
+    /// The verdict, if the program always returns the same one.
     constant: Option<Verdict>,
     faults: u64,
     aborted: Option<Aborted>,
-    /// For what is said about it.
+    /// For messages about the program.
     program: Program,
 }
 
 /// Why a packet was ABORTED for the first time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Aborted {
-    /// The program did what it may not, and was ended.
+    /// The program made an invalid access, and was ended.
     Fault(Fault),
-    /// It returned that verdict.
+    /// It returned ABORTED.
     Returned,
-    /// The packet is longer than any that programs see.
+    /// The packet is longer than any valid one.
     TooLong,
 }
 
 impl ProgramStage {
-    /// Makes the program ready to run, with new maps.
+    /// Prepares the program, with new maps.
     ///
     /// # Errors
-    /// If the machine refuses the program, or would end it with ABORTED for every packet that comes to some place in it;
-    /// if a map cannot be had.
+    /// If the interpreter refuses the program, or would abort it for every packet that reaches some
+    /// instruction; if a map cannot be created.
     pub fn new(program: &Program) -> Result<ProgramStage, HookError> {
         let new_map =
             |def| Map::new(def, 1).map_err(|error| HookError::Map { name: def.name.clone(), error });
@@ -87,8 +87,8 @@ impl ProgramStage {
 }
 
 impl ProgramStage {
-    /// An entry of a CPUMAP is a process, by its key; one of a DEVMAP an interface, by its value; one of an XSKMAP whoever
-    /// reads.
+    /// The target of a redirect: an entry of a CPUMAP is a process, by its key; one of a DEVMAP an
+    /// interface, by its value; one of an XSKMAP the reader.
     fn target(&self, redirect: Option<Redirect>) -> Target {
         match redirect {
             Some(Redirect::Interface(ifindex)) => Target::Interface(ifindex),
@@ -100,7 +100,7 @@ impl ProgramStage {
                     _ => Target::Nowhere,
                 }
             }
-            // To several devices, of which there are none.
+            // A redirect to several devices has no target.
             Some(Redirect::Map { .. }) | None => Target::Nowhere,
         }
     }
@@ -113,7 +113,7 @@ impl Stage for ProgramStage {
             return verdict;
         }
         let Self { machine, image, replay, world, .. } = self;
-        // Longer than any packet: the transport would not take it either.
+        // Longer than any valid packet: the transport would refuse it too.
         let Some(outcome) = packet.with_frame(|buff| machine.run_or_replay(image, replay, buff, world))
         else {
             self.aborted.get_or_insert(Aborted::TooLong);
@@ -160,7 +160,8 @@ impl Stage for ProgramStage {
     }
 }
 
-/// Every process is a CPU: entry n is the one with slot n. Whether it is there shows when a packet is redirected to it.
+/// Enters every process as a CPU: entry n is the one with slot n. A redirect to a slot without a process
+/// fails.
 fn fill_cpumap(map: &Map) -> Result<(), MapError> {
     let mut value = vec![0; map.def().value_size as usize];
     if let Some(queue_size) = value.first_mut() {
@@ -181,7 +182,7 @@ fn verdict(returned: u32, target: Target) -> Verdict {
     }
 }
 
-/// What programs can ask: the time, and chance.
+/// The time and random numbers for helper functions.
 #[derive(Debug)]
 struct World {
     /// State of xorshift64*; never 0.

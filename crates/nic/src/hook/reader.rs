@@ -1,26 +1,26 @@
-//! Whoever reads what hooks redirect to XSKMAPs, in place of an AF_XDP socket.
+//! The reader of frames that hooks redirect to XSKMAPs, in place of an AF_XDP socket.
 //!
-//! As with sockets, an entry of such a map is there only while somebody reads; without a reader, the program finds nothing
-//! and does with the packet what it does on a miss.
+//! As with sockets, such a map has entries only while there is a reader. Without one, the program finds
+//! no entry and handles the packet as a miss.
 
 use bpf::{Map, MapKind, UpdateMode};
 
 use super::Hook;
 use super::ring::{FrameRing, KeptFrame};
 
-/// The reader, if there is one, and what waits for him.
+/// The reader, if there is one, and the frames for it.
 #[derive(Debug)]
 pub(super) struct Reader {
     ring: FrameRing,
-    /// When somebody read last; `None` while the maps' entries are not there.
+    /// Time of the last read; `None` while the maps have no entries.
     read_ns: Option<u64>,
 }
 
-/// Bytes that wait at most.
+/// Most bytes of waiting frames.
 const BYTES_MAX: usize = 4 << 20;
-/// Whoever has not read for so long is gone.
+/// A reader that has not read for this time counts as gone.
 const READER_NS: u64 = 2_000_000_000;
-/// Entries of a map that lead here.
+/// Number of entries with a reader in each map.
 const ENTRIES_MAX: u32 = 1024;
 
 impl Default for Reader {
@@ -30,18 +30,18 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Somebody is there to read: from now on the maps of these hooks have entries.
+    /// Notes a read: from now on the maps of these hooks have entries.
     pub(super) fn open<'h>(&mut self, now_ns: u64, hooks: impl Iterator<Item = &'h Hook>) {
         self.read_ns = Some(now_ns);
         for map in hooks.flat_map(maps) {
             for key in 0..map.def().max_entries.min(ENTRIES_MAX) {
-                // Of the right length and within the map, so that it has room.
+                // The length is right and the key within the map, so there is room.
                 let _there = map.update(&key.to_le_bytes(), &1u32.to_le_bytes(), UpdateMode::Any);
             }
         }
     }
 
-    /// Whether a reader is there; if it has gone, so have the entries of the maps.
+    /// Whether there is a reader; if it has stopped reading, removes the entries of the maps.
     pub(super) fn is_there<'h>(&mut self, now_ns: u64, hooks: impl Iterator<Item = &'h Hook>) -> bool {
         let Some(read_ns) = self.read_ns else { return false };
         if now_ns.saturating_sub(read_ns) < READER_NS {
@@ -56,12 +56,12 @@ impl Reader {
         false
     }
 
-    /// As [`FrameRing::push`].
+    /// Like [`FrameRing::push`].
     pub(super) fn push(&mut self, frame: KeptFrame) -> bool {
         self.ring.push(frame)
     }
 
-    /// As [`FrameRing::take`].
+    /// Like [`FrameRing::take`].
     pub(super) fn take(&mut self, bytes_max: usize) -> Vec<KeptFrame> {
         self.ring.take(bytes_max)
     }
@@ -77,13 +77,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_stays_away_is_gone() {
+    fn a_reader_that_stops_reading_is_removed() {
         let mut reader = Reader::default();
         let none = || std::iter::empty();
         assert!(!reader.is_there(5, none()));
         reader.open(5, none());
         assert!(reader.push(frame(9)) && reader.is_there(4 + READER_NS, none()));
         assert!(!reader.is_there(5 + READER_NS, none()));
-        assert_eq!(reader.take(100), [], "and what was for it");
+        assert_eq!(reader.take(100), [], "its frames are dropped too");
     }
 }

@@ -1,24 +1,25 @@
-//! What came of redirects to other processes, which are handed over without the engine's lock.
+//! Results of redirects to other processes, which are handed over without the engine's lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::registry::ForwardOutcome;
 use crate::stats::Row;
 
-/// How long nothing is received after a process had no room for what was redirected to it: what one needs to take in the
-/// 200 KB of its socket's buffer. Meanwhile packets wait in ours, where they cost their sender time and not the packet.
+/// How long receiving is paused after a process had no room for redirected packets: the time to read the
+/// 200 KB of its socket's buffer. Meanwhile packets wait in this process's socket, which delays them
+/// instead of losing them.
 const PAUSE_NS: u64 = 100_000;
 
-/// Shared by the hooks and whoever hands over.
+/// Shared by the hooks and the thread that hands packets over.
 #[derive(Debug, Default)]
 pub(crate) struct RedirectOutcome {
     full: AtomicU64,
-    nobody: AtomicU64,
+    absent: AtomicU64,
     paused_until_ns: AtomicU64,
 }
 
 impl RedirectOutcome {
-    /// A packet was handed over, or was not.
+    /// Counts the result of handing over one packet.
     pub(crate) fn count(&self, outcome: std::io::Result<ForwardOutcome>, now_ns: u64) {
         match outcome {
             Ok(ForwardOutcome::Delivered) => {}
@@ -27,7 +28,7 @@ impl RedirectOutcome {
                 self.paused_until_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
             }
             Ok(ForwardOutcome::NoMember) | Err(_) => {
-                self.nobody.fetch_add(1, Ordering::Relaxed);
+                self.absent.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -41,7 +42,7 @@ impl RedirectOutcome {
     pub(super) fn rows(&self) -> [Row; 2] {
         [
             ("rx_xdp_redirect_full", self.full.load(Ordering::Relaxed)),
-            ("rx_xdp_redirect_nobody", self.nobody.load(Ordering::Relaxed)),
+            ("rx_xdp_redirect_nobody", self.absent.load(Ordering::Relaxed)),
         ]
     }
 }

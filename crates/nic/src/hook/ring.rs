@@ -1,25 +1,25 @@
-//! Frames that wait for a reader: those a hook redirects to an XSKMAP (`reader.rs`), and the copies of a tap (`tap.rs`).
+//! Frames that wait for the reader of an XSKMAP (`reader.rs`).
 
 use std::collections::VecDeque;
 
 use super::HookPoint;
 
-/// A frame on its way to a reader.
+/// A frame for a reader.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeptFrame {
     /// When it was redirected or copied (CLOCK_MONOTONIC, nanoseconds).
     pub time_ns: u64,
-    /// On which way it was.
+    /// The hook point.
     pub point: HookPoint,
-    /// Of what was redirected the XSKMAP's key, where an AF_XDP socket would be; 0 of copies.
+    /// The XSKMAP's key, where an AF_XDP socket would be.
     pub key: u32,
-    /// Bytes it has on the wire: Ethernet header to ICRC.
+    /// Bytes on the wire: Ethernet header to ICRC.
     pub len: u32,
-    /// As many of them as are wanted. What is redirected on the way out has no ICRC yet, but zeros.
+    /// The frame's first bytes. On egress the ICRC is not computed yet, but zeros.
     pub bytes: Vec<u8>,
 }
 
-/// What nobody has read yet.
+/// Frames that were not read yet.
 #[derive(Debug)]
 pub(super) struct FrameRing {
     frames: VecDeque<KeptFrame>,
@@ -27,22 +27,22 @@ pub(super) struct FrameRing {
     bytes_max: usize,
 }
 
-/// What a frame takes beside its bytes.
+/// Bytes that a frame takes besides its own.
 const FRAME_COST: usize = 64;
 
 impl FrameRing {
-    /// Room for `bytes_max` bytes, with [`FRAME_COST`] for each frame.
+    /// Creates a ring for `bytes_max` bytes, with [`FRAME_COST`] for each frame.
     pub(super) fn new(bytes_max: usize) -> FrameRing {
         FrameRing { frames: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// Whether a frame of so many bytes has room.
+    /// Whether there is room for a frame of `len` bytes.
     #[inline]
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.bytes + len + FRAME_COST <= self.bytes_max
     }
 
-    /// Takes a frame in; false if there is no room for it.
+    /// Adds a frame; false if there is no room for it.
     pub(super) fn push(&mut self, frame: KeptFrame) -> bool {
         if !self.has_room(frame.bytes.len()) {
             return false;
@@ -52,7 +52,7 @@ impl FrameRing {
         true
     }
 
-    /// The oldest frames, no more than `bytes_max` with what they cost.
+    /// Removes the oldest frames, at most `bytes_max` bytes with their costs.
     pub(super) fn take(&mut self, bytes_max: usize) -> Vec<KeptFrame> {
         let (mut frames, mut taken) = (Vec::new(), 0);
         while let Some(frame) = self.frames.front() {
@@ -90,7 +90,7 @@ pub(super) mod tests {
         let taken = ring.take(65 + 66 + 1063);
         assert_eq!(taken.iter().map(|frame| frame.bytes.len()).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(ring.take(1064).len(), 1);
-        // Room for one, and for what the short ones and the rest may give.
+        // Room for one, and for what the short ones and the rest may leave.
         let more = std::iter::repeat_with(|| ring.push(frame(1000))).take_while(|taken| *taken).count();
         assert!((1..=2).contains(&more), "{more}");
         while !ring.take(1 << 17).is_empty() {}

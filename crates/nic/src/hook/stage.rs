@@ -1,62 +1,64 @@
-//! One step of a hook, and the simplest one.
+//! One stage of a hook, and the simplest one.
 
 use std::fmt;
 
 use super::parameters::Parameters;
 use super::{HookError, HookPacket};
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// On to the next stage, then to the transport or the port.
+    /// Continue with the next stage, then the transport or the port.
     Pass,
     /// Dropped.
     Drop,
-    /// Dropped, because the program has failed.
+    /// Dropped, because the program failed.
     Aborted,
-    /// Dropped, because the program has returned what is no verdict.
+    /// Dropped, because the program returned no valid verdict.
     Invalid,
-    /// Out of the port again.
+    /// Sent back through the port.
     Tx,
-    /// Elsewhere.
+    /// Redirected.
     Redirect(Target),
 }
 
-/// Where a packet is redirected to.
+/// Target of a redirect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Target {
-    /// Nowhere: the program has not said where, or where nobody is. It is dropped.
+    /// No target: the program has not set one, or there is no receiver. The packet is dropped.
     Nowhere,
-    /// Out of the interface with this index.
+    /// The interface with this index.
     Interface(u32),
-    /// To whoever reads what is redirected to this key of an XSKMAP.
+    /// The reader of this key of an XSKMAP.
     Ring(u32),
-    /// To the process of this host that has this slot: bits 23..16 of a QPN.
+    /// The process of this host with this slot: bits 23..16 of a QPN.
     Slot(u32),
 }
 
-/// A step of a [`Hook`](super::Hook). Runs under the engine's lock, so it must not wait, nor call the device.
+/// A stage of a [`Hook`](super::Hook). Runs under the engine's lock, so it must not wait, nor call the
+/// device.
 pub trait Stage: Send + fmt::Debug {
-    /// Looks at a packet, and may change it.
+    /// Judges a packet, and may change it.
     fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict;
 
-    /// The verdict on packets that differ from the one it saw last in nothing but what is behind the UDP header, and are as
-    /// long; `None` if it must see them. Whoever asks tells by [`repeat`](Stage::repeat) how many there were.
+    /// Returns the verdict on packets that differ from the last one only after the UDP header, and have
+    /// its length; `None` if the stage must see them. The caller reports their number by
+    /// [`repeat`](Stage::repeat).
     fn foresee(&self) -> Option<Verdict> {
         None
     }
 
-    /// There were `packets` packets that it foresaw, of `bytes` bytes together, Ethernet header to ICRC.
+    /// Reports `packets` foreseen packets, of `bytes` bytes together, Ethernet header to ICRC.
     fn repeat(&mut self, packets: u64, bytes: u64) {
         let _ = (packets, bytes);
     }
 
-    /// Name and value of what it counts.
+    /// Names and values of its counters.
     fn rows(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
 
-    /// What else a person should know.
+    /// Further information for people.
     fn note(&self) -> Option<String> {
         None
     }
@@ -70,7 +72,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// From the text behind `count:`, which takes none.
+    /// Parses the text after `count:`, which must be empty.
     pub(super) fn parse(text: &str) -> Result<Count, HookError> {
         match Parameters::new("count", text, "count, without parameters") {
             _ if text.is_empty() => Ok(Count::default()),

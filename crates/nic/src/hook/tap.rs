@@ -1,9 +1,10 @@
-//! Taps: copies of the packets that come in and leave, for a reader outside the process ('roxie capture -p').
+//! Taps: copies of received and sent packets, for a reader outside the process (`roxie capture -p`).
 //!
-//! What is seen is the wire's side of the hooks: packets that come in before the ingress hook has judged them, packets that
-//! leave after the egress hook has. A packet of a burst has the identification and the ICRC with which the burst will be cut.
-//! A tap belongs to a connection to the control socket and goes with it. Its copies (`copies.rs`) are in memory that the reader shares:
-//! those that it has not read when the process ends are still there, and a reader that is too slow costs a count.
+//! A tap is on the wire's side of the hooks: it sees received packets before the ingress hook, and sent
+//! packets after the egress hook. A packet of a burst has the identification and the ICRC that it will
+//! have after segmentation. A tap belongs to a connection to the control socket and ends with it. Its
+//! records (`copies.rs`) are in memory that the reader shares: unread records survive the end of the
+//! process, and records lost to a slow reader are counted.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -17,26 +18,28 @@ use super::{HookError, HookPoint, Hooks};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxBatch, icrc_header};
 use sys::{RecordWriter, page_size};
 
-/// Which packets a tap copies, and how much of each.
+/// Which packets a tap copies, and how many bytes of each.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TapFilter {
-    /// Bytes of each frame at most, from the Ethernet header on, but always the headers in front of the BTH; 0 for all.
+    /// Most bytes of each frame, from the Ethernet header on, but always the headers before the BTH; 0
+    /// for all.
     pub snap_len: u32,
-    /// Bytes of copies that wait for the reader: a power of two from 4 KiB to 1 GiB, another number is rounded to one; 0 for 16 MiB.
+    /// Bytes of unread records: a power of two from 4 KiB to 1 GiB, to which other numbers are rounded; 0
+    /// for 16 MiB.
     pub room: u32,
-    /// Only from or to one of these addresses, if there are any.
+    /// Only packets from or to one of these addresses; all if empty.
     pub hosts: Vec<IpAddr>,
-    /// Only to or from one of these queue pairs, if there are any, and management datagrams. A peer's number means the
-    /// connections to it that there are when the tap begins.
+    /// Only packets to or from one of these queue pairs, and management datagrams; all if empty. A peer's
+    /// number selects the connections to it that exist when the tap starts.
     pub qps: Vec<Qpn>,
-    /// Only what may meet these, as [`Conditions::may_admit`] has it.
+    /// Only packets that may meet these, see [`Conditions::may_admit`].
     pub conditions: Conditions,
-    /// Only the first of so many packets, counted before all other conditions; 0 and 1 for all.
+    /// Only every n-th packet, counted before all other conditions; 0 and 1 for all.
     pub sample: u32,
 }
 
 impl TapFilter {
-    /// Memory for the copies, and what their reader needs.
+    /// Allocates the memory for the records; returns its writer and the descriptor for the reader.
     ///
     /// # Errors
     /// [`HookError::NoMemory`].
@@ -51,12 +54,13 @@ impl TapFilter {
 #[derive(Debug, Default)]
 pub(super) struct Taps {
     taps: Vec<Tap>,
-    /// The flow of the packets that leave now.
+    /// The flow of the packets that are being sent.
     flow: Option<(FlowId, Outer)>,
-    /// The queue pair that sends now, if one does.
+    /// The local queue pair that is sending, if one is.
     pub(super) sender: Option<Qpn>,
-    /// Packets of this flow that leave now and that nobody has room for, once there was one: the others are not looked at.
-    passed_by: Option<u64>,
+    /// Number of packets of this flow that were not copied because no tap had room; set with the first
+    /// such packet, after which the others are only counted.
+    uncopied: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -66,7 +70,7 @@ struct Tap {
     /// Every packet is wanted.
     wants_all: bool,
     copies: Copies,
-    /// Packets, for a sample.
+    /// Number of packets seen, for sampling.
     counted: u64,
 }
 
@@ -85,24 +89,24 @@ pub(super) struct Passing<'a> {
     pub(super) id: u16,
     /// BTH to pad.
     pub(super) body: &'a [u8],
-    /// As it came in; not made yet on the way out.
+    /// The ICRC of a received packet; not computed yet on egress.
     pub(super) icrc: Option<[u8; ICRC_LEN]>,
-    /// The queue pair here that sends it.
+    /// The local queue pair that sends it.
     sender: Option<Qpn>,
 }
 
-/// Taps at once: each has a ring.
+/// Most taps at once: each has memory of its own.
 const TAPS_MAX: usize = 4;
-/// Bytes that wait for a reader, unless it asks for others: 6 ms of what one engine sends.
+/// Default bytes of unread records: 6 ms of what one engine sends.
 const ROOM: u32 = 16 << 20;
 const ROOM_MIN: u32 = 4 << 10;
 const ROOM_MAX: u32 = 1 << 30;
 
 impl Hooks {
-    /// Begins a tap for a connection, in place of the one it has.
+    /// Starts a tap for a connection, instead of the one it has.
     ///
     /// # Errors
-    /// [`HookError::Tapped`] if there are enough.
+    /// [`HookError::Tapped`] if there are too many.
     pub(crate) fn tap(
         &mut self,
         client: u64,
@@ -117,23 +121,23 @@ impl Hooks {
         let wants_all = wants_all && filter.sample <= 1;
         let copies = Copies::new(copies, filter.snap_len as usize);
         self.taps.taps.push(Tap { client, filter, wants_all, copies, counted: 0 });
-        self.watch();
+        self.update_active();
         Ok(())
     }
 
     /// Ends the tap of a connection, if it has one.
     pub(crate) fn untap(&mut self, client: u64) {
         self.taps.taps.retain(|tap| tap.client != client);
-        self.watch();
+        self.update_active();
     }
 
-    /// What leaves from now on is this queue pair's, or nobody's.
+    /// Sets the queue pair that sends the next packets, if any.
     #[inline]
     pub(crate) fn set_sender(&mut self, qpn: Option<Qpn>) {
         self.taps.sender = qpn;
     }
 
-    /// Copies a batch that has come in.
+    /// Copies a received batch.
     #[cold]
     pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>) {
         let key = batch.flow_key();
@@ -141,7 +145,7 @@ impl Hooks {
         if let Some([src, dst]) = batch.macs {
             outer.headers.set_macs(src.0, dst.0);
         }
-        // What comes here by mistake is handed over, and seen where it belongs.
+        // Misrouted packets are handed over, and copied by the process they are for.
         let slot = self.slot;
         let is_ours = |body: &[u8]| {
             let is_own = |qpn: Qpn| (qpn.value() >> 16) as u8 == slot;
@@ -157,7 +161,7 @@ impl Hooks {
             let Some((body, icrc)) = bytes.split_last_chunk::<ICRC_LEN>() else { continue };
             if is_ours(body) {
                 if first_id.is_none() {
-                    // The expected one stands in a packet that is damaged.
+                    // A damaged packet is shown with the expected identification.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
                 }
                 let (point, icrc) = (HookPoint::Ingress, Some(*icrc));
@@ -172,7 +176,7 @@ impl Hooks {
     #[cold]
     fn tap_outgoing(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
         if self.taps.are_full(len) {
-            self.taps.passed_by = Some(1);
+            self.taps.uncopied = Some(1);
             return;
         }
         if self.taps.flow.is_none_or(|(known, _)| known != flow) {
@@ -186,10 +190,10 @@ impl Hooks {
         copy(taps, &Passing { point: HookPoint::Egress, outer, id, body, icrc: None, sender: *sender });
     }
 
-    /// The packet at the start of the port's slot leaves: nothing comes behind this.
+    /// Commits the packet at the start of the port's slot; no later stage can change it.
     #[inline]
     pub(super) fn leave(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
-        if !self.taps.is_empty() && !self.taps.passes_by() {
+        if !self.taps.is_empty() && !self.taps.counts_as_uncopied() {
             self.tap_outgoing(port, flow, len);
         }
         port.tx_commit(flow, len);
@@ -202,51 +206,52 @@ impl Taps {
         self.taps.is_empty()
     }
 
-    /// The packets that follow may be of another flow, or none follow for now.
+    /// Announces that the next packets may belong to another flow, or that none follow for now.
     #[inline]
     pub(super) fn change_flow(&mut self) {
         self.flow = None;
-        if let Some(packets) = self.passed_by.take() {
+        if let Some(packets) = self.uncopied.take() {
             self.lose(packets);
         }
         self.end_records();
     }
 
-    /// What was copied is there for readers.
+    /// Publishes the open records to the readers.
     #[inline]
     fn end_records(&mut self) {
         self.taps.iter_mut().for_each(|tap| tap.copies.end_record());
     }
 
-    /// Whether anybody has room for a packet of so many bytes.
+    /// Whether any tap has room for a packet of `len` bytes.
     fn have_room(&self, len: usize) -> bool {
         self.taps.iter().any(|tap| tap.copies.have_room(len))
     }
 
-    /// Whether nobody has room for a packet of so many bytes, and all want it whatever it is: then it need only be counted.
+    /// Whether no tap has room for a packet of `len` bytes, and all want every packet: then it need only
+    /// be counted.
     fn are_full(&self, len: usize) -> bool {
         self.taps.iter().all(|tap| tap.wants_all && !tap.copies.have_room(len))
     }
 
-    /// Counts packets that nobody has room for.
+    /// Counts packets as lost in all taps.
     fn lose(&mut self, packets: u64) {
         self.taps.iter_mut().for_each(|tap| tap.copies.lose(packets));
     }
 
-    /// Counts a packet that leaves behind one of its flow that nobody had room for; false if there was none.
+    /// Counts a packet of a flow of which an earlier one was lost; false if none was.
     #[inline]
-    pub(super) fn passes_by(&mut self) -> bool {
-        self.passed_by.as_mut().map(|packets| *packets += 1).is_some()
+    pub(super) fn counts_as_uncopied(&mut self) -> bool {
+        self.uncopied.as_mut().map(|packets| *packets += 1).is_some()
     }
 }
 
-/// Copies a packet for those who want it.
+/// Copies a packet to the taps that want it.
 fn copy(taps: &mut [Tap], packet: &Passing<'_>) {
     for tap in taps {
         if tap.is_next() && (tap.wants_all || packet.is_wanted(&tap.filter)) {
             tap.copies.take(packet);
         } else {
-            // Records hold packets that follow each other.
+            // A record holds consecutive packets only.
             tap.copies.end_record();
         }
     }
@@ -273,9 +278,11 @@ impl Outer {
         Some(Outer { headers, icrc })
     }
 
-    /// The identification of the first packet, if those of the others follow it, or if nobody asks for it.
+    /// Returns the identification of the first packet, if those of the others follow it, or if it is not
+    /// needed.
     ///
-    /// Sockets do not tell; ICRCs do, which takes a look at the whole packet. If it is so of the last one, it is of those between.
+    /// Sockets do not report it, but the ICRC reveals it, for which the complete packet is read. If the
+    /// last packet has the expected one, so have those between.
     fn first_id(&self, batch: &RxBatch<'_>, is_asked_for: impl Fn() -> bool) -> Option<u16> {
         if batch.ip_id.is_some() || self.headers.key().src.is_ipv6() || !is_asked_for() {
             return Some(batch.ip_id.unwrap_or(0));
@@ -307,14 +314,14 @@ impl Passing<'_> {
             || self.source_qp().as_ref().is_some_and(wanted)
     }
 
-    /// The queue pair that a datagram names as its source.
+    /// Returns the queue pair that a datagram names as its source.
     fn source_qp(&self) -> Option<Qpn> {
         let packet = Packet::parse_cut(self.body, self.body.len() + ICRC_LEN).ok()?;
         packet.deth().map(|deth| deth.src_qp)
     }
 }
 
-/// The queue pair that a packet is for.
+/// Returns the destination queue pair of a packet.
 fn dest_qp(body: &[u8]) -> Option<Qpn> {
     let bth = body.first_chunk::<{ wire::Bth::LEN }>()?;
     Some(wire::Bth::parse(bth).dest_qp)

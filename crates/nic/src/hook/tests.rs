@@ -1,4 +1,4 @@
-//! Hooks between a port that writes down what it is given and a transport that does the same.
+//! Hooks between a port and a transport that record what they are given.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ const IFINDEX: u32 = 7;
 /// Bytes of Ethernet, IPv4 and UDP header.
 const HEADERS: i16 = 42;
 
-/// A port on `US`.
+/// A port with address `US`.
 struct Recorder {
     flows: Vec<FlowKey>,
     slot: Vec<u8>,
@@ -92,7 +92,8 @@ impl World {
         world
     }
 
-    /// What reaches the transport of packets of `segment` bytes from `PEER`; each batch is one element.
+    /// Returns what reaches the transport of packets of `segment` bytes from `PEER`; one element per
+    /// batch.
     fn receive_batches(&mut self, bytes: &[u8], segment: usize) -> Vec<Vec<Arrived>> {
         let (src, dst) = (PEER.parse().unwrap(), US.parse().unwrap());
         let batch = RxBatch {
@@ -122,7 +123,7 @@ impl World {
         self.receive_batches(packet, packet.len()).concat()
     }
 
-    /// What the port is given of a packet to `PEER`.
+    /// Returns what the port is given of a packet to `PEER`.
     fn send(&mut self, packet: &[u8]) -> Vec<(FlowKey, Vec<u8>)> {
         let flow = self.port.open_flow(&key(PEER)).unwrap();
         self.port.slot[..packet.len()].copy_from_slice(packet);
@@ -165,12 +166,12 @@ fn hook(emit: impl FnOnce(&mut Asm)) -> Hook {
     Hook::program(&program(emit)).unwrap()
 }
 
-/// R2 points to the frame.
+/// Loads a pointer to the frame into R2.
 fn at_frame(asm: &mut Asm) -> &mut Asm {
     asm.load_ctx(Reg::R2, Reg::R1, XdpMd::Data)
 }
 
-/// PASS, but for one PSN.
+/// Passes all packets except the one with this PSN.
 fn drops_psn(psn: i32) -> Hook {
     hook(|asm| {
         let drop = asm.label();
@@ -180,7 +181,7 @@ fn drops_psn(psn: i32) -> Hook {
 }
 
 #[test]
-fn what_passes_stays_together_and_in_order() {
+fn packets_that_pass_stay_together_and_in_order() {
     for (dropped, expected) in [
         (9, vec![vec![0, 1, 2, 3]]),
         (0, vec![vec![1, 2, 3]]),
@@ -188,7 +189,7 @@ fn what_passes_stays_together_and_in_order() {
         (3, vec![vec![0, 1, 2]]),
     ] {
         let mut world = World::with(HookPoint::Ingress, drops_psn(dropped));
-        // The last one of a batch may be shorter.
+        // The last packet of a batch may be shorter.
         let packets: Vec<_> = (0..4).map(|psn| packet(psn, if psn == 3 { 100 } else { 1024 })).collect();
         let batches = world.receive_batches(&packets.concat(), packets[0].len());
         let whole = |psn: u8| (PEER.to_owned(), US.to_owned(), 3, packets[usize::from(psn)].clone());
@@ -204,8 +205,9 @@ fn what_passes_stays_together_and_in_order() {
 }
 
 #[test]
-fn programs_see_a_whole_frame_in_both_directions() {
-    // Returns PASS if the last byte before the ICRC, the addresses and the length are what they should be.
+fn programs_see_a_complete_frame_in_both_directions() {
+    // Returns PASS if the last byte before the ICRC, the addresses and the length have the expected
+    // values.
     let sees = |source: &str, icrc: u8| {
         let source = u32::from_le_bytes(source.parse::<std::net::Ipv4Addr>().unwrap().octets());
         hook(move |asm| {
@@ -229,14 +231,14 @@ fn programs_see_a_whole_frame_in_both_directions() {
     bytes[12 + 200 + 3] = 77;
     let mut world = World::with(HookPoint::Ingress, sees(PEER, 77));
     assert_eq!(world.receive(&bytes).len(), 1);
-    // On the way out the ICRC is still to be made.
+    // On egress the ICRC is not computed yet.
     let mut world = World::with(HookPoint::Egress, sees(US, 0));
     let sent = world.send(&bytes[..212]);
     assert_eq!(sent, [(key(PEER), bytes[..212].to_vec())]);
 }
 
 #[test]
-fn what_a_program_changes_is_taken_apart_anew() {
+fn a_changed_packet_is_parsed_again() {
     let changes = |asm: &mut Asm| {
         at_frame(asm).store(Size::B, Reg::R2, 15, 0xb8).store(Size::B, Reg::R2, HEADERS + 12, 0x55);
         asm.ret(XdpAction::Pass);
@@ -255,8 +257,8 @@ fn what_a_program_changes_is_taken_apart_anew() {
 }
 
 #[test]
-fn what_is_no_packet_any_more_is_dropped() {
-    // Another EtherType; another UDP port; a length that is not there; cut off behind the headers.
+fn a_packet_that_becomes_invalid_is_dropped() {
+    // Another EtherType; another UDP port; a length beyond the packet; truncated after the headers.
     let spoilers: [fn(&mut Asm); 4] = [
         |asm| {
             at_frame(asm).store(Size::B, Reg::R2, 12, 0x99);
@@ -306,7 +308,7 @@ fn a_second_hook_is_refused_by_name_unless_it_replaces_the_first() {
     assert_eq!((world.receive(&packet(2, 40)).len(), world.row("rx_xdp_packets")), (1, 4));
 }
 
-/// Verdicts by a list.
+/// Returns verdicts from a list.
 #[derive(Debug)]
 struct Scripted(VecDeque<Verdict>);
 
@@ -328,7 +330,7 @@ fn a_chain_ends_with_the_first_stage_that_does_not_pass() {
 }
 
 #[test]
-fn ipv6_frames_are_whole_as_well() {
+fn ipv6_frames_are_complete_too() {
     let mut world = World::with(
         HookPoint::Ingress,
         hook(|asm| {
@@ -361,7 +363,7 @@ fn ipv6_frames_are_whole_as_well() {
 }
 
 #[test]
-fn a_program_that_would_be_aborted_is_refused_before() {
+fn a_program_that_would_be_aborted_is_refused_at_attachment() {
     let refused = |emit: fn(&mut Asm)| {
         let mut asm = Asm::new("doomed");
         emit(&mut asm);
@@ -383,7 +385,7 @@ fn a_program_that_would_be_aborted_is_refused_before() {
 }
 
 #[test]
-fn the_first_reason_of_an_abort_is_kept() {
+fn the_reason_of_the_first_abort_is_kept() {
     let returns = hook(|asm| {
         asm.call(Helper::GetPrandomU32).mov(Reg::R0, 0).exit();
     });
@@ -397,7 +399,7 @@ fn the_first_reason_of_an_abort_is_kept() {
 }
 
 #[test]
-fn frames_go_to_an_xskmap_while_somebody_reads() {
+fn frames_go_to_an_xskmap_while_there_is_a_reader() {
     let to_xskmap = || {
         hook(|asm| {
             let map = asm.map(bpf::MapDef::xskmap("xsks", 4));
@@ -407,20 +409,20 @@ fn frames_go_to_an_xskmap_while_somebody_reads() {
     };
     let mut world = World::with(HookPoint::Ingress, to_xskmap());
     world.hooks.attach(HookPoint::Egress, to_xskmap(), false).unwrap();
-    assert_eq!(world.receive(&packet(1, 40)).len(), 1, "nobody is there");
+    assert_eq!(world.receive(&packet(1, 40)).len(), 1, "there is no reader");
     assert_eq!(world.hooks.read_frames(now_ns(), 1 << 20), []);
     assert_eq!(world.receive(&packet(2, 40)), []);
     assert_eq!(world.send(&packet(3, 40)[..52]), []);
     let frames = world.hooks.read_frames(now_ns(), 1 << 20);
-    let (came, left) = (&frames[0], &frames[1]);
+    let (received, sent) = (&frames[0], &frames[1]);
     assert_eq!(
-        (came.point, came.key, left.point, frames.len()),
+        (received.point, received.key, sent.point, frames.len()),
         (HookPoint::Ingress, 3, HookPoint::Egress, 2)
     );
-    assert_eq!(came.bytes[HEADERS as usize..], packet(2, 40));
-    assert_eq!(came.bytes[12..14], [8, 0], "from the Ethernet header on");
-    assert_eq!(left.bytes[HEADERS as usize..][..52], packet(3, 40)[..52]);
-    // Nobody reads: what does not fit is counted, and slows whoever sends.
+    assert_eq!(received.bytes[HEADERS as usize..], packet(2, 40));
+    assert_eq!(received.bytes[12..14], [8, 0], "from the Ethernet header on");
+    assert_eq!(sent.bytes[HEADERS as usize..][..52], packet(3, 40)[..52]);
+    // Without reads, frames that do not fit are counted, and their source is slowed down.
     while world.row("rx_xdp_redirect_full") == 0 {
         assert_eq!(world.receive(&packet(4, 4000)), []);
     }
@@ -429,9 +431,9 @@ fn frames_go_to_an_xskmap_while_somebody_reads() {
 }
 
 #[test]
-fn ethernet_addresses_are_those_of_the_wire_where_the_port_sees_them() {
+fn programs_see_the_ethernet_addresses_that_the_port_received() {
     let seen = |macs: Option<[Mac; 2]>| {
-        // Passes what comes from 02:00:00:00:00:01 and is for 02:00:00:00:00:02.
+        // Passes packets from 02:00:00:00:00:01 to 02:00:00:00:00:02.
         let mut world = World::with(
             HookPoint::Ingress,
             hook(|asm| {

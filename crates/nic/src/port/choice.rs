@@ -1,4 +1,4 @@
-//! Which port a device gets, and what is said if it is not the one asked for.
+//! Choosing the port of a device, and the notice if it is not the requested one.
 
 use std::env;
 use std::fmt;
@@ -12,24 +12,24 @@ use crate::verbs::Refusal;
 use crate::xdp::Mode;
 use sys::XdpMode;
 
-/// What kind of port to open, and how.
+/// The requested kind of port, and its options.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PortChoice {
     /// The kind.
     pub kind: PortKind,
     /// Where the steering program runs, if there is one.
     pub mode: Mode,
-    /// Whether packets within the host take the kernel's way.
+    /// How packets to other processes of this host and user travel.
     pub local: LocalPath,
 }
 
 /// How packets reach other processes of this host and user.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum LocalPath {
-    /// Through rings in memory.
+    /// Through rings in shared memory.
     #[default]
     Shm,
-    /// As all others do.
+    /// Through the kernel, like all other packets.
     Network,
 }
 
@@ -39,13 +39,14 @@ pub enum PortKind {
     /// UDP sockets: everywhere, without privileges.
     #[default]
     Udp,
-    /// AF_XDP, or nothing if that is not possible; UDP sockets if another process has the interface already.
+    /// AF_XDP, or an error if that is not possible; UDP sockets if another process uses AF_XDP on the
+    /// interface already.
     Xsk,
     /// AF_XDP if it is possible here, else UDP sockets.
     Auto,
 }
 
-/// An environment variable that makes no sense.
+/// An environment variable with an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BadVariable {
     name: &'static str,
@@ -53,7 +54,7 @@ pub struct BadVariable {
     words: &'static [&'static str],
 }
 
-/// Words that a variable may be, with what they mean.
+/// The words that a variable may contain, and their meanings.
 type Words<T> = (&'static [&'static str], &'static [T]);
 
 const KIND: Words<PortKind> = (&["udp", "xsk", "auto"], &[PortKind::Udp, PortKind::Xsk, PortKind::Auto]);
@@ -65,25 +66,26 @@ const MODE: Words<Mode> = (
 const LOCAL: Words<LocalPath> = (&["on", "off"], &[LocalPath::Shm, LocalPath::Network]);
 
 impl PortChoice {
-    /// What `ROXIE_SHM` may say.
+    /// Valid values of `ROXIE_SHM`.
     pub const SHM: &[&str] = LOCAL.0;
-    /// What `ROXIE_PORT` may say.
+    /// Valid values of `ROXIE_PORT`.
     pub const KINDS: &[&str] = KIND.0;
-    /// What `ROXIE_XDP_MODE` may say.
+    /// Valid values of `ROXIE_XDP_MODE`.
     pub const MODES: &[&str] = MODE.0;
 
-    /// From `ROXIE_PORT`, `ROXIE_XDP_MODE` and `ROXIE_SHM`; what is unset or empty is `udp`, `auto` and `on`.
+    /// Reads `ROXIE_PORT`, `ROXIE_XDP_MODE` and `ROXIE_SHM`; the defaults of unset or empty ones are
+    /// `udp`, `auto` and `on`.
     ///
     /// # Errors
-    /// The one that is something else.
+    /// The variable that has another value.
     pub fn from_env() -> Result<PortChoice, BadVariable> {
         PortChoice::from_words(None, None, None)
     }
 
-    /// As [`from_env`](PortChoice::from_env), with words that count instead of the variables.
+    /// Like [`from_env`](PortChoice::from_env), with arguments that override the variables.
     ///
     /// # Errors
-    /// The one that is something else.
+    /// The variable that has another value.
     pub fn from_words(
         kind: Option<&str>,
         mode: Option<&str>,
@@ -120,7 +122,8 @@ fn word<T: Copy + Default>(name: &'static str, value: String, known: Words<T>) -
 }
 
 impl BadVariable {
-    /// That `value` of variable `name` is none of these words, or not what the only one describes.
+    /// Reports that `value` of variable `name` is none of these words, or does not match their only
+    /// description.
     pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
         BadVariable { name, value: value.to_owned(), words }
     }
@@ -135,11 +138,12 @@ impl fmt::Display for BadVariable {
 
 impl std::error::Error for BadVariable {}
 
-/// Opens the port of a member of a domain. What is not as asked for is said on standard error, once.
+/// Opens the port of a member of a domain. Prints a notice on standard error, once, if it is not as
+/// requested.
 ///
 /// # Errors
-/// With [`PortKind::Xsk`], a [`Refusal`] with why it is not possible: somebody else's program or socket, privileges,
-/// what the kernel says.
+/// With [`PortKind::Xsk`], a [`Refusal`] with the reason: a foreign program or socket, missing
+/// privileges, or the kernel's error.
 pub(crate) fn open(
     choice: PortChoice,
     membership: &Membership,
@@ -195,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_what_they_say_and_others_are_named() {
+    fn valid_words_are_parsed_and_others_are_reported_by_name() {
         let kind = |value: &str| word("ROXIE_PORT", value.to_owned(), KIND);
         let mode = |value: &str| word("ROXIE_XDP_MODE", value.to_owned(), MODE);
         assert_eq!(

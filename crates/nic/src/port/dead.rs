@@ -1,4 +1,4 @@
-//! The port of an engine that a fork has left behind in the child: nothing comes in, nothing goes out.
+//! The port of an inherited engine in a forked child: it receives nothing and sends nothing.
 
 use std::io;
 

@@ -1,24 +1,26 @@
-//! Which flow has which key, who holds it, and which one gives way to a new one.
+//! Flows by key, with their holders, and the eviction of idle flows.
 //!
-//! Queue pairs hold their flows. Single datagrams (management datagrams, UD) do not: whoever answers every address that
-//! asks must not need memory for every address. Flows that nobody holds stay for the next datagram, up to
-//! [`IDLE_MAX`]; then the one idle for longest goes. A new one costs no system call.
+//! Queue pairs hold their flows. Single datagrams (management datagrams, UD) do not, so that a process
+//! that answers every address does not need memory for every address. Flows without a holder are kept for
+//! the next datagram, up to [`IDLE_MAX`]; then the one that was idle for longest is evicted. A new flow
+//! costs no system call.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::FlowKey;
 
-/// Flows held at once: one per queue pair, if every one has a peer of its own.
+/// Flows held at once: one per queue pair, if each has a peer of its own.
 const HELD_MAX: usize = 65_536;
-/// Flows that nobody holds. More than the bursts between two flushes, so that one without packets is always found.
+/// Flows without a holder. More than the bursts between two flushes, so one without queued packets is
+/// always found.
 const IDLE_MAX: usize = 1024;
 
-/// Keys and holders of a port's flows, by index.
+/// Keys and holder counts of a port's flows, by index.
 #[derive(Debug, Default)]
 pub(super) struct FlowTable {
     rows: Vec<Row>,
     by_key: HashMap<FlowKey, u32>,
-    /// Flows that nobody held when they were listed, the oldest first.
+    /// Flows that had no holder when they were listed, the oldest first.
     idle: VecDeque<u32>,
 }
 
@@ -26,7 +28,7 @@ pub(super) struct FlowTable {
 struct Row {
     key: FlowKey,
     holders: u32,
-    /// It is in `idle`; it may have found holders since.
+    /// The flow is in `idle`; it may have got holders since.
     is_listed: bool,
 }
 
@@ -36,13 +38,13 @@ impl FlowTable {
         self.by_key.get(key).copied()
     }
 
-    /// Key of the flow with this index.
+    /// Returns the key of the flow with this index.
     pub(super) fn key(&self, index: u32) -> Option<&FlowKey> {
         self.rows.get(index as usize).map(|row| &row.key)
     }
 
-    /// Enters a new flow that nobody holds and returns its index: one behind the last, or that of the flow which gives
-    /// way. Those that are `busy` stay. `None` if there is no room.
+    /// Adds a flow without a holder and returns its index: the next free one, or that of the evicted
+    /// flow. `busy` flows are not evicted. `None` if there is no room.
     pub(super) fn add(&mut self, key: FlowKey, busy: impl Fn(u32) -> bool) -> Option<u32> {
         let index = match self.evict(busy) {
             Some(index) => index,
@@ -80,7 +82,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow that gives way, once there are enough of them.
+    /// Removes the flow that was idle for longest, once there are enough of them.
     fn evict(&mut self, busy: impl Fn(u32) -> bool) -> Option<u32> {
         for _ in 0..self.idle.len() {
             if self.idle.len() < IDLE_MAX && self.rows.len() < HELD_MAX + IDLE_MAX {
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flow_idle_for_longest_gives_way_unless_it_is_held_or_busy() {
+    fn the_flow_idle_for_longest_is_evicted_unless_it_is_held_or_busy() {
         let mut table = FlowTable::default();
         for n in 0..IDLE_MAX as u32 {
             assert_eq!(table.add(key(n), |_| false), Some(n));
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(table.add(key(5000), |index| index == 1), Some(2));
         assert_eq!((table.find(&key(2)), table.find(&key(5000))), (None, Some(2)));
         assert_eq!((table.find(&key(0)), table.find(&key(1))), (Some(0), Some(1)));
-        // Released, it is the youngest.
+        // After its release it is the most recent idle one.
         table.release(0);
         for n in 0..IDLE_MAX as u32 {
             assert_ne!(table.add(key(6000 + n), |_| false), Some(0));
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn held_flows_are_limited_and_come_back() {
+    fn held_flows_are_limited_and_reusable_after_their_release() {
         let mut table = FlowTable::default();
         let mut held = Vec::new();
         while let Some(index) = table.add(key(held.len() as u32), |_| false) {

@@ -1,5 +1,5 @@
-//! Ethernet, IP and UDP in front of a packet: a template per flow, in which lengths and the IPv4 checksum differ from
-//! packet to packet; and the way back, from a frame to the packets in it.
+//! Ethernet, IP and UDP headers: a template per flow, in which only lengths and the IPv4 checksum differ
+//! from packet to packet; and parsing of a received frame.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,8 @@ pub struct Headers {
     dst_port: u16,
     bytes: [u8; Headers::LEN_MAX],
     len: usize,
-    /// Checksum of the IPv4 header with a total length of 0; `None` for IPv6, which has none.
+    /// Checksum of the IPv4 header with a total length of 0; `None` for IPv6, which has no header
+    /// checksum.
     checksum: Option<u16>,
 }
 
@@ -25,7 +26,8 @@ impl Headers {
     /// Bytes of the longest headers, those of IPv6.
     pub const LEN_MAX: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN;
 
-    /// Both Ethernet addresses are zeros, as on the loopback interface. `None` if the IP addresses are of different families.
+    /// Creates headers with zero Ethernet addresses, as on the loopback interface. `None` if the IP
+    /// addresses are of different families.
     #[must_use]
     pub fn new(key: &FlowKey, src_port: u16, dst_port: u16) -> Option<Headers> {
         let ttl = if key.ttl == 0 { DEFAULT_TTL } else { key.ttl };
@@ -46,7 +48,8 @@ impl Headers {
             }
             _ => return None,
         }
-        // Checksum 0 means none: the ICRC protects more, and Annex A17.4.5.2 allows it over both versions of IP.
+        // Checksum 0 means none: the ICRC protects more, and Annex A17.4.5.2 allows it with both versions
+        // of IP.
         headers.put(|bytes| Udp { src_port, dst_port, length: 0, checksum: 0 }.emit(bytes));
         Some(headers)
     }
@@ -70,7 +73,7 @@ impl Headers {
         (self.src_port, self.dst_port)
     }
 
-    /// From whom and to whom, on this link.
+    /// Sets the Ethernet addresses of sender and next hop.
     pub fn set_macs(&mut self, src: [u8; 6], dst: [u8; 6]) {
         let ether_type = if self.checksum.is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
         let ethernet = Ethernet { src: Mac(src), dst: Mac(dst), ether_type };
@@ -87,7 +90,8 @@ impl Headers {
         self.len
     }
 
-    /// Writes them to the last [`len`](Headers::len) bytes of `room`, for a UDP payload of `payload_len` bytes.
+    /// Writes the headers to the last [`len`](Headers::len) bytes of `room`, for a UDP payload of
+    /// `payload_len` bytes.
     ///
     /// # Panics
     /// If `room` is shorter.
@@ -129,7 +133,8 @@ impl Headers {
     }
 }
 
-/// The UDP payload of a frame to `udp_port`, as a batch of one packet; `None` if it is no such frame, or cut off.
+/// Returns the UDP payload of a frame to `udp_port`, as a batch of one packet; `None` if the frame is
+/// another one, or truncated.
 pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<RxBatch<'_>> {
     let (ethernet, _, ether_type, packet) = Ethernet::split(frame)?;
     let (ip, datagram) = Ip::split(ether_type, packet)?;
@@ -161,7 +166,7 @@ pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<Rx
     })
 }
 
-/// What [`FlowKey`] promises for a TTL of 0.
+/// The TTL of a [`FlowKey`] with TTL 0.
 const DEFAULT_TTL: u8 = 64;
 
 #[cfg(test)]
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_has_its_checksum() {
+    fn the_checksum_is_right_for_every_length() {
         let mut headers = Headers::new(&key("10.0.0.1", "10.255.3.2"), 0xc123, 4791).unwrap();
         headers.set_macs([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         for payload_len in [16, 20, 1040, 4156, 60_000] {
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_has_the_length_in_its_own_place() {
+    fn an_ipv6_header_has_its_payload_length() {
         let headers = Headers::new(&key("fd00::1", "fd00::2"), 0xc123, 4791).unwrap();
         let mut frame = vec![0; headers.len() + 100];
         headers.emit(&mut frame[..headers.len()], 100);

@@ -1,11 +1,12 @@
-//! Ports: what moves packets between the engine and the network, in batches.
+//! Ports: they move packets between the engine and the network, in batches.
 //!
-//! A port knows addresses, sockets and bursts; it does not know queue pairs. On the way out it is handed
-//! packets that end before the ICRC (`BTH .. pad`), appends the ICRC and sends. On the way in it hands over
-//! *batches*: one or more equal-size UDP payloads (the last may be shorter) that arrived as one datagram
-//! burst of one sender. Invariant: within a flow, packets leave in the order they were committed.
+//! A port knows addresses, sockets and bursts; it does not know queue pairs. For sending it gets packets
+//! that end before the ICRC (`BTH .. pad`), appends the ICRC and sends them. Received packets it hands
+//! over as [`RxBatch`]es: one or more equal-size UDP payloads (the last may be shorter) of one sender,
+//! that arrived as one GRO batch. Invariant: within a flow, packets leave in the order in which they were
+//! committed.
 //!
-//! Adding a port: one file here, one line below.
+//! To add a port, add one file here and one line below.
 
 pub(crate) mod choice;
 mod dead;
@@ -35,28 +36,28 @@ use wire::{FlushIcrc, IcrcHeader, Mac};
 /// Most bytes of one packet, ICRC included: 4096 of payload and every header a packet can have.
 pub const MAX_PACKET: usize = 4096 + 64;
 
-/// Stands in for the destination slot of QP1 traffic, so that no data batch carries it.
+/// Replaces the destination slot in flows of QP1, so that no burst contains QP1 and data packets.
 pub(crate) const GSI_FLOW_SLOT: u8 = 0xff;
 
-/// Request bytes in flight towards one destination process. The peer's socket buffer is what overflows: an
-/// unprivileged one holds about six 64 KiB batches (rmem_max 212992, doubled by the kernel).
+/// Request bytes in flight to one destination process. The limit is the peer's socket buffer: an
+/// unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the kernel).
 pub(crate) const SOCKET_WINDOW_BYTES: usize = 320 * 1024;
 
-/// Where a flow goes and how its IP header looks. Packets of one flow are sent in order and may share bursts.
+/// Addresses and IP header fields of a flow. Packets of one flow are sent in order and may share bursts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {
     /// Local address, which must be one of this host's.
     pub src: IpAddr,
     /// Remote address.
     pub dst: IpAddr,
-    /// Bits 23..16 of the destination QPN. Each value gets its own source port, so that no receiver merges
-    /// packets for different processes into one batch.
+    /// Bits 23..16 of the destination QPN. Each value gets its own source port, so that no receiver
+    /// merges packets for different processes into one GRO batch.
     pub dst_slot: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
     /// TTL or hop limit; 0 means 64.
     pub ttl: u8,
-    /// The ICRC of its FLUSHes.
+    /// The ICRC variant of its FLUSH packets.
     pub flush_icrc: FlushIcrc,
 }
 
@@ -64,20 +65,21 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowId(pub u32);
 
-/// Which queue a batch came from.
+/// The queue that a batch came from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RxQueue {
     /// The queue shared by all processes of the domain: QP 1, first messages of connections.
     Gsi,
-    /// This process's own slot.
+    /// The queue of this process's own slot.
     Slot,
     /// Handed over by another process of the domain.
     Forwarded,
-    /// Memory that is shared with the sender: the packets have room for their ICRCs, but nothing there.
+    /// Memory shared with the sender: the packets have room for their ICRCs, but the ICRCs are not
+    /// computed.
     Ring,
 }
 
-/// The queues one [`Port::recv`] call looks at.
+/// The queues that one [`Port::recv`] call reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RxQueues {
     /// The queue shared by all processes.
@@ -97,7 +99,8 @@ impl RxQueues {
     pub(crate) const NONE: RxQueues = RxQueues { gsi: false, slot: false };
 }
 
-/// UDP payloads received together: all `segment` bytes long, but the last, which may be shorter.
+/// Packets (UDP payloads) received together: all have `segment` bytes, except the last, which may be
+/// shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct RxBatch<'a> {
     /// Source address; an IPv4-mapped one is given as IPv4.
@@ -116,27 +119,29 @@ pub struct RxBatch<'a> {
     pub segment: usize,
     /// Ethernet addresses, source and destination; `None` where the port does not see them.
     pub macs: Option<[Mac; 2]>,
-    /// IPv4 identification of the first packet, the others have the following ones; `None` where the port does not see it.
+    /// IPv4 identification of the first packet; those of the others follow. `None` where the port does
+    /// not see it.
     pub ip_id: Option<u16>,
-    /// The packets, BTH to ICRC, one behind the other.
+    /// The packets, BTH to ICRC, one after the other.
     pub bytes: &'a [u8],
-    /// Where the batch was received.
+    /// The queue that it came from.
     pub queue: RxQueue,
 }
 
 impl<'a> RxBatch<'a> {
-    /// The packets in order; packet `i` was most likely sent with IPv4 id `i`.
+    /// Returns the packets in order; packet `i` was most likely sent with IPv4 id `i`.
     pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
         self.bytes.chunks(self.segment.max(1))
     }
 
-    /// The flow that the batch is of, but for its slot and for its sender's choices, which no header shows.
+    /// Returns the flow of the batch, except for its slot and for the sender's choices that no header
+    /// shows.
     pub(crate) fn flow_key(&self) -> FlowKey {
         let RxBatch { src, dst, tos, ttl, .. } = *self;
         FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba }
     }
 
-    /// The ICRC pseudo header that all packets of the batch share; `None` if the two addresses are of
+    /// Returns the ICRC pseudo header that all packets of the batch share; `None` if the addresses are of
     /// different families.
     #[must_use]
     pub fn icrc_header(&self) -> Option<IcrcHeader> {
@@ -247,8 +252,8 @@ pub trait Port: Send {
         TxState::default()
     }
 
-    /// Returns space for the next packet, at least [`MAX_PACKET`] bytes. The caller writes `BTH .. pad` to its
-    /// start and calls [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
+    /// Returns space for the next packet, at least [`MAX_PACKET`] bytes. The caller writes `BTH .. pad`
+    /// to its start and calls [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
     fn tx_slot(&mut self) -> &mut [u8];
 
     /// Queues the `len` bytes at the start of [`tx_slot`](Port::tx_slot) for `flow` and appends the ICRC.
@@ -276,8 +281,8 @@ pub trait Port: Send {
         Readiness::Idle
     }
 
-    /// Sets whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a member of.
-    /// A port that always does so ignores it.
+    /// Sets whether [`recv`](Port::recv) hands over packets to multicast groups that this host is a
+    /// member of. A port that always does so ignores it.
     ///
     /// # Errors
     /// What the kernel says.
@@ -304,9 +309,10 @@ pub struct PortCounters {
     pub rx_bytes: u64,
     /// Datagrams refused before they became a batch: truncated, empty, or without addresses.
     pub rx_malformed: u64,
-    /// Packets that came when the process's socket had no room; Linux before 6.9 counts a batch of them as one.
+    /// Packets dropped because the process's socket buffer was full; Linux before 6.9 counts a GRO batch
+    /// of them as one.
     pub rx_no_buffer: u64,
-    /// Failed receive calls, other than `nothing there`.
+    /// Failed receive calls, except those that found nothing.
     pub rx_errors: u64,
     /// Bursts handed to the kernel.
     pub tx_bursts: u64,
@@ -320,15 +326,15 @@ pub struct PortCounters {
     pub tx_waits: u64,
     /// Packets lost because they exceed the path's MTU (`EMSGSIZE`).
     pub tx_too_long: u64,
-    /// Packets lost because there is no way to the destination (`ENETUNREACH`, `EHOSTUNREACH`).
+    /// Packets lost because there is no route to the destination (`ENETUNREACH`, `EHOSTUNREACH`).
     pub tx_unreachable: u64,
     /// Packets lost because sending was forbidden (`EPERM`, `EACCES`).
     pub tx_forbidden: u64,
     /// Packets lost for any other error.
     pub tx_errors: u64,
-    /// Bursts the kernel refused to segment, which were sent packet by packet.
+    /// Bursts that the kernel refused to segment, which were sent packet by packet.
     pub tx_gso_refused: u64,
-    /// Times a commit had to send by itself because staging space was used up.
+    /// Commits that had to send because the staging space was used up.
     pub tx_full: u64,
     /// The last error number a send call returned, 0 if none did.
     pub tx_last_errno: i32,
@@ -337,7 +343,7 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// The sum of two ports' counts; of the error numbers, those of `self` if it has any.
+    /// Returns the sum of two ports' counts; of the error numbers, those of `self` if it has any.
     #[must_use]
     pub fn plus(&self, other: &PortCounters) -> PortCounters {
         let either = |a, b| if a == 0 { b } else { a };
@@ -365,7 +371,7 @@ impl PortCounters {
     }
 }
 
-/// The ICRC pseudo header of a flow; `None` for addresses of different families.
+/// Returns the ICRC pseudo header of a flow; `None` for addresses of different families.
 pub(crate) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16, dst_port: u16) -> Option<IcrcHeader> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IcrcHeader::v4(src, dst, src_port, dst_port)),

@@ -1,4 +1,4 @@
-//! Which port a device would have if it started now; nothing is opened for it.
+//! Which port a device would get if it was opened now; nothing is opened to find out.
 
 use std::fmt;
 use std::io;
@@ -11,21 +11,21 @@ use sys::{Netlink, XdpMode, xdp_features};
 /// See the module documentation.
 #[derive(Debug)]
 pub enum Outlook {
-    /// UDP sockets; AF_XDP is not possible if that was asked for.
+    /// UDP sockets, with the reason why AF_XDP is not possible if it was requested.
     Udp(Option<XskError>),
     /// AF_XDP.
     Xsk {
-        /// Where the program would run; `None` where only trying would tell (before 6.3).
+        /// Where the program would run; `None` where only an attempt can tell (before 6.3).
         mode: Option<XdpMode>,
-        /// The driver says that it can do without copying.
+        /// The driver reports zero-copy support.
         zero_copy: bool,
     },
-    /// None: AF_XDP is not possible, and nothing else was asked for.
+    /// No port: AF_XDP is not possible, and nothing else was requested.
     None(XskError),
 }
 
 impl Outlook {
-    /// What a device on `netdev` would have.
+    /// Returns the port that a device on `netdev` would get.
     ///
     /// # Errors
     /// What the kernel says about the interface.
@@ -35,7 +35,7 @@ impl Outlook {
         }
         let link = Netlink::new()?.link(netdev.ifindex)?;
         let features = xdp_features(netdev.ifindex).ok();
-        // Without the privilege to look there is none to use it either.
+        // Without the privilege to look at programs, the process could not use one either.
         let joined = match link.xdp.first() {
             Some(_) => Steering::to_join(netdev.ifindex, choice.mode).ok().flatten(),
             None => None,
@@ -72,7 +72,7 @@ impl fmt::Display for Outlook {
             Outlook::Udp(None) => f.write_str("udp"),
             Outlook::Udp(Some(why)) => write!(f, "udp (no AF_XDP: {why})"),
             Outlook::Xsk { mode, zero_copy } => {
-                let copying = if *zero_copy { "zero-copy if the driver keeps its word" } else { "copy" };
+                let copying = if *zero_copy { "zero-copy, as the driver reports" } else { "copy" };
                 match mode {
                     Some(mode) => write!(f, "xsk, {mode} mode, {copying}"),
                     None => write!(f, "xsk, native or generic mode, {copying}"),

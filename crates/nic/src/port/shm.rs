@@ -1,12 +1,15 @@
-//! Within a host: packets to another process of our user go through a ring in memory instead of the kernel.
+//! Packets within a host: packets to another process of the same user go through a ring in shared memory
+//! instead of the kernel.
 //!
-//! They are the same packets, in batches as a socket would hand them over, and pass the same hooks and taps. Only their ICRCs are not
-//! made, because nothing on this way could damage what they cover; whoever else than the transport looks at what arrives finds them there.
-//! Everything else, and all packets to a process with which there is no ring (yet, or any more), takes the port inside. Which process
-//! has a destination QP is told by the slot in its number, and that the address is one of this host by the kernel's routes.
+//! They are the same packets, in batches like those of a socket, and pass the same hooks and taps. Only
+//! their ICRCs are not computed, because nothing can damage the packets in memory. If a hook or tap reads
+//! received packets, the receiver fills in the ICRCs first. All other packets take the inner port, among
+//! them those to a process with which there is no ring (yet, or any more). The slot in the destination
+//! QPN says which process has the QP; the kernel's routes say whether the address is one of this host.
 //!
-//! A ring leads one way and is offered when a queue pair is connected (`registry/rings.rs`). What was sent through the kernel before it was
-//! accepted is read before what is in it, so that the change is not seen as reordering.
+//! A ring has one direction. It is offered when a queue pair is connected (`registry/rings.rs`). Packets
+//! that were sent through the kernel before the ring was accepted are read before those in the ring, so
+//! the switch does not reorder packets.
 
 mod inbound;
 mod outbound;
@@ -30,56 +33,56 @@ use sys::{Netlink, now_ns};
 pub(crate) struct ShmPort {
     inner: Box<dyn Port>,
     rings: Rings,
-    /// To ask whose address it is.
+    /// For route queries.
     netlink: Netlink,
-    /// By number of the flow, which is that of the port inside.
-    roads: Vec<Road>,
-    /// By slot of the process they lead to.
+    /// By number of the flow; the inner port has the same numbers.
+    flows: Vec<ShmFlow>,
+    /// By slot of the destination process.
     outbound: Vec<Option<Box<Outbound>>>,
     inbound: Vec<Inbound>,
-    /// A batch, copied out of a ring: its writer may go on writing.
+    /// A copy of a batch from a ring: the producer could change the original while it is read.
     buffer: Box<[u8]>,
-    /// Slots whose ring holds what is not published.
+    /// Slots of rings with unpublished bytes.
     dirty: Vec<u8>,
-    /// Slots whose ring is too full to be given more.
+    /// Slots of rings that are too full for more packets.
     crowded: Vec<u8>,
-    /// Calls of `recv` since a ring brought something.
-    lull: u32,
-    sockets: Sockets,
+    /// Number of `recv` calls since a ring had a batch.
+    idle_polls: u32,
+    inner_poll: InnerPoll,
     counters: PortCounters,
     broken: u64,
 }
 
-/// What is known of a flow.
+/// State of a flow.
 #[derive(Debug, Default)]
-struct Road {
+struct ShmFlow {
     holders: u32,
-    /// `None` where it leads out of the host, or to nobody's.
-    way: Option<Way>,
+    /// `None` where the destination is no process of this host.
+    route: Option<ShmRoute>,
 }
 
-/// A flow to a process of this host.
+/// The route of a flow to a process of this host.
 #[derive(Debug)]
-struct Way {
+struct ShmRoute {
     slot: u8,
-    /// In front of its batches, but for their lengths.
+    /// Header of its batches, except for the lengths.
     header: BatchHeader,
 }
 
-/// When the port inside is asked.
+/// When the inner port is polled.
 #[derive(Debug)]
-struct Sockets {
-    /// What is to be asked of it.
-    owed: RxQueues,
-    /// Calls for which it was not asked since the clock was looked at.
+struct InnerPoll {
+    /// Queues to read at its next poll.
+    pending: RxQueues,
+    /// Calls without a poll since the clock was last read.
     skipped: u32,
-    /// When it was asked last (nanoseconds).
-    asked_at: u64,
-    /// Calls for which it is asked each time, because it has brought something.
-    watch: u32,
+    /// Time of its last poll (nanoseconds).
+    polled_at: u64,
+    /// Calls that poll it each time, because it had packets.
+    busy_polls: u32,
 }
 
-/// What is in front of a batch in a ring, little-endian:
+/// Header of a batch in a ring, little-endian:
 ///
 /// ```text
 /// 0   u32 bytes of the packets   4   u16 bytes of each but the last    6   u16 source port
@@ -88,28 +91,33 @@ struct Sockets {
 /// ```
 type BatchHeader = [u8; HEADER_LEN];
 const HEADER_LEN: usize = 48;
-/// Batches begin at multiples of this: who reads one does not take a line of the cache away from who writes the next.
+/// Batches begin at multiples of this: a reader of one batch does not take a cache line from the writer
+/// of the next.
 const ALIGN: usize = LINE;
-/// Most bytes of packets in a batch. The other side begins with one while the next is written, and both stay in the caches
-/// next to their CPUs.
+/// Most bytes of packets in a batch. The reader starts on one while the next is written, and both stay in
+/// the caches next to their CPUs.
 const BATCH_BYTES_MAX: usize = 16 * 1024;
-/// Rings each way. Each is `RING_BYTES` of memory; processes beyond that are reached through the kernel.
+/// Rings in each direction. Each is `RING_BYTES` of memory; further processes are reached through the
+/// kernel.
 const RINGS_MAX: usize = 64;
-/// Rings push back, so this only keeps many queue pairs from queueing up behind each other: some windows of one.
+/// Full rings apply back-pressure, so this only limits how far many queue pairs queue up behind each
+/// other: several windows of one.
 const WINDOW_BYTES: usize = 4 << 20;
-/// While rings are in use the sockets are asked when so many nanoseconds have passed since they were asked last, as an empty one
-/// costs ten times what an empty ring does.
+/// While rings are in use, the sockets are polled only after this time since their last poll: polling an
+/// empty socket costs ten times as much as polling an empty ring.
 const INNER_INTERVAL_NS: u64 = 20_000;
-/// Calls between two looks at the clock for that.
+/// Calls between two readings of the clock for that.
 const INNER_INTERVAL: u32 = 32;
-/// Calls after something came from a socket during which it is asked each time.
-const INNER_WATCH: u32 = 64;
-/// Rings count as in use for so many calls after they brought something.
-const LULL_MAX: u32 = 4096;
+/// Calls that poll the sockets each time, after they had packets.
+const INNER_BUSY_POLLS: u32 = 64;
+/// Rings count as in use for this many calls after they had a batch.
+const IDLE_POLLS_MAX: u32 = 4096;
 /// Batches of the sockets that are read before the first batch of a ring.
 const SOCKET_BATCHES_MAX: usize = 64;
 
 impl ShmPort {
+    /// Adds rings to the port `inner`.
+    ///
     /// # Errors
     /// What the kernel says about a netlink socket.
     pub(crate) fn new(inner: Box<dyn Port>, rings: Rings) -> io::Result<ShmPort> {
@@ -117,29 +125,29 @@ impl ShmPort {
             inner,
             rings,
             netlink: Netlink::new()?,
-            roads: Vec::new(),
+            flows: Vec::new(),
             outbound: (0..SLOTS).map(|_| None).collect(),
             inbound: Vec::new(),
             buffer: vec![0; BATCH_BYTES_MAX].into_boxed_slice(),
             dirty: Vec::with_capacity(RINGS_MAX),
             crowded: Vec::with_capacity(RINGS_MAX),
-            lull: LULL_MAX,
-            sockets: Sockets { owed: RxQueues::NONE, skipped: 0, asked_at: 0, watch: 0 },
+            idle_polls: IDLE_POLLS_MAX,
+            inner_poll: InnerPoll { pending: RxQueues::NONE, skipped: 0, polled_at: 0, busy_polls: 0 },
             counters: PortCounters::default(),
             broken: 0,
         })
     }
 
     /// Whether packets to this address stay on this host.
-    fn is_here(&mut self, dst: IpAddr) -> bool {
+    fn is_local(&mut self, dst: IpAddr) -> bool {
         self.netlink.route(dst, None, 0).is_ok_and(|route| route.is_local)
     }
 
-    /// Offers the process with `slot` a ring, unless that was done.
-    fn meet(&mut self, slot: u8) {
+    /// Offers the process with `slot` a ring, unless it has been offered one.
+    fn offer_ring(&mut self, slot: u8) {
         let there = self.outbound.iter().flatten().count();
         let Some(place) = self.outbound.get_mut(usize::from(slot)) else { return };
-        // Nobody there, somebody else's, no memory: packets take the kernel's way, and fare as they fare there.
+        // No process there, one of another user, or no memory: its packets go through the kernel.
         if place.is_none()
             && there < RINGS_MAX
             && let Ok((ring, link)) = self.rings.offer(slot)
@@ -148,8 +156,8 @@ impl ShmPort {
         }
     }
 
-    /// Rings that have come, were accepted, or have ended.
-    fn follow_news(&mut self) {
+    /// Handles rings that were offered, were accepted, or have ended.
+    fn follow_ring_events(&mut self) {
         for event in self.rings.take_events() {
             match event {
                 RingEvent::Offered { token, ring } => {
@@ -159,7 +167,7 @@ impl ShmPort {
                     }
                 }
                 RingEvent::Accepted { token } => {
-                    // What waits here was committed before.
+                    // Packets queued here were committed before the ring was accepted.
                     self.inner.flush();
                     let found = self.outbound.iter_mut().flatten().find(|out| out.link.token() == token);
                     found.into_iter().for_each(|out| out.is_open = true);
@@ -175,15 +183,15 @@ impl ShmPort {
         }
     }
 
-    /// Whether rings have brought something lately.
+    /// Whether a ring had packets recently.
     #[inline]
     fn is_in_use(&self) -> bool {
-        self.lull < LULL_MAX && !self.inbound.is_empty()
+        self.idle_polls < IDLE_POLLS_MAX && !self.inbound.is_empty()
     }
 
-    /// The other side of a ring is not what it should be.
+    /// Drops a ring after its consumer has written invalid values.
     #[cold]
-    fn give_up(&mut self, slot: u8) {
+    fn drop_broken(&mut self, slot: u8) {
         self.broken += 1;
         if let Some(place) = self.outbound.get_mut(usize::from(slot)) {
             *place = None;
@@ -201,7 +209,7 @@ impl ShmPort {
     }
 
     #[cold]
-    fn finds_room(&mut self) -> bool {
+    fn rings_have_room(&mut self) -> bool {
         let Self { crowded, outbound, .. } = self;
         crowded.retain(|slot| {
             let out = outbound.get_mut(usize::from(*slot)).and_then(Option::as_deref_mut);
@@ -210,19 +218,19 @@ impl ShmPort {
         crowded.is_empty()
     }
 
-    /// One turn of every ring; the number of batches.
+    /// Reads one round of every ring; returns the number of batches.
     fn receive_from_rings(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let Self { inbound, buffer, inner, counters, broken, .. } = self;
         let (mut batches, mut is_over) = (0, false);
         for ring in inbound.iter_mut() {
-            if ring.is_fresh && ring.has_something() {
-                ring.is_fresh = false;
-                // What was sent before through the kernel.
+            if ring.is_unread && ring.has_data() {
+                ring.is_unread = false;
+                // Packets sent through the kernel before the ring was accepted.
                 let read = (0..SOCKET_BATCHES_MAX)
                     .map(|_| inner.recv(RxScope { queues: RxQueues::SLOT, ..scope }, f));
                 batches += read.take_while(|got| *got > 0).sum::<usize>();
             }
-            let taken = ring.turn(buffer, scope.with_icrc, &mut |batch: &RxBatch<'_>| {
+            let taken = ring.receive_round(buffer, scope.with_icrc, &mut |batch: &RxBatch<'_>| {
                 counters.rx_packets += batch.bytes.len().div_ceil(batch.segment) as u64;
                 counters.rx_bytes += batch.bytes.len() as u64;
                 f(batch);
@@ -242,7 +250,7 @@ impl ShmPort {
             }
         }
         if is_over {
-            inbound.retain_mut(|ring| !ring.is_broken && (!ring.has_ended || ring.has_something()));
+            inbound.retain_mut(|ring| !ring.is_broken && (!ring.has_ended || ring.has_data()));
         }
         batches
     }
@@ -251,27 +259,27 @@ impl ShmPort {
 impl Port for ShmPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let flow = self.inner.open_flow(key)?;
-        let is_here = key.dst_slot < SLOTS && self.is_here(key.dst);
-        let headers = if is_here { self.inner.headers(flow) } else { None };
-        if self.roads.len() <= flow.0 as usize {
-            self.roads.resize_with(flow.0 as usize + 1, Road::default);
+        let is_local = key.dst_slot < SLOTS && self.is_local(key.dst);
+        let headers = if is_local { self.inner.headers(flow) } else { None };
+        if self.flows.len() <= flow.0 as usize {
+            self.flows.resize_with(flow.0 as usize + 1, ShmFlow::default);
         }
-        let road = &mut self.roads[flow.0 as usize];
-        road.holders += 1;
-        // An address may have left this host since another queue pair opened the flow, or come to it.
-        road.way = headers.and_then(|headers| Way::new(key, &headers));
-        if road.way.is_some() {
-            self.meet(key.dst_slot);
+        let state = &mut self.flows[flow.0 as usize];
+        state.holders += 1;
+        // The address may have moved to or from this host since another queue pair opened the flow.
+        state.route = headers.and_then(|headers| ShmRoute::new(key, &headers));
+        if state.route.is_some() {
+            self.offer_ring(key.dst_slot);
         }
         Ok(flow)
     }
 
     fn close_flow(&mut self, flow: FlowId) {
-        if let Some(road) = self.roads.get_mut(flow.0 as usize) {
-            road.holders = road.holders.saturating_sub(1);
-            if road.holders == 0 {
-                // The number may be given to another flow.
-                road.way = None;
+        if let Some(state) = self.flows.get_mut(flow.0 as usize) {
+            state.holders = state.holders.saturating_sub(1);
+            if state.holders == 0 {
+                // The number may be reused for another flow.
+                state.route = None;
             }
         }
         self.inner.close_flow(flow);
@@ -290,18 +298,18 @@ impl Port for ShmPort {
     }
 
     fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
-        match way(&self.roads, &mut self.outbound, flow) {
+        match open_route(&self.flows, &mut self.outbound, flow) {
             Some((_, out)) => out.identification(flow, len + ICRC_LEN),
             None => self.inner.identification(flow, len),
         }
     }
 
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
-        let Some((way, out)) = way(&self.roads, &mut self.outbound, flow) else {
+        let Some((route, out)) = open_route(&self.flows, &mut self.outbound, flow) else {
             return self.inner.tx_commit(flow, len);
         };
         let Some(packet) = self.inner.tx_slot().get_mut(..len + ICRC_LEN) else { return };
-        let (slot, outcome) = (way.slot, out.commit(flow, &way.header, packet));
+        let (slot, outcome) = (route.slot, out.commit(flow, &route.header, packet));
         if !self.dirty.contains(&slot) {
             self.dirty.push(slot);
         }
@@ -311,16 +319,19 @@ impl Port for ShmPort {
                 self.counters.tx_packets += packets as u64;
             }
             Ok(None) => self.counters.tx_no_buffer += 1,
-            Err(Broken) => self.give_up(slot),
+            Err(Broken) => self.drop_broken(slot),
         }
     }
 
     fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
         let inner = self.inner.tx_state(flow);
-        let way = flow.and_then(|flow| self.roads.get(flow.0 as usize)?.way.as_ref());
-        let out = way.and_then(|way| self.outbound.get(usize::from(way.slot))?.as_deref());
+        let route = flow.and_then(|flow| self.flows.get(flow.0 as usize)?.route.as_ref());
+        let out = route.and_then(|route| self.outbound.get(usize::from(route.slot))?.as_deref());
         let window_bytes = if out.is_some_and(|out| out.is_open) { WINDOW_BYTES } else { inner.window_bytes };
-        TxState { has_room: inner.has_room && (self.crowded.is_empty() || self.finds_room()), window_bytes }
+        TxState {
+            has_room: inner.has_room && (self.crowded.is_empty() || self.rings_have_room()),
+            window_bytes,
+        }
     }
 
     fn flush(&mut self) -> usize {
@@ -332,41 +343,41 @@ impl Port for ShmPort {
     }
 
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        self.follow_news();
+        self.follow_ring_events();
         if scope.everything {
-            (self.sockets.skipped, self.sockets.asked_at) = (INNER_INTERVAL, 0);
+            (self.inner_poll.skipped, self.inner_poll.polled_at) = (INNER_INTERVAL, 0);
         }
         let mut batches = 0;
         if scope.queues.slot && !self.inbound.is_empty() {
             batches = self.receive_from_rings(scope, f);
-            self.lull = if batches > 0 { 0 } else { self.lull.saturating_add(1) };
+            self.idle_polls = if batches > 0 { 0 } else { self.idle_polls.saturating_add(1) };
         }
         let in_use = self.is_in_use();
-        let Some(due) = self.sockets.due(scope.queues, in_use) else { return batches };
-        let came = self.inner.recv(RxScope { queues: due, ..scope }, f);
-        if came > 0 {
-            self.sockets.watch = INNER_WATCH;
+        let Some(due) = self.inner_poll.due(scope.queues, in_use) else { return batches };
+        let received = self.inner.recv(RxScope { queues: due, ..scope }, f);
+        if received > 0 {
+            self.inner_poll.busy_polls = INNER_BUSY_POLLS;
         }
-        batches + came
+        batches + received
     }
 
     #[inline]
     fn is_quiet(&mut self) -> bool {
         let is_quiet = self.is_in_use()
             && !self.rings.has_events()
-            && self.sockets.are_left_out()
-            && !self.inbound.iter_mut().any(Inbound::has_something);
-        self.lull += u32::from(is_quiet);
+            && self.inner_poll.skips_poll()
+            && !self.inbound.iter_mut().any(Inbound::has_data);
+        self.idle_polls += u32::from(is_quiet);
         is_quiet
     }
 
     fn set_need_wakeup(&mut self, needed: bool) -> Readiness {
         if !needed {
-            self.inbound.iter_mut().for_each(Inbound::wakes);
+            self.inbound.iter_mut().for_each(Inbound::withdraw_wakeup);
             return self.inner.set_need_wakeup(false);
         }
-        self.follow_news();
-        if !self.inbound.iter_mut().all(Inbound::may_sleep) {
+        self.follow_ring_events();
+        if !self.inbound.iter_mut().all(Inbound::request_wakeup) {
             return Readiness::Pending;
         }
         self.inner.set_need_wakeup(true)
@@ -399,57 +410,59 @@ impl Port for ShmPort {
     }
 }
 
-impl Way {
-    fn new(key: &FlowKey, headers: &Headers) -> Option<Way> {
+impl ShmRoute {
+    fn new(key: &FlowKey, headers: &Headers) -> Option<ShmRoute> {
         let (src_port, dst_port) = headers.ports();
         let is_one_family = key.src.is_ipv4() == key.dst.is_ipv4();
         let header = outbound::header(headers.key(), src_port, dst_port);
-        is_one_family.then_some(Way { slot: key.dst_slot, header })
+        is_one_family.then_some(ShmRoute { slot: key.dst_slot, header })
     }
 }
 
-impl Sockets {
-    /// What to ask now of the port inside; `None` if it is not its turn yet, which it always is unless rings are `in_use`.
+impl InnerPoll {
+    /// Returns the queues to read from the inner port now; `None` if it is not to be polled. Unless rings
+    /// are `in_use`, it always is.
     #[inline]
     fn due(&mut self, queues: RxQueues, in_use: bool) -> Option<RxQueues> {
-        self.owed.gsi |= queues.gsi;
-        self.owed.slot |= queues.slot;
-        if in_use && (self.are_left_out() || (self.watch == 0 && !self.is_time())) {
+        self.pending.gsi |= queues.gsi;
+        self.pending.slot |= queues.slot;
+        if in_use && (self.skips_poll() || (self.busy_polls == 0 && !self.interval_is_over())) {
             return None;
         }
-        self.watch = self.watch.saturating_sub(1);
-        Some(std::mem::replace(&mut self.owed, RxQueues::NONE))
+        self.busy_polls = self.busy_polls.saturating_sub(1);
+        Some(std::mem::replace(&mut self.pending, RxQueues::NONE))
     }
 
-    /// Whether this call, one more while rings are in use, is none of those that look at the clock.
+    /// Whether this call, one more while rings are in use, neither polls the inner port nor reads the
+    /// clock.
     #[inline]
-    fn are_left_out(&mut self) -> bool {
+    fn skips_poll(&mut self) -> bool {
         self.skipped += 1;
-        self.watch == 0 && self.skipped < INNER_INTERVAL
+        self.busy_polls == 0 && self.skipped < INNER_INTERVAL
     }
 
     #[cold]
-    fn is_time(&mut self) -> bool {
+    fn interval_is_over(&mut self) -> bool {
         self.skipped = 0;
         let now = now_ns();
-        let is_time = now - self.asked_at >= INNER_INTERVAL_NS;
-        if is_time {
-            self.asked_at = now;
+        let interval_is_over = now - self.polled_at >= INNER_INTERVAL_NS;
+        if interval_is_over {
+            self.polled_at = now;
         }
-        is_time
+        interval_is_over
     }
 }
 
-/// The way of a flow, if there is a ring along it.
+/// Returns the route of a flow and its ring, if the ring was accepted.
 #[inline]
-fn way<'a>(
-    roads: &'a [Road],
+fn open_route<'a>(
+    flows: &'a [ShmFlow],
     outbound: &'a mut [Option<Box<Outbound>>],
     flow: FlowId,
-) -> Option<(&'a Way, &'a mut Outbound)> {
-    let way = roads.get(flow.0 as usize)?.way.as_ref()?;
-    let out = outbound.get_mut(usize::from(way.slot))?.as_deref_mut()?;
-    out.is_open.then_some((way, out))
+) -> Option<(&'a ShmRoute, &'a mut Outbound)> {
+    let route = flows.get(flow.0 as usize)?.route.as_ref()?;
+    let out = outbound.get_mut(usize::from(route.slot))?.as_deref_mut()?;
+    out.is_open.then_some((route, out))
 }
 
 #[cfg(test)]

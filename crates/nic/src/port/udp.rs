@@ -1,11 +1,11 @@
 //! The default, unprivileged port: ordinary UDP sockets, bursts by UDP_SEGMENT, batches by UDP_GRO.
 //!
-//! The ICRC covers the IPv4 id, which the kernel chooses: with an unconnected socket and `IP_PMTUDISC_PROBE` it
-//! is the index of the packet in its burst. That is why nothing here is ever connected, and why a burst that
-//! has to be cut differently gets new ICRCs.
+//! The ICRC covers the IPv4 identification, which the kernel chooses: with an unconnected socket and
+//! `IP_PMTUDISC_PROBE` it is the index of the packet in its burst. That is why no socket here is ever
+//! connected, and why a burst that has to be split differently gets new ICRCs.
 //!
-//! There is one sending socket per (local address, destination slot), so that the batch a receiver sees is
-//! meant for one process of it.
+//! There is one sending socket per local address and class of destination slots, so that a GRO batch
+//! rarely contains packets for two processes of the receiver.
 
 mod receive;
 mod transmit;
@@ -23,14 +23,14 @@ use receive::Receiver;
 use sys;
 use transmit::Transmitter;
 
-/// What a [`UdpPort`] is made of.
+/// The parts of a [`UdpPort`].
 #[derive(Debug)]
 pub struct UdpPortConfig {
     /// Receive socket shared by all processes of the domain, see [`receive_socket`].
     pub gsi: OwnedFd,
     /// Receive socket of this process's slot.
     pub slot: OwnedFd,
-    /// Destination port of everything sent, and the one the receive sockets are bound to.
+    /// Destination port of all sent packets, to which the receive sockets are bound too.
     pub udp_port: u16,
     /// Interface index of the netdev, needed for link-local IPv6 addresses.
     pub ifindex: u32,
@@ -44,7 +44,7 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// A port on two receive sockets; those for sending are opened as flows need them.
+    /// Creates a port on two receive sockets; sending sockets are opened as flows need them.
     #[must_use]
     pub fn new(config: UdpPortConfig) -> UdpPort {
         let UdpPortConfig { gsi, slot, udp_port, ifindex } = config;
@@ -117,7 +117,7 @@ impl UdpPort {
         let PortCounters { rx_batches, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
             self.rx.counters;
         PortCounters {
-            rx_no_buffer: sys::dropped_for_want_of_room(self.rx.slot.as_fd()).map_or(0, u64::from),
+            rx_no_buffer: sys::receive_buffer_drops(self.rx.slot.as_fd()).map_or(0, u64::from),
             rx_batches,
             rx_packets,
             rx_bytes,

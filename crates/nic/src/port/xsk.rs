@@ -1,9 +1,10 @@
-//! The AF_XDP port: packets between the driver and memory of ours, past the network stack.
+//! The AF_XDP port: packets between the driver and memory of this process, past the network stack.
 //!
-//! A program on the interface steers RoCE packets for this process's QPN slot to our sockets, one per receive queue;
-//! everything else goes on to the stack. What is not ours alone stays with a [`UdpPort`] inside: QP 1 and connection
-//! management, other processes on this host, and every neighbour the kernel has not resolved yet. Routes, neighbours and
-//! the interface are the kernel's and are followed as they change (`paths.rs`).
+//! A program on the interface steers RoCE packets for this process's QPN slot to its AF_XDP sockets, one
+//! per receive queue; all other packets go on to the network stack. The inner [`UdpPort`] handles QP 1
+//! and connection management, traffic with other processes on this host, and every neighbour that the
+//! kernel has not resolved yet. Routes, neighbours and the interface are the kernel's, and changes to
+//! them are followed (`paths.rs`).
 //!
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
@@ -49,13 +50,13 @@ pub struct XskPort {
     inner: UdpPort,
     slot: u8,
     udp_port: u16,
-    /// Its claim to the interface, given up behind the program.
+    /// This process's claim to the interface, released after the program was detached.
     owner: Owner,
     steering: Option<Steering>,
     program: ProgramWatch,
     sockets: Sockets,
     paths: Paths,
-    /// The addresses whose packets are steered to us.
+    /// The addresses origin packets are steered to the sockets.
     addresses: Vec<IpAddr>,
     flows: Vec<Flow>,
     table: FlowTable,
@@ -63,20 +64,20 @@ pub struct XskPort {
     /// Packets pushed since the last flush.
     pushed: usize,
     segments: Segments,
-    /// A packet in several pieces, joined; longest are the batches of generic mode.
+    /// A packet of several pieces, joined; the longest are the GRO batches of generic mode.
     joined: Vec<u8>,
-    /// Calls of `recv`, to space out what need not be looked at every time.
+    /// Number of `recv` calls; some sources are read only every so many calls.
     calls: u32,
-    /// Calls for which the slot's UDP socket is looked at every time, because something came there.
-    inner_watch: u32,
+    /// Calls that read the slot's UDP socket each time, because it had packets.
+    inner_busy_polls: u32,
     routes_changed: bool,
-    /// When routes were looked up anew and stale neighbours confirmed last.
+    /// Times of the last route look-up and of the last confirmation of stale neighbours.
     refreshed_ns: u64,
     confirmed_ns: u64,
     epoll: Epoll,
     counters: PortCounters,
     extra: Extra,
-    /// The process that opened the port.
+    /// Fork generation of the process that opened the port.
     generation: u32,
 }
 
@@ -88,22 +89,22 @@ struct Flow {
     headers: Headers,
     icrc: IcrcHeader,
     queue: usize,
-    /// Packets go out through the socket of `queue`: the neighbour is known.
+    /// Packets leave through the AF_XDP socket of `queue`: the neighbour is resolved.
     is_direct: bool,
-    /// A packet was sent since the last look.
+    /// A packet was sent since the last confirmation of neighbours.
     is_used: bool,
 }
 
-/// Where the packet that [`Port::tx_slot`] hands out is written.
+/// Where the next packet, handed out by [`Port::tx_slot`], is written.
 #[derive(Debug)]
 struct Staging {
     chunk: Option<Chunk>,
-    /// In case there is no chunk.
+    /// Used when there is no free chunk.
     scratch: Box<[u8]>,
     place: Place,
     /// The last packet went through the UDP port, and the next one probably will.
     prefers_inner: bool,
-    /// There was no chunk, and waiting did not help.
+    /// There was no free chunk even after waiting.
     is_dry: bool,
 }
 
@@ -114,38 +115,38 @@ enum Place {
     Scratch,
 }
 
-/// Counts that the udp port does not have.
+/// Counters that the UDP port does not have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
     /// Packets sent through the UDP port instead.
     tx_inner: u64,
-    /// Packets lost because every chunk was out.
+    /// Packets lost because there was no free chunk.
     tx_no_chunk: u64,
     /// Packets lost because the transmit ring was full.
     tx_ring_full: u64,
     /// Packets received in several pieces.
     rx_joined: u64,
-    /// Frames that turned out to be batches.
+    /// Frames that contained several packets.
     rx_unjoined: u64,
-    /// Times flows were directed anew.
+    /// Flows that changed between AF_XDP and UDP.
     redirected: u64,
 }
 
-/// Calls of `recv` between two looks at what has changed.
-const LOOK_INTERVAL: u32 = 256;
-/// Calls of `recv` between two looks at the slot's UDP socket while nothing comes there.
+/// Calls of `recv` between two checks for changes of routes, neighbours and the interface.
+const CHECK_INTERVAL: u32 = 256;
+/// Calls of `recv` between two reads of the slot's UDP socket while it is empty.
 const INNER_INTERVAL: u32 = 32;
-/// Calls of `recv` for which the slot's UDP socket is looked at every time after something came.
-const INNER_WATCH: u32 = 4096;
-/// Routes are looked up anew at most this often, however often they change.
+/// Calls of `recv` that read the slot's UDP socket each time, after it had packets.
+const INNER_BUSY_POLLS: u32 = 4096;
+/// Shortest time between two look-ups of all routes, however often they change.
 const REFRESH_NS: u64 = 100_000_000;
-/// Stale neighbours in use are confirmed this often; the kernel itself does so within 30 s.
+/// Time between two confirmations of stale neighbours in use; the kernel itself confirms within 30 s.
 const CONFIRM_NS: u64 = 10_000_000_000;
 
 impl Port for XskPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let id = self.datagram_flow(key)?;
-        // Held there as well: it finds out what is wrong with an address, and opens its sockets now.
+        // The inner port holds it too: it detects invalid addresses, and opens its sockets now.
         self.inner.open_flow(key)?;
         self.table.hold(id.0);
         Ok(id)
@@ -206,7 +207,7 @@ impl Port for XskPort {
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let RxScope { queues, everything, .. } = scope;
         self.calls = self.calls.wrapping_add(1);
-        if self.calls.is_multiple_of(LOOK_INTERVAL) || queues.gsi {
+        if self.calls.is_multiple_of(CHECK_INTERVAL) || queues.gsi {
             self.follow_changes();
         }
         let mut batches = 0;
@@ -219,15 +220,15 @@ impl Port for XskPort {
         let slot = queues.slot
             && (queues.gsi
                 || everything
-                || self.inner_watch > 0
+                || self.inner_busy_polls > 0
                 || self.calls.is_multiple_of(INNER_INTERVAL));
-        self.inner_watch = self.inner_watch.saturating_sub(1);
+        self.inner_busy_polls = self.inner_busy_polls.saturating_sub(1);
         if slot {
-            let came = self.inner.recv(RxQueues::SLOT.into(), f);
-            if came > 0 {
-                self.inner_watch = INNER_WATCH;
+            let received = self.inner.recv(RxQueues::SLOT.into(), f);
+            if received > 0 {
+                self.inner_busy_polls = INNER_BUSY_POLLS;
             }
-            batches += came;
+            batches += received;
         }
         if queues.gsi {
             batches += self.inner.recv(RxQueues::GSI.into(), f);
@@ -285,7 +286,7 @@ impl XskPort {
     fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let spread = spread(key);
-        // The range that RoCEv2 uses for source ports (IBA Annex A17.9.2).
+        // The range of RoCEv2 source ports (IBA Annex A17.9.2).
         let src_port = 0xc000 | spread as u16;
         let headers = Headers::new(key, src_port, self.udp_port).ok_or_else(invalid)?;
         let icrc = super::icrc_header(key.src, key.dst, src_port, self.udp_port).ok_or_else(invalid)?;
@@ -293,7 +294,7 @@ impl XskPort {
         let hop = self.find_hop(key);
         let queue = (spread >> 16) as usize % self.sockets.queues.len().max(1);
         let flow = Flow { key: *key, hop, headers, icrc, queue, is_direct: false, is_used: false };
-        // What is in the rings does not need its flow any more, so that none is busy.
+        // Packets in the rings do not need their flow any more, so no flow is busy.
         let index =
             self.table.add(*key, |_| false).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?;
         match self.flows.get_mut(index as usize) {
@@ -304,13 +305,13 @@ impl XskPort {
         Ok(FlowId(index))
     }
 
-    /// Management datagrams take the UDP port: they are few, come from whoever asks, and have the kernel resolve the
-    /// neighbour before there is data to send.
+    /// Returns no hop for management datagrams. They take the UDP port: they are few, go to any address
+    /// that sends a request, and make the kernel resolve the neighbour before there is data to send.
     fn find_hop(&mut self, key: &FlowKey) -> Option<HopId> {
         if key.dst_slot == GSI_FLOW_SLOT { None } else { self.paths.find(key.src, key.dst) }
     }
 
-    /// Decides whether a flow goes through our socket.
+    /// Decides whether a flow goes through the AF_XDP socket.
     fn direct(&mut self, flow: usize) {
         let gone = self.sockets.gone;
         let Some(flow) = self.flows.get_mut(flow) else { return };
@@ -324,13 +325,13 @@ impl XskPort {
         }
     }
 
-    /// Steers what is sent to the addresses that the interface has now.
+    /// Steers packets to the addresses that the interface has now.
     fn follow_addresses(&mut self) {
         let (Some(steering), Ok(now)) = (&self.steering, self.paths.addresses()) else { return };
         let before = std::mem::replace(&mut self.addresses, now);
         let changed = |has: &[IpAddr], had: &[IpAddr], ours: bool| {
             for address in has.iter().filter(|address| !had.contains(address)) {
-                // The map may be full: packets to that address then come by the UDP port.
+                // The map may be full: packets to that address then arrive at the UDP port.
                 let _full = steering.set_address(*address, ours);
             }
         };
@@ -338,7 +339,7 @@ impl XskPort {
         changed(&before, &self.addresses, false);
     }
 
-    /// Takes in what the kernel says has changed.
+    /// Applies the changes that the kernel reports.
     fn follow_changes(&mut self) {
         let changes = self.paths.poll();
         self.routes_changed |= changes.routes;
@@ -352,11 +353,11 @@ impl XskPort {
             (0..self.flows.len()).for_each(|flow| self.direct(flow));
         }
         if let Some(steering) = &mut self.steering {
-            self.program.look(steering, &self.paths.link, now);
+            self.program.check(steering, &self.paths.link, now);
         }
         if now - self.confirmed_ns > CONFIRM_NS {
             self.confirmed_ns = now;
-            self.owner.greet();
+            self.owner.accept_waiting();
             if self.paths.is_full() {
                 self.paths.clear();
                 self.find_all_hops();
@@ -378,7 +379,7 @@ impl XskPort {
         }
     }
 
-    /// Mode, queues and program, for people.
+    /// Returns mode, queues and program, for people.
     #[must_use]
     pub fn description(&self) -> String {
         let Some(steering) = &self.steering else { return "xsk, closed".to_owned() };
@@ -387,13 +388,13 @@ impl XskPort {
         let fragments = if self.sockets.fragments { ", multi-buffer" } else { "" };
         let plural = if queues == 1 { "queue" } else { "queues" };
         let (mode, id) = (steering.mode(), steering.id());
-        let whose = match steering.dispatcher() {
+        let origin = match steering.dispatcher() {
             Some(dispatcher) => format!(" in dispatcher {dispatcher}"),
             None if steering.is_joined() => " loaded by others".to_owned(),
             None => String::new(),
         };
         let lost = if self.program.is_missing { ", which is not on the interface any more" } else { "" };
-        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{whose}{lost}")
+        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{origin}{lost}")
     }
 
     /// Why the program does not run in the driver, if that was tried.
@@ -402,21 +403,22 @@ impl XskPort {
         self.steering.as_ref()?.not_native()
     }
 
-    /// Why packets are copied, if the driver says that it can do without.
+    /// Why packets are copied although the driver reports zero-copy support.
     #[must_use]
     pub fn not_zero_copy(&self) -> Option<&XskError> {
         self.sockets.not_zero_copy.as_ref()
     }
 
-    /// Where the chunks are: those to receive into, those to send.
+    /// Returns the state of the receive chunks and of the transmit chunks.
     pub fn audit(&mut self) -> [Audit; 2] {
         self.sockets.audit()
     }
 
-    /// Takes the program off, closes the sockets, and accounts for every chunk.
+    /// Detaches the program, closes the sockets, and accounts for every chunk.
     pub fn close(&mut self) -> Teardown {
         if let Some(steering) = self.steering.take() {
-            // From here on packets go to the UDP port. An error means that the interface is gone with its program.
+            // From here on packets go to the UDP port. An error means that the interface was removed with
+            // its program.
             let _gone = steering.set_slot(self.slot, false);
         }
         let teardown = self.sockets.close(self.staging.chunk.take());
@@ -427,14 +429,14 @@ impl XskPort {
 
 impl Drop for XskPort {
     fn drop(&mut self) {
-        // A forked child closes its descriptors; program, maps and rings are the parent's.
+        // A forked child only closes its descriptors; program, maps and rings belong to the parent.
         if self.generation == sys::generation() {
             self.close();
         }
     }
 }
 
-/// Spreads flows over source ports and queues: FNV-1a over what distinguishes them.
+/// Spreads flows over source ports and queues: FNV-1a over the fields that distinguish them.
 fn spread(key: &FlowKey) -> u32 {
     let address = |ip| bpf::recipe::source_key(ip);
     let bytes = address(key.src).into_iter().chain(address(key.dst)).chain([key.dst_slot]);

@@ -1,7 +1,7 @@
-//! A program on an interface, by bpf_link: it is there as long as this value lives, however the process ends.
+//! A program attached by bpf_link: it is attached as long as this value lives, however the process ends.
 //!
-//! A link never replaces what is there, neither another tool's program nor one of ours; and the mode is always named,
-//! because a link without one takes whatever the driver has.
+//! A link never replaces an existing program, neither another tool's nor one of roxie. The mode is always
+//! given, because a link without one takes the driver's default.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,17 +12,17 @@ use super::error::program_name;
 use sys::bpf::{Map, Program, XdpLink, pin};
 use sys::{Netlink, XdpMode, generation, xdp_features};
 
-/// Which mode to attach in.
+/// The requested mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
-    /// Native if the driver has it and takes the program, else generic.
+    /// Native if the driver supports it and accepts the program, else generic.
     #[default]
     Auto,
-    /// This one or none.
+    /// Only this one.
     Only(XdpMode),
 }
 
-/// A program on an interface, with its maps. It comes off on drop.
+/// A program on an interface, with its maps. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Attached {
     link: XdpLink,
@@ -35,40 +35,40 @@ pub struct Attached {
     /// Why it is not native although that was tried.
     not_native: Option<String>,
     pinned: bool,
-    /// The process that attached it.
+    /// Fork generation of the process that attached it.
     generation: u32,
 }
 
-/// What became of a program on an interface.
+/// State of a program on an interface.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Presence {
-    /// It is there.
+    /// It is attached.
     On,
-    /// Somebody took it off, and nothing is there.
+    /// It was detached, and there is no other program.
     Off,
-    /// Another program is there.
+    /// Another program is attached.
     Replaced {
         /// Its id.
         id: u32,
         /// Its name, or why that is not known.
         name: String,
-        /// It took its place within our link, and goes when that does.
+        /// It replaced the program within the same bpf_link, and is detached with that link.
         within: bool,
     },
-    /// The interface is gone, or in another network namespace.
+    /// The interface was removed, or moved to another network namespace.
     Gone,
 }
 
-/// Loads `program` and puts it on interface `ifindex`.
+/// Loads `program` and attaches it to interface `ifindex`.
 ///
 /// # Errors
-/// [`AttachError::Occupied`] if there is a program already, in whichever mode.
+/// [`AttachError::Occupied`] if there is a program already, in any mode.
 pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attached, AttachError> {
     let (program, maps) = Program::load_with_maps(program)?;
     attach_loaded(ifindex, program, maps, mode)
 }
 
-/// Puts a loaded program on interface `ifindex`; `maps` are those of its definition, in order.
+/// Attaches a loaded program to interface `ifindex`; `maps` are those of its definition, in order.
 ///
 /// # Errors
 /// As [`attach`].
@@ -94,15 +94,15 @@ pub fn attach_loaded(
     })
 }
 
-/// What worked, in which mode, and why not natively if that was tried in vain.
+/// The result, its mode, and why it is not native if that was tried without success.
 pub(super) struct Tried<T> {
     pub(super) done: T,
     pub(super) mode: XdpMode,
     pub(super) not_native: Option<String>,
 }
 
-/// Attaches by `on` in the mode that is wanted, which for [`Mode::Auto`] depends on what the driver says it can do and
-/// on what it takes.
+/// Attaches by `on` in the requested mode, which for [`Mode::Auto`] depends on the features that the
+/// driver reports and on what it accepts.
 pub(super) fn choose_mode<T>(
     ifindex: u32,
     mode: Mode,
@@ -113,7 +113,7 @@ pub(super) fn choose_mode<T>(
         Mode::Only(mode) => tried(mode, None),
         Mode::Auto => match xdp_features(ifindex) {
             Ok(features) if !features.native() => tried(XdpMode::Generic, None),
-            // Kernels that do not tell (before 6.3) are tried as well.
+            // Kernels that do not report features (before 6.3) are tried as well.
             _ => match tried(XdpMode::Native, None) {
                 Err(error @ AttachError::Refused { .. }) => tried(XdpMode::Generic, Some(error.to_string())),
                 done => done,
@@ -122,7 +122,7 @@ pub(super) fn choose_mode<T>(
     }
 }
 
-/// The program that is there, if that is what the kernel's refusal means.
+/// Returns the error for the program that is there, if the kernel's refusal means that.
 pub(super) fn occupied(netlink: &mut Netlink, ifindex: u32, error: &io::Error) -> Option<AttachError> {
     if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
         return None;
@@ -144,11 +144,11 @@ fn link(ifindex: u32, program: &Program, mode: XdpMode) -> Result<XdpLink, Attac
 }
 
 impl Attached {
-    /// Puts another program in its place: every packet sees the one or the other. The maps are those of the new one
-    /// afterwards.
+    /// Replaces it by another program: every packet is seen by the one or the other. Afterwards the maps
+    /// are those of the new one.
     ///
     /// # Errors
-    /// [`AttachError::Refused`] if something else is there by now, or the interface is gone.
+    /// [`AttachError::Refused`] if another program is attached by now, or the interface was removed.
     pub fn replace(&mut self, program: &bpf::Program) -> Result<(), AttachError> {
         let (program, maps) = Program::load_with_maps(program)?;
         self.link.replace(&program, Some(&self.program)).map_err(|error| AttachError::Refused {
@@ -161,8 +161,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Keeps the program on the interface beyond this process, under a name in a bpf file system; removing that name
-    /// takes it off.
+    /// Pins the program to a name in a bpf file system, which keeps it attached after this process;
+    /// removing that name detaches it.
     ///
     /// # Errors
     /// Those of [`pin`].
@@ -172,13 +172,13 @@ impl Attached {
         Ok(())
     }
 
-    /// A map by its place in the program's definition.
+    /// Returns a map by its index in the program's definition.
     #[must_use]
     pub fn map(&self, map: bpf::MapRef) -> Option<&Map> {
         self.maps.get(map.index())
     }
 
-    /// The program.
+    /// Returns the program.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
@@ -190,7 +190,7 @@ impl Attached {
         self.id
     }
 
-    /// Where it runs.
+    /// The mode in which it runs.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
         self.mode
@@ -202,11 +202,11 @@ impl Attached {
         self.not_native.as_deref()
     }
 
-    /// What became of the program: whoever may do so can take it off or put another in its place, and the kernel tells
-    /// nobody. Costs one system call while it is there.
+    /// Returns the state of the program: a privileged process can detach or replace it, and the kernel
+    /// does not report that. Costs one system call while it is attached.
     ///
     /// # Errors
-    /// Those of asking the kernel about the interface.
+    /// Those of querying the interface.
     pub fn presence(&self) -> io::Result<Presence> {
         let (id, ifindex) = self.link.info()?;
         let within = ifindex == self.ifindex;
@@ -225,7 +225,7 @@ impl Attached {
         })
     }
 
-    /// Puts the program back, in the mode in which it was, after somebody took it off.
+    /// Attaches the program again, in its previous mode, after it was detached.
     ///
     /// # Errors
     /// As [`attach`].
@@ -237,10 +237,11 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // A forked child closes its descriptor; the program is the parent's.
+        // A forked child only closes its descriptor; the program belongs to the parent.
         if !self.pinned && self.generation == generation() {
-            // The kernel takes a program off some time after the last descriptor is closed; a successor would find the
-            // interface occupied. If this fails (the interface is gone), closing does the rest.
+            // The kernel detaches a program some time after the last descriptor was closed; a successor
+            // would find the interface occupied. If this fails (the interface was removed), closing does
+            // the rest.
             let _later = self.link.detach();
         }
     }

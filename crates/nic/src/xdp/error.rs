@@ -1,4 +1,4 @@
-//! Why a program is not on an interface, in words for people.
+//! Reasons why a program cannot be attached, for people.
 
 use std::fmt;
 use std::io;
@@ -6,40 +6,40 @@ use std::io;
 use sys::bpf::{LoadError, Program};
 use sys::{AttachedXdp, XdpMode};
 
-/// Why a program could not be put on an interface.
+/// Why a program could not be attached to an interface.
 #[derive(Debug)]
 pub enum AttachError {
-    /// The kernel does not take the program, or this process may not load one.
+    /// The kernel refuses the program, or this process may not load one.
     Load(LoadError),
     /// There is a program already.
     Occupied {
-        /// Id of the one that is there.
+        /// Id of that program.
         id: u32,
         /// Its name, or why that is not known.
         name: String,
         /// Where it runs.
         mode: XdpMode,
     },
-    /// The kernel refuses.
+    /// The kernel refuses to attach it.
     Refused {
         /// The mode that was tried.
         mode: XdpMode,
         /// Its error.
         error: io::Error,
-        /// What it says about it, if it does.
+        /// Its explanation, if it gives one.
         why: Option<String>,
     },
-    /// Something before that failed: asking about the interface, filling a map.
+    /// A preceding step failed: querying the interface, or filling a map.
     Setup(io::Error),
 }
 
 impl AttachError {
-    /// This program is there.
+    /// Returns the error for this program.
     pub(crate) fn occupied(there: AttachedXdp) -> AttachError {
         AttachError::Occupied { id: there.program_id, name: program_name(there.program_id), mode: there.mode }
     }
 
-    /// The error of the kernel behind it.
+    /// The underlying error of the kernel.
     #[must_use]
     pub fn io(&self) -> Option<&io::Error> {
         match self {
@@ -51,7 +51,7 @@ impl AttachError {
     }
 }
 
-/// The name of a program, or why it is not known.
+/// Returns the name of a program, or why it is not known.
 pub(super) fn program_name(id: u32) -> String {
     let info = Program::by_id(id).and_then(|program| program.info());
     info.map_or_else(|error| format!("name unknown: {error}"), |info| info.name)

@@ -1,5 +1,5 @@
-//! A program on an interface to stay there, as `ip link set dev .. xdp` leaves it: no process holds it, and it goes when
-//! somebody takes it off or the interface is deleted.
+//! Installing a program on an interface as `ip link set dev .. xdp` does: no process holds it, and it
+//! stays until it is detached or the interface is deleted.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,21 +12,22 @@ use sys::{AttachedXdp, Netlink, XdpMode};
 /// What [`install`] did.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Installed {
-    /// Where the program runs.
+    /// The mode in which the program runs.
     pub mode: XdpMode,
     /// Why it does not run in the driver, if [`Mode::Auto`] tried that.
     pub not_native: Option<String>,
-    /// Id of the program whose place it took.
+    /// Id of the replaced program.
     pub replaced: Option<u32>,
-    /// Id of the bpf_link that holds it, if the replaced one was held by one: it goes with that link.
+    /// Id of the bpf_link that holds it, if the replaced one was held by a link: it is detached with that
+    /// link.
     pub link: Option<u32>,
 }
 
-/// Puts `program` on interface `ifindex`; with `replace` in the place of the one that is there, if one is, so that every
-/// packet sees the one or the other.
+/// Attaches `program` to interface `ifindex`; with `replace` instead of the present one, if there is one,
+/// so that every packet is seen by the one or the other.
 ///
 /// # Errors
-/// [`AttachError::Occupied`] without `replace` if there is a program already, in whichever mode.
+/// [`AttachError::Occupied`] without `replace` if there is a program already, in any mode.
 pub fn install(ifindex: u32, program: &Program, mode: Mode, replace: bool) -> Result<Installed, AttachError> {
     let mut netlink = Netlink::new()?;
     let there = netlink.link(ifindex)?.xdp.first().copied();
@@ -49,7 +50,7 @@ fn instead(
     mode: Mode,
     there: AttachedXdp,
 ) -> Result<Installed, AttachError> {
-    // In another mode than the one that is there, the kernel refuses, and says why.
+    // If the requested mode differs from that of the present program, the kernel refuses and explains it.
     let mode = match mode {
         Mode::Auto => there.mode,
         Mode::Only(mode) => mode,
@@ -70,8 +71,8 @@ fn instead(
     Err(AttachError::Refused { mode, error, why })
 }
 
-/// Takes a program off, whoever put it there. `there` comes from [`Netlink::link`]; one that is held by a bpf_link only
-/// with `force`: its owner may be running and rely on it.
+/// Detaches a program, whichever tool attached it. `there` comes from [`Netlink::link`]. A program that
+/// is held by a bpf_link is detached only with `force`: its owner may be running and depend on it.
 ///
 /// # Errors
 /// [`RemoveError::Held`] without `force`; the kernel's error.
@@ -89,7 +90,7 @@ pub fn remove(ifindex: u32, there: AttachedXdp, force: bool) -> Result<(), Remov
     Err(RemoveError::Kernel(error))
 }
 
-/// Why a program stays where it is.
+/// Why a program was not detached.
 #[derive(Debug)]
 pub enum RemoveError {
     /// The bpf_link with this id holds it.

@@ -1,8 +1,9 @@
-//! The steering program where somebody else has put it on the interface: xdp-loader, which lets several programs share an
-//! interface (libxdp's dispatcher), with the object file that `roxie xdp object` writes.
+//! The steering program when xdp-loader has attached it. With libxdp's dispatcher, xdp-loader lets
+//! several programs share an interface; `roxie xdp object` writes the object file for it.
 //!
-//! A dispatcher is a program that calls the others; each of them takes the place of one of its functions, and a bpf_link
-//! says of which program. The program stays when this process goes, and so do the contents of its maps.
+//! A dispatcher is a program that calls the others. Each of them replaces one of its functions, and a
+//! bpf_link says of which program. The steering program and the contents of its maps outlive this
+//! process.
 
 use std::io;
 
@@ -11,7 +12,7 @@ use super::{Mode, Presence};
 use sys::bpf::{Map, Program, extensions_of};
 use sys::{AttachedXdp, Netlink, XdpMode};
 
-/// A steering program that is not ours to take off.
+/// A steering program that this process does not detach.
 #[derive(Debug)]
 pub(super) struct Joined {
     /// In the order of its definition.
@@ -25,10 +26,12 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// The program on interface `ifindex` that is defined as `definition`, if it is there and runs where `mode` wants it.
+    /// Finds the program on interface `ifindex` that matches `definition` and runs in a mode that `mode`
+    /// allows.
     ///
     /// # Errors
-    /// `EPERM` without CAP_SYS_ADMIN; `ENOENT` if it goes meanwhile, or has not the maps of its definition.
+    /// `EPERM` without CAP_SYS_ADMIN; `ENOENT` if it is removed meanwhile, or lacks the maps of its
+    /// definition.
     pub(super) fn find(ifindex: u32, definition: &bpf::Program, mode: Mode) -> io::Result<Option<Joined>> {
         let link = Netlink::new()?.link(ifindex)?;
         let there = link.xdp.first().filter(|there| mode == Mode::Auto || mode == Mode::Only(there.mode));
@@ -48,7 +51,7 @@ impl Joined {
         Ok(Some(Joined { maps, id, mode: there.mode, dispatcher, ifindex, name }))
     }
 
-    /// Whether it is still there; the dispatcher may be another by now.
+    /// Whether it is still attached; the dispatcher may be another one by now.
     ///
     /// # Errors
     /// What the kernel says about the interface.
@@ -68,7 +71,7 @@ impl Joined {
     }
 }
 
-/// The program of that name: the one on the interface, or one that it calls.
+/// Returns the program of that name: the one on the interface, or one that it calls.
 fn named(there: AttachedXdp, name: &str) -> io::Result<Option<Program>> {
     let mut ids = vec![there.program_id];
     ids.extend(extensions_of(there.program_id)?);

@@ -1,4 +1,5 @@
-//! XDP programs in the kernel: putting one on an interface, and the one that steers RoCE packets to this process.
+//! XDP programs in the kernel: attaching one to an interface, and the one that steers RoCE packets to
+//! this process.
 
 mod attach;
 mod error;

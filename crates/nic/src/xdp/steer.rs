@@ -1,7 +1,8 @@
-//! The program that steers this process's RoCE packets to its AF_XDP sockets and passes everything else.
+//! The program that steers this process's RoCE packets to its AF_XDP sockets and passes all others.
 //!
-//! What decides is in three maps, so that the program is loaded once: our addresses, the QPN slots that are ours, the
-//! socket of each receive queue. A packet that finds no socket goes to the network stack, where the udp port has it.
+//! Its decision depends on three maps, so the program is loaded once: this process's addresses, its QPN
+//! slots, and the socket of each receive queue. A packet without a socket goes to the network stack,
+//! where the UDP port receives it.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use super::{AttachError, Attached, Mode, Presence, attach};
 use sys::XdpMode;
 use sys::bpf::Map;
 
-/// A steering program on an interface. It comes off on drop if it was put there by us.
+/// A steering program on an interface. Dropping it detaches the program if this process has attached it.
 #[derive(Debug)]
 pub struct Steering {
     program: On,
@@ -43,15 +44,16 @@ impl Steering {
     /// Name of a program for [`Steering::join`].
     pub const LOADED_NAME: &str = "roxie_xsk";
 
-    /// Puts the program on the interface, for RoCE on `udp_port` and at most `queues` receive queues. Everything passes
-    /// until a slot, an address and a socket are set.
+    /// Attaches the program to the interface, for RoCE on `udp_port` and at most `queues` receive queues.
+    /// All packets pass until a slot, an address and a socket are set.
     ///
     /// # Errors
-    /// See [`attach`].
+    /// See [`attach`](fn@crate::xdp::attach).
     pub fn attach(ifindex: u32, udp_port: u16, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
         let recipe = recipe(udp_port, queues);
         match Steering::with(&recipe, ifindex, queues, mode) {
-            // A kernel before 5.18 does not know programs that take fragments, nor how long a packet is with them.
+            // A kernel before 5.18 knows neither programs that take fragments nor the packet length with
+            // fragments.
             Err(AttachError::Load(error)) if error.error.raw_os_error() == Some(libc::EINVAL) => {
                 let recipe = Recipe { frags: false, counters: false, ..recipe };
                 Steering::with(&recipe, ifindex, queues, mode)
@@ -65,7 +67,8 @@ impl Steering {
         Ok(Steering { program: On::Ours(attach(ifindex, &program, mode)?), maps, queues })
     }
 
-    /// The program for [`Steering::join`], which others may put on an interface; for RoCE on its own port.
+    /// Returns the program for [`Steering::join`], which other tools may attach to an interface; for
+    /// RoCE's own UDP port.
     ///
     /// # Errors
     /// `EINVAL` for no queues or too many.
@@ -73,12 +76,12 @@ impl Steering {
         define(&recipe(ROCE_PORT, queues), Steering::LOADED_NAME).map(|(program, _)| program)
     }
 
-    /// Uses the program of [`Steering::loadable`] that somebody else has put on the interface, alone or behind others in
-    /// libxdp's dispatcher; `None` if it is not there. What an earlier user has left in its maps is taken out, so there must
-    /// be none beside this one.
+    /// Uses a program of [`Steering::loadable`] that another tool has attached to the interface, alone or
+    /// with others in libxdp's dispatcher; `None` if there is none. Entries of an earlier user are
+    /// removed from its maps, so it must have no other user.
     ///
     /// # Errors
-    /// `EPERM` without CAP_SYS_ADMIN; `ENOENT` if it goes meanwhile.
+    /// `EPERM` without CAP_SYS_ADMIN; `ENOENT` if it is removed meanwhile.
     pub fn join(ifindex: u32, queues: u32, mode: Mode) -> io::Result<Option<Steering>> {
         let (program, maps) = define(&recipe(ROCE_PORT, queues), Steering::LOADED_NAME)?;
         let Some(joined) = Joined::find(ifindex, &program, mode)? else { return Ok(None) };
@@ -88,7 +91,7 @@ impl Steering {
         Ok(Some(steering))
     }
 
-    /// Whether [`Steering::join`] would find a program, and where that runs.
+    /// Returns the mode of the program that [`Steering::join`] would find, if there is one.
     ///
     /// # Errors
     /// As [`Steering::join`].
@@ -97,7 +100,7 @@ impl Steering {
         Ok(Joined::find(ifindex, &program, mode)?.map(|joined| joined.mode))
     }
 
-    /// Steers nothing any more.
+    /// Removes all slots and addresses from the maps.
     fn forget(&self) -> io::Result<()> {
         for slot in 0..=u8::MAX {
             self.set_slot(slot, false)?;
@@ -109,7 +112,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Receive queues it steers to at most.
+    /// Most receive queues that it steers to.
     #[must_use]
     pub fn queues(&self) -> u32 {
         self.queues
@@ -124,7 +127,7 @@ impl Steering {
         }
     }
 
-    /// Where it runs.
+    /// The mode in which it runs.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
         match &self.program {
@@ -142,13 +145,13 @@ impl Steering {
         }
     }
 
-    /// Whether it was there before, and stays.
+    /// Whether another tool has attached it; then it stays.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         matches!(self.program, On::Joined(_))
     }
 
-    /// Id of the dispatcher that calls it, if one does.
+    /// Id of the dispatcher that calls it, if there is one.
     #[must_use]
     pub fn dispatcher(&self) -> Option<u32> {
         match &self.program {
@@ -168,18 +171,18 @@ impl Steering {
         }
     }
 
-    /// Puts the program back after somebody took it off; maps and sockets are as they were.
+    /// Attaches the program again after it was detached; maps and sockets are unchanged.
     ///
     /// # Errors
-    /// See [`attach`]; one that was joined is for others to put back.
+    /// See [`attach`](fn@crate::xdp::attach); a joined program cannot be attached by this process.
     pub fn put_back(&mut self) -> Result<(), AttachError> {
         match &mut self.program {
             On::Ours(attached) => attached.put_back(),
-            On::Joined(_) => Err(io::Error::other("others had loaded it").into()),
+            On::Joined(_) => Err(io::Error::other("another tool attached it").into()),
         }
     }
 
-    /// Steers packets to `address`, or no longer.
+    /// Starts or stops steering packets to `address`.
     ///
     /// # Errors
     /// `E2BIG` for more addresses than the map holds.
@@ -188,7 +191,7 @@ impl Steering {
         if ours { map.update(&key, &1u32.to_ne_bytes()) } else { map.delete(&key) }
     }
 
-    /// Steers packets for QPNs of `slot`, or no longer.
+    /// Starts or stops steering packets for QPNs of `slot`.
     ///
     /// # Errors
     /// None at present.
@@ -197,10 +200,12 @@ impl Steering {
         map.update(&u32::from(slot).to_ne_bytes(), &u32::from(ours).to_ne_bytes())
     }
 
-    /// Gives packets of receive queue `queue` to an AF_XDP socket bound to it. The entry goes when the socket is closed.
+    /// Gives packets of receive queue `queue` to an AF_XDP socket bound to it. Closing the socket removes
+    /// the entry.
     ///
     /// # Errors
-    /// `EINVAL` if the descriptor is no AF_XDP socket; `E2BIG` for a queue beyond those of [`Steering::attach`].
+    /// `EINVAL` if the descriptor is no AF_XDP socket; `E2BIG` for a queue beyond those of
+    /// [`Steering::attach`].
     pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let fd = socket.as_raw_fd().to_ne_bytes();
         self.map(self.maps.sockets)?.update(&queue.to_ne_bytes(), &fd)
@@ -219,7 +224,7 @@ fn recipe(udp_port: u16, queues: u32) -> Recipe {
     Recipe { frags: true, counters: true, ..Recipe::steer(udp_port, queues) }
 }
 
-/// The program, and which of its maps is which.
+/// Returns the program, and its maps by role.
 fn define(recipe: &Recipe, name: &str) -> io::Result<(bpf::Program, Maps)> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let program = recipe.program(name, ProgramKind::Xdp).map_err(|_| invalid())?;

@@ -13,7 +13,7 @@ fn verdict(action: XdpAction) -> bpf::Program {
     Recipe::verdict(action).program("test_verdict", ProgramKind::Xdp).unwrap()
 }
 
-/// A veth pair in a namespace of its own; the index of its first end.
+/// Creates a veth pair in a new namespace; returns the index of its first end.
 fn veth() -> Option<u32> {
     if !enter_new_netns() {
         return None;
@@ -52,7 +52,7 @@ fn a_program_is_on_the_interface_while_its_value_lives() {
 }
 
 #[test]
-fn a_second_program_is_refused_by_the_name_of_the_first() {
+fn a_second_program_is_refused_with_the_name_of_the_first() {
     let Some(veth0) = veth() else { return };
     let first = attach(veth0, &verdict(XdpAction::Pass), Mode::Auto).unwrap();
     for mode in [Mode::Auto, Mode::Only(XdpMode::Native), Mode::Only(XdpMode::Generic)] {
@@ -64,7 +64,7 @@ fn a_second_program_is_refused_by_the_name_of_the_first() {
 }
 
 #[test]
-fn replacing_leaves_no_moment_without_a_program() {
+fn the_interface_is_never_without_a_program_during_a_replacement() {
     let Some(veth0) = veth() else { return };
     let mut attached = attach(veth0, &verdict(XdpAction::Pass), Mode::Auto).unwrap();
     let before = attached.id();
@@ -78,11 +78,12 @@ fn replacing_leaves_no_moment_without_a_program() {
 }
 
 #[test]
-fn the_kernels_own_words_are_shown() {
+fn the_kernels_explanation_is_shown() {
     let Some(veth0) = veth() else { return };
     let error = attach(1, &verdict(XdpAction::Pass), Mode::Only(XdpMode::Native)).unwrap_err();
     assert!(error.to_string().contains("does not support XDP in native mode"), "{error}");
-    // Loopback has generic mode only, and a peer with jumbo frames as well unless the program takes fragments.
+    // Loopback has generic mode only; so has an interface with a peer that uses jumbo frames,
+    // unless the program takes fragments.
     assert_eq!(attach(1, &verdict(XdpAction::Pass), Mode::Auto).unwrap().mode(), XdpMode::Generic);
     ip("link set veth1 mtu 9000");
     let attached = attach(veth0, &verdict(XdpAction::Pass), Mode::Auto).unwrap();
@@ -95,7 +96,7 @@ fn the_kernels_own_words_are_shown() {
 }
 
 #[test]
-fn the_peer_gains_abilities_while_a_program_is_attached() {
+fn the_peer_gains_features_while_a_program_is_attached() {
     let Some(veth0) = veth() else { return };
     let veth1 = index("veth1").unwrap();
     let Ok(before) = xdp_features(veth1) else {
@@ -120,7 +121,7 @@ fn a_pin_keeps_the_program_until_it_is_removed() {
     assert_eq!(on(veth0), [(XdpMode::Native, id)]);
     assert_eq!(XdpLink::from_fd(get_pinned(&path).unwrap()).info().unwrap(), (id, veth0));
     std::fs::remove_file(&path).unwrap();
-    // Detached when the last reference goes, which the kernel does a moment later.
+    // The kernel detaches it a moment after the last reference was dropped.
     let start = std::time::Instant::now();
     while !on(veth0).is_empty() {
         assert!(start.elapsed().as_secs() < 5);
@@ -128,7 +129,7 @@ fn a_pin_keeps_the_program_until_it_is_removed() {
     }
 }
 
-/// A RoCE packet of 64 bytes behind Ethernet; only what the program reads is filled in.
+/// A RoCE packet of 64 bytes after Ethernet; only the fields that the program reads are set.
 fn roce(dst: IpAddr, dest_qp: u32, udp_port: u16) -> Vec<u8> {
     let mut packet = vec![0; 12];
     match dst {
@@ -154,9 +155,9 @@ fn roce(dst: IpAddr, dest_qp: u32, udp_port: u16) -> Vec<u8> {
     packet
 }
 
-/// The steering program with DROP for what it would redirect, to tell that from what passes.
+/// The steering program with DROP instead of a redirect, to distinguish that from a pass.
 #[test]
-fn only_packets_for_our_addresses_and_slots_are_steered() {
+fn only_packets_for_the_ports_addresses_and_slots_are_steered() {
     if Map::create(&bpf::MapDef::array("probe", 4, 1)).is_err() {
         eprintln!("skipped: needs CAP_BPF");
         return;
@@ -201,7 +202,7 @@ fn only_packets_for_our_addresses_and_slots_are_steered() {
 }
 
 #[test]
-fn an_installed_program_stays_and_is_replaced_on_request_only() {
+fn an_installed_program_stays_and_is_replaced_only_on_request() {
     let Some(veth0) = veth() else { return };
     let load = |action| Program::load_with_maps(&verdict(action)).unwrap().0;
     let (pass, drop_all) = (load(XdpAction::Pass), load(XdpAction::Drop));
@@ -224,7 +225,7 @@ fn an_installed_program_stays_and_is_replaced_on_request_only() {
 }
 
 #[test]
-fn what_a_link_holds_is_replaced_within_it_and_removed_by_force() {
+fn a_program_held_by_a_link_is_replaced_within_it_and_removed_with_force() {
     let Some(veth0) = veth() else { return };
     let attached = attach(veth0, &verdict(XdpAction::Pass), Mode::Auto).unwrap();
     let (program, _maps) = Program::load_with_maps(&verdict(XdpAction::Drop)).unwrap();
@@ -239,7 +240,7 @@ fn what_a_link_holds_is_replaced_within_it_and_removed_by_force() {
 }
 
 #[test]
-fn the_maps_of_a_program_are_found_by_it() {
+fn the_maps_of_a_program_are_found_through_it() {
     if Map::create(&bpf::MapDef::array("probe", 4, 1)).is_err() {
         eprintln!("skipped: needs root");
         return;

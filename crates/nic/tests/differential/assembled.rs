@@ -1,4 +1,5 @@
-//! Our own programs: composed of blocks, and assembled for what the blocks do not use.
+//! Assembled programs: composed of recipe blocks, or written directly for instructions that the blocks do
+//! not use.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,7 +48,7 @@ fn redirect(target: bpf::recipe::Target, pick: Pick, miss: XdpAction) -> Action 
 }
 
 #[test]
-fn verdicts() {
+fn kernel_and_interpreter_agree_on_constant_verdicts() {
     if !possible() {
         return;
     }
@@ -58,10 +59,10 @@ fn verdicts() {
     }
 }
 
-/// Without a socket in the map everything passes, which shows little; with another verdict for a miss, it shows what
-/// would have been redirected.
+/// Without a socket in the map all packets pass, which shows little. With another verdict for a miss, the
+/// test shows which packets would be redirected.
 #[test]
-fn steering() {
+fn kernel_and_interpreter_agree_on_steering_programs() {
     if !possible() {
         return;
     }
@@ -94,7 +95,7 @@ fn steering() {
 }
 
 #[test]
-fn reflection() {
+fn kernel_and_interpreter_agree_on_reflecting_programs() {
     if !possible() {
         return;
     }
@@ -108,7 +109,7 @@ fn reflection() {
 }
 
 #[test]
-fn access_lists() {
+fn kernel_and_interpreter_agree_on_access_lists() {
     if !possible() {
         return;
     }
@@ -129,9 +130,10 @@ fn access_lists() {
     }
 }
 
-/// Two packets of each source are let through, the third is not; half a second of real time makes no difference.
+/// Two packets of each source are passed, the third is not; half a second of real time makes no
+/// difference.
 #[test]
-fn policing() {
+fn kernel_and_interpreter_agree_on_rate_limits() {
     if !possible() {
         return;
     }
@@ -155,9 +157,9 @@ fn policing() {
     assert!(sources.values().any(|&seen| seen > 2));
 }
 
-/// Records are compared but for their time.
+/// Records are compared except for their times.
 #[test]
-fn samples() {
+fn kernel_and_interpreter_agree_on_samples() {
     if !possible() {
         return;
     }
@@ -167,9 +169,9 @@ fn samples() {
     agree(Twins::new(recipe("sample", &sampled)), 8, &[XdpAction::Drop, XdpAction::Pass]);
 }
 
-/// On a host that does not forward, or to an interface that is no port, everything passes unchanged.
+/// On a host that does not forward, or to an interface that is no port, all packets pass unchanged.
 #[test]
-fn forwarding_without_routes() {
+fn kernel_and_interpreter_agree_on_forwarding_without_routes() {
     if !possible() {
         return;
     }
@@ -177,9 +179,9 @@ fn forwarding_without_routes() {
     agree(Twins::new(recipe("forward", &forward)), 9, &[XdpAction::Pass]);
 }
 
-/// Everything of instruction set version 4 and the atomics, on values the verifier knows nothing about.
+/// All of instruction set version 4 and the atomics, on values that are unknown to the verifier.
 #[test]
-fn the_newest_instructions() {
+fn kernel_and_interpreter_agree_on_instruction_set_version_4() {
     if !possible() {
         return;
     }
@@ -230,7 +232,7 @@ fn the_newest_instructions() {
 }
 
 #[test]
-fn atomics() {
+fn kernel_and_interpreter_agree_on_atomic_operations() {
     if !possible() {
         return;
     }
@@ -246,7 +248,7 @@ fn atomics() {
             asm.load_ctx(Reg::R2, Reg::R1, bpf::XdpMd::Data).load_ctx(Reg::R3, Reg::R1, bpf::XdpMd::DataEnd);
             asm.mov(Reg::R0, 2).need(Reg::R4, Reg::R2, 32, Reg::R3, end);
             asm.load(Size::Dw, Reg::R6, Reg::R2, 3).load(Size::Dw, Reg::R0, Reg::R9, 0);
-            // Sometimes what is there, so that a comparison succeeds.
+            // Sometimes the present value, so that a comparison succeeds.
             let other = asm.label();
             asm.branch(Cond::Set, Reg::R6, 0x100, other).load(Size::Dw, Reg::R0, Reg::R9, 8);
             asm.bind(other).atomic(width, op, Reg::R9, 0, Reg::R6);
@@ -261,9 +263,10 @@ fn atomics() {
     }
 }
 
-/// Helpers that move the edges of the packet, by amounts taken from it: mostly refused, with the same error.
+/// Helpers that move the edges of the packet, by amounts taken from it: mostly refused, with the same
+/// error.
 #[test]
-fn edges() {
+fn kernel_and_interpreter_agree_on_moved_packet_edges() {
     if !possible() {
         return;
     }
@@ -287,9 +290,10 @@ fn edges() {
     }
 }
 
-/// Updates and deletions with every flag, into maps that are soon full; what the helpers return goes into another map.
+/// Updates and deletions with every flag, into maps that are soon full; what the helpers return goes into
+/// another map.
 #[test]
-fn map_operations() {
+fn kernel_and_interpreter_agree_on_map_operations() {
     if !possible() {
         return;
     }

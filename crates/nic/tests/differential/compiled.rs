@@ -15,7 +15,8 @@ const PACKETS: u32 = 300;
 /// Versions that clang 14 has; a newer one brings v4.
 const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
 
-/// Both places, for each XDP program of the file and each version, on fuzzed packets. `prepare` fills maps.
+/// Runs each XDP program of the file, in each version, in both places on fuzzed packets. `prepare` fills
+/// maps.
 fn agree(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins)) {
     agree_on(file, seen, prepare, packet);
 }
@@ -31,7 +32,8 @@ fn agree_on(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: im
         };
         for program in programs_of(&object, None).unwrap() {
             if program.kind != bpf::ProgramKind::Xdp {
-                // The kernel runs those of map entries there only; that it takes them is something.
+                // The kernel runs programs of map entries only there, so this just checks that it loads
+                // them.
                 sys::bpf::Program::load_with_maps(&program).unwrap();
                 assert_eq!(bpf::vet::vet(&program), [], "{}", program.name);
                 continue;
@@ -59,22 +61,22 @@ fn one(program: Program, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: i
 }
 
 #[test]
-fn verdicts() {
+fn kernel_and_interpreter_agree_on_compiled_verdicts() {
     agree("verdicts", &[], |_| {});
 }
 
 #[test]
-fn counting() {
+fn kernel_and_interpreter_agree_on_compiled_counters() {
     agree("count", &[XdpAction::Pass], |_| {});
 }
 
 #[test]
-fn flow_table() {
+fn kernel_and_interpreter_agree_on_a_compiled_flow_table() {
     agree("flows", &[XdpAction::Pass, XdpAction::Tx, XdpAction::Drop], |_| {});
 }
 
 #[test]
-fn filter() {
+fn kernel_and_interpreter_agree_on_a_compiled_filter() {
     agree("filter", &[XdpAction::Pass, XdpAction::Drop, XdpAction::Aborted], |twins| {
         twins.fill("addresses", &[10, 1, 0, 77], &0_u64.to_le_bytes());
         twins.fill("addresses", &[10, 2, 0, 3], &5_u64.to_le_bytes());
@@ -83,7 +85,7 @@ fn filter() {
 }
 
 #[test]
-fn prefixes() {
+fn kernel_and_interpreter_agree_on_a_compiled_prefix_table() {
     agree("prefixes", &[XdpAction::Pass, XdpAction::Drop, XdpAction::Tx], |twins| {
         let verdict = |len: u8, address: [u8; 4], verdict: XdpAction| {
             let key = [[len, 0, 0, 0], address].concat();
@@ -96,12 +98,12 @@ fn prefixes() {
 }
 
 #[test]
-fn roce() {
+fn kernel_and_interpreter_agree_on_a_compiled_roce_parser() {
     agree("roce", &[XdpAction::Pass, XdpAction::Tx], |_| {});
 }
 
 #[test]
-fn rewriting() {
+fn kernel_and_interpreter_agree_on_compiled_packet_rewriting() {
     agree("echo", &[XdpAction::Pass, XdpAction::Tx], |_| {});
     agree("vlan", &[XdpAction::Pass, XdpAction::Tx], |_| {});
     agree("tunnel", &[XdpAction::Pass, XdpAction::Tx], |_| {});
@@ -110,7 +112,7 @@ fn rewriting() {
 
 /// Packets of up to three fragments.
 #[test]
-fn fragments() {
+fn kernel_and_interpreter_agree_on_compiled_programs_with_fragments() {
     agree_on(
         "patch",
         &[XdpAction::Pass, XdpAction::Tx],
@@ -125,7 +127,7 @@ fn fragments() {
 }
 
 #[test]
-fn functions_and_loops() {
+fn kernel_and_interpreter_agree_on_compiled_functions_and_loops() {
     agree_on(
         "hash",
         &[XdpAction::Drop, XdpAction::Tx],
@@ -139,7 +141,7 @@ fn functions_and_loops() {
 }
 
 #[test]
-fn redirects() {
+fn kernel_and_interpreter_agree_on_compiled_redirects() {
     agree("redirect", &[], |twins| {
         twins.fill("devices", &[2, 0, 0, 0], &[1, 0, 0, 0]);
         twins.fill("devices", &[3, 0, 0, 0], &[1, 0, 0, 0]);

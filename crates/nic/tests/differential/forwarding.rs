@@ -1,4 +1,4 @@
-//! Forwarding with routes: the kernel looks them up in a namespace made for this, the machine asks the test.
+//! Forwarding with routes: the kernel looks them up in a new namespace, the interpreter asks the test.
 
 use std::process::Command;
 
@@ -10,8 +10,8 @@ use crate::rng::Rng;
 use crate::twins::{Twins, possible};
 
 const PACKETS: u32 = 400;
-/// 10.2.0.0/24 and fd00:0:0:2::/64 are behind `out`, 10.2.0.77 and fd00:0:0:2::4d have no neighbour, and 10.2.0.128/25
-/// leaves through an interface that is no port.
+/// 10.2.0.0/24 and fd00:0:0:2::/64 are reached through `out`, 10.2.0.77 and fd00:0:0:2::4d have no
+/// neighbour entry, and 10.2.0.128/25 leaves through an interface that is no port.
 const NETWORK: [&str; 17] = [
     "link set lo up",
     "link add in index 20 type veth peer name in_peer",
@@ -41,7 +41,7 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Moves this thread into a namespace that routes.
+/// Moves this thread into a namespace with routes.
 fn enter_router() {
     // SAFETY: unshare takes no pointer; only this thread is affected.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
@@ -56,7 +56,8 @@ fn enter_router() {
     }
 }
 
-/// What the kernel's tables say, as `struct bpf_fib_lookup`: length at 6, source at 16, destination at 32, answers at 8, 52 and 58.
+/// Answers like the kernel's tables, in the layout of `struct bpf_fib_lookup`: length at 6, source at 16,
+/// destination at 32, answers at 8, 52 and 58.
 fn route(query: &mut [u8; 64]) -> i64 {
     const NOT_FORWARDED: i64 = 4;
     const NO_NEIGHBOUR: i64 = 7;
@@ -81,7 +82,7 @@ fn route(query: &mut [u8; 64]) -> i64 {
 }
 
 #[test]
-fn forwarding_with_routes() {
+fn kernel_and_interpreter_agree_on_forwarding_with_routes() {
     if !possible() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Packets that programs have an opinion about, and mutilated ones.
+//! Packets that programs distinguish, and truncated ones.
 
 use crate::rng::Rng;
 

@@ -1,5 +1,5 @@
-//! Programs of random arithmetic: registers are loaded from the packet, so that the verifier knows nothing about them,
-//! and end in a map. What the kernel runs is the compiled form.
+//! Programs of random arithmetic: registers are loaded from the packet, so their values are unknown to
+//! the verifier, and are stored in a map. The kernel runs the compiled form.
 
 use bpf::{AluOp, Asm, Cond, Insn, Label, MapDef, Operand, Reg, Size, Swap, Width, XdpMd};
 
@@ -62,7 +62,7 @@ fn operand(rng: &mut Rng) -> Operand {
     if rng.one_in(2) { reg(rng).into() } else { immediate(rng).into() }
 }
 
-/// One instruction; the verifier refuses constants that are never right.
+/// Emits one instruction; the verifier refuses constants that are never valid.
 fn operation(rng: &mut Rng, asm: &mut Asm, open: &mut Vec<(Label, u64)>) {
     let (width, dst) = (width(rng), reg(rng));
     match rng.below(10) {
@@ -138,7 +138,7 @@ fn program(rng: &mut Rng) -> bpf::Program {
 }
 
 #[test]
-fn random_arithmetic() {
+fn kernel_and_interpreter_agree_on_random_arithmetic() {
     if !possible() {
         return;
     }

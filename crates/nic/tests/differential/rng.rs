@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same every time (SplitMix64).
+//! Reproducible pseudo-random numbers (SplitMix64).
 
 pub(crate) struct Rng(u64);
 

@@ -1,4 +1,4 @@
-//! A program loaded in both places, with maps of its own in each.
+//! A program loaded in both places, with its own maps in each.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use bpf::vm::{Env, Image, Machine, XdpBuff};
 use bpf::{Map, MapDef, MapKind, Program, UpdateMode};
 use sys::bpf as kernel;
 
-/// The kernel's test frame: a page, less what it keeps at the end (`struct skb_shared_info`, rounded up).
+/// The kernel's test frame: a page without the part that it reserves at the end (`struct
+/// skb_shared_info`, rounded up).
 const LINEAR_LEN: usize = 4096 - 320;
 const HEADROOM: usize = 256;
 /// Bytes of each further fragment.
 const FRAGMENT_LEN: usize = 4096;
-/// Test frames come in on `lo`, if nothing else is said.
+/// The default receiving interface of test frames is `lo`.
 const LO: u32 = 1;
 
 /// The program in both places.
@@ -26,10 +27,10 @@ pub(crate) struct Twins {
     runs: u32,
 }
 
-/// What the machine asks for. Time stands still: a test takes milliseconds.
+/// The interpreter's environment. Its time stands still: a test takes milliseconds.
 #[derive(Default)]
 pub(crate) struct World {
-    /// Answer to route look-ups, else that of a host that does not forward.
+    /// Answers route look-ups; without it, the answer is that of a host that does not forward.
     pub(crate) route: Option<fn(&mut [u8; 64]) -> i64>,
 }
 
@@ -47,7 +48,7 @@ impl Env for World {
     }
 }
 
-/// False, with a word, if the kernel does not let us.
+/// Prints a notice and returns false without the privilege.
 pub(crate) fn possible() -> bool {
     let allowed = kernel::Map::create(&MapDef::devmap("probe", 1)).is_ok();
     if !allowed {
@@ -62,7 +63,7 @@ impl Twins {
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", program.name, program.listing()));
         let vetted = bpf::vet::vet(&program);
         assert_eq!(vetted, [], "{}: the kernel takes it\n{}", program.name, program.listing());
-        // As many values as the kernel has CPUs; which of them is used does not matter.
+        // As many values as the kernel has CPUs; it does not matter which one is used.
         let maps: Vec<_> = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
         let image =
             Image::new(&program, maps.clone()).unwrap_or_else(|error| panic!("{}: {error}", program.name));
@@ -94,12 +95,12 @@ impl Twins {
         self.maps[index].update(key, &sized(len), UpdateMode::Any).unwrap();
     }
 
-    /// Runs both on the packet as it comes in on `lo`.
+    /// Runs both on the packet as received on `lo`.
     pub(crate) fn run(&mut self, packet: &[u8]) -> u32 {
         self.run_on(packet, LO)
     }
 
-    /// Runs both on the packet as it comes in on this interface; they must agree. Returns the verdict.
+    /// Runs both on the packet as received on this interface; they must agree. Returns the verdict.
     pub(crate) fn run_on(&mut self, packet: &[u8], ifindex: u32) -> u32 {
         self.runs += 1;
         let context: Vec<u8> =
@@ -129,7 +130,7 @@ impl Twins {
         theirs.verdict
     }
 
-    /// The contents of all maps must be the same.
+    /// Requires that the contents of all maps are the same.
     pub(crate) fn compare_maps(&self) {
         for ((def, ours), theirs) in self.program.maps.iter().zip(&self.maps).zip(&self.kernel_maps) {
             let what = format!("{}: map {}, ours first", self.program.name, def.name);
@@ -143,7 +144,7 @@ impl Twins {
                         assert_eq!(timeless(def, ours), timeless(def, theirs), "{what}");
                     }
                 }
-                // Their values name kernel objects.
+                // Their values are kernel objects.
                 MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap | MapKind::Xskmap => {}
                 _ => assert_eq!(our_entries(def, ours), their_entries(def, theirs), "{what}"),
             }
@@ -151,7 +152,7 @@ impl Twins {
     }
 }
 
-/// Entries sorted by key; per-CPU values summed word by word.
+/// Entries sorted by key; per-CPU values are summed word by word.
 type Entries = Vec<(Vec<u8>, Vec<u64>)>;
 
 fn our_entries(def: &MapDef, map: &Map) -> Entries {
@@ -175,7 +176,7 @@ fn their_entries(def: &MapDef, map: &kernel::Map) -> Entries {
     sorted(entries)
 }
 
-/// The kernel shows the bits behind a prefix as they were given; nothing depends on them, and ours are zero.
+/// Clears the bits after a prefix: the kernel keeps them as they were given, the interpreter has zeros.
 fn significant(def: &MapDef, key: &[u8]) -> Vec<u8> {
     let mut key = key.to_vec();
     if let (MapKind::LpmTrie, Some((len, address))) = (def.kind, key.split_first_chunk_mut::<4>()) {
@@ -187,7 +188,7 @@ fn significant(def: &MapDef, key: &[u8]) -> Vec<u8> {
     key
 }
 
-/// A record without the moment at which it was made.
+/// Returns a record without its time.
 fn timeless<'a>(def: &MapDef, record: &'a [u8]) -> &'a [u8] {
     if def.name == bpf::recipe::SAMPLES && record.len() > bpf::recipe::SampleHeader::LEN {
         &record[8..]

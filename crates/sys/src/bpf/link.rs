@@ -1,4 +1,5 @@
-//! Attaching XDP programs by bpf_link: the program is on the interface as long as somebody holds the link.
+//! Attaching XDP programs by bpf_link: the program stays on the interface while any process holds the
+//! link.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,7 +8,8 @@ use super::object::{self, Info};
 use super::{Attr, Command, Program, call, call_fd};
 use crate::XdpMode;
 
-/// A program on an interface. Dropping the last descriptor takes it off, also when the process dies; a pin keeps it.
+/// A program on an interface. Dropping the last descriptor detaches it, also when the process dies; a pin
+/// keeps it.
 #[derive(Debug)]
 pub struct XdpLink(OwnedFd);
 
@@ -50,7 +52,7 @@ pub(super) struct RawInfo {
     id: u32,
     program_id: u32,
     padding: u32,
-    /// 0 if the interface is gone; of an extension something else.
+    /// 0 if the interface no longer exists; of an extension something else.
     pub(super) ifindex: u32,
     /// The program that is extended.
     target_id: u32,
@@ -65,14 +67,15 @@ const BPF_LINK_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_F_REPLACE: u32 = 4;
 
-/// Ids of the programs that take the place of a function of this one (`BPF_PROG_TYPE_EXT`), or trace it.
+/// Returns the ids of the programs that replace a function of this one (`BPF_PROG_TYPE_EXT`), or trace
+/// it.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN.
 pub fn extensions_of(program_id: u32) -> io::Result<Vec<u32>> {
     let mut extensions = Vec::new();
     for id in object::link_ids()? {
-        // It may be gone by now.
+        // It may have been removed since.
         let Ok(fd) = object::link_by_id(id) else { continue };
         let raw: RawInfo = object::info(fd.as_fd())?;
         if (raw.kind, raw.target_id) == (BPF_LINK_TYPE_TRACING, program_id) {
@@ -83,11 +86,12 @@ pub fn extensions_of(program_id: u32) -> io::Result<Vec<u32>> {
 }
 
 impl XdpLink {
-    /// Puts `program` on interface `ifindex`, in this mode and no other.
+    /// Attaches `program` to interface `ifindex`, in this mode and no other.
     ///
     /// # Errors
-    /// `EBUSY` if there is a program; `EEXIST` if there is one in another mode; `EOPNOTSUPP` if the driver cannot
-    /// do it; `ERANGE` if the MTU is too large for a program that cannot handle fragments; `ENODEV`.
+    /// `EBUSY` if there is a program; `EEXIST` if there is one in another mode; `EOPNOTSUPP` if the
+    /// driver cannot do it; `ERANGE` if the MTU is too large for a program that cannot handle fragments;
+    /// `ENODEV`.
     pub fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> io::Result<XdpLink> {
         let mut attr = CreateAttr {
             program_fd: program.as_fd().as_raw_fd() as u32,
@@ -98,19 +102,20 @@ impl XdpLink {
         call_fd(Command::LinkCreate, &mut attr).map(XdpLink)
     }
 
-    /// A link somebody else made.
+    /// Wraps the descriptor of an existing link.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> XdpLink {
         XdpLink(fd)
     }
 
-    /// The link that holds a program on interface `ifindex` of any network namespace, with its id, if one does.
+    /// Returns the link that holds a program on interface `ifindex` of any network namespace, and its id,
+    /// if there is one.
     ///
     /// # Errors
     /// `EPERM` without CAP_SYS_ADMIN.
     pub fn on(ifindex: u32, program_id: u32) -> io::Result<Option<(u32, XdpLink)>> {
         for id in object::link_ids()? {
-            // It may be gone by now.
+            // It may have been removed since.
             let Ok(fd) = object::link_by_id(id) else { continue };
             let raw: RawInfo = object::info(fd.as_fd())?;
             if (raw.kind, raw.ifindex, raw.program_id) == (BPF_LINK_TYPE_XDP, ifindex, program_id) {
@@ -120,11 +125,11 @@ impl XdpLink {
         Ok(None)
     }
 
-    /// Replaces the program atomically: each packet sees the one or the other. With `old`, only if that one is
-    /// there.
+    /// Replaces the program atomically: each packet is seen by the old or by the new one. With `old`,
+    /// only if that program is attached.
     ///
     /// # Errors
-    /// `EPERM` if `old` is not there; `EINVAL`; `ENOLINK` if the interface is gone.
+    /// `EPERM` if `old` is not attached; `EINVAL`; `ENOLINK` if the interface no longer exists.
     pub fn replace(&self, program: &Program, old: Option<&Program>) -> io::Result<()> {
         let mut attr = UpdateAttr {
             link_fd: self.0.as_raw_fd() as u32,
@@ -135,7 +140,7 @@ impl XdpLink {
         call(Command::LinkUpdate, &mut attr).map(drop)
     }
 
-    /// Takes the program off at once, whoever else holds the link.
+    /// Detaches the program at once, even if other processes hold the link.
     ///
     /// # Errors
     /// `EINVAL` on kernels before 5.9.
@@ -144,7 +149,7 @@ impl XdpLink {
         call(Command::LinkDetach, &mut DetachAttr { link_fd }).map(drop)
     }
 
-    /// Id of the program, and the interface it is on: 0 if that is gone.
+    /// Returns the id of the program, and the interface it is on: 0 if that no longer exists.
     ///
     /// # Errors
     /// `EINVAL` if the descriptor is no link.

@@ -55,7 +55,7 @@ struct FreezeAttr {
 unsafe impl Attr for FreezeAttr {}
 
 impl Map {
-    /// A new map, with its first value in place.
+    /// Creates a map with its first value in place.
     ///
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
@@ -81,7 +81,7 @@ impl Map {
         Ok(map)
     }
 
-    /// A map somebody else made.
+    /// Wraps the descriptor of an existing map.
     ///
     /// # Errors
     /// `EINVAL` if the descriptor is no map; `EOPNOTSUPP` for a kind not listed in [`MapKind`].
@@ -92,7 +92,7 @@ impl Map {
         Ok(Map { fd, kind, key_len: about.key_len as usize, value_len: about.value_len as usize })
     }
 
-    /// The map with that id.
+    /// Opens the map with that id.
     ///
     /// # Errors
     /// `ENOENT`; `EPERM` without CAP_SYS_ADMIN; as [`Map::from_fd`].
@@ -109,7 +109,7 @@ impl Map {
         Ok(text(&about.name))
     }
 
-    /// Entries it has room for.
+    /// Maximum number of entries.
     ///
     /// # Errors
     /// None at present.
@@ -118,7 +118,7 @@ impl Map {
         Ok(about.max_entries)
     }
 
-    /// What kind of map it is.
+    /// The kind of map.
     #[must_use]
     pub fn kind(&self) -> MapKind {
         self.kind
@@ -147,10 +147,10 @@ impl Map {
         self.element(Command::MapUpdate, key, pointer(value), 0)
     }
 
-    /// Takes the entry of `key` out; not an error if there is none.
+    /// Removes the entry of `key`; not an error if there is none.
     ///
     /// # Errors
-    /// `EINVAL` for a wrong length, or a kind whose entries cannot be taken out (arrays).
+    /// `EINVAL` for a wrong length, or a kind without removable entries (arrays).
     pub fn delete(&self, key: &[u8]) -> io::Result<()> {
         match self.element(Command::MapDelete, key, 0, 0) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -158,7 +158,7 @@ impl Map {
         }
     }
 
-    /// Puts the key that follows `key` into `next`, the first one without `key`; false at the end.
+    /// Writes the key after `key` into `next`, or the first one without `key`; false at the end.
     ///
     /// # Errors
     /// `EINVAL` for wrong lengths.
@@ -178,13 +178,13 @@ impl Map {
         self.key_len
     }
 
-    /// Bytes of one value as programs see it.
+    /// Bytes of one value in the view of programs.
     #[must_use]
     pub fn value_len(&self) -> usize {
         self.value_len
     }
 
-    /// Bytes of one value as system calls see it: per-CPU maps have one for each possible CPU, padded to eight.
+    /// Bytes of one value in system calls: per-CPU maps have one for each possible CPU, padded to eight.
     #[must_use]
     pub fn value_size(&self) -> usize {
         if self.kind.is_percpu() {
@@ -220,7 +220,8 @@ impl AsFd for Map {
     }
 }
 
-/// CPUs that may ever be there, from `0-N` or `0` (cpuid's upper bound if the file is missing: too much is safe).
+/// Number of possible CPUs, from `0-N` or `0` (the kernel's upper bound if the file is missing: too many
+/// is safe).
 fn possible_cpus() -> usize {
     /// NR_CPUS_MAXSMP of the kernel.
     const CPUS_MAX: usize = 8192;

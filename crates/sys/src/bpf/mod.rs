@@ -1,7 +1,8 @@
 //! eBPF in the kernel: maps, programs, BTF, links (bpf(2), linux/bpf.h).
 //!
-//! Loading needs CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN); using a descriptor somebody else made needs nothing.
-//! The kernel checks programs before it takes them, so that nothing here can be unsound.
+//! Loading needs CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN); using a descriptor that another process
+//! made needs no privilege. The kernel verifies programs before it loads them, so nothing here can be
+//! unsound.
 
 mod link;
 mod map;
@@ -49,35 +50,37 @@ enum Command {
     LinkDetach = 34,
 }
 
-/// The arguments of one command, laid out as `union bpf_attr` has them.
+/// The arguments of one command, in the layout of `union bpf_attr`.
 ///
 /// # Safety
-/// Every pointer in an implementor is valid for what the command reads or writes there, for as long as it lives.
+/// Every pointer in an implementor is valid for what the command reads or writes there, for as long as it
+/// lives.
 unsafe trait Attr {}
 
-/// One call. The kernel knows a shorter or longer `union bpf_attr`: what it does not know must be zero, or it says
-/// `E2BIG`.
+/// Issues one command. The kernel's `union bpf_attr` may be shorter or longer: fields that it does not
+/// know must be zero, or it returns `E2BIG`.
 fn call<A: Attr>(command: Command, attr: &mut A) -> io::Result<libc::c_int> {
     let (pointer, size) = (std::ptr::from_mut(attr), mem::size_of::<A>());
     loop {
         // SAFETY: `attr` is valid for its size, and so are the pointers in it (see `Attr`).
         let ret = unsafe { libc::syscall(libc::SYS_bpf, command as u32, pointer, size) };
         match check(ret as libc::c_int) {
-            // The verifier gives up when a signal comes.
+            // The verifier stops when a signal arrives.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR)) => {}
             done => return done,
         }
     }
 }
 
-/// A call that returns a new descriptor, which has close-on-exec set.
+/// Issues a command that returns a new descriptor, which has close-on-exec set.
 fn call_fd<A: Attr>(command: Command, attr: &mut A) -> io::Result<OwnedFd> {
     let fd = call(command, attr)?;
-    // SAFETY: the kernel has just installed it for us, and nobody else owns it.
+    // SAFETY: the kernel has just installed it for this process, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Names in the kernel are at most 15 characters of `[A-Za-z0-9_.]`; the rest is cut or replaced.
+/// Names in the kernel have at most 15 characters of `[A-Za-z0-9_.]`; others are replaced, the rest is
+/// cut.
 fn name(text: &str) -> [u8; 16] {
     let mut name = [0; 16];
     for (slot, byte) in name[..15].iter_mut().zip(text.bytes()) {

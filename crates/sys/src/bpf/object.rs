@@ -40,7 +40,8 @@ unsafe impl Attr for InfoAttr {}
 /// A structure that BPF_OBJ_GET_INFO_BY_FD fills.
 ///
 /// # Safety
-/// Plain data of the kernel's layout, for which any bytes are valid, without pointers the kernel would follow.
+/// Plain data of the kernel's layout, for which any bytes are valid, without pointers the kernel would
+/// follow.
 pub(super) unsafe trait Info: Default {}
 
 /// Start of `struct bpf_map_info`.
@@ -59,7 +60,8 @@ pub(super) struct MapInfo {
 // SAFETY: integers only.
 unsafe impl Info for MapInfo {}
 
-/// Start of `struct bpf_prog_info`. Zero pointers and counts in it: nothing is written elsewhere.
+/// Start of `struct bpf_prog_info`. With zero pointers and counts in it, the kernel writes nothing
+/// elsewhere.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct ProgramRaw {
@@ -85,12 +87,12 @@ pub(super) struct ProgramRaw {
     pub(super) run_count: u64,
 }
 
-// SAFETY: plain integers; the pointers among them are private and zero but in `map_ids_of`.
+// SAFETY: plain integers; the pointers among them are private and zero except in `map_ids_of`.
 unsafe impl Info for ProgramRaw {}
 
 const _: () = assert!(mem::offset_of!(ProgramRaw, run_time_ns) == 192);
 
-/// Ids of the maps that the program behind `fd` uses.
+/// Returns the ids of the maps that the program behind `fd` uses.
 pub(super) fn map_ids_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let count: ProgramRaw = info(fd)?;
     let mut ids = vec![0u32; count.map_count as usize];
@@ -104,7 +106,7 @@ pub(super) fn map_ids_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// What the kernel tells about the object behind `fd`; a short structure gets the start.
+/// Returns what the kernel reports about the object behind `fd`; a short structure gets the start.
 pub(super) fn info<I: Info>(fd: BorrowedFd<'_>) -> io::Result<I> {
     let mut info = I::default();
     info_into(fd, &mut info)?;
@@ -120,17 +122,18 @@ fn info_into<I: Info>(fd: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
     call(Command::ObjInfo, &mut attr).map(drop)
 }
 
-/// Gives an object a name in a bpf file system, which keeps it alive without a process.
+/// Pins an object to a name in a bpf file system, which keeps it alive without a process.
 ///
 /// # Errors
-/// `EEXIST`; `EPERM` or `EINVAL` if the path is not in a bpf file system; `ENOENT` if its directory is not there.
+/// `EEXIST`; `EPERM` or `EINVAL` if the path is not in a bpf file system; `ENOENT` if its directory does
+/// not exist.
 pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let mut attr = PathAttr { path: path.as_ptr() as u64, fd: fd.as_raw_fd() as u32, flags: 0 };
     call(Command::ObjPin, &mut attr).map(drop)
 }
 
-/// The object of that name.
+/// Opens the object of that name.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES`, `EINVAL` if the file is no pin.
@@ -139,7 +142,7 @@ pub fn get_pinned(path: &Path) -> io::Result<OwnedFd> {
     call_fd(Command::ObjGet, &mut PathAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 })
 }
 
-/// Ids of all loaded programs.
+/// Returns the ids of all loaded programs.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN.
@@ -147,7 +150,7 @@ pub fn program_ids() -> io::Result<Vec<u32>> {
     ids(Command::ProgNextId)
 }
 
-/// Ids of all links.
+/// Returns the ids of all links.
 pub(super) fn link_ids() -> io::Result<Vec<u32>> {
     ids(Command::LinkNextId)
 }

@@ -1,4 +1,4 @@
-//! Programs: loading with the verifier's words, test runs, descriptions.
+//! Programs: loading with the verifier's log, test runs, descriptions.
 
 use std::ffi::CString;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::object::{self, ProgramRaw};
 use super::{Attr, Command, Map, call, call_fd, name, pointer, pointer_mut, text};
 
-/// A loaded program. Dropping it drops this process's hold on it; what it is attached to keeps it alive.
+/// A loaded program. Dropping it closes the descriptor; a program that is attached stays loaded.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
@@ -17,7 +17,7 @@ pub struct Program(OwnedFd);
 pub struct LoadError {
     /// The kernel's error.
     pub error: io::Error,
-    /// What the verifier said, whole; empty if it said nothing.
+    /// The verifier's log, complete; empty if it wrote none.
     pub log: String,
 }
 
@@ -30,9 +30,9 @@ pub struct ProgramInfo {
     pub name: String,
     /// Hash of its instructions.
     pub tag: u64,
-    /// User who loaded it.
+    /// User id of the process that loaded it.
     pub uid: u32,
-    /// Times it ran and nanoseconds it took, while `kernel.bpf_stats_enabled` is set.
+    /// Number of runs and the nanoseconds they took, counted while `kernel.bpf_stats_enabled` is set.
     pub runs: (u64, u64),
 }
 
@@ -126,20 +126,20 @@ unsafe impl Attr for BtfAttr {}
 // SAFETY: as above.
 unsafe impl Attr for TestAttr {}
 
-/// The verifier's log is asked for with a buffer of this size first, and doubled as often as needed.
+/// Size of the first buffer for the verifier's log; doubled as often as needed.
 const LOG_LEN: usize = 64 * 1024;
 const LOG_LEN_MAX: usize = 64 << 20;
-/// Room for what a program may put in front of a packet.
+/// Space for what a program may put before a packet.
 const TEST_HEADROOM: usize = 4096;
 
 impl Program {
     /// Flag for test runs: frames really move (BPF_F_TEST_XDP_LIVE_FRAMES).
     pub const LIVE_FRAMES: u32 = 1 << 1;
 
-    /// Loads `program`, whose maps are `maps`, in order.
+    /// Loads `program` with its maps, in order.
     ///
     /// # Errors
-    /// The kernel's error, and what its verifier said.
+    /// The kernel's error, and its verifier's log.
     pub fn load(program: &::bpf::Program, maps: &[Map]) -> Result<Program, LoadError> {
         let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = program.link(&fds).map_err(|error| LoadError {
@@ -152,7 +152,7 @@ impl Program {
             Ok(program) => return Ok(program),
             Err(error) => error,
         };
-        // Refused: once more, with words.
+        // The kernel refused it: load it again with a log buffer.
         let mut log = vec![0; LOG_LEN];
         while log.len() < LOG_LEN_MAX {
             match job.load(&mut log) {
@@ -164,7 +164,7 @@ impl Program {
         Err(LoadError { error, log: text(&log) })
     }
 
-    /// Creates the maps of `program`, then loads it; the maps in order.
+    /// Creates the maps of `program`, then loads it; returns the maps in order.
     ///
     /// # Errors
     /// As [`Program::load`]; those of [`Map::create`].
@@ -174,7 +174,7 @@ impl Program {
         Ok((Program::load(program, &maps)?, maps))
     }
 
-    /// The program with that id.
+    /// Opens the program with that id.
     ///
     /// # Errors
     /// `ENOENT`; `EPERM` without CAP_SYS_ADMIN.
@@ -182,13 +182,13 @@ impl Program {
         object::program_by_id(id).map(Program)
     }
 
-    /// A program somebody else loaded.
+    /// Wraps the descriptor of a loaded program.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Program {
         Program(fd)
     }
 
-    /// What the kernel knows about it.
+    /// Returns what the kernel reports about it.
     ///
     /// # Errors
     /// `EINVAL` if the descriptor is no program.
@@ -211,11 +211,11 @@ impl Program {
         object::map_ids_of(self.0.as_fd())
     }
 
-    /// Runs it on a packet of ours.
+    /// Runs it on a given packet.
     ///
     /// # Errors
-    /// `EINVAL` for a packet shorter than an Ethernet header or a context the kernel does not accept, `EFAULT` for
-    /// one longer than a page.
+    /// `EINVAL` for a packet shorter than an Ethernet header or a context the kernel does not accept,
+    /// `EFAULT` for one longer than a page.
     pub fn test_run(&self, run: &TestRun<'_>) -> io::Result<TestOutcome> {
         let live = run.flags & Self::LIVE_FRAMES != 0;
         let mut out = vec![0; if live { 0 } else { run.packet.len() + TEST_HEADROOM }];
@@ -238,7 +238,7 @@ impl Program {
     }
 }
 
-/// Everything one load takes.
+/// The arguments of one load.
 struct Job<'a> {
     program: &'a ::bpf::Program,
     code: Vec<u8>,
@@ -259,7 +259,7 @@ impl Job<'_> {
             log: pointer_mut(log),
             flags: self.program.flags(),
             name: name(&self.program.name),
-            // For programs on interfaces, kernels before 5.9 want none, and later ones do not ask.
+            // Kernels before 5.9 require 0 for programs on interfaces; later ones ignore the field.
             expected_attach_type: match self.program.kind {
                 ::bpf::ProgramKind::Xdp => 0,
                 kind => kind.attach_type(),

@@ -1,8 +1,9 @@
-//! Records of programs, out of a ring buffer map (`Documentation/bpf/ringbuf.rst` of the kernel).
+//! Reading records that programs have written to a ring buffer map (`Documentation/bpf/ringbuf.rst`).
 //!
-//! One page holds the reader's position, which only we write; behind it, read-only, the writer's position and the storage,
-//! mapped twice in a row so that no record wraps. A record belongs to us from the moment its header loses the busy bit
-//! until our position has moved past it.
+//! One page holds the reader's position, which only this process writes. The read-only pages after it
+//! hold the writer's position and the storage, which is mapped twice in a row so that no record wraps. A
+//! record belongs to the reader from the moment its header loses the busy bit until the reader's position
+//! has moved past it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,8 @@ use super::Map;
 use super::object::{MapInfo, info};
 use crate::{Mmap, page_size};
 
-/// The reading end of a ring buffer. There should be one reader of a map only: two take each other's records.
+/// The reading end of a ring buffer. A map should have one reader only: two would take each other's
+/// records.
 #[derive(Debug)]
 pub struct RingReader {
     map: OwnedFd,
@@ -25,13 +27,13 @@ pub struct RingReader {
     page: usize,
 }
 
-/// Header of a record: its length with two flags, then a number that is the kernel's.
+/// Header of a record: its length with two flags, then a number that only the kernel uses.
 const HEADER_LEN: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 
 impl RingReader {
-    /// Reads from `map`, from where the last reader stopped.
+    /// Opens `map` for reading, from where the last reader stopped.
     ///
     /// # Errors
     /// `EINVAL` if it is no ring buffer; `EPERM` if this process may not map it.
@@ -48,20 +50,21 @@ impl RingReader {
         Ok(RingReader { map, position, records, len, page })
     }
 
-    /// Hands finished records to `take`, oldest first and `limit` at most, until one is unfinished or none is left.
-    /// Returns how many.
+    /// Hands finished records to `take`, oldest first and at most `limit`, until one is unfinished or
+    /// none is left. Returns how many.
     pub fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
-        // SAFETY: the page begins with the position; only we write it, and the kernel reads it atomically.
+        // SAFETY: the page begins with the position; only this process writes it, and the kernel reads it
+        // atomically.
         let consumer = unsafe { self.position.start().cast::<AtomicU64>().as_ref() };
-        // SAFETY: the kernel writes it atomically; we only read.
+        // SAFETY: the kernel writes it atomically; this process only reads it.
         let producer = unsafe { self.records.start().cast::<AtomicU64>().as_ref() };
         let mut records = 0;
         let mut at = consumer.load(Ordering::Relaxed);
         // Acquire: the headers of records below the position are written.
         while records < limit && at < producer.load(Ordering::Acquire) {
             let offset = self.page + (at & (self.len - 1)) as usize;
-            // SAFETY: within the first of the two images of the storage, which is eight-byte aligned; the kernel writes
-            // headers atomically.
+            // SAFETY: within the first of the two mappings of the storage, eight-byte aligned; the kernel
+            // writes headers atomically.
             let header = unsafe { self.records.start().add(offset).cast::<AtomicU32>().as_ref() };
             // Acquire: the record is written before it loses the busy bit.
             let header = header.load(Ordering::Acquire);
@@ -70,8 +73,8 @@ impl RingReader {
             }
             let len = u64::from(header & !(BUSY | DISCARD)).min(self.len - HEADER_LEN);
             if header & DISCARD == 0 {
-                // SAFETY: cut to the storage above, of which two images follow each other; the kernel does not write a
-                // finished record before our position has passed it.
+                // SAFETY: limited to the storage above, of which two mappings follow each other; the
+                // kernel does not write a finished record before the reader's position has passed it.
                 take(unsafe {
                     std::slice::from_raw_parts(
                         self.records.start().add(offset + HEADER_LEN as usize).as_ptr(),
@@ -81,14 +84,14 @@ impl RingReader {
                 records += 1;
             }
             at += HEADER_LEN + len.next_multiple_of(8);
-            // Release: we are done with the record.
+            // Release: the record was read.
             consumer.store(at, Ordering::Release);
         }
         records
     }
 }
 
-/// For poll(2): readable when a program has woken its reader.
+/// Readable in poll(2) when a program has woken the reader.
 impl AsFd for RingReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
@@ -105,7 +108,7 @@ mod tests {
 
     /// Five times as many records as the ring holds, so that they wrap at every offset.
     #[test]
-    fn records_come_out_once_in_order_and_whole() {
+    fn records_are_read_once_in_order_and_complete() {
         if Map::create(&MapDef::array("probe", 4, 1)).is_err() {
             eprintln!("skipped: needs root");
             return;
@@ -121,7 +124,7 @@ mod tests {
         for packet in 0..150_u8 {
             let packet = [packet; 60];
             program.test_run(&TestRun { packet: &packet, repeat: 1, ..TestRun::default() }).unwrap();
-            // Leaves up to six records in the ring.
+            // Up to six records stay in the ring.
             if packet[0] % 7 == 6 {
                 for (limit, want) in [(2, 2), (usize::MAX, 5)] {
                     let read = reader.read(limit, |record| {

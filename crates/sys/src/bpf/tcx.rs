@@ -1,4 +1,5 @@
-//! Attaching classifiers by bpf_link (TCX, Linux 6.6 and later): before a socket's packet leaves, or after XDP has passed one.
+//! Attaching classifiers by bpf_link (TCX, Linux 6.6 and later): to packets that sockets send, or that
+//! XDP has passed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,13 +11,13 @@ use super::{Attr, Command, Program, call_fd};
 /// Which packets of an interface a classifier sees.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Direction {
-    /// Those that arrive, behind XDP and in front of everything else.
+    /// Arriving packets, after XDP and before all other processing.
     Ingress,
-    /// Those that leave, in front of the queueing discipline; none of AF_XDP sockets.
+    /// Leaving packets, before the queueing discipline; packets of AF_XDP sockets are not seen.
     Egress,
 }
 
-/// A classifier on an interface. Dropping it takes it off, also when the process dies.
+/// A classifier on an interface. Dropping it detaches it, also when the process dies.
 #[derive(Debug)]
 pub struct TcxLink(OwnedFd);
 
@@ -38,12 +39,12 @@ unsafe impl Attr for CreateAttr {}
 /// linux/bpf.h
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
-/// In front of all others.
+/// Before all other classifiers.
 const BPF_F_BEFORE: u32 = 1 << 3;
 
 impl TcxLink {
-    /// Puts `program` on interface `ifindex`: on the way in as the first, on the way out as the last, where packets are as
-    /// the wire will see them.
+    /// Attaches `program` to interface `ifindex`: on ingress as the first, on egress as the last, where
+    /// packets have their final form.
     ///
     /// # Errors
     /// `EINVAL` on kernels before 6.6; `ENODEV`; `EPERM`.
@@ -62,7 +63,7 @@ impl TcxLink {
         call_fd(Command::LinkCreate, &mut attr).map(TcxLink)
     }
 
-    /// Whether the interface is still there.
+    /// Whether the interface still exists.
     ///
     /// # Errors
     /// None at present.

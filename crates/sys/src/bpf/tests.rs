@@ -6,7 +6,7 @@ use ::bpf::{Asm, MapDef, MapKind, ProgramKind, Recipe, Reg, TAP, Tap, TapHeader,
 
 use super::*;
 
-/// True, with a word, if this process may not load programs.
+/// Prints a notice and returns true if this process may not load programs.
 fn skipped() -> bool {
     let refused = Map::create(&MapDef::array("probe", 4, 1)).is_err();
     if refused {
@@ -16,7 +16,7 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn a_map_keeps_what_is_put_and_refuses_wrong_lengths() {
+fn a_map_stores_values_and_refuses_wrong_lengths() {
     if skipped() {
         return;
     }
@@ -56,7 +56,7 @@ fn a_map_per_cpu_takes_a_value_of_each_cpu() {
 }
 
 #[test]
-fn a_program_runs_and_a_wrong_one_is_explained() {
+fn a_program_runs_and_an_invalid_one_is_explained() {
     if skipped() {
         return;
     }
@@ -74,16 +74,16 @@ fn a_program_runs_and_a_wrong_one_is_explained() {
     let error = Program::load(&asm.finish().unwrap(), &[]).unwrap_err();
     assert_eq!(error.error.raw_os_error(), Some(libc::EACCES));
     assert!(error.to_string().contains("R0 !read_ok"), "{error}");
-    // A program that refers to a map which is not given.
+    // A program that refers to a map that is not given.
     let steer = Recipe::steer(4791, 1).program("steer", ProgramKind::Xdp).unwrap();
     let error = Program::load(&steer, &[]).unwrap_err();
     assert_eq!(error.error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.log.contains("map 0"), "{error}");
 }
 
-/// Only a program for a DEVMAP entry may ask where the packet goes.
+/// Only a program for a DEVMAP entry may read the egress interface.
 #[test]
-fn programs_are_loaded_for_where_they_run() {
+fn the_kind_of_a_program_decides_which_context_fields_it_may_read() {
     if skipped() {
         return;
     }
@@ -98,7 +98,7 @@ fn programs_are_loaded_for_where_they_run() {
 }
 
 #[test]
-fn the_first_value_is_in_place_and_a_frozen_map_stays_so() {
+fn the_first_value_is_in_place_and_a_frozen_map_keeps_it() {
     if skipped() {
         return;
     }
@@ -111,12 +111,12 @@ fn the_first_value_is_in_place_and_a_frozen_map_stays_so() {
 }
 
 #[test]
-fn names_are_made_what_the_kernel_accepts() {
+fn names_are_converted_to_what_the_kernel_accepts() {
     assert_eq!(text(&name("a-very-long-name-indeed")), "a_very_long_nam");
     assert_eq!(text(&name("xdp.1")), "xdp.1");
 }
 
-/// `struct __sk_buff` with nothing but the size of the segments.
+/// `struct __sk_buff` with only the segment size set.
 fn skb_context(segment: u32) -> [u8; 192] {
     let mut context = [0; 192];
     context[176..180].copy_from_slice(&segment.to_ne_bytes());
@@ -135,7 +135,7 @@ fn roce_frame(port: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a tap copies of a packet, or of a burst of segments.
+/// Returns what a tap copies of a packet, or of a burst of segments.
 fn tapped(tap: &Tap, frame: &[u8], segment: u32) -> Vec<(TapHeader, Vec<u8>)> {
     let definition = tap.program("tap", true).unwrap();
     let (program, maps) = Program::load_with_maps(&definition).unwrap_or_else(|error| panic!("{error}"));
@@ -157,7 +157,7 @@ fn tapped(tap: &Tap, frame: &[u8], segment: u32) -> Vec<(TapHeader, Vec<u8>)> {
 }
 
 #[test]
-fn a_tap_copies_what_is_wanted_and_nothing_else() {
+fn a_tap_copies_only_matching_packets() {
     if skipped() {
         return;
     }

@@ -1,4 +1,5 @@
-//! A ring against a queue of bytes, between two threads, and with a side that lies.
+//! A ring compared with a queue of bytes, between two threads, and with a peer that writes invalid
+//! indices.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -11,7 +12,7 @@ fn ring() -> (Producer, Consumer) {
     (producer, Consumer::open(fd.as_fd()).unwrap())
 }
 
-/// xorshift64: the same numbers for the same start.
+/// xorshift64: the same numbers for the same seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -24,7 +25,7 @@ impl Numbers {
 }
 
 #[test]
-fn it_is_a_queue_of_bytes() {
+fn a_ring_is_a_queue_of_bytes() {
     let seed = random_u64() | 1;
     let (mut numbers, (mut producer, mut consumer)) = (Numbers(seed), ring());
     let mut queue = VecDeque::new();
@@ -58,7 +59,7 @@ fn it_is_a_queue_of_bytes() {
 }
 
 #[test]
-fn nothing_is_written_or_read_beyond_its_ends() {
+fn bytes_beyond_either_end_are_not_written_or_read() {
     let (mut producer, mut consumer) = ring();
     assert_eq!(producer.room(RING_BYTES), Ok(RING_BYTES));
     assert!(producer.write(RING_BYTES - 4, &[7; 4]));
@@ -73,7 +74,7 @@ fn nothing_is_written_or_read_beyond_its_ends() {
 }
 
 #[test]
-fn between_two_threads_nothing_is_lost_torn_or_slept_over() {
+fn no_byte_and_no_wake_up_is_lost_between_two_threads() {
     const TOTAL: usize = 40 << 20;
     let (mut producer, mut consumer) = ring();
     let (wake, woken) = std::sync::mpsc::channel();
@@ -90,7 +91,7 @@ fn between_two_threads_nothing_is_lost_torn_or_slept_over() {
                 assert!(producer.write(0, &bytes));
                 producer.publish(len);
                 written += len;
-                if producer.takes_sleeper() {
+                if producer.take_wakeup_request() {
                     wake.send(()).unwrap();
                 }
             }
@@ -99,11 +100,11 @@ fn between_two_threads_nothing_is_lost_torn_or_slept_over() {
         while read < TOTAL {
             let len = consumer.available().unwrap().min(buffer.len());
             if len == 0 {
-                if consumer.may_sleep() {
+                if consumer.request_wakeup() {
                     let within = std::time::Duration::from_secs(20);
-                    woken.recv_timeout(within).expect("whoever sleeps is woken");
+                    woken.recv_timeout(within).expect("the producer wakes a sleeping consumer");
                 }
-                consumer.wakes();
+                consumer.withdraw_wakeup();
                 continue;
             }
             assert!(consumer.read(0, &mut buffer[..len]));
@@ -117,20 +118,20 @@ fn between_two_threads_nothing_is_lost_torn_or_slept_over() {
 }
 
 #[test]
-fn a_producer_that_lies_is_found_out() {
+fn an_invalid_producer_index_is_detected() {
     for (honest, lie) in [(0, RING_BYTES as u64 + 1), (0, u64::MAX), (100, 99), (100, 0)] {
         let (mut producer, mut consumer) = ring();
         producer.publish(honest);
         assert_eq!(consumer.available(), Ok(honest));
         consumer.shared.published().store(lie, Ordering::Relaxed);
         assert_eq!(consumer.available(), Err(Broken), "{honest} {lie}");
-        assert!(!consumer.may_sleep(), "whoever looks finds the lie");
+        assert!(!consumer.request_wakeup(), "reading the index detects it");
         assert!(consumer.read(0, &mut vec![0; honest]) && !consumer.read(0, &mut vec![0; honest + 1]));
     }
 }
 
 #[test]
-fn a_consumer_that_lies_is_found_out() {
+fn an_invalid_consumer_index_is_detected() {
     for (honest, lie) in [(1, 2), (1, u64::MAX), (500, 501), (500, RING_BYTES as u64 * 2)] {
         let (mut producer, _consumer) = ring();
         producer.publish(honest);
@@ -144,12 +145,16 @@ fn a_consumer_that_lies_is_found_out() {
     consumer.release(10);
     assert_eq!(producer.room(RING_BYTES), Ok(RING_BYTES));
     producer.shared.released().store(9, Ordering::Relaxed);
-    assert_eq!((producer.room(RING_BYTES), producer.publish(1)), (Ok(RING_BYTES), ()), "nobody has to look");
+    assert_eq!(
+        (producer.room(RING_BYTES), producer.publish(1)),
+        (Ok(RING_BYTES), ()),
+        "the index was not read"
+    );
     assert_eq!(producer.room(RING_BYTES), Err(Broken), "it has taken something back");
 }
 
 #[test]
-fn what_could_shrink_or_is_no_ring_is_refused() {
+fn a_file_that_could_shrink_or_is_no_ring_is_refused() {
     let refusal = |fd: BorrowedFd<'_>| Consumer::open(fd).unwrap_err().raw_os_error();
     let file = memory_file(c"roxie-test").unwrap();
     file.set_len(FILE_LEN as u64).unwrap();

@@ -1,4 +1,5 @@
-//! SIGSEGV and SIGBUS: those of guarded instructions are ours, all others go where they went before (sigaction(2)).
+//! SIGSEGV and SIGBUS handlers: faults of guarded instructions are handled here, all others are passed to
+//! the previous handler (sigaction(2)).
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -9,20 +10,23 @@ use std::sync::{Mutex, PoisonError};
 use super::machine;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// What was installed for each of them when we came; null before that. Never freed: a handler may be reading.
+/// The action that was installed for each signal before `watch`; null before the first call. Never freed:
+/// a handler may be reading it.
 static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
-/// From our handler's frame to the context that the kernel puts above it: the same whenever the kernel calls. When a
-/// handler calls ours because it finds the fault not its own, its frame lies between.
+/// Distance from this handler's frame to the context that the kernel puts above it; it is the same
+/// whenever the kernel calls. When another handler passes a fault on to this one, that handler's frame
+/// lies between.
 static FROM_THE_KERNEL: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Makes guarded accesses safe from here on. Also takes the signals back from an application that has installed handlers
-/// of its own since; these then get what is not ours. Cheap enough for every registration of memory.
+/// Installs the handlers; guarded accesses are safe from then on. If the application has installed
+/// handlers of its own since, they are replaced and get the faults of all other instructions. Cheap
+/// enough to call on every registration of memory.
 pub fn watch() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
         let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: `now` has room for the answer, and zero bytes are a valid one.
+        // SAFETY: `now` has room for the answer, and zero bytes are a valid value.
         let now = unsafe {
             libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
             now.assume_init()
@@ -31,8 +35,8 @@ pub fn watch() {
             continue;
         }
         before.store(Box::into_raw(Box::new(now)), Ordering::Release);
-        // SAFETY: zero bytes are a valid `sigaction` with an empty mask; the handler lives as long as the library, which
-        // is never unloaded, and calls nothing that is not async-signal-safe.
+        // SAFETY: zero bytes are a valid `sigaction` with an empty mask; the handler lives as long as the
+        // library, which is never unloaded, and calls nothing that is not async-signal-safe.
         unsafe {
             let mut ours: libc::sigaction = mem::zeroed();
             ours.sa_sigaction = handle as *const () as usize;
@@ -45,7 +49,7 @@ pub fn watch() {
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the context of the thread that was interrupted.
     let pc = unsafe { program_counter(context) };
-    // SAFETY: as above; only the refused instruction's thread goes on elsewhere.
+    // SAFETY: as above; only the thread of the faulting instruction continues elsewhere.
     if let Some((pc, resume)) = pc.and_then(|pc| Some((pc, machine::resume_at(unsafe { *pc } as usize)?))) {
         // SAFETY: as above.
         unsafe { *pc = resume as _ };
@@ -69,8 +73,8 @@ unsafe fn program_counter(_context: *mut c_void) -> Option<*mut i64> {
     None
 }
 
-/// To the handler before ours, or, if that one has passed it back, to the default, which ends the process with a core dump
-/// of the place it happened at.
+/// Calls the previous handler. If that handler has passed the signal back, restores the default action,
+/// which kills the process with a core dump of the place of the fault.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, passed_back: bool) {
     type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     type Plain = extern "C" fn(c_int);
@@ -79,7 +83,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, pass
     let before = unsafe { BEFORE[index].load(Ordering::Acquire).as_ref() };
     match before {
         Some(before) if !passed_back && ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction) => {
-            // SAFETY: the flags say which of the two the application installed.
+            // SAFETY: the flags say which of the two types the application installed.
             unsafe {
                 if before.sa_flags & libc::SA_SIGINFO != 0 {
                     mem::transmute::<usize, WithInfo>(before.sa_sigaction)(signal, info, context);
@@ -89,8 +93,8 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, pass
             }
         }
         _ => {
-            // SAFETY: plain system calls. A fault happens again when this returns; a signal that somebody sent is sent
-            // again, and arrives then.
+            // SAFETY: plain system calls. A fault happens again when this returns; a signal that a
+            // process sent is sent again, and arrives then.
             unsafe {
                 let sent = (*info).si_code <= 0;
                 if sent && before.is_some_and(|before| before.sa_sigaction == libc::SIG_IGN) {

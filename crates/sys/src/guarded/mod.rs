@@ -1,11 +1,12 @@
-//! Copies and atomics on memory that the application may have unmapped: an access that the CPU refuses is an error, not
-//! the end of the process.
+//! Copies and atomics on memory that the application may have unmapped: a fault becomes an error instead
+//! of killing the process.
 //!
-//! Nothing is checked before a copy, because any check would be a system call and late at once. The instructions that
-//! touch application memory stand in one place (`x86_64.rs`); `handler.rs` catches the fault of one of them and goes on
-//! where the function returns an error. So the usual case costs nothing. The alternatives cost a system call per packet
-//! (process_vm_writev(2), preadv2(2) from a memfd), stop the application in its munmap(2) (userfaultfd(2) events), or
-//! pin memory (io_uring), of which an ordinary user may have next to none.
+//! Nothing is checked before a copy, because a check would be a system call, and outdated at once. The
+//! instructions that touch application memory are in one place (`x86_64.rs`). When one of them faults,
+//! `handler.rs` continues where the function returns an error, so the usual case costs nothing. The
+//! alternatives cost a system call per packet (process_vm_writev(2), preadv2(2) from a memfd), stop the
+//! application in its munmap(2) (userfaultfd(2) events), or pin memory (io_uring), of which an ordinary
+//! user may have next to none.
 
 mod handler;
 #[cfg(not(target_arch = "x86_64"))]
@@ -20,17 +21,17 @@ use x86_64 as machine;
 
 pub use handler::watch;
 
-/// Whether this machine has guarded instructions. Without them what is refused ends the process.
+/// Whether this machine has guarded instructions. Without them a fault kills the process.
 pub const AVAILABLE: bool = cfg!(target_arch = "x86_64");
 
-/// The memory is not there, or not writable. Bytes in front of the first that was refused may have been copied.
+/// The memory is not mapped, or not writable. Bytes before the fault may have been copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unmapped;
 
 /// Copies `dst.len()` bytes from `from`.
 ///
 /// # Safety
-/// Whatever is at `from` may be read at any time, and is not a part of `dst`.
+/// The memory at `from` may be read at any time, and is no part of `dst`.
 #[inline]
 pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
     // SAFETY: `dst` is ours; the caller upholds the rest.
@@ -40,17 +41,17 @@ pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 /// Copies `src` to `to`, in increasing order of addresses. Eight aligned bytes are stored at once.
 ///
 /// # Safety
-/// Whatever is at `to` may be written at any time, and is not a part of `src`.
+/// The memory at `to` may be written at any time, and is no part of `src`.
 #[inline]
 pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
     // SAFETY: `src` is ours; the caller upholds the rest.
     check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) })
 }
 
-/// Adds to the eight bytes at `at` and returns what they were.
+/// Adds to the eight bytes at `at` and returns their previous value.
 ///
 /// # Safety
-/// Whatever is at `at`, which is a multiple of 8, may be changed at any time.
+/// The memory at `at`, which is a multiple of 8, may be changed at any time.
 pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
@@ -58,10 +59,10 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     Ok(original)
 }
 
-/// Stores `swap` in the eight bytes at `at` if they are `compare`, and returns what they were.
+/// Stores `swap` in the eight bytes at `at` if they equal `compare`, and returns their previous value.
 ///
 /// # Safety
-/// Whatever is at `at`, which is a multiple of 8, may be changed at any time.
+/// The memory at `at`, which is a multiple of 8, may be changed at any time.
 pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.

@@ -1,4 +1,4 @@
-//! Machines without guarded instructions: an access that the CPU refuses ends the process, as it would anywhere else.
+//! Machines without guarded instructions: a fault kills the process, as it would anywhere else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ pub(super) fn resume_at(_pc: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// As [`super::read`] and [`super::write`], and the memory is there.
+/// As [`super::read`] and [`super::write`], and the memory is mapped.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> u32 {
     // SAFETY: upheld by the caller.
@@ -24,7 +24,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> u32 {
 }
 
 /// # Safety
-/// As [`super::fetch_add`], and the memory is there.
+/// As [`super::fetch_add`], and the memory is mapped.
 pub(super) unsafe fn fetch_add(at: *mut u64, add: u64, original: *mut u64) -> u32 {
     // SAFETY: upheld by the caller.
     unsafe { *original = AtomicU64::from_ptr(at).fetch_add(add, Ordering::SeqCst) };
@@ -32,7 +32,7 @@ pub(super) unsafe fn fetch_add(at: *mut u64, add: u64, original: *mut u64) -> u3
 }
 
 /// # Safety
-/// As [`super::compare_swap`], and the memory is there.
+/// As [`super::compare_swap`], and the memory is mapped.
 pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64, original: *mut u64) -> u32 {
     // SAFETY: upheld by the caller.
     unsafe {

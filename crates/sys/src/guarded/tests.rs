@@ -1,4 +1,5 @@
-//! Every length and alignment against the standard library; memory that is gone, read-only, or beyond the end of its file.
+//! Copies of every length and alignment, compared with the standard library; memory that is unmapped,
+//! read-only, or beyond the end of its file.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -9,7 +10,7 @@ use crate::memory_file;
 
 const PAGE: usize = 4096;
 
-/// Two pages, the second of which has these rights.
+/// Two pages; the second one has the given access rights.
 struct Pages(u64);
 
 impl Pages {
@@ -18,7 +19,7 @@ impl Pages {
     }
 
     fn map(flags: libc::c_int, fd: libc::c_int, second: libc::c_int) -> Self {
-        // SAFETY: a new mapping, which nobody else knows.
+        // SAFETY: a new mapping, to which no reference exists.
         unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(ptr::null_mut(), 2 * PAGE, rw, flags, fd, 0);
@@ -62,12 +63,12 @@ fn copies_are_exact_at_every_length_and_alignment() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn memory_that_is_not_there_is_an_error() {
+fn reading_unmapped_memory_is_an_error() {
     watch();
     let pages = Pages::new(libc::PROT_NONE);
     for len in [1, 4, 8, 15, 16, 100, 128, 1000, PAGE] {
         let mut bytes = vec![7; len];
-        // SAFETY: the first page is ours, the second refuses.
+        // SAFETY: the first page is mapped, the second one faults.
         unsafe {
             let last_fit = pages.second() - len as u64;
             assert_eq!(write(&bytes, last_fit), Ok(()));
@@ -87,7 +88,7 @@ fn memory_that_is_not_there_is_an_error() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn memory_that_is_read_only_cannot_be_written() {
+fn writing_read_only_memory_is_an_error() {
     watch();
     let pages = Pages::new(libc::PROT_READ);
     let mut bytes = [7; 64];
@@ -100,7 +101,7 @@ fn memory_that_is_read_only_cannot_be_written() {
     }
 }
 
-/// A file that got shorter: SIGBUS.
+/// A file that became shorter: SIGBUS.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn memory_beyond_the_end_of_its_file_is_an_error() {
@@ -112,14 +113,14 @@ fn memory_beyond_the_end_of_its_file_is_an_error() {
     // SAFETY: ours, until the file is cut.
     assert_eq!(unsafe { read(pages.second(), &mut bytes) }, Ok(()));
     file.set_len(PAGE as u64).expect("shorter");
-    // SAFETY: refused.
+    // SAFETY: the access faults.
     assert_eq!(unsafe { read(pages.second(), &mut bytes) }, Err(Unmapped));
-    // SAFETY: refused.
+    // SAFETY: the access faults.
     assert_eq!(unsafe { write(&bytes, pages.second()) }, Err(Unmapped));
 }
 
 #[test]
-fn atomics_return_what_was_there() {
+fn atomics_return_the_previous_value() {
     let mut word = 5u64;
     let at = &raw mut word as u64;
     // SAFETY: ours.
@@ -131,7 +132,8 @@ fn atomics_return_what_was_there() {
     assert_eq!(word, 1);
 }
 
-/// How much dearer a guarded copy is than the compiler's. Run it with `--release -- --ignored --nocapture`.
+/// Prints how much slower a guarded copy is than the compiler's. Run it with `--release -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn a_guarded_copy_costs_what_a_copy_costs() {

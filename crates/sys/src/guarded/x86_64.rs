@@ -1,10 +1,10 @@
-//! The instructions that touch application memory. They push nothing, so that wherever one of them is refused,
-//! `roxie_guard_refused` can return to the caller.
+//! The instructions that touch application memory. They push nothing, so `roxie_guard_refused` can return
+//! to the caller wherever one of them faults.
 
 use std::arch::global_asm;
 
-// Arguments as the System V ABI passes them: rdi, rsi, rdx, rcx. Copies go upwards; the last block overlaps the one
-// before it, which stores the same bytes again.
+// Arguments are in the System V ABI's registers: rdi, rsi, rdx, rcx. Copies go upwards; the last block
+// overlaps the one before it and stores the same bytes again.
 global_asm!(
     ".pushsection .text.roxie_guard, \"ax\", @progbits",
     ".p2align 6",
@@ -120,13 +120,13 @@ unsafe extern "sysv64" {
     fn roxie_guard_refused();
 }
 
-/// Where to go on after the instruction at `pc` was refused; `None` if it is not one of these.
+/// Returns where to continue after the instruction at `pc` faulted; `None` if it is not one of these.
 pub(super) fn resume_at(pc: usize) -> Option<usize> {
     let (begin, end) = (roxie_guard_begin as *const () as usize, roxie_guard_refused as *const () as usize);
     (begin..end).contains(&pc).then_some(end)
 }
 
-/// 0 when `len` bytes are copied, 1 when some could not be.
+/// Returns 0 when `len` bytes are copied, 1 after a fault.
 ///
 /// # Safety
 /// As [`super::read`] and [`super::write`].

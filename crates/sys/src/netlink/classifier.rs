@@ -1,5 +1,5 @@
-//! Classifiers as kernels before 6.6 take them: filters of a clsact queueing discipline (tc-bpf(8), linux/pkt_cls.h). Needs
-//! CAP_NET_ADMIN. They stay when the process that put them there dies.
+//! Classifiers for kernels before 6.6: filters of a clsact queueing discipline (tc-bpf(8),
+//! linux/pkt_cls.h). Needs CAP_NET_ADMIN. They stay when the process that attached them dies.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,11 +13,12 @@ use crate::bpf::{Direction, Program};
 pub struct Classifier {
     /// Which packets it sees.
     pub direction: Direction,
-    /// Its preference in the upper 16 bits, its protocol below: with the handle, what names it.
+    /// Its preference in the upper 16 bits, its protocol below. Together with the handle it identifies
+    /// the classifier.
     pub info: u32,
-    /// Its number among those of the same preference.
+    /// Its number among the classifiers of the same preference.
     pub handle: u32,
-    /// What whoever put it there calls it; empty if it is none of eBPF.
+    /// The name given to it when it was attached; empty if it is not an eBPF classifier.
     pub name: String,
 }
 
@@ -31,11 +32,12 @@ const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
 const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
-/// Every protocol, in network order. Without a preference the kernel takes one in front of those that it has given before.
+/// Every protocol, in network order. Without a preference the kernel chooses one before those it has
+/// given so far.
 const ETH_P_ALL: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
 
 impl Netlink {
-    /// Makes the place for classifiers; false if the interface has it, or one for incoming packets only, already.
+    /// Adds the clsact qdisc; false if the interface has it, or an ingress qdisc, already.
     ///
     /// # Errors
     /// `ENODEV`, `EPERM`; `ENOENT` without `sch_ingress` in the kernel.
@@ -49,7 +51,7 @@ impl Netlink {
         }
     }
 
-    /// Takes the place for classifiers away, with all that are there.
+    /// Removes the clsact qdisc with all its classifiers.
     ///
     /// # Errors
     /// `ENOENT`, `EPERM`.
@@ -58,10 +60,11 @@ impl Netlink {
         self.order(libc::RTM_DELQDISC, 0, &body)
     }
 
-    /// Puts a program on an interface that has the place for it. Packets that it passes on go to those behind it.
+    /// Attaches a program to an interface that has the clsact qdisc. Packets that it passes go on to
+    /// later classifiers.
     ///
     /// # Errors
-    /// `EINVAL` without such a place for that direction, or without `cls_bpf` in the kernel; `EPERM`.
+    /// `EINVAL` without a qdisc for that direction, or without `cls_bpf` in the kernel; `EPERM`.
     pub fn add_classifier(
         &mut self,
         index: u32,
@@ -78,31 +81,31 @@ impl Netlink {
         put_attribute(&mut body, libc::TCA_OPTIONS | NLA_F_NESTED, &options);
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ECHO | libc::NLM_F_ACK) as u16;
         let mut made = None;
-        // The kernel tells what it has made before it says that it is done.
+        // The kernel describes the new filter before it acknowledges the request.
         self.ask(libc::RTM_NEWTFILTER, flags, &body, &mut |kind, bytes| {
             if kind == libc::RTM_NEWTFILTER {
                 made = parse(bytes).map(|(_, classifier)| classifier);
             }
         })?;
         if made.is_none() {
-            // It is there: whoever asked must be able to take it off.
+            // The filter exists: the caller must be able to remove it.
             let all = self.classifiers(index)?;
             made = all.into_iter().find(|there| there.direction == direction && there.name == name);
         }
         made.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Takes a classifier off.
+    /// Removes a classifier.
     ///
     /// # Errors
-    /// `ENOENT` if it has gone; `EPERM`.
+    /// `ENOENT` if it does not exist any more; `EPERM`.
     pub fn remove_classifier(&mut self, index: u32, classifier: &Classifier) -> io::Result<()> {
         let mut body = tcmsg(index, classifier.handle, parent(classifier.direction), classifier.info);
         put_attribute(&mut body, libc::TCA_KIND, b"bpf\0");
         self.order(libc::RTM_DELTFILTER, 0, &body)
     }
 
-    /// Everything that classifies an interface's packets in both directions, whoever put it there.
+    /// Returns all classifiers of an interface in both directions, those of other programs included.
     ///
     /// # Errors
     /// Those of the socket.
@@ -114,7 +117,7 @@ impl Netlink {
                 Ok(found) => all.extend(
                     found.into_iter().filter(|(there, _)| *there == index).map(|(_, classifier)| classifier),
                 ),
-                // There is no such place.
+                // The interface has no such qdisc.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(error),
             }
@@ -135,7 +138,7 @@ fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
     [0, index, handle, parent, info].map(u32::to_ne_bytes).concat()
 }
 
-/// Index of the interface, and the classifier.
+/// Returns the index of the interface, and the classifier.
 fn parse(bytes: &[u8]) -> Option<(u32, Classifier)> {
     let direction = match u32_at(bytes, 12)? {
         TC_H_INGRESS => Direction::Ingress,
@@ -143,7 +146,7 @@ fn parse(bytes: &[u8]) -> Option<(u32, Classifier)> {
         _ => return None,
     };
     let (index, handle, info) = (u32_at(bytes, 4)?, u32_at(bytes, 8)?, u32_at(bytes, 16)?);
-    // The kernel also tells of the chain that classifiers of one preference are in.
+    // The kernel also describes the chain of the classifiers of one preference.
     if handle == 0 {
         return None;
     }
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_classifier_is_read_with_its_name() {
-        // As the kernel (6.18) tells of one on interface 3, preference 49152, handle 1.
+        // As the kernel (6.18) describes one on interface 3, preference 49152, handle 1.
         let mut bytes = tcmsg(3, 1, TC_H_EGRESS, 0xc000_0300);
         put_attribute(&mut bytes, libc::TCA_KIND, b"bpf\0");
         let mut options = Vec::new();

@@ -1,4 +1,4 @@
-//! What an interface has counted (`struct rtnl_link_stats64` of linux/if_link.h).
+//! Interface counters (`struct rtnl_link_stats64` of linux/if_link.h).
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::message::{each_attribute, u64_at};
 /// Counts of an interface since it was made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LinkCounters {
-    /// Packets received, dropped ones of an XDP program included.
+    /// Packets received, those that an XDP program dropped included.
     pub rx_packets: u64,
     /// Packets sent.
     pub tx_packets: u64,
@@ -21,14 +21,14 @@ pub struct LinkCounters {
     pub rx_errors: u64,
     /// Packets that could not be sent because of errors.
     pub tx_errors: u64,
-    /// Packets dropped on receipt, for want of room or of a receiver.
+    /// Packets dropped on receipt, because there was no buffer or no receiver.
     pub rx_dropped: u64,
     /// Packets dropped instead of sent.
     pub tx_dropped: u64,
 }
 
 impl Netlink {
-    /// What the interface has counted.
+    /// Returns the counters of an interface.
     ///
     /// # Errors
     /// `ENODEV` if there is none with this index.
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_loopback_sends_it_receives() {
+    fn loopback_receives_all_packets_that_it_sends() {
         let mut netlink = Netlink::new().unwrap();
         let before = netlink.link_counters(1).unwrap();
         assert_eq!((before.rx_packets, before.rx_bytes), (before.tx_packets, before.tx_bytes));

@@ -13,13 +13,13 @@ use crate::check;
 pub enum NetEvent {
     /// An interface is new or has changed.
     Link(Link),
-    /// An interface is gone.
+    /// An interface was removed.
     LinkGone(u32),
-    /// A neighbour is new, has changed, or is gone (then without an Ethernet address).
+    /// A neighbour is new, has changed, or was removed (then without an Ethernet address).
     Neighbour(Neighbour),
     /// Some route or address has changed.
     Routes,
-    /// More has changed than the kernel could tell: what was learned so far may be outdated.
+    /// The socket's buffer overflowed and changes were lost: what was learned so far may be outdated.
     Lost,
 }
 
@@ -31,7 +31,7 @@ pub struct NetEvents {
 }
 
 impl NetEvents {
-    /// Subscribes; what happens from now on is told.
+    /// Subscribes to changes from now on.
     ///
     /// # Errors
     /// Those of [`Netlink::new`].
@@ -47,8 +47,7 @@ impl NetEvents {
         Ok(NetEvents { netlink, buf: vec![0; BUFFER_LEN].into_boxed_slice() })
     }
 
-    /// Hands over everything that has happened since the last call, without waiting; returns how many messages
-    /// that were.
+    /// Hands over all changes since the last call, without waiting; returns the number of messages.
     pub fn drain(&mut self, f: &mut dyn FnMut(NetEvent)) -> usize {
         let mut count = 0;
         loop {
@@ -74,19 +73,19 @@ impl NetEvents {
     }
 }
 
-/// Readable when there is something to tell.
+/// Readable when there are changes.
 impl AsFd for NetEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.netlink.fd.as_fd()
     }
 }
 
-/// Tells that addresses of this network namespace have changed.
+/// Reports that addresses of this network namespace have changed.
 #[derive(Debug)]
 pub struct AddressMonitor(Netlink);
 
 impl AddressMonitor {
-    /// Listens from now on.
+    /// Subscribes to changes from now on.
     ///
     /// # Errors
     /// As [`Netlink::new`].
@@ -100,7 +99,7 @@ impl AddressMonitor {
         loop {
             match self.0.receive(&mut [], libc::MSG_TRUNC | libc::MSG_DONTWAIT) {
                 Ok(_) => any = true,
-                // There was more than the socket holds.
+                // The socket's buffer has overflowed.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => any = true,
                 Err(_) => return any,
             }
@@ -114,7 +113,7 @@ impl AsFd for AddressMonitor {
     }
 }
 
-/// A socket that is told what happens in these groups (RTMGRP_*).
+/// Opens a socket that receives the messages of these groups (RTMGRP_*).
 fn subscribe(groups: libc::c_int) -> io::Result<Netlink> {
     let netlink = Netlink::new()?;
     // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_when_nothing_happens() {
+    fn draining_ends_without_events() {
         let mut events = NetEvents::new().unwrap();
         // Other programs of this machine may change things meanwhile; draining ends all the same.
         events.drain(&mut |_| {});

@@ -19,19 +19,20 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Administratively up.
     pub is_up: bool,
-    /// Up, and there is a carrier: packets leave.
+    /// Up and with a carrier: packets leave.
     pub is_running: bool,
     /// The loopback interface.
     pub is_loopback: bool,
     /// Frames begin with an Ethernet header.
     pub is_ethernet: bool,
-    /// Whoever is reached through it has an address on the link that must be asked for (ARP, neighbour discovery).
+    /// Peers reached through it have link-layer addresses that must be resolved (ARP, neighbour
+    /// discovery).
     pub has_neighbours: bool,
-    /// Receive queues it was made with; fewer may be in use.
+    /// Receive queues it was created with; fewer may be in use.
     pub rx_queues: u32,
-    /// What kind of virtual interface it is (`veth`, `bridge`); `None` for hardware.
+    /// Kind of virtual interface (`veth`, `bridge`); `None` for hardware.
     pub kind: Option<String>,
-    /// The XDP programs on it, one per mode at most.
+    /// The XDP programs on it, at most one per mode.
     pub xdp: Vec<AttachedXdp>,
 }
 
@@ -47,7 +48,7 @@ pub struct AttachedXdp {
 /// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum XdpMode {
-    /// In the driver, before the kernel has built a packet buffer of its own (`xdpdrv`).
+    /// In the driver, before the kernel has built a packet buffer (`xdpdrv`).
     Native,
     /// In the network stack, on any interface (`xdpgeneric`, SKB mode).
     Generic,
@@ -95,7 +96,7 @@ const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
 const XDP_FLAGS_REPLACE: u32 = 1 << 4;
 
 impl Netlink {
-    /// All interfaces.
+    /// Returns all interfaces.
     ///
     /// # Errors
     /// Those of the socket.
@@ -104,7 +105,7 @@ impl Netlink {
         self.dump(libc::RTM_GETLINK, &[0; 16], libc::RTM_NEWLINK, parse)
     }
 
-    /// One interface.
+    /// Returns one interface.
     ///
     /// # Errors
     /// `ENODEV` if there is none with this index.
@@ -118,33 +119,34 @@ impl Netlink {
         link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
     }
 
-    /// What the kernel objects to if `program` were attached in `mode`, in its own words. The way to ask is to
-    /// attach over netlink, which answers in words; should that succeed, the program is taken off again at once.
+    /// Returns the kernel's explanation of why `program` cannot be attached in `mode`, if it cannot. This
+    /// attaches it over netlink, which explains refusals; if that succeeds, the program is detached again
+    /// at once.
     pub fn why_not_attach(&mut self, index: u32, program: BorrowedFd<'_>, mode: XdpMode) -> Option<String> {
         match self.attach_xdp(index, program, mode) {
             Err(_) => self.explanation().map(str::to_owned),
             Ok(()) => {
-                // Its own program, attached just now: taking it off can only fail if the interface is gone.
+                // Detaching a program that was attached just now fails only if the interface was removed.
                 let _gone = self.detach_xdp(index, mode);
                 None
             }
         }
     }
 
-    /// Puts `program` on the interface, where it stays until somebody takes it off.
+    /// Attaches `program` to the interface, where it stays until it is detached explicitly.
     ///
     /// # Errors
-    /// `EBUSY` or `EEXIST` if there is one, `EPERM` without CAP_NET_ADMIN; [`explanation`](Netlink::explanation) has
-    /// the kernel's words.
+    /// `EBUSY` or `EEXIST` if there is one, `EPERM` without CAP_NET_ADMIN; see
+    /// [`explanation`](Netlink::explanation).
     pub fn attach_xdp(&mut self, index: u32, program: BorrowedFd<'_>, mode: XdpMode) -> io::Result<()> {
         let flags = mode.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
         self.set_xdp(index, program.as_raw_fd(), flags, None)
     }
 
-    /// Puts `program` in the place of `old`: every packet sees the one or the other.
+    /// Replaces `old` by `program`: every packet is seen by the one or the other.
     ///
     /// # Errors
-    /// `EEXIST` if `old` is not there; `EBUSY` if a bpf_link holds it; `EINVAL` on kernels before 5.7.
+    /// `EEXIST` if `old` is not attached; `EBUSY` if a bpf_link holds it; `EINVAL` on kernels before 5.7.
     pub fn replace_xdp(
         &mut self,
         index: u32,
@@ -156,7 +158,7 @@ impl Netlink {
         self.set_xdp(index, program.as_raw_fd(), flags, Some(old.as_raw_fd()))
     }
 
-    /// Takes the program of that mode off the interface; not an error if there is none.
+    /// Detaches the program of that mode; not an error if there is none.
     ///
     /// # Errors
     /// `EBUSY` if a bpf_link holds it; `EPERM` without CAP_NET_ADMIN.
@@ -217,7 +219,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// The id by mode is there since 4.20; before, one id and the mode it is attached in.
+/// Ids by mode exist since 4.20; before, there is one id and the mode it is attached in.
 fn parse_xdp(nested: &[u8]) -> Vec<AttachedXdp> {
     let (mut all, mut attached, mut id) = (Vec::new(), 0, 0);
     each_attribute(nested, |kind, value| {
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_told_by_mode_even_by_old_kernels() {
+    fn programs_are_listed_by_mode_even_on_old_kernels() {
         let nested = |rows: &[(u16, u32)]| {
             let mut bytes = Vec::new();
             rows.iter().for_each(|(kind, value)| put_attribute(&mut bytes, *kind, &value.to_ne_bytes()));

@@ -1,5 +1,5 @@
-//! Interfaces made, joined and dressed (rtnetlink(7), linux/if_link.h), for benches of several hosts. Needs CAP_NET_ADMIN in
-//! the network namespace of the socket.
+//! Creating, connecting and configuring interfaces (rtnetlink(7), linux/if_link.h), for benches of
+//! several hosts. Needs CAP_NET_ADMIN in the network namespace of the socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::Netlink;
 use super::link::ifinfo;
 use super::message::{NLA_F_NESTED, put_attribute, put_ip};
 
-/// What both ends of a new veth pair have in common.
+/// Properties of both ends of a new veth pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct VethConfig {
     /// MTU in bytes.
@@ -21,9 +21,9 @@ pub struct VethConfig {
 /// How a link is impaired (tc-netem(8)).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Impairment {
-    /// Of a million packets, how many are lost.
+    /// Packets lost of a million.
     pub loss_per_million: u32,
-    /// How long each packet is held back, at most 274 s.
+    /// Delay of each packet, at most 274 s.
     pub delay_us: u32,
 }
 
@@ -39,10 +39,12 @@ const NETEM_LIMIT: u32 = 10_000;
 const TICK_NS: u64 = 64;
 
 impl Netlink {
-    /// Makes a veth pair: `name` in the socket's namespace, `peer` in the namespace `there`. Both are down.
+    /// Creates a veth pair: `name` in the socket's namespace, `peer` in the namespace `there`. Both are
+    /// down.
     ///
     /// # Errors
-    /// `EEXIST` if either name is taken, `EPERM`, `EINVAL` for an MTU or a number of queues that the kernel does not take.
+    /// `EEXIST` if either name is taken, `EPERM`, `EINVAL` for an MTU or a number of queues that the
+    /// kernel refuses.
     pub fn add_veth(
         &mut self,
         name: &str,
@@ -61,7 +63,7 @@ impl Netlink {
         self.create(libc::RTM_NEWLINK, &body)
     }
 
-    /// Makes a bridge, which is down.
+    /// Creates a bridge, which is down.
     ///
     /// # Errors
     /// `EEXIST`, `EPERM`; `EOPNOTSUPP` without bridges in the kernel.
@@ -73,7 +75,7 @@ impl Netlink {
         self.create(libc::RTM_NEWLINK, &body)
     }
 
-    /// Index of the interface with this name.
+    /// Returns the index of the interface with this name.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -99,7 +101,7 @@ impl Netlink {
         self.order(libc::RTM_NEWLINK, 0, &body)
     }
 
-    /// Gives an interface an address, which is usable at once (no duplicate address detection).
+    /// Adds an address to an interface; it is usable at once (no duplicate address detection).
     ///
     /// # Errors
     /// `EEXIST`, `EPERM`.
@@ -114,7 +116,7 @@ impl Netlink {
         self.create(libc::RTM_NEWADDR, &body)
     }
 
-    /// Impairs what leaves through an interface.
+    /// Impairs the packets that leave through an interface.
     ///
     /// # Errors
     /// `ENOENT` if the kernel has no netem; `EEXIST`, `EPERM`.
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn netem_is_asked_for_as_tc_does() {
+    fn a_netem_request_equals_that_of_tc() {
         // tc qdisc add dev x0 root netem delay 1ms loss 1% limit 10000 (iproute2 6.1, interface 3).
         let tc = [
             &[0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0][..],

@@ -1,4 +1,4 @@
-//! The bytes of netlink: messages behind a fixed header, attributes of (length, type, value), padded to four.
+//! Netlink encoding: messages with a fixed header, attributes of (length, type, value), padded to four.
 
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
@@ -67,7 +67,7 @@ pub(super) fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
 }
 
-/// A text up to its terminating zero.
+/// Returns a text up to its terminating zero.
 pub(super) fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned()
 }
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cut_messages_are_not_read_beyond_their_end() {
+    fn truncated_messages_are_not_read_beyond_their_end() {
         assert!(next_message(&[16, 0, 0, 0]).is_none());
         each_attribute(&[9, 0, 1, 0, 1], |_, _| panic!("longer than its bytes"));
         each_attribute(&[0, 0, 0, 0, 0, 0, 0, 0], |_, _| panic!("shorter than its header"));
     }
 
     #[test]
-    fn what_is_put_is_found_padded_to_four() {
+    fn attributes_are_padded_to_four_bytes_and_found_again() {
         let mut bytes = Vec::new();
         put_attribute(&mut bytes, 1, b"abcde");
         put_ip(&mut bytes, 2, "10.0.0.1".parse().unwrap());

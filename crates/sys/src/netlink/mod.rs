@@ -1,7 +1,8 @@
-//! Links, addresses, routes, neighbours and XDP abilities, asked over netlink (rtnetlink(7)). Needs no privilege.
+//! Links, addresses, routes, neighbours and XDP features over netlink (rtnetlink(7)). Queries need no
+//! privilege.
 //!
-//! Half a dozen questions do not justify a netlink crate and its dependencies in a library that is loaded into
-//! every process.
+//! Half a dozen requests do not justify a netlink crate and its dependencies in a library that is loaded
+//! into every process.
 
 mod classifier;
 mod counters;
@@ -35,7 +36,7 @@ use message::{each_attribute, next_message, text_of};
 pub struct Netlink {
     fd: OwnedFd,
     sequence: u32,
-    /// What the kernel said about the last refusal.
+    /// The kernel's explanation of the last refusal.
     explanation: Option<String>,
 }
 
@@ -51,7 +52,7 @@ const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 impl Netlink {
-    /// A new socket.
+    /// Opens a socket.
     ///
     /// # Errors
     /// `EMFILE`; `EACCES` or `EPERM` in sandboxes that forbid netlink.
@@ -63,12 +64,13 @@ impl Netlink {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: socket takes no pointer.
         let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
-        // SAFETY: `fd` is new and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         for option in [NETLINK_EXT_ACK, NETLINK_CAP_ACK] {
             let one: libc::c_int = 1;
             let len = std::mem::size_of_val(&one) as libc::socklen_t;
-            // SAFETY: the kernel reads `len` bytes of `one`. An old kernel explains nothing; that is all.
+            // SAFETY: the kernel reads `len` bytes of `one`. An old kernel merely does not explain
+            // refusals.
             unsafe {
                 libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, (&raw const one).cast(), len);
             }
@@ -76,7 +78,7 @@ impl Netlink {
         Ok(Netlink { fd, sequence: 0, explanation: None })
     }
 
-    /// What the kernel said about the last refusal, in its own words, if it did.
+    /// The kernel's explanation of the last refusal, if it gave one.
     #[must_use]
     pub fn explanation(&self) -> Option<&str> {
         self.explanation.as_deref()
@@ -114,7 +116,7 @@ impl Netlink {
     ) -> io::Result<bool> {
         self.sequence += 1;
         let message = message::request(request, flags, self.sequence, body);
-        // SAFETY: the buffer is valid for its length. Without an address it goes to the kernel.
+        // SAFETY: the buffer is valid for its length. A message without an address goes to the kernel.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
@@ -168,7 +170,8 @@ impl Netlink {
     }
 }
 
-/// The kernel's words in a refusal: behind the errno and the header of the request (or all of the request).
+/// Returns the explanation in a refusal: it follows the errno and the header of the request (or the
+/// complete request).
 fn explanation(header: &libc::nlmsghdr, body: &[u8]) -> Option<String> {
     if header.nlmsg_flags & NLM_F_ACK_TLVS == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! Neighbours: which Ethernet address an IP address on the link has (rtnetlink(7), linux/neighbour.h).
+//! Neighbours: Ethernet addresses of IP addresses on a link (rtnetlink(7), linux/neighbour.h).
 
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub struct Neighbour {
     pub ip: IpAddr,
     /// Its Ethernet address, if that is known and may be used.
     pub mac: Option<[u8; 6]>,
-    /// The address has not been confirmed for a while; the kernel would ask before long if it used it.
+    /// The address was not confirmed for a while; the kernel would confirm it soon after using it.
     pub is_stale: bool,
 }
 
@@ -28,7 +28,7 @@ const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_DELAY;
 
 impl Netlink {
-    /// The row for `ip` on the link of interface `ifindex`; `None` if there is none.
+    /// Returns the row for `ip` on the link of interface `ifindex`; `None` if there is none.
     ///
     /// # Errors
     /// Those of the socket; `ENODEV`.
@@ -46,7 +46,7 @@ impl Netlink {
         }
     }
 
-    /// Has the kernel find out, or confirm, the Ethernet address of `ip`, as if it had a packet for it.
+    /// Makes the kernel resolve, or confirm, the Ethernet address of `ip`, as if it had a packet for it.
     ///
     /// # Errors
     /// `EPERM` without CAP_NET_ADMIN.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_nobody_asked_for_has_no_row() {
+    fn an_unused_address_has_no_row() {
         let mut netlink = Netlink::new().unwrap();
         assert_eq!(netlink.neighbour(1, "127.77.77.77".parse().unwrap()).unwrap(), None);
         assert!(!netlink.links().unwrap().is_empty(), "the socket is in step afterwards");

@@ -1,12 +1,11 @@
-//! What a driver can do with XDP, asked before anything is promised (family `netdev` of generic netlink,
-//! linux/netdev.h, since 6.3).
+//! XDP features of a driver (family `netdev` of generic netlink, linux/netdev.h, since 6.3).
 
 use std::io;
 
 use super::Netlink;
 use super::message::{each_attribute, put_attribute, u16_at, u32_at, u64_at};
 
-/// XDP abilities of an interface.
+/// XDP features of an interface.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct XdpFeatures {
     bits: u64,
@@ -27,7 +26,7 @@ impl XdpFeatures {
         self.bits & 1 << 1 != 0
     }
 
-    /// Others may redirect to it.
+    /// Other programs may redirect to it.
     #[must_use]
     pub fn xmit(self) -> bool {
         self.bits & 1 << 2 != 0
@@ -58,7 +57,7 @@ impl XdpFeatures {
     }
 }
 
-/// Names of the abilities, as the kernel has them.
+/// The features by their names in the kernel.
 impl std::fmt::Display for XdpFeatures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names = [
@@ -82,10 +81,10 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 
-/// The abilities of interface `ifindex`.
+/// Returns the features of interface `ifindex`.
 ///
 /// # Errors
-/// `ENOENT` on kernels before 6.3, which do not tell; `ENODEV`.
+/// `ENOENT` on kernels before 6.3, which do not report them; `ENODEV`.
 pub fn xdp_features(ifindex: u32) -> io::Result<XdpFeatures> {
     let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
     let family = family(&mut netlink, b"netdev\0")?;
@@ -103,7 +102,7 @@ pub fn xdp_features(ifindex: u32) -> io::Result<XdpFeatures> {
     Ok(features)
 }
 
-/// The number that messages of a family have as their type.
+/// Returns the message type of a generic netlink family.
 fn family(netlink: &mut Netlink, name: &[u8]) -> io::Result<u16> {
     let mut body = vec![libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     put_attribute(&mut body, libc::CTRL_ATTR_FAMILY_NAME as u16, name);
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_has_no_abilities() {
+    fn loopback_has_no_features() {
         match xdp_features(1) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => eprintln!("skipped: needs Linux 6.3"),
             features => {
@@ -136,7 +135,7 @@ mod tests {
 
     #[test]
     fn bits_have_the_kernels_names() {
-        // What a veth has while a program is attached to its peer.
+        // The features of a veth while a program is attached to its peer.
         let veth = XdpFeatures { bits: 0x67, zero_copy_segments_max: 1 };
         assert_eq!(veth.to_string(), "basic redirect ndo_xmit rx_sg ndo_xmit_sg");
         assert!(veth.native() && veth.rx_fragments() && !veth.zero_copy() && !veth.offload());

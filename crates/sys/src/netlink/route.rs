@@ -13,9 +13,9 @@ pub struct Address {
     pub ifindex: u32,
     /// The address.
     pub ip: IpAddr,
-    /// Not yet, or no longer, usable: duplicate address detection is running or has failed.
+    /// Not usable, or not yet: duplicate address detection has failed or is running.
     pub is_tentative: bool,
-    /// IPv6 privacy address, which comes and goes.
+    /// IPv6 privacy address, which is replaced from time to time.
     pub is_temporary: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Route {
 const IFA_FLAGS: u16 = 8;
 
 impl Netlink {
-    /// All addresses, IPv4 first, in the kernel's order.
+    /// Returns all addresses, IPv4 first, in the kernel's order.
     ///
     /// # Errors
     /// Those of the socket.
@@ -47,7 +47,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// The route to `dst`, from `src` if given, through interface `oif` if not 0.
+    /// Returns the route to `dst`, from `src` if given, through interface `oif` if not 0.
     ///
     /// # Errors
     /// `ENETUNREACH`, `EHOSTUNREACH` and the like if there is none.
@@ -83,7 +83,8 @@ fn parse_address(body: &[u8]) -> Option<Address> {
         IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
         _ => {}
     });
-    // On point-to-point links `address` is the peer's and `local` ours; else they are equal or `local` is missing.
+    // On point-to-point links `address` is the peer's and `local` this host's; else they are equal or
+    // `local` is missing.
     let ip = local.or(address)?;
     Some(Address {
         ifindex: u32_at(header, 4)?,
@@ -117,7 +118,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn the_loopback_interface_is_as_everywhere() {
+    fn the_loopback_interface_has_its_usual_addresses() {
         let mut netlink = Netlink::new().unwrap();
         let links = netlink.links().unwrap();
         let lo = links.iter().find(|l| l.is_loopback).unwrap();
@@ -136,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_cannot_be_is_an_error() {
+    fn an_unreachable_destination_is_an_error() {
         let dst = "240.0.0.1".parse().unwrap();
         let mut netlink = Netlink::new().unwrap();
-        // From loopback nothing leaves the host.
+        // Packets from loopback do not leave the host.
         assert!(netlink.route(dst, None, 1).is_err() || netlink.route(dst, None, 1).unwrap().oif == 1);
         // The socket is in step again afterwards.
         assert!(!netlink.links().unwrap().is_empty());

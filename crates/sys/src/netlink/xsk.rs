@@ -1,4 +1,5 @@
-//! The AF_XDP sockets of a network namespace, whoever has them (sock_diag(7), linux/xdp_diag.h, statistics since 5.9).
+//! The AF_XDP sockets of a network namespace, of all processes (sock_diag(7), linux/xdp_diag.h;
+//! statistics since 5.9).
 
 use std::io;
 
@@ -6,14 +7,14 @@ use super::Netlink;
 use super::message::{each_attribute, u32_at, u64_at};
 use crate::xdp::XskStatistics;
 
-/// An AF_XDP socket that is bound.
+/// A bound AF_XDP socket.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BoundXsk {
     /// Interface.
     pub ifindex: u32,
     /// Its receive queue.
     pub queue: u32,
-    /// What the kernel counts for it.
+    /// The kernel's counters for it.
     pub statistics: XskStatistics,
 }
 
@@ -27,10 +28,10 @@ const XDP_DIAG_STATS: u16 = 9;
 /// Bytes of `struct xdp_diag_msg`.
 const MSG_LEN: usize = 16;
 
-/// The AF_XDP sockets that are bound in the caller's network namespace.
+/// Returns the AF_XDP sockets that are bound in the caller's network namespace.
 ///
 /// # Errors
-/// `ENOENT` or `EINVAL` if the kernel does not tell (CONFIG_XDP_SOCKETS_DIAG).
+/// `ENOENT` or `EINVAL` if the kernel does not report them (CONFIG_XDP_SOCKETS_DIAG).
 pub fn bound_xsks() -> io::Result<Vec<BoundXsk>> {
     // struct xdp_diag_req: family, protocol, padding, inode, what to show, cookie.
     let mut body = vec![libc::AF_XDP as u8, 0, 0, 0];

@@ -1,9 +1,11 @@
-//! AF_XDP: packets between a queue of an interface and memory of ours (linux/if_xdp.h).
+//! AF_XDP: packets between a queue of an interface and memory of this process (linux/if_xdp.h).
 //!
-//! Memory is a [`Umem`], cut into [`Chunk`]s. Four rings move them: the fill ring gives empty chunks to the kernel,
-//! the receive ring brings them back with packets, the transmit ring takes packets, the completion ring gives their
-//! chunks back. Invariant: a chunk belongs to whoever holds its token, and a token that goes into a ring is gone until
-//! the kernel returns the chunk; so no byte is ours and the kernel's at once.
+//! Memory is a [`Umem`], split into [`Chunk`]s. Four rings move them: the fill ring gives empty chunks to
+//! the kernel, the receive ring returns them with packets, the transmit ring takes packets, the
+//! completion ring returns their chunks.
+//!
+//! Invariant: a chunk belongs to the holder of its token. A token that is pushed to a ring no longer
+//! exists until the kernel returns the chunk, so no byte belongs to this process and the kernel at once.
 
 mod returns;
 mod ring;

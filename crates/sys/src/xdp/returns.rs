@@ -1,8 +1,9 @@
-//! Numbers handed back by any thread and collected by one: a list without locks.
+//! Numbers returned by any thread and collected by one: a lock-free list.
 //!
-//! Invariant: a number is in the list at most once, because it stands for a token that was dropped. So the link of a
-//! number is written only by whoever drops its token, and a list of fixed links suffices. The collector takes the
-//! whole list at once; nobody ever takes one element, which is what makes such lists go wrong (ABA).
+//! Invariant: a number is in the list at most once, because it stands for a token that was dropped. So
+//! only the thread that drops the token writes the link of its number, and a list of fixed links
+//! suffices. The collector takes all numbers at once. No thread removes a single element, so the ABA
+//! problem cannot occur.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Returns {
     head: AtomicU32,
-    /// For each number in the list, the one that was put before it.
+    /// For each number in the list, the one that was added before it.
     links: Box<[AtomicU32]>,
 }
 
@@ -21,12 +22,12 @@ pub(super) struct Returns {
 const NONE: u32 = u32::MAX;
 
 impl Returns {
-    /// An empty list for the numbers below `count`.
+    /// Creates an empty list for the numbers below `count`.
     pub(super) fn new(count: u32) -> Returns {
         Returns { head: AtomicU32::new(NONE), links: (0..count).map(|_| AtomicU32::new(NONE)).collect() }
     }
 
-    /// Puts `number` in. It must not be in already.
+    /// Adds `number`, which must not be in the list.
     pub(super) fn push(&self, number: u32) {
         let Some(link) = self.links.get(number as usize) else {
             debug_assert!(false, "no number {number}");
@@ -35,7 +36,7 @@ impl Returns {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             link.store(head, Ordering::Relaxed);
-            // Release: the collector sees the link, and what was written to what the number stands for.
+            // Release: the collector sees the link, and the bytes of the unit that the number stands for.
             match self.head.compare_exchange_weak(head, number, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -43,7 +44,7 @@ impl Returns {
         }
     }
 
-    /// Takes everything out, the last one in first; returns how many.
+    /// Removes all numbers, the last one first; returns how many.
     pub(super) fn take_all(&self, mut f: impl FnMut(u32)) -> usize {
         if self.head.load(Ordering::Relaxed) == NONE {
             return 0;
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_comes_out_once() {
+    fn every_returned_number_is_collected_once() {
         let returns = Returns::new(4);
         [2, 0, 3].into_iter().for_each(|n| returns.push(n));
         let mut out = Vec::new();
@@ -77,8 +78,8 @@ mod tests {
     }
 }
 
-/// Every interleaving of two threads that return and one that collects:
-/// `RUSTFLAGS="--cfg loom" cargo test -p roxie --lib loom`.
+/// Every interleaving of two threads that return numbers and one that collects them:
+/// `RUSTFLAGS="--cfg loom" cargo test -p roxie-sys --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -96,7 +97,7 @@ mod loom_tests {
                     let returns = Arc::clone(&returns);
                     thread::spawn(move || {
                         for number in numbers {
-                            // Stands for bytes written by the one who had the token.
+                            // Stands for bytes written by the holder of the token.
                             returns.1[number as usize].store(number + 10, Ordering::Relaxed);
                             returns.0.push(number);
                         }
@@ -129,7 +130,7 @@ mod loom_tests {
                 thread::spawn(move || returns.push(1))
             };
             let mut seen = [0; 2];
-            // The collector reuses what it got at once, while the other thread pushes.
+            // The collector reuses the number at once, while the other thread pushes.
             returns.take_all(|n| seen[n as usize] += 1);
             assert_eq!(seen[0], 1);
             returns.push(0);

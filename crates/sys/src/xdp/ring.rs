@@ -1,7 +1,8 @@
 //! One ring of AF_XDP: one producer, one consumer, one of them the kernel (linux/if_xdp.h).
 //!
-//! Indices run freely and are cut to the ring's size when used. Each side keeps a copy of the other's index and looks
-//! again only when the copy says full or empty; its own index it publishes once per batch, with release order.
+//! Indices increase without limit and are masked to the ring's size when used. Each side keeps a copy of
+//! the other's index and reads the index again only when the copy says full or empty. It publishes its
+//! own index once per batch, with release order.
 
 use std::io;
 use std::marker::PhantomData;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Mmap;
 
-/// The memory both sides share.
+/// The memory that both sides share.
 #[derive(Debug)]
 pub(super) struct RingMemory {
     producer: NonNull<AtomicU32>,
@@ -34,8 +35,8 @@ enum Memory {
     Shared(std::sync::Arc<Box<[u64]>>),
 }
 
-// SAFETY: the pointers are into memory that `memory` keeps; indices and flags are atomics, and entries are accessed only
-// by the side that owns them (see `Producer` and `Consumer`).
+// SAFETY: the pointers are into memory that `memory` keeps; indices and flags are atomics, and only the
+// side that owns an entry accesses it (see `Producer` and `Consumer`).
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
@@ -50,7 +51,7 @@ impl RingMemory {
         let len = offsets.desc as usize + size as usize * entry_len;
         let map = Mmap::shared(fd, len, page_offset)?;
         let places = [offsets.producer, offsets.consumer, offsets.flags, offsets.desc];
-        // The kernel's word is taken for where things are, but not beyond the mapping.
+        // Offsets come from the kernel, but are not trusted beyond the mapping.
         if places.iter().any(|at| *at as usize + mem::size_of::<u64>() > len || !at.is_multiple_of(4)) {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
@@ -93,15 +94,15 @@ impl RingMemory {
     }
 }
 
-/// The writing side.
+/// The writing end.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: RingMemory,
     /// Index of the next entry to write.
     next: u32,
-    /// What the kernel has been told.
+    /// The index that the kernel has been told.
     submitted: u32,
-    /// The consumer's index when last seen.
+    /// The consumer's index when it was last read.
     consumed: u32,
     entries: PhantomData<T>,
 }
@@ -113,7 +114,8 @@ impl<T: Copy> Producer<T> {
         Producer { ring, next, submitted: next, consumed, entries: PhantomData }
     }
 
-    /// Entries that can be pushed; looks at the consumer's index if the copy says fewer than `want`.
+    /// Returns how many entries can be pushed; reads the consumer's index if the copy says fewer than
+    /// `want`.
     #[inline]
     pub(super) fn room(&mut self, want: u32) -> u32 {
         let room = |next: u32, consumed: u32, size: u32| size.saturating_sub(next.wrapping_sub(consumed));
@@ -121,56 +123,57 @@ impl<T: Copy> Producer<T> {
         if known >= want {
             return known;
         }
-        // Acquire: the kernel is done with the entries it says it has consumed.
+        // Acquire: the kernel has finished with the entries that it has consumed.
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
         room(self.next, self.consumed, self.ring.size())
     }
 
-    /// Writes the next entry; false, and nothing written, if there is no room.
+    /// Writes the next entry; returns false and writes nothing if there is no room.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.room(1) == 0 {
             return false;
         }
-        // SAFETY: the entry is within the ring, and the consumer has consumed it: it will not look before `submit`.
+        // SAFETY: the entry is within the ring and was consumed: the consumer does not read it before
+        // `submit`.
         unsafe { self.ring.entry::<T>(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel what was pushed: one store per batch.
+    /// Publishes the pushed entries to the kernel: one store per batch.
     #[inline]
     pub(super) fn submit(&mut self) {
         if self.next != self.submitted {
-            // Release: the entries are written before the index says so.
+            // Release: the entries are written before the index.
             self.ring.producer().store(self.next, Ordering::Release);
             self.submitted = self.next;
         }
     }
 
-    /// Submitted entries the kernel has not consumed yet.
+    /// Number of submitted entries that the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
         self.submitted.wrapping_sub(self.consumed)
     }
 
-    /// The kernel sleeps and wants a system call to go on.
+    /// Whether the kernel sleeps and needs a system call to continue.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// The reading side.
+/// The reading end.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: RingMemory,
     /// Index of the next entry to read.
     next: u32,
-    /// What the kernel has been told.
+    /// The index that the kernel has been told.
     released: u32,
-    /// The producer's index when last seen.
+    /// The producer's index when it was last read.
     produced: u32,
     entries: PhantomData<T>,
 }
@@ -181,8 +184,8 @@ impl<T: Copy> Consumer<T> {
         Consumer { ring, next, released: next, produced: next, entries: PhantomData }
     }
 
-    /// The next entry. When all entries known of are read, it gives them back to the kernel and looks for more: one
-    /// store and one look per batch.
+    /// Returns the next entry. When all known entries are read, it releases them to the kernel and reads
+    /// the producer's index: one store and one load per batch.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.next == self.produced {
@@ -193,18 +196,18 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the entry is within the ring, and the producer will not write it before `release`. The mapping is of
-        // plain integers, for which any bytes are valid.
+        // SAFETY: the entry is within the ring, and the producer will not write it before `release`. The
+        // mapping holds plain integers, for which any bytes are valid.
         let entry = unsafe { self.ring.entry::<T>(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the entries that were read back to the kernel.
+    /// Releases the entries that were read to the kernel.
     #[inline]
     pub(super) fn release(&mut self) {
         if self.next != self.released {
-            // Release: the entries are read before the index says so.
+            // Release: the entries are read before the index is visible.
             self.ring.consumer().store(self.next, Ordering::Release);
             self.released = self.next;
         }
@@ -213,7 +216,7 @@ impl<T: Copy> Consumer<T> {
 
 #[cfg(test)]
 impl RingMemory {
-    /// Both sides of a ring of 64-bit entries in ordinary memory, with indices that start anywhere.
+    /// Both ends of a ring of 64-bit entries in ordinary memory, with indices that start anywhere.
     pub(super) fn pair(size: u32, start: u32) -> (RingMemory, RingMemory) {
         let words: Box<[u64]> = (0..u64::from(size) + 3).map(|_| 0).collect();
         let shared = std::sync::Arc::new(words);
@@ -242,9 +245,9 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A random walk of both sides against a queue, across the wrap of the indices.
+    /// A random walk of both ends against a queue, across the wrap of the indices.
     #[test]
-    fn a_ring_is_a_bounded_queue_whose_batches_appear_at_once() {
+    fn a_ring_is_a_bounded_queue_that_publishes_complete_batches() {
         for seed in 1..50u64 {
             let (one, other) = RingMemory::pair(8, u32::MAX - 20);
             let (mut producer, mut consumer) = (Producer::<u64>::new(one), Consumer::<u64>::new(other));

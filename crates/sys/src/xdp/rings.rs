@@ -1,11 +1,12 @@
-//! The four rings, with tokens instead of addresses: a token goes in, and comes out when the kernel is done.
+//! The four rings, with tokens instead of addresses: a token goes in, and comes out when the kernel has
+//! finished with it.
 
 use std::sync::Arc;
 
 use super::ring::{Consumer, Producer};
 use super::umem::{Chunk, Returned, Umem};
 
-/// Empty chunks on their way to the kernel.
+/// Gives empty chunks to the kernel.
 #[derive(Debug)]
 pub struct FillRing {
     ring: Producer<u64>,
@@ -17,13 +18,14 @@ impl FillRing {
         FillRing { ring, umem }
     }
 
-    /// Chunks that fit, at least as many as there are if fewer than `want`.
+    /// Returns how many chunks fit; exact if fewer than `want`.
     #[inline]
     pub fn room(&mut self, want: u32) -> u32 {
         self.ring.room(want)
     }
 
-    /// Gives a chunk of one UMEM chunk away; given back if the ring is full or belongs to another memory.
+    /// Pushes a token of one UMEM chunk; returns it if the ring is full or the chunk belongs to another
+    /// memory.
     #[inline]
     pub fn push(&mut self, chunk: Chunk) -> Result<(), Chunk> {
         if !chunk.is_of(&self.umem.memory) || self.ring.room(1) == 0 {
@@ -34,25 +36,26 @@ impl FillRing {
         Ok(())
     }
 
-    /// Shows the kernel what was pushed.
+    /// Publishes the pushed chunks to the kernel.
     #[inline]
     pub fn submit(&mut self) {
         self.ring.submit();
     }
 
-    /// Submitted chunks the kernel has not taken yet.
+    /// Number of submitted chunks that the kernel has not taken yet.
     pub fn waiting(&mut self) -> u32 {
         self.ring.waiting()
     }
 
-    /// The kernel found the ring empty and sleeps until [`XskSocket::wake_rx`](super::XskSocket::wake_rx).
+    /// Whether the kernel found the ring empty and sleeps until
+    /// [`XskSocket::wake_rx`](super::XskSocket::wake_rx).
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// Chunks whose packets were sent, on their way back.
+/// Returns the chunks of sent packets.
 #[derive(Debug)]
 pub struct CompletionRing {
     ring: Consumer<u64>,
@@ -65,7 +68,7 @@ impl CompletionRing {
         CompletionRing { ring, umem, strays: 0 }
     }
 
-    /// The next chunk that came back whole.
+    /// Returns the next chunk of which all descriptors have come back.
     #[inline]
     pub fn pop(&mut self) -> Option<Chunk> {
         while let Some(address) = self.ring.pop() {
@@ -78,7 +81,7 @@ impl CompletionRing {
         None
     }
 
-    /// Entries that named no chunk the kernel had; each one is a bug, here or there.
+    /// Entries that named no chunk the kernel had; each one is a bug, here or in the kernel.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.strays
@@ -96,18 +99,18 @@ pub struct RxRing {
 /// A received packet, or part of one.
 #[derive(Debug)]
 pub struct RxPiece {
-    /// Where it is.
+    /// The chunk that holds it.
     pub chunk: Chunk,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub offset: usize,
     /// Its length.
     pub len: usize,
-    /// The packet goes on in the next piece.
+    /// The packet continues in the next piece.
     pub more: bool,
 }
 
 impl RxPiece {
-    /// The bytes received; cut to the chunk.
+    /// The received bytes, limited to the chunk.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -121,11 +124,12 @@ impl RxRing {
         RxRing { ring, umem, strays: 0 }
     }
 
-    /// The next piece. The kernel gets the entries read back at the end of each batch.
+    /// Returns the next piece. Entries that were read are released to the kernel at the end of each
+    /// batch.
     #[inline]
     pub fn pop(&mut self) -> Option<RxPiece> {
         while let Some(desc) = self.ring.pop() {
-            // A received descriptor is always a unit of its own: parts come back from the completion ring only.
+            // A received descriptor is always a complete unit: only the completion ring returns parts.
             if let Returned::Whole(chunk, offset) = self.umem.take_back(desc.addr) {
                 let more = desc.options & libc::XDP_PKT_CONTD != 0;
                 return Some(RxPiece { chunk, offset: offset as usize, len: desc.len as usize, more });
@@ -135,20 +139,20 @@ impl RxRing {
         None
     }
 
-    /// Gives the entries that were read back to the kernel, if reading stopped before the end.
+    /// Releases the entries that were read to the kernel, if reading stopped before the end.
     #[inline]
     pub fn release(&mut self) {
         self.ring.release();
     }
 
-    /// Entries that named no chunk the kernel had; each one is a bug, here or there.
+    /// Entries that named no chunk the kernel had; each one is a bug, here or in the kernel.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.strays
     }
 }
 
-/// Packets to be sent.
+/// Sends packets.
 #[derive(Debug)]
 pub struct TxRing {
     ring: Producer<libc::xdp_desc>,
@@ -160,21 +164,21 @@ impl TxRing {
         TxRing { ring, umem }
     }
 
-    /// Descriptors that fit, at least as many as there are if fewer than `want`.
+    /// Returns how many descriptors fit; exact if fewer than `want`.
     #[inline]
     pub fn room(&mut self, want: u32) -> u32 {
         self.ring.room(want)
     }
 
-    /// Queues the packet of `len` bytes at `offset` of a chunk. One that crosses from one UMEM chunk of the unit into
-    /// the next becomes several descriptors. Given back if there is no room, nothing to send, not that much in the
-    /// chunk, or it belongs to another memory.
+    /// Queues the packet of `len` bytes at `offset` of a chunk. A packet that crosses from one UMEM chunk
+    /// of the unit into the next takes several descriptors. Returns the chunk if there is no room, `len`
+    /// is 0 or exceeds the chunk, or the chunk belongs to another memory.
     #[inline]
     pub fn push(&mut self, chunk: Chunk, offset: usize, len: usize) -> Result<(), Chunk> {
         self.push_with(chunk, offset, len, 0)
     }
 
-    /// As [`push`](TxRing::push) for a packet with `struct xsk_tx_metadata` in front of it.
+    /// Like [`push`](TxRing::push), for a packet with `struct xsk_tx_metadata` before it.
     #[inline]
     pub fn push_with_metadata(&mut self, chunk: Chunk, offset: usize, len: usize) -> Result<(), Chunk> {
         if !self.umem.config.tx_metadata {
@@ -209,19 +213,19 @@ impl TxRing {
         Ok(())
     }
 
-    /// Shows the kernel what was pushed.
+    /// Publishes the pushed descriptors to the kernel.
     #[inline]
     pub fn submit(&mut self) {
         self.ring.submit();
     }
 
-    /// Submitted descriptors the kernel has not taken yet.
+    /// Number of submitted descriptors that the kernel has not taken yet.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
         self.ring.waiting()
     }
 
-    /// The kernel sends only when called: [`XskSocket::wake_tx`](super::XskSocket::wake_tx).
+    /// Whether the kernel sends only when called: [`XskSocket::wake_tx`](super::XskSocket::wake_tx).
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()

@@ -1,4 +1,4 @@
-//! AF_XDP sockets: set-up, binding, waking, statistics.
+//! AF_XDP sockets: set-up, binding, wake-ups, statistics.
 
 use std::io;
 use std::mem;
@@ -13,10 +13,10 @@ use crate::{check, set_send_buffer};
 /// A socket on one queue of an interface.
 #[derive(Debug)]
 pub struct XskSocket {
-    // Closed before the memory is told that the socket is gone: fields are dropped in order.
+    // The socket is closed before `user` tells the memory: fields are dropped in order.
     fd: OwnedFd,
     user: User,
-    /// Shares the memory that another socket registered.
+    /// Whether it shares the memory that another socket registered.
     shares: bool,
 }
 
@@ -33,14 +33,14 @@ pub struct Rings {
     pub completion: CompletionRing,
 }
 
-/// How to bind.
+/// Parameters of a bind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bind {
     /// Interface.
     pub ifindex: u32,
     /// Its queue.
     pub queue: u32,
-    /// Without copying, or else not at all; otherwise with copying.
+    /// Whether to bind in zero-copy mode, which then must be possible; else in copy mode.
     pub zero_copy: bool,
     /// Packets may take several chunks (XDP_USE_SG, since 6.6).
     pub fragments: bool,
@@ -51,9 +51,9 @@ pub struct Bind {
 pub struct XskStatistics {
     /// Packets dropped for other reasons than a full receive ring.
     pub rx_dropped: u64,
-    /// Descriptors in the fill ring that made no sense.
+    /// Invalid descriptors in the fill ring.
     pub rx_invalid_descs: u64,
-    /// Descriptors in the transmit ring that made no sense; their chunks do not come back.
+    /// Invalid descriptors in the transmit ring; their chunks do not come back.
     pub tx_invalid_descs: u64,
     /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
@@ -67,16 +67,18 @@ pub struct XskStatistics {
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// Bytes of `struct xsk_tx_metadata`.
 const TX_METADATA_LEN: u32 = 24;
-/// The kernel copies each packet it sends into a buffer that counts against this until the receiver is done.
+/// The kernel copies each packet it sends into a buffer that counts against this until the receiver has
+/// freed it.
 const SEND_BUFFER: i32 = 64 << 20;
 
 impl XskSocket {
-    /// A socket on `umem` with rings of these sizes (powers of two): `[fill, completion, rx, tx]`. The first socket of a
-    /// memory registers it, further ones share it, each with rings of its own, on other queues.
+    /// Creates a socket on `umem` with rings of these sizes (powers of two): `[fill, completion, rx,
+    /// tx]`. The first socket of a memory registers it; further ones share it, each with rings of its
+    /// own, on other queues.
     ///
     /// # Errors
-    /// `EPERM` without CAP_NET_RAW; `EAFNOSUPPORT` without AF_XDP; `ENOBUFS` beyond RLIMIT_MEMLOCK without CAP_IPC_LOCK;
-    /// `EINVAL` for an impossible geometry.
+    /// `EPERM` without CAP_NET_RAW; `EAFNOSUPPORT` without AF_XDP; `ENOBUFS` beyond RLIMIT_MEMLOCK
+    /// without CAP_IPC_LOCK; `EINVAL` for an impossible geometry.
     pub fn new(
         umem: &Arc<Umem>,
         sizes: [u32; 4],
@@ -85,7 +87,7 @@ impl XskSocket {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: socket takes no pointer.
         let fd = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
-        // SAFETY: `fd` is new and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let shares = match first {
             Some(first) if !Arc::ptr_eq(&first.user.0, umem) => {
@@ -98,7 +100,7 @@ impl XskSocket {
             socket.register()?;
         }
         let rings = socket.rings(sizes)?;
-        // A send buffer of the system's usual size holds some ninety packets.
+        // A send buffer of the system's default size holds some ninety packets.
         set_send_buffer(socket.as_fd(), SEND_BUFFER)?;
         Ok((socket, rings))
     }
@@ -155,13 +157,13 @@ impl XskSocket {
         })
     }
 
-    /// Binds to a queue. `first` is the socket that registered the memory, bound already, if this one shares it; it then
-    /// copies or not, and takes fragments or not, as that one does.
+    /// Binds to a queue. `first` is the socket that registered the memory, bound already, if this one
+    /// shares it; this one then has the same copy mode and fragment setting.
     ///
     /// # Errors
-    /// `EBUSY` if another socket has the queue, also for some 50 ms after that was closed; `EINVAL` if there is no such
-    /// queue; `EOPNOTSUPP` if the driver cannot do without copying; `ENODEV`; `EPROTONOSUPPORT` for `fragments` on
-    /// kernels before 6.6.
+    /// `EBUSY` if another socket has the queue, also for some 50 ms after that was closed; `EINVAL` if
+    /// there is no such queue; `EOPNOTSUPP` if the driver has no zero-copy mode; `ENODEV`;
+    /// `EPROTONOSUPPORT` for `fragments` on kernels before 6.6.
     pub fn bind(&self, bind: &Bind, first: Option<&XskSocket>) -> io::Result<()> {
         let flags = match first {
             Some(_) if self.shares => libc::XDP_SHARED_UMEM,
@@ -184,7 +186,8 @@ impl XskSocket {
         check(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
     }
 
-    /// Most packets one [`wake_tx`](XskSocket::wake_tx) sends in copying mode, 32 by default. Before binding.
+    /// Sets how many packets one [`wake_tx`](XskSocket::wake_tx) sends in copy mode, 32 by default. To be
+    /// called before binding.
     ///
     /// # Errors
     /// `ENOPROTOOPT` on kernels before 6.18.
@@ -192,8 +195,8 @@ impl XskSocket {
         self.set(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &packets)
     }
 
-    /// Has system calls on the socket run the driver's receive loop instead of waiting for its interrupts:
-    /// SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET.
+    /// Makes system calls on the socket run the driver's receive loop instead of waiting for its
+    /// interrupts: SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET.
     ///
     /// # Errors
     /// `EPERM` without CAP_NET_ADMIN; `ENOPROTOOPT` on kernels before 5.11.
@@ -203,7 +206,7 @@ impl XskSocket {
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// Leaves it to the driver's interrupts again.
+    /// Returns to the driver's interrupts.
     ///
     /// # Errors
     /// `ENOPROTOOPT` on kernels before 5.11.
@@ -212,11 +215,11 @@ impl XskSocket {
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &0i32)
     }
 
-    /// Sends what is in the transmit ring.
+    /// Makes the kernel send what is in the transmit ring.
     ///
     /// # Errors
-    /// `EAGAIN`, `EBUSY`, `ENOBUFS`: not all of it yet, call again. `ENETDOWN`: the interface is down; what is queued
-    /// stays. `ENXIO`: the socket is not bound (any more).
+    /// `EAGAIN`, `EBUSY`, `ENOBUFS`: not everything was sent, call again. `ENETDOWN`: the interface is
+    /// down; the packets stay queued. `ENXIO`: the socket is not bound (any more).
     pub fn wake_tx(&self) -> io::Result<()> {
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
         // SAFETY: no bytes and no address.
@@ -224,7 +227,7 @@ impl XskSocket {
         if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Has the driver look at the fill ring and receive.
+    /// Makes the driver read the fill ring and receive.
     ///
     /// # Errors
     /// As [`wake_tx`](XskSocket::wake_tx).
@@ -235,7 +238,7 @@ impl XskSocket {
         if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// What has happened to it.
+    /// Returns the socket's counters.
     ///
     /// # Errors
     /// None at present.
@@ -252,7 +255,7 @@ impl XskSocket {
         })
     }
 
-    /// Whether packets move without being copied (XDP_OPTIONS).
+    /// Whether the socket is in zero-copy mode (XDP_OPTIONS).
     ///
     /// # Errors
     /// None at present.
@@ -264,8 +267,8 @@ impl XskSocket {
 
     fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
         let len = mem::size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel reads `len` bytes of `value`; memory it is told of stays mapped as long as the socket is open
-        // (both are held by `self`).
+        // SAFETY: the kernel reads `len` bytes of `value`; memory it registers stays mapped as long as
+        // the socket is open (`self` holds both).
         let ret = unsafe {
             libc::setsockopt(self.fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len)
         };
@@ -275,7 +278,7 @@ impl XskSocket {
     /// # Safety
     /// Any bytes are a valid `T`, zeros too.
     unsafe fn get<T>(&self, option: libc::c_int) -> io::Result<T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let mut value: T = unsafe { mem::zeroed() };
         let mut len = mem::size_of::<T>() as libc::socklen_t;
         let (fd, level) = (self.fd.as_raw_fd(), libc::SOL_XDP);

@@ -12,7 +12,7 @@ use crate::testing::{enter_new_netns, ip};
 use crate::{Netlink, PollFd, XdpMode, poll};
 
 const QUEUE: u32 = 0;
-/// RX units, then TX units of two chunks.
+/// Receive units, then transmit units of two chunks.
 const REGIONS: [(u32, u32); 2] = [(64, 1), (32, 2)];
 const SIZES: [u32; 4] = [64, 64, 64, 64];
 
@@ -52,7 +52,7 @@ impl End {
         End { rings, socket, umem, spare: Vec::new(), to_send, _link: link, _map: map }
     }
 
-    /// Sends the frame from `offset` of a chunk.
+    /// Sends the frame at `offset` of a chunk.
     fn send(&mut self, offset: usize, frame: &[u8]) {
         let mut chunk = self.to_send.pop().unwrap();
         chunk.bytes_mut()[offset..offset + frame.len()].copy_from_slice(frame);
@@ -75,7 +75,7 @@ impl End {
         panic!("the kernel does not take what is queued");
     }
 
-    /// Waits for the next packet; its pieces joined, and how many they were.
+    /// Waits for the next packet; returns its joined pieces, and their number.
     fn receive(&mut self) -> (Vec<u8>, usize) {
         let (mut bytes, mut pieces) = (Vec::new(), 0);
         loop {
@@ -109,7 +109,7 @@ impl End {
         }
     }
 
-    /// Closes everything; all chunks must be there again.
+    /// Closes everything; all chunks must be available again.
     fn close(self) {
         let End { rings, socket, umem, spare, to_send, _link, _map } = self;
         assert!(umem.reclaim().is_none(), "the socket is open");
@@ -144,7 +144,7 @@ fn frame(number: u8, len: usize) -> Vec<u8> {
     frame
 }
 
-/// More frames than there are chunks, so that each makes several rounds.
+/// Sends more frames than there are chunks, so each chunk is reused several times.
 fn ping_pong(mode: XdpMode, config: UmemConfig) {
     let (mut a, mut b) = (End::new("veth0", mode, config, false), End::new("veth1", mode, config, false));
     for i in 0..200u8 {
@@ -252,7 +252,7 @@ fn a_queue_has_one_socket_and_is_free_again_a_moment_after_it_closed() {
 }
 
 #[test]
-fn what_does_not_belong_into_a_ring_is_given_back() {
+fn chunks_that_do_not_fit_a_ring_are_returned() {
     if !veth(1500) {
         return;
     }
@@ -272,7 +272,7 @@ fn what_does_not_belong_into_a_ring_is_given_back() {
 }
 
 #[test]
-fn the_kernel_tells_when_it_sent_a_packet_that_asked() {
+fn the_kernel_reports_when_it_sent_a_packet_that_requests_it() {
     if !veth(1500) {
         return;
     }
@@ -281,7 +281,7 @@ fn the_kernel_tells_when_it_sent_a_packet_that_asked() {
     let mut b = End::new("veth1", XdpMode::Native, UmemConfig::default(), false);
     let sent = frame(1, 100);
     let mut chunk = a.to_send.pop().unwrap();
-    // struct xsk_tx_metadata: flags, then the place of the answer.
+    // struct xsk_tx_metadata: flags, then the offset of the answer.
     chunk.bytes_mut()[40..48].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_TIMESTAMP).to_ne_bytes());
     chunk.bytes_mut()[48..64].fill(0);
     chunk.bytes_mut()[64..164].copy_from_slice(&sent);
@@ -296,10 +296,10 @@ fn the_kernel_tells_when_it_sent_a_packet_that_asked() {
 }
 
 #[test]
-fn a_dropped_token_is_found_again() {
+fn a_dropped_token_can_be_collected() {
     let (umem, mut tokens) = Umem::new(UmemConfig::default(), &REGIONS).unwrap();
     let region = Arc::clone(&umem.regions()[0]);
-    assert_eq!((region.units(), region.collect(|_| panic!("nobody dropped one"))), (64, 0));
+    assert_eq!((region.units(), region.collect(|_| panic!("no token was dropped"))), (64, 0));
     let mut chunk = tokens[0].pop().unwrap();
     chunk.bytes_mut().fill(0xa5);
     std::thread::spawn(move || drop(chunk)).join().unwrap();

@@ -1,4 +1,4 @@
-//! Packet memory: a mapping registered with the kernel, cut into chunks that are owned by tokens.
+//! Packet memory: a mapping registered with the kernel, split into chunks that tokens own.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use super::returns::Returns;
 use crate::Mmap;
 
-/// How packet memory is cut.
+/// Geometry of packet memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UmemConfig {
     /// Bytes of a chunk: 2048 to the size of a page; a power of two unless `unaligned`.
     pub chunk_len: u32,
-    /// Bytes the kernel leaves free in front of each received packet, besides the 256 of XDP.
+    /// Bytes that the kernel leaves free before each received packet, besides the 256 of XDP.
     pub headroom: u32,
     /// Chunks may begin anywhere (XDP_UMEM_UNALIGNED_CHUNK_FLAG).
     pub unaligned: bool,
-    /// Packets to send may have 24 bytes of metadata in front of them (XDP_UMEM_TX_METADATA_LEN, since 6.8).
+    /// Packets to send may have 24 bytes of metadata before them (XDP_UMEM_TX_METADATA_LEN, since 6.8).
     pub tx_metadata: bool,
 }
 
 impl Default for UmemConfig {
-    /// Aligned chunks of a page.
+    /// Aligned chunks of 4096 bytes.
     fn default() -> UmemConfig {
         UmemConfig { chunk_len: 4096, headroom: 0, unaligned: false, tx_metadata: false }
     }
@@ -33,18 +33,18 @@ impl Default for UmemConfig {
 pub struct Umem {
     pub(super) memory: Arc<Mmap>,
     pub(super) config: UmemConfig,
-    /// Bytes that are cut into chunks.
+    /// Bytes that are split into chunks.
     pub(super) len: u64,
     regions: Vec<Arc<Region>>,
-    /// Sockets that use it.
+    /// Number of sockets that use it.
     sockets: AtomicUsize,
 }
 
-/// One socket that uses a memory. Dropped after the socket was closed.
+/// The use of a memory by one socket. Dropped after the socket was closed.
 #[derive(Debug)]
 pub(super) struct User(pub(super) Arc<Umem>);
 
-/// Part of the memory whose chunks are handed out in units of one or more adjacent ones.
+/// Part of the memory, handed out in units of one or more adjacent chunks.
 #[derive(Debug)]
 pub struct Region {
     memory: Arc<Mmap>,
@@ -52,36 +52,36 @@ pub struct Region {
     start: u64,
     /// Bytes of a unit.
     unit_len: u32,
-    /// For each unit, how many descriptors of it the kernel holds; 0 if it belongs to a token.
+    /// For each unit, the number of its descriptors that the kernel holds; 0 if it belongs to a token.
     lent: Box<[AtomicU8]>,
     returns: Returns,
 }
 
-/// Token of one unit: its bytes are the holder's alone. Dropping it, in whichever thread, returns the unit to where
-/// [`Region::collect`] finds it.
+/// Token of one unit; its bytes belong to the holder alone. Dropping it, in any thread, makes the unit
+/// available to [`Region::collect`].
 #[derive(Debug)]
 pub struct Chunk {
     region: Arc<Region>,
     unit: u32,
 }
 
-/// What a descriptor that came back from the kernel brought.
+/// The meaning of a descriptor that came back from the kernel.
 #[derive(Debug)]
 pub(super) enum Returned {
     /// A unit, and the offset of the address in it.
     Whole(Chunk, u32),
-    /// One of several descriptors of a unit, others are still out.
+    /// One of several descriptors of a unit; the kernel still holds others.
     Part,
-    /// Nothing: the kernel does not hold that unit. Each one is a bug, here or there.
+    /// The kernel does not hold that unit. Each one is a bug, here or in the kernel.
     Stray,
 }
 
-/// In an unaligned address, the upper 16 bits are an offset to be added.
+/// The upper 16 bits of an unaligned address are an offset to be added.
 const OFFSET_SHIFT: u32 = 48;
 
 impl Umem {
-    /// Memory for regions of `(units, chunks per unit)`; nothing is registered yet. All tokens are handed out, region
-    /// by region.
+    /// Allocates memory for regions of `(units, chunks per unit)`; nothing is registered yet. Returns all
+    /// tokens, region by region.
     ///
     /// # Errors
     /// `ENOMEM`; `EINVAL` for an impossible geometry.
@@ -121,25 +121,25 @@ impl Umem {
         Ok((umem, tokens))
     }
 
-    /// How the memory is cut.
+    /// The geometry.
     #[must_use]
     pub fn config(&self) -> UmemConfig {
         self.config
     }
 
-    /// Whether it is made of huge pages.
+    /// Whether the memory consists of huge pages.
     #[must_use]
     pub fn is_huge(&self) -> bool {
         self.memory.is_huge()
     }
 
-    /// Its regions, in the order of [`Umem::new`].
+    /// The regions, in the order of [`Umem::new`].
     #[must_use]
     pub fn regions(&self) -> &[Arc<Region>] {
         &self.regions
     }
 
-    /// One descriptor that names `address` has come back from the kernel.
+    /// Accepts one descriptor that names `address` back from the kernel.
     pub(super) fn take_back(&self, address: u64) -> Returned {
         let address = if self.config.unaligned {
             (address & ((1 << OFFSET_SHIFT) - 1)) + (address >> OFFSET_SHIFT)
@@ -154,11 +154,11 @@ impl Umem {
         region.take_back((within / unit_len) as u32, (within % unit_len) as u32)
     }
 
-    /// Takes back every unit the kernel holds, now that no socket uses the memory; the tokens by region. `None` if one
-    /// still does.
+    /// Takes back every unit that the kernel holds, after all sockets were closed; returns the tokens by
+    /// region. `None` if a socket still uses the memory.
     ///
-    /// Sockets are counted in this process: one that a forked child still has open may go on writing to chunks that are
-    /// taken back.
+    /// Sockets are counted in this process only: through one that a forked child still has open, the
+    /// kernel may still write to chunks that are taken back.
     #[must_use]
     pub fn reclaim(&self) -> Option<Vec<Vec<Chunk>>> {
         if self.sockets.load(Ordering::Acquire) > 0 {
@@ -194,13 +194,13 @@ impl Drop for User {
 }
 
 impl Region {
-    /// Units in it.
+    /// Number of units.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.lent.len() as u32
     }
 
-    /// Units the kernel holds.
+    /// Number of units that the kernel holds.
     #[must_use]
     pub fn lent(&self) -> u32 {
         self.lent.iter().filter(|lent| lent.load(Ordering::Relaxed) > 0).count() as u32
@@ -215,10 +215,11 @@ impl Region {
         address >= self.start && address - self.start < u64::from(self.unit_len) * self.lent.len() as u64
     }
 
-    /// One descriptor of `unit` has come back.
+    /// Accepts one descriptor of `unit` back.
     fn take_back(self: &Arc<Region>, unit: u32, offset: u32) -> Returned {
         let Some(lent) = self.lent.get(unit as usize) else { return Returned::Stray };
-        // One thread per ring, and the kernel returns a descriptor in one ring: nobody else writes meanwhile.
+        // One thread per ring, and the kernel returns a descriptor in one ring: no other thread writes
+        // meanwhile.
         let descriptors = lent.load(Ordering::Relaxed);
         if descriptors == 0 {
             return Returned::Stray;
@@ -227,20 +228,21 @@ impl Region {
         if descriptors > 1 {
             return Returned::Part;
         }
-        // SAFETY: `Chunk::lend` left the count of one reference behind when this unit was lent; it is used up here.
+        // SAFETY: `Chunk::lend` kept one reference when this unit was lent; it is used up here.
         let region = unsafe { Arc::from_raw(Arc::as_ptr(self)) };
         Returned::Whole(Chunk { region, unit }, offset)
     }
 }
 
 impl Chunk {
-    /// Its bytes.
+    /// The unit's bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let Region { memory, unit_len, .. } = &*self.region;
-        // SAFETY: the unit lies within the mapping; its bytes belong to the only token, which `self` is: `Umem::new` made
-        // one per unit, `lend` consumes it, and `take_back` and `collect` make another only after that.
+        // SAFETY: the unit lies within the mapping; its bytes belong to the only token, which `self` is:
+        // `Umem::new` made one per unit, `lend` consumes it, and only then do `take_back` and `collect`
+        // make another.
         unsafe {
             std::slice::from_raw_parts(
                 memory.start().add(self.offset() as usize).as_ptr(),
@@ -249,7 +251,7 @@ impl Chunk {
         }
     }
 
-    /// Its bytes, to be written.
+    /// The unit's bytes, for writing.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
@@ -263,7 +265,7 @@ impl Chunk {
         }
     }
 
-    /// Offset of its first byte in the memory: the address the kernel knows.
+    /// Offset of the first byte in the memory: the address that the kernel uses.
     #[inline]
     pub(super) fn offset(&self) -> u64 {
         self.region.start + u64::from(self.unit) * u64::from(self.region.unit_len)
@@ -281,10 +283,10 @@ impl Chunk {
         Arc::ptr_eq(&self.region.memory, memory)
     }
 
-    /// Gives the unit to the kernel in `descriptors` descriptors, at least one.
+    /// Lends the unit to the kernel in `descriptors` descriptors, at least one.
     #[inline]
     pub(super) fn lend(self, descriptors: u8) {
-        // The region's reference count keeps this token's share, for `take_back`.
+        // The token's reference to the region is kept for `take_back`.
         let chunk = ManuallyDrop::new(self);
         chunk.region.lent[chunk.unit as usize].store(descriptors, Ordering::Relaxed);
     }

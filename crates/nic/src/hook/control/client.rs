@@ -1,4 +1,4 @@
-//! The end that asks.
+//! The client end of the control socket.
 
 use std::fmt;
 use std::io;
@@ -12,21 +12,22 @@ use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpStatus};
 use sys::{PollFd, RecordReader};
 
-/// How long a reply is waited for. The engine's thread answers within a millisecond, unless it makes large maps or
-/// somebody has stopped the process.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time to wait for a reply. The engine's thread answers within a millisecond, unless it creates large
+/// maps or the process is stopped.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The engine of another process.
+/// A connection to the engine of another process.
 #[derive(Debug)]
 pub struct Remote {
     pid: u32,
     slot: u8,
     connection: Mutex<OwnedFd>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Remote {
-    /// The engines of a domain, in this network namespace, by process id; of one process if `pid` says which.
+    /// Lists the engines of a domain in this network namespace as process id and slot; only those of
+    /// `pid` if given.
     #[must_use]
     pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u8)> {
         let prefix = domain.hook_prefix();
@@ -45,7 +46,7 @@ impl Remote {
     /// Connects to an engine that [`find`](Remote::find) has found.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if it has gone; `EPERM` if it is another user's.
+    /// `ECONNREFUSED` if the process has ended; `EPERM` if it belongs to another user.
     pub fn connect(domain: &DomainConfig, pid: u32, slot: u8) -> io::Result<Remote> {
         let connection = sys::connect_seqpacket(&domain.hook_name(pid, slot))?;
         let peer = sys::peer_credentials(connection.as_fd())?;
@@ -53,16 +54,17 @@ impl Remote {
         if own != 0 && peer.uid != own {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        Ok(Remote { pid, slot, connection: Mutex::new(connection), patience: PATIENCE })
+        Ok(Remote { pid, slot, connection: Mutex::new(connection), timeout: REPLY_TIMEOUT })
     }
 
-    /// Waits no longer than this for an answer. Whoever has not waited for one must not ask again: it would come late.
+    /// Sets the time to wait for a reply. After a timeout the connection must not be used again: the
+    /// reply may come late.
     #[must_use]
-    pub fn with_patience(self, patience: Duration) -> Remote {
-        Remote { patience, ..self }
+    pub fn with_timeout(self, timeout: Duration) -> Remote {
+        Remote { timeout, ..self }
     }
 
-    /// The process.
+    /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -74,26 +76,26 @@ impl Remote {
         self.slot
     }
 
-    /// As [`Device::attach_hook`](crate::verbs::Device::attach_hook), in the other process.
+    /// Like [`Device::attach_hook`](crate::verbs::Device::attach_hook), in the other process.
     ///
     /// # Errors
-    /// What it says, or that it says nothing.
+    /// The process refuses, or does not answer.
     pub fn attach(&self, point: HookPoint, plan: &HookPlan, replace: bool) -> Result<(), ControlError> {
         self.order(&Request::Attach { point, plan: plan.clone(), replace })
     }
 
-    /// As [`Device::detach_hook`](crate::verbs::Device::detach_hook).
+    /// Like [`Device::detach_hook`](crate::verbs::Device::detach_hook).
     ///
     /// # Errors
-    /// What it says, or that it says nothing.
+    /// The process refuses, or does not answer.
     pub fn detach(&self, point: HookPoint) -> Result<(), ControlError> {
         self.order(&Request::Detach { point })
     }
 
-    /// As [`Device::hooks`](crate::verbs::Device::hooks).
+    /// Like [`Device::hooks`](crate::verbs::Device::hooks).
     ///
     /// # Errors
-    /// That it says nothing.
+    /// The process does not answer.
     pub fn hooks(&self) -> Result<Vec<HookStatus>, ControlError> {
         match self.ask(&Request::Status)? {
             Reply::Status(hooks) => Ok(hooks),
@@ -101,11 +103,12 @@ impl Remote {
         }
     }
 
-    /// What its hooks have redirected to an XSKMAP since the last call, the oldest first; no more than fits into a reply. The
-    /// process keeps such frames for whoever calls this once in a while: at least every two seconds.
+    /// Returns the frames that its hooks redirected to an XSKMAP since the last call, the oldest first;
+    /// at most as many as fit into a reply. The process keeps such frames only for a client that calls
+    /// this at least every two seconds.
     ///
     /// # Errors
-    /// That it says nothing.
+    /// The process does not answer.
     pub fn frames(&self) -> Result<Vec<KeptFrame>, ControlError> {
         match self.ask(&Request::Frames)? {
             Reply::Frames(frames) => Ok(frames),
@@ -113,10 +116,10 @@ impl Remote {
         }
     }
 
-    /// The engine as a whole.
+    /// Returns the status of the engine.
     ///
     /// # Errors
-    /// That it says nothing.
+    /// The process does not answer.
     pub fn engine(&self) -> Result<EngineStatus, ControlError> {
         match self.ask(&Request::Engine)? {
             Reply::Engine(engine) => Ok(engine),
@@ -124,10 +127,11 @@ impl Remote {
         }
     }
 
-    /// Its queue pairs, in the order of their numbers. Many are asked for in several steps, so that they are not of one instant.
+    /// Returns its queue pairs, in the order of their numbers. Many are read in several requests, so they
+    /// are not of one instant.
     ///
     /// # Errors
-    /// That it says nothing.
+    /// The process does not answer.
     pub fn queue_pairs(&self) -> Result<Vec<QpStatus>, ControlError> {
         let (mut all, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
@@ -140,11 +144,12 @@ impl Remote {
         Ok(all)
     }
 
-    /// Begins to copy the packets that the process sends and receives: each record is a [`TapHeader`](bpf::TapHeader) and the front of
-    /// a frame. Ends with this value, and with another call of this; what was copied until then can still be read.
+    /// Starts a tap on the packets that the process sends and receives: each record is a
+    /// [`TapHeader`](bpf::TapHeader) and the first bytes of a frame. The tap ends with this connection,
+    /// or with the next call of this; records written until then can still be read.
     ///
     /// # Errors
-    /// What it says, or that it says nothing.
+    /// The process refuses, or does not answer.
     pub fn tap(&self, filter: &TapFilter) -> Result<RecordReader, ControlError> {
         let mut passed = Vec::new();
         match self.ask_for(&Request::Tap(filter.clone()), &mut passed)? {
@@ -154,7 +159,7 @@ impl Remote {
         .map_err(ControlError::Io)
     }
 
-    /// Whether the engine has gone, or has given this connection's place to somebody else.
+    /// Whether the process has ended, or has closed this connection in favour of a new one.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -170,7 +175,7 @@ impl Remote {
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
-        // Descriptors that come unasked are closed.
+        // Unexpected descriptors are closed.
         self.ask_for(request, &mut Vec::new())
     }
 
@@ -182,7 +187,7 @@ impl Remote {
         let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         sys::send_record(connection.as_fd(), &bytes, &[], &[])?;
         let mut fds = [PollFd::readable(connection.as_raw_fd())];
-        if sys::poll(&mut fds, Some(self.patience.as_nanos() as u64))? == 0 {
+        if sys::poll(&mut fds, Some(self.timeout.as_nanos() as u64))? == 0 {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];
@@ -198,29 +203,29 @@ impl Remote {
     }
 }
 
-/// Why nothing came of a request.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum ControlError {
-    /// The process has refused.
+    /// The process refused the request.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
-        /// What can be done about it.
+        /// What the user can do about it.
         remedy: Option<String>,
     },
-    /// It does not answer.
+    /// The process did not answer in time.
     Silent,
     /// The program does not fit into a request.
     TooLarge {
-        /// What it takes.
+        /// Its size.
         bytes: usize,
     },
-    /// What the kernel says.
+    /// The kernel's error.
     Io(io::Error),
 }
 
 impl ControlError {
-    /// What can be done about it, if there is anything to say.
+    /// What the user can do about it, if anything is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {

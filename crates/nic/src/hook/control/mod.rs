@@ -1,8 +1,8 @@
-//! Hooks, taps and counters of a running process, from outside: what is said over the Unix socket that every engine listens on.
+//! The control socket of a running process, for hooks, taps and counters.
 //!
-//! The socket's abstract name is `<domain>/hook/<pid>/<slot>`. Whoever connects must have the process's own user id, or be root.
-//! One record is one request, and one the reply. Programs come as instructions and map definitions: the process that
-//! runs them parses no object file.
+//! Every engine listens on a Unix socket with the abstract name `<domain>/hook/<pid>/<slot>`. A client
+//! must have the user id of the process, or be root. Each record is one request or one reply. Programs
+//! are sent as instructions and map definitions: the process that runs them parses no object file.
 
 mod client;
 mod record;
@@ -18,13 +18,13 @@ use super::{HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
 
-/// Largest record: the send buffer of an unprivileged socket takes it (wmem_max 212992).
+/// Largest record: fits the send buffer of an unprivileged socket (wmem_max 212992).
 const RECORD_MAX: usize = 192 * 1024;
 
-/// Bytes of frames in one reply, each with 64 for what goes with it.
+/// Bytes of frames in one reply, counting 64 more for each frame's metadata.
 pub(crate) const FRAMES_BYTES_MAX: usize = 128 * 1024;
 
-/// What can be asked.
+/// Requests of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Request {
     Attach {
@@ -37,21 +37,21 @@ pub(crate) enum Request {
     },
     Frames,
     Status,
-    /// A tap that ends with the connection. The descriptor of its copies comes with the reply.
+    /// Starts a tap that ends with the connection. The reply carries the descriptor of its records.
     Tap(TapFilter),
-    /// Of the engine as a whole.
+    /// Asks for the status of the engine.
     Engine,
-    /// Of queue pairs, from this index on.
+    /// Asks for the status of queue pairs, from this index on.
     QueuePairs {
         from: u16,
     },
 }
 
-/// What is answered.
+/// Replies of the engine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reply {
     Done,
-    /// Why not, and what can be done about it.
+    /// The reason of a refusal, and what the user can do about it.
     Refused {
         why: String,
         remedy: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) enum Reply {
 }
 
 impl DomainConfig {
-    /// What the names of all hook sockets begin with.
+    /// The prefix of the names of all control sockets of the domain.
     fn hook_prefix(&self) -> String {
         format!("{}/hook/", self.name)
     }

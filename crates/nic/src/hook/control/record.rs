@@ -1,5 +1,5 @@
-//! Requests and replies as bytes: a version, a kind, then fields one behind the other, little-endian, texts and lists with
-//! their length in front. What is longer than its fields is none.
+//! Encoding of requests and replies: a version, a kind, then the fields, little-endian; texts and lists
+//! are preceded by their length. A record with trailing bytes is invalid.
 
 mod status;
 
@@ -11,7 +11,7 @@ use super::super::plan::{HookPlan, PlannedStage};
 use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter};
 use super::{Reply, Request};
 
-/// Changes with every layout.
+/// Changes with every change of the layout.
 const VERSION: u32 = 0x524f_5805;
 
 impl Request {
@@ -150,7 +150,7 @@ impl Reply {
     }
 }
 
-/// What was understood is understood again when it is written anew, and a hook is made if it can be.
+/// Checks that a parsed request survives encoding and parsing, and that building its hook does not panic.
 #[cfg(feature = "fuzz")]
 pub fn check_request(bytes: &[u8]) {
     let Some(request) = Request::parse(bytes) else { return };
@@ -161,7 +161,7 @@ pub fn check_request(bytes: &[u8]) {
     }
 }
 
-/// What was understood is understood again when it is written anew.
+/// Checks that a parsed reply survives encoding and parsing.
 #[cfg(feature = "fuzz")]
 pub fn check_reply(bytes: &[u8]) {
     let Some(reply) = Reply::parse(bytes) else { return };
@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// Ends with the bytes, whatever length is announced: every item takes at least one.
+    /// Ends with the bytes, whatever length is announced: every item takes at least one byte.
     fn list<T>(&mut self, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
         let mut items = Vec::new();
         for _ in 0..self.u32()? {
@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
         let psns = self.list(|fields| Some(PsnRange { first: psn(fields)?, last: psn(fields)? }))?;
         let mut flag = || Some(self.u8()? != 0);
         let (naks, congestion, errors) = (flag()?, flag()?, flag()?);
-        // More than one range is none that we have written.
+        // A valid request has at most one range.
         Some(Conditions { opcodes, psns: psns.first().copied(), naks, congestion, errors })
     }
 
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
                 Some(MapDef { name, kind, key_size, value_size, max_entries, flags, initial, frozen })
             })?,
             kind: ProgramKind::Xdp,
-            // The machine has no use for it.
+            // The interpreter does not use it.
             btf: None,
         })
     }

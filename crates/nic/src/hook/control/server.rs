@@ -1,4 +1,4 @@
-//! The end that listens, in the engine's own thread.
+//! The server end of the control socket, served by the engine's own thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,13 +9,14 @@ use super::{RECORD_MAX, Reply, Request};
 use crate::registry::DomainConfig;
 use sys::Epoll;
 
-/// Connections at once. Another one takes the place of the oldest: nobody can keep others out by doing nothing.
+/// Open connections. A further one replaces the oldest, so idle connections cannot lock other clients
+/// out.
 const CONNECTIONS_MAX: usize = 8;
-/// Connections and requests served in one turn; the caller has other things to do.
-const TURN_MAX: usize = 32;
+/// Connections and requests served per call, so that the caller gets back to its other work.
+const ROUND_MAX: usize = 32;
 const LISTENER: u64 = 0;
 
-/// Listens for as long as the engine lives.
+/// The listening socket; open as long as the engine lives.
 #[derive(Debug)]
 pub(crate) struct Control {
     epoll: Epoll,
@@ -23,12 +24,12 @@ pub(crate) struct Control {
     connections: Mutex<Connections>,
 }
 
-/// Who is asked.
+/// Handles requests.
 pub(crate) trait Answers {
-    /// Answers a connection, with a descriptor if one belongs to it.
+    /// Returns the reply for a connection, with a descriptor if one belongs to it.
     fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>);
 
-    /// The connection is gone, however it ended.
+    /// The connection was closed, for any reason.
     fn forget(&self, client: u64);
 }
 
@@ -40,10 +41,10 @@ struct Connections {
 }
 
 impl Control {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// `EMFILE`; `EADDRINUSE` if somebody has our name.
+    /// `EMFILE`; `EADDRINUSE` if the name is taken.
     pub(crate) fn open(domain: &DomainConfig, slot: u8) -> io::Result<Control> {
         let listener = sys::bind_seqpacket(&domain.hook_name(std::process::id(), slot))?;
         sys::listen(listener.as_fd(), CONNECTIONS_MAX as i32)?;
@@ -57,12 +58,12 @@ impl Control {
         self.epoll.as_raw_fd()
     }
 
-    /// Lets `owner` answer what was asked, without waiting.
+    /// Lets `owner` answer the pending requests, without waiting.
     pub(crate) fn serve(&self, owner: &dyn Answers) {
-        // Whoever has it serves.
+        // Another thread is serving them already.
         let Ok(mut connections) = self.connections.try_lock() else { return };
         let mut tokens = [0; 16];
-        for _ in 0..TURN_MAX / tokens.len() {
+        for _ in 0..ROUND_MAX / tokens.len() {
             let ready = self.epoll.ready(&mut tokens);
             for &token in &tokens[..ready] {
                 match token {
@@ -76,11 +77,12 @@ impl Control {
         }
     }
 
-    /// A forked child gives up its copies.
+    /// Disconnects the copies of the descriptors in a forked child.
     pub(crate) fn disinherit(&self) {
         sys::disconnect(&self.listener);
         sys::disconnect(&self.epoll);
-        // If the parent was serving, the child keeps the connection until it ends; it answers nobody.
+        // If the parent was serving during the fork, the child keeps its connections until it ends,
+        // without answering.
         if let Ok(connections) = self.connections.try_lock() {
             connections.open.iter().for_each(|(_, connection)| sys::disconnect(connection));
         }
@@ -89,7 +91,7 @@ impl Control {
 
 impl Connections {
     fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, owner: &dyn Answers) {
-        // Whoever has gone already is not missed.
+        // A client that has disconnected already needs nothing.
         let Ok(connection) = sys::accept(listener.as_fd()) else { return };
         let is_ours = |uid| uid == 0 || uid == sys::effective_uid();
         if !sys::peer_credentials(connection.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
@@ -101,7 +103,7 @@ impl Connections {
             owner.forget(token);
         }
         self.last_token += 1;
-        // Out of memory: the connection is closed, and its owner sees that.
+        // Without memory the connection is closed, which the client notices.
         if epoll.add(connection.as_fd(), self.last_token).is_ok() {
             self.open.push_back((self.last_token, connection));
         }
@@ -111,7 +113,7 @@ impl Connections {
         let Some(at) = self.open.iter().position(|(known, _)| *known == token) else { return };
         let connection = &self.open[at].1;
         let mut buffer = vec![0; RECORD_MAX];
-        // Nobody passes us descriptors; any that come are closed.
+        // Clients have no reason to pass descriptors; any that arrive are closed.
         let received = match sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false) {
             Ok(received) if received.len > 0 => received,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
@@ -130,7 +132,7 @@ impl Connections {
             }
         };
         let passed: Vec<BorrowedFd<'_>> = passed.iter().map(AsFd::as_fd).collect();
-        // Whoever does not wait for the reply does not want it.
+        // A client that has disconnected does not need the reply.
         let _gone = sys::send_record(connection.as_fd(), &reply.to_bytes(), &[], &passed);
     }
 }

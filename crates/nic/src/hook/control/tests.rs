@@ -1,4 +1,4 @@
-//! Requests and replies survive the socket; strangers and nonsense get nowhere.
+//! Requests and replies through the socket; foreign users and invalid records are refused.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
@@ -90,7 +90,7 @@ fn replies() -> Vec<Reply> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn parsing_is_the_inverse_of_encoding() {
     for request in requests() {
         assert_eq!(Request::parse(&request.to_bytes()), Some(request));
     }
@@ -100,7 +100,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn what_is_cut_or_longer_is_no_record() {
+fn a_truncated_or_longer_record_is_invalid() {
     for request in requests() {
         let bytes = request.to_bytes();
         for len in 0..bytes.len() {
@@ -112,7 +112,7 @@ fn what_is_cut_or_longer_is_no_record() {
         let bytes = reply.to_bytes();
         assert!((0..bytes.len()).all(|len| Reply::parse(&bytes[..len]).is_none()));
     }
-    // A list that announces more than there is.
+    // A list that announces more items than there are.
     let mut bytes = requests()[0].to_bytes();
     bytes[7..11].copy_from_slice(&[0xff; 4]);
     assert_eq!(Request::parse(&bytes), None);
@@ -122,7 +122,7 @@ fn domain() -> DomainConfig {
     DomainConfig { name: format!("roxie-hook-{:x}", sys::random_u64()), ..DomainConfig::default() }
 }
 
-/// An engine's part, and which connections it was told are gone.
+/// Plays an engine, and records which connections were closed.
 #[derive(Default)]
 struct Owner {
     gone: Mutex<Vec<u64>>,
@@ -153,9 +153,9 @@ impl Answers for Owner {
     }
 }
 
-/// What a process has copied is there for the reader when the process is gone.
+/// Unread records survive the process that wrote them.
 #[test]
-fn the_last_copies_of_a_process_are_read() {
+fn the_last_records_of_a_process_are_read() {
     let (domain, owner) = (domain(), Owner::default());
     let control = Control::open(&domain, 3).unwrap();
     let remote = Remote::connect(&domain, std::process::id(), 3).unwrap();
@@ -178,13 +178,13 @@ fn the_last_copies_of_a_process_are_read() {
     assert_eq!((read, copies.lost()), (vec![b"first".to_vec(), b"last".to_vec()], 1));
 }
 
-/// However a connection ends, what belongs to it is given up.
+/// However a connection ends, its owner is told.
 #[test]
-fn the_owner_is_told_of_connections_that_are_gone() {
+fn the_owner_learns_which_connections_were_closed() {
     let (domain, owner) = (domain(), Owner::default());
     let control = Control::open(&domain, 3).unwrap();
     let connect = || Remote::connect(&domain, std::process::id(), 3).unwrap();
-    // A turn takes in a few.
+    // One call accepts a limited number.
     let gone = || {
         (0..10).for_each(|_| control.serve(&owner));
         owner.gone.lock().unwrap().clone()
@@ -193,7 +193,7 @@ fn the_owner_is_told_of_connections_that_are_gone() {
     assert_eq!(gone(), [1]);
     let crowd: Vec<Remote> = (0..8).map(|_| connect()).collect();
     assert_eq!(gone(), [1]);
-    // The ninth takes the place of the oldest.
+    // The ninth replaces the oldest.
     let one_more = connect();
     assert_eq!(gone(), [1, 2]);
     drop((crowd, one_more));
@@ -221,12 +221,12 @@ fn a_request_is_answered() {
         let refused = remote.detach(HookPoint::Egress).unwrap_err();
         assert_eq!((refused.to_string(), refused.remedy()), ("no".to_owned(), Some("yes".to_owned())));
         assert_eq!(Reply::Status(remote.hooks().unwrap()), replies()[3]);
-        // Nonsense is refused, and the next one is served all the same.
+        // An invalid request is refused, and the next one is served all the same.
         let stranger = sys::connect_seqpacket(&domain.hook_name(pid, 3)).unwrap();
         sys::send_record(stranger.as_fd(), b"hello", &[], &[]).unwrap();
         let plan = HookPlan { stages: vec![PlannedStage::Native("x".repeat(RECORD_MAX))] };
         assert!(matches!(remote.attach(HookPoint::Egress, &plan, true), Err(ControlError::TooLarge { .. })));
-        // More connections than there is room for: the last one is served.
+        // More connections than the limit: the last one is served.
         let crowd: Vec<Remote> = (0..20)
             .filter_map(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,8 +1,8 @@
-//! Packets that are not looked at, because the hook knows what it would say.
+//! Packets that do not run the hook, because it has foretold its verdict.
 
 use super::*;
 
-/// A program that counts packets and bytes, and drops those whose first byte behind the headers is 0x99 if it `looks`.
+/// A program that counts packets and bytes; if it `looks`, it drops packets with 0x99 after the headers.
 fn counting(looks: bool) -> Hook {
     let mut asm = Asm::new("counting");
     let (map, other) = (asm.map(bpf::MapDef::percpu_array("counters", 16, 1)), asm.label());
@@ -34,7 +34,7 @@ fn counted(world: &World, point: HookPoint) -> [u64; 4] {
 }
 
 #[test]
-fn packets_that_are_foreseen_are_counted_one_by_one() {
+fn foreseen_packets_are_counted_one_by_one() {
     let stages = |looks| Hook::new("native", vec![Count::default().stage()]).then(counting(looks));
     let frames = |lens: &[u64]| lens.iter().map(|len| len + HEADERS as u64).sum::<u64>();
     for looks in [false, true] {

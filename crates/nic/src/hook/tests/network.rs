@@ -1,9 +1,9 @@
-//! A bad network, made by a native stage.
+//! An impaired network, made by a native stage.
 
 use super::*;
 
 #[test]
-fn a_bad_network_is_bad_by_as_much_and_the_same_every_time() {
+fn an_impaired_network_has_the_given_rates_and_repeats_with_its_seed() {
     let run = |text: &str| {
         let mut world = World::with(HookPoint::Ingress, Hook::parse(text).unwrap());
         let arrived: Vec<u8> =
@@ -23,7 +23,7 @@ fn a_bad_network_is_bad_by_as_much_and_the_same_every_time() {
 }
 
 #[test]
-fn a_bad_network_may_be_bad_to_one_packet_of_a_kind() {
+fn an_impairment_may_concern_one_packet_of_a_kind() {
     let arrived = |text: &str| {
         let mut world = World::with(HookPoint::Ingress, Hook::parse(text).unwrap());
         let arrived = (0..6).flat_map(|n| world.receive(&packet(n, 8))).map(|packet| packet.3[11]);
@@ -35,9 +35,9 @@ fn a_bad_network_may_be_bad_to_one_packet_of_a_kind() {
     assert_eq!(arrived("impair:loss=100%,opcode=cnp"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// Marked packets are of another flow than the others.
+/// Marked packets belong to another flow than the others.
 #[test]
-fn a_marked_packet_does_not_overtake_and_is_not_overtaken() {
+fn a_marked_packet_keeps_its_place_in_the_order() {
     let mut world = World::with(HookPoint::Egress, Hook::parse("impair:ecn=100%,nth=2").unwrap());
     let flow = world.port.open_flow(&key(PEER)).unwrap();
     world.hooks.change_flow();
@@ -50,13 +50,13 @@ fn a_marked_packet_does_not_overtake_and_is_not_overtaken() {
 }
 
 #[test]
-fn late_packets_come_late_in_both_directions() {
+fn delayed_packets_arrive_late_in_both_directions() {
     let late = || Hook::parse("impair:delay=1s").unwrap();
     let mut world = World::with(HookPoint::Ingress, late());
     world.hooks.attach(HookPoint::Egress, late(), false).unwrap();
     assert_eq!((world.receive(&packet(1, 40)).len(), world.send(&packet(2, 40)[..52]).len()), (0, 0));
     let due_ns = world.hooks.next_due_ns().unwrap();
-    // Their time comes although the hooks are gone.
+    // They are released although the hooks were detached.
     world.hooks.detach(HookPoint::Ingress).unwrap();
     world.hooks.detach(HookPoint::Egress).unwrap();
     let mut arrived = Vec::new();

@@ -1,4 +1,4 @@
-//! What becomes of a packet with each verdict.
+//! The effect of each verdict.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn tx_sends_the_packet_back_through_egress() {
     assert_eq!(world.port.flushed, 1);
     assert_eq!((world.row("rx_xdp_tx"), world.row("tx_xdp_xmit"), world.row("tx_xdp_packets")), (1, 1, 1));
 
-    // Without ours as the source it cannot leave.
+    // Without a source address of this host it cannot leave.
     let mut world = World::with(
         HookPoint::Ingress,
         hook(|asm| {
@@ -46,7 +46,7 @@ fn every_other_verdict_ends_the_packet_and_is_counted() {
         ("invalid", |c| c.invalid, 99),
     ];
     for (name, counter, number) in cases {
-        // As a constant, and as something that has to be run.
+        // As a constant, and as the result of an instruction.
         for constant in [true, false] {
             let returns = || {
                 hook(|asm| {
@@ -77,7 +77,7 @@ fn every_other_verdict_ends_the_packet_and_is_counted() {
 }
 
 #[test]
-fn a_redirect_leads_to_the_entry_of_the_map() {
+fn a_redirect_goes_to_the_entry_of_the_map() {
     // CPUMAP: a process by its slot. DEVMAP: an interface.
     let to = |kind: fn(&str, u32) -> bpf::MapDef, entry: u32, value: u32| {
         let hook = hook(|asm| {
@@ -100,9 +100,10 @@ fn a_redirect_leads_to_the_entry_of_the_map() {
         [(3, &packet(1, 40)[..])]
     );
     assert_eq!((world.row("rx_xdp_redirect"), world.row("rx_xdp_redirect_errors")), (1, 0));
-    // Ours: it is where it should be.
+    // The device's own slot: the packet is where it belongs.
     assert_eq!(to(bpf::MapDef::cpumap, 5, 64).receive(&packet(1, 40)).len(), 1);
-    // The interface it came from, where it cannot go without a source address of ours; and one we do not have.
+    // The device's own interface, where it cannot leave without a local source address; and an unknown
+    // interface.
     let mut world = to(bpf::MapDef::devmap, 3, IFINDEX);
     assert_eq!(world.receive(&packet(1, 40)), []);
     assert_eq!((world.row("rx_xdp_redirect"), world.row("tx_xdp_xmit_errors")), (1, 1));
@@ -112,19 +113,19 @@ fn a_redirect_leads_to_the_entry_of_the_map() {
 }
 
 #[test]
-fn a_hostile_program_costs_its_packets_and_nothing_else() {
+fn a_hostile_program_affects_only_its_own_packets() {
     let hostile: [fn(&mut Asm); 3] = [
-        // Nearly for ever.
+        // An almost endless loop.
         |asm| {
             let again = asm.label();
             asm.load_imm64(Reg::R2, u64::MAX).mov(Reg::R0, 2);
             asm.bind(again).add(Reg::R2, -1).branch(Cond::Ne, Reg::R2, 0, again).exit();
         },
-        // Behind the packet.
+        // An access after the end of the packet.
         |asm| {
             at_frame(asm).load(Size::Dw, Reg::R0, Reg::R2, 30_000).exit();
         },
-        // Through a number that is no address.
+        // An access through a number that is no address.
         |asm| {
             asm.call(Helper::KtimeGetNs)
                 .alu(AluOp::Or, Reg::R0, -1)
@@ -142,7 +143,7 @@ fn a_hostile_program_costs_its_packets_and_nothing_else() {
         world.hooks.attach(HookPoint::Ingress, drops_psn(9), true).unwrap();
         assert_eq!(world.receive(&packet(1, 40)).len(), 1);
     }
-    // Longer than any packet: no program sees it, nobody gets it.
+    // Longer than any valid packet: no program sees it, and it is not delivered.
     let mut world = World::with(HookPoint::Ingress, drops_psn(9));
     assert_eq!(world.receive(&packet(1, MAX_PACKET)), []);
     assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);

@@ -1,4 +1,4 @@
-//! Reading batches out of a ring.
+//! Reading batches from a ring.
 
 use std::net::IpAddr;
 
@@ -10,38 +10,40 @@ use crate::port::{RxBatch, RxQueue, put_icrc};
 use crate::registry::RingLink;
 use sys::byte_ring::{Broken, Consumer};
 
-/// A ring that another process writes for us.
+/// The consumer of a ring that another process writes.
 #[derive(Debug)]
 pub(super) struct Inbound {
     ring: Consumer,
     pub(super) link: RingLink,
-    /// Nothing was read yet.
-    pub(super) is_fresh: bool,
-    /// Its writer is gone; what it has left is still read.
+    /// No batch was read yet.
+    pub(super) is_unread: bool,
+    /// The producer process has ended; its last batches are still read.
     pub(super) has_ended: bool,
-    /// What it holds makes no sense.
+    /// The ring holds an invalid batch.
     pub(super) is_broken: bool,
 }
 
-/// A turn ends behind so many batches, bytes or packets. Of the last two, these are half of what a queue pair wants acknowledged at once:
-/// its peer shall go on while the next turn is taken, not wait for the end of a window.
-const TURN_BATCHES: usize = 16;
-const TURN_BYTES: usize = 64 * 1024;
-const TURN_PACKETS: usize = 62;
+/// Limits of one round: batches, bytes and packets. The last two are half of what a queue pair wants
+/// acknowledged at once, so that the peer continues during the next round instead of waiting for the end
+/// of a window.
+const ROUND_BATCHES: usize = 16;
+const ROUND_BYTES: usize = 64 * 1024;
+const ROUND_PACKETS: usize = 62;
 
 impl Inbound {
     pub(super) fn new(ring: Consumer, link: RingLink) -> Inbound {
-        Inbound { ring, link, is_fresh: true, has_ended: false, is_broken: false }
+        Inbound { ring, link, is_unread: true, has_ended: false, is_broken: false }
     }
 
-    /// Whether there is something to read.
-    pub(super) fn has_something(&mut self) -> bool {
+    /// Whether there is something to read, or the ring is broken.
+    pub(super) fn has_data(&mut self) -> bool {
         self.ring.available() != Ok(0)
     }
 
-    /// Hands over some batches, copied to `buffer`, where they get ICRCs if others than the transport look at them; returns how many.
+    /// Hands over one round of batches, copied to `buffer`; fills in their ICRCs if `with_icrc`. Returns
+    /// how many.
     #[inline]
-    pub(super) fn turn(
+    pub(super) fn receive_round(
         &mut self,
         buffer: &mut [u8],
         with_icrc: bool,
@@ -49,7 +51,7 @@ impl Inbound {
     ) -> Result<usize, Broken> {
         let mut available = self.ring.available()?;
         let (mut batches, mut taken, mut packets) = (0, 0, 0);
-        while available > 0 && batches < TURN_BATCHES && taken < TURN_BYTES && packets < TURN_PACKETS {
+        while available > 0 && batches < ROUND_BATCHES && taken < ROUND_BYTES && packets < ROUND_PACKETS {
             let mut header: BatchHeader = [0; HEADER_LEN];
             if !self.ring.read(0, &mut header) {
                 return Err(Broken);
@@ -61,7 +63,7 @@ impl Inbound {
             if whole > available || !self.ring.read(HEADER_LEN, bytes) {
                 return Err(Broken);
             }
-            // Its writer goes on there while this is worked on.
+            // The producer reuses the space while the copy is processed.
             self.ring.release(whole);
             available -= whole;
             taken += whole;
@@ -91,20 +93,20 @@ impl Inbound {
     }
 
     /// Asks the writer for a wake-up; false if there is something to read, and then it was not asked.
-    pub(super) fn may_sleep(&mut self) -> bool {
-        self.ring.may_sleep()
+    pub(super) fn request_wakeup(&mut self) -> bool {
+        self.ring.request_wakeup()
     }
 
-    /// Withdraws the request of [`may_sleep`](Inbound::may_sleep).
-    pub(super) fn wakes(&mut self) {
-        self.ring.wakes();
+    /// Withdraws the request of [`request_wakeup`](Inbound::request_wakeup).
+    pub(super) fn withdraw_wakeup(&mut self) {
+        self.ring.withdraw_wakeup();
     }
 }
 
-/// Makes the ICRCs of a batch that has the headers of `batch`.
+/// Fills in the ICRCs of a batch with the headers of `batch`.
 #[cold]
 fn put_icrcs(batch: &RxBatch<'_>, bytes: &mut [u8]) {
-    // Where there is none its packets are refused.
+    // Without a pseudo header the packets are refused later.
     let Some(header) = batch.icrc_header() else { return };
     for (packet, id) in bytes.chunks_mut(batch.segment).zip(0u16..) {
         if packet.len() >= Bth::LEN + ICRC_LEN {

@@ -1,4 +1,4 @@
-//! Writing batches into a ring.
+//! Writing batches to a ring.
 
 use wire::Gid;
 use wire::icrc::ICRC_LEN;
@@ -9,20 +9,20 @@ use crate::registry::RingLink;
 use sys::byte_ring::{Broken, Producer, RING_BYTES};
 use sys::now_ns;
 
-/// A ring that leads to another process.
+/// The producer of a ring that another process reads.
 #[derive(Debug)]
 pub(super) struct Outbound {
     ring: Producer,
     pub(super) link: RingLink,
-    /// It was accepted.
+    /// The other process has accepted the ring.
     pub(super) is_open: bool,
-    /// Bytes of whole batches that are not published.
+    /// Bytes of complete batches that are not published.
     written: usize,
-    /// The batch behind them that takes further packets.
+    /// The open batch after them.
     batch: Option<Batch>,
     /// Packets in both.
     packets: usize,
-    /// Room of the crowded ring when that last changed, and since when that is (nanoseconds).
+    /// Free bytes of the crowded ring when they last changed, and the time of that change (nanoseconds).
     crowd: Option<(usize, u64)>,
 }
 
@@ -30,19 +30,19 @@ pub(super) struct Outbound {
 struct Batch {
     flow: FlowId,
     header: BatchHeader,
-    /// Bytes of its packets, and of each but the last.
+    /// Bytes of its packets, and of each packet but the last.
     bytes: usize,
     segment: usize,
     count: u16,
-    /// A shorter packet can only be the last one.
-    is_over: bool,
+    /// A shorter packet was added, which must be the last one.
+    is_complete: bool,
 }
 
-/// A ring that is fuller than this is given no more, as long as its reader reads. The rest is for what one turn of a queue pair
-/// writes: 124 packets.
+/// A ring with more bytes than this is crowded: it gets no more packets, as long as its reader reads. The
+/// rest is reserved for one transmit quantum: 124 packets.
 const CROWDED_BYTES: usize = RING_BYTES / 4;
-/// Whoever has read nothing for so long does not hold others up: what is for it may be lost here, as it would be at a full
-/// socket buffer.
+/// A reader that has read nothing for this time (nanoseconds) does not delay other flows: its packets may
+/// be lost here, as at a full socket buffer.
 const CROWDED_NS: u64 = 1_000_000;
 
 impl Outbound {
@@ -50,13 +50,13 @@ impl Outbound {
         Outbound { ring, link, is_open: false, written: 0, batch: None, packets: 0, crowd: None }
     }
 
-    /// Number of a packet of `len` bytes in its batch if it is committed next.
+    /// Returns the index of a packet of `len` bytes in its batch if it is committed next.
     pub(super) fn identification(&self, flow: FlowId, len: usize) -> u16 {
         self.batch.filter(|batch| batch.takes(flow, len)).map_or(0, |batch| batch.count)
     }
 
-    /// Adds a packet, in which there is nothing where the ICRC belongs; what fills a batch is published at once. Returns how many
-    /// packets were published, `None` if there is no room for this one.
+    /// Adds a packet with free space in place of its ICRC; a full batch is published at once. Returns how
+    /// many packets were published, `None` if there is no room for this one.
     #[inline]
     pub(super) fn commit(
         &mut self,
@@ -79,10 +79,10 @@ impl Outbound {
             bytes: 0,
             segment: len,
             count: 0,
-            is_over: false,
+            is_complete: false,
         });
         if let Some(icrc) = packet.last_chunk_mut::<ICRC_LEN>() {
-            // What was sent before is nobody's business.
+            // The space holds bytes of an earlier packet, which the reader must not see.
             *icrc = [0; ICRC_LEN];
         }
         if !self.ring.write(at, packet) {
@@ -90,29 +90,29 @@ impl Outbound {
         }
         batch.bytes += len;
         batch.count += 1;
-        batch.is_over = len < batch.segment;
+        batch.is_complete = len < batch.segment;
         self.packets += 1;
         let is_full = batch.bytes + len > BATCH_BYTES_MAX;
         Ok(Some(if is_full { self.publish() } else { 0 }))
     }
 
-    /// Shows the other side what was written, and wakes it if it sleeps; the number of packets.
+    /// Publishes the written batches, and wakes the reader if it sleeps; returns the number of packets.
     pub(super) fn publish(&mut self) -> usize {
         self.end_batch();
         if self.written > 0 {
             self.ring.publish(self.written);
             self.written = 0;
-            if self.ring.takes_sleeper() {
+            if self.ring.take_wakeup_request() {
                 self.link.wake();
             }
         }
         std::mem::take(&mut self.packets)
     }
 
-    /// Whether to wait before more is written.
+    /// Whether the sender should wait before it writes more.
     pub(super) fn is_crowded(&mut self) -> bool {
         const ENOUGH: usize = RING_BYTES - CROWDED_BYTES;
-        // One that lies is found out by the next packet.
+        // An invalid index of the reader is detected at the next packet.
         let room = self.ring.room(ENOUGH).unwrap_or(RING_BYTES);
         if room >= ENOUGH {
             self.crowd = None;
@@ -138,11 +138,11 @@ impl Outbound {
 impl Batch {
     #[inline]
     fn takes(&self, flow: FlowId, len: usize) -> bool {
-        self.flow == flow && len <= self.segment && !self.is_over && self.bytes + len <= BATCH_BYTES_MAX
+        self.flow == flow && len <= self.segment && !self.is_complete && self.bytes + len <= BATCH_BYTES_MAX
     }
 }
 
-/// The header of a flow's batches.
+/// Returns the header of a flow's batches.
 pub(super) fn header(key: &FlowKey, src_port: u16, dst_port: u16) -> BatchHeader {
     let mut header = [0; HEADER_LEN];
     header[6..8].copy_from_slice(&src_port.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Ports of members of one domain that talk through rings, over UDP sockets of loopback where there are none.
+//! Ports of members of one domain, connected by rings, or by UDP sockets on loopback where there are
+//! none.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -40,7 +41,7 @@ fn udp_of(member: &Membership) -> Box<UdpPort> {
 }
 
 impl Member {
-    /// Joins while `others` answer.
+    /// Joins while `others` serve requests.
     fn join(config: &DomainConfig, others: &[&Member]) -> Member {
         let member = std::thread::scope(|scope| {
             let joining = scope.spawn(|| Membership::join(config).unwrap());
@@ -70,7 +71,8 @@ impl Member {
         self.member.poll_listener(&mut |_| {});
     }
 
-    /// What one call hands over, ICRCs checked, where there are any, and cut off.
+    /// Calls `recv` once; returns the packets without their ICRCs, which are verified where they are
+    /// filled in.
     fn recv(&mut self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         let scope = RxScope { with_icrc: self.with_icrc, ..RxQueues::SLOT.into() };
@@ -104,7 +106,7 @@ impl Member {
     }
 }
 
-/// A packet for a QP of `slot`, which tells its number.
+/// A packet for a QP of `slot` that contains `number`.
 fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
     bytes[..12].copy_from_slice(&[4, 0, 0xff, 0xff, 0, slot, 0, 0x20, 0, 0, 0, 0]);
@@ -122,14 +124,14 @@ fn pair(ip: IpAddr) -> (Member, Member, FlowId) {
     (a, b, flow)
 }
 
-/// Until the second has accepted what the first has offered.
+/// Waits until the second has accepted the ring of the first.
 fn open_ring(a: &mut Member, b: &mut Member) {
     let (start, before) = (now_ns(), a.rings_out());
     while a.rings_out() == before {
         assert!(now_ns() - start < 5_000_000_000, "no ring");
         b.serve();
         a.serve();
-        a.port.follow_news();
+        a.port.follow_ring_events();
     }
 }
 
@@ -141,11 +143,11 @@ fn packets_of_every_size_arrive_through_the_ring_as_they_were_sent() {
         let sizes = (16..=4156).step_by(61).chain([64; 600]).chain([4156; 40]);
         let sent: Vec<_> = sizes.zip(0..).map(|(len, n)| packet(slot, n, len)).collect();
         let mut got = Vec::new();
-        for (turn, some) in sent.chunks(100).enumerate() {
+        for (round, some) in sent.chunks(100).enumerate() {
             some.iter().for_each(|packet| a.send(flow, packet));
             assert!(a.port.tx_state(None).has_room);
             a.port.flush();
-            b.with_icrc = turn % 2 == 0;
+            b.with_icrc = round % 2 == 0;
             got.extend(b.recv_until(some.len()));
         }
         assert_eq!(got, sent);
@@ -153,12 +155,12 @@ fn packets_of_every_size_arrive_through_the_ring_as_they_were_sent() {
         assert_eq!((ours.tx_packets, theirs.rx_packets), (sent.len() as u64, sent.len() as u64));
         assert_eq!(ours.tx_bytes, theirs.rx_bytes);
         assert_eq!(a.port.inner.report().counters.tx_packets, 0, "nothing went through the kernel");
-        assert!(theirs.rx_batches * 7 < theirs.rx_packets, "equal ones come together: {theirs:?}");
+        assert!(theirs.rx_batches * 7 < theirs.rx_packets, "equal packets share batches: {theirs:?}");
     }
 }
 
 #[test]
-fn whoever_looks_at_packets_finds_their_icrcs() {
+fn packets_carry_their_icrcs_when_the_receiver_asks_for_them() {
     for ip in [V4, V6] {
         let (mut a, mut b, flow) = pair(ip);
         let slot = b.member.slot();
@@ -185,7 +187,7 @@ fn whoever_looks_at_packets_finds_their_icrcs() {
 }
 
 #[test]
-fn sockets_are_asked_again_and_again_while_rings_are_in_use() {
+fn sockets_are_polled_regularly_while_rings_are_in_use() {
     let config = domain();
     let mut a = Member::join(&config, &[]);
     let mut b = Member::join(&config, &[&a]);
@@ -197,17 +199,17 @@ fn sockets_are_asked_again_and_again_while_rings_are_in_use() {
         a.send(flow, &packet(slot, 0, 64));
         a.port.flush();
         assert_eq!(b.recv_until(1), [packet(slot, 0, 64)]);
-        // Nobody has told of the ring being accepted, so this takes the kernel's way.
+        // The sender has not learned that the ring was accepted, so this packet goes through the kernel.
         c.send(other, &packet(slot, round, 100));
         c.port.flush();
-        let polls = (1..LULL_MAX).find(|_| b.recv() == [packet(slot, round, 100)]);
-        assert!(polls.is_some(), "as long as rings are in use nobody looked");
+        let polls = (1..IDLE_POLLS_MAX).find(|_| b.recv() == [packet(slot, round, 100)]);
+        assert!(polls.is_some(), "the sockets were not polled while the rings were in use");
     }
     assert_eq!((c.port.counters.tx_packets, b.port.counters.rx_packets), (0, 20));
 }
 
 #[test]
-fn a_port_is_quiet_while_rings_in_use_are_empty_but_not_for_long() {
+fn a_port_reports_quiet_while_rings_in_use_are_empty_but_not_for_long() {
     let (mut a, mut b, flow) = pair(V4);
     let slot = b.member.slot();
     assert!(!b.port.is_quiet(), "sockets may have something");
@@ -216,8 +218,8 @@ fn a_port_is_quiet_while_rings_in_use_are_empty_but_not_for_long() {
         a.port.flush();
         assert!(!b.port.is_quiet(), "there is a packet");
         assert_eq!(b.recv_until(1), [packet(slot, 0, 64)]);
-        // At the latest now the sockets have been asked.
-        while b.port.sockets.skipped > 0 {
+        // By now the sockets have been polled.
+        while b.port.inner_poll.skipped > 0 {
             b.recv();
         }
         let quiet = (0..2 * INNER_INTERVAL).take_while(|_| b.port.is_quiet()).count();
@@ -226,7 +228,7 @@ fn a_port_is_quiet_while_rings_in_use_are_empty_but_not_for_long() {
 }
 
 #[test]
-fn what_was_sent_before_there_was_a_ring_comes_first() {
+fn packets_sent_before_the_ring_was_accepted_arrive_first() {
     let config = domain();
     let mut a = Member::join(&config, &[]);
     let mut b = Member::join(&config, &[&a]);
@@ -246,14 +248,14 @@ fn what_was_sent_before_there_was_a_ring_comes_first() {
 }
 
 #[test]
-fn a_process_talks_to_itself() {
+fn a_process_has_a_ring_to_itself() {
     let mut a = Member::join(&domain(), &[]);
     let slot = a.member.slot();
     let flow = a.flow_to(slot, V4);
     let start = now_ns();
     while a.rings_out() == 0 && now_ns() - start < 5_000_000_000 {
         a.serve();
-        a.port.follow_news();
+        a.port.follow_ring_events();
     }
     a.send(flow, &packet(slot, 1, 64));
     a.port.flush();
@@ -283,11 +285,11 @@ fn only_connections_within_the_host_get_a_ring() {
     let flow = a.port.open_flow(&key("127.0.0.2", slot)).unwrap();
     assert_eq!(a.port.outbound.iter().flatten().count(), 1);
     a.port.close_flow(flow);
-    assert!(a.port.roads[flow.0 as usize].way.is_none(), "its number may be another flow's next");
+    assert!(a.port.flows[flow.0 as usize].route.is_none(), "its number may be another flow's next");
 }
 
 #[test]
-fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
+fn a_full_ring_applies_back_pressure_but_a_stopped_reader_delays_no_other_flow() {
     let (mut a, mut b, flow) = pair(V4);
     let slot = b.member.slot();
     let mut sent = 0;
@@ -297,17 +299,17 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
         sent += 60;
     }
     assert!((sent as usize) < RING_BYTES / 4096 / 2, "{sent}");
-    // One turn of a queue pair more than that is not lost.
+    // One transmit quantum more is not lost.
     (0..124).for_each(|n| a.send(flow, &packet(slot, sent + n, 4156)));
     a.port.flush();
     sent += 124;
     assert_eq!(a.port.counters.tx_no_buffer, 0);
     let start = now_ns();
     while !a.port.tx_state(None).has_room {
-        assert!(now_ns() - start < 1_000_000_000, "who does not read is waited for");
+        assert!(now_ns() - start < 1_000_000_000, "the port still waits for the stopped reader");
     }
     assert!(now_ns() - start > 500_000);
-    // What does not fit is lost, and counted.
+    // Packets that do not fit are lost and counted.
     for n in 0..300 {
         a.send(flow, &packet(slot, sent + n, 4096));
     }
@@ -316,7 +318,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
     assert!(lost > 0 && lost < 300, "{lost}");
     let got = b.recv_until((sent + 300 - lost) as usize);
     for (n, one) in got.iter().enumerate() {
-        assert_eq!(one[12..16], (n as u32).to_be_bytes(), "in order, without a hole");
+        assert_eq!(one[12..16], (n as u32).to_be_bytes(), "in order, without a gap");
     }
     assert!(a.port.tx_state(None).has_room);
     a.send(flow, &packet(slot, 7, 4096));
@@ -325,7 +327,7 @@ fn a_full_ring_pushes_back_and_a_reader_that_stands_still_holds_nobody_up() {
 }
 
 #[test]
-fn who_sleeps_is_woken_once() {
+fn a_sleeping_reader_is_woken_once() {
     let (mut a, mut b, flow) = pair(V4);
     let slot = b.member.slot();
     b.port.recv(RxQueues::ALL.into(), &mut |_| panic!("nothing was sent"));
@@ -336,7 +338,7 @@ fn who_sleeps_is_woken_once() {
     b.serve();
     a.send(flow, &packet(slot, 0, 64));
     a.port.flush();
-    assert!(!is_woken(&b), "nobody sleeps");
+    assert!(!is_woken(&b), "no thread sleeps");
     assert_eq!(b.port.set_need_wakeup(true), Readiness::Pending, "there is something to read");
     assert_eq!(b.recv_until(1).len(), 1);
     assert_eq!(b.port.set_need_wakeup(true), Readiness::Idle);
@@ -346,18 +348,18 @@ fn who_sleeps_is_woken_once() {
     b.serve();
     a.send(flow, &packet(slot, 2, 64));
     a.port.flush();
-    assert!(!is_woken(&b), "the second packet finds nobody asleep");
+    assert!(!is_woken(&b), "the reader was woken already");
     b.port.set_need_wakeup(false);
     assert_eq!(b.recv_until(2).len(), 2);
     assert_eq!(b.port.set_need_wakeup(true), Readiness::Idle);
     b.port.set_need_wakeup(false);
     a.send(flow, &packet(slot, 3, 64));
     a.port.flush();
-    assert!(!is_woken(&b), "it was awake again");
+    assert!(!is_woken(&b), "the wake-up request was withdrawn");
 }
 
 #[test]
-fn what_a_process_has_left_is_read_when_it_is_gone_and_its_peer_takes_the_network_again() {
+fn the_last_packets_of_a_dead_process_are_read_and_its_peer_returns_to_the_kernel() {
     let (mut a, mut b, flow) = pair(V4);
     let back = b.flow_to(a.member.slot(), V4);
     open_ring(&mut b, &mut a);
@@ -369,7 +371,7 @@ fn what_a_process_has_left_is_read_when_it_is_gone_and_its_peer_takes_the_networ
     let start = now_ns();
     while b.rings_out() > 0 && now_ns() - start < 5_000_000_000 {
         b.serve();
-        b.port.follow_news();
+        b.port.follow_ring_events();
     }
     assert_eq!(b.rings_out(), 0);
     assert_eq!(b.recv_until(10).len(), 10);
@@ -380,8 +382,8 @@ fn what_a_process_has_left_is_read_when_it_is_gone_and_its_peer_takes_the_networ
     assert_eq!(b.port.inner.report().counters.tx_packets, 1);
 }
 
-/// What comes of `bytes` in a ring of which `published` are shown, watched or not: the BTHs of batches, and whether the ring is given
-/// up.
+/// Publishes `published` of `bytes` in a ring and receives, with or without ICRCs; returns the BTHs of
+/// the batches, and whether the ring was dropped.
 fn receive_from(b: &mut Member, bytes: &[u8], published: usize) -> (Vec<Vec<u8>>, bool) {
     let (mut producer, fd) = Producer::create().unwrap();
     let ring = Consumer::open(fd.as_fd()).unwrap();
@@ -411,7 +413,7 @@ fn malformed_batches_end_the_ring() {
     for (len, segment) in [(0, 0), (0, 1), (16, 0), (16, 17), (17, 17), (25, 1), (u32::MAX, 1), (16_385, 1)] {
         assert_eq!(receive_from(&mut b, &batch(len, segment), whole), (vec![], true), "{len} {segment}");
     }
-    // Cut off, in the header and in the packets.
+    // Truncated, in the header and in the packets.
     for published in [1, HEADER_LEN - 1, HEADER_LEN, whole - 1] {
         assert_eq!(receive_from(&mut b, &batch(16, 16), published), (vec![], true), "{published}");
     }

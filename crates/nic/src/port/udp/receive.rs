@@ -1,4 +1,4 @@
-//! Receiving: one recvmmsg per queue, into buffers that hold the largest batch.
+//! Receiving: one recvmmsg per queue, into buffers that hold the largest GRO batch.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::super::{PortCounters, RxBatch, RxQueue};
 use sys::{Datagram, Opt, RecvBatch};
 
-/// A UDP socket with everything a port needs to know about received datagrams switched on. Not bound yet, so
-/// that a reuseport program can be attached first. The second value tells whether it is an IPv6 (dual-stack)
-/// socket or, on systems without IPv6, an IPv4 one.
+/// Creates a UDP socket with all options that a port needs for received datagrams. It is not bound yet,
+/// so that a reuseport program can be attached first. The second value tells whether it is an IPv6
+/// (dual-stack) socket or, on systems without IPv6, an IPv4 one.
 ///
 /// # Errors
 /// What the kernel says: `EMFILE`, or a kernel older than 5.0, which lacks UDP_GRO.
@@ -34,7 +34,7 @@ pub fn receive_socket() -> io::Result<(OwnedFd, bool)> {
     for opt in [Opt::RECV_TOS, Opt::RECV_TTL, Opt::GRO] {
         sys::set_opt(fd.as_fd(), opt, 1)?;
     }
-    // Every socket of the group would get a copy of every multicast packet.
+    // Otherwise every socket of the group would get a copy of every multicast packet.
     sys::hear_all_groups(fd.as_fd(), false)?;
     sys::set_receive_buffer(fd.as_fd(), RECEIVE_BUFFER)?;
     Ok((fd, v6))
@@ -47,7 +47,7 @@ pub(super) struct Receiver {
     pub(super) slot: OwnedFd,
     udp_port: u16,
     batch: RecvBatch,
-    /// How much to ask for at once, per queue: slot, GSI.
+    /// How many datagrams to request per call, by queue: slot, GSI.
     pace: [Pace; 2],
     pub(super) counters: PortCounters,
 }
@@ -64,7 +64,7 @@ impl Receiver {
         }
     }
 
-    /// Receives from one queue.
+    /// Receives once from one queue.
     pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let (fd, pace) = match queue {
             RxQueue::Slot => (&self.slot, &mut self.pace[0]),
@@ -102,12 +102,13 @@ impl Receiver {
     }
 }
 
-/// How many datagrams to ask for. A call that asks for more than there is spends a futile attempt, which
-/// costs a lone small packet 0.3 us of latency; one that asks for too little costs a system call.
+/// The number of datagrams to request. A call that requests more than there are makes a futile attempt,
+/// which costs an isolated small packet 0.3 us of latency; one that requests too few costs another system
+/// call.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     want: usize,
-    /// The last call got all it asked for.
+    /// The last call got all it requested.
     was_full: bool,
 }
 
@@ -117,7 +118,7 @@ impl Pace {
         if !is_full {
             self.want = got;
         } else if self.was_full {
-            // What is in one batch should stay in the cache until it is consumed.
+            // The datagrams of one call should stay in the cache until they are processed.
             let max = (RX_BATCH_BYTES * got / bytes.max(1)).clamp(RX_BATCH_MIN, RX_BATCH_MAX);
             self.want = (self.want * 4).min(max);
         }
@@ -125,12 +126,12 @@ impl Pace {
     }
 }
 
-/// Most datagrams per receive call, for large and small ones, and the bytes they should not exceed together (a
-/// part of the second-level cache).
+/// Most datagrams per receive call, for large and small ones, and the bytes that they should not exceed
+/// together (a part of the second-level cache).
 const RX_BATCH_MIN: usize = 4;
 const RX_BATCH_MAX: usize = 32;
 const RX_BATCH_BYTES: usize = 256 * 1024;
-/// Receive buffer: windows of 64 QPs of 256 KiB.
+/// Receive buffer in bytes: windows of 64 QPs of 256 KiB.
 pub const RECEIVE_BUFFER: i32 = 16 << 20;
 
 fn batch_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Option<RxBatch<'a>> {

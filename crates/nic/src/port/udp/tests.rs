@@ -1,4 +1,4 @@
-//! A port that sends to itself over loopback; every packet's ICRC is checked where it arrives.
+//! A port that sends to itself over loopback; every received packet's ICRC is verified.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -14,7 +14,7 @@ use wire::FlushIcrc;
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// A port whose slot queue receives what it sends.
+/// A port that receives its own packets in its slot queue.
 fn port_to_itself() -> UdpPort {
     let (slot, v6) = receive_socket().unwrap();
     let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -28,7 +28,7 @@ fn flow_key(ip: IpAddr) -> FlowKey {
     FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0, flush_icrc: FlushIcrc::Iba }
 }
 
-/// A packet that tells its number and length, with something in every byte.
+/// A packet that contains its number, with a pattern in all other bytes.
 fn packet(number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -49,11 +49,11 @@ struct Got {
     packets: Vec<Vec<u8>>,
 }
 
-/// Receives until nothing more comes and checks addresses and ICRCs.
+/// Receives until no more packets come; checks addresses and ICRCs.
 fn receive_all(port: &mut UdpPort, ip: IpAddr) -> Vec<Got> {
     let mut got = Vec::new();
     let mut fds = [PollFd::readable(port.properties().poll_fds[0])];
-    // Loopback delivers before the send call returns; the wait is for other kernels' sake.
+    // Loopback delivers before the send call returns; the wait is for kernels that do not.
     while sys::poll(&mut fds, Some(20_000_000)).unwrap() > 0 {
         port.recv(RxQueues::ALL.into(), &mut |batch| {
             assert_eq!((batch.src, batch.dst, batch.queue), (ip, ip, RxQueue::Slot));
@@ -94,7 +94,7 @@ fn equal_packets_travel_as_one_burst_and_a_shorter_packet_ends_it() {
 }
 
 #[test]
-fn a_long_first_packet_takes_one_middle_and_the_rest_fill_bursts() {
+fn a_long_first_packet_shares_its_burst_with_one_shorter_packet() {
     for (ip, middles_max) in [(V4, 62), (V6, 62)] {
         let mut port = port_to_itself();
         let flow = port.open_flow(&flow_key(ip)).unwrap();
@@ -111,7 +111,7 @@ fn a_long_first_packet_takes_one_middle_and_the_rest_fill_bursts() {
 }
 
 #[test]
-fn many_small_packets_go_out_128_at_a_time() {
+fn many_small_packets_leave_in_bursts_of_128() {
     let mut port = port_to_itself();
     let flow = port.open_flow(&flow_key(V4)).unwrap();
     (0..300).for_each(|i| commit(&mut port, flow, &packet(i, 24)));
@@ -127,7 +127,7 @@ fn every_size_arrives_intact() {
     for ip in [V4, V6] {
         let mut port = port_to_itself();
         let flow = port.open_flow(&flow_key(ip)).unwrap();
-        // From a bare BTH to the largest packet, one each, in bursts that the lengths themselves end.
+        // From a bare BTH to the largest packet, one of each length; growing lengths end each burst.
         let sizes = (12..=4156).step_by(37).chain([MAX_PACKET - 4]);
         let sent: Vec<_> = sizes.zip(0..).map(|(len, i)| packet(i, len)).collect();
         let mut packets = Vec::new();
@@ -190,7 +190,7 @@ fn tos_and_ttl_reach_the_receiver_over_ipv6() {
 }
 
 #[test]
-fn full_bursts_and_full_tables_go_out_by_themselves() {
+fn full_bursts_and_full_tables_are_sent_without_a_flush() {
     let mut port = port_to_itself();
     let flow = port.open_flow(&flow_key(V4)).unwrap();
     for i in 0..200 {
@@ -203,7 +203,7 @@ fn full_bursts_and_full_tables_go_out_by_themselves() {
     let flows: Vec<_> =
         (0..4).map(|slot| port.open_flow(&FlowKey { dst_slot: slot, ..flow_key(V4) }).unwrap()).collect();
     receive_all(&mut port, V4);
-    // Growing packets never share a burst: the table of bursts fills up first.
+    // Packets of growing length never share a burst: the table of bursts is full first.
     for i in 0..1000 {
         commit(&mut port, flows[i as usize % 4], &packet(i, 12 + i as usize / 4));
     }
@@ -220,12 +220,12 @@ fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
         commit(&mut port, flow, &packet(i, 50));
     }
     commit(&mut port, flow, &packet(100, 30));
-    // What the kernel's refusal would lead to: first parts of 64 packets, which ...
+    // The kernel's first refusal leads to parts of 64 packets, which ...
     assert_eq!(port.tx.resend_in_parts(0), 101);
     assert_eq!((port.tx.segments_max, port.tx.flows[0].segments_max), (64, 64));
     let got = receive_all(&mut port, V4);
     assert_eq!(got.iter().map(|g| g.packets.len()).collect::<Vec<_>>(), [64, 37]);
-    // ... if refused for a short burst, means one by one.
+    // ... after a refusal of a short burst become single packets.
     port.tx.bursts[0].count = 64;
     assert_eq!(port.tx.resend_in_parts(0), 101);
     assert_eq!(port.tx.flows[0].segments_max, 1);
@@ -235,7 +235,7 @@ fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
 }
 
 #[test]
-fn packets_that_find_no_room_are_counted() {
+fn packets_dropped_at_a_full_receive_buffer_are_counted() {
     let mut port = port_to_itself();
     sys::set_opt(port.rx.slot.as_fd(), sys::Opt::RECEIVE_BUFFER, 8192).unwrap();
     let flow = port.open_flow(&flow_key(V4)).unwrap();
@@ -252,13 +252,13 @@ fn packets_that_find_no_room_are_counted() {
 #[test]
 fn packets_that_cannot_leave_are_counted_by_reason() {
     let mut port = port_to_itself();
-    // From loopback there is no way to a foreign network.
+    // From loopback there is no route to a foreign network.
     let key = FlowKey { dst: "203.0.113.1".parse().unwrap(), ..flow_key(V4) };
     let nowhere = port.open_flow(&key).unwrap();
     let here = port.open_flow(&flow_key(V4)).unwrap();
     (0..3).for_each(|i| commit(&mut port, nowhere, &packet(i, 40)));
     (0..3).for_each(|i| commit(&mut port, here, &packet(i, 40)));
-    assert_eq!(port.flush(), 3, "a burst that fails does not take others along");
+    assert_eq!(port.flush(), 3, "the failure of one burst does not affect the others");
     let counters = port.counters();
     let lost = counters.tx_unreachable + counters.tx_errors + counters.tx_forbidden;
     assert_eq!((lost, counters.tx_packets), (3, 3));
@@ -276,10 +276,10 @@ fn flows_with_impossible_addresses_are_refused() {
 }
 
 #[test]
-fn every_address_of_many_gets_its_answer_and_none_stays() {
+fn every_address_of_many_gets_a_packet_and_no_flow_stays_for_it() {
     let mut port = port_to_itself();
     let held = port.open_flow(&flow_key(V4)).unwrap();
-    // More than there can be flows; each is another address of this host.
+    // More than the maximum number of flows; each is another address of this host.
     for n in 0..70_000u32 {
         let dst = Ipv4Addr::from(0x7f01_0000 + n).into();
         let flow = port.datagram_flow(&FlowKey { dst, ..flow_key(V4) }).unwrap();
@@ -297,11 +297,11 @@ fn every_address_of_many_gets_its_answer_and_none_stays() {
     assert!(port.tx.flows.len() <= 1025, "{}", port.tx.flows.len());
     commit(&mut port, held, &packet(1, 40));
     assert_eq!(port.flush(), 1);
-    assert_eq!(lengths(&receive_all(&mut port, V4)), [vec![40]], "a held flow is still itself");
+    assert_eq!(lengths(&receive_all(&mut port, V4)), [vec![40]], "a held flow is not reused");
 }
 
 #[test]
-fn a_closed_flow_gives_way() {
+fn a_closed_flow_can_be_evicted() {
     let mut port = port_to_itself();
     let key = |n: u32| FlowKey { dst: Ipv4Addr::from(0x7f01_0000 + n).into(), ..flow_key(V4) };
     let (a, b) = (port.open_flow(&key(0)).unwrap(), port.open_flow(&key(0)).unwrap());
@@ -316,7 +316,7 @@ fn a_closed_flow_gives_way() {
 }
 
 #[test]
-fn a_full_send_buffer_pushes_back_until_the_wire_has_taken_half_of_it() {
+fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
     if !sys::testing::enter_new_netns() {
         return;
     }
@@ -337,7 +337,7 @@ fn a_full_send_buffer_pushes_back_until_the_wire_has_taken_half_of_it() {
     }
     assert!(pushed_back_after > 0, "the buffer has a limit");
     port.flush();
-    assert_eq!(port.counters().tx_no_buffer, 0, "and it is kept: nothing is lost");
+    assert_eq!(port.counters().tx_no_buffer, 0, "no packet is lost below the limit");
     assert!(!port.tx_state(None).has_room);
     let begun = std::time::Instant::now();
     while !port.tx_state(None).has_room {

@@ -1,7 +1,7 @@
 //! Sending: staging area, bursts, one sendmmsg per socket and flush.
 //!
-//! Packets are written one behind the other into the staging area, and each joins the open *burst* of its flow
-//! if the kernel can cut the burst apart again: all packets equal, the last may be shorter.
+//! Packets are written one after the other into the staging area. Each joins the open *burst* of its flow
+//! if the kernel can segment that burst again: all packets equal, the last may be shorter.
 
 mod flow;
 
@@ -24,18 +24,18 @@ pub(super) struct Transmitter {
     pub(super) flows: Vec<Flow>,
     table: FlowTable,
     pub(super) sockets: Vec<TxSocket>,
-    /// Sockets with something to send.
+    /// Sockets with queued bursts.
     dirty: Vec<u32>,
     staging: Box<[u8]>,
     phase: Phase,
-    /// End of what is committed in `staging`.
+    /// End of the committed packets in `staging`.
     end: usize,
     pieces: Vec<Piece>,
     pub(super) bursts: Vec<Burst>,
     /// Most packets in one burst, which depends on the kernel.
     pub(super) segments_max: u16,
     batch: SendBatch,
-    /// Sum over all sockets.
+    /// Sum of `TxSocket::unchecked` over all sockets.
     unchecked: usize,
     pub(super) counters: PortCounters,
 }
@@ -47,7 +47,7 @@ pub(super) struct Flow {
     control: Control,
     icrc: IcrcHeader,
     socket: u32,
-    /// Burst that takes further packets, or [`NONE`].
+    /// The burst that takes further packets, or [`NONE`].
     open: u32,
     /// Most bytes in one burst.
     burst_bytes_max: u32,
@@ -64,11 +64,11 @@ pub(super) struct TxSocket {
     ttl: u8,
     port: u16,
     is_dirty: bool,
-    /// Bytes sent since the kernel was last asked how full the send buffer is.
+    /// Bytes sent since the fill level of the send buffer was last checked.
     unchecked: usize,
 }
 
-/// Packets that leave as one datagram and are cut apart by the kernel.
+/// Packets that leave as one datagram and are segmented by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     flow: u32,
@@ -90,11 +90,12 @@ struct Piece {
     next: u32,
 }
 
-/// No burst, no piece.
+/// No burst, or no piece.
 const NONE: u32 = u32::MAX;
-/// Four full bursts; more would leave the second-level cache before the kernel copies them.
+/// Bytes of four full bursts; more would leave the second-level cache before the kernel copies them.
 const STAGING_LEN: usize = 256 * 1024;
-/// A burst that is full and ends behind this goes out at once, so that the peer works while the next is written.
+/// When a full burst ends beyond this many bytes it is sent at once, so that the peer works while the
+/// next one is written.
 const FLUSH_AT: usize = 64 * 1024;
 /// Bursts between two flushes; without segmentation each packet is one.
 const BURSTS_MAX: usize = 256;
@@ -103,12 +104,12 @@ const PIECES_MAX: usize = 1024;
 /// UDP_MAX_SEGMENTS of linux/udp.h: 128 since 6.9, 64 before.
 const SEGMENTS_MAX: u16 = 128;
 const SEGMENTS_MAX_OLD: u16 = 64;
-/// How long a full send buffer is waited for before packets are dropped. A NIC at 1 Gbit/s empties 125 KB of
-/// it in that time; the shortest retransmission of the transport takes as long.
+/// Time to wait for a full send buffer before packets are dropped. A NIC at 1 Gbit/s empties 125 KB of it
+/// in that time; the shortest retransmission timeout of the transport is as long.
 const SEND_WAIT_NS: u64 = 1_000_000;
-/// The kernel is asked how full a send buffer is whenever so many bytes were sent: often enough for an unprivileged buffer of
-/// 416 KiB, and 0.3 us every 100 us at 2.5 GB/s. Half a buffer is the limit of bytes that have left us and are not on
-/// the wire; it calls a socket writable below that.
+/// Bytes between two checks of the send buffer's fill level: often enough for an unprivileged buffer of
+/// 416 KiB, and 0.3 us every 100 us at 2.5 GB/s. The limit of unsent bytes is half a buffer, below which
+/// the kernel reports a socket as writable.
 const CHECK_BYTES: usize = 256 * 1024;
 impl Transmitter {
     pub(super) fn new(udp_port: u16, ifindex: u32) -> Transmitter {
@@ -197,7 +198,8 @@ impl Transmitter {
         }
     }
 
-    /// See [`Port::has_room`](super::super::Port::has_room).
+    /// Whether no send buffer is more than half full; see
+    /// [`Port::tx_state`](super::super::Port::tx_state).
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
         self.unchecked < CHECK_BYTES || self.finds_room()
@@ -208,7 +210,7 @@ impl Transmitter {
         let mut left = 0;
         for socket in self.sockets.iter_mut().filter(|socket| socket.unchecked > 0) {
             let mut fds = [PollFd::writable(socket.fd.as_raw_fd())];
-            // Whatever else is the matter with it shows when sending.
+            // Other errors of the socket show when sending.
             if sys::poll(&mut fds, Some(0)).is_ok_and(|ready| ready == 0) {
                 left += socket.unchecked;
             } else {
@@ -216,7 +218,7 @@ impl Transmitter {
             }
         }
         let has_room = left == 0;
-        // As long as there is none, every call asks.
+        // While there is no room, every call checks again.
         self.unchecked = if has_room { 0 } else { left.max(CHECK_BYTES) };
         has_room
     }
@@ -292,7 +294,7 @@ impl Transmitter {
                     Err(e) => break Some(e),
                 }
             };
-            // Account for what was sent and find the burst after it.
+            // Count what was sent and find the burst after it.
             let mut left = sent;
             while next < self.bursts.len() && (left > 0 || self.bursts[next].socket != socket) {
                 let burst = self.bursts[next];
@@ -313,7 +315,7 @@ impl Transmitter {
                     self.wait_writable(socket);
                 }
                 errno @ (libc::EAGAIN | libc::ENOBUFS) => {
-                    // The rest would fail just the same.
+                    // The rest would fail in the same way.
                     let rest = self.bursts[next..].iter().filter(|b| b.socket == socket);
                     let lost = rest.map(|b| u64::from(b.count)).sum();
                     self.count_lost(errno, lost);
@@ -335,16 +337,16 @@ impl Transmitter {
 
     fn wait_writable(&mut self, socket: u32) {
         self.counters.tx_waits += 1;
-        // Full: the next one is not to come before there is room again.
+        // The buffer is full: the next packet must wait until there is room again.
         self.sockets[socket as usize].unchecked += CHECK_BYTES;
         self.unchecked += CHECK_BYTES;
         let mut fds = [PollFd::writable(self.sockets[socket as usize].fd.as_raw_fd())];
-        // Whatever comes of it, sending is tried once more.
+        // Whatever the result, sending is tried once more.
         let _ready = sys::poll(&mut fds, Some(SEND_WAIT_NS));
     }
 
-    /// Sends a burst that the kernel refused to segment in smaller ones, or packet by packet. The ids of its
-    /// packets change by that, hence their ICRCs. Returns the packets sent.
+    /// Sends a burst that the kernel refused to segment in smaller ones, or packet by packet. That
+    /// changes the identifications of its packets, hence their ICRCs. Returns the packets sent.
     #[cold]
     pub(super) fn resend_in_parts(&mut self, index: usize) -> usize {
         self.counters.tx_gso_refused += 1;
@@ -374,7 +376,8 @@ impl Transmitter {
                     sent += count;
                     self.counters.tx_bytes += part_len as u64;
                     self.counters.tx_bursts += 1;
-                    // Remember what worked: for everybody if it is the kernel's limit, else for this flow.
+                    // Remember what worked: for all flows if it is the kernel's limit, else for this
+                    // flow.
                     if per_send == SEGMENTS_MAX_OLD {
                         self.segments_max = SEGMENTS_MAX_OLD;
                         self.flows.iter_mut().for_each(|f| f.segments_max = f.segments_max.min(per_send));
@@ -410,7 +413,7 @@ impl Transmitter {
 }
 
 impl Burst {
-    /// Whether a packet of `len` bytes, ICRC included, may join it.
+    /// Whether a packet of `len` bytes, ICRC included, may join the burst.
     #[inline]
     fn takes(&self, flow: &Flow, len: u32) -> bool {
         len <= self.segment && self.total + len <= flow.burst_bytes_max && self.count < flow.segments_max

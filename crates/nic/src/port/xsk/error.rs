@@ -1,4 +1,4 @@
-//! Why there is no AF_XDP port here, in words for people, and what they can do.
+//! Reasons why there is no AF_XDP port, and what the user can do about them.
 
 use std::fmt;
 use std::io;
@@ -10,22 +10,23 @@ use sys::{Capabilities, Capability, XdpMode};
 /// Why an AF_XDP port could not be opened.
 #[derive(Debug)]
 pub enum XskError {
-    /// No Ethernet frames pass through it: `lo`, tunnels.
+    /// The interface carries no Ethernet frames: `lo`, tunnels.
     NotEthernet,
-    /// Another process of ours has the interface.
+    /// Another roxie process uses the interface.
     Owned {
-        /// Its id, if it can be seen from here.
+        /// Its id, if it is visible in this pid namespace.
         pid: Option<u32>,
     },
-    /// The program is not on the interface.
+    /// The program could not be attached.
     Attach(AttachError),
-    /// Somebody else has an AF_XDP socket on this queue.
+    /// Another program has an AF_XDP socket on this queue.
     QueueBusy(u32),
-    /// Packets of this MTU do not fit into a chunk, and the kernel (before 6.6) or the driver has no multi-buffer.
+    /// Packets of this MTU do not fit into a chunk, and the kernel (before 6.6) or the driver lacks
+    /// multi-buffer.
     MtuTooLarge(u32),
-    /// A step of making the sockets failed.
+    /// A step of creating the sockets failed.
     Socket {
-        /// Which.
+        /// Name of the step.
         step: &'static str,
         /// The kernel's error.
         error: io::Error,
@@ -33,19 +34,19 @@ pub enum XskError {
 }
 
 impl XskError {
-    /// Another process of ours has the interface, if that is so.
+    /// Returns the error if another roxie process uses the interface.
     pub(crate) fn owned(ifindex: u32) -> Option<XskError> {
         super::owner::is_claimed(ifindex).then(|| XskError::Owned { pid: super::owner::of(ifindex) })
     }
 
-    /// This process lacks a privilege, if it does.
+    /// Returns the error if this process lacks a privilege.
     pub(crate) fn unprivileged() -> Option<XskError> {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let lacks = !missing(Capabilities::effective()).is_empty();
         lacks.then_some(XskError::Socket { step: "privileges", error })
     }
 
-    /// The number of the error, as system calls have them.
+    /// Returns the error number, as a system call would.
     #[must_use]
     pub fn errno(&self) -> i32 {
         let io = match self {
@@ -59,14 +60,15 @@ impl XskError {
         io.and_then(io::Error::raw_os_error).unwrap_or(libc::EOPNOTSUPP)
     }
 
-    /// What can be done about it, besides using UDP sockets; empty if nothing is known.
+    /// What the user can do, besides using UDP sockets; empty if nothing is known.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             XskError::NotEthernet => "choose an Ethernet interface with --netdev".to_owned(),
             XskError::Owned { .. } => "one process at a time can have it".to_owned(),
             XskError::Attach(AttachError::Occupied { name, .. }) if name == DISPATCHER => {
-                "put ours beside it: roxie xdp object FILE, then xdp-loader load INTERFACE FILE".to_owned()
+                "load roxie's program beside it: roxie xdp object FILE, then xdp-loader load INTERFACE FILE"
+                    .to_owned()
             }
             XskError::Attach(AttachError::Occupied { .. }) => {
                 "have its owner take it off, or load it and ours with xdp-loader: roxie xdp object --help"
@@ -94,7 +96,7 @@ impl XskError {
 /// Name of libxdp's program that calls several others.
 const DISPATCHER: &str = "xdp_dispatcher";
 
-/// What is missing of CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
+/// Names the missing capabilities: CAP_NET_RAW for the socket, CAP_BPF and CAP_NET_ADMIN for the program.
 fn missing(held: Capabilities) -> Vec<String> {
     let enough = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
     let needed = [Capability::Bpf, Capability::NetAdmin, Capability::NetRaw];
@@ -104,7 +106,7 @@ fn missing(held: Capabilities) -> Vec<String> {
 fn privileges(held: Capabilities) -> String {
     let missing = missing(held);
     if missing.is_empty() {
-        // All there, and refused all the same.
+        // The process has all of them, and was refused nevertheless.
         return "root of a user namespace is not enough; run as root of the machine".to_owned();
     }
     format!("run as root, or add {}", missing.join(", "))
@@ -116,7 +118,7 @@ impl fmt::Display for XskError {
             XskError::NotEthernet => f.write_str("not an Ethernet interface"),
             XskError::Owned { pid: Some(pid) } => write!(f, "process {pid} has it"),
             XskError::Owned { pid: None } => f.write_str("another process has it"),
-            // The verifier's words do not help whoever may not load programs.
+            // The verifier's log does not help a user without the privilege to load programs.
             XskError::Attach(AttachError::Load(LoadError { error, .. }))
                 if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
             {
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_its_number() {
+    fn each_reason_has_its_errno() {
         let owned = XskError::Owned { pid: Some(7) };
         assert_eq!((owned.errno(), owned.to_string().as_str()), (libc::EBUSY, "process 7 has it"));
         assert_eq!(XskError::QueueBusy(0).errno(), libc::EBUSY);

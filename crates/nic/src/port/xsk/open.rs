@@ -1,4 +1,4 @@
-//! Opening: program, sockets, maps, in the order in which a packet never meets a half-made port.
+//! Opening: program, sockets, maps, in an order in which no packet reaches an incomplete port.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,31 +16,31 @@ use crate::port::{MAX_PACKET, PortCounters, UdpPort};
 use crate::xdp::{AttachError, Mode, Steering};
 use sys::{Epoll, Netlink, now_ns, xdp_features};
 
-/// What an [`XskPort`] is made of.
+/// The parts of an [`XskPort`].
 #[derive(Debug)]
 pub struct XskPortConfig {
-    /// For everything that is not this process's alone.
+    /// For all packets that are not for this process alone.
     pub inner: UdpPort,
     /// Interface.
     pub ifindex: u32,
     /// This process's slot: bits 23..16 of its QPNs.
     pub slot: u8,
-    /// Destination port of everything sent and received.
+    /// Destination port of all packets sent and received.
     pub udp_port: u16,
     /// Where the program runs.
     pub mode: Mode,
 }
 
-/// How long a program of ours that is there already is waited for: the kernel takes a dead process's program off some
-/// time after its end.
+/// How long to wait for a roxie program that is on the interface already to disappear: the kernel
+/// detaches the program of a dead process some time after its end.
 const LEAVING_NS: u64 = 2_000_000_000;
 const LEAVING_PAUSE: Duration = Duration::from_millis(5);
 
 impl XskPort {
-    /// Puts the steering program on the interface and opens a socket on each of its receive queues.
+    /// Attaches the steering program to the interface and opens a socket on each of its receive queues.
     ///
     /// # Errors
-    /// See [`XskError`]; the UDP port comes back with it.
+    /// See [`XskError`]; the UDP port is returned with it.
     pub fn open(config: XskPortConfig) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         match prepare(&config) {
             Ok(parts) => Ok(XskPort::assemble(config, parts)),
@@ -74,7 +74,7 @@ impl XskPort {
             segments: Segments::new(),
             joined: Vec::with_capacity(1 << 16),
             calls: 0,
-            inner_watch: 0,
+            inner_busy_polls: 0,
             routes_changed: false,
             refreshed_ns: 0,
             confirmed_ns: now_ns(),
@@ -105,7 +105,7 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     let owner = Owner::claim(config.ifindex)?;
     let queues = link.rx_queues.clamp(1, QUEUES_MAX);
     let steering = attach(config, queues)?;
-    // Kernels before 6.3 do not tell, and have nothing beyond what is tried anyway.
+    // Kernels before 6.3 do not report features; optional ones are tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
     let sockets = Sockets::open(&Plan { ifindex: config.ifindex, mtu: link.mtu, features }, &steering)?;
     let mut paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
@@ -129,7 +129,7 @@ fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> 
             {
                 std::thread::sleep(LEAVING_PAUSE);
             }
-            // Ours, put there by others, is for RoCE's own port.
+            // A roxie program that xdp-loader attached is for RoCE's own UDP port.
             Err(occupied @ AttachError::Occupied { .. }) if config.udp_port == ROCE_PORT => {
                 let joined = Steering::join(config.ifindex, queues, config.mode);
                 return joined.ok().flatten().ok_or(occupied);

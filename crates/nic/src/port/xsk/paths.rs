@@ -1,7 +1,8 @@
-//! Where packets leave: routes and neighbours as the kernel has them, followed as they change.
+//! Next hops: routes and neighbours of the kernel, and the changes to them.
 //!
-//! The kernel alone resolves neighbours. As long as it has not, packets take the UDP socket, which makes it ask; once it
-//! has, they take ours, and entries in use that have gone stale are confirmed from time to time.
+//! Only the kernel resolves neighbours. Until it has, packets take the UDP socket, which triggers the
+//! resolution; afterwards they take the AF_XDP socket. Stale entries that are in use are confirmed from
+//! time to time.
 
 use std::io;
 use std::net::IpAddr;
@@ -41,22 +42,22 @@ struct Hop {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct HopId(u32);
 
-/// What has changed.
+/// Kinds of changes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Changes {
-    /// Routes: [`Paths::find`] may say something else.
+    /// Routes: [`Paths::find`] may return another result.
     pub(super) routes: bool,
     /// Ethernet addresses, or the interface.
     pub(super) hops: bool,
 }
 
-/// Neighbours that are followed. Datagrams to more take the UDP port.
+/// Neighbours that are followed. Datagrams to further ones take the UDP port.
 const HOPS_MAX: usize = 4096;
 
 impl Paths {
-    /// Paths through interface `ifindex`.
+    /// Creates the paths through interface `ifindex`.
     pub(super) fn new(ifindex: u32) -> io::Result<Paths> {
-        // Subscribe first: what changes while the present state is read is told.
+        // Subscribe first: then changes during the reading of the present state are reported.
         let events = NetEvents::new()?;
         let mut netlink = Netlink::new()?;
         let link = netlink.link(ifindex)?;
@@ -69,13 +70,14 @@ impl Paths {
         self.events.as_fd()
     }
 
-    /// The addresses of the interface that packets can be sent to.
+    /// Returns the usable addresses of the interface.
     pub(super) fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
         let all = self.netlink.addresses()?.into_iter();
         Ok(all.filter(|address| address.ifindex == self.link.ifindex).map(|address| address.ip).collect())
     }
 
-    /// The next hop from `src` to `dst`; `None` if packets do not leave through this interface, or to one neighbour.
+    /// Returns the next hop from `src` to `dst`; `None` if packets do not leave through this interface,
+    /// or go to no single neighbour.
     pub(super) fn find(&mut self, src: IpAddr, dst: IpAddr) -> Option<HopId> {
         let ifindex = self.link.ifindex;
         let is_link_local = matches!(dst, IpAddr::V6(ip) if ip.is_unicast_link_local());
@@ -104,39 +106,40 @@ impl Paths {
         Some(HopId(self.hops.len() as u32 - 1))
     }
 
-    /// There is no room for another next hop.
+    /// Whether there is no room for another next hop.
     pub(super) fn is_full(&self) -> bool {
         self.hops.len() >= HOPS_MAX
     }
 
-    /// Forgets all next hops, and with them their ids.
+    /// Removes all next hops; their ids become invalid.
     pub(super) fn clear(&mut self) {
         self.hops.clear();
     }
 
-    /// The Ethernet address of a next hop, if the kernel knows it.
+    /// Returns the Ethernet address of a next hop, if the kernel knows it.
     pub(super) fn mac(&self, hop: HopId) -> Option<[u8; 6]> {
         if self.link.gone { None } else { self.hops.get(hop.0 as usize)?.mac }
     }
 
-    /// Notes that a packet went there.
+    /// Notes that a packet was sent there.
     pub(super) fn mark_used(&mut self, hop: HopId) {
         if let Some(hop) = self.hops.get_mut(hop.0 as usize) {
             hop.is_used = true;
         }
     }
 
-    /// Has the kernel confirm entries that were used since the last call and have gone stale.
+    /// Makes the kernel confirm stale entries that were used since the last call.
     pub(super) fn confirm(&mut self) {
         for hop in &mut self.hops {
             if std::mem::take(&mut hop.is_used) && hop.is_stale {
-                // Without CAP_NET_ADMIN it goes unconfirmed, and a change is learned when the neighbour tells.
+                // Without CAP_NET_ADMIN the entry stays unconfirmed; a change is learned when the
+                // neighbour announces it.
                 let _unprivileged = self.netlink.use_neighbour(self.link.ifindex, hop.ip);
             }
         }
     }
 
-    /// Takes in what has changed since the last call.
+    /// Applies the changes since the last call.
     pub(super) fn poll(&mut self) -> Changes {
         let Paths { events, link, hops, .. } = self;
         let (mut changes, mut lost) = (Changes::default(), false);
@@ -176,7 +179,7 @@ impl Paths {
     }
 }
 
-/// True if packets must change.
+/// Updates a hop; returns whether packets must change.
 fn update(hops: &mut [Hop], row: &Neighbour) -> bool {
     let Some(hop) = hops.iter_mut().find(|hop| hop.ip == row.ip) else { return false };
     let changed = hop.mac != row.mac;

@@ -1,17 +1,18 @@
-//! Receiving: descriptors in batches, each frame a batch of one packet, or of several in generic mode.
+//! Receiving: descriptors in batches; each frame is one packet, or several in generic mode.
 
 use super::super::headers::batch_of;
 use super::super::{RxBatch, RxQueue};
 use super::XskPort;
 use sys::XdpMode;
 
-/// Descriptors taken from one queue in one batch: what is in it should stay in the cache until it is consumed.
+/// Descriptors taken from one queue at a time: their packets should stay in the cache until they are
+/// processed.
 const BATCH_MAX: u32 = 128;
-/// Longest frame: what an IP header can say, and Ethernet.
+/// Longest frame: the maximum of an IP header's length field, and Ethernet.
 const FRAME_MAX: usize = (1 << 16) + 18;
 
 impl XskPort {
-    /// One batch from every queue.
+    /// Reads once from every queue.
     #[inline]
     pub(super) fn receive(&mut self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let mut batches = 0;
@@ -43,7 +44,7 @@ impl XskPort {
                     batches += 1;
                     continue;
                 }
-                // The kernel shows all pieces of a packet at once.
+                // The kernel publishes all pieces of a packet at once.
                 joined.clear();
                 let mut piece = Some(piece);
                 while let Some(part) = piece.take() {

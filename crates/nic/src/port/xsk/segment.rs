@@ -1,37 +1,38 @@
-//! What the kernel joined and does not say: the packet length inside a frame of several.
+//! Finding the packet length in a frame of several packets.
 //!
-//! A program in generic mode runs behind the point where a sender's burst (UDP_SEGMENT) would be cut apart, and an AF_XDP
-//! socket is told nothing of it: a batch arrives as one frame with the headers of one packet. Its packets are of equal
-//! length, and the first one's ICRC proves a guess right: with the identification known, all 32 bits of it.
+//! In generic mode the program runs before a sender's burst (UDP_SEGMENT) would be segmented, and the
+//! kernel does not tell an AF_XDP socket the segment size: a burst arrives as one frame with the headers
+//! of one packet. Its packets have equal lengths, and the ICRC of the first one confirms a guess: all 32
+//! bits of it, as the identification is known.
 
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Position};
 
 use super::super::MAX_PACKET;
 
-/// Finds packet lengths. Remembers what fitted last, and stops searching where searching never helps: corrupt packets
-/// must not cost more than whole ones.
+/// Finds packet lengths. Remembers the last result, and stops searching after repeated failures: corrupt
+/// packets must not cost more than intact ones.
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// The length that fitted last.
+    /// The last length found.
     last: usize,
-    /// Searches that may still fail before there are none until something fits again.
-    patience: u32,
+    /// Searches that may still fail before searching stops until a length fits again.
+    searches_left: u32,
 }
 
 /// Payload of packets that are not the last of their message (IBA 9.2: the path MTU).
 const PATH_MTUS: [usize; 5] = [1024, 4096, 2048, 512, 256];
 /// BTH, no payload, ICRC.
 const PACKET_MIN: usize = 16;
-const PATIENCE: u32 = 32;
+const SEARCHES_MAX: u32 = 32;
 
 impl Segments {
     pub(super) fn new() -> Segments {
-        Segments { last: PACKET_MIN, patience: PATIENCE }
+        Segments { last: PACKET_MIN, searches_left: SEARCHES_MAX }
     }
 
-    /// The length of each packet but the last in `payload`, whose first packet was sent with identification `id`: that of
-    /// the whole if it is one packet, or nothing fits.
+    /// Returns the length of each packet but the last in `payload`, origin first packet was sent with
+    /// identification `id`. It is the length of `payload` if that is one packet, or no length fits.
     pub(super) fn length(&mut self, icrc: &IcrcHeader, id: u16, payload: &[u8]) -> usize {
         let fits = |len: usize| {
             let packet = payload.get(..len).and_then(|packet| packet.split_last_chunk::<ICRC_LEN>());
@@ -39,7 +40,7 @@ impl Segments {
         };
         let found = [payload.len(), self.last].into_iter().find(|len| fits(*len)).or_else(|| {
             let Ok(packet) = Packet::parse(payload) else { return None };
-            let searches = self.patience > 0 && packet.row().position.ends();
+            let searches = self.searches_left > 0 && packet.row().position.ends();
             likely_lengths(&packet).find(|len| fits(*len)).or_else(|| {
                 if !searches {
                     return None;
@@ -50,18 +51,18 @@ impl Segments {
         });
         match found {
             Some(len) => {
-                (self.last, self.patience) = (len, PATIENCE);
+                (self.last, self.searches_left) = (len, SEARCHES_MAX);
                 len
             }
             None => {
-                self.patience = self.patience.saturating_sub(1);
+                self.searches_left = self.searches_left.saturating_sub(1);
                 payload.len()
             }
         }
     }
 }
 
-/// Likely lengths: of packets with as much payload as the RETH says, with a path MTU of it, or with none.
+/// Likely lengths: with the payload length of the RETH, with a path MTU of payload, or without payload.
 fn likely_lengths(packet: &Packet<'_>) -> impl Iterator<Item = usize> {
     let (row, reth) = (packet.row(), packet.reth());
     let written =
@@ -80,7 +81,8 @@ mod tests {
         IcrcHeader::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 0xc000, 4791)
     }
 
-    /// Packets of one opcode behind each other, as the kernel leaves them: identifications from `id` on.
+    /// Packets of one opcode one after the other, as the kernel leaves them: identifications from `id`
+    /// on.
     fn batch(opcode: u8, id: u16, lengths: &[usize]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (i, len) in lengths.iter().enumerate() {
@@ -102,7 +104,8 @@ mod tests {
     fn single_packets_stay_whole_and_batches_are_split() {
         for id in [0, 7] {
             for (opcode, lengths, want) in [
-                // SEND Only, alone and in a batch of any length; WRITE Only; WRITE Middle; Acknowledge; READ request.
+                // SEND Only, single and in a batch of any length; WRITE Only; WRITE Middle; Acknowledge;
+                // READ request.
                 (0x04, &[1040][..], 1040),
                 (0x04, &[24, 24, 24, 20], 24),
                 (0x04, &[304; 40], 304),
@@ -119,16 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nothing_stays_whole_and_is_not_searched_for_ever() {
+    fn an_unknown_length_leaves_the_frame_whole_and_stops_the_search() {
         let mut segments = Segments::new();
         let good = batch(0x04, 0, &[304; 8]);
         let mut bad = good.clone();
         bad[20] ^= 1;
-        for _ in 0..PATIENCE {
+        for _ in 0..SEARCHES_MAX {
             assert_eq!(segments.length(&icrc(), 0, &bad), bad.len());
         }
-        assert_eq!(segments.length(&icrc(), 0, &good), good.len(), "no patience left");
-        // Something that needs no search restores it.
+        assert_eq!(segments.length(&icrc(), 0, &good), good.len(), "no search is left");
+        // A length that needs no search restores it.
         let middle = batch(0x07, 0, &[1040; 3]);
         assert_eq!(segments.length(&icrc(), 0, &middle), 1040);
         assert_eq!(segments.length(&icrc(), 0, &good), 304);

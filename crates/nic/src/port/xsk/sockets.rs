@@ -20,12 +20,12 @@ pub(super) struct Sockets {
     pub(super) tx_pool: PagePool,
     pub(super) zero_copy: bool,
     pub(super) fragments: bool,
-    /// Why packets are copied although the driver says it can do without.
+    /// Why packets are copied although the driver reports zero-copy support.
     pub(super) not_zero_copy: Option<XskError>,
-    /// The interface is gone, and the sockets are of no use any more.
+    /// The interface was removed, and the sockets are useless.
     pub(super) gone: bool,
     pub(super) counters: SocketCounters,
-    /// Since when fewer chunks to send have been here than there should be.
+    /// Since when fewer than half of the transmit chunks are free.
     full_since_ns: Option<u64>,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct Queue {
     // Unmapped before the socket is closed: fields are dropped in order.
     pub(super) rings: Rings,
     socket: XskSocket,
-    /// Packets are in the transmit ring that the kernel has not taken.
+    /// The kernel has not taken all packets in the transmit ring.
     stalled: bool,
     /// Packets were pushed since the last kick.
     dirty: bool,
     /// System calls run the driver's receive loop.
     polls: bool,
-    /// Chunks that its fill ring is to be given. What it received comes back to it, so that a busy queue does not take
-    /// the memory of the others.
-    owed: u32,
+    /// Chunks that its fill ring still needs. Received chunks return to the fill ring of the same queue,
+    /// so a busy queue does not take the memory of the others.
+    chunks_due: u32,
 }
 
 /// Counts of all queues.
@@ -51,70 +51,71 @@ pub(super) struct Queue {
 pub(super) struct SocketCounters {
     /// System calls that made the kernel send.
     pub(super) kicks: u64,
-    /// Times the kernel did not take everything, although asked again and again.
+    /// Kicks after which the kernel had not taken everything, in spite of repetition.
     pub(super) stalls: u64,
-    /// Queues whose driver sends by interrupts only.
+    /// Queues of drivers that send by interrupts only.
     pub(super) interrupts: u64,
-    /// Kicks that met an interface that is down.
+    /// Kicks while the interface was down.
     pub(super) down: u64,
     /// Kicks that failed for any other reason.
     pub(super) errors: u64,
 }
 
-/// What became of the chunks at the end.
+/// The chunks at the end of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Teardown {
-    /// All there were.
+    /// All chunks.
     pub units: u32,
-    /// Those the kernel still had when the sockets were closed.
+    /// Chunks that the kernel still held when the sockets were closed.
     pub reclaimed: u32,
-    /// Those nobody had: 0, or a bug.
+    /// Chunks without an owner: 0, or a bug.
     pub lost: u32,
 }
 
-/// What kind of sockets to open.
+/// Parameters of the sockets to open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) ifindex: u32,
-    /// MTU of the interface: whether a packet fits into one chunk.
+    /// MTU of the interface; it decides whether a packet fits into one chunk.
     pub(super) mtu: u32,
-    /// What the driver says it can do.
+    /// XDP features that the driver reports.
     pub(super) features: XdpFeatures,
 }
 
 pub(super) const CHUNK_LEN: u32 = 4096;
-/// Descriptors of each ring; as many chunks are in each fill ring. Less if RLIMIT_MEMLOCK does not allow it.
+/// Descriptors of each ring; as many chunks are in each fill ring. Fewer if RLIMIT_MEMLOCK requires it.
 const RING_LEN: u32 = 2048;
 const RING_LEN_MIN: u32 = 256;
-/// UMEM chunks of a unit to send: the longest packet and its headers need two.
+/// UMEM chunks of a transmit unit: the longest packet with its headers needs two.
 const TX_SPAN: u32 = 2;
-/// What a received packet can occupy of a chunk: 256 bytes are XDP's (XDP_PACKET_HEADROOM).
+/// Bytes of a chunk for a received packet: 256 bytes are XDP's (XDP_PACKET_HEADROOM).
 const RX_ROOM: u32 = CHUNK_LEN - 256;
 const ETHERNET_LEN: u32 = 14 + 4;
-/// Largest MTU whose packets fit into one chunk.
+/// Largest MTU origin packets fit into one chunk.
 pub(super) const SINGLE_MTU_MAX: u32 = RX_ROOM - ETHERNET_LEN;
 /// Most queues that are opened.
 pub(super) const QUEUES_MAX: u32 = 64;
-/// Memory of all receive chunks together stays below this, however many queues there are.
+/// Limit of all receive chunks together, however many queues there are.
 const RX_UNITS_MAX: u32 = 16 * 1024;
-/// How long a queue that has a socket is tried: the kernel takes tens of milliseconds to let go of a closed one.
+/// How long to retry on a queue that has a socket: the kernel takes tens of milliseconds to release a
+/// closed one.
 const BUSY_NS: u64 = 2_000_000_000;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// How long a driver is waited for that sends nothing.
+/// How long to wait for a driver that sends nothing.
 const FULL_NS: u64 = 20_000_000;
 /// Kicks without any progress before the rest is left for later.
 const KICKS_MAX: u32 = 64;
-/// For busy polling in zero-copy mode: how long a system call looks, and at how many packets at most.
+/// Busy polling in zero-copy mode: microseconds and packets of one system call.
 const BUSY_POLL_USECS: i32 = 20;
 const BUSY_POLL_BUDGET: i32 = 64;
 
 impl Sockets {
-    /// Opens sockets on all queues and shows them to the steering program.
+    /// Opens sockets on all queues and registers them with the steering program.
     pub(super) fn open(plan: &Plan, steering: &Steering) -> Result<Sockets, XskError> {
         let mut ring_len = RING_LEN;
         loop {
             match Sockets::with_rings(plan, steering, ring_len) {
-                // Too much for RLIMIT_MEMLOCK, without CAP_IPC_LOCK.
+                // More than RLIMIT_MEMLOCK allows without CAP_IPC_LOCK.
                 Err(XskError::Socket { error, .. })
                     if error.raw_os_error() == Some(libc::ENOBUFS) && ring_len > RING_LEN_MIN =>
                 {
@@ -189,7 +190,7 @@ impl Sockets {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
             match sockets.add(&bind, [rx_units, ring_len * TX_SPAN], steering) {
                 Ok(()) => {}
-                // The interface has fewer queues in use than it was made with.
+                // The interface has fewer queues in use than it was created with.
                 Err(XskError::Socket { step: "bind", error })
                     if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) =>
                 {
@@ -209,9 +210,10 @@ impl Sockets {
         let during = |step| move |error| XskError::Socket { step, error };
         let first = self.queues.first().map(|queue| &queue.socket);
         let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during("socket"))?;
-        // One system call for all that is queued instead of one for 32 packets; older kernels do not know it.
+        // One system call then sends all queued packets instead of 32; older kernels do not know the
+        // option.
         let _unknown = socket.set_tx_budget(descriptors);
-        // Drivers without it use their interrupts.
+        // Drivers without busy polling use their interrupts.
         let polls = bind.zero_copy && socket.set_busy_poll(BUSY_POLL_USECS, BUSY_POLL_BUDGET).is_ok();
         let start = now_ns();
         loop {
@@ -230,40 +232,40 @@ impl Sockets {
             self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
         }
         steering.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
-        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, polls, owed: rx_units });
+        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, polls, chunks_due: rx_units });
         Ok(())
     }
 
-    /// Has `epoll` watch all sockets.
+    /// Makes `epoll` watch all sockets.
     pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         self.queues.iter().try_for_each(|queue| epoll.add(queue.socket.as_fd(), 0))
     }
 
-    /// Gives empty chunks to the kernel, to each queue what it is owed.
+    /// Gives empty chunks to the kernel, to each queue as many as it needs.
     #[inline]
     pub(super) fn fill(&mut self) {
         let Sockets { queues, rx_pool, .. } = self;
         for queue in queues {
-            if queue.owed == 0 {
+            if queue.chunks_due == 0 {
                 continue;
             }
-            for _ in 0..queue.owed {
+            for _ in 0..queue.chunks_due {
                 let Some(chunk) = rx_pool.take() else { break };
                 if let Err(chunk) = queue.rings.fill.push(chunk) {
                     rx_pool.put(chunk);
                     break;
                 }
-                queue.owed -= 1;
+                queue.chunks_due -= 1;
             }
             queue.rings.fill.submit();
             if queue.rings.fill.needs_wakeup() {
-                // Only busy drivers sleep here; what it says about sending is told by the next kick.
+                // Only a busy driver sleeps here; its send errors are seen at the next kick.
                 let _later = queue.socket.wake_rx();
             }
         }
     }
 
-    /// A chunk for a packet to send; fetches those that were sent if there is none.
+    /// Takes a chunk for a packet to send; fetches the sent ones if there is none.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Chunk> {
         if self.tx_pool.is_empty() {
@@ -272,9 +274,9 @@ impl Sockets {
         self.tx_pool.take()
     }
 
-    /// Whether more should be sent now: half of the memory for it is the limit of what the kernel and the driver have of
-    /// us. A driver that has sent nothing for a while, because its link is down, pushes nobody back any more: then packets
-    /// are lost, and counted, and whoever sends them finds out.
+    /// Whether more should be sent now: the kernel and the driver may hold half of the transmit chunks. A
+    /// driver that has sent nothing for a while, because its link is down, applies no back-pressure any
+    /// more. Packets are then lost and counted, and the transport's timeout reports it.
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
         let enough = self.umem.regions()[1].units() as usize / 2;
@@ -303,7 +305,7 @@ impl Sockets {
         }
     }
 
-    /// Queues a packet. The chunk is given back if the ring is full.
+    /// Queues a packet. The chunk is returned if the ring is full.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -318,7 +320,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Makes the kernel send what is queued.
+    /// Makes the kernel send the queued packets.
     pub(super) fn kick(&mut self) {
         if self.gone {
             return;
@@ -332,12 +334,12 @@ impl Sockets {
         }
     }
 
-    /// True if the kernel has not taken everything.
+    /// Whether the kernel has not taken everything.
     pub(super) fn is_stalled(&self) -> bool {
         self.queues.iter().any(|queue| queue.stalled)
     }
 
-    /// The kernel's counts, summed over the queues.
+    /// The kernel's counters, summed over the queues.
     pub(super) fn statistics(&self) -> XskStatistics {
         let each = self.queues.iter().filter_map(|queue| queue.socket.statistics().ok());
         each.fold(XskStatistics::default(), |sum, one| XskStatistics {
@@ -350,17 +352,17 @@ impl Sockets {
         })
     }
 
-    /// Descriptors that named no chunk the kernel had.
+    /// Number of descriptors that named no chunk of the kernel's.
     pub(super) fn strays(&self) -> u64 {
         self.queues.iter().map(|queue| queue.rings.rx.strays() + queue.rings.completion.strays()).sum()
     }
 
-    /// Where the chunks are: those to receive into, those to send.
+    /// Returns the state of the receive chunks and of the transmit chunks.
     pub(super) fn audit(&mut self) -> [Audit; 2] {
         [self.rx_pool.audit(), self.tx_pool.audit()]
     }
 
-    /// Closes the sockets and accounts for every chunk. `held` are those the port had in hand.
+    /// Closes the sockets and accounts for every chunk. `held` are those outside the pools.
     pub(super) fn close(&mut self, held: impl IntoIterator<Item = Chunk>) -> Teardown {
         held.into_iter().for_each(drop);
         self.queues.clear();
@@ -378,11 +380,12 @@ impl Sockets {
 }
 
 impl Queue {
-    /// The last of `descriptors` taken from the receive ring was consumed: the kernel gets their places back.
+    /// The last of `descriptors` taken from the receive ring was processed: returns their entries to the
+    /// kernel.
     #[inline]
     pub(super) fn release(&mut self, descriptors: u32) {
         self.rings.rx.release();
-        self.owed += descriptors;
+        self.chunks_due += descriptors;
     }
 
     fn kick(&mut self, counters: &mut SocketCounters, gone: &mut bool) {
@@ -400,12 +403,12 @@ impl Queue {
                         counters.down += 1;
                         break;
                     }
-                    // Unbound, because the interface is gone.
+                    // Unbound, because the interface was removed.
                     Some(libc::ENXIO | libc::ENODEV) => {
                         *gone = true;
                         break;
                     }
-                    // ENOMEM and the like: what is queued stays, and is tried again.
+                    // ENOMEM and the like: the packets stay queued, and are tried again.
                     _ => {
                         counters.errors += 1;
                         break;
@@ -417,8 +420,8 @@ impl Queue {
             } else {
                 futile += 1;
                 if futile == KICKS_MAX && std::mem::take(&mut self.polls) {
-                    // Busy polling takes the place of waking the driver up, and not every driver sends in its receive
-                    // loop: virtio_net does not.
+                    // Busy polling replaces waking the driver up, and not every driver sends in its
+                    // receive loop: virtio_net does not.
                     counters.interrupts += 1;
                     let _gone = self.socket.unset_busy_poll();
                     futile = 0;

@@ -1,4 +1,4 @@
-//! Ports on the two ends of a veth, each end a host of its own; as root, else skipped.
+//! Ports on the two ends of a veth, each in a network namespace; as root, else skipped.
 
 mod life;
 
@@ -18,12 +18,13 @@ const UDP_PORT: u16 = 4791;
 /// The slot of host n is n; so is the last byte of its addresses.
 const V4: &str = "10.79.0.";
 const V6: &str = "fd79::";
-/// Packets of a transfer under way at once, a pause that means that some were lost, and how often that may be.
+/// Packets in flight during a transfer, a pause that means that some were lost, and how often that may
+/// happen.
 const WINDOW: usize = 200;
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 const REPEATS_MAX: u32 = 5;
 
-/// Two hosts joined by a veth.
+/// Two hosts connected by a veth.
 struct Net {
     hosts: [Host; 2],
 }
@@ -71,7 +72,7 @@ fn udp(udp_port: u16) -> UdpPort {
         let (socket, v6) = receive_socket().unwrap();
         sys::set_receive_buffer(socket.as_fd(), super::super::RECEIVE_BUFFER).unwrap();
         let any = if v6 { "::" } else { "0.0.0.0" };
-        // The one before this test's may have left its sockets to a namespace that is still there.
+        // The sockets of a previous test may still be open in its namespace.
         sys::bind(socket.as_fd(), &SockAddr::ip(any.parse().unwrap(), port, 0)).unwrap();
         socket
     };
@@ -106,12 +107,12 @@ fn commit(port: &mut dyn Port, flow: FlowId, bytes: &[u8]) {
     port.tx_commit(flow, bytes.len());
 }
 
-/// Packets as they come, checked: ICRC, addresses, TOS, TTL.
+/// Received packets after checks of ICRC, addresses, TOS and TTL.
 fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let (src, dst) = (address(net, from), address(net, 1 - from));
     port.recv(RxQueues::ALL.into(), &mut |batch| {
-        // Made by the kernel for each end of the veth; a UDP socket does not tell.
+        // The kernel assigns one to each end of the veth; a UDP socket does not report them.
         assert!(batch.macs.is_none_or(|[from, to]| from != to && from.0 != [0; 6] && to.0 != [0; 6]));
         assert_eq!((batch.src, batch.dst, batch.tos, batch.ttl), (src, dst, 0x28, 33));
         let icrc = batch.icrc_header().unwrap();
@@ -124,9 +125,9 @@ fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends `sent` and receives it all, in order. What the kernel drops on a busy machine (a neighbour it has to ask for, a
-/// backlog that other tests fill) is sent again, from the first packet missing on and few times: whatever loses or
-/// reorders packets by itself needs more.
+/// Sends `sent` and receives it all, in order. Packets that the kernel drops on a busy machine
+/// (unresolved neighbour, full backlog) are sent again from the first missing one on, a few times only: a
+/// port that loses or reorders packets itself needs more.
 fn transfer(tx: &mut dyn Port, rx: &mut dyn Port, flow: FlowId, net: &str, from: usize, sent: Vec<Vec<u8>>) {
     let mut expected: VecDeque<_> = sent.iter().collect();
     let mut waiting = expected.clone();
@@ -143,7 +144,7 @@ fn transfer(tx: &mut dyn Port, rx: &mut dyn Port, flow: FlowId, net: &str, from:
             commit(tx, flow, packet);
         }
         tx.flush();
-        // The sender's side has neighbours to follow.
+        // The sender's port has neighbours to follow.
         assert_eq!(receive(tx, net, 1 - from), Vec::<Vec<u8>>::new());
         for packet in receive(rx, net, from) {
             let number = u32::from_be_bytes(packet[12..16].try_into().unwrap());
@@ -193,7 +194,7 @@ fn two_ports_exchange_packets_in_every_mode_family_and_size() {
                     "{:?}",
                     port.report().rows
                 );
-                // Only the first packets, until the neighbour was resolved, went the other way.
+                // Only the first packets, before the neighbour was resolved, used UDP.
                 assert!(port.extra.tx_inner < 1000, "{:?}", port.report().rows);
                 assert!(port.counters.tx_packets > 5000 && port.counters.rx_packets > 5000);
                 assert_eq!(port.extra.rx_joined > 0, mtu == 9000);
@@ -208,7 +209,7 @@ fn two_ports_exchange_packets_in_every_mode_family_and_size() {
 }
 
 #[test]
-fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
+fn an_xsk_port_exchanges_bursts_with_a_udp_port() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         for mtu in [1500, 9000] {
             let Some(net) = Net::new(mtu, 1) else { return };
@@ -217,7 +218,7 @@ fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
                 let (there, back) = (flow(&net, &mut a, family, 0), flow(&net, &mut b, family, 1));
                 transfer(&mut a, &mut b, there, family, 0, mixed(1, all_lengths(mtu), 2000));
                 transfer(&mut b, &mut a, back, family, 1, mixed(0, all_lengths(mtu), 2000));
-                // Equal packets leave the other side in bursts.
+                // Packets of equal length leave the other side in bursts.
                 for len in [16, 60, 304, 1036, if mtu > 4200 { 4120 } else { 1000 }] {
                     transfer(&mut b, &mut a, back, family, 1, mixed(0, &[len], 1000));
                 }
@@ -228,7 +229,7 @@ fn a_port_on_plain_sockets_is_a_peer_bursts_and_all() {
                 "{:?}",
                 b.report().counters
             );
-            // The kernel cuts bursts apart in front of a native program; in generic mode it is for us to do.
+            // The kernel segments bursts before a native program; in generic mode the port has to.
             assert_eq!(a.extra.rx_unjoined > 0, !is_native(mode), "{:?}", a.report().rows);
         }
     }
@@ -251,7 +252,7 @@ fn every_queue_has_its_socket() {
 }
 
 #[test]
-fn a_flooded_queue_leaves_the_others_their_memory() {
+fn a_flooded_queue_does_not_take_the_memory_of_the_others() {
     let Some(net) = Net::new(1500, 2) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let flow = flow(&net, &mut a, V4, 0);
@@ -266,7 +267,7 @@ fn a_flooded_queue_leaves_the_others_their_memory() {
         }
         a.flush();
     };
-    // More than is read, and than there is memory for, on one queue; a little on the other.
+    // More packets than are read, and than there is memory for, on one queue; a few on the other.
     send(0, 6000);
     for _ in 0..30 {
         send(1, 100);
@@ -288,7 +289,7 @@ fn no_chunk_is_lost_whenever_the_port_is_closed() {
             let (there, back) = (flow(&net, &mut a, V4, 0), flow(&net, &mut b, V4, 1));
             let mut seen = 0;
             let start = Instant::now();
-            // Both ways at once; then closed in the middle of it, with packets queued, under way and unread.
+            // In both directions at once; closed with packets queued, in flight and unread.
             while seen < 1000 + round * 137 {
                 assert!(start.elapsed().as_secs() < 20, "{:?}", b.report().rows);
                 for number in 0..60 {
@@ -314,11 +315,11 @@ fn no_chunk_is_lost_whenever_the_port_is_closed() {
 }
 
 #[test]
-fn a_driver_that_sends_nothing_pushes_back_for_a_while_and_loses_nothing_meanwhile() {
+fn a_driver_that_sends_nothing_applies_back_pressure_for_a_while_and_loses_no_packet_meanwhile() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let to_b = flow(&net, &mut a, V4, 0);
-    // The neighbours know each other, so that what follows takes the rings.
+    // The neighbours are resolved, so the next packets take the rings.
     transfer(&mut a, &mut b, to_b, V4, 0, mixed(1, &[64], 50));
     let full = |a: &mut XskPort| {
         let mut sent = 0;
@@ -333,7 +334,7 @@ fn a_driver_that_sends_nothing_pushes_back_for_a_while_and_loses_nothing_meanwhi
     assert!((100..5000).contains(&sent) && a.sockets.counters.down > 0, "{sent}: {:?}", a.report().rows);
     assert_eq!((a.extra.tx_no_chunk, a.extra.tx_ring_full), (0, 0));
     std::thread::sleep(Duration::from_millis(30));
-    assert!(a.tx_state(None).has_room, "whoever waits for an answer must be able to give up");
+    assert!(a.tx_state(None).has_room, "a sender that waits for an answer must be able to time out");
     net.hosts[0].visit(|| ip("link set veth0 up"));
     let start = Instant::now();
     while a.sockets.is_stalled() || a.sockets.audit()[1].lent > 0 {
@@ -350,15 +351,15 @@ fn routes_neighbours_and_mtu_are_followed() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let there = flow(&net, &mut a, V4, 0);
-    assert!(!a.flows[0].is_direct, "nobody has asked for the neighbour yet");
+    assert!(!a.flows[0].is_direct, "the neighbour is not resolved yet");
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
     assert!(a.flows[0].is_direct);
-    // The neighbour gets another Ethernet address, and says so.
+    // The neighbour changes its Ethernet address, and announces it.
     net.hosts[1].visit(|| ip("link set veth0 address 02:00:00:00:77:01"));
     net.hosts[0].visit(|| ip("neigh replace 10.79.0.2 lladdr 02:00:00:00:77:01 dev veth0 nud reachable"));
     let before = a.extra.tx_inner;
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
-    assert_eq!(a.extra.tx_inner, before, "none went round by UDP");
+    assert_eq!(a.extra.tx_inner, before, "no packet used UDP");
     // Behind a gateway that does not exist: nothing arrives, and the flow waits for a neighbour.
     net.hosts[0].visit(|| ip("route add 10.79.0.2/32 via 10.79.0.99"));
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -372,7 +373,7 @@ fn routes_neighbours_and_mtu_are_followed() {
         assert!(Instant::now() < deadline);
     }
     transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 500));
-    // A packet that has become too long is counted here; the driver would drop it in silence.
+    // A packet that is too long now is counted here; the driver would drop it silently.
     net.hosts[0].visit(|| ip("link set veth0 mtu 600"));
     a.recv(RxQueues::ALL.into(), &mut |_| {});
     commit(&mut a, there, &packet(1, 1, 1000));
@@ -385,7 +386,7 @@ fn routes_neighbours_and_mtu_are_followed() {
 }
 
 #[test]
-fn addresses_may_come_and_go() {
+fn packets_follow_added_and_removed_addresses() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     net.hosts[1].visit(|| ip("address add 10.79.0.77/24 dev veth0"));
@@ -412,13 +413,13 @@ fn addresses_may_come_and_go() {
 }
 
 #[test]
-fn what_is_not_ours_reaches_the_network_stack() {
+fn packets_for_others_reach_the_network_stack() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let Some(net) = Net::new(1500, 1) else { return };
         let (mut a, mut b) = (net.xsk(0, mode), net.udp(1));
         let there = flow(&net, &mut a, V4, 0);
         transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[500], 100));
-        // Another slot than ours, QP 1, and everything that is not RoCE.
+        // Another slot, QP 1, and traffic that is not RoCE.
         let back = flow(&net, &mut b, V4, 1);
         for dest_qp in [[0, 0, 1], [9, 0, 9]] {
             let mut other = packet(0, 1, 60);
@@ -433,7 +434,7 @@ fn what_is_not_ours_reaches_the_network_stack() {
             assert!(Instant::now() < deadline);
         }
         steered = a.counters.rx_packets - steered;
-        assert_eq!(steered, 0, "they came by the UDP socket");
+        assert_eq!(steered, 0, "they arrived at the UDP port");
         let listener = net.hosts[0].visit(|| std::net::TcpListener::bind("10.79.0.1:5000").unwrap());
         let echo = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -459,7 +460,7 @@ fn what_is_not_ours_reaches_the_network_stack() {
 }
 
 #[test]
-fn loopback_is_no_place_for_it() {
+fn an_xsk_port_on_loopback_is_refused() {
     let Some(host) = Host::new() else { return };
     let error = host.visit(|| {
         let bound = |port| {

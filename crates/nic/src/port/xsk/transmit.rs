@@ -1,4 +1,5 @@
-//! Sending: the packet is written into a chunk, headers are put in front of it, a descriptor goes into the ring.
+//! Sending: the packet is written into a chunk, headers are put before it, a descriptor goes into the
+//! ring.
 
 use std::thread;
 
@@ -9,16 +10,16 @@ use super::super::{FlowId, MAX_PACKET};
 use super::{Place, Port, XskPort};
 use sys::now_ns;
 
-/// Where a packet begins in its chunk: behind room for the headers, on a cache line.
+/// Offset of a packet in its chunk: after room for the headers, on a cache line.
 const HEADROOM: usize = 128;
 const ETHERNET_LEN: usize = 14;
-/// How long sending waits for a chunk or for room in a ring; both depend on receivers that may need this CPU.
+/// Time to wait for a chunk or for room in a ring; both depend on receivers that may need this CPU.
 const WAIT_NS: u64 = 1_000_000;
 
 const _: () = assert!(HEADROOM >= Headers::LEN_MAX);
 
 impl XskPort {
-    /// Where the next packet is to be written.
+    /// Returns the space for the next packet.
     #[inline]
     pub(super) fn next_slot(&mut self) -> &mut [u8] {
         if self.staging.prefers_inner {
@@ -43,7 +44,7 @@ impl XskPort {
         }
     }
 
-    /// All chunks are with the kernel: in copying mode until the receivers are done with the packets.
+    /// Waits while the kernel holds all chunks: in copy mode until the receivers have freed the packets.
     #[cold]
     fn wait_for_chunk(&mut self) {
         self.sockets.kick();
@@ -54,7 +55,7 @@ impl XskPort {
                 self.staging.is_dry = false;
                 return;
             }
-            // Waited in vain for the packet before: not again for each.
+            // The last packet waited without success: do not wait again for each one.
             if self.staging.is_dry || now_ns() - start > WAIT_NS {
                 self.staging.is_dry = true;
                 return;
@@ -90,13 +91,13 @@ impl XskPort {
         let (payload_len, headers_len) = (len + ICRC_LEN, state.headers.len());
         let (room, packet) = chunk.bytes_mut().split_at_mut(HEADROOM);
         let (body, rest) = packet.split_at_mut(len);
-        // Identification 0, which a datagram that is never fragmented may have (RFC 6864).
+        // Identification 0 is allowed in a datagram that is never fragmented (RFC 6864).
         rest[..ICRC_LEN].copy_from_slice(&state.icrc.icrc(0, body).to_le_bytes());
         state.headers.emit(room, payload_len);
         state.is_used = true;
         let (queue, frame_len) = (state.queue, headers_len + payload_len);
         if frame_len > self.paths.link.mtu as usize + ETHERNET_LEN {
-            // The driver would drop it without a word.
+            // The driver would drop it silently.
             self.counters.tx_too_long += 1;
             self.staging.chunk = Some(chunk);
             return;
@@ -121,7 +122,7 @@ impl XskPort {
         }
     }
 
-    /// The packet was written elsewhere, in expectation of another flow: copies it into a chunk.
+    /// The packet was written elsewhere because another flow was expected: copies it into a chunk.
     #[cold]
     fn move_to_chunk(&mut self, len: usize) -> bool {
         if self.staging.chunk.is_none() {
@@ -136,7 +137,7 @@ impl XskPort {
         true
     }
 
-    /// To another process of this host, another interface, or a neighbour not resolved yet.
+    /// Sends a packet to another process of this host, another interface, or an unresolved neighbour.
     fn commit_inner(&mut self, flow: FlowId, len: usize) {
         let Ok(inner) = self.inner.datagram_flow(&self.flows[flow.0 as usize].key) else {
             self.counters.tx_errors += 1;

@@ -1,4 +1,5 @@
-//! What an engine says of itself, as bytes. Counters have their names, once a page: another version has others.
+//! Encoding of an engine's status. Counters are sent with their names, once per page, because versions
+//! differ in them.
 
 use std::net::IpAddr;
 
@@ -103,7 +104,7 @@ impl Reader<'_> {
             counters: QpCounters::default(),
         };
         for name in names {
-            // One that another version has is not known here.
+            // A counter of another version may be unknown here.
             let _known = qp.counters.set(name, self.u64()?);
         }
         Some(qp)

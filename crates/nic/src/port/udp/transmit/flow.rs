@@ -12,12 +12,13 @@ use sys::{Control, Opt, SockAddr};
 const BURST_BYTES_MAX_V4: u32 = 65_507;
 /// 65535 less IPv6 and UDP headers.
 const BURST_BYTES_MAX_V6: u32 = 65_487;
-/// Sockets that share the destination slots of one local address; one more serves QP1. All are opened with the first flow,
-/// so that a process holds the same descriptors however many peers it has met.
+/// Sockets that share the destination slots of one local address; one more serves QP1. All are opened
+/// with the first flow, so a process holds the same number of descriptors whatever the number of its
+/// peers.
 const SOCKET_CLASSES: u8 = 8;
 
-/// Which socket serves a destination slot. Two slots that share one may meet in a receiver's batch, and then the receiver
-/// hands the packets over.
+/// Returns the class of a destination slot, which selects its socket. Packets for two slots of one class
+/// may share a GRO batch; the receiving process then hands the foreign packets over.
 fn socket_class(slot: u8) -> u8 {
     if slot == u8::MAX { slot } else { slot % SOCKET_CLASSES }
 }
@@ -26,7 +27,7 @@ fn socket_class(slot: u8) -> u8 {
 const SOCKETS_MAX: usize = 4096;
 /// Send buffer: what a 100 Gbit/s NIC sends in a third of a millisecond.
 const SEND_BUFFER: i32 = 4 << 20;
-/// Hop limit of flows that do not say (rdma_cm's default, too).
+/// Hop limit of flows that do not specify one (also the default of rdma_cm).
 const DEFAULT_TTL: u8 = 64;
 
 impl Transmitter {
@@ -64,7 +65,7 @@ impl Transmitter {
             .with_flush(key.flush_icrc);
         let v6 = key.dst.is_ipv6();
         let tos = (key.tos != socket.tos).then_some(key.tos);
-        // To a group the socket's own does not count.
+        // The socket's TTL does not apply to multicast.
         let ttl = (key.ttl != socket.ttl || key.dst.is_multicast()).then_some(key.ttl);
         let flow = Flow {
             to: SockAddr::ip(key.dst, udp_port, self.ifindex),
@@ -87,7 +88,8 @@ impl Transmitter {
         Ok(FlowId(index))
     }
 
-    /// The socket for a flow. Its TOS and TTL are those of the first flow of its address; others bring their own.
+    /// Returns the socket for a flow. Its TOS and TTL are those of the first flow of its address; other
+    /// flows set their own per datagram.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
         let class = socket_class(key.dst_slot);
         let find = |sockets: &[TxSocket]| sockets.iter().position(|s| s.src == key.src && s.slot == class);
@@ -117,7 +119,7 @@ impl Transmitter {
         for (opt, value) in [(discover, Opt::PMTU_PROBE), (tos_opt, tos), (ttl_opt, ttl)] {
             sys::set_opt(fd.as_fd(), opt, value)?;
         }
-        // Nothing is received here.
+        // This socket receives nothing.
         sys::set_opt(fd.as_fd(), Opt::RECEIVE_BUFFER, 0)?;
         sys::set_send_buffer(fd.as_fd(), SEND_BUFFER)?;
         let port = self.bind_source(&fd, key.src)?;
@@ -136,7 +138,8 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Binds to a random port of the range RoCEv2 uses for sources, or to any if those tried are taken.
+    /// Binds to a random port of the range that RoCEv2 uses for sources, or to any port if those tried
+    /// are taken.
     fn bind_source(&self, fd: &OwnedFd, src: IpAddr) -> io::Result<u16> {
         for attempt in 0..=32 {
             let port = if attempt < 32 { 0xc000 | sys::random_u64() as u16 } else { 0 };

@@ -1,20 +1,20 @@
-//! Whom an interface belongs to, and what happens to it: other programs, deletion, links that go down.
+//! Ownership of an interface, foreign programs, deletion, and links that go down.
 
 use super::*;
 
 #[test]
-fn one_process_at_a_time_has_an_interface_and_everybody_knows_which() {
+fn a_second_process_on_an_interface_learns_the_id_of_the_first() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (a, b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let (error, inner) = *net.try_xsk(0, Mode::Auto, 5000).unwrap_err();
     assert!(matches!(error, XskError::Owned { pid } if pid == Some(std::process::id())), "{error}");
-    assert_eq!(inner.report().description, "udp", "what is left to use comes back");
+    assert_eq!(inner.report().description, "udp", "the UDP port is returned");
     drop((a, inner));
     drop((net.xsk(0, XdpMode::Generic), b));
 }
 
 #[test]
-fn somebody_elses_program_is_named_and_stays() {
+fn a_foreign_program_is_reported_and_stays() {
     let Some(net) = Net::new(1500, 1) else { return };
     let pass = bpf::Recipe::verdict(bpf::XdpAction::Pass);
     let pass = pass.program("their_own", bpf::ProgramKind::Xdp).unwrap();
@@ -32,13 +32,13 @@ fn somebody_elses_program_is_named_and_stays() {
 }
 
 /// Moves packets from host 1 to host 0 until the port there has looked at its program.
-fn look_at_program(a: &mut XskPort, b: &mut XskPort, net: &Net) {
+fn wait_for_program_check(a: &mut XskPort, b: &mut XskPort, net: &Net) {
     let to_b = flow(net, b, V4, 1);
     let before = (a.program.lost, a.program.is_missing);
     let start = Instant::now();
     net.hosts[0].visit(|| {
         while (a.program.lost, a.program.is_missing) == before {
-            assert!(start.elapsed() < Duration::from_secs(5), "nothing was noticed");
+            assert!(start.elapsed() < Duration::from_secs(5), "no loss was detected");
             a.recv(RxQueues::ALL.into(), &mut |_| {});
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -47,7 +47,7 @@ fn look_at_program(a: &mut XskPort, b: &mut XskPort, net: &Net) {
 }
 
 #[test]
-fn a_program_that_is_taken_off_is_put_back_once_and_then_missed() {
+fn a_detached_program_is_attached_again_once() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let take_off = || {
@@ -55,26 +55,26 @@ fn a_program_that_is_taken_off_is_put_back_once_and_then_missed() {
         crate::xdp::remove(ifindex(), there, true).unwrap();
     };
     net.hosts[0].visit(take_off);
-    look_at_program(&mut a, &mut b, &net);
+    wait_for_program_check(&mut a, &mut b, &net);
     assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (1, 1, false));
     let received = a.counters.rx_packets;
     assert!(received >= 50, "through the sockets again: {received}");
     net.hosts[0].visit(take_off);
-    look_at_program(&mut a, &mut b, &net);
+    wait_for_program_check(&mut a, &mut b, &net);
     assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (2, 1, true));
-    assert_eq!(a.counters.rx_packets, received, "those went through the UDP socket");
+    assert_eq!(a.counters.rx_packets, received, "these went through the UDP socket");
     assert!(a.description().contains("not on the interface any more"), "{}", a.description());
 }
 
 #[test]
-fn a_program_that_takes_the_place_of_ours_is_noticed_and_stays() {
+fn a_program_that_replaces_the_ports_own_is_detected_and_stays() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let pass = bpf::Recipe::verdict(bpf::XdpAction::Pass);
     let pass = pass.program("their_own", bpf::ProgramKind::Xdp).unwrap();
     let (pass, _maps) = sys::bpf::Program::load_with_maps(&pass).unwrap();
     net.hosts[0].visit(|| crate::xdp::install(ifindex(), &pass, Mode::Auto, true).unwrap());
-    look_at_program(&mut a, &mut b, &net);
+    wait_for_program_check(&mut a, &mut b, &net);
     assert_eq!((a.program.lost, a.program.put_back, a.program.is_missing), (1, 0, true));
     let there = net.hosts[0].visit(|| Netlink::new().unwrap().link(ifindex()).unwrap().xdp[0]);
     assert_eq!(there.program_id, pass.info().unwrap().id);
@@ -95,12 +95,12 @@ fn a_second_port_is_refused_with_the_name_of_the_first() {
     drop(a);
     let shown = net.hosts[0].visit(|| run("ip", "-d link show dev veth0"));
     assert!(!shown.contains("xdp"), "{shown}");
-    // The next one takes over at once.
+    // The next one succeeds at once.
     drop(net.xsk(0, XdpMode::Generic));
 }
 
 #[test]
-fn a_port_whose_interface_is_deleted_says_so_and_goes_on() {
+fn a_port_on_a_deleted_interface_reports_that_and_continues() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     let there = flow(&net, &mut a, V4, 0);
@@ -116,7 +116,7 @@ fn a_port_whose_interface_is_deleted_says_so_and_goes_on() {
     }
     a.flush();
     assert!(a.paths.link.gone);
-    assert!(a.flows.iter().all(|flow| !flow.is_direct), "the UDP port knows what to say about it");
+    assert!(a.flows.iter().all(|flow| !flow.is_direct), "the UDP port reports the error");
     let counters = a.report().counters;
     assert!(counters.tx_unreachable + counters.tx_errors > 0, "{counters:?}");
     assert_eq!((a.close().lost, b.close().lost), (0, 0));
@@ -135,7 +135,7 @@ fn a_link_that_goes_down_and_up_carries_packets_again() {
         a.recv(RxQueues::ALL.into(), &mut |_| {});
     }
     net.hosts[0].visit(|| ip("link set veth0 up"));
-    // What was queued meanwhile may still come; then everything does again.
+    // Packets queued meanwhile may still arrive; then all do again.
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         commit(&mut a, there, &packet(1, 9999, 500));
