@@ -1,4 +1,4 @@
-//! Why a domain could not be joined.
+//! Why a process cannot join a domain.
 
 use std::fmt;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use sys::Credentials;
 
-/// Why a domain could not be joined; found inside the `io::Error` of `Membership::join`.
+/// Why a process cannot join a domain; found inside the `io::Error` of `Membership::join`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JoinError {
-    /// Something that is no member of the domain has the UDP port.
+    /// A program that is not a member of the domain has the UDP port.
     PortBusy {
         /// The port.
         port: u16,
     },
-    /// There is a member, but it does not answer.
+    /// A member has the UDP port, but it does not answer.
     Silent {
         /// The port.
         port: u16,
@@ -30,19 +30,19 @@ pub enum JoinError {
     },
     /// A member refused with this error number.
     Refused {
-        /// What it said.
+        /// The error number in the refusal.
         errno: i32,
         /// The member.
         member: Credentials,
     },
     /// All slots are taken.
     Full,
-    /// RLIMIT_NOFILE leaves no room to look into the socket set.
+    /// RLIMIT_NOFILE is too low for the descriptors of the socket set.
     TooFewDescriptors,
 }
 
 impl JoinError {
-    /// What can be done about it.
+    /// Returns what the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         const APART: &str = "start in a network namespace of its own: unshare -rn";
@@ -52,7 +52,7 @@ impl JoinError {
             }
             JoinError::PortBusy { .. } => format!("stop the program that has it, or {APART}"),
             JoinError::Silent { member, .. } => {
-                format!("see what process {} does; a stopped one must go on or end", member.pid)
+                format!("resume process {} if it is stopped (kill -CONT), or end it", member.pid)
             }
             JoinError::Foreign { member, .. } => {
                 format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
@@ -60,8 +60,8 @@ impl JoinError {
             JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
                 format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
             }
-            JoinError::Refused { .. } => "'roxie doctor' may know more".to_owned(),
-            JoinError::Full => "end some, or use several network namespaces".to_owned(),
+            JoinError::Refused { .. } => "run 'roxie doctor' for details".to_owned(),
+            JoinError::Full => "end some RDMA programs, or use several network namespaces".to_owned(),
             JoinError::TooFewDescriptors => {
                 "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
             }

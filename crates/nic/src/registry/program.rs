@@ -1,8 +1,9 @@
-//! The steering program: which socket of the group a datagram belongs to.
+//! The steering program: selects the socket of the group that receives a datagram.
 //!
-//! Classic BPF, run by the kernel on the UDP payload, whose first byte is offset 0 (BTH 12, DETH 8, MAD 24 and
-//! body). It is the same for ever, so nobody needs to update it; loads beyond a short datagram end it with 0,
-//! the GSI queue. A GSO train is judged by its first packet.
+//! Classic BPF, which the kernel runs on the UDP payload. Offset 0 is the first payload byte (BTH 12, DETH 8,
+//! MAD 24 and body). The program never changes, so no process has to update it. A load beyond the end of a
+//! short datagram ends the program with 0, the GSI queue. The first packet of a GSO burst decides for the
+//! burst.
 
 use super::SLOTS;
 use sys::FilterInsn;
@@ -11,9 +12,10 @@ use sys::FilterInsn;
 const DEST_QP: u32 = 4;
 /// MAD attribute id of a CM message.
 const ATTRIBUTE: u32 = 20 + 16;
-/// First word of the CM body: the sender's id; in a SIDR_REP, the request id, which is the receiver's.
+/// First word of the CM body: the sender's id; in a SIDR_REP the request id, which is the receiver's.
 const FIRST_ID: u32 = 20 + 24;
-/// Second word: the receiver's id in all messages but REQ, SIDR_REQ, and a REJ of a REQ that was not understood.
+/// Second word: the receiver's id in all messages but REQ, SIDR_REQ, and the REJ of a REQ that was not
+/// understood.
 const SECOND_ID: u32 = FIRST_ID + 4;
 
 const REQ: u32 = 0x10;
@@ -27,7 +29,7 @@ pub(super) const STEERING: [FilterInsn; 18] = [
     jump_if_eq(1, 2, 0),
     shift_right(16),
     jump(9),
-    // QP 1: by message.
+    // QP 1: the CM message decides.
     load_half(ATTRIBUTE),
     jump_if_eq(REQ, 10, 0),
     jump_if_eq(SIDR_REQ, 9, 0),
@@ -37,11 +39,11 @@ pub(super) const STEERING: [FilterInsn; 18] = [
     jump(1),
     load_word(FIRST_ID),
     shift_right(24),
-    // A slot.
+    // A slot number.
     jump_if_gt(SLOTS as u32 - 1, 2, 0),
     add(1),
     return_a(),
-    // None.
+    // Not a slot: the GSI queue.
     return_value(0),
 ];
 

@@ -1,5 +1,5 @@
-//! The UD queue pair of a datagram socket and its memory: a slot for each message that is on its way, and one for each that may
-//! come.
+//! The UD queue pair of a datagram socket and its memory: one slot for each message in flight, and one for
+//! each posted receive.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::settings::Sizes;
 use crate::cm;
 use crate::verbs::{Buffer, CompChannel, Context, Cq, Pd, Qp, QpInitAttr};
 
-/// The queue pair. Fields are dropped in this order: it ends before its memory goes.
+/// The queue pair and its memory. Fields are dropped in this order: the queue pair before its memory.
 pub(super) struct Messages {
     qp: Qp,
     cq: Cq,
@@ -24,24 +24,24 @@ pub(super) struct Messages {
     _pd: Pd,
     sends: Buffer,
     receives: Buffer,
-    /// Bytes of the longest message, [`Source`] included: the path MTU.
+    /// Length of the longest message, [`Source`] included: the path MTU.
     len_max: usize,
-    /// Slots of `sends` that are not on their way.
+    /// Slots of `sends` without a message in flight.
     free: Vec<usize>,
 }
 
-/// A message in a slot, which is to be given back by [`Messages::release`].
+/// A received message in a slot. The owner returns the slot with [`Messages::release`].
 #[derive(Debug)]
 pub(super) struct Arrived {
     slot: usize,
-    /// Where it begins behind the slot's beginning.
+    /// Offset in the slot.
     at: usize,
-    /// Its bytes.
+    /// Length in bytes.
     pub(super) len: usize,
 }
 
 impl Messages {
-    /// A queue pair that can send and receive.
+    /// Creates a queue pair in RTS with posted receives.
     pub(super) fn new(context: &Context, sizes: &Sizes) -> io::Result<Self> {
         let pd = context.alloc_pd()?;
         let len_max = context.query_port().active_mtu.bytes();
@@ -76,33 +76,33 @@ impl Messages {
         Ok(messages)
     }
 
-    /// Its number.
+    /// Returns its QPN.
     pub(super) fn qpn(&self) -> Qpn {
         self.qp.qpn()
     }
 
-    /// Bytes of the longest message, [`Source`] included.
+    /// Returns the length of the longest message, [`Source`] included.
     pub(super) fn len_max(&self) -> usize {
         self.len_max
     }
 
-    /// Whether [`send`](Self::send) may be called.
+    /// True if [`send`](Self::send) has a free slot.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Readable once something completes after [`arm`](Self::arm).
+    /// Returns the channel that is readable when a completion follows [`arm`](Self::arm).
     pub(super) fn channel(&self) -> &CompChannel {
         &self.channel
     }
 
-    /// Asks for that.
+    /// Requests an event of the channel at the next completion.
     pub(super) fn arm(&self) {
         self.channel.discard_events();
         self.cq.req_notify(false);
     }
 
-    /// Sends a message that is not too long; there must be room.
+    /// Sends a message of at most [`len_max`](Self::len_max) bytes; `WouldBlock` if no slot is free.
     pub(super) fn send(&mut self, from: SocketAddr, to: UdDest, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(slot) = self.free.pop() else { return Err(io::ErrorKind::WouldBlock.into()) };
         let begin = slot * self.len_max;
@@ -123,7 +123,8 @@ impl Messages {
         })
     }
 
-    /// Looks at everything that completed, and hands over what arrived from rsockets; whether there was anything.
+    /// Handles all completions, and passes received messages to `arrived`. Returns true if there was a
+    /// completion.
     pub(super) fn reap(&mut self, mut arrived: impl FnMut(SocketAddr, Arrived)) -> io::Result<bool> {
         let mut any = false;
         while let Some(wc) = self.cq.poll_one() {
@@ -147,7 +148,7 @@ impl Messages {
         Ok(any)
     }
 
-    /// Copies a message to `to` as far as there is room; how many bytes.
+    /// Copies a message to `to`, as far as it fits; returns the number of bytes.
     pub(super) fn read(&self, message: &Arrived, to: &mut [IoSliceMut<'_>]) -> usize {
         let (begin, mut done) = (self.begin(message.slot) + message.at, 0);
         for part in to {
@@ -158,7 +159,7 @@ impl Messages {
         done
     }
 
-    /// Makes the slot free for another message.
+    /// Posts the slot as a receive again.
     pub(super) fn release(&self, message: Arrived) -> io::Result<()> {
         let sge = self.receives.sge(self.begin(message.slot), GRH_LEN + self.len_max);
         let wr = RecvWr { wr_id: message.slot as u64, sg_list: &[sge] };
