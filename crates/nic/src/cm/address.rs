@@ -138,13 +138,13 @@ impl IdInner {
     ) -> io::Result<Option<(Gid, Option<Path>)>> {
         let gids = self.host.gids();
         let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
+        let source = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
         if let Some(gid) = own(target) {
             return Ok(Some((bound.unwrap_or(gid), None)));
         }
         if target.is_multicast() {
             // The device sends to groups itself: no route is needed, and no neighbour has to answer.
-            let ours = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
-            return Ok(bound.or_else(ours).map(|gid| (gid, None)));
+            return Ok(bound.or_else(source).map(|gid| (gid, None)));
         }
         let oif = match dst {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
@@ -160,9 +160,7 @@ impl IdInner {
         let local = match (bound, route.prefsrc) {
             (Some(gid), _) => Some(gid),
             (None, Some(src)) => own(src),
-            (None, None) if route.oif == gids.ifindex => {
-                gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from)
-            }
+            (None, None) if route.oif == gids.ifindex => source(),
             (None, None) => None,
         };
         let next_hop = route.gateway.unwrap_or(target);

@@ -133,7 +133,7 @@ fn read(target: Arc<IdInner>, raw: RawEvent) -> Option<CmEvent> {
         RawEvent::Request { child, params, private_data } => {
             child.request_taken();
             event.kind = CmEventKind::ConnectRequest;
-            event.param = child.request_param(&params);
+            event.param = child.request_param(params.as_ref());
             event.private_data = private_data;
             event.listen_id = Some(Id(target));
             event.id = Id(child);

@@ -77,38 +77,36 @@ impl Id {
         }
         let path = inner.path_of(&state).ok_or_else(invalid)?;
         let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
-        let now = inner.now();
-        let weak = Arc::downgrade(inner);
-        let cm_id = if inner.qp_type == QpType::Ud {
-            let params = SidrParams { service_id, path, private_data };
-            inner.host.driver().with(|driver| {
-                let cm_id = driver.cm.sidr_connect(now, &params)?;
-                driver.ids.insert(cm_id, weak);
-                Ok(cm_id)
-            })
-        } else {
+        let is_datagram = inner.qp_type == QpType::Ud;
+        if !is_datagram {
             state.responder_resources = depth(param.responder_resources, MAX_RD_ATOMIC)?;
             state.initiator_depth = depth(param.initiator_depth, MAX_RD_ATOMIC)?;
-            let params = ConnectParams {
-                service_id,
-                path,
-                transport: transport(state.qp.as_ref().map_or(inner.qp_type, Qp::ty)),
-                qp: state.local_qp(&param),
-                responder_resources: state.responder_resources,
-                initiator_depth: state.initiator_depth,
-                flow_control: param.flow_control,
-                retry_count: param.retry_count,
-                rnr_retry_count: param.rnr_retry_count,
-                path_mtu: inner.host.gids().active_mtu(),
-                ack_timeout: state.ack_timeout,
-                private_data,
+        }
+        let path_mtu = inner.host.gids().active_mtu();
+        let (now, weak) = (inner.now(), Arc::downgrade(inner));
+        let cm_id = inner.host.driver().with(|driver| {
+            let cm_id = if is_datagram {
+                driver.cm.sidr_connect(now, &SidrParams { service_id, path, private_data })?
+            } else {
+                let params = ConnectParams {
+                    service_id,
+                    path,
+                    transport: transport(state.qp.as_ref().map_or(inner.qp_type, Qp::ty)),
+                    qp: state.local_qp(&param),
+                    responder_resources: state.responder_resources,
+                    initiator_depth: state.initiator_depth,
+                    flow_control: param.flow_control,
+                    retry_count: param.retry_count,
+                    rnr_retry_count: param.rnr_retry_count,
+                    path_mtu,
+                    ack_timeout: state.ack_timeout,
+                    private_data,
+                };
+                driver.cm.connect(now, &params)?
             };
-            inner.host.driver().with(|driver| {
-                let cm_id = driver.cm.connect(now, &params)?;
-                driver.ids.insert(cm_id, weak);
-                Ok(cm_id)
-            })
-        };
+            driver.ids.insert(cm_id, weak);
+            Ok(cm_id)
+        });
         state.cm_id = Some(cm_id.map_err(verbs)?);
         state.phase = Phase::Connect;
         drop(state);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::Instant;
 use transport::cm::{
-    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, PeerParams, WillChange,
+    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, WillChange,
 };
 use wire::{Gid, Qpn};
 
@@ -68,7 +68,7 @@ impl CmDriver {
             cm,
             ids: HashMap::new(),
             listeners: HashMap::new(),
-            ports: Ports::new(),
+            ports: Ports::default(),
             queries: Queries::default(),
         };
         Self { state: Mutex::new(state), order: Mutex::new(()) }
@@ -213,7 +213,7 @@ impl State {
                         port: request.service_id.port(),
                         peer: request.peer,
                         peer_port: request.peer_port,
-                        params: request.params,
+                        params: Some(request.params),
                     };
                     deliveries.extend(self.request(now, request.listener, init, &request.private_data));
                 }
@@ -225,15 +225,7 @@ impl State {
                         port: request.service_id.port(),
                         peer: request.peer,
                         peer_port: request.peer_port,
-                        params: PeerParams {
-                            responder_resources: 0,
-                            initiator_depth: 0,
-                            flow_control: false,
-                            retry_count: 0,
-                            rnr_retry_count: 0,
-                            srq: false,
-                            qpn: Qpn::new(0),
-                        },
+                        params: None,
                     };
                     deliveries.extend(self.request(now, request.listener, init, &request.private_data));
                 }

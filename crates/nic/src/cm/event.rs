@@ -186,7 +186,7 @@ pub(super) enum RawEvent {
     /// A request to a listener.
     Request {
         child: Arc<IdInner>,
-        params: PeerParams,
+        params: Option<PeerParams>,
         private_data: Vec<u8>,
     },
 }

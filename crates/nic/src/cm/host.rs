@@ -105,13 +105,13 @@ impl Host for Engine {
             IpAddr::V6(ip) => SocketAddrV6::new(ip, DISCARD_PORT, 0, path.ifindex).into(),
             ip => SocketAddr::new(ip, DISCARD_PORT),
         };
-        let ask = || {
+        let send = || {
             let socket = sys::udp_socket(path.src.is_ipv6())?;
             sys::bind(socket.as_fd(), &SockAddr::ip(path.src, 0, path.ifindex))?;
             UdpSocket::from(socket).send_to(&[], to)
         };
         // If the kernel does not send it, the query ends at its deadline.
-        let _unsent = ask();
+        let _unsent = send();
     }
 }
 

@@ -89,7 +89,8 @@ pub(super) struct ChildInit {
     pub(super) port: u16,
     pub(super) peer: Gid,
     pub(super) peer_port: u16,
-    pub(super) params: PeerParams,
+    /// `None` in a request to a datagram service.
+    pub(super) params: Option<PeerParams>,
 }
 
 /// The path of a resolved identifier, as `struct rdma_route` shows it.
@@ -342,8 +343,10 @@ impl IdInner {
         state.local = Some(init.path.0);
         state.peer = Some(init.path.1);
         state.silent = true;
-        state.responder_resources = init.params.responder_resources;
-        state.initiator_depth = init.params.initiator_depth;
+        if let Some(params) = init.params {
+            state.responder_resources = params.responder_resources;
+            state.initiator_depth = params.initiator_depth;
+        }
         Arc::new(Self {
             host: Arc::clone(&listener.host),
             context: listener.context.clone(),
@@ -425,13 +428,13 @@ impl IdInner {
         }
     }
 
-    pub(super) fn request_param(&self, params: &PeerParams) -> Param {
+    pub(super) fn request_param(&self, params: Option<&PeerParams>) -> Param {
         if self.qp_type == QpType::Ud {
             let av = self.address_vector();
             let qp_num = wire::Qpn::new(0);
             Param::Ud(UdParam { av, qp_num, q_key: wire::QKey(0) })
         } else {
-            Param::Conn(ConnParam::of_peer(params))
+            Param::Conn(params.map_or(ConnParam::NONE, ConnParam::of_peer))
         }
     }
 

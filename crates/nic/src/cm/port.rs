@@ -92,16 +92,13 @@ pub(super) struct BindingId(u64);
 type Owner = (BindingId, Binding, bool);
 
 /// The ports of this process.
+#[derive(Default)]
 pub(super) struct Ports {
     bound: HashMap<(u16, u16), Vec<Owner>>,
     next: u64,
 }
 
 impl Ports {
-    pub(super) fn new() -> Self {
-        Self { bound: HashMap::new(), next: 0 }
-    }
-
     /// Binds a port, unless a conflicting binding exists.
     pub(super) fn take(&mut self, ps: PortSpace, port: u16, binding: Binding) -> io::Result<BindingId> {
         let owners = self.bound.entry((ps as u16, port)).or_default();
@@ -190,7 +187,9 @@ pub(super) fn bind(
 /// Claims the names of a binding, unless they are claimed.
 pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> io::Result<()> {
     if bound.claims.is_empty() {
-        bound.claims = claim_names(host, ps, bound.port, &bound.binding)?;
+        let names = bound.binding.names().into_iter();
+        bound.claims =
+            names.map(|name| host.claim(ps as u16, bound.port, name)).collect::<io::Result<_>>()?;
         host.driver().with(|state| state.ports.claimed(ps, bound.port, bound.id));
     }
     Ok(())
@@ -204,10 +203,6 @@ fn bind_one(host: &dyn Host, ps: PortSpace, port: u16, binding: Binding, claims:
         return Err(error);
     }
     Ok(bound)
-}
-
-fn claim_names(host: &dyn Host, ps: PortSpace, port: u16, binding: &Binding) -> io::Result<Vec<Claim>> {
-    binding.names().into_iter().map(|name| host.claim(ps as u16, port, name)).collect()
 }
 
 fn is_taken(error: &io::Error) -> bool {
@@ -247,7 +242,7 @@ mod tests {
 
     #[test]
     fn bindings_conflict_as_in_linux() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::default();
         let mut take =
             |binding| ports.take(PortSpace::Tcp, 7174, binding).map_err(|e| e.raw_os_error().unwrap());
         take(at("10.0.0.1")).unwrap();
@@ -260,7 +255,7 @@ mod tests {
 
     #[test]
     fn only_one_of_several_bindings_with_reuse_may_listen() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::default();
         let binding = Binding { reuse: true, ..at("10.0.0.1") };
         let first = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
         let second = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
@@ -271,7 +266,7 @@ mod tests {
 
     #[test]
     fn port_spaces_are_separate() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::default();
         ports.take(PortSpace::Tcp, 1, at("0.0.0.0")).unwrap();
         ports.take(PortSpace::Udp, 1, at("0.0.0.0")).unwrap();
         assert_eq!(PortSpace::from_code(0x0111), Some(PortSpace::Udp));

@@ -3,7 +3,6 @@
 //!
 //! The kernel resolves the neighbour. A datagram to the destination triggers that, and then this module polls
 //! the kernel's neighbour table. Neither needs privileges.
-//! until it has an answer; that needs no privilege.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};

@@ -366,7 +366,7 @@ impl Engine {
         if let Some(flow) = core.tables.remove_qp(qpn) {
             core.port.close_flow(flow);
         }
-        core.mind_groups();
+        core.sync_groups();
         self.unlock_and_spread(core);
     }
 

@@ -7,7 +7,7 @@ use crate::engine::Core;
 use crate::engine::tables::{Mad, OwnedPacket, Tables};
 use crate::notice::notice;
 use crate::port::{RxQueue, RxQueues, RxTrain};
-use crate::srqs::Reached;
+use crate::srqs::ScopedSrqs;
 
 /// Datagrams kept for the connection manager from one batch; more are dropped (it retries).
 const MADS_MAX: usize = 1024;
@@ -121,7 +121,7 @@ impl Tables {
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
-        let srqs = Reached { srqs, slot: *slot, reach: entry.srqs };
+        let srqs = ScopedSrqs { srqs, slot: *slot, scope: entry.srqs };
         let result = entry.qp.handle_packet(now, packet, from, mrs, srqs, reorder);
         if !entry.touched {
             entry.touched = true;

@@ -19,7 +19,7 @@ use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::{FlowId, RxQueue, RxTrain, SOCKET_WINDOW_BYTES};
-use crate::srqs::{InReach, Srqs};
+use crate::srqs::{SrqScope, Srqs};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most QPs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
@@ -33,7 +33,7 @@ pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
-    pub(crate) srqs: InReach,
+    pub(crate) srqs: SrqScope,
     pub(crate) events: Arc<EventQueue<AsyncEvent>>,
     pub(crate) cookie: u64,
     /// Where an RC or UC QP sends; resolved when the address vector is set.
@@ -131,7 +131,7 @@ impl QpEntry {
     pub(crate) fn new(
         qp: Qp,
         cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
-        srqs: InReach,
+        srqs: SrqScope,
         events: Arc<EventQueue<AsyncEvent>>,
         cookie: u64,
     ) -> Self {
@@ -243,8 +243,8 @@ impl Tables {
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
-        self.mrs.forget_qp(qpn);
-        self.groups.forget(index);
+        self.mrs.unbind_qp(qpn);
+        self.groups.remove_qp(index);
         self.timers.disarm(index);
         self.ready.retain(|i| *i != index);
         self.touched.retain(|i| *i != index);

@@ -87,8 +87,8 @@ impl fmt::Display for JoinError {
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
             JoinError::TooFewDescriptors => {
                 f.write_str(
-                    "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, and 20 for each \
-                     further engine",
+                    "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, and 20 for \
+                     each further engine",
                 )
             }
         }

@@ -21,7 +21,7 @@ pub(super) struct Links {
     /// Until when a slot counts as empty (nanoseconds).
     empty_until: [AtomicU64; SLOTS as usize],
     /// Number of connection attempts.
-    connects: AtomicU64,
+    pub(super) connects: AtomicU64,
 }
 
 /// By abstract name. Contains only names that have a listener, so packets from the network cannot make it
@@ -59,17 +59,8 @@ impl Links {
         Ok(outcome)
     }
 
-    /// Forwards a batch to the process that listens on `name`; false if there is none.
-    pub(super) fn forward_to_name(&self, name: String, batch: &RxTrain<'_>) -> io::Result<bool> {
-        Ok(self.send(name, batch)? != ForwardOutcome::NoMember)
-    }
-
-    /// Number of connection attempts so far.
-    pub(super) fn connects(&self) -> u64 {
-        self.connects.load(Ordering::Relaxed)
-    }
-
-    fn send(&self, name: String, batch: &RxTrain<'_>) -> io::Result<ForwardOutcome> {
+    /// Forwards a batch to the process that listens on `name`.
+    pub(super) fn send(&self, name: String, batch: &RxTrain<'_>) -> io::Result<ForwardOutcome> {
         let mut head = [0; SHORT_MAX];
         let len = Record::Frame(*batch).emit(Some(self.slot), &mut head);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

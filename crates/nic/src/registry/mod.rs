@@ -42,7 +42,7 @@ pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::cm::{Farewell, WillChange};
@@ -247,7 +247,7 @@ impl Membership {
     /// Number of connection attempts to other members, successful or not.
     #[must_use]
     pub fn connects(&self) -> u64 {
-        self.links.connects()
+        self.links.connects.load(Ordering::Relaxed)
     }
 
     /// Records a change of the disconnect notices that other members send if this process dies.
@@ -281,7 +281,7 @@ impl Membership {
     pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxTrain<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.config, ps, port);
-            if !self.server.owns(&name) && self.links.forward_to_name(name, batch)? {
+            if !self.server.owns(&name) && self.links.send(name, batch)? != ForwardOutcome::NoMember {
                 return Ok(true);
             }
         }

@@ -123,14 +123,14 @@ impl RingLink {
         let Some(connection) = &self.connection else { return };
         let mut out = [0; SHORT_MAX];
         let len = Record::Wake.emit(Some(self.slot), &mut out);
-        // A reader whose socket is full is not asleep; a reader that has ended cannot be woken.
+        // A reader with a full socket is not asleep; a reader that has ended cannot be woken.
         let _awake = sys::send_record(connection.as_fd(), &out[..len], &[], &[]);
     }
 }
 
 impl Drop for RingLink {
     fn drop(&mut self) {
-        self.server.end_ring(self.token);
+        self.server.remove(self.token);
     }
 }
 

@@ -150,27 +150,16 @@ impl Server {
         self.add(connection, Role::Neighbour, Some(slot)).map(drop)
     }
 
-    /// Keeps a connection until the other end closes it.
+    /// Keeps a connection that forwards batches until the other end closes it.
     pub(super) fn watch(&self, connection: OwnedFd) -> io::Result<Arc<OwnedFd>> {
         let connection = Arc::new(connection);
-        self.add(Arc::clone(&connection), Role::Link, None)?;
-        Ok(connection)
+        self.add(Arc::clone(&connection), Role::Link, None).map(|_token| connection)
     }
 
     /// Keeps a connection that carries a ring; returns its token, too.
     pub(super) fn watch_ring(&self, connection: OwnedFd) -> io::Result<(u64, Arc<OwnedFd>)> {
         let connection = Arc::new(connection);
         self.add(Arc::clone(&connection), Role::Ring, None).map(|token| (token, connection))
-    }
-
-    /// Closes a connection that carries a ring.
-    pub(super) fn end_ring(&self, token: u64) {
-        // See `remove_service`.
-        if self.is_inherited() {
-            return;
-        }
-        let removed = self.lock().remove(&token);
-        removed.iter().for_each(|socket| self.unwatch(socket));
     }
 
     /// True if a member in another process watches a connection to this one.
@@ -201,15 +190,15 @@ impl Server {
 
     /// Stops listening, and closes the connections that this listener accepted; their peers look the name up
     /// again.
-    pub(super) fn remove_service(&self, token: u64) {
+    pub(super) fn remove(&self, token: u64) {
         if self.is_inherited() {
             // In a forked child another thread may have held the lock, and `epoll` is shared with the parent.
             // The child's copies are closed with the server.
             return;
         }
         let mut sockets = self.lock();
-        let gone = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
-        for (_, socket) in gone {
+        let removed = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
+        for (_, socket) in removed {
             self.unwatch(&socket);
         }
     }

@@ -69,7 +69,7 @@ pub struct ServiceClaim {
 
 impl Drop for ServiceClaim {
     fn drop(&mut self) {
-        self.server.remove_service(self.token);
+        self.server.remove(self.token);
     }
 }
 

@@ -399,8 +399,8 @@ fn member_process() {
         let mut fds = [PollFd::readable(member.listener_fd())];
         sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
-        for said in member.take_disconnect_notices() {
-            member.update_journal(WillChange::Remove(said.id)).unwrap();
+        for notice in member.take_disconnect_notices() {
+            member.update_journal(WillChange::Remove(notice.id)).unwrap();
         }
         if left.is_some() {
             println!("\nround");

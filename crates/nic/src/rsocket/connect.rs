@@ -15,7 +15,7 @@ use crate::cm::{CmEvent, CmEventKind, ConnParam, Param, errno};
 const RESOLVE_MAX: Duration = Duration::from_secs(127);
 
 impl Stream {
-    /// Connects (rconnect). Waitable for the connection unless the socket is non-blocking.
+    /// Connects (rconnect). Waits for the connection unless the socket is non-blocking.
     ///
     /// # Errors
     /// `EINPROGRESS` on a non-blocking socket, then `EALREADY` until it is connected, then `EISCONN`;
@@ -44,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// Accepts the next connection (raccept). Waitable for one unless the socket is non-blocking.
+    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking.
     ///
     /// # Errors
     /// `WouldBlock`; `EINVAL` unless it listens; `EMFILE` if the process is out of descriptors, which rejects

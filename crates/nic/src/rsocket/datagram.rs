@@ -172,7 +172,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// Sends one message to `to`, or else to the connected peer. Waitable for a free slot, unless non-blocking.
+    /// Sends one message to `to`, or else to the connected peer. Waits for a free slot, unless non-blocking.
     ///
     /// # Errors
     /// `WouldBlock`; `EDESTADDRREQ` without a peer; `EMSGSIZE` if the message does not fit one packet; those
@@ -189,7 +189,7 @@ impl Datagram {
         self.0.wait_for(nonblocking, |state| self.0.send(state, to, total, parts).transpose())?
     }
 
-    /// Receives one message, truncated to the length of `parts`, and returns its length and source. Waitable for
+    /// Receives one message, truncated to the length of `parts`, and returns its length and source. Waits for
     /// a message, unless non-blocking.
     ///
     /// # Errors
@@ -419,8 +419,7 @@ impl Waitable for Inner {
     fn prepare(&self, state: &mut State) -> Vec<PollFd> {
         let mut fds = vec![PollFd::readable(self.udp.as_raw_fd())];
         if let Some(messages) = &state.messages {
-            messages.arm();
-            fds.push(PollFd::readable(messages.channel().fd()));
+            fds.push(messages.arm());
         }
         self.progress(state);
         // While the limit of unread UDP messages is reached, the UDP socket is not read, so do not wait for

@@ -12,10 +12,12 @@ use wire::rsocket::{ByteOrder, Control, Hello, Iomap, Message, Segment};
 
 use super::inbound::Inbound;
 use super::outbound::{Outbound, Pieces};
+use super::queues::Queues;
 use super::settings::{CONTROL_RECEIVES, Sizes};
 use super::{Broken, Violation};
 use crate::cm::{self, Id};
-use crate::verbs::{Buffer, CompChannel, Context, Cq, Mr, Pd, Qp, QpInitAttr};
+use crate::verbs::{Buffer, Context, Mr, Pd};
+use sys::PollFd;
 
 /// Largest number of control messages in flight (rdma-core's RS_QP_CTRL_SIZE).
 const CONTROLS: u32 = 4;
@@ -24,10 +26,7 @@ const GRANTS: u32 = 2;
 
 /// A queue pair with its buffers. Fields are dropped in this order: the queue pair before its memory.
 pub(super) struct Endpoint {
-    qp: Qp,
-    cq: Cq,
-    channel: CompChannel,
-    pd: Pd,
+    queues: Queues,
     /// The ring of [`Outbound`], followed by one slot for each control message.
     staging: Buffer,
     staging_ring: usize,
@@ -70,35 +69,24 @@ pub(super) struct Reaped {
 impl Endpoint {
     /// Creates a queue pair in RESET; [`start`](Self::start) posts its receives.
     pub(super) fn new(context: &Context, sizes: &Sizes) -> std::io::Result<Self> {
-        let pd = context.alloc_pd()?;
         let (send, receive) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
-        let receives = receive + CONTROL_RECEIVES;
-        let channel = context.create_comp_channel()?;
-        let cq = context.create_cq(send + receives, Some(&channel), 0).map_err(cm::verbs)?;
         let cap = QpCap {
             max_send_wr: send,
-            max_recv_wr: receives,
+            max_recv_wr: receive + CONTROL_RECEIVES,
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init =
-            QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
-        let qp = pd.create_qp(&init).map_err(cm::verbs)?;
+        let queues = Queues::new(context, QpType::Rc, cap)?;
         let staging_ring = sizes.send_buffer as usize;
         let slots = CONTROLS as usize * Segment::LEN;
         let table = GRANTS as usize * Segment::LEN + usize::from(sizes.iomaps) * Iomap::LEN;
         let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let alloc = |len, access| pd.alloc_buffer(len, access).map_err(cm::verbs);
-        let staging = alloc(staging_ring + slots, Access::empty())?;
-        let received = alloc(sizes.receive_buffer as usize, remote)?;
-        let table = alloc(table, remote)?;
+        let staging = queues.alloc(staging_ring + slots, Access::empty())?;
+        let received = queues.alloc(sizes.receive_buffer as usize, remote)?;
+        let table = queues.alloc(table, remote)?;
         Ok(Self {
-            qp,
-            cq,
-            channel,
-            pd,
+            queues,
             staging,
             staging_ring,
             received,
@@ -117,7 +105,7 @@ impl Endpoint {
 
     /// Gives the queue pair to the identifier, and posts the receives.
     pub(super) fn start(&self, id: &Id) -> std::io::Result<()> {
-        id.attach_qp(&self.qp)?;
+        id.attach_qp(&self.queues.qp)?;
         for _ in 0..u32::from(self.credits) + CONTROL_RECEIVES {
             self.post_recv().map_err(|_| cm::errno(libc::EIO))?;
         }
@@ -152,18 +140,12 @@ impl Endpoint {
 
     /// Returns the protection domain of its memory.
     pub(super) fn pd(&self) -> &Pd {
-        &self.pd
+        &self.queues.pd
     }
 
-    /// Returns the channel that is readable when a completion follows [`arm`](Self::arm).
-    pub(super) fn channel(&self) -> &CompChannel {
-        &self.channel
-    }
-
-    /// Requests an event of the channel at the next completion.
-    pub(super) fn arm(&self) {
-        self.channel.discard_events();
-        self.cq.req_notify(false);
+    /// Requests an event at the next completion; returns the descriptor that becomes readable then.
+    pub(super) fn arm(&self) -> PollFd {
+        self.queues.arm()
     }
 
     /// Returns the number of unread bytes.
@@ -287,7 +269,7 @@ impl Endpoint {
     /// Handles all completions, and sends grants that are due.
     pub(super) fn reap(&mut self) -> Result<Reaped, Broken> {
         let mut reaped = Reaped::default();
-        while let Some(wc) = self.cq.poll_one() {
+        while let Some(wc) = self.queues.cq.poll_one() {
             reaped.any = true;
             if wc.status != WcStatus::Success {
                 return Err(broken(wc.status));
@@ -360,13 +342,13 @@ impl Endpoint {
 
     fn post(&mut self, op: WrOp, sg_list: &[Sge], wr_id: u64) -> Result<(), Broken> {
         let wr = SendWr { wr_id, op, sg_list, flags: SendFlags::empty(), dest: None };
-        self.qp.post_send(&wr).map_err(|_| Broken(libc::ECONNRESET))?;
+        self.queues.qp.post_send(&wr).map_err(|_| Broken(libc::ECONNRESET))?;
         self.unfinished += 1;
         Ok(())
     }
 
     fn post_recv(&self) -> Result<(), Broken> {
-        self.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[] }).map_err(|_| Broken(libc::ECONNRESET))
+        self.queues.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[] }).map_err(|_| Broken(libc::ECONNRESET))
     }
 
     /// Posts a WRITE of staged bytes.
@@ -380,9 +362,9 @@ impl Endpoint {
     /// Copies `from`, without its first `skip` bytes, to the staging ring.
     fn stage(&self, staged: Pieces, from: &[IoSlice<'_>], mut skip: usize) {
         let mut parts = from.iter().filter_map(|part| {
-            let behind = part.get(skip..).unwrap_or_default();
+            let rest = part.get(skip..).unwrap_or_default();
             skip = skip.saturating_sub(part.len());
-            (!behind.is_empty()).then_some(behind)
+            (!rest.is_empty()).then_some(rest)
         });
         let mut from: &[u8] = &[];
         for (mut at, mut left) in staged {

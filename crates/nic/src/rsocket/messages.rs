@@ -12,16 +12,15 @@ use transport::{
 use wire::Qpn;
 use wire::rsocket::datagram::Source;
 
+use super::queues::Queues;
 use super::settings::Sizes;
 use crate::cm;
-use crate::verbs::{Buffer, CompChannel, Context, Cq, Pd, Qp, QpInitAttr};
+use crate::verbs::{Buffer, Context};
+use sys::PollFd;
 
 /// The queue pair and its memory. Fields are dropped in this order: the queue pair before its memory.
 pub(super) struct Messages {
-    qp: Qp,
-    cq: Cq,
-    channel: CompChannel,
-    _pd: Pd,
+    queues: Queues,
     sends: Buffer,
     receives: Buffer,
     /// Length of the longest message, [`Source`] included: the path MTU.
@@ -43,34 +42,26 @@ pub(super) struct Arrived {
 impl Messages {
     /// Creates a queue pair in RTS with posted receives.
     pub(super) fn new(context: &Context, sizes: &Sizes) -> io::Result<Self> {
-        let pd = context.alloc_pd()?;
         let len_max = context.query_port().active_mtu.bytes();
         let slots = |buffer: u32, queue: u16| (buffer as usize / len_max).clamp(1, usize::from(queue));
-        let sends = slots(sizes.send_buffer, sizes.send_queue);
-        let receives = slots(sizes.receive_buffer, sizes.receive_queue);
-        let channel = context.create_comp_channel()?;
-        let cq = context.create_cq((sends + receives) as u32, Some(&channel), 0).map_err(cm::verbs)?;
+        let send_slots = slots(sizes.send_buffer, sizes.send_queue);
+        let receive_slots = slots(sizes.receive_buffer, sizes.receive_queue);
         let cap = QpCap {
-            max_send_wr: sends as u32,
-            max_recv_wr: receives as u32,
+            max_send_wr: send_slots as u32,
+            max_recv_wr: receive_slots as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init =
-            QpInitAttr { ty: QpType::Ud, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
-        let qp = pd.create_qp(&init).map_err(cm::verbs)?;
+        let queues = Queues::new(context, QpType::Ud, cap)?;
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let step = QpStep::ud(state, UDP_QKEY).map_err(cm::verbs)?;
-            qp.modify(&step.attr, step.mask).map_err(cm::verbs)?;
+            queues.qp.modify(&step.attr, step.mask).map_err(cm::verbs)?;
         }
-        let alloc = |len, access| pd.alloc_buffer(len, access).map_err(cm::verbs);
-        let (free, memory) = ((0..sends).collect(), alloc(sends * len_max, Access::empty())?);
-        let stride = GRH_LEN + len_max;
-        let received = alloc(receives * stride, Access::LOCAL_WRITE)?;
-        let messages = Self { qp, cq, channel, _pd: pd, sends: memory, receives: received, len_max, free };
-        for slot in 0..receives {
+        let sends = queues.alloc(send_slots * len_max, Access::empty())?;
+        let receives = queues.alloc(receive_slots * (GRH_LEN + len_max), Access::LOCAL_WRITE)?;
+        let messages = Self { queues, sends, receives, len_max, free: (0..send_slots).collect() };
+        for slot in 0..receive_slots {
             messages.release(Arrived { slot, at: 0, len: 0 })?;
         }
         Ok(messages)
@@ -78,7 +69,7 @@ impl Messages {
 
     /// Returns its QPN.
     pub(super) fn qpn(&self) -> Qpn {
-        self.qp.qpn()
+        self.queues.qp.qpn()
     }
 
     /// Returns the length of the longest message, [`Source`] included.
@@ -91,15 +82,9 @@ impl Messages {
         !self.free.is_empty()
     }
 
-    /// Returns the channel that is readable when a completion follows [`arm`](Self::arm).
-    pub(super) fn channel(&self) -> &CompChannel {
-        &self.channel
-    }
-
-    /// Requests an event of the channel at the next completion.
-    pub(super) fn arm(&self) {
-        self.channel.discard_events();
-        self.cq.req_notify(false);
+    /// Requests an event at the next completion; returns the descriptor that becomes readable then.
+    pub(super) fn arm(&self) -> PollFd {
+        self.queues.arm()
     }
 
     /// Sends a message of at most [`len_max`](Self::len_max) bytes; `WouldBlock` if no slot is free.
@@ -116,7 +101,8 @@ impl Messages {
         }
         let sg_list = &[self.sends.sge(begin, len)];
         let (wr_id, op, flags) = (slot as u64, WrOp::Send, SendFlags::empty());
-        let posted = self.qp.post_send(&SendWr { wr_id, op, sg_list, flags, dest: Some(Dest::Ud(to)) });
+        let posted =
+            self.queues.qp.post_send(&SendWr { wr_id, op, sg_list, flags, dest: Some(Dest::Ud(to)) });
         posted.map_err(|error| {
             self.free.push(slot);
             cm::verbs(error)
@@ -127,7 +113,7 @@ impl Messages {
     /// completion.
     pub(super) fn reap(&mut self, mut arrived: impl FnMut(SocketAddr, Arrived)) -> io::Result<bool> {
         let mut any = false;
-        while let Some(wc) = self.cq.poll_one() {
+        while let Some(wc) = self.queues.cq.poll_one() {
             any = true;
             let slot = wc.wr_id as usize;
             if wc.opcode == WcOpcode::Send {
@@ -163,7 +149,7 @@ impl Messages {
     pub(super) fn release(&self, message: Arrived) -> io::Result<()> {
         let sge = self.receives.sge(self.begin(message.slot), GRH_LEN + self.len_max);
         let wr = RecvWr { wr_id: message.slot as u64, sg_list: &[sge] };
-        self.qp.post_recv(&wr).map_err(cm::verbs)
+        self.queues.qp.post_recv(&wr).map_err(cm::verbs)
     }
 
     fn begin(&self, slot: usize) -> usize {

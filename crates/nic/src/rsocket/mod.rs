@@ -16,6 +16,7 @@ mod inbound;
 mod iomap;
 mod messages;
 mod outbound;
+mod queues;
 mod settings;
 mod socket;
 mod stream;

@@ -81,12 +81,12 @@ impl Outbound {
 
     /// True if ring, send queue and credits permit a message.
     fn may_send(&self) -> bool {
-        self.slots > 0 && self.free >= LOW_WATER.min(self.ring) && self.sent != self.limit
+        self.room_for_write() > 0 && self.sent != self.limit
     }
 
     /// Returns the number of stream bytes that the next message may have.
     pub(super) fn room(&self) -> usize {
-        if self.may_send() { self.free.min(self.grant.length as usize).min(MESSAGE_MAX) } else { 0 }
+        if self.may_send() { self.room_for_write().min(self.grant.length as usize) } else { 0 }
     }
 
     /// Begins a message of `len` bytes, at most [`room`](Self::room). Returns where to stage it and its
@@ -97,18 +97,13 @@ impl Outbound {
         self.grant.length -= len as u32;
         self.next_grant();
         self.sent = self.sent.wrapping_add(1);
-        (self.stage(len), to)
+        (self.take_write(len), to)
     }
 
     /// Returns the number of bytes that a WRITE outside the stream may have; it needs neither a grant nor a
     /// credit.
     pub(super) fn room_for_write(&self) -> usize {
         if self.slots > 0 && self.free >= LOW_WATER.min(self.ring) { self.free.min(MESSAGE_MAX) } else { 0 }
-    }
-
-    /// Begins a WRITE outside the stream.
-    pub(super) fn take_write(&mut self, len: usize) -> Pieces {
-        self.stage(len)
     }
 
     /// True if an entry of `len` bytes may be written into the peer's table; it costs a credit.
@@ -119,10 +114,11 @@ impl Outbound {
     /// Begins the WRITE of a table entry.
     pub(super) fn take_entry(&mut self, len: usize) -> Pieces {
         self.sent = self.sent.wrapping_add(1);
-        self.stage(len)
+        self.take_write(len)
     }
 
-    fn stage(&mut self, len: usize) -> Pieces {
+    /// Begins a WRITE outside the stream.
+    pub(super) fn take_write(&mut self, len: usize) -> Pieces {
         let staged = pieces(self.ring, self.at, len);
         self.at = (self.at + len) % self.ring;
         self.free -= len;

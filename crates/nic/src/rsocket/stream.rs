@@ -216,7 +216,7 @@ impl Stream {
         state.phase = Phase::Connected { readable: readable_now, writable: writable_now };
         drop(state);
         self.0.waiters.notify();
-        // The peer is not announced that receiving has ended: further data stays in its granted memory.
+        // The peer is not told that receiving has ended: further data stays in its granted memory.
         if writable_now || (!writable && readable_now) {
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Stream {
     /// Closes the socket (rclose); waiting calls return `EBADF`.
     pub fn close(&self) {
         if matches!(self.0.lock().phase, Phase::Connected { .. }) {
-            // Fails only if the connection has failed; then no peer is left to be announced.
+            // Fails only if the connection has failed; then there is no peer to tell.
             let _over = self.shutdown(Shutdown::Both);
         }
         let mut state = self.0.lock();

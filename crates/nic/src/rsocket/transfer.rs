@@ -19,7 +19,7 @@ pub struct Flags {
 }
 
 impl Stream {
-    /// Sends the parts in order, and returns the number of bytes. Waitable until all bytes are posted; a
+    /// Sends the parts in order, and returns the number of bytes. Waits until all bytes are posted; a
     /// non-blocking call may send fewer.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Stream {
     }
 
     /// Receives into the parts in order, and returns the number of bytes; 0 if the peer has ended its stream.
-    /// Waitable for data, with `wait_all` until the parts are full.
+    /// Waits for data, with `wait_all` until the parts are full.
     ///
     /// # Errors
     /// `WouldBlock`; `ENOTCONN` without a connection; once, the error that ended it.

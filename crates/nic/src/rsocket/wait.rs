@@ -112,7 +112,7 @@ pub(super) trait Waitable {
         (fds, self.ready(&state, events))
     }
 
-    /// Waitable until `ready` returns a value.
+    /// Waits until `ready` returns a value.
     ///
     /// # Errors
     /// `WouldBlock` instead of waiting if `nonblocking`; those of poll(2) except `EINTR`: a signal handler
@@ -201,8 +201,7 @@ impl Waitable for Inner {
         if let Some(endpoint) = &state.endpoint
             && matches!(state.phase, Phase::Connected { .. })
         {
-            endpoint.arm();
-            fds.push(PollFd::readable(endpoint.channel().fd()));
+            fds.push(endpoint.arm());
         }
         let before = state.phase;
         self.progress(state);
@@ -247,7 +246,7 @@ pub enum PollEntry {
     Fd(RawFd),
 }
 
-/// Waitable until an entry is ready, or `timeout_ns` has passed (`None`: no limit). `events` has the requested
+/// Waits until an entry is ready, or `timeout_ns` has passed (`None`: no limit). `events` has the requested
 /// events of each entry. Writes the ready events to `ready`, and returns the number of ready entries.
 ///
 /// # Errors

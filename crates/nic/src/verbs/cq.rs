@@ -144,8 +144,8 @@ impl Cq {
         self.0.queue.record_times();
     }
 
-    /// As [`poll_one`](Self::poll_one), with the time when the completion was added: nanoseconds of the device's clock
-    /// ([`now_ns`](sys::now_ns)), 0 unless times are recorded.
+    /// As [`poll_one`](Self::poll_one), with the time when the completion was added: nanoseconds of the
+    /// device's clock ([`now_ns`](sys::now_ns)), 0 unless times are recorded.
     #[must_use]
     pub fn poll_timed(&self) -> Option<(Wc, u64)> {
         self.driven_queue().pop_timed()

@@ -10,7 +10,7 @@
 //! use roxie::registry::DomainConfig;
 //! use roxie::transport::{
 //!     Access, AddressVector, PathMtu, QpAttr, QpAttrMask as M, QpCap, QpState, QpType, RecvWr, SendFlags,
-//!     SendWr, Wc, WcStatus, WrOp,
+//!     SendWr, VerbsError, Wc, WcStatus, WrOp,
 //! };
 //! use roxie::verbs::{Cq, Device, DeviceConfig, Qp, QpInitAttr};
 //! use roxie::wire::{Gid, Qpn};
@@ -81,7 +81,7 @@
 //! }
 //!
 //! /// RESET to INIT to RTR to RTS, as three calls of `ibv_modify_qp`.
-//! fn connect(qp: &Qp, dest_qp: Qpn, dgid: Gid, path_mtu: PathMtu) -> Result<(), roxie::transport::VerbsError> {
+//! fn connect(qp: &Qp, dest_qp: Qpn, dgid: Gid, path_mtu: PathMtu) -> Result<(), VerbsError> {
 //!     let attr = QpAttr {
 //!         port_num: 1,
 //!         access: Access::REMOTE_WRITE,

@@ -80,8 +80,8 @@ impl Pd {
     /// Registers `[addr, addr + len)`; peers and work requests address its first byte as `iova`.
     ///
     /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when the
-    /// table is full.
+    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when
+    /// the table is full.
     ///
     /// # Safety
     /// Until the [`Mr`] is dropped the device may read the range, and write it if `access` permits that.
@@ -198,7 +198,8 @@ struct MrInner {
 pub struct MrChange<'a> {
     /// Another protection domain.
     pub pd: Option<&'a Pd>,
-    /// Another range: first byte, length, and the address that peers and work requests use for the first byte.
+    /// Another range: first byte, length, and the address that peers and work requests use for the first
+    /// byte.
     pub range: Option<(*mut u8, usize, u64)>,
     /// Other access rights.
     pub access: Option<Access>,

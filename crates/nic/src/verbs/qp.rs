@@ -12,7 +12,7 @@ use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine, now};
-use crate::srqs::InReach;
+use crate::srqs::SrqScope;
 
 /// Attributes of a new queue pair.
 #[derive(Clone)]
@@ -113,7 +113,7 @@ impl Qp {
         }
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
-        let srqs = InReach { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
+        let srqs = SrqScope { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
         let index = match (xrcd, &init.srq) {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
@@ -265,7 +265,8 @@ impl Qp {
     /// Delivers messages to a multicast group also to this queue pair (ibv_attach_mcast(3)).
     ///
     /// # Errors
-    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's limit.
+    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's
+    /// limit.
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.engine().lock().attach_group(self.0.qpn, group)
     }
@@ -281,7 +282,7 @@ impl Qp {
     /// True if it is attached to a multicast group.
     #[must_use]
     pub fn in_group(&self) -> bool {
-        self.engine().lock().tables.groups.has(self.0.qpn.value() as u16)
+        self.engine().lock().tables.groups.contains(self.0.qpn.value() as u16)
     }
 
     fn engine(&self) -> &Arc<Engine> {
