@@ -6,6 +6,7 @@
 //! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::Instant;
@@ -236,14 +237,8 @@ impl State {
                 }
             }
         }
-        let mut mads = Vec::new();
-        while let Some(mad) = self.cm.poll_transmit() {
-            mads.push(mad);
-        }
-        let mut journal = Vec::new();
-        while let Some(change) = self.cm.poll_will() {
-            journal.push(change);
-        }
+        let mads = iter::from_fn(|| self.cm.poll_transmit()).collect();
+        let journal = iter::from_fn(|| self.cm.poll_will()).collect();
         Output { journal, mads, deliveries }
     }
 

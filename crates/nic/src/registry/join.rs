@@ -111,10 +111,8 @@ fn request_socket_set(
         JoinError::Foreign { port: config.udp_port, member }
     };
     let refused = |errno| JoinError::Refused { errno, member };
-    let mut out = [0; SHORT_MAX];
-    let len = Record::Join { pid: std::process::id() }.emit(None, &mut out);
     // A member that dies meanwhile counts as silent; the next scan does not find it.
-    sys::send_record(connection.as_fd(), &out[..len], &[], &[]).map_err(|_| rejected)?;
+    Record::Join { pid: std::process::id() }.send(connection, None, &[]).map_err(|_| rejected)?;
     let mut fds = [PollFd::readable(connection.as_raw_fd())];
     sys::poll(&mut fds, Some(ANSWER_NS)).map_err(|_| silent)?;
     let (mut answer, mut passed) = ([0; SHORT_MAX], Vec::new());
@@ -187,8 +185,8 @@ pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
 
 /// Sends a WELCOME with the socket set. The kernel limits the descriptors in flight per user, and those of
 /// the socket set are always in flight; so a low limit is raised during the call.
-pub(super) fn send_socket_set(connection: &OwnedFd, record: &[u8], socket_set: &OwnedFd) -> io::Result<()> {
-    let send = || sys::send_record(connection.as_fd(), record, &[], &[socket_set.as_fd()]);
+pub(super) fn send_welcome(to: &OwnedFd, slot: u8, udp_port: u16, socket_set: &OwnedFd) -> io::Result<()> {
+    let send = || Record::Welcome { udp_port }.send(to, Some(slot), &[socket_set.as_fd()]);
     match send() {
         Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let _limit = DescriptorLimit::raise();

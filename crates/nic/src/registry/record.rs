@@ -8,7 +8,9 @@
 //! 16  body by type
 //! ```
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::SLOTS;
 use crate::port::{RxQueue, RxTrain};
@@ -108,6 +110,13 @@ impl<'a> Record<'a> {
     /// yet.
     pub(super) fn sender(bytes: &[u8]) -> Option<u8> {
         u32_at(bytes, 12).and_then(|slot| u8::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
+    }
+
+    /// Sends the record with descriptors; it is not a FRAME.
+    pub(super) fn send(&self, to: &OwnedFd, slot: Option<u8>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut out = [0; SHORT_MAX];
+        let len = self.emit(slot, &mut out);
+        sys::send_record(to.as_fd(), &out[..len], &[], fds)
     }
 
     /// Writes the record without a FRAME's packets, which the caller appends; returns the length.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::record::{Record, SHORT_MAX};
+use super::record::Record;
 use super::serve::Server;
 use sys;
 use sys::byte_ring::{Consumer, Producer};
@@ -82,9 +82,7 @@ impl Rings {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let (producer, ring) = Producer::create()?;
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Offer.emit(Some(self.slot), &mut out);
-        sys::send_record(connection.as_fd(), &out[..len], &[], &[ring.as_fd()])?;
+        Record::Offer.send(&connection, Some(self.slot), &[ring.as_fd()])?;
         let (token, connection) = self.server.watch_ring(connection)?;
         let server = Arc::clone(&self.server);
         Ok((producer, RingLink { server, slot: self.slot, token, connection: Some(connection) }))
@@ -121,10 +119,8 @@ impl RingLink {
     #[cold]
     pub(crate) fn wake(&self) {
         let Some(connection) = &self.connection else { return };
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Wake.emit(Some(self.slot), &mut out);
         // A reader with a full socket is not asleep; a reader that has ended cannot be woken.
-        let _awake = sys::send_record(connection.as_fd(), &out[..len], &[], &[]);
+        let _awake = Record::Wake.send(connection, Some(self.slot), &[]);
     }
 }
 
@@ -194,11 +190,9 @@ mod tests {
         let members = members_of(&config, 1);
         let rings = members[0].rings();
         let no_ring = sys::memory_file(c"roxie-test").unwrap();
-        let mut record = [0; SHORT_MAX];
-        let len = Record::Offer.emit(None, &mut record);
         for passed in [&[][..], &[no_ring.as_fd()]] {
             let connection = sys::connect_seqpacket(&config.slot_name(members[0].slot())).unwrap();
-            sys::send_record(connection.as_fd(), &record[..len], &[], passed).unwrap();
+            Record::Offer.send(&connection, None, passed).unwrap();
             while_serving(&[&members[0]], || {
                 let mut fds = [sys::PollFd::readable(std::os::fd::AsRawFd::as_raw_fd(&connection))];
                 assert_eq!(sys::poll(&mut fds, Some(5_000_000_000)).unwrap(), 1);

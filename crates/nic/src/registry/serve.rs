@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use super::join::{Neighbour, send_socket_set};
-use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
+use super::join::{Neighbour, send_welcome};
+use super::record::{BadRecord, RECORD_MAX, Record};
 use super::rings::{RingEvent, RingEvents};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxTrain;
@@ -144,9 +144,7 @@ impl Server {
     pub(super) fn watch_neighbour(&self, neighbour: Neighbour) -> io::Result<()> {
         let Neighbour { slot, connection } = neighbour;
         // Tells the neighbour this member's slot.
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Ping.emit(Some(self.slot), &mut out);
-        sys::send_record(connection.as_fd(), &out[..len], &[], &[])?;
+        Record::Ping.send(&connection, Some(self.slot), &[])?;
         self.add(connection, Role::Neighbour, Some(slot)).map(drop)
     }
 
@@ -276,10 +274,8 @@ impl Server {
                     f(&batch);
                 }
                 Ok(Record::Join { .. }) => {
-                    let answer = Record::Welcome { udp_port: self.config.udp_port };
-                    let mut out = [0; SHORT_MAX];
-                    let len = answer.emit(Some(self.slot), &mut out);
-                    if let Err(e) = send_socket_set(fd, &out[..len], &self.socket_set) {
+                    let udp_port = self.config.udp_port;
+                    if let Err(e) = send_welcome(fd, self.slot, udp_port, &self.socket_set) {
                         self.reply(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
                     }
                 }
@@ -330,10 +326,8 @@ impl Server {
     }
 
     fn reply(&self, fd: &OwnedFd, record: &Record<'_>) {
-        let mut out = [0; SHORT_MAX];
-        let len = record.emit(Some(self.slot), &mut out);
         // A peer that does not take its answer has ended or will repeat its request.
-        let _gone = sys::send_record(fd.as_fd(), &out[..len], &[], &[]);
+        let _unsent = record.send(fd, Some(self.slot), &[]);
     }
 
     fn close_connection(&self, token: u64, batches: usize) -> usize {

@@ -552,9 +552,7 @@ fn a_member_without_descriptors_does_not_spin() {
     let mut waiting = waiting.into_iter();
     drop(waiting.next());
     let second = waiting.next().unwrap();
-    let mut ping = [0; record::SHORT_MAX];
-    let len = record::Record::Ping.emit(None, &mut ping);
-    sys::send_record(second.as_fd(), &ping[..len], &[], &[]).unwrap();
+    record::Record::Ping.send(&second, None, &[]).unwrap();
     let mut answer = [PollFd::readable(second.as_raw_fd())];
     assert_eq!(sys::poll(&mut answer, Some(5_000_000_000)).unwrap(), 1, "no answer");
     child.kill().unwrap();

@@ -66,7 +66,7 @@ struct CqInner {
     /// The device's first engine.
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
-    served_by: AtomicU32,
+    engine_mask: AtomicU32,
 }
 
 impl Drop for CqInner {
@@ -80,63 +80,64 @@ impl Cq {
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue =
             CompletionQueue::new(cqe, channel, cookie, Arc::clone(&engine.armed_cqs), &engine.moderator);
-        Self(Arc::new(CqInner { queue, engine, served_by: AtomicU32::new(0) }))
+        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0) }))
     }
 
     pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
     }
 
-    /// Returns [`server`](Self::server); if there is none, makes the engine `otherwise()` the server.
-    pub(super) fn server_or(&self, otherwise: impl FnOnce() -> usize) -> usize {
-        self.server().unwrap_or_else(|| {
-            let (none, claimant) = (0, otherwise());
-            match self.0.served_by.compare_exchange(none, 1 << claimant, Ordering::Relaxed, Ordering::Relaxed)
+    /// Returns [`first_engine`](Self::first_engine); if there is none, `otherwise()` becomes the first
+    /// engine.
+    pub(super) fn engine_or(&self, otherwise: impl FnOnce() -> usize) -> usize {
+        self.first_engine().unwrap_or_else(|| {
+            let (none, chosen) = (0, otherwise());
+            match self.0.engine_mask.compare_exchange(none, 1 << chosen, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => claimant,
-                Err(served_by) => served_by.trailing_zeros() as usize,
+                Ok(_) => chosen,
+                Err(engine_mask) => engine_mask.trailing_zeros() as usize,
             }
         })
     }
 
     /// Records that queue pairs of this engine complete here.
-    pub(super) fn serve_by(&self, engine: usize) {
-        self.0.served_by.fetch_or(1 << engine, Ordering::Relaxed);
+    pub(super) fn add_engine(&self, engine: usize) {
+        self.0.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
     }
 
     /// Returns the engine that has queue pairs completing here; the first if there are several.
-    pub(super) fn server(&self) -> Option<usize> {
-        let served_by = self.0.served_by.load(Ordering::Relaxed);
-        (served_by != 0).then(|| served_by.trailing_zeros() as usize)
+    pub(super) fn first_engine(&self) -> Option<usize> {
+        let engine_mask = self.0.engine_mask.load(Ordering::Relaxed);
+        (engine_mask != 0).then(|| engine_mask.trailing_zeros() as usize)
     }
 
     /// Runs the engines that have queue pairs completing here. If they have no work, runs at times an engine
     /// that no thread polls.
     #[inline]
-    fn drive(&self) {
+    fn poll_engines(&self) {
         let first = &self.0.engine;
-        let served_by = self.0.served_by.load(Ordering::Relaxed).max(1);
+        let engine_mask = self.0.engine_mask.load(Ordering::Relaxed).max(1);
         let mut found = false;
-        let mut left = served_by;
+        let mut left = engine_mask;
         while left != 0 {
             found |= first.at(left.trailing_zeros() as usize).poll_inline();
             left &= left - 1;
         }
         if !found {
-            first.glance_beside(served_by);
+            first.glance_beside(engine_mask);
         }
     }
 
     /// Moves up to `out.len()` completions into `out`, oldest first; runs the engine if there are none.
     #[inline]
     pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
-        self.driven_queue().pop(out)
+        self.polled_queue().pop(out)
     }
 
     /// Returns the oldest completion; runs the engine if there is none.
     #[must_use]
     pub fn poll_one(&self) -> Option<Wc> {
-        self.driven_queue().pop_one()
+        self.polled_queue().pop_one()
     }
 
     /// From now on [`poll_timed`](Self::poll_timed) tells when each completion was added.
@@ -148,14 +149,14 @@ impl Cq {
     /// device's clock ([`now_ns`](sys::now_ns)), 0 unless times are recorded.
     #[must_use]
     pub fn poll_timed(&self) -> Option<(Wc, u64)> {
-        self.driven_queue().pop_timed()
+        self.polled_queue().pop_timed()
     }
 
     /// Returns the queue, after running the engine if it is empty.
     #[inline]
-    fn driven_queue(&self) -> &CompletionQueue {
+    fn polled_queue(&self) -> &CompletionQueue {
         if self.0.queue.is_empty() {
-            self.drive();
+            self.poll_engines();
         }
         &self.0.queue
     }
@@ -163,7 +164,7 @@ impl Cq {
     /// Requests one channel event at the next completion (or the next solicited or failed one).
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
-        self.drive();
+        self.poll_engines();
         self.0.engine.all().for_each(Engine::hand_over);
     }
 

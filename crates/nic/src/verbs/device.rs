@@ -366,7 +366,7 @@ impl Context {
         }
         let cq = Cq::new(engine, cqe, channel, cookie);
         if vector > 0 {
-            cq.serve_by(vector as usize);
+            cq.add_engine(vector as usize);
         }
         Ok(cq)
     }

@@ -117,9 +117,9 @@ impl Qp {
         let index = match (xrcd, &init.srq) {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
-            (None, None) => {
-                init.send_cq.server_or(|| init.recv_cq.server().unwrap_or_else(|| pd.engine().next_in_turn()))
-            }
+            (None, None) => init
+                .send_cq
+                .engine_or(|| init.recv_cq.first_engine().unwrap_or_else(|| pd.engine().next_in_turn())),
         };
         let engine = Arc::clone(pd.engine().at(index));
         let traffic = engine.lock().tables.traffic;
@@ -139,8 +139,8 @@ impl Qp {
             Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
-        send_cq.serve_by(index);
-        recv_cq.serve_by(index);
+        send_cq.add_engine(index);
+        recv_cq.add_engine(index);
         let (pd, srq) = (pd.clone(), init.srq.clone());
         let _xrcd = xrcd.cloned();
         Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))

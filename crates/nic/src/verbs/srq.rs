@@ -75,7 +75,7 @@ impl Srq {
         srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
-            cq.serve_by(engine.index());
+            cq.add_engine(engine.index());
         }
         let xrc = xrc.map(|(xrcd, cq)| (xrcd.clone(), cq.clone()));
         Ok(Self(Arc::new(SrqInner { pd: pd.clone(), engine, index: index as u32, xrc })))
