@@ -52,7 +52,7 @@ impl JoinError {
             }
             JoinError::PortBusy { .. } => format!("stop the program that has it, or {APART}"),
             JoinError::Silent { member, .. } => {
-                format!("resume process {} if it is stopped (kill -CONT), or end it", member.pid)
+                format!("resume {} if it is stopped (kill -CONT), or end it", process(*member))
             }
             JoinError::Foreign { member, .. } => {
                 format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
@@ -69,14 +69,21 @@ impl JoinError {
     }
 }
 
+/// Names a member. The pid is 0 if the member has not accepted the connection, and so has not shown its
+/// credentials.
+fn process(member: Credentials) -> String {
+    if member.pid == 0 { "a process".to_owned() } else { format!("process {}", member.pid) }
+}
+
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::PortBusy { port } => {
                 write!(f, "UDP port {port} is busy (rdma_rxe loaded? another user's program?)")
             }
-            JoinError::Silent { port, member: Credentials { pid, uid } } => {
-                write!(f, "UDP port {port} is served by process {pid} of user {uid}, which does not answer")
+            JoinError::Silent { port, member } => {
+                let (process, uid) = (process(*member), member.uid);
+                write!(f, "UDP port {port} is served by {process} of user {uid}, which does not answer")
             }
             JoinError::Foreign { port, member: Credentials { pid, uid } } => {
                 write!(f, "UDP port {port} belongs to process {pid} of user {uid}; users do not share it")
@@ -108,5 +115,19 @@ impl From<JoinError> for io::Error {
             JoinError::TooFewDescriptors => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_without_known_pid_is_not_called_process_0() {
+        for (pid, name) in [(0, "a process"), (7, "process 7")] {
+            let error = JoinError::Silent { port: 4791, member: Credentials { pid, uid: 1000 } };
+            assert!(error.to_string().contains(&format!("by {name} of user 1000")), "{error}");
+            assert!(error.remedy().starts_with(&format!("resume {name} if")), "{}", error.remedy());
+        }
     }
 }
