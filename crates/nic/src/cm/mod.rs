@@ -37,12 +37,12 @@
 //!     cookie: 0,
 //! };
 //!
-//! // The server listens.
-//! let address: SocketAddr = "127.0.0.1:7471".parse()?;
+//! // The server listens on a free port.
 //! let server_events = EventChannel::new()?;
 //! let listener = Id::new(&context, &server_events, PortSpace::Tcp, 0)?;
-//! listener.bind_addr(address)?;
+//! listener.bind_addr(SocketAddr::from(([127, 0, 0, 1], 0)))?;
 //! listener.listen(1)?;
+//! let address = listener.local_addr().ok_or("the listener is bound")?;
 //!
 //! // The client resolves the address and sends its request.
 //! let client_events = EventChannel::new()?;
