@@ -92,12 +92,10 @@ impl fmt::Display for JoinError {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
-            JoinError::TooFewDescriptors => {
-                f.write_str(
-                    "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, and 20 for \
-                     each further engine",
-                )
-            }
+            JoinError::TooFewDescriptors => f.write_str(
+                "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, \
+                     and 20 for each further engine",
+            ),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Datagram sockets: messages on a UD queue pair, and a UDP socket with the same address, over which the ends
 //! exchange the numbers of their queue pairs.
 //!
-//! A message to a peer whose queue pair is not known yet goes over UDP, together with the sender's QPN; the
-//! receiver answers with its own QPN. So the first message needs no handshake and no listener.
+//! If the sender does not know the queue pair of the peer yet, the message goes over UDP, together with the
+//! sender's QPN; the receiver answers with its own QPN. So the first message needs no handshake and no
+//! listener.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
