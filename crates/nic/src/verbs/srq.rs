@@ -59,7 +59,7 @@ impl Srq {
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
-        // An XRC SRQ is on engine 0, where all queue pairs of XRC domains are.
+        // An XRC SRQ is on engine 0, where the receiving queue pairs of XRC domains are.
         let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
         let engine = Arc::clone(pd.engine().at(index));
         let mut core = engine.lock();

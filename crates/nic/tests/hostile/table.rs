@@ -165,7 +165,7 @@ fn orders(lab: &Lab) -> Vec<Case> {
             End::Dead(INVALID, Report::Recv(WcStatus::LocQpOpErr)),
         )
         .recv(Recv::Large),
-        dead("FLUSH without a selectivity", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
+        dead("FLUSH without a placement type", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
         case("a gap", vec![shot(O::RC_WRITE_ONLY, 8).ahead(3).at(open, 0, 8)], {
             End::Alive(Some(Syndrome::Nak(NakCode::PsnSequenceError)))
         })
