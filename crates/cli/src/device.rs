@@ -19,6 +19,7 @@ impl DeviceArgs {
             hooks: env.hooks,
             traffic: env.traffic,
             engines: env.engines,
+            domain: env.domain,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Two queue pairs of one process, connected by hand: SEND, WRITE and READ without a connection manager.
+//! Two queue pairs of one process, connected without a connection manager: SEND, WRITE and READ.
 //!
 //! Run it with `cargo run --release -p roxie --example back_to_back`.
 
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut back = [0; 11];
     ours.read(2048, &mut back);
     assert_eq!(&back, hello);
-    println!("the bytes that came back: {:?}", String::from_utf8_lossy(&back));
+    println!("the bytes that were read back: {:?}", String::from_utf8_lossy(&back));
     Ok(())
 }
 
@@ -66,7 +66,7 @@ fn wait(cq: &Cq) -> Result<Wc, Box<dyn Error>> {
     }
 }
 
-/// RESET to RTS, as `ibv_modify_qp` would be called three times.
+/// RESET to INIT to RTR to RTS, as three calls of `ibv_modify_qp`.
 fn connect(qp: &Qp, dest_qp: Qpn, dgid: Gid, path_mtu: PathMtu) -> Result<(), Box<dyn Error>> {
     let attr = QpAttr {
         state: QpState::Init,

@@ -1,4 +1,4 @@
-//! Client and server meet through the connection manager; the server sends every message back.
+//! Client and server connect through the connection manager; the server echoes one message.
 //!
 //! ```text
 //! cargo run --release -p roxie --example echo -- server 127.0.0.1:7471 &
@@ -14,7 +14,7 @@ use roxie::transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Wc, WcO
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Qp, QpInitAttr};
 
 const LEN: usize = 4096;
-/// Time for the neighbour to answer.
+/// Time limit for resolving the server's address.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -29,7 +29,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// A queue pair with memory to receive into and to send from.
+/// A queue pair with a completion queue, and memory for one received and one sent message.
 struct Endpoint {
     qp: Qp,
     cq: Cq,
@@ -60,7 +60,7 @@ impl Endpoint {
         Ok(self.qp.post_send(&wr)?)
     }
 
-    /// Waits for the completion of that kind.
+    /// Waits for a completion of this kind.
     fn wait(&self, opcode: WcOpcode) -> Outcome<Wc> {
         loop {
             match self.cq.poll_one() {

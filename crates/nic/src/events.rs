@@ -1,7 +1,7 @@
-//! Queues with a file descriptor: completion channels, asynchronous events, CM events.
+//! Event queues with a file descriptor: completion channels, asynchronous events, CM events.
 //!
-//! As the kernel's channels: the descriptor is readable while unread events exist, `get` blocks unless the
-//! program put the descriptor into `O_NONBLOCK`, and removing an object removes its unread events.
+//! They behave like the kernel's channels. The descriptor is readable while there are unread events. `get`
+//! blocks unless the program set `O_NONBLOCK`. Destroying an object removes its unread events.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sys::EventFd;
 
-/// A queue of events whose length the descriptor's counter mirrors.
+/// An event queue; the descriptor's counter is the length of the queue.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: EventFd,
@@ -25,12 +25,12 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    /// Whether the program put the descriptor into `O_NONBLOCK`.
+    /// True if `O_NONBLOCK` is set on the descriptor.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.fd.is_nonblocking()
     }
 
-    /// Puts it there.
+    /// Sets `O_NONBLOCK` on the descriptor.
     pub(crate) fn set_nonblocking(&self) -> std::io::Result<()> {
         self.fd.set_nonblocking()
     }
@@ -44,10 +44,10 @@ impl<T> EventQueue<T> {
         self.fd.signal(1);
     }
 
-    /// The oldest event; waits for one.
+    /// Returns the oldest event; waits for one.
     ///
     /// # Errors
-    /// `WouldBlock` when the descriptor is non-blocking and nothing is there; `Interrupted` on a signal.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event; `Interrupted` on a signal.
     pub(crate) fn get(&self) -> std::io::Result<T> {
         loop {
             self.fd.take()?;
@@ -57,19 +57,19 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Looks at the unread events.
+    /// Calls `look` for each unread event.
     pub(crate) fn for_each(&self, look: impl FnMut(&T)) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(look);
     }
 
-    /// Drops the unread events for which `keep` is false, and their share of the descriptor's counter.
+    /// Drops the unread events for which `keep` is false, and reduces the descriptor's counter.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let before = queue.len();
         queue.retain(|event| keep(event));
         for _ in queue.len()..before {
-            // A reader may be faster and finds an empty queue, which `get` takes for a spurious wake-up. It needs the
-            // lock for that, so waiting here for the unit it took would be for ever.
+            // A reader may have reduced the counter already; then it finds an empty queue and waits again.
+            // That reader needs the lock, so waiting for the counter here would be a deadlock.
             self.fd.try_take();
         }
     }

@@ -1,14 +1,15 @@
-//! fork(2) without exec: the parent goes on as if nothing had happened, the child begins without a device.
+//! fork(2) without exec: the parent continues unchanged, and the child starts without a device.
 //!
-//! A child inherits memory and descriptors but no thread. Untended, its copies would keep our names, our socket group
-//! and our connections to other members alive beyond our death, and its exit would disconnect the parent's peers. So
-//! around every fork the forking thread holds the locks of each engine: in the child the engine is then in one piece,
-//! gets a dead port, gives up its descriptors, and is forgotten by its device, which starts another one when it is next
-//! used. Objects the child has inherited can be used in vain and destroyed: nothing arrives, nothing leaves.
+//! A child inherits memory and descriptors but no threads. Its copies would keep the parent's names, sockets
+//! and connections to other members open after the parent's death, and its exit would disconnect the parent's
+//! peers. So the forking thread holds the locks of each engine during the fork. In the child each engine is
+//! then consistent; it gets a dead port, detaches its descriptors, and is removed from its device. The device
+//! starts another engine on its next use. The child may call and destroy inherited objects, without any
+//! effect on the network.
 //!
-//! Locks are taken in the order of `cm/driver.rs`; those that only an application's call holds (of an identifier, of a
-//! CQ) are not taken: a program that forks while another of its threads is inside a call may not use that object in
-//! the child.
+//! Locks are taken in the order of `cm/driver.rs`. The locks that only calls of the application hold (of an
+//! identifier, of a CQ) are not taken. A program that forks while another thread is inside a call cannot use
+//! that object in the child.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,17 +25,17 @@ use crate::port::DeadPort;
 use crate::registry::RegistryLocks;
 use sys::{KeptLock, LimitLock, now_ns};
 
-/// The place where a device keeps its engine.
+/// Where a device keeps its engine.
 pub(crate) type EngineSlot = Mutex<Option<Arc<Engine>>>;
 
-/// Those of this process's devices; `None` until the handlers are registered.
+/// The engine slots of all devices; `None` until the fork handlers are registered.
 static SLOTS: Mutex<Option<Vec<Weak<EngineSlot>>>> = Mutex::new(None);
 
-/// Longest that each lock is waited for: if a signal handler forks, the thread it interrupted may hold it.
-const PATIENCE_NS: u64 = 100_000_000;
+/// Timeout of each lock: if a signal handler forks, the interrupted thread may hold the lock.
+const LOCK_TIMEOUT_NS: u64 = 100_000_000;
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The locks that this thread holds during a fork.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
@@ -46,7 +47,7 @@ struct Held {
 
 /// The locks of one device.
 struct DeviceLocks {
-    /// `None` if its locks could not be had.
+    /// `None` if a lock was not available in time.
     engines: Option<Vec<EngineLocks>>,
     slot: KeptLock<EngineSlot, Option<Arc<Engine>>>,
 }
@@ -60,7 +61,7 @@ struct EngineLocks {
     engine: Arc<Engine>,
 }
 
-/// From now on forks are prepared for the engine that the device puts into `slot`.
+/// Registers the engine slot of a device for the fork handlers.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -76,7 +77,8 @@ pub(crate) fn watch(slot: &Arc<EngineSlot>) -> io::Result<()> {
 }
 
 extern "C" fn prepare() {
-    // At the end of a thread there may be no place for it any more; the child is then on its own.
+    // Fails at the end of a thread, when its thread-local storage is destroyed; the fork is then not
+    // prepared.
     let _unprepared = HELD.try_with(|held| held.replace(Held::take()));
 }
 
@@ -94,16 +96,16 @@ extern "C" fn child() {
 
 impl Held {
     fn take() -> Option<Held> {
-        let slots = sys::lock_until(&SLOTS, patience())?;
+        let slots = sys::lock_until(&SLOTS, lock_deadline())?;
         let known = slots.iter().flatten().filter_map(Weak::upgrade);
         let devices = known.filter_map(|slot| DeviceLocks::take(&slot)).collect();
-        Some(Held { devices, limit: LimitLock::take(patience())?, _slots: slots })
+        Some(Held { devices, limit: LimitLock::take(lock_deadline())?, _slots: slots })
     }
 }
 
 impl DeviceLocks {
     fn take(slot: &Arc<EngineSlot>) -> Option<DeviceLocks> {
-        let slot = KeptLock::take(slot, |slot| slot, patience())?;
+        let slot = KeptLock::take(slot, |slot| slot, lock_deadline())?;
         let engines = slot.as_ref().and_then(|first| {
             (0..first.all().count()).map(|index| EngineLocks::take(first.at(index))).collect()
         });
@@ -114,7 +116,7 @@ impl DeviceLocks {
         let engine = self.slot.take();
         match self.engines {
             Some(locks) => locks.into_iter().for_each(EngineLocks::release_in_child),
-            // Dropping what some thread was in the middle of is worse than not dropping it.
+            // Another thread may have been changing the engine, so it cannot be dropped safely; leak it.
             None => mem::forget(engine),
         }
     }
@@ -123,11 +125,11 @@ impl DeviceLocks {
 impl EngineLocks {
     fn take(engine: &Arc<Engine>) -> Option<EngineLocks> {
         Some(EngineLocks {
-            _cm: engine.cm.keep_locked(patience())?,
-            held: KeptLock::take(engine, |engine| &engine.held.0, patience())?,
-            _keys: KeptLock::take(engine, |engine| &engine.place.keys, patience())?,
-            core: KeptLock::take(engine, |engine| &engine.core, patience())?,
-            registry: engine.registry.membership()?.keep_locked(patience())?,
+            _cm: engine.cm.keep_locked(lock_deadline())?,
+            held: KeptLock::take(engine, |engine| &engine.held.0, lock_deadline())?,
+            _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,
+            core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
+            registry: engine.registry.membership()?.keep_locked(lock_deadline())?,
             engine: Arc::clone(engine),
         })
     }
@@ -144,6 +146,6 @@ impl EngineLocks {
     }
 }
 
-fn patience() -> u64 {
-    now_ns() + PATIENCE_NS
+fn lock_deadline() -> u64 {
+    now_ns() + LOCK_TIMEOUT_NS
 }

@@ -1,11 +1,11 @@
-//! The GID table: which netdev the device stands for, and its addresses as GIDs (IBA Annex A17).
+//! The GID table: the netdev of the device, and its addresses as GIDs (IBA Annex A17).
 //!
-//! A GID is an IP address. IPv4 addresses come first, because that is what programs without `-x` pick by
-//! index 0; then global IPv6, then link-local, then the loopback addresses, so that processes of one host
-//! reach each other without any network. Every index can be used as a source.
+//! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
+//! IPv6, then link-local, then the loopback addresses, over which processes of one host reach each other
+//! without a network. Every index is a valid source.
 //!
-//! The table follows its netdev ([`Gids`]). An index once given stays with its address; when the address goes the row is
-//! empty, and the next new one takes it.
+//! The table follows its netdev ([`Gids`]). An index stays with its address. If the address is removed, the
+//! row becomes empty, and the next new address takes it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,28 +27,29 @@ pub struct GidRow {
 }
 
 impl GidRow {
-    /// A row whose address is gone.
+    /// The row of a removed address.
     const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
 }
 
-/// The table of a device as it is now.
+/// The current GID table of a device.
 #[derive(Debug)]
 pub struct Gids(RwLock<Arc<GidTable>>);
 
 impl Gids {
-    /// Begins with `table`.
+    /// Creates the holder with a first table.
     #[must_use]
     pub fn new(table: GidTable) -> Gids {
         Gids(RwLock::new(Arc::new(table)))
     }
 
-    /// The table as it is now.
+    /// Returns the current table.
     #[must_use]
     pub fn get(&self) -> Arc<GidTable> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the netdev again; the new table if anything has changed. A netdev that is gone keeps its table.
+    /// Reads the netdev again; returns the new table if it has changed. If the netdev does not exist any
+    /// more, the table stays.
     pub(crate) fn refresh(&self) -> Option<Arc<GidTable>> {
         let old = self.get();
         let new = Arc::new(old.updated(GidTable::read(Some(&old.netdev)).ok()?)?);
@@ -56,7 +57,8 @@ impl Gids {
         Some(new)
     }
 
-    /// Whether the netdev is deleted, or in another network namespace. A name may change; the index does not.
+    /// True if the netdev was deleted or moved to another network namespace. Its name may change; its index
+    /// does not.
     pub(crate) fn netdev_is_gone(&self) -> bool {
         let found = Netlink::new().and_then(|mut netlink| netlink.link(self.get().ifindex));
         found.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
@@ -80,17 +82,18 @@ pub struct GidTable {
     pub node_guid: [u8; 8],
 }
 
-/// The index is a byte in address handles.
+/// Largest number of rows: the index is a byte in address handles.
 const ENTRIES_MAX: usize = 255;
-/// What rxe reserves for headers when it derives the path MTU from the netdev's.
+/// Bytes that rxe reserves for headers when it derives the path MTU from the netdev's MTU.
 const HEADERS_MAX: u32 = 80;
 
 impl GidTable {
-    /// Reads the table of `netdev`, or else of the one the default route uses, or else of the first that is
-    /// up and has an address, or else of `lo`.
+    /// Reads the table of `netdev`. `None` selects the netdev of the default route, else the first that is up
+    /// and has an address, else `lo`.
     ///
     /// # Errors
-    /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no address.
+    /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no
+    /// address.
     pub fn read(netdev: Option<&str>) -> io::Result<GidTable> {
         let mut netlink = Netlink::new()?;
         let (links, addresses) = (netlink.links()?, netlink.addresses()?);
@@ -114,7 +117,7 @@ impl GidTable {
         })
     }
 
-    /// The largest path MTU the netdev can carry.
+    /// Returns the largest path MTU that fits the netdev's MTU.
     #[must_use]
     pub fn active_mtu(&self) -> PathMtu {
         match self.mtu.saturating_sub(HEADERS_MAX) {
@@ -126,17 +129,17 @@ impl GidTable {
         }
     }
 
-    /// The rows that are not empty, with their indices.
+    /// Returns the rows that are not empty, with their indices.
     pub fn rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
         (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidRow::EMPTY)
     }
 
-    /// The rows that are the netdev's own addresses, not loopback.
+    /// Returns the rows with addresses of the netdev, without loopback.
     pub(crate) fn own_rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
         self.rows().filter(|(_, row)| row.ifindex == self.ifindex)
     }
 
-    /// The address at `index`; `None` outside the table and for empty rows.
+    /// Returns the address at `index`; `None` outside the table and for empty rows.
     #[must_use]
     #[inline]
     pub fn address(&self, index: u8) -> Option<IpAddr> {
@@ -144,14 +147,14 @@ impl GidTable {
         Some(row.gid.ip())
     }
 
-    /// The index of `gid`.
+    /// Returns the index of `gid`.
     #[must_use]
     pub fn index_of(&self, gid: &Gid) -> Option<u8> {
         self.rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
     }
 
-    /// The index of the source that packets to `dst` should have: what the routing table prefers, else the
-    /// first of the same kind.
+    /// Returns the index of the source address for packets to `dst`: the one that the routing table prefers,
+    /// else the first of the same kind.
     #[must_use]
     pub fn source_for(&self, dst: IpAddr) -> Option<u8> {
         if let Some(own) = self.index_of(&Gid::from(dst)) {
@@ -170,7 +173,7 @@ impl GidTable {
         })
     }
 
-    /// This table brought up to date with what was read `now`; `None` if nothing has changed.
+    /// Merges a table that was read `now` into this one; `None` if nothing has changed.
     fn updated(&self, now: GidTable) -> Option<GidTable> {
         let mut entries = self.entries.clone();
         for row in entries.iter_mut().filter(|row| !now.entries.contains(row)) {
@@ -186,20 +189,18 @@ impl GidTable {
                 None => {}
             }
         }
-        // Peers know the process by its GUID.
+        // Peers identify the process by its GUID, so it stays.
         let table = GidTable { entries, node_guid: self.node_guid, ..now };
         (table != *self).then_some(table)
     }
 }
 
-/// The interface towards the rest of the world. The addresses are arbitrary ones; nothing is sent.
+/// Returns the interface of the default route. The addresses are examples of remote hosts; nothing is sent to
+/// them.
 fn default_interface(netlink: &mut Netlink) -> Option<u32> {
-    let far_away: [IpAddr; 2] =
+    let remote: [IpAddr; 2] =
         [Ipv4Addr::new(1, 1, 1, 1).into(), Ipv6Addr::new(0x2600, 0, 0, 0, 0, 0, 0, 1).into()];
-    far_away
-        .into_iter()
-        .find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local))
-        .map(|r| r.oif)
+    remote.into_iter().find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local)).map(|r| r.oif)
 }
 
 fn choose<'a>(
@@ -221,12 +222,12 @@ fn choose<'a>(
         .or_else(|| links.iter().find(|l| l.is_loopback))
 }
 
-/// The GIDs of `link`, then those of loopback.
+/// Returns the rows for `link`, then those for loopback.
 fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidRow> {
     let loopback = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
     let rank = |a: &Address| {
         if a.ifindex != link.index {
-            // Of other links only the two standard loopback addresses count.
+            // Of other links, only the two standard loopback addresses are used.
             let is_standard = a.ip == Ipv4Addr::LOCALHOST || a.ip == Ipv6Addr::LOCALHOST;
             return (Some(a.ifindex) == loopback && is_standard).then_some(3);
         }
@@ -238,7 +239,7 @@ fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidRow> {
     };
     let mut ranked: Vec<_> =
         addresses.iter().filter(|a| is_valid(a)).filter_map(|a| Some((rank(a)?, a))).collect();
-    // Stable: within a rank, the kernel's order, which has primary addresses first.
+    // Stable sort: within a rank, the kernel's order has primary addresses first.
     ranked.sort_by_key(|(rank, _)| *rank);
     let mut entries: Vec<GidRow> = Vec::new();
     for (_, address) in ranked {
@@ -258,8 +259,8 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Modified EUI-64 of the MAC (RFC 4291, appendix A). A netdev without one gets a locally administered value:
-/// a constant for loopback, which is the same everywhere, else one made from the first address.
+/// Returns the modified EUI-64 of the MAC (RFC 4291, appendix A). A netdev without MAC gets a locally
+/// administered value: a constant for loopback, otherwise a value made from the first address.
 fn node_guid(link: &Link, first: &Gid) -> [u8; 8] {
     let [a, b, c, d, e, f] = link.mac;
     if link.mac != [0; 6] {
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_netdev_is_the_named_the_default_the_first_or_lo() {
+    fn the_netdev_is_the_named_one_or_the_default_or_the_first_or_lo() {
         let mut links = vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
         let addresses = [address(1, "127.0.0.1"), address(3, "10.0.1.1"), address(4, "10.0.2.1")];
         let name = |links: &[Link], name, default| {
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(name(&links, Some("eth0"), Some(4)), "eth0");
         assert_eq!(name(&links, Some("eth9"), Some(4)), "");
         assert_eq!(name(&links, None, Some(4)), "eth2");
-        assert_eq!(name(&links, None, Some(2)), "eth1", "the default one has no address");
+        assert_eq!(name(&links, None, Some(2)), "eth1", "the netdev of the default route has no address");
         assert_eq!(name(&links, None, None), "eth1");
         links.truncate(2);
         assert_eq!(name(&links, None, None), "lo");
@@ -360,7 +361,7 @@ mod tests {
             assert_eq!(table.active_mtu(), path_mtu, "{mtu}");
         }
         let eth = Link { mac: [0x52, 0x54, 0, 0x0a, 8, 2], ..link(2, "eth0") };
-        // The kernel made fe80::5054:ff:fe0a:802 of this one.
+        // The kernel derives fe80::5054:ff:fe0a:802 from this MAC.
         let gid = Gid::from(IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2)));
         assert_eq!(node_guid(&eth, &gid), [0x50, 0x54, 0, 0xff, 0xfe, 0x0a, 8, 2]);
         assert_ne!(node_guid(&link(1, "lo"), &gid), [0; 8]);
@@ -382,7 +383,11 @@ mod tests {
         };
         let gid = |ip: &str| Gid::from(ip.parse::<IpAddr>().unwrap());
         let first = table(&["10.0.0.1", "10.0.0.2", "127.0.0.1"]);
-        assert_eq!(first.updated(table(&["127.0.0.1", "10.0.0.2", "10.0.0.1"])), None, "order is nothing");
+        assert_eq!(
+            first.updated(table(&["127.0.0.1", "10.0.0.2", "10.0.0.1"])),
+            None,
+            "the order of the addresses does not matter"
+        );
         let second = first.updated(table(&["10.0.0.2", "127.0.0.1"])).unwrap();
         assert_eq!((second.index_of(&gid("10.0.0.1")), second.address(0)), (None, None));
         assert_eq!(second.index_of(&Gid::ZERO), None);
@@ -390,7 +395,7 @@ mod tests {
         let third = second.updated(table(&["10.0.0.8", "10.0.0.9", "10.0.0.2", "127.0.0.1"])).unwrap();
         let index = |ip| third.index_of(&gid(ip));
         assert_eq!(["10.0.0.8", "10.0.0.2", "127.0.0.1", "10.0.0.9"].map(index), [0, 1, 2, 3].map(Some));
-        // All gone, and the loopback address back.
+        // All addresses are removed, then the loopback address comes back.
         let none = third.updated(GidTable { up: false, ..table(&[]) }).unwrap();
         assert_eq!((none.rows().count(), none.up), (0, false));
         assert_eq!(none.updated(table(&["127.0.0.1"])).unwrap().address(0), Some(Ipv4Addr::LOCALHOST.into()));
@@ -405,7 +410,7 @@ mod tests {
             assert_eq!(
                 table.source_for(row.gid.ip()),
                 u8::try_from(i).ok(),
-                "own addresses reach themselves"
+                "the source for an own address is that address"
             );
         }
         let lo = GidTable::read(Some("lo")).unwrap();

@@ -1,9 +1,10 @@
-//! The table of keys: memory regions, fast-registered regions, memory windows, and who may reach what through them.
+//! The key table: memory regions, fast-registered regions, memory windows, and the accesses that each key
+//! grants (IBA 10.6).
 //!
-//! It lives under the engine's lock, so once a key is taken back no access through it can be under way. Each engine of a
-//! device has one, and they are kept equal (`engines.rs`). Entries are cells, because queue pairs bind and invalidate while
-//! they are being served. Invariant: a bound window lies inside a valid region of its protection domain, which counts it in
-//! `windows`. Read IBA 10.6.
+//! The table is under the engine's lock, so no access through a key is in progress when the key is removed.
+//! Each engine of a device has a table, and the tables are kept equal (`engine/group.rs`). Entries are cells,
+//! because queue pairs bind and invalidate while the engine serves them. Invariant: a bound window lies
+//! inside a valid region of its protection domain, and the region counts it in `windows`.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,51 +13,52 @@ use wire::Qpn;
 
 /// Bits of a key that select the table slot: `max_mr` = 2^17.
 const SLOT_BITS: u32 = 17;
-/// Most regions and windows one process may have.
+/// Largest number of regions and windows of one process.
 pub(crate) const MR_MAX: usize = 1 << SLOT_BITS;
-/// The bits of a key that its owner chooses when it binds or registers.
+/// The bits of a key that the application chooses when it binds or registers.
 const VARIANT: u32 = 0xff;
 
-/// Rights of a peer that change memory.
+/// Remote access rights that change memory.
 const REMOTE_CHANGE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// What a key was made as.
+/// How a key was created.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
-    /// By `ibv_reg_mr`.
+    /// With `ibv_reg_mr`.
     Region,
-    /// By `ibv_alloc_null_mr`.
+    /// With `ibv_alloc_null_mr`.
     Null,
-    /// For REG_MR.
+    /// For REG_MR work requests.
     Fast,
     Window(MwType),
 }
 
-/// `ibv_mw_type`. Type 2 is 2B: a window belongs to the queue pair that bound it and to the protection domain of both.
+/// `ibv_mw_type`. Type 2 is type 2B: a window belongs to the queue pair that bound it, and to the protection
+/// domain of both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MwType {
-    /// Bound by a verb, reached through any queue pair of its protection domain.
+    /// Bound by a verb; any queue pair of its protection domain may access it.
     Type1,
-    /// Bound by a work request, reached through that queue pair only.
+    /// Bound by a work request; only that queue pair may access it.
     Type2,
 }
 
-/// Through what a key may be used now.
+/// The accesses that a key grants now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Reach {
-    /// Nothing: not registered, or not bound.
-    Nobody,
-    /// Work requests, which find nothing there: a null region.
-    Nothing,
-    /// Work requests and any queue pair: a region.
-    Everybody,
-    /// Any queue pair, but no work request: a type 1 window.
-    Peers,
-    /// One queue pair: a type 2 window.
-    PeerOf(Qpn),
+enum Grant {
+    /// None: not registered, or not bound.
+    None,
+    /// Local work requests, which read zeros and write nothing: a null region.
+    Null,
+    /// Local work requests and the peers of all queue pairs: a region.
+    All,
+    /// The peers of all queue pairs, but no local work request: a type 1 window.
+    Remote,
+    /// The peer of one queue pair: a type 2 window.
+    RemoteOf(Qpn),
 }
 
-/// What a key stands for.
+/// The object of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     key: u32,
@@ -64,10 +66,10 @@ pub(crate) struct Entry {
     /// Address that peers and work requests use for the first byte.
     iova: u64,
     len: u64,
-    /// Where that byte really is.
+    /// Address of that byte in this process.
     base: u64,
     access: Access,
-    reach: Reach,
+    grants: Grant,
     kind: Kind,
     /// Windows bound to a region.
     windows: u32,
@@ -77,12 +79,12 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn is_bound_window(&self) -> bool {
-        matches!(self.kind, Kind::Window(_)) && self.reach != Reach::Nobody
+        matches!(self.kind, Kind::Window(_)) && self.grants != Grant::None
     }
 }
 
-/// A range of this process and the address peers and work requests use for its first byte.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A range of this process, and the address that peers and work requests use for its first byte.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Range {
     pub(crate) base: u64,
     pub(crate) len: u64,
@@ -97,14 +99,15 @@ pub(crate) struct Range {
 /// | random (7) |    slot (17)    | random |
 /// +------------+-----------------+--------+
 /// ```
-/// Fifteen random bits make a guessed or stale R_Key miss.
+/// The fifteen random bits invalidate guessed and stale R_Keys.
 #[derive(Debug, Default)]
 pub(crate) struct KeyTable {
     entries: Vec<Cell<Option<Entry>>>,
     free: Vec<u32>,
-    /// Type 2 windows that are bound.
+    /// Number of bound type 2 windows.
     bound_to_qps: Cell<u32>,
-    /// Slots that have changed since the device's other engines were told; `None` if there are none.
+    /// Slots that have changed since the device's other engines got a copy; `None` if there are no other
+    /// engines.
     changed: Option<RefCell<Vec<u32>>>,
 }
 
@@ -126,12 +129,12 @@ impl KeyTable {
     /// Adds a region and returns its key (L_Key and R_Key are equal, as in rxe).
     ///
     /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when the
-    /// table is full.
+    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when
+    /// the table is full.
     pub(crate) fn register(&mut self, pd: PdId, range: Range, access: Access) -> Result<u32, VerbsError> {
         check_rights(access)?;
         check_range(range)?;
-        self.insert(pd, Kind::Region, Reach::Everybody, range, access)
+        self.insert(pd, Kind::Region, Grant::All, range, access)
     }
 
     /// Adds a region without memory, for work requests only.
@@ -139,8 +142,7 @@ impl KeyTable {
     /// # Errors
     /// `NoMem` when the table is full.
     pub(crate) fn register_null(&mut self, pd: PdId) -> Result<u32, VerbsError> {
-        let nothing = Range { base: 0, len: 0, iova: 0 };
-        self.insert(pd, Kind::Null, Reach::Nothing, nothing, Access::empty())
+        self.insert(pd, Kind::Null, Grant::Null, Range::default(), Access::empty())
     }
 
     /// Adds a region that REG_MR makes valid.
@@ -148,23 +150,22 @@ impl KeyTable {
     /// # Errors
     /// `NoMem` when the table is full.
     pub(crate) fn alloc_fast(&mut self, pd: PdId) -> Result<u32, VerbsError> {
-        self.insert(pd, Kind::Fast, Reach::Nobody, Range { base: 0, len: 0, iova: 0 }, Access::empty())
+        self.insert(pd, Kind::Fast, Grant::None, Range::default(), Access::empty())
     }
 
-    /// Adds a window that is not bound.
+    /// Adds an unbound window.
     ///
     /// # Errors
     /// `NoMem` when the table is full.
     pub(crate) fn alloc_window(&mut self, pd: PdId, ty: MwType) -> Result<u32, VerbsError> {
-        let nothing = Range { base: 0, len: 0, iova: 0 };
-        self.insert(pd, Kind::Window(ty), Reach::Nobody, nothing, Access::empty())
+        self.insert(pd, Kind::Window(ty), Grant::None, Range::default(), Access::empty())
     }
 
     fn insert(
         &mut self,
         pd: PdId,
         kind: Kind,
-        reach: Reach,
+        grants: Grant,
         range: Range,
         access: Access,
     ) -> Result<u32, VerbsError> {
@@ -179,13 +180,13 @@ impl KeyTable {
         let random = sys::random_u64() as u32;
         let key = (random & 0xfe00_00ff) | (slot << 8);
         let Range { base, len, iova } = range;
-        let entry = Entry { key, pd, iova, len, base, access, reach, kind, windows: 0, region: 0 };
+        let entry = Entry { key, pd, iova, len, base, access, grants, kind, windows: 0, region: 0 };
         self.put(slot, Some(entry));
         Ok(key)
     }
 
-    /// Forgets what `key` names, whatever its variant is now; windows bound to it are unbound first. Afterwards no access
-    /// through any of these keys can happen.
+    /// Removes the object of `key`, for every value of its variant bits; windows bound to it are unbound
+    /// first. After this, no access through any of these keys can happen.
     pub(crate) fn remove(&mut self, key: u32) {
         let Some(entry) = self.object(key) else { return };
         if entry.windows > 0 {
@@ -197,7 +198,8 @@ impl KeyTable {
         self.free.push(slot_of(key) as u32);
     }
 
-    /// Changes a region: its protection domain, its range, its rights (ibv_rereg_mr(3)). All or nothing.
+    /// Changes the protection domain, range and access rights of a region atomically, all or nothing
+    /// (ibv_rereg_mr(3)).
     ///
     /// # Errors
     /// `Busy` while windows are bound to it; `Invalid` as for [`Self::register`].
@@ -222,32 +224,32 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Gives a fast-registered region the memory that the next REG_MR makes reachable.
+    /// Sets the memory of a fast-registered region for the next REG_MR.
     ///
     /// # Errors
     /// `Busy` while it is valid.
     pub(crate) fn map_fast(&self, key: u32, base: u64, len: u64) -> Result<(), VerbsError> {
         let entry = self.object(key).filter(|e| e.kind == Kind::Fast).ok_or(VerbsError::Invalid)?;
-        if entry.reach != Reach::Nobody {
+        if entry.grants != Grant::None {
             return Err(VerbsError::Busy);
         }
         self.set(Entry { base, len, ..entry });
         Ok(())
     }
 
-    /// Whether windows are bound to a region.
+    /// True if windows are bound to a region.
     pub(crate) fn has_windows(&self, key: u32) -> bool {
         self.object(key).is_some_and(|entry| entry.windows > 0)
     }
 
-    /// A queue pair is gone: its type 2 windows are not bound any more.
-    pub(crate) fn forget_qp(&self, qpn: Qpn) {
+    /// Unbinds the type 2 windows of a destroyed queue pair.
+    pub(crate) fn unbind_qp(&self, qpn: Qpn) {
         if self.bound_to_qps.get() > 0 {
-            self.unbind_where(|window| window.reach == Reach::PeerOf(qpn));
+            self.unbind_where(|window| window.grants == Grant::RemoteOf(qpn));
         }
     }
 
-    /// BIND_MW (IBA 10.6.6.2.2).
+    /// Binds a window: BIND_MW (IBA 10.6.6.2.2).
     pub(crate) fn bind(&self, pd: PdId, qpn: Qpn, bind: &MwBind) -> Result<(), AccessFault> {
         let window = self.object(bind.r_key.0).ok_or(AccessFault::BadKey)?;
         let Kind::Window(ty) = window.kind else { return Err(AccessFault::BadKey) };
@@ -267,13 +269,13 @@ impl KeyTable {
         if !permitted.contains(bind.access) {
             return Err(AccessFault::Permission);
         }
-        if ty == MwType::Type2 && (window.reach != Reach::Nobody || bind.len == 0) {
+        if ty == MwType::Type2 && (window.grants != Grant::None || bind.len == 0) {
             return Err(AccessFault::Permission);
         }
         let bound = if bind.len == 0 {
-            Entry { key: bind.r_key.0, reach: Reach::Nobody, ..window }
+            Entry { key: bind.r_key.0, grants: Grant::None, ..window }
         } else {
-            let region = self.valid(bind.mr.0).filter(|e| e.reach == Reach::Everybody);
+            let region = self.valid(bind.mr.0).filter(|e| e.grants == Grant::All);
             let region = region.ok_or(AccessFault::BadKey)?;
             if region.pd != pd {
                 return Err(AccessFault::WrongPd);
@@ -286,13 +288,13 @@ impl KeyTable {
                 return Err(AccessFault::Permission);
             }
             let base = within(&region, bind.addr, bind.len)?;
-            let (iova, reach) = match ty {
-                _ if bind.access.contains(Access::ZERO_BASED) => (0, Reach::PeerOf(qpn)),
-                MwType::Type1 => (bind.addr, Reach::Peers),
-                MwType::Type2 => (bind.addr, Reach::PeerOf(qpn)),
+            let (iova, grants) = match ty {
+                _ if bind.access.contains(Access::ZERO_BASED) => (0, Grant::RemoteOf(qpn)),
+                MwType::Type1 => (bind.addr, Grant::Remote),
+                MwType::Type2 => (bind.addr, Grant::RemoteOf(qpn)),
             };
             let (key, access, region) = (bind.r_key.0, bind.access, slot_of(bind.mr.0) as u32);
-            Entry { key, iova, len: bind.len, base, access, reach, region, ..window }
+            Entry { key, iova, len: bind.len, base, access, grants, region, ..window }
         };
         self.unbind(window);
         self.set(bound);
@@ -300,10 +302,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// REG_MR (IBA 10.6.3.4).
+    /// Makes a fast-registered region valid: REG_MR (IBA 10.6.3.4).
     pub(crate) fn register_fast(&self, pd: PdId, reg: &FastReg) -> Result<(), AccessFault> {
         let entry = self.object(reg.key.0).filter(|e| e.kind == Kind::Fast).ok_or(AccessFault::BadKey)?;
-        if (entry.key ^ reg.key.0) & !VARIANT != 0 || entry.reach != Reach::Nobody {
+        if (entry.key ^ reg.key.0) & !VARIANT != 0 || entry.grants != Grant::None {
             return Err(AccessFault::BadKey);
         }
         if entry.pd != pd {
@@ -312,22 +314,23 @@ impl KeyTable {
         let range = Range { base: entry.base, len: entry.len, iova: reg.iova };
         check_rights(reg.access).and(check_range(range)).map_err(|_| AccessFault::Permission)?;
         let (key, iova, access) = (reg.key.0, reg.iova, reg.access);
-        self.set(Entry { key, iova, access, reach: Reach::Everybody, ..entry });
+        self.set(Entry { key, iova, access, grants: Grant::All, ..entry });
         Ok(())
     }
 
-    /// LOCAL_INV and SEND with Invalidate: type 2 windows of this queue pair and fast-registered regions (IBA 10.6.5).
+    /// Invalidates a type 2 window of this queue pair or a fast-registered region: LOCAL_INV and SEND with
+    /// Invalidate (IBA 10.6.5).
     pub(crate) fn invalidate(&self, pd: PdId, qpn: Qpn, key: u32) -> Result<(), AccessFault> {
         let entry = self.valid(key).ok_or(AccessFault::BadKey)?;
         if entry.pd != pd {
             return Err(AccessFault::WrongPd);
         }
-        match (entry.kind, entry.reach) {
-            (Kind::Fast, Reach::Everybody) if entry.windows == 0 => {
-                self.set(Entry { reach: Reach::Nobody, ..entry });
+        match (entry.kind, entry.grants) {
+            (Kind::Fast, Grant::All) if entry.windows == 0 => {
+                self.set(Entry { grants: Grant::None, ..entry });
                 Ok(())
             }
-            (Kind::Window(MwType::Type2), Reach::PeerOf(owner)) if owner == qpn => {
+            (Kind::Window(MwType::Type2), Grant::RemoteOf(owner)) if owner == qpn => {
                 self.unbind(entry);
                 Ok(())
             }
@@ -335,7 +338,7 @@ impl KeyTable {
         }
     }
 
-    /// The address of `[va, va + len)` if a work request may use it so.
+    /// Returns the address of `[va, va + len)` in this process if a local work request may access it.
     #[inline]
     pub(crate) fn local(
         &self,
@@ -345,17 +348,17 @@ impl KeyTable {
         len: u64,
         need: Access,
     ) -> Result<u64, AccessFault> {
-        let entry = self.valid(key).filter(|e| e.reach == Reach::Everybody).ok_or(AccessFault::BadKey)?;
+        let entry = self.valid(key).filter(|e| e.grants == Grant::All).ok_or(AccessFault::BadKey)?;
         granted(&entry, pd, va, len, need)
     }
 
-    /// Whether a work request of this domain may use the key and finds nothing there, whatever the address.
+    /// True if the key is a null region that a work request of this domain may use at any address.
     #[cold]
     pub(crate) fn is_null(&self, pd: PdId, key: u32) -> bool {
-        self.valid(key).is_some_and(|entry| entry.pd == pd && entry.reach == Reach::Nothing)
+        self.valid(key).is_some_and(|entry| entry.pd == pd && entry.grants == Grant::Null)
     }
 
-    /// The address of `[va, va + len)` if a peer of this queue pair may use it so.
+    /// Returns the address of `[va, va + len)` in this process if a peer of this queue pair may access it.
     #[inline]
     pub(crate) fn remote(
         &self,
@@ -367,28 +370,28 @@ impl KeyTable {
         need: Access,
     ) -> Result<u64, AccessFault> {
         let entry = self.valid(key).ok_or(AccessFault::BadKey)?;
-        match entry.reach {
-            Reach::Everybody | Reach::Peers => {}
-            Reach::PeerOf(owner) if owner == qpn => {}
-            Reach::PeerOf(_) => return Err(AccessFault::WrongPd),
-            Reach::Nobody | Reach::Nothing => return Err(AccessFault::BadKey),
+        match entry.grants {
+            Grant::All | Grant::Remote => {}
+            Grant::RemoteOf(owner) if owner == qpn => {}
+            Grant::RemoteOf(_) => return Err(AccessFault::WrongPd),
+            Grant::None | Grant::Null => return Err(AccessFault::BadKey),
         }
         granted(&entry, pd, va, len, need)
     }
 
-    /// Whether a peer of this queue pair may use all of what a key stands for in this way.
+    /// Checks that a peer of this queue pair may access the whole object of a key.
     pub(crate) fn remote_key(&self, pd: PdId, qpn: Qpn, key: u32, need: Access) -> Result<(), AccessFault> {
         let start = self.valid(key).ok_or(AccessFault::BadKey)?.iova;
         self.remote(pd, qpn, key, start, 0, need).map(drop)
     }
 
-    /// What has exactly this key.
+    /// Returns the object with exactly this key.
     #[inline]
     fn valid(&self, key: u32) -> Option<Entry> {
         self.entries.get(slot_of(key))?.get().filter(|entry| entry.key == key)
     }
 
-    /// What is in the slot that a key names.
+    /// Returns the object in the slot of a key, for any variant bits.
     fn object(&self, key: u32) -> Option<Entry> {
         self.entries.get(slot_of(key))?.get()
     }
@@ -404,26 +407,26 @@ impl KeyTable {
         }
     }
 
-    /// From now on [`take_changed`](Self::take_changed) tells what has changed.
+    /// From now on [`take_changed`](Self::take_changed) returns changed slots.
     pub(crate) fn record_changes(&mut self) {
         self.changed = Some(RefCell::default());
     }
 
-    /// Whether [`take_changed`](Self::take_changed) has something.
+    /// True if [`take_changed`](Self::take_changed) will return something.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {
         self.changed.as_ref().is_some_and(|changed| !changed.borrow().is_empty())
     }
 
-    /// Slots that have changed, and what is there now.
+    /// Returns the slots that have changed since the last call, with their current entries.
     pub(crate) fn take_changed(&self) -> Vec<(u32, Option<Entry>)> {
         let slots = self.changed.as_ref().map(RefCell::take).unwrap_or_default();
         slots.into_iter().map(|slot| (slot, self.entries[slot as usize].get())).collect()
     }
 
-    /// Makes this table what the one is that these changes come from. What both have changed and does not fit together, a
-    /// window and its region, is undone here, and so told to the other in turn.
-    pub(crate) fn adopt(&mut self, changed: &[(u32, Option<Entry>)]) {
+    /// Applies the changes of another table. If both tables have changed and a window no longer has a valid
+    /// region, the window is unbound here, which is a change for the other table.
+    pub(crate) fn apply_changes(&mut self, changed: &[(u32, Option<Entry>)]) {
         for &(slot, entry) in changed {
             let at = slot as usize;
             if self.entries.len() <= at {
@@ -433,9 +436,9 @@ impl KeyTable {
             if let Some(before) = before {
                 self.count(before, -1);
             }
-            // Windows are counted as they come.
+            // Bound windows are counted here, not taken from the other table.
             let mut windows = before.map_or(0, |before| before.windows);
-            if windows > 0 && entry.is_none_or(|entry| entry.reach != Reach::Everybody) {
+            if windows > 0 && entry.is_none_or(|entry| entry.grants != Grant::All) {
                 self.unbind_where(|window| window.region == slot);
                 windows = 0;
             }
@@ -446,28 +449,28 @@ impl KeyTable {
         }
         for window in changed.iter().filter_map(|(slot, _)| self.entries[*slot as usize].get()) {
             let region = self.entries.get(window.region as usize).and_then(Cell::get);
-            if region.is_none_or(|region| region.reach != Reach::Everybody) {
+            if region.is_none_or(|region| region.grants != Grant::All) {
                 self.unbind(window);
             }
         }
     }
 
-    /// A window is bound, or no longer; anything else is left alone.
+    /// Counts a bound window, or uncounts it; ignores other entries.
     fn count(&self, window: Entry, change: i32) {
         if !window.is_bound_window() {
             return;
         }
-        if matches!(window.reach, Reach::PeerOf(_)) {
+        if matches!(window.grants, Grant::RemoteOf(_)) {
             self.bound_to_qps.set(self.bound_to_qps.get().saturating_add_signed(change));
         }
         self.count_window(window.region, change);
     }
 
-    /// Makes a window reach nothing; anything else is left alone.
+    /// Unbinds a window; ignores other entries.
     fn unbind(&self, window: Entry) {
         if window.is_bound_window() {
             self.count(window, -1);
-            self.set(Entry { reach: Reach::Nobody, ..window });
+            self.set(Entry { grants: Grant::None, ..window });
         }
     }
 
@@ -499,7 +502,7 @@ fn granted(entry: &Entry, pd: PdId, va: u64, len: u64, need: Access) -> Result<u
     within(entry, va, len)
 }
 
-/// Where `[va, va + len)` really is, if it is inside.
+/// Returns the address of `[va, va + len)` in this process, if the range lies inside the entry.
 #[inline]
 fn within(entry: &Entry, va: u64, len: u64) -> Result<u64, AccessFault> {
     let offset = va.wrapping_sub(entry.iova);

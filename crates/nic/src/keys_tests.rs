@@ -1,4 +1,4 @@
-//! Who may reach what, by kind of key.
+//! Access checks for every kind of key.
 
 use wire::{Lkey, Rkey};
 
@@ -10,7 +10,7 @@ const QP: Qpn = Qpn::new(5);
 const OTHER_QP: Qpn = Qpn::new(6);
 const WRITE: Access = Access::REMOTE_WRITE;
 const READ: Access = Access::REMOTE_READ;
-/// The region: 64 bytes that are used as 0x1000 and lie at 0x7000.
+/// A region of 64 bytes at 0x7000, which work requests address from 0x1000.
 const REGION: Range = Range { base: 0x7000, len: 64, iova: 0x1000 };
 
 fn bindable(table: &mut KeyTable) -> u32 {
@@ -23,7 +23,7 @@ fn bind(window: u32, region: u32) -> MwBind {
 }
 
 #[test]
-fn bounds_rights_domain_and_key_are_each_checked() {
+fn bounds_access_rights_domain_and_key_are_checked() {
     let mut table = KeyTable::default();
     let key = table.register(PD, REGION, Access::LOCAL_WRITE | WRITE).expect("registers");
     let write = |t: &KeyTable, pd, k, va, len| t.remote(pd, QP, k, va, len, WRITE);
@@ -51,9 +51,10 @@ fn remote_write_without_local_write_is_refused() {
     assert_eq!(table.register(PD, wraps, Access::empty()), Err(VerbsError::Invalid));
 }
 
-/// rxe checks the region's bounds only, so that a window's key opens all of it.
+/// A window must not grant access to the whole region, as it does in rxe, which checks only the region's
+/// bounds.
 #[test]
-fn a_window_has_bounds_and_rights_of_its_own() {
+fn a_window_limits_bounds_and_access_rights() {
     for ty in [MwType::Type1, MwType::Type2] {
         let mut table = KeyTable::default();
         let region = bindable(&mut table);
@@ -68,14 +69,18 @@ fn a_window_has_bounds_and_rights_of_its_own() {
         }
         assert_eq!(table.remote(PD, QP, key, 0x1010, 16, WRITE), Err(AccessFault::Permission));
         assert_eq!(table.remote(OTHER_PD, QP, key, 0x1010, 16, READ), Err(AccessFault::WrongPd));
-        assert_eq!(table.remote(PD, QP, window, 0x1010, 16, READ), Err(AccessFault::BadKey), "the old key");
+        assert_eq!(
+            table.remote(PD, QP, window, 0x1010, 16, READ),
+            Err(AccessFault::BadKey),
+            "the key before the bind"
+        );
         assert_eq!(table.local(PD, key, 0x1010, 16, Access::empty()), Err(AccessFault::BadKey));
         assert_eq!(table.remote(PD, QP, region, 0x1010, 16, READ), Err(AccessFault::Permission));
     }
 }
 
 #[test]
-fn a_bind_is_refused_for_each_reason() {
+fn every_invalid_bind_is_refused() {
     let mut table = KeyTable::default();
     let region = bindable(&mut table);
     let window = table.alloc_window(PD, MwType::Type2).expect("room");
@@ -106,7 +111,7 @@ fn a_bind_is_refused_for_each_reason() {
     }
     assert_eq!(table.bind(OTHER_PD, QP, &good), Err(AccessFault::WrongPd));
     assert_eq!(table.bind(PD, QP, &good), Ok(()));
-    assert_eq!(table.bind(PD, QP, &good), Err(AccessFault::Permission), "type 2 is bound once");
+    assert_eq!(table.bind(PD, QP, &good), Err(AccessFault::Permission), "a type 2 window is bound only once");
 }
 
 #[test]
@@ -127,17 +132,17 @@ fn a_type_2_window_belongs_to_its_queue_pair_until_it_is_invalidated() {
     assert_eq!(table.remote(PD, QP, key, 0, 1, WRITE), Err(AccessFault::BadKey));
     assert!(!table.has_windows(region));
 
-    // What its queue pair's end takes back, too.
+    // Destroying the queue pair unbinds the window, too.
     assert_eq!(table.bind(PD, QP, &MwBind { r_key: Rkey(key ^ 3), ..zero_based }), Ok(()));
-    table.forget_qp(OTHER_QP);
+    table.unbind_qp(OTHER_QP);
     assert_eq!(table.remote(PD, QP, key ^ 3, 0, 16, WRITE), Ok(0x7010));
-    table.forget_qp(QP);
+    table.unbind_qp(QP);
     assert_eq!(table.remote(PD, QP, key ^ 3, 0, 16, WRITE), Err(AccessFault::BadKey));
     assert!(!table.has_windows(region));
 }
 
 #[test]
-fn a_type_1_window_is_rebound_and_unbound_and_not_invalidated() {
+fn a_type_1_window_can_be_rebound_and_unbound_but_not_invalidated() {
     let mut table = KeyTable::default();
     let region = bindable(&mut table);
     let window = table.alloc_window(PD, MwType::Type1).expect("room");
@@ -159,7 +164,7 @@ fn a_type_1_window_is_rebound_and_unbound_and_not_invalidated() {
 }
 
 #[test]
-fn a_region_takes_its_windows_along() {
+fn deregistering_a_region_unbinds_its_windows() {
     let mut table = KeyTable::default();
     let region = bindable(&mut table);
     let window = table.alloc_window(PD, MwType::Type1).expect("room");
@@ -174,7 +179,7 @@ fn a_region_takes_its_windows_along() {
 }
 
 #[test]
-fn a_region_changes_as_a_whole_or_not_at_all() {
+fn a_region_changes_completely_or_not_at_all() {
     let mut table = KeyTable::default();
     let key = table.register(PD, REGION, Access::empty()).expect("registers");
     let elsewhere = Range { base: 0x9000, len: 8, iova: 0x2000 };
@@ -203,28 +208,33 @@ fn a_fast_registered_region_is_valid_between_reg_mr_and_invalidate() {
     assert_eq!(table.map_fast(key, 0x9000, 64), Err(VerbsError::Busy));
     assert_eq!(table.remote(PD, QP, key ^ 7, 0x5000, 64, WRITE), Ok(0x7000));
     assert_eq!(table.local(PD, key ^ 7, 0x5000, 64, Access::LOCAL_WRITE), Ok(0x7000));
-    assert_eq!(table.invalidate(PD, OTHER_QP, key ^ 7), Ok(()), "any queue pair of the domain");
+    assert_eq!(
+        table.invalidate(PD, OTHER_QP, key ^ 7),
+        Ok(()),
+        "any queue pair of the domain may invalidate it"
+    );
     assert_eq!(table.remote(PD, QP, key ^ 7, 0x5000, 1, WRITE), Err(AccessFault::BadKey));
     let plain = table.register(PD, REGION, access).expect("registers");
-    assert_eq!(table.invalidate(PD, QP, plain), Err(AccessFault::Permission), "ordinary regions stay");
+    assert_eq!(
+        table.invalidate(PD, QP, plain),
+        Err(AccessFault::Permission),
+        "a region of ibv_reg_mr cannot be invalidated"
+    );
 }
 
-/// What the first table's engine does with the lock of the keys.
-fn tell_each_other([first, second]: &mut [KeyTable; 2]) {
-    second.adopt(&first.take_changed());
-    first.adopt(&second.take_changed());
+/// Exchanges changes, as the first table's engine does under the lock of the keys.
+fn exchange_changes([first, second]: &mut [KeyTable; 2]) {
+    second.apply_changes(&first.take_changed());
+    first.apply_changes(&second.take_changed());
 }
 
-/// A bound window lies in a valid region, which counts it.
+/// Checks that each bound window lies in a valid region, and that the region counts it.
 fn check_windows(table: &KeyTable) {
     let mut counted = vec![0; table.entries.len()];
     for window in table.entries.iter().filter_map(Cell::get) {
         if window.is_bound_window() {
             let region = table.entries[window.region as usize].get();
-            assert!(
-                region.is_some_and(|region| region.reach == Reach::Everybody),
-                "{window:?} of {region:?}"
-            );
+            assert!(region.is_some_and(|region| region.grants == Grant::All), "{window:?} of {region:?}");
             counted[window.region as usize] += 1;
         }
     }
@@ -233,9 +243,9 @@ fn check_windows(table: &KeyTable) {
 }
 
 proptest::proptest! {
-    /// Law: tables that tell each other what has changed are equal afterwards, and as one alone would be.
+    /// Law: tables that exchange their changes are equal afterwards, and satisfy the invariant.
     #[test]
-    fn tables_that_tell_each_other_are_equal(
+    fn tables_that_exchange_changes_are_equal(
         steps in proptest::collection::vec((0..10u8, proptest::prelude::any::<[u8; 3]>()), 1..200),
     ) {
         let mut tables = [KeyTable::default(), KeyTable::default()];
@@ -243,7 +253,8 @@ proptest::proptest! {
         let (mut regions, mut windows, mut fast) = (Vec::new(), Vec::new(), Vec::new());
         for (step, [here, which, what]) in steps {
             let at = |keys: &[u32]| keys.get(usize::from(which) % keys.len().max(1)).copied();
-            // Calls change the first table and tell at once; work requests change that of their queue pair.
+            // Calls change the first table and exchange at once; work requests change the table of their
+            // queue pair.
             let is_call = step < 4;
             let here = if is_call { 0 } else { usize::from(here % 2) };
             let (qpn, table) = ([QP, OTHER_QP][here], &mut tables[here]);
@@ -281,14 +292,14 @@ proptest::proptest! {
                     let key = at(&fast).filter(|_| what % 2 == 0).or(at(&windows).map(|key| key ^ 1));
                     let _refused = key.map(|key| table.invalidate(PD, qpn, key));
                 }
-                8 => table.forget_qp(qpn),
+                8 => table.unbind_qp(qpn),
                 _ => {}
             }
             tables.iter().for_each(check_windows);
             if is_call || step == 9 {
-                tell_each_other(&mut tables);
-                // What was bound to a region that the other table had given up is told back.
-                tell_each_other(&mut tables);
+                exchange_changes(&mut tables);
+                // The second exchange unbinds windows of regions that the other table had removed.
+                exchange_changes(&mut tables);
                 let entries = tables.each_ref().map(|table| {
                     let entries = table.entries.iter().map(Cell::get).enumerate();
                     entries.filter_map(|(at, entry)| Some((at, entry?))).collect::<Vec<_>>()

@@ -1,7 +1,8 @@
-//! The only copies between frames and application memory, behind the table of keys.
+//! Access to application memory: every copy between frames and application memory, after a check of the key.
 //!
-//! Invariant: application memory is never a Rust reference, because peers and application threads write it while
-//! we look. Every access is one check of the key followed by a raw copy or a CPU atomic, which may find the memory gone.
+//! Invariant: application memory is never a Rust reference, because peers and application threads write it at
+//! any time. Every access is one check of the key, then a raw copy or a CPU atomic, which fails if the memory
+//! is not mapped.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
@@ -15,8 +16,8 @@ use sys::guarded;
 
 impl Memory for KeyTable {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
-        // SAFETY: the application posts inline data from memory it can read; `post_send` is the only caller and
-        // runs in the posting thread before it returns (ibv_post_send(3), IBV_SEND_INLINE).
+        // SAFETY: the application posts inline data from memory it can read; `post_send` is the only caller
+        // and runs in the posting thread before it returns (ibv_post_send(3), IBV_SEND_INLINE).
         unsafe { copy_in(addr, dst) }
     }
 
@@ -54,7 +55,7 @@ impl Memory for KeyTable {
             Err(_) if self.is_null(pd, lkey.0) => return Ok(()),
             Err(fault) => return Err(fault),
         };
-        // SAFETY: as in `read_local`, and the region is registered writable.
+        // SAFETY: see `read_local`; the region is registered writable.
         unsafe { copy_out(src, at) }
     }
 
@@ -84,14 +85,14 @@ impl Memory for KeyTable {
         dst: &mut [u8],
     ) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
-        // SAFETY: as in `read_local`.
+        // SAFETY: see `read_local`.
         unsafe { copy_in(at, dst) }
     }
 
     #[inline]
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
-        // SAFETY: as in `write_local`.
+        // SAFETY: see `write_local`.
         unsafe { copy_out(src, at) }
     }
 
@@ -107,8 +108,8 @@ impl Memory for KeyTable {
         if !at.is_multiple_of(8) {
             return Err(AccessFault::Misaligned);
         }
-        // SAFETY: `at` is 8-byte aligned and inside a live registration with write access; concurrent accesses by
-        // the application are outside Rust's view of this memory.
+        // SAFETY: `at` is 8-byte aligned and inside a live registration with write access; concurrent
+        // accesses by the application are outside Rust's view of this memory.
         let original = unsafe {
             match op {
                 AtomicOp::CompareSwap { compare, swap } => guarded::compare_swap(at, compare, swap),
@@ -134,18 +135,18 @@ impl Memory for KeyTable {
 /// Copies application memory into `dst`.
 ///
 /// # Safety
-/// The application lets `[from, from + dst.len())` be read; it may be gone.
+/// The application permits reading `[from, from + dst.len())`; the range need not be mapped.
 #[inline]
 unsafe fn copy_in(from: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
-    // SAFETY: upheld by the caller; `dst` is ours alone, so the ranges cannot overlap.
+    // SAFETY: upheld by the caller; `dst` is borrowed mutably, so the ranges cannot overlap.
     unsafe { guarded::read(from, dst) }.map_err(|guarded::Unmapped| AccessFault::Unmapped)
 }
 
-/// Copies `src` into application memory, the last byte last and with release order: programs poll it
+/// Copies `src` into application memory, the last byte last and with release order: programs poll that byte
 /// (`ib_write_lat`, MPI).
 ///
 /// # Safety
-/// The application lets `[to, to + src.len())` be written; it may be gone.
+/// The application permits writing `[to, to + src.len())`; the range need not be mapped.
 #[inline]
 unsafe fn copy_out(src: &[u8], to: u64) -> Result<(), AccessFault> {
     let at_once = src.len() == 8 && to.is_multiple_of(8);
@@ -160,7 +161,8 @@ unsafe fn copy_out(src: &[u8], to: u64) -> Result<(), AccessFault> {
     copied.map_err(|guarded::Unmapped| AccessFault::Unmapped)
 }
 
-/// Heap memory that is only copied from and to, never borrowed: the device and its peers change it.
+/// Heap memory that is only copied from and to, never borrowed: the device and its peers change it at any
+/// time.
 #[derive(Debug)]
 pub(crate) struct DmaMemory {
     base: NonNull<u8>,
@@ -169,11 +171,11 @@ pub(crate) struct DmaMemory {
 
 // SAFETY: the pointer is owned and every access through it is a raw copy; there is no thread-bound state.
 unsafe impl Send for DmaMemory {}
-// SAFETY: as above; concurrent copies may tear bytes, which is what registered memory does.
+// SAFETY: see `Send`; concurrent copies may mix bytes, as on any registered memory.
 unsafe impl Sync for DmaMemory {}
 
 impl DmaMemory {
-    /// `None` if the memory cannot be had. Page aligned, as programs that care about copies want it.
+    /// Allocates page-aligned, zeroed memory; `None` if there is none.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1), 4096).ok()?;
         // SAFETY: the size is not zero.
@@ -190,24 +192,27 @@ impl DmaMemory {
     }
 
     fn at(&self, offset: usize, len: usize) -> u64 {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len()), "outside the buffer");
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} are outside the buffer"
+        );
         self.addr() + offset as u64
     }
 
     pub(crate) fn write(&self, offset: usize, src: &[u8]) {
-        // SAFETY: `at` checked the range, which we own.
+        // SAFETY: `at` checked that the range lies in this allocation.
         let copied = unsafe { copy_out(src, self.at(offset, src.len())) };
         debug_assert_eq!(copied, Ok(()));
     }
 
     pub(crate) fn read(&self, offset: usize, dst: &mut [u8]) {
-        // SAFETY: `at` checked the range, which we own.
+        // SAFETY: `at` checked that the range lies in this allocation.
         let copied = unsafe { copy_in(self.at(offset, dst.len()), dst) };
         debug_assert_eq!(copied, Ok(()));
     }
 
     pub(crate) fn load(&self, offset: usize) -> u8 {
-        // SAFETY: `at` checked the range, which we own; a byte is always aligned.
+        // SAFETY: `at` checked that the byte lies in this allocation; a byte is always aligned.
         let cell = unsafe { AtomicU8::from_ptr(self.at(offset, 1) as *mut u8) };
         cell.load(Ordering::Acquire)
     }

@@ -1,8 +1,10 @@
-//! Multicast groups: which queue pairs of this process listen to which (ibv_attach_mcast(3), Annex A17.9.2).
+//! Multicast groups: which queue pairs of this process receive from which group (ibv_attach_mcast(3), Annex
+//! A17.9.2).
 //!
-//! The host is made a member of a group by an ordinary join on a socket of this process, so the kernel speaks IGMP and MLD
-//! and hands a copy of each packet to every process that listens, those of the sending host included. A join ends with
-//! its socket, whatever the process dies of. Within the process a packet goes to each queue pair of its group.
+//! A socket of this process joins each group, so the kernel speaks IGMP and MLD, and gives a copy of each
+//! packet to every process that listens, on the sending host as well. The membership ends when the kernel
+//! closes the socket, however the process ends. Within the process a packet goes to each queue pair of its
+//! group.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,19 +16,20 @@ use wire::{DropReason, Gid, Packet, Qpn};
 use crate::engine::Core;
 use crate::engine::tables::Tables;
 
-/// Most queue pairs attached to groups, over all groups of one process; one in several groups counts as often.
+/// Largest number of attachments of queue pairs to groups in one process; a queue pair in two groups counts
+/// twice.
 pub(crate) const MEMBERS_MAX: usize = 4096;
 /// The loopback interface: packets from a loopback address stay on it.
 const LOOPBACK: u32 = 1;
 
-/// The groups of one process.
+/// The multicast groups of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: Vec<(Gid, u16)>,
     joined: Vec<Joined>,
 }
 
-/// A group the host is a member of, as long as the socket lives.
+/// Membership of the host in a group; ends when the socket is closed.
 #[derive(Debug)]
 struct Joined {
     group: Gid,
@@ -34,13 +37,13 @@ struct Joined {
 }
 
 impl Groups {
-    /// Whether nobody listens to anything.
+    /// True if no queue pair is in a group.
     fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whether a queue pair is in any group.
-    pub(crate) fn has(&self, index: u16) -> bool {
+    /// True if the queue pair is in a group.
+    pub(crate) fn contains(&self, index: u16) -> bool {
         self.members.iter().any(|(_, member)| *member == index)
     }
 
@@ -71,8 +74,8 @@ impl Groups {
         Ok(())
     }
 
-    /// The queue pair is gone.
-    pub(crate) fn forget(&mut self, index: u16) {
+    /// Removes a destroyed queue pair from all groups.
+    pub(crate) fn remove_qp(&mut self, index: u16) {
         self.members.retain(|(_, member)| *member != index);
         self.leave_unused();
     }
@@ -83,22 +86,23 @@ impl Groups {
     }
 }
 
-/// Makes the host a member of a group on the netdev, and on the loopback interface for processes that talk there.
+/// Joins a group on the netdev, and on the loopback interface for processes of this host.
 fn join(group: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
     let socket = sys::udp_socket(group.is_ipv6())?;
     sys::join_group(socket.as_fd(), group, ifindex)?;
     if ifindex != LOOPBACK {
-        // Where there is no loopback interface nobody talks on it.
+        // Without a loopback interface, no process sends on it.
         let _absent = sys::join_group(socket.as_fd(), group, LOOPBACK);
     }
     Ok(socket)
 }
 
 impl Core {
-    /// Delivers what is sent to `group` to this queue pair, too. Does nothing if that is so already.
+    /// Attaches a queue pair to a group; does nothing if it is attached.
     ///
     /// # Errors
-    /// `Invalid` unless it is a UD queue pair and `group` a multicast address that the netdev can join; `NoMem`.
+    /// `Invalid` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
+    /// `NoMem`.
     pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
         let index = qpn.value() as u16;
         let entry = self.tables.by_qpn(qpn).ok_or(VerbsError::Invalid)?;
@@ -119,37 +123,37 @@ impl Core {
         Ok(())
     }
 
-    /// The opposite.
+    /// Detaches a queue pair from a group.
     ///
     /// # Errors
-    /// `Invalid` if it was not attached.
+    /// `Invalid` if it is not attached.
     pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
         self.tables.groups.detach(group, qpn.value() as u16)?;
         self.sync_groups();
         Ok(())
     }
 
-    /// When nobody listens any more, the port need not either.
+    /// Stops the port from receiving multicast packets if no queue pair is in a group.
     pub(crate) fn sync_groups(&mut self) {
         if self.tables.groups.is_empty() {
-            // What still comes in finds nobody and is dropped.
-            let _still_heard = self.port.hear_groups(false);
+            // On failure, further multicast packets are dropped as not for this host.
+            let _still_receiving = self.port.hear_groups(false);
         }
     }
 }
 
 impl Tables {
-    /// A packet for a group goes to each of its queue pairs here.
+    /// Delivers a multicast packet to each queue pair of its group.
     pub(crate) fn receive_multicast(&mut self, now: Instant, packet: &Packet<'_>, from: &PacketSource) {
-        let mut heard = false;
+        let mut delivered = false;
         for at in 0..self.groups.members.len() {
             let (group, index) = self.groups.members[at];
             if group == from.dst {
-                heard = true;
+                delivered = true;
                 self.deliver(now, index, packet, from);
             }
         }
-        if !heard {
+        if !delivered {
             self.count(DropReason::NotForUs);
         }
     }
@@ -170,19 +174,19 @@ mod tests {
     #[test]
     fn a_group_is_joined_once_and_left_with_its_last_member() {
         let mut groups = Groups::default();
-        let not_again = || -> io::Result<OwnedFd> { panic!("joined already") };
+        let must_not_join = || -> io::Result<OwnedFd> { panic!("the group is joined twice") };
         assert_eq!(groups.attach(group(1), 5, socket), Ok(()));
-        assert_eq!(groups.attach(group(1), 5, not_again), Ok(()), "twice is once");
-        assert_eq!(groups.attach(group(1), 6, not_again), Ok(()));
+        assert_eq!(groups.attach(group(1), 5, must_not_join), Ok(()), "attaching twice has no effect");
+        assert_eq!(groups.attach(group(1), 6, must_not_join), Ok(()));
         assert_eq!(groups.attach(group(2), 5, socket), Ok(()));
         assert_eq!(groups.joined.len(), 2);
         assert_eq!(groups.detach(group(1), 5), Ok(()));
         assert_eq!(groups.detach(group(1), 5), Err(VerbsError::Invalid));
         assert_eq!(groups.joined.len(), 2);
-        groups.forget(6);
+        groups.remove_qp(6);
         assert_eq!(groups.joined.iter().map(|j| j.group).collect::<Vec<_>>(), [group(2)]);
-        assert!(groups.has(5) && !groups.has(6));
-        groups.forget(5);
+        assert!(groups.contains(5) && !groups.contains(6));
+        groups.remove_qp(5);
         assert!(groups.is_empty() && groups.joined.is_empty());
     }
 

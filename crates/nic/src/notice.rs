@@ -1,12 +1,12 @@
-//! What the user of a program must know and nothing else would tell: one line on standard error.
+//! Notices: one line on standard error that the user of a program should see.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Says it, unless `ROXIE_QUIET` is in the environment and not `0`.
+/// Prints a notice, unless `ROXIE_QUIET` is in the environment and not `0`.
 pub fn notice(line: impl Display) {
     if std::env::var_os("ROXIE_QUIET").is_none_or(|value| value == "0") {
-        // Nobody is left to tell if this fails, and the program goes on.
+        // A failed write cannot be reported; the program continues.
         let _ = writeln!(std::io::stderr(), "roxie: {line}");
     }
 }

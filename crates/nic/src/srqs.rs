@@ -1,4 +1,4 @@
-//! The shared receive queues of an engine, and which of them a queue pair may take receives from.
+//! The shared receive queues of an engine, and which of them a queue pair may use.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use transport::{PdId, RecvQueue, SrqTable};
 
 use crate::cq::CompletionQueue;
 
-/// A shared receive queue with what the engine must know to serve it.
+/// A shared receive queue, and its attributes in the engine.
 pub(crate) struct SrqEntry {
     pub(crate) queue: RecvQueue,
-    /// The name its owner gave it.
+    /// Chosen by the creator; identifies the queue in its events.
     pub(crate) cookie: u64,
-    /// Set for those that XRC messages name.
+    /// Set for a queue that receives XRC messages.
     pub(crate) xrc: Option<XrcScope>,
 }
 
-/// What makes a shared receive queue an XRC one.
+/// Domain and CQ of an XRC shared receive queue.
 pub(crate) struct XrcScope {
-    /// The XRC domain, by the protection domain that stands for it.
+    /// The protection domain that stands for the XRC domain.
     pub(crate) domain: PdId,
     pub(crate) cq: Arc<CompletionQueue>,
 }
 
-/// All of them, by index.
+/// All shared receive queues, by index.
 #[derive(Default)]
 pub(crate) struct Srqs(pub(crate) Vec<Option<SrqEntry>>);
 
-/// The number that XRC senders name: unique on the host, as QPNs are.
+/// Returns the number of a queue in XRC messages: unique on the host, like a QPN.
 pub(crate) fn srqn(slot: u8, index: u32) -> u32 {
     u32::from(slot) << 16 | index
 }
@@ -40,37 +40,37 @@ impl Srqs {
         self.0.get_mut(index as usize)?.as_mut()
     }
 
-    /// The XRC one with this number.
+    /// Returns the XRC queue with this number.
     pub(crate) fn by_number(&self, srqn: u32) -> Option<&SrqEntry> {
         self.get(srqn & 0xffff).filter(|entry| entry.xrc.is_some())
     }
 }
 
-/// Which of them a queue pair reaches.
+/// The shared receive queues that a queue pair may use.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct InReach {
-    /// Index of the one it was made with.
+pub(crate) struct SrqScope {
+    /// Index of the queue that the queue pair was created with.
     pub(crate) own: Option<u32>,
-    /// XRC: all of this domain.
+    /// An XRC queue pair may use all queues of this domain.
     pub(crate) xrcd: Option<PdId>,
 }
 
-/// The queues of a queue pair of this slot.
-pub(crate) struct Reached<'a> {
+/// A queue pair's view of the shared receive queues.
+pub(crate) struct ScopedSrqs<'a> {
     pub(crate) srqs: &'a mut Srqs,
     pub(crate) slot: u8,
-    pub(crate) reach: InReach,
+    pub(crate) scope: SrqScope,
 }
 
-impl SrqTable for Reached<'_> {
+impl SrqTable for ScopedSrqs<'_> {
     #[inline]
     fn own(&mut self) -> Option<&mut RecvQueue> {
-        Some(&mut self.srqs.get_mut(self.reach.own?)?.queue)
+        Some(&mut self.srqs.get_mut(self.scope.own?)?.queue)
     }
 
     #[inline]
     fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
-        let domain = self.reach.xrcd?;
+        let domain = self.scope.xrcd?;
         if (srqn >> 16) as u8 != self.slot {
             return None;
         }

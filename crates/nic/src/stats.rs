@@ -1,15 +1,16 @@
-//! Counters of the whole engine, for people and scripts: why packets were dropped, what was sent again.
+//! Counters of an engine: drop reasons, retransmissions, port counters.
 
 use wire::DropReason;
 
 use crate::engine::Core;
 use crate::port::PortCounters;
 
-/// One counter: its name, as rxe or the drivers have it, and its value.
+/// Name of a counter (that of rxe or of the drivers) and its value.
 pub(crate) type Row = (&'static str, u64);
 
 impl Core {
-    /// All counters: the port's, one per drop reason, and the sum over all QPs that ever were.
+    /// Returns all counters: the port's, one per drop reason, and the sums over all QPs, destroyed ones
+    /// included.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let report = self.port.report();
         let mut rows = port_rows(&report.counters);
@@ -18,7 +19,7 @@ impl Core {
         rows.push(("tx_pushed_back", self.tables.port_full_count()));
         rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops()[*r as usize])));
         let sum = self.tables.qp_counters();
-        // A reason to drop and a counter of the QPs may share a name; the QP's is the one that says more.
+        // If a drop reason and a QP counter share a name, the larger value, the QPs', is shown.
         for (name, value) in sum.rows() {
             match rows.iter_mut().find(|row| row.0 == name) {
                 Some(row) => row.1 = row.1.max(value),
@@ -33,7 +34,7 @@ impl Core {
     }
 }
 
-/// Counters that mlx5 has under another name: its, ours.
+/// Aliases: the mlx5 name, and the name here.
 const ALIASES: [(&str, &str); 4] = [
     ("out_of_sequence", "out_of_seq_request"),
     ("packet_seq_err", "rcvd_seq_err"),

@@ -1,4 +1,4 @@
-//! What an engine says of itself to whoever asks from outside ('roxie top', 'roxie metrics'): copies of what is there anyway.
+//! Status of an engine for 'roxie top' and 'roxie metrics': a snapshot of existing state.
 
 use std::net::IpAddr;
 
@@ -10,75 +10,75 @@ use crate::engine::tables::QpEntry;
 use crate::gid::GidTable;
 use crate::stats::Row;
 
-/// An engine as a whole.
+/// Status of an engine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EngineStatus {
-    /// The network interface under the device.
+    /// The netdev of the device.
     pub netdev: String,
     /// Kind and mode of the port.
     pub port: String,
-    /// Name and value of every counter, as [`Device::counters`](crate::verbs::Device::counters) has them.
+    /// Name and value of every counter, as in [`Device::counters`](crate::verbs::Device::counters).
     pub counters: Vec<(String, u64)>,
 }
 
-/// A queue pair.
+/// Status of a queue pair.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct QpStatus {
     /// Its number.
     pub qpn: Qpn,
-    /// Its service, as the standard abbreviates it: RC, UC, UD, XRC.
+    /// Transport service: RC, UC, UD, XRC.
     pub service: String,
-    /// Its state: RESET, INIT, RTR, RTS, SQD, SQE, ERR.
+    /// State: RESET, INIT, RTR, RTS, SQD, SQE, ERR.
     pub state: String,
-    /// Its own address, once it has a path.
+    /// Local address, once the queue pair has a path.
     pub local: Option<IpAddr>,
-    /// The peer's, if it is connected.
+    /// Address of the peer, if connected.
     pub remote: Option<IpAddr>,
-    /// The peer's queue pair, if it is connected.
+    /// QPN of the peer, if connected.
     pub dest_qpn: Option<Qpn>,
-    /// Payload of its largest packets in bytes.
+    /// Path MTU in bytes.
     pub path_mtu: u32,
-    /// The numbers that it began with, of its own requests and of the peer's.
+    /// First PSN of the local requests.
     pub sq_psn: Psn,
-    /// ... and of the peer's.
+    /// First PSN of the peer's requests.
     pub rq_psn: Psn,
-    /// Local ACK timeout: 4.096 us times two to this power; 0 for none.
+    /// Local ACK timeout n: 4.096 us * 2^n; 0 for none.
     pub timeout: u8,
-    /// Times a request may be sent again unanswered.
+    /// Number of retries without an answer.
     pub retry_cnt: u8,
-    /// Times a request may be sent again after an RNR NAK; 7 for ever.
+    /// Number of retries after an RNR NAK; 7 means no limit.
     pub rnr_retry: u8,
-    /// READs and atomics at once, its own and the peer's.
+    /// READs and atomics in flight as requester.
     pub max_rd_atomic: u8,
-    /// ... and the peer's.
+    /// READs and atomics in flight as responder.
     pub max_dest_rd_atomic: u8,
-    /// IPv4 TOS or IPv6 traffic class of what it sends.
+    /// IPv4 TOS or IPv6 traffic class of sent packets.
     pub traffic_class: u8,
-    /// Size of its send queue in work requests.
+    /// Size of the send queue in work requests.
     pub max_send_wr: u32,
-    /// Size of its receive queue in work requests; 0 if its receives come from a shared queue.
+    /// Size of the receive queue in work requests; 0 with a shared receive queue.
     pub max_recv_wr: u32,
-    /// Request packets that are not acknowledged.
+    /// Request packets in flight.
     pub in_flight: u32,
     /// Request packets that wait to be sent.
     pub pending: u32,
-    /// How long an answer takes, smoothed, once that was measured.
+    /// Smoothed round-trip time, once measured.
     pub round_trip_ns: Option<u64>,
-    /// The rate that it keeps because of congestion or a limit, in bits per second on the wire.
+    /// Current rate limit (congestion control or configured), in bits per second on the wire.
     pub paced_bps: Option<u64>,
-    /// What it has counted.
+    /// Counters of the queue pair.
     pub counters: QpCounters,
 }
 
-/// Some queue pairs of an engine, in the order of their numbers.
+/// Some queue pairs of an engine, in the order of their QPNs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct QpPage {
     pub(crate) qps: Vec<QpStatus>,
-    /// Where to go on: bits 15..0 of a number.
+    /// Where the next page starts: bits 15..0 of a QPN.
     pub(crate) next: Option<u16>,
 }
 
-/// Queue pairs in one page: each takes some 400 bytes of a reply, and a microsecond of the engine's lock.
+/// Queue pairs in one page: each takes about 400 bytes of a reply, and 1 us under the engine's lock.
 const PAGE_MAX: usize = 128;
 
 impl EngineStatus {
@@ -89,7 +89,7 @@ impl EngineStatus {
 }
 
 impl Core {
-    /// The queue pairs from an index on, as many as a page holds.
+    /// Returns one page of queue pairs, starting at an index.
     pub(crate) fn status_from(&mut self, now: Instant, from: u16) -> QpPage {
         let gids = std::sync::Arc::clone(&self.tables.gids);
         let entries = self.tables.qps_mut().skip_while(|(index, _)| *index < from);

@@ -1,6 +1,6 @@
-//! More connection requests at once than a listener's backlog: none waits for its peer to repeat it.
+//! More simultaneous connection requests than a listener's backlog: no request needs a retransmission.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 
@@ -12,12 +12,12 @@ use roxie::verbs::{Context, Device, DeviceConfig};
 use roxie::wire::Qpn;
 
 const CLIENTS: u32 = 20;
-/// Linux's and our time between a REQ and its repetition is 4.3 s.
-const BEFORE_ANY_REPETITION: Duration = Duration::from_secs(4);
+/// Less than the retransmission timeout of a REQ in Linux and here, 4.3 s.
+const RETRANSMIT_MIN: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_burst_of_requests_gets_in_without_repetition() {
-    domain::on_both_paths("a_burst_of_requests_gets_in_without_repetition", || {
+fn a_burst_of_requests_is_accepted_without_retransmissions() {
+    domain::on_both_paths("a_burst_of_requests_is_accepted_without_retransmissions", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let channel = EventChannel::new().expect("a descriptor");
         let listener = Id::new(&context, &channel, PortSpace::Tcp, 0).expect("the engine starts");
@@ -30,17 +30,17 @@ fn a_burst_of_requests_gets_in_without_repetition() {
         for _ in &clients {
             let request = channel.get_event().expect("a request");
             assert_eq!(request.kind, CmEventKind::ConnectRequest);
-            request.id.reject(b"").expect("it waits for an answer");
+            request.id.reject(b"").expect("it is pending");
         }
-        assert!(begun.elapsed() < BEFORE_ANY_REPETITION);
+        assert!(begun.elapsed() < RETRANSMIT_MIN);
     });
 }
 
-/// Asks for a connection, with a QP number of its own and no QP.
+/// Requests a connection for a QPN without a QP.
 fn connect(context: &Context, address: SocketAddr, n: u32) -> Id {
     let channel = EventChannel::new().expect("a descriptor");
     let id = Id::new(context, &channel, PortSpace::Tcp, 0).expect("the engine runs");
-    id.resolve_addr(None, address, BEFORE_ANY_REPETITION).expect("a local address");
+    id.resolve_addr(None, address, RETRANSMIT_MIN).expect("a local address");
     assert_eq!(channel.get_event().expect("an event").kind, CmEventKind::AddrResolved);
     id.resolve_route().expect("the address is resolved");
     assert_eq!(channel.get_event().expect("an event").kind, CmEventKind::RouteResolved);

@@ -1,6 +1,6 @@
-//! Several engines of one device: which queue pair lives where, and that keys hold on all of them.
+//! Several engines in one device: which engine runs a queue pair, and that keys are valid on all engines.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
@@ -16,7 +16,7 @@ use roxie::verbs::{
 };
 use roxie::wire::Rkey;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const RIGHTS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::MW_BIND);
 
@@ -39,13 +39,13 @@ fn connect(a: &Qp, b: &Qp) {
     }
 }
 
-/// Each engine has a slot, and its queue pairs have that in their numbers.
+/// Returns the slot in the QPN, which identifies the engine.
 fn slot(qp: &Qp) -> u32 {
     qp.qpn().value() >> 16
 }
 
 fn next(cq: &Cq) -> Wc {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         if let Some(wc) = cq.poll_one() {
             return wc;
@@ -60,8 +60,8 @@ fn post(qp: &Qp, op: WrOp, sg_list: &[roxie::transport::Sge]) -> WcStatus {
 }
 
 #[test]
-fn queue_pairs_live_where_their_completion_queues_are_served() {
-    domain::on_both_paths("queue_pairs_live_where_their_completion_queues_are_served", || {
+fn queue_pairs_are_on_the_engine_of_their_completion_queues() {
+    domain::on_both_paths("queue_pairs_are_on_the_engine_of_their_completion_queues", || {
         let context = device("3");
         assert_eq!(context.comp_vectors(), 3);
         let pd = context.alloc_pd().expect("the engines start");
@@ -71,13 +71,20 @@ fn queue_pairs_live_where_their_completion_queues_are_served() {
         let own = [(); 3].map(|()| cq(0));
         let qps = own.each_ref().map(|cq| create(&pd, cq, cq, None));
         let mut slots = qps.each_ref().map(slot);
-        assert_eq!(own.each_ref().map(|cq| slot(&create(&pd, cq, cq, None))), slots, "they stay together");
+        assert_eq!(
+            own.each_ref().map(|cq| slot(&create(&pd, cq, cq, None))),
+            slots,
+            "queue pairs of one CQ are on one engine"
+        );
         let named = cq(2);
         assert_eq!(slot(&create(&pd, &named, &named, None)), slots[2]);
         slots.sort_unstable();
-        assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "completion queues take turns: {slots:?}");
+        assert!(
+            slots.windows(2).all(|pair| pair[0] != pair[1]),
+            "the CQs are spread over the engines: {slots:?}"
+        );
 
-        // Of queues that are served in different places the one for sends counts, and the other hears of it.
+        // If the two CQs have different engines, the send CQ decides; completions still reach the receive CQ.
         let mixed = create(&pd, &own[1], &own[0], None);
         assert_eq!(slot(&mixed), slot(&qps[1]));
         let buffer = pd.alloc_buffer(64, RIGHTS).expect("memory");
@@ -90,7 +97,7 @@ fn queue_pairs_live_where_their_completion_queues_are_served() {
         buffer.read(32, &mut bytes);
         assert_eq!(&bytes, b"across");
 
-        // Receives are shared by queue pairs of one engine.
+        // All queue pairs of an SRQ are on its engine.
         let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
         let srq = pd.create_srq(&SrqInitAttr { attr, cookie: 0 }).expect("within limits");
         let sharing = own.each_ref().map(|cq| create(&pd, cq, cq, Some(&srq)));
@@ -99,12 +106,12 @@ fn queue_pairs_live_where_their_completion_queues_are_served() {
 }
 
 #[test]
-fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
-    domain::on_both_paths("keys_hold_on_all_engines_and_no_longer_than_they_shall", || {
+fn keys_are_valid_on_all_engines_until_they_are_revoked() {
+    domain::on_both_paths("keys_are_valid_on_all_engines_until_they_are_revoked", || {
         let context = device("2");
         let pd = context.alloc_pd().expect("the engines start");
         let cqs = [(); 2].map(|()| context.create_cq(16, None, 0).expect("within limits"));
-        // A pair for each access that ends a connection.
+        // Returns a new pair; an access error ends the connection of the old one.
         let pair = || {
             let [ours, theirs] = cqs.each_ref().map(|cq| create(&pd, cq, cq, None));
             connect(&ours, &theirs);
@@ -129,7 +136,8 @@ fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
         buffer.read(16, &mut bytes);
         assert_eq!(&bytes, b"keys\0\0\0\0keys");
 
-        // A window that a queue pair of one engine binds is there for those of the other, until it is bound anew.
+        // A window that a queue pair of one engine binds is valid on the other engine, until it is bound
+        // again.
         let mr = target.lkey();
         let bind = MwBind { r_key: Rkey(0), mr, addr: remote_addr, len: 8, access: Access::REMOTE_WRITE };
         let window = pd.alloc_mw(MwType::Type1).expect("room");
@@ -139,8 +147,12 @@ fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
             key
         };
         let first = bound(&ours);
-        assert_eq!(write(&ours, first), WcStatus::Success, "the responder is of the other engine");
-        assert_eq!(write(&theirs, first), WcStatus::Success, "and here of the one that bound it");
+        assert_eq!(write(&ours, first), WcStatus::Success, "the responder is on the other engine");
+        assert_eq!(
+            write(&theirs, first),
+            WcStatus::Success,
+            "the responder is on the engine that bound the window"
+        );
         let second = bound(&theirs);
         assert_eq!(write(&ours, first), WcStatus::RemAccessErr);
         let (ours, theirs) = pair();
@@ -165,10 +177,10 @@ fn keys_hold_on_all_engines_and_no_longer_than_they_shall() {
     });
 }
 
-/// Work requests that wait for their turn change keys when an acknowledgement arrives, or when the queue pair goes.
+/// A work request that waits changes keys when an ACK arrives; the end of a queue pair changes them, too.
 #[test]
-fn keys_that_queue_pairs_change_later_change_on_all_engines() {
-    domain::on_both_paths("keys_that_queue_pairs_change_later_change_on_all_engines", || {
+fn key_changes_of_delayed_work_requests_reach_all_engines() {
+    domain::on_both_paths("key_changes_of_delayed_work_requests_reach_all_engines", || {
         const LONG: usize = 4 << 20;
         let context = device("2");
         let pd = context.alloc_pd().expect("the engines start");
@@ -176,11 +188,11 @@ fn keys_that_queue_pairs_change_later_change_on_all_engines() {
         let [ours, theirs] = cqs.each_ref().map(|cq| create(&pd, cq, cq, None));
         connect(&ours, &theirs);
         let [source, target] = [(); 2].map(|()| pd.alloc_buffer(LONG, RIGHTS).expect("memory"));
-        // SAFETY: the buffer outlives the region, and nobody refers to its bytes.
+        // SAFETY: the buffer outlives the region, and no Rust reference to its bytes exists.
         let region = unsafe { pd.reg_mr(target.addr() as *mut u8, LONG, target.addr(), RIGHTS) };
         let region = region.expect("a region");
 
-        // The bind has its turn when an acknowledgement arrives: the message before it is longer than any window.
+        // The bind executes when an ACK arrives: the message before it is longer than any flow window.
         let (remote_addr, r_key) = (target.addr(), target.rkey());
         let sg_list = &[source.sge(0, LONG)];
         let write = SendWr {
@@ -204,16 +216,16 @@ fn keys_that_queue_pairs_change_later_change_on_all_engines() {
         enter(QpState::Sqd);
         theirs.post_send(&write).expect("room");
         let key = theirs.bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
-        assert!(!region.has_windows(), "the bind has its turn after the WRITE");
+        assert!(!region.has_windows(), "the bind waits for the WRITE");
         enter(QpState::Rts);
         assert_eq!([(); 2].map(|()| next(&cqs[1]).status), [WcStatus::Success; 2]);
-        // Before anybody asks for the keys, which would tell them as well.
+        // Test the access first: `has_windows` also synchronizes the engines.
         let short = WrOp::Write { remote_addr, r_key: key };
         assert_eq!(post(&theirs, short, &[source.sge(0, 4)]), WcStatus::Success);
         assert!(region.has_windows());
         drop(window);
 
-        // A type 2 window goes with its queue pair.
+        // Destroying a queue pair unbinds its type 2 windows.
         let window = pd.alloc_mw(MwType::Type2).expect("room");
         let bind = WrOp::BindMw(MwBind { r_key: window.rkey(), ..bind });
         assert_eq!(post(&theirs, bind, &[]), WcStatus::Success);

@@ -1,6 +1,6 @@
-//! A region made valid by REG_MR is the peer's until it is invalidated, by this side or by the peer's answer.
+//! Peers can access a region between REG_MR and its invalidation by a LOCAL_INV or a SEND with Invalidate.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
@@ -13,11 +13,11 @@ use roxie::transport::{
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, FastMr, Pd, Qp, QpInitAttr};
 use roxie::wire::Rkey;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const IOVA: u64 = 0x5000_0000;
 const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
-/// Two connected queue pairs of this process, which complete on one queue.
+/// Two connected queue pairs of this process with one completion queue.
 struct Pair {
     cq: Cq,
     ours: Qp,
@@ -48,7 +48,7 @@ impl Pair {
     }
 
     fn next(&self) -> Wc {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(wc) = self.cq.poll_one() {
                 return wc;
@@ -63,8 +63,8 @@ impl Pair {
 }
 
 #[test]
-fn a_region_is_reachable_between_reg_mr_and_invalidate() {
-    domain::on_both_paths("a_region_is_reachable_between_reg_mr_and_invalidate", || {
+fn a_region_is_accessible_between_reg_mr_and_invalidate() {
+    domain::on_both_paths("a_region_is_accessible_between_reg_mr_and_invalidate", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let pair = Pair::new(&context, &pd);
@@ -84,18 +84,19 @@ fn a_region_is_reachable_between_reg_mr_and_invalidate() {
         let done = pair.post(&pair.ours, WrOp::LocalInv(first.key), 0);
         assert_eq!((done.opcode, done.status), (WcOpcode::LocalInv, WcStatus::Success));
 
-        // The same memory, under another key: the peer takes it back itself.
+        // The same memory with another key; this time the peer invalidates it.
         let second = fast.registration(2, IOVA, RIGHTS);
         assert_eq!(pair.post(&pair.ours, WrOp::RegMr(second), 0).status, WcStatus::Success);
         pair.ours.post_recv(&RecvWr { wr_id: 2, sg_list: &[] }).expect("room");
         let ends = [pair.post(&pair.theirs, WrOp::SendInv(second.key), 0), pair.next()];
-        let received = ends.iter().find(|wc| wc.opcode == WcOpcode::Recv).expect("one of them");
+        let received =
+            ends.iter().find(|wc| wc.opcode == WcOpcode::Recv).expect("one of the completions is a receive");
         assert_eq!(received.wc_flags, Wc::WITH_INV);
         assert_eq!(received.imm_data, second.key.0.to_ne_bytes());
         fast.map(&target, 0, 16).expect("it is invalid again");
         assert_eq!(pair.write(second.key, IOVA), WcStatus::RemAccessErr);
 
-        // The memory outlives its buffer while peers may reach it, and not the region.
+        // The region keeps the memory after its buffer is dropped, until the region is dropped.
         let again = Pair::new(&context, &pd);
         let third = fast.registration(3, IOVA, RIGHTS);
         assert_eq!(again.post(&again.ours, WrOp::RegMr(third), 0).status, WcStatus::Success);

@@ -1,6 +1,6 @@
-//! FLUSH over the network: granted by region and queue pair, refused otherwise.
+//! FLUSH needs the access right in the region and the queue pair.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
@@ -16,11 +16,11 @@ use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr, Tr
 use roxie::wire::{Feth, FlushIcrc, IcrcHeader, Ipv4, Opcode, Udp};
 use sys::RecordReader;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_flush_needs_the_right_to() {
-    domain::on_both_paths("a_flush_needs_the_right_to", || {
+fn a_flush_needs_access_rights_of_region_and_queue_pair() {
+    domain::on_both_paths("a_flush_needs_access_rights_of_region_and_queue_pair", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let flushable = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");
@@ -41,8 +41,8 @@ fn a_flush_needs_the_right_to() {
 }
 
 #[test]
-fn flushes_leave_with_the_icrc_that_was_asked_for() {
-    domain::alone("flushes_leave_with_the_icrc_that_was_asked_for", || {
+fn flushes_are_sent_with_the_configured_icrc() {
+    domain::alone("flushes_are_sent_with_the_configured_icrc", || {
         let domain = DomainConfig::from_env().expect("set by `alone`");
         for wanted in [FlushIcrc::Iba, FlushIcrc::Rxe] {
             let traffic = Some(Traffic { flush_icrc: wanted, ..Traffic::default() });
@@ -50,7 +50,7 @@ fn flushes_leave_with_the_icrc_that_was_asked_for() {
             let context = Device::open(&config).and_then(|d| d.context()).expect("lo exists");
             let pd = context.alloc_pd().expect("the engine starts");
             let target = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");
-            // The engine of the first device may not be gone yet.
+            // The engine of the first device may still be running.
             let slots = Remote::find(&domain, Some(std::process::id()));
             let engines =
                 slots.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok());
@@ -68,13 +68,13 @@ fn flushes_leave_with_the_icrc_that_was_asked_for() {
                     made.extend(icrc_of_flush(frame).filter(|_| header.outbound));
                 });
             }
-            // On a slow machine it may be sent again before it is answered.
+            // On a slow machine the FLUSH may be retransmitted.
             assert!(!made.is_empty() && made.iter().all(|icrc| *icrc == wanted), "{made:?}");
         }
     });
 }
 
-/// Whose ICRC a FLUSH has, if the frame is one.
+/// Returns the ICRC variant of a FLUSH; `None` for other frames.
 fn icrc_of_flush(frame: &[u8]) -> Option<FlushIcrc> {
     let ip = Ipv4::parse(frame[14..].first_chunk()?);
     let (udp, payload) = frame[14 + Ipv4::LEN..].split_first_chunk::<{ Udp::LEN }>()?;
@@ -82,9 +82,10 @@ fn icrc_of_flush(frame: &[u8]) -> Option<FlushIcrc> {
     let (packet, icrc) = payload.split_last_chunk()?;
     (packet[0] == Opcode::RC_FLUSH.0).then_some(())?;
     let header = IcrcHeader::v4(ip.src, ip.dst, udp.src_port, udp.dst_port);
-    let whose = [FlushIcrc::Iba, FlushIcrc::Rxe].into_iter();
-    let mut whose = whose.filter(|f| header.with_flush(*f).icrc(ip.id, packet) == u32::from_le_bytes(*icrc));
-    Some(whose.next().expect("one of the two"))
+    let variants = [FlushIcrc::Iba, FlushIcrc::Rxe].into_iter();
+    let mut variants =
+        variants.filter(|f| header.with_flush(*f).icrc(ip.id, packet) == u32::from_le_bytes(*icrc));
+    Some(variants.next().expect("the ICRC is valid in one variant"))
 }
 
 fn flush(
@@ -110,7 +111,7 @@ fn flush(
 }
 
 fn next(cq: &Cq) -> WcStatus {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         if let Some(wc) = cq.poll_one() {
             assert!(wc.status != WcStatus::Success || wc.opcode == WcOpcode::Flush);

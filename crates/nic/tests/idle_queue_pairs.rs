@@ -1,8 +1,8 @@
-//! What a connected queue pair that does nothing costs: memory, with ten thousand of them on one device.
+//! Memory of idle connected queue pairs, with ten thousand of them on one device.
 //!
-//! The count is the process's, so this is the one test of its binary.
+//! The allocator counts for the whole process, so this is the only test of its binary.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
@@ -17,8 +17,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const QPS: usize = 10_000;
-/// Bytes for each beyond its queues.
-const MOST: usize = 4096;
+/// Limit in bytes for each queue pair without its queues.
+const BYTES_MAX: usize = 4096;
 
 #[test]
 fn ten_thousand_idle_queue_pairs_take_less_than_a_page_each() {
@@ -26,22 +26,22 @@ fn ten_thousand_idle_queue_pairs_take_less_than_a_page_each() {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let cq = context.create_cq(16, None, 0).expect("within limits");
-        // The tables of the device grow now; the first count would charge that to whatever it counts.
+        // The first call grows the tables of the device, so its result does not count.
         cost(&pd, &cq, 1, false);
         for shared in [false, true] {
-            // Twice the queues cost what one work request in each does.
+            // The difference between depths 1 and 2 is the cost of one work request in each queue.
             let [one, two] = [1, 2].map(|depth| cost(&pd, &cq, depth, shared));
             let beyond = 2 * one - two;
             println!(
-                "{beyond} bytes for each idle queue pair and {} for its queues, shared receive queue: {shared}",
+                "{beyond} bytes for each idle queue pair, {} for its queues (shared receive queue: {shared})",
                 one - beyond
             );
-            assert!(beyond < MOST, "{beyond}");
+            assert!(beyond < BYTES_MAX, "{beyond}");
         }
     });
 }
 
-/// Bytes for each of many connected queue pairs with queues of `depth` work requests.
+/// Returns the bytes for each of [`QPS`] connected queue pairs with queues of `depth` work requests.
 fn cost(pd: &Pd, cq: &Cq, depth: u32, shared: bool) -> usize {
     let cap = QpCap {
         max_send_wr: depth,

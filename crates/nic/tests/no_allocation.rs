@@ -1,8 +1,10 @@
-//! After set-up a device allocates nothing: not for posting, sending, receiving, polling, nor in its own thread.
+//! A device allocates nothing after set-up: not for posting, sending, receiving and polling, and not in its
+//! background thread.
 //!
-//! Two devices of this process talk over loopback; the count is the process's, so this is the one test of its binary.
+//! Two devices of this process communicate over loopback. The allocator counts for the whole process, so this
+//! is the only test of its binary.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 
@@ -24,10 +26,10 @@ const DEPTH: u32 = 16;
 const MESSAGE: usize = 100_000;
 const DATAGRAM: usize = 1000;
 const GRH: usize = 40;
-/// Rounds before the count: queues, tables and buffers grow to what the traffic needs.
+/// Rounds before counting starts: queues, tables and buffers grow to their final size.
 const WARM_UP: usize = 50;
 const ROUNDS: usize = 200;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct End {
     qp: Qp,
@@ -57,7 +59,7 @@ impl End {
         Self { qp, cq, buffer, av: AddressVector { dgid, hop_limit: 64, ..AddressVector::default() } }
     }
 
-    /// RESET to RTS.
+    /// RESET to INIT to RTR to RTS.
     fn connect(&self, peer: &Self) {
         let attr = QpAttr {
             port_num: 1,
@@ -82,7 +84,7 @@ impl End {
         }
     }
 
-    /// Posts a receive for each of the peer's messages, and every operation; how many completions that makes.
+    /// Posts one work request of each operation; returns the number of completions.
     fn post(&self, peer: &Self) -> usize {
         let datagrams = self.qp.ty() == QpType::Ud;
         let length = if datagrams { DATAGRAM } else { MESSAGE };
@@ -116,7 +118,7 @@ impl End {
     }
 }
 
-/// Traffic in both directions until everything is complete.
+/// Sends in both directions until all work requests are complete.
 fn round(ends: &[End; 2]) {
     let [a, b] = ends;
     let mut missing = [a.post_recvs(), b.post_recvs()];
@@ -130,7 +132,7 @@ fn round(ends: &[End; 2]) {
                 *missing -= 1;
             }
         }
-        assert!(start.elapsed() < PATIENCE, "{missing:?} completions are missing");
+        assert!(start.elapsed() < TIMEOUT, "{missing:?} completions are missing");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::keys::{MwType, Range};
 use crate::mr::DmaMemory;
 use crate::port::RxQueues;
 use crate::sched::Tuning;
-use crate::srqs::{InReach, SrqEntry, XrcScope, srqn};
+use crate::srqs::{SrqEntry, SrqScope, XrcScope, srqn};
 use crate::verbs::AsyncEvent;
 
 /// Payload of a full packet.
@@ -174,7 +174,7 @@ impl End {
             core.tables.srqs.0.push(Some(SrqEntry { queue, cookie: SRQ_COOKIE, xrc }));
         }
         let own = (made.shared && !is_target).then_some(0);
-        let srqs = InReach { own, xrcd: is_target.then_some(XRC_DOMAIN) };
+        let srqs = SrqScope { own, xrcd: is_target.then_some(XRC_DOMAIN) };
         let cqs = (Arc::clone(&send_cq), Arc::clone(&recv_cq));
         let inserted = core.tables.insert_qp(|qpn| {
             let config = QpConfig {

@@ -1,7 +1,7 @@
-//! Addresses: bind and resolve (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
+//! Binding and resolving addresses (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
 //!
-//! A GID is an IP address of our netdev, so resolving is one question to the routing table, and then one to the neighbour
-//! (`resolve.rs`).
+//! A GID is an IP address of the device's netdev. So resolving is one lookup in the routing table, then one
+//! of the neighbour (`resolve.rs`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,21 +10,20 @@ use std::time::Duration;
 
 use wire::Gid;
 
-use super::event::Happening;
+use super::event::RawEvent;
 use super::id::{Id, IdInner, IdState, Phase};
 use super::port::{self, Binding};
 use super::resolve::{Path, Query};
 use super::{errno, invalid};
 
 impl Id {
-    /// Gives the identifier an address and a port; port 0 takes an ephemeral one. A wildcard address leaves
-    /// the device open until a request or a destination decides it.
+    /// Binds the identifier to an address and a port; port 0 selects an ephemeral port. After binding to a
+    /// wildcard address, the device is known only when a request arrives or a destination is resolved.
     ///
     /// # Errors
-    /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that is not this host's, or a port where a
-    /// wildcard is
-    /// in the way; `ENODEV` for an address of this host that is not the device's; `EADDRINUSE`; `EACCES` for
-    /// ports below 1024 without CAP_NET_BIND_SERVICE.
+    /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that this host does not have, or if a wildcard
+    /// binding of the port is in the way; `ENODEV` for an address of another device of this host;
+    /// `EADDRINUSE`; `EACCES` for ports below 1024 without CAP_NET_BIND_SERVICE.
     pub fn bind_addr(&self, addr: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.phase != Phase::Idle {
@@ -33,13 +32,13 @@ impl Id {
         self.0.bind(&mut state, addr, true)
     }
 
-    /// Finds the local address for a destination, and the neighbour it is reached through. `AddrResolved` or `AddrError`
-    /// follows; the latter with `ETIMEDOUT` if the neighbour does not answer within `timeout`, and then another
-    /// destination may be tried.
+    /// Finds the local address and the neighbour for a destination. `AddrResolved` or `AddrError` follows.
+    /// The error is `ETIMEDOUT` if the neighbour does not answer within `timeout`; the identifier can then
+    /// resolve another destination.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state or for two families; `ENETUNREACH` without a route; those of
-    /// [`bind_addr`](Self::bind_addr) for `src`.
+    /// `EINVAL` in the wrong state or if the addresses have different families; `ENETUNREACH` without a
+    /// route; the errors of [`bind_addr`](Self::bind_addr) for `src`.
     pub fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
@@ -54,7 +53,7 @@ impl Id {
                 if src.is_ipv4() != dst.is_ipv4() {
                     return Err(invalid());
                 }
-                // The port only has to be ours while we ask; servers claim theirs, see `bind_addr`.
+                // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
                 self.0.bind(&mut state, src, false)?;
             }
             Phase::Bound if state.src_ip().is_some_and(|ip| ip.is_ipv4() == dst.is_ipv4()) => {}
@@ -63,7 +62,7 @@ impl Id {
         let target = destination(dst.ip());
         let Some((local, path)) = self.0.path_to(target, dst, state.local)? else {
             drop(state);
-            self.0.push(Happening::AddrError(libc::ENODEV));
+            self.0.push(RawEvent::AddrError(libc::ENODEV));
             return Ok(());
         };
         state.local = Some(local);
@@ -73,18 +72,18 @@ impl Id {
         let Some(path) = path.filter(|path| !self.0.host.knows_neighbour(path)) else {
             state.phase = Phase::AddrResolved;
             drop(state);
-            self.0.push(Happening::AddrResolved);
+            self.0.push(RawEvent::AddrResolved);
             return Ok(());
         };
         state.phase = Phase::AddrQuery;
         drop(state);
         let query = Query::new(&self.0, path, self.0.now(), timeout);
         self.0.host.driver().with(|driver| driver.queries.add(query));
-        self.0.carry();
+        self.0.flush();
         Ok(())
     }
 
-    /// Finds the route. On RoCE there is nothing to find; `RouteResolved` follows.
+    /// Resolves the route, which on RoCE takes no lookup; `RouteResolved` follows.
     ///
     /// # Errors
     /// `EINVAL` unless the address is resolved.
@@ -95,7 +94,7 @@ impl Id {
         }
         state.phase = Phase::RouteResolved;
         drop(state);
-        self.0.push(Happening::RouteResolved);
+        self.0.push(RawEvent::RouteResolved);
         Ok(())
     }
 }
@@ -129,8 +128,8 @@ impl IdInner {
         Err(errno(if on_this_host { libc::ENODEV } else { libc::EADDRNOTAVAIL }))
     }
 
-    /// The address packets to `target` have, `bound` if it is given, and the way they take if they leave this host;
-    /// `None` if that is not through the device.
+    /// Returns the source address of packets to `target` (`bound` if given), and their path if they leave
+    /// this host. Returns `None` if the route does not use the device.
     fn path_to(
         &self,
         target: IpAddr,
@@ -139,13 +138,13 @@ impl IdInner {
     ) -> io::Result<Option<(Gid, Option<Path>)>> {
         let gids = self.host.gids();
         let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
+        let source = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
         if let Some(gid) = own(target) {
             return Ok(Some((bound.unwrap_or(gid), None)));
         }
         if target.is_multicast() {
-            // The device sends to groups itself; no route has to say so, and nobody has to answer.
-            let ours = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
-            return Ok(bound.or_else(ours).map(|gid| (gid, None)));
+            // The device sends to groups itself: no route is needed, and no neighbour has to answer.
+            return Ok(bound.or_else(source).map(|gid| (gid, None)));
         }
         let oif = match dst {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
@@ -161,9 +160,7 @@ impl IdInner {
         let local = match (bound, route.prefsrc) {
             (Some(gid), _) => Some(gid),
             (None, Some(src)) => own(src),
-            (None, None) if route.oif == gids.ifindex => {
-                gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from)
-            }
+            (None, None) if route.oif == gids.ifindex => source(),
             (None, None) => None,
         };
         let next_hop = route.gateway.unwrap_or(target);
@@ -181,7 +178,7 @@ fn wildcard(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Asking a wildcard is asking ourselves, as with TCP.
+/// A wildcard destination means this host, as with TCP.
 fn destination(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -190,7 +187,7 @@ fn destination(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// IPv4 in disguise becomes IPv4.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {

@@ -6,60 +6,60 @@ use std::sync::{Arc, Weak};
 
 use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
 
-use super::event::{CmEvent, CmEventKind, ConnParam, Happening, Param, UdParam};
+use super::event::{CmEvent, CmEventKind, ConnParam, Param, RawEvent, UdParam};
 use super::id::{Id, IdInner};
 use super::pace::Pace;
 use crate::events::EventQueue;
 
-/// Where events of identifiers are read. Its descriptor is readable while events wait.
+/// Delivers the events of identifiers to the application. Its descriptor is readable while events are unread.
 #[derive(Debug)]
 pub struct EventChannel(pub(super) Arc<Queue>, Pace);
 
 /// The part that identifiers share.
 pub(super) type Queue = EventQueue<Unread>;
 
-/// An event nobody has read. It does not keep its identifier alive.
+/// An unread event. It does not keep its identifier alive.
 #[derive(Clone, Debug)]
 pub(super) struct Unread {
     pub(super) target: Weak<IdInner>,
-    pub(super) happening: Happening,
+    pub(super) raw: RawEvent,
 }
 
 impl EventChannel {
-    /// An empty channel.
+    /// Creates an empty channel.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// `EMFILE` if the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(EventQueue::new()?), Pace::default()))
     }
 
-    /// For poll(2) and for O_NONBLOCK.
+    /// Returns the descriptor for poll(2) and O_NONBLOCK.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.0.fd()
     }
 
-    /// Lets [`get_event`](Self::get_event) return `WouldBlock` instead of waiting.
+    /// Makes [`get_event`](Self::get_event) return `WouldBlock` instead of waiting.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         self.0.set_nonblocking()
     }
 
-    /// Whether events wait, without a system call.
+    /// True if events are unread; makes no system call.
     pub(crate) fn has_events(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The next event; waits for one. Does what librdmacm does at this point: moves the QP and completes the
-    /// handshake when the peer has accepted, moves it to ERR when the peer has refused.
+    /// Returns the next event; waits for one. Changes the QP like librdmacm: completes the handshake if the
+    /// peer has accepted, moves the QP to ERR if the peer has refused.
     ///
     /// # Errors
-    /// `WouldBlock` if the descriptor is non-blocking and nothing is there; `Interrupted` on a signal.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event; `Interrupted` on a signal.
     pub fn get_event(&self) -> io::Result<CmEvent> {
         loop {
             let unread = self.0.get()?;
             if let Some(target) = unread.target.upgrade()
-                && let Some(event) = read(target, unread.happening)
+                && let Some(event) = read(target, unread.raw)
             {
                 if event.kind == CmEventKind::ConnectRequest && !self.0.is_nonblocking() {
                     self.1.wait(&event.id.0, || self.admit_requests());
@@ -71,12 +71,12 @@ impl EventChannel {
 }
 
 impl EventChannel {
-    /// While a reader is kept waiting, it is not the program that is slow: the requests behind it no longer count
-    /// against the backlog, or their peers would have to come again after seconds.
+    /// Takes unread requests out of the backlog while [`Pace`] delays the reader. The delay is not the
+    /// program's fault, and rejected peers would retry only after seconds.
     fn admit_requests(&self) {
         let mut children = Vec::new();
         self.0.for_each(|unread| {
-            if let Happening::Request { child, .. } = &unread.happening {
+            if let RawEvent::Request { child, .. } = &unread.raw {
                 children.push(Arc::clone(child));
             }
         });
@@ -92,8 +92,8 @@ impl Drop for EventChannel {
     }
 }
 
-/// Removes events from a channel. They are dropped by the caller: a request owns an identifier, whose
-/// destructor looks at the channel again.
+/// Removes events from a channel. The caller drops them after the queue is unlocked: a request owns an
+/// identifier, and its destructor locks the queue.
 pub(super) fn take_unread(queue: &Queue, which: impl Fn(&Unread) -> bool) -> Vec<Unread> {
     let mut taken = Vec::new();
     queue.retain(|unread| {
@@ -106,8 +106,8 @@ pub(super) fn take_unread(queue: &Queue, which: impl Fn(&Unread) -> bool) -> Vec
     taken
 }
 
-/// `None` if the application shall not see it.
-fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
+/// Returns `None` for an event that the application does not get.
+fn read(target: Arc<IdInner>, raw: RawEvent) -> Option<CmEvent> {
     let mut event = CmEvent {
         id: Id(Arc::clone(&target)),
         listen_id: None,
@@ -118,28 +118,28 @@ fn read(target: Arc<IdInner>, happening: Happening) -> Option<CmEvent> {
         join: None,
         _receipt: target.report(),
     };
-    match happening {
-        Happening::AddrResolved => {}
-        Happening::AddrError(number) => {
+    match raw {
+        RawEvent::AddrResolved => {}
+        RawEvent::AddrError(number) => {
             event.kind = CmEventKind::AddrError;
             event.status = -number;
         }
-        Happening::RouteResolved => event.kind = CmEventKind::RouteResolved,
-        Happening::DeviceRemoval => event.kind = CmEventKind::DeviceRemoval,
-        Happening::Own { kind, status, argument } => {
+        RawEvent::RouteResolved => event.kind = CmEventKind::RouteResolved,
+        RawEvent::DeviceRemoval => event.kind = CmEventKind::DeviceRemoval,
+        RawEvent::User { kind, status, argument } => {
             (event.kind, event.status) = (kind, status);
             event.param = Param::Own(argument);
         }
-        Happening::Request { child, params, private_data } => {
+        RawEvent::Request { child, params, private_data } => {
             child.request_taken();
             event.kind = CmEventKind::ConnectRequest;
-            event.param = child.request_param(&params);
+            event.param = child.request_param(params.as_ref());
             event.private_data = private_data;
             event.listen_id = Some(Id(target));
             event.id = Id(child);
         }
-        Happening::Joined(join) => target.joined(join, &mut event),
-        Happening::Cm(protocol) => read_protocol(&target, protocol, &mut event)?,
+        RawEvent::Joined(join) => target.joined(join, &mut event),
+        RawEvent::Cm(protocol) => read_protocol(&target, protocol, &mut event)?,
     }
     Some(event)
 }
@@ -183,7 +183,7 @@ fn read_protocol(target: &Arc<IdInner>, protocol: Protocol, event: &mut CmEvent)
                 event.status = i32::from(response.status.0);
             }
         }
-        // Requests come as `Happening::Request`.
+        // Requests arrive as `RawEvent::Request`.
         Protocol::ConnectRequest(_) | Protocol::SidrRequest(_) => return None,
     }
     Some(())

@@ -1,4 +1,4 @@
-//! Connections: listen, connect, accept, reject, disconnect (rdma_listen(3) and its neighbours).
+//! Connections: listen, connect, accept, reject, disconnect (rdma_listen(3) and related calls).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,13 +18,11 @@ use super::{errno, invalid, verbs};
 use crate::verbs::Qp;
 
 impl Id {
-    /// Waits for requests. At most `backlog` that were not read from the channel are kept; 0 or less means
-    /// 1024.
+    /// Listens for requests. At most `backlog` unread requests are kept; 0 or less means 1024.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state; `EADDRINUSE`, `EADDRNOTAVAIL` if another identifier, in this or another
-    /// process of
-    /// the host, is in the way.
+    /// `EINVAL` in the wrong state; `EADDRINUSE` or `EADDRNOTAVAIL` if an identifier of this or another
+    /// process of the host has a conflicting binding.
     pub fn listen(&self, backlog: i32) -> io::Result<()> {
         let inner = &self.0;
         let mut state = inner.lock();
@@ -39,7 +37,7 @@ impl Id {
         bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
         let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
         let driver = inner.host.driver();
-        driver.with(|driver| driver.ports.may_listen(ps, port, bound.id, binding))?;
+        driver.with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
         port::claim(&*inner.host, ps, bound)?;
         let address = match binding.ip {
             ip if !ip.is_unspecified() => ListenAddress::Gid(Gid::from(ip)),
@@ -64,11 +62,12 @@ impl Id {
         Ok(())
     }
 
-    /// Asks the resolved peer: for a connection, or, in a datagram port space, for its QP. `param` `None`
-    /// takes the defaults. At most 56 bytes of private data (datagrams: 180).
+    /// Requests a connection from the resolved peer, or its QPN in a datagram port space. `None` for `param`
+    /// means the defaults. At most 56 bytes of private data (datagrams: 180).
     ///
     /// # Errors
-    /// `EINVAL` unless the route is resolved, for depths above the device's, or for too much private data.
+    /// `EINVAL` unless the route is resolved, for depths above the device's limit, or for too much private
+    /// data.
     pub fn connect(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
         let inner = &self.0;
         let param = param.copied().unwrap_or_default();
@@ -78,54 +77,50 @@ impl Id {
         }
         let path = inner.path_of(&state).ok_or_else(invalid)?;
         let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
-        let now = inner.now();
-        let weak = Arc::downgrade(inner);
-        let cm_id = if inner.qp_type == QpType::Ud {
-            let params = SidrParams { service_id, path, private_data };
-            inner.host.driver().with(|driver| {
-                let cm_id = driver.cm.sidr_connect(now, &params)?;
-                driver.ids.insert(cm_id, weak);
-                Ok(cm_id)
-            })
-        } else {
+        let is_datagram = inner.qp_type == QpType::Ud;
+        if !is_datagram {
             state.responder_resources = depth(param.responder_resources, MAX_RD_ATOMIC)?;
             state.initiator_depth = depth(param.initiator_depth, MAX_RD_ATOMIC)?;
-            let params = ConnectParams {
-                service_id,
-                path,
-                transport: transport(state.qp.as_ref().map_or(inner.qp_type, Qp::ty)),
-                qp: state.local_qp(&param),
-                responder_resources: state.responder_resources,
-                initiator_depth: state.initiator_depth,
-                flow_control: param.flow_control,
-                retry_count: param.retry_count,
-                rnr_retry_count: param.rnr_retry_count,
-                path_mtu: inner.host.gids().active_mtu(),
-                ack_timeout: state.ack_timeout,
-                private_data,
+        }
+        let path_mtu = inner.host.gids().active_mtu();
+        let (now, weak) = (inner.now(), Arc::downgrade(inner));
+        let cm_id = inner.host.driver().with(|driver| {
+            let cm_id = if is_datagram {
+                driver.cm.sidr_connect(now, &SidrParams { service_id, path, private_data })?
+            } else {
+                let params = ConnectParams {
+                    service_id,
+                    path,
+                    transport: transport(state.qp.as_ref().map_or(inner.qp_type, Qp::ty)),
+                    qp: state.local_qp(&param),
+                    responder_resources: state.responder_resources,
+                    initiator_depth: state.initiator_depth,
+                    flow_control: param.flow_control,
+                    retry_count: param.retry_count,
+                    rnr_retry_count: param.rnr_retry_count,
+                    path_mtu,
+                    ack_timeout: state.ack_timeout,
+                    private_data,
+                };
+                driver.cm.connect(now, &params)?
             };
-            inner.host.driver().with(|driver| {
-                let cm_id = driver.cm.connect(now, &params)?;
-                driver.ids.insert(cm_id, weak);
-                Ok(cm_id)
-            })
-        };
+            driver.ids.insert(cm_id, weak);
+            Ok(cm_id)
+        });
         state.cm_id = Some(cm_id.map_err(verbs)?);
         state.phase = Phase::Connect;
         drop(state);
-        inner.carry();
+        inner.flush();
         Ok(())
     }
 
-    /// Accepts a request. The QP, if the identifier has one, is at RTS before the peer is told; without one
-    /// the caller has done that with [`init_qp_attr`](Self::init_qp_attr). At most 196 bytes of private data
-    /// (datagrams: 136). On the active side, after `ConnectResponse`, the same as
-    /// [`establish`](Self::establish).
+    /// Accepts a request. The identifier's QP reaches RTS before the peer is told. Without a QP, the caller
+    /// moves its own with [`init_qp_attr`](Self::init_qp_attr) first. At most 196 bytes of private data
+    /// (datagrams: 136). On the active side, after `ConnectResponse`, this is [`establish`](Self::establish).
     ///
     /// # Errors
-    /// `EINVAL` if there is nothing to accept, for depths above the device's or for too much private data;
-    /// the QP then
-    /// is in ERR.
+    /// `EINVAL` if there is nothing to accept, for depths above the device's limit or for too much private
+    /// data; the QP is then in ERR.
     pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
@@ -140,14 +135,14 @@ impl Id {
             inner.fail_qp();
         }
         accepted?;
-        inner.carry();
+        inner.flush();
         Ok(())
     }
 
-    /// Refuses a request, or the response to ours. At most 148 bytes of private data (datagrams: 136).
+    /// Rejects a request, or the peer's response to one. At most 148 bytes of private data (datagrams: 136).
     ///
     /// # Errors
-    /// `EINVAL` if there is nothing to refuse, or for too much private data.
+    /// `EINVAL` if there is nothing to reject, or for too much private data.
     pub fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
@@ -162,12 +157,12 @@ impl Id {
         });
         rejected.map_err(verbs)?;
         inner.fail_qp();
-        inner.carry();
+        inner.flush();
         Ok(())
     }
 
-    /// Ends a connection, or agrees to its end: the QP goes to ERR, then the peer is told. `Disconnected`
-    /// follows unless it was reported before.
+    /// Disconnects, or answers the peer's disconnect: the QP goes to ERR, then the peer is told.
+    /// `Disconnected` follows unless it was reported before.
     ///
     /// # Errors
     /// `EINVAL` if there was never a connection.
@@ -177,19 +172,19 @@ impl Id {
         inner.fail_qp();
         let now = inner.now();
         inner.host.driver().with(|driver| {
-            // In other states there is nobody to tell; rdma_disconnect succeeds all the same.
+            // In other states no peer is told; rdma_disconnect(3) succeeds all the same.
             if driver.cm.disconnect(now, cm_id, &[]).is_err() {
                 let _nothing_to_answer = driver.cm.drep(now, cm_id, &[]);
             }
         });
-        inner.carry();
+        inner.flush();
         Ok(())
     }
 
     /// Completes a connection after `ConnectResponse`, for programs that own their QP and have moved it.
     ///
     /// # Errors
-    /// `EINVAL` if the identifier has a QP, or no response waits.
+    /// `EINVAL` if the identifier has a QP, or no response is pending.
     pub fn establish(&self) -> io::Result<()> {
         if self.0.lock().qp.is_some() {
             return Err(invalid());
@@ -198,18 +193,18 @@ impl Id {
         self.0.send_rtu(&[])
     }
 
-    /// Tells that the QP has raised an event. `CommEst` establishes a connection whose RTU is late; the
-    /// engine does this for its own QPs.
+    /// Reports an event of the QP. `CommEst` establishes a connection while its RTU is late; for QPs of this
+    /// device the engine does this by itself.
     ///
     /// # Errors
-    /// `EINVAL` for other events, or where no packet can be expected.
+    /// `EINVAL` for other events, or in a state in which no packet is expected.
     pub fn notify(&self, event: AsyncEventKind) -> io::Result<()> {
         let cm_id = self.0.connection()?;
         if event != AsyncEventKind::CommEst {
             return Err(invalid());
         }
         self.0.host.driver().with(|driver| driver.cm.establish(cm_id)).map_err(verbs)?;
-        self.0.carry();
+        self.0.flush();
         Ok(())
     }
 }
@@ -254,7 +249,7 @@ impl IdInner {
             driver.cm.set_depths(cm_id, responder_resources, initiator_depth);
         });
         self.ready_qp()?;
-        // From here on events are for the application: the peer may answer before this returns.
+        // From here on the application gets events: the peer may answer before this returns.
         self.lock().silent = false;
         let now = self.now();
         self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params)).map_err(verbs)
@@ -274,7 +269,7 @@ impl IdInner {
         let (src_port, dst_port) = (state.src_port(), state.dst?.port());
         let flow_label = match state.dst? {
             SocketAddr::V6(v6) if v6.flowinfo() != 0 => v6.flowinfo(),
-            // The RDMA ports, as Linux mixes them (rdma_cm cma_get_roce_udp_flow_label).
+            // The hash of the RDMA ports that Linux uses (rdma_cm cma_get_roce_udp_flow_label).
             _ => u32::from(src_port) * 31 + u32::from(dst_port),
         };
         Some(Path {
@@ -290,7 +285,7 @@ impl IdInner {
 }
 
 impl IdState {
-    /// Our end: the QP of the identifier, or the one the caller names.
+    /// Returns the local QP: the identifier's, or the one in `param`.
     fn local_qp(&self, param: &ConnParam) -> LocalQp {
         let starting_psn = self.starting_psn;
         match &self.qp {
@@ -300,7 +295,7 @@ impl IdState {
     }
 }
 
-/// What a REQ calls the service of connected queue pairs.
+/// Returns the transport service in a REQ for this QP type.
 fn transport(ty: QpType) -> Transport {
     match ty {
         QpType::Uc => Transport::Uc,
@@ -309,8 +304,8 @@ fn transport(ty: QpType) -> Transport {
     }
 }
 
-fn depth(asked: u8, max: u8) -> io::Result<u8> {
-    match asked {
+fn depth(requested: u8, max: u8) -> io::Result<u8> {
+    match requested {
         DEPTH_MAX => Ok(max),
         n if n <= max => Ok(n),
         _ => Err(invalid()),

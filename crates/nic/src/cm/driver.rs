@@ -1,36 +1,37 @@
-//! Between the state machine, the engine and the identifiers.
+//! Connects the CM state machine with the engine and the identifiers.
 //!
-//! Locks, outermost first: `order` (one thread at a time carries output, so that it stays in order), an
-//! identifier's state, `state` (the state machine and the tables), a channel's queue. The engine calls in
-//! without holding its own lock; we call the engine (to send, to modify a QP) without holding `state`. No
-//! `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
+//! Locks, outermost first: `order` (one thread at a time delivers output, so that it stays in order), an
+//! identifier's state, `state` (the state machine and the tables), a channel's queue. The engine calls the
+//! driver without holding its own lock. The driver calls the engine (to send, or to modify a QP) without
+//! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::Instant;
 use transport::cm::{
-    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, PeerParams, WillChange,
+    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, WillChange,
 };
 use wire::{Gid, Qpn};
 
-use super::event::Happening;
+use super::event::RawEvent;
 use super::host::GsiLink;
-use super::id::{Birth, IdInner};
+use super::id::{ChildInit, IdInner};
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::runtime::Runtime;
 use sys::KeptLock;
 
-/// Drives the connections of one process.
+/// Runs the connections of one process.
 pub(crate) struct CmDriver {
     state: Mutex<State>,
     order: Mutex<()>,
     runtime: Runtime,
 }
 
-/// What the lock protects.
+/// Protected by the driver's lock.
 pub(super) struct State {
     pub(super) cm: Cm,
     pub(super) ids: HashMap<CmId, Weak<IdInner>>,
@@ -39,29 +40,29 @@ pub(super) struct State {
     pub(super) queries: Queries,
 }
 
-/// One thing that happened, and to whom.
+/// An event, and the identifier that gets it.
 struct Delivery {
     target: Arc<IdInner>,
-    happening: Happening,
+    raw: RawEvent,
 }
 
-/// The locks of a driver, held while the process forks.
+/// The locks of a driver; held while the process forks.
 pub(crate) struct CmLocks {
-    // Unlocked in this order.
+    // Fields are dropped, and so unlocked, in this order.
     _state: KeptLock<CmDriver, State>,
     _order: KeptLock<CmDriver, ()>,
 }
 
-/// What the state machine wants done.
+/// Output of the state machine.
 struct Output {
-    will: Vec<WillChange>,
+    journal: Vec<WillChange>,
     mads: Vec<(Gid, Gid, MadBytes)>,
     deliveries: Vec<Delivery>,
 }
 
 impl CmDriver {
-    /// For the process with `slot`. Communication ids start at random, so that peers do not take us for the
-    /// process that had the slot before.
+    /// Creates the driver of the process with `slot`. Communication ids start at a random number, so that
+    /// peers do not mistake this process for the previous owner of the slot.
     pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
@@ -70,48 +71,49 @@ impl CmDriver {
             cm,
             ids: HashMap::new(),
             listeners: HashMap::new(),
-            ports: Ports::new(),
+            ports: Ports::default(),
             queries: Queries::default(),
         };
         Self { state: Mutex::new(state), order: Mutex::new(()), runtime }
     }
 
-    /// The addresses have changed.
+    /// Updates the addresses of the device.
     pub(crate) fn set_gids(&self, gids: &GidTable) {
         self.lock().cm.set_gids(&addresses(gids));
     }
 
-    /// Takes a MAD that arrived on QP1; its consequences leave with the next [`poll`](Self::poll).
+    /// Handles a MAD that arrived on QP1; the next [`poll`](Self::poll) delivers the resulting output.
     pub(crate) fn handle_mad(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
         self.lock().cm.handle_mad(now, mad, src, dst)
     }
 
-    /// Answers a request that no process of this host listens for.
+    /// Rejects a request that no process of this host listens for.
     pub(crate) fn reject_no_listener(&self, mad: &MadBytes, src: Gid, dst: Gid) {
         self.lock().cm.reject_no_listener(mad, src, dst);
     }
 
-    /// Tells the peer of another process of this host, which has died; with the next [`poll`](Self::poll).
+    /// Sends a disconnect notice for another process of this host, which has died; the next
+    /// [`poll`](Self::poll) delivers it.
     pub(crate) fn send_disconnect_notice(&self, now: Instant, notice: Farewell) {
         self.lock().cm.say_farewell(now, notice);
     }
 
-    /// The process is about to end; see [`Cm::take_leave`].
+    /// Repeats the unanswered disconnects of a process that is about to end; see [`Cm::take_leave`].
     pub(crate) fn send_disconnects(&self, now: Instant) {
         self.lock().cm.take_leave(now);
     }
 
-    /// Peers are still to be told.
+    /// True while disconnects of [`send_disconnects`](Self::send_disconnects) are unanswered.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lock().cm.is_leaving()
     }
 
-    /// A QP of ours has received its first packet.
+    /// Records that a QP has received its first packet.
     pub(crate) fn qp_established(&self, qpn: Qpn) {
         self.lock().cm.establish_qp(qpn);
     }
 
-    /// When [`poll`](Self::poll) must be called even if no MAD arrives: at once if something waits to leave.
+    /// When [`poll`](Self::poll) must be called even if no MAD arrives: at once if there is output.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let state = self.lock();
         if state.cm.has_output() {
@@ -120,8 +122,7 @@ impl CmDriver {
         [state.cm.poll_timeout(), state.queries.next()].into_iter().flatten().min()
     }
 
-    /// Runs the timers, sends what waits to be sent and reports what has happened; how many of these there
-    /// were.
+    /// Runs the timers, sends the MADs and delivers the events that are ready; returns their number.
     pub(crate) fn poll(&self, now: Instant, link: &dyn GsiLink) -> usize {
         self.poll_queries(now);
         {
@@ -133,58 +134,60 @@ impl CmDriver {
                 return 0;
             }
         }
-        self.carry(now, link)
+        self.flush(now, link)
     }
 
-    /// Tells identifiers with one of these addresses that the device is gone.
+    /// Reports device removal to the identifiers with one of these addresses.
     pub(crate) fn lose_device(&self, addresses: &[Gid]) {
-        // All are held before any is looked at: their locks come before ours, and so may their ends.
+        // Collect the handles first: an identifier's lock comes before `state`, and dropping a handle may
+        // take both.
         let targets: Vec<Arc<IdInner>> = {
             let state = self.lock();
             state.ids.values().chain(state.listeners.values()).filter_map(Weak::upgrade).collect()
         };
         for target in targets {
             if target.local().is_some_and(|local| addresses.contains(&local)) {
-                target.happened(Happening::DeviceRemoval);
+                target.deliver(RawEvent::DeviceRemoval);
             }
         }
     }
 
-    /// Looks at the neighbours that identifiers wait for, with nothing locked: an identifier's end needs the lock.
+    /// Checks the neighbours that identifiers wait for. No lock is held, because dropping an identifier takes
+    /// `state`.
     fn poll_queries(&self, now: Instant) {
         let due = self.lock().queries.take_due(now);
         for query in due {
-            if let Some(unanswered) = query.look(now) {
+            if let Some(unanswered) = query.check(now) {
                 self.lock().queries.add(unanswered);
             }
         }
     }
 
-    /// Access to the state machine and the tables.
+    /// Runs `f` on the state machine and the tables.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         f(&mut self.lock())
     }
 
-    fn carry(&self, now: Instant, link: &dyn GsiLink) -> usize {
+    fn flush(&self, now: Instant, link: &dyn GsiLink) -> usize {
         let _in_order = self.runtime.lock(&self.order);
-        let mut carried = 0;
+        let mut delivered = 0;
         loop {
-            let Output { will, mads, deliveries } = self.lock().drain(now);
-            will.into_iter().for_each(|change| link.update_journal(change));
+            let Output { journal, mads, deliveries } = self.lock().drain(now);
+            journal.into_iter().for_each(|change| link.update_journal(change));
             if mads.is_empty() && deliveries.is_empty() {
-                return carried;
+                return delivered;
             }
-            carried += mads.len() + deliveries.len();
+            delivered += mads.len() + deliveries.len();
             for (src, dst, mad) in &mads {
                 link.send_mad(*src, *dst, mad);
             }
-            for Delivery { target, happening } in deliveries {
-                target.happened(happening);
+            for Delivery { target, raw } in deliveries {
+                target.deliver(raw);
             }
         }
     }
 
-    /// `None` if it takes until `until_ns`.
+    /// Takes the locks, or returns `None` if that lasts until `until_ns`.
     pub(crate) fn keep_locked(self: &Arc<Self>, until_ns: u64) -> Option<CmLocks> {
         let order = KeptLock::take(self, |driver| &driver.order, until_ns)?;
         let state = KeptLock::take(self, |driver| &driver.state, until_ns)?;
@@ -206,72 +209,59 @@ impl State {
         while let Some(event) = self.cm.poll_event() {
             match event.kind {
                 CmEventKind::ConnectRequest(request) => {
-                    let birth = Birth {
+                    let init = ChildInit {
                         cm_id: event.id,
                         local: request.local,
                         path: request.path,
                         port: request.service_id.port(),
                         peer: request.peer,
                         peer_port: request.peer_port,
-                        params: request.params,
+                        params: Some(request.params),
                     };
-                    deliveries.extend(self.request(now, request.listener, birth, &request.private_data));
+                    deliveries.extend(self.request(now, request.listener, init, &request.private_data));
                 }
                 CmEventKind::SidrRequest(request) => {
-                    let birth = Birth {
+                    let init = ChildInit {
                         cm_id: event.id,
                         local: request.local,
                         path: (request.local, request.peer),
                         port: request.service_id.port(),
                         peer: request.peer,
                         peer_port: request.peer_port,
-                        params: PeerParams {
-                            responder_resources: 0,
-                            initiator_depth: 0,
-                            flow_control: false,
-                            retry_count: 0,
-                            rnr_retry_count: 0,
-                            srq: false,
-                            qpn: Qpn::new(0),
-                        },
+                        params: None,
                     };
-                    deliveries.extend(self.request(now, request.listener, birth, &request.private_data));
+                    deliveries.extend(self.request(now, request.listener, init, &request.private_data));
                 }
                 kind => {
                     if let Some(target) = self.ids.get(&event.id).and_then(Weak::upgrade) {
-                        deliveries.push(Delivery { target, happening: Happening::Cm(kind) });
+                        deliveries.push(Delivery { target, raw: RawEvent::Cm(kind) });
                     }
                 }
             }
         }
-        let mut mads = Vec::new();
-        while let Some(mad) = self.cm.poll_transmit() {
-            mads.push(mad);
-        }
-        let mut will = Vec::new();
-        while let Some(change) = self.cm.poll_will() {
-            will.push(change);
-        }
-        Output { will, mads, deliveries }
+        let mads = iter::from_fn(|| self.cm.poll_transmit()).collect();
+        let journal = iter::from_fn(|| self.cm.poll_will()).collect();
+        Output { journal, mads, deliveries }
     }
 
-    /// A child of the listener for a request; `None` if the listener is gone, and then the peer is told.
+    /// Creates a child of the listener for a request. If the listener no longer exists, rejects the request
+    /// and returns `None`.
     fn request(
         &mut self,
         now: Instant,
         listener: ListenerId,
-        birth: Birth,
+        init: ChildInit,
         private_data: &[u8],
     ) -> Option<Delivery> {
-        let cm_id = birth.cm_id;
+        let cm_id = init.cm_id;
         let Some(target) = self.listeners.get(&listener).and_then(Weak::upgrade) else {
             self.cm.destroy(now, cm_id);
             return None;
         };
-        let params = birth.params;
-        let child = IdInner::child(&target, birth);
+        let params = init.params;
+        let child = IdInner::child(&target, init);
         self.ids.insert(cm_id, Arc::downgrade(&child));
-        let happening = Happening::Request { child, params, private_data: private_data.to_vec() };
-        Some(Delivery { target, happening })
+        let raw = RawEvent::Request { child, params, private_data: private_data.to_vec() };
+        Some(Delivery { target, raw })
     }
 }

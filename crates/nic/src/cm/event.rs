@@ -1,4 +1,4 @@
-//! What an application reads from its channel (rdma_get_cm_event(3)).
+//! Events that an application reads from its channel (rdma_get_cm_event(3)).
 
 use std::sync::Arc;
 
@@ -9,72 +9,72 @@ use wire::{QKey, Qpn};
 use super::id::{Id, IdInner};
 use super::multicast::Join;
 
-/// As a depth in [`ConnParam`]: as much as the device can (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
+/// In [`ConnParam`]: the largest depth of the device (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
 pub const DEPTH_MAX: u8 = 0xff;
 
 /// `enum rdma_cm_event_type`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CmEventKind {
-    /// The local address for a destination is known.
+    /// The address of the destination was resolved.
     AddrResolved = 0,
-    /// It is not.
+    /// The address could not be resolved.
     AddrError = 1,
-    /// The route is known.
+    /// The route was resolved.
     RouteResolved = 2,
-    /// It is not.
+    /// The route could not be resolved.
     RouteError = 3,
-    /// Somebody wants to connect.
+    /// A client requests a connection.
     ConnectRequest = 4,
-    /// The peer has accepted; only for ids without a QP, which go on with [`Id::establish`].
+    /// The peer has accepted; only for ids without a QP, which continue with [`Id::establish`].
     ConnectResponse = 5,
-    /// Our QP could not be moved.
+    /// The QP could not change its state.
     ConnectError = 6,
     /// The peer does not answer.
     Unreachable = 7,
     /// The peer has refused; `status` is the reason.
     Rejected = 8,
-    /// Both sides agree.
+    /// The connection is established.
     Established = 9,
-    /// The connection is over.
+    /// The connection has ended.
     Disconnected = 10,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval = 11,
-    /// A multicast group was joined.
+    /// The id has joined a multicast group.
     MulticastJoin = 12,
-    /// It was not, or no longer is.
+    /// The id could not join the multicast group, or is no longer a member.
     MulticastError = 13,
-    /// The address moved to another device.
+    /// The address has moved to another device.
     AddrChange = 14,
-    /// No packet of the old connection can be about any more.
+    /// The TIMEWAIT state of the connection has ended.
     TimewaitExit = 15,
-    /// What was to be looked up is known ([`Id::report`]).
+    /// An address lookup by name has ended; raised by the program with [`Id::report`].
     AddrInfoResolved = 16,
-    /// The program says something to itself ([`Id::report`]).
+    /// An event of the program itself, raised with [`Id::report`].
     User = 18,
 }
 
-/// Parameters of a connection: ours in calls, the peer's, seen from our side, in events.
+/// Parameters of a connection: the local ones in calls, the peer's in events, seen from the local side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ConnParam {
-    /// READs and atomics we serve at a time; [`DEPTH_MAX`]: as many as the device can.
+    /// READs and atomics in flight that this side serves; [`DEPTH_MAX`] selects the device's limit.
     pub responder_resources: u8,
-    /// READs and atomics we have outstanding at most; [`DEPTH_MAX`]: as many as the device can.
+    /// READs and atomics that this side has in flight at most; [`DEPTH_MAX`] selects the device's limit.
     pub initiator_depth: u8,
     /// Informational.
     pub flow_control: bool,
-    /// Transport retries, 7 at most; ignored by [`Id::accept`].
+    /// Transport retries, at most 7; ignored by [`Id::accept`].
     pub retry_count: u8,
-    /// RNR retries of the peer's QP; 7 is for ever.
+    /// RNR retries of the peer's QP; 7 means no limit.
     pub rnr_retry_count: u8,
-    /// Whether the QP uses an SRQ; ignored if the id has a QP.
+    /// True if the QP uses an SRQ; ignored if the id has a QP.
     pub srq: bool,
-    /// The QP; ignored if the id has one.
+    /// Number of the QP; ignored if the id has a QP.
     pub qp_num: Qpn,
 }
 
 impl Default for ConnParam {
-    /// What librdmacm takes when it gets no parameters.
+    /// The values that librdmacm uses if it gets no parameters.
     fn default() -> Self {
         Self {
             responder_resources: DEPTH_MAX,
@@ -101,7 +101,7 @@ impl ConnParam {
         }
     }
 
-    /// No connection yet.
+    /// Parameters of events without a connection.
     pub(super) const NONE: Self = Self {
         responder_resources: 0,
         initiator_depth: 0,
@@ -113,49 +113,50 @@ impl ConnParam {
     };
 }
 
-/// Where a UD service can be reached.
+/// Address of a UD service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UdParam {
-    /// For an address handle.
+    /// Address vector for an address handle.
     pub av: AddressVector,
-    /// The QP.
+    /// QPN of the service.
     pub qp_num: Qpn,
-    /// Its Q_Key.
+    /// Q_Key of the service.
     pub q_key: QKey,
 }
 
 /// The part of an event that depends on the service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Param {
-    /// Connected services.
+    /// Parameters of a connected service.
     Conn(ConnParam),
-    /// Datagram services; also in requests, where nothing is known yet.
+    /// Address of a datagram service; without valid content in requests.
     Ud(UdParam),
-    /// What the program gave with an event of its own.
+    /// The argument of [`Id::report`].
     Own(u64),
 }
 
-/// One event. Dropping it acknowledges it: [`Id::destroy`] and [`Id::migrate`] wait for that.
+/// An event. Dropping it acknowledges it: [`Id::destroy`] and [`Id::migrate`] wait for that.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// To whom it happened; in a request the new id.
+    /// The identifier of the event; in a request the new one.
     pub id: Id,
     /// In a request the listener.
     pub listen_id: Option<Id>,
-    /// What happened.
+    /// The kind of event.
     pub kind: CmEventKind,
     /// 0, a negative errno, or the positive reason of a rejection.
     pub status: i32,
-    /// As long as the message has room, padded with zeros; empty in events without a message.
+    /// Private data, padded with zeros to the length of the message's field; empty in events without a
+    /// message.
     pub private_data: Vec<u8>,
-    /// Parameters of the peer, or of the group.
+    /// Parameters of the peer or the multicast group.
     pub param: Param,
-    /// In events of a multicast group, the caller's name for the join.
+    /// In events of a multicast group, the cookie of the join.
     pub join: Option<u64>,
     pub(super) _receipt: Receipt,
 }
 
-/// Counts as an acknowledgement when it is dropped.
+/// Acknowledges an event when it is dropped.
 #[derive(Debug)]
 pub(super) struct Receipt(pub(super) Arc<IdInner>);
 
@@ -165,27 +166,27 @@ impl Drop for Receipt {
     }
 }
 
-/// What happened to an identifier, before the application looks.
+/// An event of an identifier before the application reads it.
 #[derive(Clone, Debug)]
-pub(super) enum Happening {
+pub(super) enum RawEvent {
     AddrResolved,
     AddrError(i32),
     RouteResolved,
     DeviceRemoval,
-    /// From the program itself.
-    Own {
+    /// Raised by the program itself.
+    User {
         kind: CmEventKind,
         status: i32,
         argument: u64,
     },
-    /// A group may be talked to.
+    /// The id may send to a multicast group.
     Joined(Join),
-    /// The protocol says.
+    /// An event of the protocol.
     Cm(Protocol),
-    /// To a listener.
+    /// A request to a listener.
     Request {
         child: Arc<IdInner>,
-        params: PeerParams,
+        params: Option<PeerParams>,
         private_data: Vec<u8>,
     },
 }

@@ -1,4 +1,4 @@
-//! Identifiers: what an RDMA socket is (rdma_create_id(3), rdma_destroy_id(3), rdma_migrate_id(3)).
+//! Identifiers, the sockets of RDMA (rdma_create_id(3), rdma_destroy_id(3), rdma_migrate_id(3)).
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use transport::{AddressVector, Instant, PathMtu, QpType};
 use wire::{Gid, Psn};
 
 use super::channel::{EventChannel, Queue, Unread, take_unread};
-use super::event::{CmEventKind, ConnParam, Happening, Param, Receipt, UdParam};
+use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
 use super::invalid;
 use super::multicast::Join;
@@ -19,11 +19,11 @@ use super::port::{Bound, PortSpace};
 use crate::verbs::{Context, Qp};
 use sys;
 
-/// Time to live of packets, as Linux routes have it by default.
+/// Time to live of packets: Linux's default for routes.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// An RDMA communication identifier. A handle; the identifier ends with [`destroy`](Self::destroy) or with
-/// its last handle.
+/// An RDMA communication identifier. This is a handle; the identifier ends with [`destroy`](Self::destroy) or
+/// with its last handle.
 #[derive(Clone)]
 pub struct Id(pub(super) Arc<IdInner>);
 
@@ -38,7 +38,7 @@ pub(super) struct IdInner {
     state: Mutex<IdState>,
 }
 
-/// Where an identifier is (Linux cma_priv.h `enum rdma_cm_state`).
+/// State of an identifier (Linux cma_priv.h `enum rdma_cm_state`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Phase {
     Idle,
@@ -52,7 +52,7 @@ pub(super) enum Phase {
     Destroyed,
 }
 
-/// What the lock of an identifier protects.
+/// Protected by an identifier's lock.
 pub(super) struct IdState {
     pub(super) phase: Phase,
     pub(super) cm_id: Option<CmId>,
@@ -60,18 +60,18 @@ pub(super) struct IdState {
     pub(super) bound: Option<Bound>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
-    /// Set when the device is known: our address and, once resolved, the peer's.
+    /// Set when the device is known: the local address and, once resolved, the peer's.
     pub(super) local: Option<Gid>,
     pub(super) peer: Option<Gid>,
     pub(super) qp: Option<Qp>,
     pub(super) groups: Vec<Join>,
-    /// The PSN our peer shall start with.
+    /// The PSN that the peer starts with.
     pub(super) starting_psn: Psn,
-    /// A child hears nothing until it is accepted.
+    /// A child gets no events until it is accepted.
     pub(super) silent: bool,
-    /// The QP could not be moved: what the peer says about it is not passed on.
+    /// The QP could not change its state: further events of the peer are dropped.
     pub(super) failed: bool,
-    /// Negotiated depths: ours to serve, ours to have outstanding.
+    /// Negotiated depths: READs and atomics to serve, and to have in flight.
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
     pub(super) tos: u8,
@@ -80,38 +80,39 @@ pub(super) struct IdState {
     pub(super) ack_timeout: Option<u8>,
 }
 
-/// How a child of a listener begins.
-pub(super) struct Birth {
+/// Initial state of a listener's child.
+pub(super) struct ChildInit {
     pub(super) cm_id: CmId,
     pub(super) local: Gid,
-    /// Our GID and the peer's, for packets.
+    /// The GIDs of both ends, for packets.
     pub(super) path: (Gid, Gid),
     pub(super) port: u16,
     pub(super) peer: Gid,
     pub(super) peer_port: u16,
-    pub(super) params: PeerParams,
+    /// `None` in a request to a datagram service.
+    pub(super) params: Option<PeerParams>,
 }
 
-/// What `struct rdma_route` says about a resolved identifier.
+/// The path of a resolved identifier, as `struct rdma_route` shows it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PathInfo {
-    /// Our GID.
+    /// Local GID.
     pub sgid: Gid,
-    /// Its index.
+    /// Index of the local GID.
     pub sgid_index: u8,
     /// The peer's GID.
     pub dgid: Gid,
-    /// Largest path MTU of our netdev.
+    /// Largest path MTU of the netdev.
     pub mtu: PathMtu,
     /// Time to live.
     pub hop_limit: u8,
     /// Type of service.
     pub traffic_class: u8,
-    /// 4.096 us * 2^n.
+    /// Packet life time n: 4.096 us * 2^n.
     pub packet_life_time: u8,
 }
 
-/// Events read and events acknowledged.
+/// Counts events that were read and not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     unacknowledged: Mutex<u64>,
@@ -139,10 +140,10 @@ impl Acks {
 }
 
 impl Id {
-    /// A new identifier whose events go to `channel`. `cookie` is the caller's name for it.
+    /// Creates an identifier with events on `channel`. The caller chooses `cookie`.
     ///
     /// # Errors
-    /// Those of starting the device's engine.
+    /// The errors of starting the device's engine.
     pub fn new(
         context: &Context,
         channel: &EventChannel,
@@ -152,10 +153,11 @@ impl Id {
         Self::of_service(context, channel, port_space, port_space.qp_type(), cookie)
     }
 
-    /// The same for queue pairs of one service: of connections a port space has RC, UC and XRC.
+    /// As [`new`](Self::new), for QPs of one type. A port space of connections supports RC, UC and XRC.
     ///
     /// # Errors
-    /// Those of starting the device's engine; `EINVAL` for datagrams in a port space of connections or the other way round.
+    /// The errors of starting the device's engine; `EINVAL` if only one of port space and QP type is for
+    /// datagrams.
     pub fn of_service(
         context: &Context,
         channel: &EventChannel,
@@ -189,49 +191,50 @@ impl Id {
         }))
     }
 
-    /// The caller's name for it. A child has its listener's until [`set_cookie`](Self::set_cookie).
+    /// Returns the caller's cookie. A child has the cookie of its listener until
+    /// [`set_cookie`](Self::set_cookie).
     #[must_use]
     pub fn cookie(&self) -> u64 {
         self.0.cookie.load(Ordering::Relaxed)
     }
 
-    /// Renames it.
+    /// Changes the cookie.
     pub fn set_cookie(&self, cookie: u64) {
         self.0.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Where its ports live.
+    /// Returns the port space.
     #[must_use]
     pub fn port_space(&self) -> PortSpace {
         self.0.port_space
     }
 
-    /// The service of its queue pair.
+    /// Returns the type of its QP.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.0.qp_type
     }
 
-    /// The device, once an address has decided about it.
+    /// Returns the context, once an address has determined the device.
     #[must_use]
     pub fn context(&self) -> Option<&Context> {
         let known = self.0.lock().local.is_some();
         self.0.context.as_ref().filter(|_| known)
     }
 
-    /// Our address and port.
+    /// Returns the local address and port.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.0.lock().src
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.0.lock().dst
     }
 
-    /// The resolved path.
+    /// Returns the resolved path.
     #[must_use]
     pub fn path(&self) -> Option<PathInfo> {
         let state = self.0.lock();
@@ -248,13 +251,13 @@ impl Id {
         })
     }
 
-    /// The QP given to [`attach_qp`](Self::attach_qp).
+    /// Returns the QP given to [`attach_qp`](Self::attach_qp).
     #[must_use]
     pub fn qp(&self) -> Option<Qp> {
         self.0.lock().qp.clone()
     }
 
-    /// Puts an event of the program's own into the channel (rdma_write_cm_event(3)).
+    /// Puts an event of the program itself into the channel (rdma_write_cm_event(3)).
     ///
     /// # Errors
     /// `EINVAL` after [`destroy`](Self::destroy).
@@ -262,20 +265,20 @@ impl Id {
         if self.0.lock().phase == Phase::Destroyed {
             return Err(invalid());
         }
-        self.0.push(Happening::Own { kind, status, argument });
+        self.0.push(RawEvent::User { kind, status, argument });
         Ok(())
     }
 
-    /// Ends the identifier: tells the peer what fits its state, drops unread events (refusing unread
-    /// requests), and waits until all events read are acknowledged.
+    /// Ends the identifier: disconnects or rejects the peer, drops unread events (rejecting unread requests),
+    /// and waits until the application has acknowledged all events that it has read.
     pub fn destroy(&self) {
         self.0.end();
-        self.0.carry();
+        self.0.flush();
         self.0.acks.wait();
     }
 
-    /// Moves the identifier and its unread events to another channel, after waiting until events read from
-    /// the old one are acknowledged.
+    /// Moves the identifier and its unread events to another channel. First waits until the application has
+    /// acknowledged the events read from the old channel.
     ///
     /// # Errors
     /// `EINVAL` after [`destroy`](Self::destroy).
@@ -294,7 +297,7 @@ impl Id {
 }
 
 impl PartialEq for Id {
-    /// Handles of the same identifier.
+    /// True for handles of the same identifier.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -323,24 +326,27 @@ impl fmt::Debug for IdInner {
 impl Drop for IdInner {
     fn drop(&mut self) {
         self.end();
-        // Whoever polls next sends what this left behind; this may run while another thread is at it.
+        // The next poll of any thread sends the remaining output. This thread cannot: it may already be
+        // inside the driver.
         self.host.wake_before(self.host.driver().poll_timeout());
     }
 }
 
 impl IdInner {
-    /// The identifier of a request. It is in the listener's channel and has its name.
-    pub(super) fn child(listener: &Arc<Self>, birth: Birth) -> Arc<Self> {
+    /// Creates the identifier of a request. It shares the listener's channel and cookie.
+    pub(super) fn child(listener: &Arc<Self>, init: ChildInit) -> Arc<Self> {
         let mut state = IdState::new();
         state.phase = Phase::Connect;
-        state.cm_id = Some(birth.cm_id);
-        state.src = Some(SocketAddr::new(birth.local.ip(), birth.port));
-        state.dst = Some(SocketAddr::new(birth.peer.ip(), birth.peer_port));
-        state.local = Some(birth.path.0);
-        state.peer = Some(birth.path.1);
+        state.cm_id = Some(init.cm_id);
+        state.src = Some(SocketAddr::new(init.local.ip(), init.port));
+        state.dst = Some(SocketAddr::new(init.peer.ip(), init.peer_port));
+        state.local = Some(init.path.0);
+        state.peer = Some(init.path.1);
         state.silent = true;
-        state.responder_resources = birth.params.responder_resources;
-        state.initiator_depth = birth.params.initiator_depth;
+        if let Some(params) = init.params {
+            state.responder_resources = params.responder_resources;
+            state.initiator_depth = params.initiator_depth;
+        }
         Arc::new(Self {
             host: Arc::clone(&listener.host),
             context: listener.context.clone(),
@@ -361,8 +367,8 @@ impl IdInner {
         self.host.now()
     }
 
-    /// After a call: sends what it caused, and sees to it that its timers run.
-    pub(super) fn carry(&self) {
+    /// Sends the output of a call, and schedules the next timer.
+    pub(super) fn flush(&self) {
         let driver = self.host.driver();
         driver.poll(self.host.now(), self.host.link());
         self.host.wake_before(driver.poll_timeout());
@@ -375,41 +381,42 @@ impl IdInner {
     }
 
     /// Puts an event into the channel.
-    pub(super) fn push(self: &Arc<Self>, happening: Happening) {
+    pub(super) fn push(self: &Arc<Self>, raw: RawEvent) {
         let queue = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push(Unread { target: Arc::downgrade(self), happening });
+        queue.push(Unread { target: Arc::downgrade(self), raw });
     }
 
-    /// The driver tells what happened; passes on what librdmacm would (Linux cma.c cma_ib_handler).
-    pub(super) fn happened(self: &Arc<Self>, happening: Happening) {
+    /// Handles an event of the driver; the channel gets what librdmacm passes on (Linux cma.c
+    /// cma_ib_handler).
+    pub(super) fn deliver(self: &Arc<Self>, raw: RawEvent) {
         let mut state = self.lock();
-        let wanted = match &happening {
-            Happening::Request { .. } => state.phase == Phase::Listen,
-            Happening::Cm(Protocol::TimewaitExit) => state.phase == Phase::Disconnect,
-            Happening::Cm(_) => state.phase == Phase::Connect,
-            Happening::AddrResolved
-            | Happening::AddrError(_)
-            | Happening::RouteResolved
-            | Happening::Joined(_)
-            | Happening::Own { .. }
-            | Happening::DeviceRemoval => true,
+        let wanted = match &raw {
+            RawEvent::Request { .. } => state.phase == Phase::Listen,
+            RawEvent::Cm(Protocol::TimewaitExit) => state.phase == Phase::Disconnect,
+            RawEvent::Cm(_) => state.phase == Phase::Connect,
+            RawEvent::AddrResolved
+            | RawEvent::AddrError(_)
+            | RawEvent::RouteResolved
+            | RawEvent::Joined(_)
+            | RawEvent::User { .. }
+            | RawEvent::DeviceRemoval => true,
         };
         if !wanted || state.silent {
             return;
         }
-        if matches!(happening, Happening::Cm(Protocol::Disconnected { .. })) {
+        if matches!(raw, RawEvent::Cm(Protocol::Disconnected { .. })) {
             state.phase = Phase::Disconnect;
         }
         drop(state);
-        self.push(happening);
+        self.push(raw);
     }
 
-    /// Our address, once it is known.
+    /// Returns the local address, once it is known.
     pub(super) fn local(&self) -> Option<Gid> {
         self.lock().local
     }
 
-    /// Whether this is a connection request that has neither a QP nor an answer yet.
+    /// True for a connection request that has neither a QP nor an answer yet.
     pub(super) fn is_pending_request(&self) -> bool {
         let state = self.lock();
         state.phase == Phase::Connect && state.qp.is_none() && state.silent
@@ -421,17 +428,17 @@ impl IdInner {
         }
     }
 
-    pub(super) fn request_param(&self, params: &PeerParams) -> Param {
+    pub(super) fn request_param(&self, params: Option<&PeerParams>) -> Param {
         if self.qp_type == QpType::Ud {
             let av = self.address_vector();
             let qp_num = wire::Qpn::new(0);
             Param::Ud(UdParam { av, qp_num, q_key: wire::QKey(0) })
         } else {
-            Param::Conn(ConnParam::of_peer(params))
+            Param::Conn(params.map_or(ConnParam::NONE, ConnParam::of_peer))
         }
     }
 
-    /// How packets reach the peer.
+    /// Returns the address vector of the peer.
     pub(super) fn address_vector(&self) -> AddressVector {
         let state = self.lock();
         let (local, peer) = (state.local.unwrap_or(Gid::ZERO), state.peer.unwrap_or(Gid::ZERO));
@@ -453,7 +460,7 @@ impl IdInner {
         std::ptr::eq(unread.target.as_ptr(), self)
     }
 
-    /// Leaves the tables; the second time there is nothing left to do.
+    /// Removes the identifier from the tables; does nothing the second time.
     fn end(&self) {
         self.leave_all();
         let mut state = self.lock();
@@ -478,7 +485,7 @@ impl IdInner {
                 driver.ports.release(self.port_space, bound.port, bound.id);
             }
         });
-        // Unread requests hold children; dropping them refuses them.
+        // Unread requests own children; dropping them rejects the requests.
         drop(take_unread(&self.queue(), |unread| self.is(unread)));
         drop((bound, qp));
     }

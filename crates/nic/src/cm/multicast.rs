@@ -1,5 +1,6 @@
-//! Joining multicast groups (rdma_join_multicast(3)). On RoCE the group's address is its name, so there is nobody to ask:
-//! the event follows at once, and the queue pair is attached when it is read, as librdmacm does.
+//! Joining multicast groups (rdma_join_multicast(3)). On RoCE the group's IP address identifies it, so no
+//! subnet manager is involved: the event follows at once. The QP is attached when the application reads the
+//! event, as in librdmacm.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use transport::AddressVector;
 use wire::{Gid, QKey, Qpn};
 
-use super::event::{CmEvent, CmEventKind, Happening, Param, UdParam};
+use super::event::{CmEvent, CmEventKind, Param, RawEvent, UdParam};
 use super::id::{Id, IdInner, Phase};
 use super::{errno, invalid};
 
@@ -17,17 +18,17 @@ use super::{errno, invalid};
 pub(super) struct Join {
     group: Gid,
     cookie: u64,
-    /// The queue pair only sends to it.
+    /// The QP only sends to the group.
     send_only: bool,
 }
 
 impl Id {
-    /// Joins a group; `MulticastJoin` or `MulticastError` follows, with `cookie`. The identifier's queue pair receives what
-    /// is sent to the group from then on, unless it is to be `send_only`.
+    /// Joins a group; `MulticastJoin` or `MulticastError` follows, with `cookie`. From then on the
+    /// identifier's QP receives messages to the group, unless `send_only`.
     ///
     /// # Errors
-    /// `EINVAL` for an address that is no group, an identifier that is not for datagrams, or one without an address;
-    /// `EADDRINUSE` if it has joined already.
+    /// `EINVAL` for an address that is not multicast, for an identifier without an address or of a connected
+    /// service; `EADDRINUSE` if it has joined already.
     pub fn join_multicast(&self, group: IpAddr, send_only: bool, cookie: u64) -> io::Result<()> {
         let mut state = self.0.lock();
         let ready = matches!(state.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
@@ -40,7 +41,7 @@ impl Id {
         }
         state.groups.push(join);
         drop(state);
-        self.0.push(Happening::Joined(join));
+        self.0.push(RawEvent::Joined(join));
         Ok(())
     }
 
@@ -54,7 +55,7 @@ impl Id {
         let at = state.groups.iter().position(|join| join.group == group);
         state.groups.swap_remove(at.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?);
         if let Some(qp) = &state.qp {
-            // It was not attached if the event was not read, or if the caller has detached it.
+            // Fails if the event was not read, or if the caller has detached the QP.
             let _done = qp.detach_mcast(group);
         }
         Ok(())
@@ -62,7 +63,7 @@ impl Id {
 }
 
 impl IdInner {
-    /// The event of a join is read.
+    /// Fills in the event of a join and attaches the QP.
     pub(super) fn joined(self: &Arc<Self>, join: Join, event: &mut CmEvent) {
         let qp = self.lock().qp.clone().filter(|_| !join.send_only);
         let attached = qp.map_or(Ok(()), |qp| qp.attach_mcast(join.group));
@@ -76,13 +77,13 @@ impl IdInner {
         event.join = Some(join.cookie);
     }
 
-    /// The identifier ends: its queue pair is in none of its groups any more.
+    /// Detaches the QP from all groups when the identifier ends.
     pub(super) fn leave_all(&self) {
         let mut state = self.lock();
         let groups = std::mem::take(&mut state.groups);
         if let Some(qp) = &state.qp {
             for join in groups {
-                // As in `leave_multicast`.
+                // See `leave_multicast`.
                 let _done = qp.detach_mcast(join.group);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::event::Happening;
+use super::event::RawEvent;
 use super::id::{Id, Phase};
 use super::{errno, invalid};
 
@@ -14,17 +14,17 @@ const LEVEL_IB: i32 = 1;
 const ID_TOS: i32 = 0;
 /// Level 0: share the port until listen, int.
 const ID_REUSEADDR: i32 = 1;
-/// Level 0: an IPv6 wildcard leaves IPv4 alone, int.
+/// Level 0: an IPv6 wildcard does not include IPv4, int.
 const ID_AFONLY: i32 = 2;
 /// Level 0: ACK timeout of the QP, u8.
 const ID_ACK_TIMEOUT: i32 = 3;
-/// Level 1: path records in place of route resolution.
+/// Level 1: path records that replace route resolution.
 const IB_PATH: i32 = 1;
 /// Size of struct ibv_path_data.
 const PATH_DATA_LEN: usize = 72;
 
 impl Id {
-    /// Sets an option, given as the bytes C programs pass.
+    /// Sets an option from the bytes that C programs pass.
     ///
     /// # Errors
     /// `EINVAL` for a wrong length or state; `ENOSYS` for an option that does not exist.
@@ -53,15 +53,13 @@ impl Id {
                 state.ack_timeout = Some(byte(value)? & 31);
             }
             (LEVEL_IB, IB_PATH) => {
-                if value.is_empty() || !value.len().is_multiple_of(PATH_DATA_LEN) {
-                    return Err(invalid());
-                }
-                if state.phase != Phase::AddrResolved {
+                let whole_records = !value.is_empty() && value.len().is_multiple_of(PATH_DATA_LEN);
+                if !whole_records || state.phase != Phase::AddrResolved {
                     return Err(invalid());
                 }
                 state.phase = Phase::RouteResolved;
                 drop(state);
-                self.0.push(Happening::RouteResolved);
+                self.0.push(RawEvent::RouteResolved);
             }
             _ => return Err(errno(libc::ENOSYS)),
         }

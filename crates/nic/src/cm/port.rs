@@ -1,4 +1,4 @@
-//! RDMA ports: who may have which, and which are free (Linux cma.c cma_check_port, cma_alloc_any_port).
+//! RDMA ports: bindings and conflicts (Linux cma.c cma_check_port, cma_alloc_any_port).
 
 use std::collections::HashMap;
 use std::io;
@@ -19,28 +19,28 @@ use sys;
 pub enum PortSpace {
     /// IP over InfiniBand datagrams.
     Ipoib = 0x0002,
-    /// Connections.
+    /// Connected services.
     Tcp = 0x0106,
-    /// Datagrams.
+    /// Datagram services.
     Udp = 0x0111,
     /// Any service, by service id.
     Ib = 0x013f,
 }
 
 impl PortSpace {
-    /// The port space with this value.
+    /// Returns the port space with this value.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
         [Self::Ipoib, Self::Tcp, Self::Udp, Self::Ib].into_iter().find(|ps| *ps as u16 == code)
     }
 
-    /// Whether its services are datagram QPs.
+    /// True if its services use datagram QPs.
     #[must_use]
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Udp | Self::Ipoib)
     }
 
-    /// The service that it has if nothing else is said.
+    /// Returns the default QP type.
     #[must_use]
     pub fn qp_type(self) -> QpType {
         if self.is_datagram() { QpType::Ud } else { QpType::Rc }
@@ -51,17 +51,17 @@ impl PortSpace {
     }
 }
 
-/// What one identifier is bound to.
+/// The address of one identifier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) ip: IpAddr,
-    /// An IPv6 wildcard that leaves IPv4 alone.
+    /// An IPv6 wildcard does not include IPv4.
     pub(super) af_only: bool,
     pub(super) reuse: bool,
 }
 
 impl Binding {
-    /// The names to claim in the domain.
+    /// Returns the names to claim in the domain.
     pub(super) fn names(&self) -> Vec<ServiceAddress> {
         match self.ip {
             ip if !ip.is_unspecified() => vec![ServiceAddress::Gid(Gid::from(ip))],
@@ -84,29 +84,26 @@ impl Binding {
     }
 }
 
-/// Names one binding.
+/// Identifies a binding.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct BindingId(u64);
 
-/// Who has a port, how, and whether the names are claimed in the domain.
+/// A binding of a port, and whether its names are claimed in the domain.
 type Owner = (BindingId, Binding, bool);
 
 /// The ports of this process.
+#[derive(Default)]
 pub(super) struct Ports {
     bound: HashMap<(u16, u16), Vec<Owner>>,
     next: u64,
 }
 
 impl Ports {
-    pub(super) fn new() -> Self {
-        Self { bound: HashMap::new(), next: 0 }
-    }
-
-    /// Takes a port, unless another identifier is in the way.
+    /// Binds a port, unless a conflicting binding exists.
     pub(super) fn take(&mut self, ps: PortSpace, port: u16, binding: Binding) -> io::Result<BindingId> {
         let owners = self.bound.entry((ps as u16, port)).or_default();
-        let in_the_way = owners.iter().filter(|(_, other, _)| !(binding.reuse && other.reuse));
-        if let Some(number) = in_the_way.filter_map(|(_, other, _)| binding.conflict(other)).next() {
+        let conflicting = owners.iter().filter(|(_, other, _)| !(binding.reuse && other.reuse));
+        if let Some(number) = conflicting.filter_map(|(_, other, _)| binding.conflict(other)).next() {
             return Err(errno(number));
         }
         self.next += 1;
@@ -115,8 +112,8 @@ impl Ports {
         Ok(id)
     }
 
-    /// Listening is exclusive even among those that reuse.
-    pub(super) fn may_listen(
+    /// Fails if a conflicting binding exists. Only one binding may listen, even with address reuse.
+    pub(super) fn check_listen(
         &self,
         ps: PortSpace,
         port: u16,
@@ -130,7 +127,7 @@ impl Ports {
         }
     }
 
-    /// The names of the binding are claimed in the domain.
+    /// Records that the names of the binding are claimed in the domain.
     pub(super) fn claimed(&mut self, ps: PortSpace, port: u16, id: BindingId) {
         let owners = self.bound.get_mut(&(ps as u16, port)).into_iter().flatten();
         for (_, _, claimed) in owners.filter(|(other, ..)| *other == id) {
@@ -148,7 +145,7 @@ impl Ports {
     }
 }
 
-/// A port that is ours.
+/// A bound port.
 pub(super) struct Bound {
     pub(super) port: u16,
     pub(super) id: BindingId,
@@ -156,11 +153,11 @@ pub(super) struct Bound {
     pub(super) claims: Vec<Claim>,
 }
 
-/// Tries of a random ephemeral port before all are taken to be in use.
+/// Number of random ephemeral ports to try before the bind fails.
 const EPHEMERAL_TRIES: usize = 256;
 
-/// Binds to `port`, or to an ephemeral one if it is 0. With `claim` other processes of the host are kept out,
-/// too.
+/// Binds to `port`, or to an ephemeral port if it is 0. `claim` also excludes the other processes of the
+/// host.
 pub(super) fn bind(
     host: &dyn Host,
     ps: PortSpace,
@@ -187,40 +184,32 @@ pub(super) fn bind(
     Err(errno(libc::EADDRNOTAVAIL))
 }
 
-/// Claims the names of a binding that has none yet.
+/// Claims the names of a binding, unless they are claimed.
 pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> io::Result<()> {
     if bound.claims.is_empty() {
-        bound.claims = claim_names(host, ps, bound.port, &bound.binding)?;
+        let names = bound.binding.names().into_iter();
+        bound.claims =
+            names.map(|name| host.claim(ps as u16, bound.port, name)).collect::<io::Result<_>>()?;
         host.driver().with(|state| state.ports.claimed(ps, bound.port, bound.id));
     }
     Ok(())
 }
 
-fn bind_one(
-    host: &dyn Host,
-    ps: PortSpace,
-    port: u16,
-    binding: Binding,
-    claim_it: bool,
-) -> io::Result<Bound> {
+fn bind_one(host: &dyn Host, ps: PortSpace, port: u16, binding: Binding, claims: bool) -> io::Result<Bound> {
     let id = host.driver().with(|state| state.ports.take(ps, port, binding))?;
     let mut bound = Bound { port, id, binding, claims: Vec::new() };
-    if claim_it && let Err(error) = claim(host, ps, &mut bound) {
+    if claims && let Err(error) = claim(host, ps, &mut bound) {
         host.driver().with(|state| state.ports.release(ps, port, id));
         return Err(error);
     }
     Ok(bound)
 }
 
-fn claim_names(host: &dyn Host, ps: PortSpace, port: u16, binding: &Binding) -> io::Result<Vec<Claim>> {
-    binding.names().into_iter().map(|name| host.claim(ps as u16, port, name)).collect()
-}
-
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL))
 }
 
-/// Linux's range for all protocols, or its default.
+/// Returns Linux's range of ephemeral ports, or its default.
 fn ephemeral_range() -> (u16, u16) {
     let parse = |text: String| {
         let mut numbers = text.split_whitespace().map(str::parse::<u16>);
@@ -233,7 +222,7 @@ fn ephemeral_range() -> (u16, u16) {
     text.and_then(parse).unwrap_or((32_768, 60_999))
 }
 
-/// CAP_NET_BIND_SERVICE in the effective set.
+/// True if CAP_NET_BIND_SERVICE is in the effective set.
 fn may_bind_low_ports() -> bool {
     const CAP_NET_BIND_SERVICE: u64 = 10;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -252,32 +241,32 @@ mod tests {
     }
 
     #[test]
-    fn ports_collide_as_in_linux() {
-        let mut ports = Ports::new();
+    fn bindings_conflict_as_in_linux() {
+        let mut ports = Ports::default();
         let mut take =
             |binding| ports.take(PortSpace::Tcp, 7174, binding).map_err(|e| e.raw_os_error().unwrap());
         take(at("10.0.0.1")).unwrap();
         take(at("10.0.0.2")).unwrap();
         assert_eq!(take(at("10.0.0.1")), Err(libc::EADDRINUSE));
         assert_eq!(take(at("0.0.0.0")), Err(libc::EADDRNOTAVAIL));
-        assert_eq!(take(at("::")), Err(libc::EADDRNOTAVAIL), "dual stack");
+        assert_eq!(take(at("::")), Err(libc::EADDRNOTAVAIL), "the IPv6 wildcard includes IPv4");
         take(Binding { af_only: true, ..at("::") }).unwrap();
     }
 
     #[test]
-    fn reuse_ends_at_listen() {
-        let mut ports = Ports::new();
+    fn only_one_of_several_bindings_with_reuse_may_listen() {
+        let mut ports = Ports::default();
         let binding = Binding { reuse: true, ..at("10.0.0.1") };
         let first = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
         let second = ports.take(PortSpace::Tcp, 7174, binding).unwrap();
-        assert!(ports.may_listen(PortSpace::Tcp, 7174, first, binding).is_err());
+        assert!(ports.check_listen(PortSpace::Tcp, 7174, first, binding).is_err());
         ports.release(PortSpace::Tcp, 7174, second);
-        assert!(ports.may_listen(PortSpace::Tcp, 7174, first, binding).is_ok());
+        assert!(ports.check_listen(PortSpace::Tcp, 7174, first, binding).is_ok());
     }
 
     #[test]
     fn port_spaces_are_separate() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::default();
         ports.take(PortSpace::Tcp, 1, at("0.0.0.0")).unwrap();
         ports.take(PortSpace::Udp, 1, at("0.0.0.0")).unwrap();
         assert_eq!(PortSpace::from_code(0x0111), Some(PortSpace::Udp));

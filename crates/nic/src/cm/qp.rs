@@ -1,5 +1,5 @@
-//! The QP of an identifier: which attributes it gets, and when it is moved (rdma_create_qp(3);
-//! Linux cma.c rdma_init_qp_attr, cm.c ib_cm_init_qp_attr).
+//! The QP of an identifier: its attributes, and when its state changes (rdma_create_qp(3); Linux cma.c
+//! rdma_init_qp_attr, cm.c ib_cm_init_qp_attr).
 
 use std::io;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::{invalid, verbs};
 use crate::verbs::Qp;
 
 impl Id {
-    /// The second half of rdma_create_qp: the QP now belongs to the identifier and is brought to INIT, a
-    /// datagram QP to RTS.
+    /// Gives the QP to the identifier and moves it to INIT, a datagram QP to RTS (the second half of
+    /// rdma_create_qp(3)).
     ///
     /// # Errors
-    /// `EINVAL` if there is one already, for another service than the port space's, or when the QP does not
-    /// move.
+    /// `EINVAL` if the identifier has a QP, if the port space has another service, or if the QP cannot change
+    /// its state.
     pub fn attach_qp(&self, qp: &Qp) -> io::Result<()> {
         if self.0.lock().qp.is_some() || qp.ty().is_datagram() != self.0.port_space.is_datagram() {
             return Err(invalid());
@@ -34,23 +34,24 @@ impl Id {
         Ok(())
     }
 
-    /// The identifier no longer has a QP (rdma_destroy_qp).
+    /// Takes the QP away from the identifier (rdma_destroy_qp(3)).
     pub fn detach_qp(&self) {
         let qp = self.0.lock().qp.take();
         drop(qp);
     }
 
-    /// What to give to modify_qp to reach `state` (rdma_init_qp_attr), for programs that own their QP.
+    /// Returns the attributes for modify_qp to reach `state` (rdma_init_qp_attr(3)), for programs that own
+    /// their QP.
     ///
     /// # Errors
-    /// `EINVAL` if the connection has not come that far.
+    /// `EINVAL` if the state of the connection does not permit it yet.
     pub fn init_qp_attr(&self, state: QpState) -> io::Result<(QpAttr, QpAttrMask)> {
         self.0.qp_attr(state)
     }
 }
 
 impl IdInner {
-    /// Brings the QP, if there is one, to RTS.
+    /// Moves the QP to RTS; returns false if the identifier has no QP.
     pub(super) fn ready_qp(&self) -> io::Result<bool> {
         let Some(qp) = self.lock().qp.clone() else { return Ok(false) };
         if qp.ty().is_datagram() {
@@ -62,8 +63,8 @@ impl IdInner {
         Ok(true)
     }
 
-    /// The peer has accepted: with a QP of ours the handshake is completed (true), else the application does
-    /// it.
+    /// Completes the handshake after the peer has accepted, and returns true. Returns false if the identifier
+    /// has no QP: then the application completes it.
     pub(super) fn complete(self: &Arc<Self>) -> io::Result<bool> {
         let completed = match self.ready_qp() {
             Ok(false) => return Ok(false),
@@ -81,16 +82,16 @@ impl IdInner {
     pub(super) fn send_rtu(&self, private_data: &[u8]) -> io::Result<()> {
         let cm_id = self.lock().cm_id.ok_or_else(invalid)?;
         self.host.driver().with(|state| state.cm.rtu(cm_id, private_data)).map_err(verbs)?;
-        self.carry();
+        self.flush();
         Ok(())
     }
 
-    /// A connected QP goes to ERR, so that its work requests come back.
+    /// Moves a connected QP to ERR, which flushes its work requests.
     pub(super) fn fail_qp(&self) {
         let qp = self.lock().qp.clone();
         if let Some(qp) = qp.filter(|qp| !qp.ty().is_datagram()) {
             let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-            // Any state leads to ERR; only a QP that is being destroyed refuses, and then nothing is left to
+            // Every state permits ERR. Only a QP that is being destroyed refuses, and it has nothing to
             // flush.
             let _moved = qp.modify(&attr, QpAttrMask::STATE);
         }

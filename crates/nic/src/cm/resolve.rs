@@ -1,8 +1,8 @@
-//! Waiting for the neighbour a destination is reached through (rdma_resolve_addr(3)): a host that is not there is an error
-//! when the caller's time is up, not when all retries of the connection request are.
+//! Resolving the neighbour of a destination (rdma_resolve_addr(3)). An unreachable host becomes an error
+//! after the caller's timeout, not after all retries of the connection request.
 //!
-//! The kernel does the asking. It is made to by a datagram to the destination, and then its neighbour table is looked at
-//! until it has an answer; that needs no privilege.
+//! The kernel resolves the neighbour. A datagram to the destination triggers that, and then this module polls
+//! the kernel's neighbour table. Neither needs privileges.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -10,50 +10,59 @@ use std::time::Duration;
 
 use transport::Instant;
 
-use super::event::Happening;
+use super::event::RawEvent;
 use super::id::{IdInner, Phase};
 
-/// How packets to a destination leave.
+/// The path of packets to a destination.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Path {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// Interface, and the address on it that takes the packets: the destination or a router.
+    /// Interface, and the next hop on it: the destination or a router.
     pub(crate) ifindex: u32,
     pub(crate) next_hop: IpAddr,
 }
 
-/// An identifier that waits.
+/// An identifier that waits for its neighbour.
 pub(super) struct Query {
     id: Weak<IdInner>,
     path: Path,
     deadline: Instant,
-    look_at: Instant,
-    pause_ns: u64,
-    ask_at: Instant,
+    check_at: Instant,
+    delay_ns: u64,
+    solicit_at: Instant,
 }
 
-/// Those of one process.
+/// The queries of one process.
 #[derive(Default)]
 pub(super) struct Queries(Vec<Query>);
 
-/// A neighbour on the same switch answers within 1 ms; the pauses between looks grow from there.
-const PAUSE_MIN_NS: u64 = 1_000_000;
-const PAUSE_MAX_NS: u64 = 50_000_000;
-/// The kernel repeats a question every second, three times (net/ipv4/neigh/default/retrans_time_ms, mcast_solicit);
-/// then it wants to be asked anew.
-const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// Delay between two checks: starts at 1 ms, in which a neighbour on the same switch answers, and doubles up
+/// to 50 ms.
+const CHECK_DELAY_MIN_NS: u64 = 1_000_000;
+const CHECK_DELAY_MAX_NS: u64 = 50_000_000;
+/// Interval of the datagrams. The kernel repeats its solicitation every second, three times
+/// (net/ipv4/neigh/default/retrans_time_ms, mcast_solicit), and then needs another datagram.
+const SOLICIT_INTERVAL_NS: u64 = 1_000_000_000;
 
 impl Query {
-    /// For an identifier in [`Phase::AddrQuery`].
+    /// Creates a query for an identifier in [`Phase::AddrQuery`].
     pub(super) fn new(id: &Arc<IdInner>, path: Path, now: Instant, timeout: Duration) -> Self {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = Instant(now.0.saturating_add(timeout_ns));
-        Self { id: Arc::downgrade(id), path, deadline, look_at: now, pause_ns: PAUSE_MIN_NS, ask_at: now }
+        Self {
+            id: Arc::downgrade(id),
+            path,
+            deadline,
+            check_at: now,
+            delay_ns: CHECK_DELAY_MIN_NS,
+            solicit_at: now,
+        }
     }
 
-    /// Looks whether there is an answer; `None` if there is, or if it comes too late or to nobody.
-    pub(super) fn look(mut self, now: Instant) -> Option<Self> {
+    /// Checks the neighbour table, and reports a result to the identifier. Returns `None` when the query has
+    /// ended.
+    pub(super) fn check(mut self, now: Instant) -> Option<Self> {
         let id = self.id.upgrade()?;
         if id.lock().phase != Phase::AddrQuery {
             return None;
@@ -66,12 +75,12 @@ impl Query {
             id.resolved(Err(libc::ETIMEDOUT));
             return None;
         }
-        if now >= self.ask_at {
-            id.host.ask_neighbour(&self.path);
-            self.ask_at = Instant(now.0 + ASK_AGAIN_NS);
+        if now >= self.solicit_at {
+            id.host.solicit_neighbour(&self.path);
+            self.solicit_at = Instant(now.0 + SOLICIT_INTERVAL_NS);
         }
-        self.look_at = Instant(now.0 + self.pause_ns).min(self.deadline);
-        self.pause_ns = (2 * self.pause_ns).min(PAUSE_MAX_NS);
+        self.check_at = Instant(now.0 + self.delay_ns).min(self.deadline);
+        self.delay_ns = (2 * self.delay_ns).min(CHECK_DELAY_MAX_NS);
         Some(self)
     }
 }
@@ -81,19 +90,19 @@ impl Queries {
         self.0.push(query);
     }
 
-    /// When [`take_due`](Self::take_due) must be called.
+    /// When to call [`take_due`](Self::take_due) next.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.iter().map(|query| query.look_at).min()
+        self.0.iter().map(|query| query.check_at).min()
     }
 
-    /// Those to be looked at; allocates nothing if there are none.
+    /// Returns the queries to check now; allocates nothing if there are none.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Query> {
-        self.0.extract_if(.., |query| query.look_at <= now).collect()
+        self.0.extract_if(.., |query| query.check_at <= now).collect()
     }
 }
 
 impl IdInner {
-    /// The neighbour is known, or is not there.
+    /// Reports that the neighbour is known, or that it did not answer.
     fn resolved(self: &Arc<Self>, found: Result<(), i32>) {
         let mut state = self.lock();
         if state.phase != Phase::AddrQuery {
@@ -102,8 +111,8 @@ impl IdInner {
         state.phase = if found.is_ok() { Phase::AddrResolved } else { Phase::Bound };
         drop(state);
         self.push(match found {
-            Ok(()) => Happening::AddrResolved,
-            Err(errno) => Happening::AddrError(errno),
+            Ok(()) => RawEvent::AddrResolved,
+            Err(errno) => RawEvent::AddrError(errno),
         });
     }
 }

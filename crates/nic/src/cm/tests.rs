@@ -1,4 +1,4 @@
-//! Two devices without an engine: a table of addresses, and a mailbox for MADs.
+//! Two devices without engines: each has a GID table, and an outbox for MADs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -22,33 +22,33 @@ use sys::{PollFd, Route, poll};
 mod pace;
 mod resolve;
 
-struct Desk {
+struct TestHost {
     driver: CmDriver,
     gids: Arc<GidTable>,
     now_ms: Arc<AtomicU64>,
     outbox: Mutex<Vec<(Gid, Gid, MadBytes)>>,
     claims: Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>,
-    /// Neighbours whose address on the link the kernel does not know, and how often it was made to ask for it.
-    strangers: Mutex<Vec<IpAddr>>,
-    asked: AtomicU64,
+    /// Neighbours that are missing in the kernel's table, and how often the kernel had to solicit one.
+    unresolved: Mutex<Vec<IpAddr>>,
+    solicited: AtomicU64,
 }
 
-struct DeskClaim(Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>, (u16, u16, ServiceAddress));
+struct TestClaim(Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>, (u16, u16, ServiceAddress));
 
-impl Drop for DeskClaim {
+impl Drop for TestClaim {
     fn drop(&mut self) {
         self.0.lock().unwrap().retain(|claim| *claim != self.1);
     }
 }
 
-impl GsiLink for Desk {
+impl GsiLink for TestHost {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
     fn update_journal(&self, _change: WillChange) {}
 }
 
-impl Host for Desk {
+impl Host for TestHost {
     fn driver(&self) -> &CmDriver {
         &self.driver
     }
@@ -69,13 +69,13 @@ impl Host for Desk {
             return Err(errno(libc::EADDRINUSE));
         }
         claims.push(claim);
-        Ok(Box::new(DeskClaim(Arc::clone(&self.claims), claim)))
+        Ok(Box::new(TestClaim(Arc::clone(&self.claims), claim)))
     }
     fn route(&self, dst: IpAddr, _oif: u32) -> std::io::Result<Route> {
         let IpAddr::V4(v4) = dst else { return Err(errno(libc::ENETUNREACH)) };
         let (oif, prefsrc, is_local) = match v4.octets() {
             [10, 0, 0, _] => (2, self.gids.entries[0].gid.ip(), false),
-            // Another interface of this host.
+            // An address of another interface of this host.
             [10, 1, 0, 1] => (1, v4.into(), true),
             [10, 1, 0, _] => (3, Ipv4Addr::new(10, 1, 0, 1).into(), false),
             _ => return Err(errno(libc::ENETUNREACH)),
@@ -84,15 +84,15 @@ impl Host for Desk {
     }
     fn knows_neighbour(&self, path: &Path) -> bool {
         assert_eq!(path.ifindex, 2, "the device's interface");
-        !self.strangers.lock().unwrap().contains(&path.next_hop)
+        !self.unresolved.lock().unwrap().contains(&path.next_hop)
     }
-    fn ask_neighbour(&self, _path: &Path) {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+    fn solicit_neighbour(&self, _path: &Path) {
+        self.solicited.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 struct World {
-    desks: [Arc<Desk>; 2],
+    hosts: [Arc<TestHost>; 2],
     now_ms: Arc<AtomicU64>,
     channels: [EventChannel; 2],
 }
@@ -105,7 +105,7 @@ const RESOLVE_MAX: Duration = Duration::from_secs(2);
 impl World {
     fn new() -> Self {
         let now_ms = Arc::new(AtomicU64::new(0));
-        let desks = [1u8, 2].map(|n| {
+        let hosts = [1u8, 2].map(|n| {
             let gids = Arc::new(GidTable {
                 netdev: "eth0".to_owned(),
                 ifindex: 2,
@@ -117,22 +117,22 @@ impl World {
                 ],
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
             });
-            Arc::new(Desk {
+            Arc::new(TestHost {
                 driver: CmDriver::new(n, &gids, Runtime::Kernel),
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),
                 claims: Arc::default(),
-                strangers: Mutex::default(),
-                asked: AtomicU64::new(0),
+                unresolved: Mutex::default(),
+                solicited: AtomicU64::new(0),
             })
         });
-        Self { desks, now_ms, channels: [EventChannel::new().unwrap(), EventChannel::new().unwrap()] }
+        Self { hosts, now_ms, channels: [EventChannel::new().unwrap(), EventChannel::new().unwrap()] }
     }
 
     fn id(&self, side: usize, port_space: PortSpace, cookie: u64) -> Id {
         Id::with_host(
-            Arc::clone(&self.desks[side]) as Arc<dyn Host>,
+            Arc::clone(&self.hosts[side]) as Arc<dyn Host>,
             None,
             &self.channels[side],
             (port_space, port_space.qp_type()),
@@ -147,7 +147,7 @@ impl World {
         id
     }
 
-    /// At A, up to connect.
+    /// An identifier at A that is ready to connect.
     fn resolved(&self, port_space: PortSpace) -> Id {
         let id = self.id(A, port_space, 7);
         id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
@@ -157,7 +157,7 @@ impl World {
         id
     }
 
-    /// A connection between two applications that own their QPs; the listener comes third.
+    /// A connection between two applications that own their QPs; also returns the listener.
     fn established(&self) -> (Id, Id, Id) {
         let listener = self.listener(PortSpace::Tcp);
         let client = self.resolved(PortSpace::Tcp);
@@ -176,13 +176,13 @@ impl World {
     fn run(&self) {
         loop {
             let mut quiet = true;
-            for (side, desk) in self.desks.iter().enumerate() {
-                desk.driver.poll(desk.now(), &**desk);
-                let mads = std::mem::take(&mut *desk.outbox.lock().unwrap());
-                let other = &self.desks[1 - side];
+            for (side, host) in self.hosts.iter().enumerate() {
+                host.driver.poll(host.now(), &**host);
+                let mads = std::mem::take(&mut *host.outbox.lock().unwrap());
+                let other = &self.hosts[1 - side];
                 for (src, dst, mad) in mads {
                     quiet = false;
-                    let to = if desk.gids.index_of(&dst).is_some() { desk } else { other };
+                    let to = if host.gids.index_of(&dst).is_some() { host } else { other };
                     if matches!(to.driver.handle_mad(to.now(), &mad, src, dst), MadOutcome::NotOurs { .. }) {
                         to.driver.reject_no_listener(&mad, src, dst);
                     }
@@ -230,10 +230,10 @@ fn number<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
 }
 
 #[test]
-fn a_connection_lives_and_ends_in_the_documented_order() {
+fn a_connection_begins_and_ends_with_events_in_the_documented_order() {
     let world = World::new();
     let listener = world.listener(PortSpace::Tcp);
-    assert!(listener.path().is_none(), "a wildcard has no device");
+    assert!(listener.path().is_none(), "the device of a wildcard address is not known");
     let client = world.resolved(PortSpace::Tcp);
     assert_eq!(client.local_addr().unwrap().ip(), IpAddr::from([10, 0, 0, 1]));
     assert_ne!(client.local_addr().unwrap().port(), 0);
@@ -245,7 +245,11 @@ fn a_connection_lives_and_ends_in_the_documented_order() {
     assert_eq!((request.listen_id.as_ref(), request.id.cookie()), (Some(&listener), 100));
     assert_eq!((request.private_data.len(), &request.private_data[..6]), (56, &b"hello\0"[..]));
     let Param::Conn(offered) = request.param else { panic!() };
-    assert_eq!((offered.responder_resources, offered.initiator_depth), (2, 3), "swapped");
+    assert_eq!(
+        (offered.responder_resources, offered.initiator_depth),
+        (2, 3),
+        "the peer's depths are swapped"
+    );
     assert_eq!(offered.qp_num, Qpn::new(0x10123));
     let server = request.id.clone();
     assert_eq!(server.peer_addr(), client.local_addr());
@@ -279,14 +283,18 @@ fn a_connection_lives_and_ends_in_the_documented_order() {
 }
 
 #[test]
-fn attributes_of_both_ends_fit_together() {
+fn qp_attributes_of_both_ends_match() {
     let world = World::new();
     let (client, server, _listener) = world.established();
     let rtr = |id: &Id| id.init_qp_attr(QpState::Rtr).unwrap().0;
     let rts = |id: &Id| id.init_qp_attr(QpState::Rts).unwrap().0;
     assert_eq!(rtr(&client).rq_psn, rts(&server).sq_psn);
     assert_eq!(rtr(&server).rq_psn, rts(&client).sq_psn);
-    assert_eq!((rtr(&server).max_dest_rd_atomic, rts(&server).max_rd_atomic), (3, 2), "as accepted");
+    assert_eq!(
+        (rtr(&server).max_dest_rd_atomic, rts(&server).max_rd_atomic),
+        (3, 2),
+        "the depths that the server accepted"
+    );
     assert_eq!((rtr(&client).max_dest_rd_atomic, rts(&client).max_rd_atomic), (2, 3));
     assert!(client.init_qp_attr(QpState::Init).unwrap().1.contains(QpAttrMask::ACCESS_FLAGS));
     assert_eq!(number(client.init_qp_attr(QpState::Sqd)), libc::EINVAL);
@@ -309,7 +317,7 @@ fn a_refusal_reports_its_reason_and_data() {
 }
 
 #[test]
-fn nobody_listens_and_nobody_answers() {
+fn a_port_without_listener_rejects_and_a_silent_host_is_unreachable() {
     let world = World::new();
     let client = world.resolved(PortSpace::Tcp);
     client.connect(None, b"").unwrap();
@@ -324,16 +332,16 @@ fn nobody_listens_and_nobody_answers() {
     drop((world.event(A), world.event(A)));
     lost.connect(None, b"").unwrap();
     for _ in 0..16 {
-        world.desks[A].outbox.lock().unwrap().clear();
+        world.hosts[A].outbox.lock().unwrap().clear();
         world.now_ms.fetch_add(4608, Ordering::Relaxed);
-        world.desks[A].driver.poll(world.desks[A].now(), &*world.desks[A]);
+        world.hosts[A].driver.poll(world.hosts[A].now(), &*world.hosts[A]);
     }
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::Unreachable, -libc::ETIMEDOUT));
 }
 
 #[test]
-fn destroying_a_listener_refuses_unread_requests() {
+fn destroying_a_listener_rejects_unread_requests() {
     let world = World::new();
     let listener = world.listener(PortSpace::Tcp);
     let client = world.resolved(PortSpace::Tcp);
@@ -344,12 +352,12 @@ fn destroying_a_listener_refuses_unread_requests() {
     world.assert_no_event(B);
     world.run();
     assert_eq!(world.event(A).status, 28);
-    assert!(world.desks[B].claims.lock().unwrap().is_empty());
+    assert!(world.hosts[B].claims.lock().unwrap().is_empty());
     assert_eq!(world.listener(PortSpace::Tcp).local_addr(), Some(any(PORT)), "the port is free again");
 }
 
 #[test]
-fn dropping_the_last_handle_is_destroying() {
+fn dropping_the_last_handle_destroys_the_identifier() {
     let world = World::new();
     let (client, server, listener) = world.established();
     drop(client);
@@ -357,15 +365,15 @@ fn dropping_the_last_handle_is_destroying() {
     assert_eq!(world.event(B).kind, CmEventKind::Disconnected);
     drop((server, listener));
     world.run();
-    for desk in &world.desks {
-        desk.driver.with(|state| {
+    for host in &world.hosts {
+        host.driver.with(|state| {
             assert!(state.cm.is_empty() && state.ids.is_empty() && state.listeners.is_empty());
         });
     }
 }
 
 #[test]
-fn a_child_is_silent_until_it_is_accepted() {
+fn a_child_gets_no_events_until_it_is_accepted() {
     let world = World::new();
     let _listener = world.listener(PortSpace::Tcp);
     let client = world.resolved(PortSpace::Tcp);
@@ -379,7 +387,7 @@ fn a_child_is_silent_until_it_is_accepted() {
 }
 
 #[test]
-fn destroy_waits_for_acknowledgements() {
+fn destroy_waits_until_events_are_acknowledged() {
     let world = World::new();
     let client = world.id(A, PortSpace::Tcp, 0);
     client.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
@@ -394,7 +402,7 @@ fn destroy_waits_for_acknowledgements() {
 }
 
 #[test]
-fn migrating_takes_unread_events_along() {
+fn migrating_moves_unread_events() {
     let world = World::new();
     let client = world.id(A, PortSpace::Tcp, 0);
     client.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
@@ -407,7 +415,7 @@ fn migrating_takes_unread_events_along() {
 }
 
 #[test]
-fn a_late_rtu_is_replaced_by_the_first_packet_or_notify() {
+fn the_first_packet_or_notify_establishes_a_connection_with_a_late_rtu() {
     for notify in [false, true] {
         let world = World::new();
         let _listener = world.listener(PortSpace::Tcp);
@@ -420,7 +428,7 @@ fn a_late_rtu_is_replaced_by_the_first_packet_or_notify() {
         if notify {
             server.notify(AsyncEventKind::CommEst).unwrap();
         } else {
-            world.desks[B].driver.qp_established(Qpn::new(0x20456));
+            world.hosts[B].driver.qp_established(Qpn::new(0x20456));
             world.run();
         }
         assert_eq!(world.event(B).kind, CmEventKind::Established);
@@ -428,16 +436,16 @@ fn a_late_rtu_is_replaced_by_the_first_packet_or_notify() {
 }
 
 #[test]
-fn datagram_services_are_asked_once() {
+fn a_datagram_service_is_resolved_with_one_request() {
     let world = World::new();
     let _listener = world.listener(PortSpace::Udp);
     let client = world.resolved(PortSpace::Udp);
-    client.connect(None, b"who").unwrap();
+    client.connect(None, b"request").unwrap();
     world.run();
     let request = world.event(B);
     assert_eq!((request.kind, request.private_data.len()), (CmEventKind::ConnectRequest, 180));
     assert!(matches!(request.param, Param::Ud(_)));
-    request.id.accept(Some(&param(0x20789)), b"me").unwrap();
+    request.id.accept(Some(&param(0x20789)), b"reply").unwrap();
     world.run();
     let event = world.event(A);
     assert_eq!((event.kind, event.private_data.len()), (CmEventKind::Established, 136));
@@ -454,7 +462,7 @@ fn datagram_services_are_asked_once() {
 }
 
 #[test]
-fn loopback_connects_processes_of_one_host() {
+fn loopback_connects_identifiers_of_one_host() {
     let world = World::new();
     let listener = world.id(A, PortSpace::Tcp, 0);
     listener.bind_addr(any(PORT)).unwrap();
@@ -471,10 +479,10 @@ fn loopback_connects_processes_of_one_host() {
 }
 
 #[test]
-fn addresses_have_to_be_the_devices() {
+fn only_addresses_of_the_device_are_accepted() {
     let world = World::new();
     let bind = |ip: [u8; 4], port| world.id(A, PortSpace::Tcp, 0).bind_addr(SocketAddr::from((ip, port)));
-    assert_eq!(number(bind([10, 1, 0, 1], 0)), libc::ENODEV, "this host's, not the device's");
+    assert_eq!(number(bind([10, 1, 0, 1], 0)), libc::ENODEV, "an address of another device of this host");
     assert_eq!(number(bind([10, 0, 0, 77], 0)), libc::EADDRNOTAVAIL);
     let resolve = |ip: [u8; 4]| {
         let id = world.id(A, PortSpace::Tcp, 0);
@@ -487,7 +495,7 @@ fn addresses_have_to_be_the_devices() {
 }
 
 #[test]
-fn ports_are_exclusive() {
+fn a_bound_port_is_exclusive() {
     let world = World::new();
     let first = world.id(A, PortSpace::Tcp, 0);
     first.bind_addr(at(1, PORT)).unwrap();
@@ -502,7 +510,7 @@ fn ports_are_exclusive() {
 }
 
 #[test]
-fn calls_in_the_wrong_state_are_invalid() {
+fn calls_in_the_wrong_state_return_einval() {
     let world = World::new();
     let id = world.id(A, PortSpace::Tcp, 0);
     for result in
@@ -520,7 +528,7 @@ fn calls_in_the_wrong_state_are_invalid() {
 }
 
 #[test]
-fn options_have_a_length_and_a_time() {
+fn options_are_checked_for_length_and_state() {
     let world = World::new();
     let id = world.id(A, PortSpace::Tcp, 0);
     id.set_option(0, 0, &[0x20]).unwrap();
@@ -528,7 +536,7 @@ fn options_have_a_length_and_a_time() {
     id.set_option(0, 1, &1i32.to_ne_bytes()).unwrap();
     id.set_option(0, 3, &[14]).unwrap();
     assert_eq!(number(id.set_option(0, 9, &[1])), libc::ENOSYS);
-    assert_eq!(number(id.set_option(1, 1, &[0; 72])), libc::EINVAL, "no address yet");
+    assert_eq!(number(id.set_option(1, 1, &[0; 72])), libc::EINVAL, "the address is not resolved yet");
     id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     id.set_option(1, 1, &[0; 72]).unwrap();
     drop(world.event(A));

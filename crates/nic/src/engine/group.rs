@@ -208,7 +208,7 @@ impl Engine {
             return;
         }
         for engine in self.all().filter(|engine| !ptr::eq(*engine, source)) {
-            engine.lock().tables.mrs.adopt(&changed);
+            engine.lock().tables.mrs.apply_changes(&changed);
         }
     }
 

@@ -11,7 +11,7 @@ use super::tables::Tables;
 
 use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
-use crate::srqs::Reached;
+use crate::srqs::ScopedSrqs;
 
 impl Core {
     /// Takes one round from the port and gives every packet to its queue pair; returns the number of batches.
@@ -122,7 +122,7 @@ impl Tables {
         let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
-        let srqs = Reached { srqs, slot, reach: entry.srqs };
+        let srqs = ScopedSrqs { srqs, slot, scope: entry.srqs };
         let result = entry.qp.handle_packet(now, packet, from, mrs, srqs, reorder);
         if !entry.touched {
             entry.touched = true;

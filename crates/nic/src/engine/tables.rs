@@ -19,7 +19,7 @@ use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::FlowId;
 use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{InReach, Srqs};
+use crate::srqs::{SrqScope, Srqs};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most queue pairs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
@@ -30,7 +30,7 @@ pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
-    pub(crate) srqs: InReach,
+    pub(crate) srqs: SrqScope,
     events: Arc<EventQueue<AsyncEvent>>,
     /// The application's name for it in asynchronous events.
     cookie: u64,
@@ -66,7 +66,7 @@ impl QpEntry {
     pub(crate) fn new(
         qp: Qp,
         cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
-        srqs: InReach,
+        srqs: SrqScope,
         events: Arc<EventQueue<AsyncEvent>>,
         cookie: u64,
     ) -> Self {
@@ -209,8 +209,8 @@ impl Tables {
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
         }
-        self.mrs.forget_qp(qpn);
-        self.groups.forget(index);
+        self.mrs.unbind_qp(qpn);
+        self.groups.remove_qp(index);
         self.timers.disarm(index);
         self.touched.retain(|i| *i != index);
         flow

@@ -1,4 +1,4 @@
-//! Why a domain could not be joined.
+//! Why a process cannot join a domain.
 
 use std::fmt;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use sys::Credentials;
 
-/// Why a domain could not be joined; found inside the `io::Error` of `Membership::join`.
+/// Why a process cannot join a domain; found inside the `io::Error` of `Membership::join`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JoinError {
-    /// Something that is no member of the domain has the UDP port.
+    /// A program that is not a member of the domain has the UDP port.
     PortBusy {
         /// The port.
         port: u16,
     },
-    /// There is a member, but it does not answer.
+    /// A member has the UDP port, but it does not answer.
     Silent {
         /// The port.
         port: u16,
@@ -30,19 +30,19 @@ pub enum JoinError {
     },
     /// A member refused with this error number.
     Refused {
-        /// What it said.
+        /// The error number in the refusal.
         errno: i32,
         /// The member.
         member: Credentials,
     },
     /// All slots are taken.
     Full,
-    /// RLIMIT_NOFILE leaves no room to look into the socket set.
+    /// RLIMIT_NOFILE is too low for the descriptors of the socket set.
     TooFewDescriptors,
 }
 
 impl JoinError {
-    /// What can be done about it.
+    /// Returns what the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         const APART: &str = "start in a network namespace of its own: unshare -rn";
@@ -52,7 +52,7 @@ impl JoinError {
             }
             JoinError::PortBusy { .. } => format!("stop the program that has it, or {APART}"),
             JoinError::Silent { member, .. } => {
-                format!("see what process {} does; a stopped one must go on or end", member.pid)
+                format!("resume {} if it is stopped (kill -CONT), or end it", process(*member))
             }
             JoinError::Foreign { member, .. } => {
                 format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
@@ -60,13 +60,19 @@ impl JoinError {
             JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
                 format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
             }
-            JoinError::Refused { .. } => "'roxie doctor' may know more".to_owned(),
-            JoinError::Full => "end some, or use several network namespaces".to_owned(),
+            JoinError::Refused { .. } => "run 'roxie doctor' for details".to_owned(),
+            JoinError::Full => "end some RDMA programs, or use several network namespaces".to_owned(),
             JoinError::TooFewDescriptors => {
                 "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
             }
         }
     }
+}
+
+/// Names a member. The pid is 0 if the member has not accepted the connection, and so has not shown its
+/// credentials.
+fn process(member: Credentials) -> String {
+    if member.pid == 0 { "a process".to_owned() } else { format!("process {}", member.pid) }
 }
 
 impl fmt::Display for JoinError {
@@ -75,8 +81,9 @@ impl fmt::Display for JoinError {
             JoinError::PortBusy { port } => {
                 write!(f, "UDP port {port} is busy (rdma_rxe loaded? another user's program?)")
             }
-            JoinError::Silent { port, member: Credentials { pid, uid } } => {
-                write!(f, "UDP port {port} is served by process {pid} of user {uid}, which does not answer")
+            JoinError::Silent { port, member } => {
+                let (process, uid) = (process(*member), member.uid);
+                write!(f, "UDP port {port} is served by {process} of user {uid}, which does not answer")
             }
             JoinError::Foreign { port, member: Credentials { pid, uid } } => {
                 write!(f, "UDP port {port} belongs to process {pid} of user {uid}; users do not share it")
@@ -85,12 +92,10 @@ impl fmt::Display for JoinError {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
-            JoinError::TooFewDescriptors => {
-                f.write_str(
-                    "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, and 20 for each \
-                     further engine",
-                )
-            }
+            JoinError::TooFewDescriptors => f.write_str(
+                "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, \
+                     and 20 for each further engine",
+            ),
         }
     }
 }
@@ -108,5 +113,19 @@ impl From<JoinError> for io::Error {
             JoinError::TooFewDescriptors => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_without_known_pid_is_not_called_process_0() {
+        for (pid, name) in [(0, "a process"), (7, "process 7")] {
+            let error = JoinError::Silent { port: 4791, member: Credentials { pid, uid: 1000 } };
+            assert!(error.to_string().contains(&format!("by {name} of user 1000")), "{error}");
+            assert!(error.remedy().starts_with(&format!("resume {name} if")), "{}", error.remedy());
+        }
     }
 }

@@ -1,7 +1,9 @@
-//! When members die: what they left to be said, and who will see our own end.
+//! Failure detection: a member that dies is noticed by another member, which takes over its disconnect
+//! journal.
 //!
-//! Every member is connected to at least one other, if there is another: to the one that gave it the socket set, or to one it
-//! looked for when the last connection broke. So every death is seen by somebody.
+//! Every member keeps a connection to at least one other member (its neighbour), if there is one: the member
+//! that sent the socket set, or one chosen after the last connection broke. So at least one member notices
+//! every death.
 
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
@@ -13,14 +15,15 @@ use super::join::{Neighbour, slots_at_random};
 use super::{Membership, SLOTS, group};
 use sys::now_ns;
 
-/// After a death the book is looked through once more. A process that is killed closes its descriptors one by one, so
-/// its connection breaks before its name is free; and of two that die at once only one may be seen.
+/// Delay before the journal is scanned again after a death. The kernel closes the descriptors of a killed
+/// process one by one, so its connection breaks before its name is free. If two members die at once, the
+/// survivor may notice only one broken connection.
 const RESCAN_NS: u64 = 200_000_000;
 
 impl Membership {
-    /// What is to be said for members that have died, and for the last owner of our slot. It stands in our will, from which it is
-    /// to be removed when it was said. To be asked after every [`poll_listener`](Self::poll_listener), and at
-    /// [`second_look_at`](Self::second_look_at).
+    /// Returns the disconnect notices of members that have died, and of the last owner of this slot. They are
+    /// now in this member's journal; the caller removes each one after it has been sent. Call this after
+    /// every [`poll_listener`](Self::poll_listener), and at [`rescan_at`](Self::rescan_at).
     pub fn take_disconnect_notices(&self) -> Vec<Farewell> {
         let mut notices = std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
         let suspects = self.server.take_suspects();
@@ -40,24 +43,26 @@ impl Membership {
         notices
     }
 
-    /// Names all slots of this process, its own among them.
+    /// Sets the slots of this process, including this one. Called once.
     pub(crate) fn set_sibling_slots(&self, slots: Vec<u8>) {
         let first_time = self.server.sibling_slots.set(slots);
         debug_assert!(first_time.is_ok());
     }
 
-    /// When [`take_farewells`](Self::take_farewells) wants to be asked (nanoseconds of [`now_ns`]).
+    /// When to call [`take_disconnect_notices`](Self::take_disconnect_notices) next (nanoseconds of
+    /// [`now_ns`]).
     #[must_use]
     pub fn rescan_at(&self) -> Option<u64> {
         Some(self.rescan_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// Takes the will of a slot whose owner is dead, and closes its socket to further datagrams.
+    /// Takes over the journal of a slot after its owner died, and stops its socket from queueing datagrams.
     fn take_over_journal(&self, slot: u8) -> Vec<Farewell> {
-        // Whoever holds the name may. If it is taken, the owner lives, or a new one or another survivor does this.
+        // The holder of the name may take over. If the name is taken, the owner is alive, or another process
+        // is taking over.
         let Ok(_name) = sys::bind_seqpacket(&self.server.config.slot_name(slot)) else { return Vec::new() };
         if let Ok(contents) = group::peek(self.server.socket_set.as_fd(), slot) {
-            // As in `drop`; without descriptors the next owner drains it.
+            // See `drop`. If this process is out of descriptors, the next owner drains the socket.
             let _not_ours = group::disable_queue(contents.queue.as_fd());
         }
         self.journal_file.transfer(slot, &mut self.journal())
@@ -85,7 +90,8 @@ mod tests {
     use super::*;
     use sys::PollFd;
 
-    /// Serves `members` until farewells come, and a little longer; what each got.
+    /// Serves `members` until disconnect notices arrive, and a little longer; returns the notices of each
+    /// member.
     fn notices_to(members: &[&Membership]) -> Vec<Vec<Farewell>> {
         let mut got = vec![Vec::new(); members.len()];
         let mut until = now_ns() + 3_000_000_000;
@@ -105,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_survivor_says_what_a_killed_member_left() {
+    fn exactly_one_survivor_gets_the_notices_of_a_killed_member() {
         let config = new_domain();
         let all = members_of(&config, 3);
         let ((mut child, slot), _) = while_serving(&all.iter().collect::<Vec<_>>(), || spawn_member(&config));
@@ -117,15 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn members_that_lost_their_neighbour_find_another() {
+    fn members_that_lost_their_neighbour_connect_to_another_member() {
         let config = new_domain();
         let (mut founder, _) = spawn_member(&config);
         let a = Membership::join(&config).unwrap();
-        // `a` does not answer meanwhile, so the founder is the one that knows `b`.
+        // `a` does not answer meanwhile, so `b` joins through the founder.
         let (mut b, slot) = spawn_member(&config);
         founder.kill().unwrap();
         founder.wait().unwrap();
-        // One of the two says what it left, and they find each other.
+        // One of the two takes over the founder's notices, and they connect to each other.
         notices_to(&[&a]);
         assert!(a.server.has_neighbour());
         b.kill().unwrap();
@@ -134,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_die_at_once_both_are_heard() {
+    fn two_members_that_die_at_once_are_both_noticed() {
         let config = new_domain();
         let (mut founder, founder_slot) = spawn_member(&config);
         let a = Membership::join(&config).unwrap();
@@ -151,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_owner_of_a_slot_says_what_the_last_one_left() {
+    fn the_next_owner_of_a_slot_gets_the_notices_of_the_last_owner() {
         let config = new_domain();
         let a = Membership::join(&config).unwrap();
         for slot in (0..SLOTS).filter(|slot| *slot != a.slot()) {
@@ -164,17 +170,21 @@ mod tests {
         let left = notice_of(b.slot());
         assert_eq!(b.take_disconnect_notices(), [left]);
         assert!(b.take_disconnect_notices().is_empty());
-        assert_eq!(Journal::open(&b.journal_file, b.slot()).1, [left], "until it is said");
+        assert_eq!(
+            Journal::open(&b.journal_file, b.slot()).1,
+            [left],
+            "the notice stays until it is removed"
+        );
         b.update_journal(WillChange::Remove(left.id)).unwrap();
         assert!(Journal::open(&b.journal_file, b.slot()).1.is_empty());
     }
 
     #[test]
-    fn a_survivor_that_is_killed_as_well_leaves_what_it_took_over() {
+    fn notices_that_a_killed_survivor_had_taken_over_are_taken_over_again() {
         let config = new_domain();
         let a = Membership::join(&config).unwrap();
         let ((mut b, slot), _) = while_serving(&[&a], || spawn_member(&config));
-        // As if it had just buried the owner of another slot.
+        // As if this member had just taken over the journal of another slot.
         let other = notice_of(slot ^ 1);
         Journal::open(&a.journal_file, slot).0.change(&a.journal_file, WillChange::Add(other)).unwrap();
         b.kill().unwrap();

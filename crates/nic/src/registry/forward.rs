@@ -1,4 +1,4 @@
-//! Handing trains to the process they are meant for.
+//! Forwarding GRO batches to the process that owns their slot or service.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use super::serve::Server;
 use crate::port::RxBatch;
 use sys::now_ns;
 
-/// Connections to other members, made when first needed.
+/// Connections to other members, made on first use.
 #[derive(Debug)]
 pub(super) struct Links {
     server: Arc<Server>,
@@ -20,16 +20,17 @@ pub(super) struct Links {
     pub(super) open: Mutex<OpenLinks>,
     /// Until when a slot counts as empty (nanoseconds).
     empty_until: [AtomicU64; SLOTS as usize],
-    /// Connections tried.
-    connects: AtomicU64,
+    /// Number of connection attempts.
+    pub(super) connects: AtomicU64,
 }
 
-/// By abstract name. Only names somebody listens on get in, so the network cannot fill it. The server has the connections: it sees
-/// them end, and with them goes the descriptor.
+/// By abstract name. Contains only names that have a listener, so packets from the network cannot make it
+/// grow. The server owns the connections: it notices their end and closes the descriptor.
 pub(super) type OpenLinks = HashMap<String, Weak<OwnedFd>>;
 
-/// How long a slot that nobody had counts as empty. Whoever sends what is to be handed to every slot would otherwise
-/// cost a futile connection each; a process that starts in that time misses a message which its peer repeats.
+/// How long a slot without an owner counts as empty. Without this limit, each packet that goes to every slot
+/// would cost one connection attempt per empty slot. A process that starts within this time misses a message,
+/// which its peer retransmits.
 const EMPTY_NS: u64 = 100_000_000;
 
 impl Links {
@@ -43,7 +44,7 @@ impl Links {
         }
     }
 
-    /// Hands a train to the member with `slot`.
+    /// Forwards a batch to the member with `slot`.
     pub(super) fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         let Some(empty_until) = self.empty_until.get(usize::from(slot)) else {
             return Ok(ForwardOutcome::NoMember);
@@ -58,21 +59,12 @@ impl Links {
         Ok(outcome)
     }
 
-    /// Hands a train to whoever listens on `name`; false if nobody does.
-    pub(super) fn forward_to_name(&self, name: String, batch: &RxBatch<'_>) -> io::Result<bool> {
-        Ok(self.send(name, batch)? != ForwardOutcome::NoMember)
-    }
-
-    /// Connections tried so far.
-    pub(super) fn connects(&self) -> u64 {
-        self.connects.load(Ordering::Relaxed)
-    }
-
-    fn send(&self, name: String, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+    /// Forwards a batch to the process that listens on `name`.
+    pub(super) fn send(&self, name: String, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         let mut head = [0; SHORT_MAX];
         let len = Record::Frame(*batch).emit(Some(self.slot), &mut head);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection kept from earlier may lead to a process that has died since: then once more.
+        // A connection from earlier may lead to a process that has died; then connect once more.
         for _ in 0..2 {
             let connection = match open.get(&name).and_then(Weak::upgrade) {
                 Some(connection) => connection,
@@ -113,13 +105,13 @@ impl Links {
     }
 }
 
-/// What came of handing over a train.
+/// What became of a forwarded batch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ForwardOutcome {
-    /// It was taken.
+    /// The member's socket has taken it.
     Delivered,
-    /// There is somebody, but too slow: it is lost.
+    /// The member exists but reads too slowly; the batch is dropped.
     Full,
-    /// Nobody is there.
+    /// No member has the slot or name.
     NoMember,
 }

@@ -1,4 +1,4 @@
-//! The socket group, and the socket set it and the book of wills live in.
+//! The reuseport group, and the socket set that contains the group and the disconnect journal.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,19 +12,19 @@ use sys::{DescriptorLimit, Opt, SockAddr};
 
 /// GSI queue and slots.
 const GROUP_LEN: usize = 1 + SLOTS as usize;
-/// The group, then the book: as many descriptors as one SCM_RIGHTS message carries.
+/// The group, then the journal file: the largest number of descriptors that one SCM_RIGHTS message carries.
 const SET_LEN: usize = GROUP_LEN + 1;
 /// Index of the GSI queue.
 const GSI: usize = 0;
 
-/// Founds the group on `port` and returns the socket set. The caller holds the boot lock.
+/// Creates the group on `port` and returns the socket set. The caller holds the boot name.
 ///
 /// # Errors
-/// Kind `AddrInUse` if anybody has the port, even with SO_REUSEPORT.
+/// Kind `AddrInUse` if another socket has the port, even with SO_REUSEPORT.
 pub(super) fn create(port: u16) -> io::Result<OwnedFd> {
     let _limit = DescriptorLimit::raise();
-    // A process of the same user could have the port with SO_REUSEPORT, and our sockets would join its group at
-    // the wrong indices. A socket without that option finds out.
+    // Another program of the same user could have the port with SO_REUSEPORT; the new sockets would then join
+    // its group at wrong indices. Binding a socket without that option detects this.
     let (probe, v6) = receive_socket()?;
     let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let address = SockAddr::ip(any, port, 0);
@@ -35,7 +35,7 @@ pub(super) fn create(port: u16) -> io::Result<OwnedFd> {
         let (socket, _) = receive_socket()?;
         sys::set_opt(socket.as_fd(), Opt::REUSE_PORT, 1)?;
         if index == GSI {
-            // Before bind, so that there is no moment without it.
+            // Attached before bind, so that no datagram arrives without the filter.
             sys::attach_reuseport_filter(socket.as_fd(), &STEERING)?;
         }
         sys::bind(socket.as_fd(), &address)?;
@@ -61,10 +61,10 @@ pub(super) struct Contents {
     pub(super) journal_file: JournalFile,
 }
 
-/// Looks into the socket set for the GSI socket, the one of `slot`, and the book.
+/// Returns the GSI socket, the socket of `slot`, and the journal file of the socket set.
 ///
 /// # Errors
-/// [`JoinError::TooFewDescriptors`]; `EPROTO` if this is no socket set.
+/// [`JoinError::TooFewDescriptors`]; `EPROTO` if the descriptor is not a socket set.
 pub(super) fn peek(socket_set: BorrowedFd<'_>, slot: u8) -> io::Result<Contents> {
     let _limit = DescriptorLimit::raise();
     let mut contents = Vec::with_capacity(SET_LEN);
@@ -75,24 +75,24 @@ pub(super) fn peek(socket_set: BorrowedFd<'_>, slot: u8) -> io::Result<Contents>
     if contents.len() != SET_LEN {
         return Err(io::Error::from_raw_os_error(libc::EPROTO));
     }
-    // From the end on, so that the others keep their places.
+    // From the end, so that the other indices stay valid.
     let journal_file = JournalFile::from(contents.swap_remove(GROUP_LEN));
     let queue = contents.swap_remove(1 + usize::from(slot));
     Ok(Contents { gsi: contents.swap_remove(GSI), queue, journal_file })
 }
 
-/// A slot's socket begins to receive for a process that has claimed it; what was meant for others is thrown away.
+/// Prepares a slot's socket for its new owner, and discards the datagrams that are queued.
 pub(super) fn enable_queue(queue: BorrowedFd<'_>) -> io::Result<()> {
-    // The process before us may have listened to groups.
+    // The last owner may have joined multicast groups.
     sys::hear_all_groups(queue, false)?;
     sys::discard_waiting(queue);
     sys::set_receive_buffer(queue, RECEIVE_BUFFER)
 }
 
-/// Nobody reads from this socket: it takes one datagram at most, instead of a full buffer of kernel memory for whoever
-/// sends to a slot without a process.
+/// Shrinks the buffer of a socket that has no reader to one datagram. Otherwise a peer that sends to an
+/// unowned slot would fill a whole receive buffer of kernel memory.
 pub(super) fn disable_queue(queue: BorrowedFd<'_>) -> io::Result<()> {
-    // The kernel makes the least it allows of 0.
+    // The kernel raises 0 to its minimum.
     sys::set_receive_buffer(queue, 0)?;
     sys::discard_waiting(queue);
     Ok(())

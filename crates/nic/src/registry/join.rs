@@ -1,4 +1,4 @@
-//! Becoming a member: find one and ask for the socket set, or found the domain; then claim a slot.
+//! Joining a domain: get the socket set from a member, or create the domain; then claim a slot.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,14 +9,14 @@ use super::record::{Record, SHORT_MAX};
 use super::{DomainConfig, JoinError, SLOTS};
 use sys::{Credentials, DescriptorLimit, PollFd, now_ns};
 
-/// What a member has.
+/// What a new member has.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) slot: u8,
     pub(super) contents: Contents,
     pub(super) listener: OwnedFd,
     pub(super) socket_set: OwnedFd,
-    /// The member that gave us the socket set; `None` if we founded the domain.
+    /// The member that sent the socket set; `None` if this process created the domain.
     pub(super) neighbour: Option<Neighbour>,
 }
 
@@ -27,25 +27,26 @@ pub(super) struct Neighbour {
     pub(super) connection: OwnedFd,
 }
 
-/// What a scan of the slots found.
+/// Result of a scan of the slots.
 enum Scan {
-    /// A member that gave us the socket set.
+    /// A member sent the socket set.
     SocketSet(OwnedFd, Neighbour),
-    /// Nobody, or nobody who would help, and why.
+    /// No member sent the socket set; the reason, if there is any member.
     NoMember(Option<JoinError>),
 }
 
-/// How long one member may take to answer.
+/// How long to wait for the answer of one member.
 const ANSWER_NS: u64 = 200_000_000;
-/// How long a domain whose members do not answer is tried.
+/// How long to retry while members exist but do not answer.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How long a busy port without members is tried: the kernel takes a moment to close a dead process's sockets.
+/// How long to retry while the port is busy and no member exists: the kernel needs a moment to close a dead
+/// process's sockets.
 const BUSY_NS: u64 = 1_000_000_000;
 const PAUSE: Duration = Duration::from_millis(5);
-/// Connections that may wait at a listener.
+/// Length of the accept queue of a listener.
 pub(super) const BACKLOG: i32 = 16;
 
-/// Joins or founds the domain.
+/// Joins or creates the domain.
 pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     let start = now_ns();
     loop {
@@ -65,14 +66,14 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     }
 }
 
-/// Asks the members, in random order, until one gives us the socket set.
+/// Requests the socket set from the members, in random order, until one sends it.
 fn scan(config: &DomainConfig) -> io::Result<Scan> {
     let mut reason = None;
     for slot in slots_at_random() {
         let connection = match sys::connect_seqpacket(&config.slot_name(slot)) {
             Ok(connection) => connection,
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => continue,
-            // Its backlog is full: a member, but a busy or stopped one.
+            // The member's accept queue is full: it is busy or stopped.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let member = Credentials { pid: 0, uid: sys::effective_uid() };
                 reason.get_or_insert(JoinError::Silent { port: config.udp_port, member });
@@ -87,7 +88,7 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
         }
         match request_socket_set(config, &connection, member) {
             Ok(socket_set) => return Ok(Scan::SocketSet(socket_set, Neighbour { slot, connection })),
-            // One that can be waited for outweighs those that cannot.
+            // A member that may answer later outweighs members that never will.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
             Err(error) => {
                 reason.get_or_insert(error);
@@ -103,17 +104,15 @@ fn request_socket_set(
     member: Credentials,
 ) -> Result<OwnedFd, JoinError> {
     let silent = JoinError::Silent { port: config.udp_port, member };
-    // Root's processes answer root alone; others they hang up on.
-    let hung_up = if member.uid == sys::effective_uid() {
+    // Members run by root admit only root, and close other connections.
+    let rejected = if member.uid == sys::effective_uid() {
         silent
     } else {
         JoinError::Foreign { port: config.udp_port, member }
     };
     let refused = |errno| JoinError::Refused { errno, member };
-    let mut out = [0; SHORT_MAX];
-    let len = Record::Join { pid: std::process::id() }.emit(None, &mut out);
-    // A member that dies meanwhile looks silent; the next scan will not find it.
-    sys::send_record(connection.as_fd(), &out[..len], &[], &[]).map_err(|_| hung_up)?;
+    // A member that dies meanwhile counts as silent; the next scan does not find it.
+    Record::Join { pid: std::process::id() }.send(connection, None, &[]).map_err(|_| rejected)?;
     let mut fds = [PollFd::readable(connection.as_raw_fd())];
     sys::poll(&mut fds, Some(ANSWER_NS)).map_err(|_| silent)?;
     let (mut answer, mut passed) = ([0; SHORT_MAX], Vec::new());
@@ -121,22 +120,23 @@ fn request_socket_set(
         sys::recv_record(connection.as_fd(), &mut answer, &mut passed, false).map_err(|e| {
             match e.kind() {
                 io::ErrorKind::WouldBlock => silent,
-                _ => hung_up,
+                _ => rejected,
             }
         })?;
     if received.len == 0 {
-        return Err(hung_up);
+        return Err(rejected);
     }
     match (Record::parse(&answer[..received.len], config.udp_port), passed.pop()) {
         (Ok(Record::Welcome { udp_port }), Some(socket_set)) if udp_port == config.udp_port => Ok(socket_set),
         (Ok(Record::Welcome { .. }), None) => Err(JoinError::TooFewDescriptors),
         (Ok(Record::Refuse { errno }), _) => Err(refused(errno as i32)),
-        // Another port or another version.
+        // Another port or another version of roxie.
         _ => Err(refused(libc::EPROTONOSUPPORT)),
     }
 }
 
-/// Founds the domain, alone by virtue of the boot name. The inner error is one to try again after.
+/// Creates the domain while holding the boot name, which excludes other creators. The inner error permits a
+/// retry.
 fn create_domain(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
     let busy = JoinError::PortBusy { port: config.udp_port };
     let _boot = match sys::bind_seqpacket(&config.boot_name()) {
@@ -144,7 +144,7 @@ fn create_domain(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> 
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(Err(busy)),
         Err(e) => return Err(e),
     };
-    // Somebody may have been faster than our first scan.
+    // Another process may have created the domain since the first scan.
     match scan(config)? {
         Scan::SocketSet(socket_set, neighbour) => {
             return claim_slot(config, socket_set, Some(neighbour)).map(Ok);
@@ -174,7 +174,7 @@ fn claim_slot(config: &DomainConfig, socket_set: OwnedFd, neighbour: Option<Neig
     Err(JoinError::Full.into())
 }
 
-/// All slots, each once. Any step reaches all of them, because their number is prime.
+/// Returns all slots in random order. Any step reaches all of them, because their number is prime.
 pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
     const { assert!(SLOTS == 251, "must be prime") };
     let random = sys::random_u64();
@@ -183,10 +183,10 @@ pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
     (0..slots).map(move |i| ((first + i * step) % slots) as u8)
 }
 
-/// Sends a WELCOME with the socket set. Descriptors in flight are counted per user, and the socket set's own are always in
-/// flight; so a low limit is raised for the moment.
-pub(super) fn send_socket_set(connection: &OwnedFd, record: &[u8], socket_set: &OwnedFd) -> io::Result<()> {
-    let send = || sys::send_record(connection.as_fd(), record, &[], &[socket_set.as_fd()]);
+/// Sends a WELCOME with the socket set. The kernel limits the descriptors in flight per user, and those of
+/// the socket set are always in flight; so a low limit is raised during the call.
+pub(super) fn send_welcome(to: &OwnedFd, slot: u8, udp_port: u16, socket_set: &OwnedFd) -> io::Result<()> {
+    let send = || Record::Welcome { udp_port }.send(to, Some(slot), &[socket_set.as_fd()]);
     match send() {
         Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let _limit = DescriptorLimit::raise();
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_slot_comes_once() {
+    fn the_random_order_contains_every_slot_once() {
         let mut slots: Vec<_> = slots_at_random().collect();
         slots.sort_unstable();
         assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>());

@@ -1,15 +1,16 @@
-//! The domain's book of wills: what is to be said to the peers of each member should it die.
+//! The disconnect journal of a domain: the notices that the peers of each member get if the member dies.
 //!
-//! One file in memory, the last descriptor in the socket set, with a region of equal length for every slot. A member writes
-//! its own region while it holds the slot's name; when it has died, whoever gets hold of the name first takes over what
-//! stands there: the next owner of the slot finds it in its own region, a survivor who saw the connection break copies it
-//! there and clears the other. It stays until it is said, so that nothing is lost when that one dies, too, and needs no
-//! other lock. The socket set survives as long as one member does, and so does the book.
+//! The journal is a memory file, the last descriptor in the socket set, with a region of equal length for
+//! every slot. A member writes its own region while it holds the slot's name. When it has died, the process
+//! that gets the name first takes over its rows. The next owner of the slot finds them in its own region. A
+//! survivor that noticed the broken connection copies them into its region and clears the original. A row
+//! stays until its notice has been sent, so it is not lost if that process dies, too. The slot names are the
+//! only locks. The journal lives as long as the socket set, which lives as long as one member.
 //!
 //! Rows of 64 bytes, little-endian; the first unused row ends a region:
 //!
 //! ```text
-//! 0   u32 state: 0 never used, 1 in force, 2 struck
+//! 0   u32 state: 0 never used, 1 valid, 2 free
 //! 4   u32 communication id          8   u32 peer's communication id
 //! 12  u32 peer's QPN                16  address   32  peer's address   48  zeros
 //! ```
@@ -26,28 +27,28 @@ use wire::{Gid, Qpn};
 use super::SLOTS;
 use sys;
 
-/// Connections of one process that are written down; the peers of others learn of its death from their timeouts.
+/// Rows of one region. The peers of further connections notice a death by their timeouts.
 const ROWS_MAX: u32 = 16_384;
 const ROW_LEN: usize = 64;
-/// Rows read or cleared at once: a page, which divides a region.
+/// Rows read or cleared at once: 4 KiB, which divides a region.
 const READ_ROWS: usize = 64;
 const REGION_LEN: u64 = ROWS_MAX as u64 * ROW_LEN as u64;
 
 const VALID: u32 = 1;
 const FREE: u32 = 2;
 
-/// The book of a domain.
+/// The memory file with the regions of all slots.
 #[derive(Debug)]
 pub(super) struct JournalFile(File);
 
 impl JournalFile {
-    /// A book without entries.
+    /// Creates a journal without rows.
     pub(super) fn new() -> io::Result<JournalFile> {
         sys::memory_file(c"roxie-disconnect-journal").map(JournalFile)
     }
 
-    /// The rows of a slot, from the first on; `None` for one that is struck. The caller holds the slot's name. A region that cannot be
-    /// read has nothing to say; nor one that cannot be cleared once it has.
+    /// Returns the rows of a slot in order, `None` for a free row. The caller holds the slot's name. Returns
+    /// nothing if the region cannot be read, or could not be cleared afterwards.
     fn rows(&self, slot: u8) -> Vec<Option<Farewell>> {
         let mut rows = Vec::new();
         if !may_write(slot) {
@@ -69,16 +70,16 @@ impl JournalFile {
         rows
     }
 
-    /// Hands down to `heir` what the last owner of `slot` left. The caller holds the names of both slots. Returns what is to be
-    /// said, and to be removed from the will of the heir then.
+    /// Moves the notices of the last owner of `slot` to `successor`, and returns them. The caller holds the
+    /// names of both slots, and removes each notice from `successor` when it has been sent.
     pub(super) fn transfer(&self, slot: u8, successor: &mut Journal) -> Vec<Farewell> {
         let rows = self.rows(slot);
         let notices: Vec<Farewell> = rows.iter().flatten().copied().collect();
         for notice in &notices {
-            // What cannot be written down can still be said.
+            // A notice that cannot be recorded can still be sent.
             let _unwritten = successor.change(self, WillChange::Add(*notice));
         }
-        // Behind a row that is zero, nothing counts; so the first goes last.
+        // A zero row ends the region, so the first rows are cleared last.
         for row in (0..rows.len()).step_by(READ_ROWS).rev() {
             if self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32)).is_err() {
                 break;
@@ -87,7 +88,7 @@ impl JournalFile {
         notices
     }
 
-    /// True if `slot` has rows, in force or not.
+    /// True if `slot` has rows, valid or free.
     pub(super) fn has_rows(&self, slot: u8) -> bool {
         let mut state = [0; 4];
         self.0.read_exact_at(&mut state, row_at(slot, 0)).is_ok() && state != [0; 4]
@@ -104,7 +105,7 @@ impl From<OwnedFd> for JournalFile {
     }
 }
 
-/// This process's pages of the book.
+/// This member's region of the journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     slot: u8,
@@ -114,7 +115,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// That of the new owner of a slot, with what the last one left. The caller holds the slot's name.
+    /// Opens the region of a slot, and returns the notices of its last owner. The caller holds the slot's
+    /// name.
     pub(super) fn open(file: &JournalFile, slot: u8) -> (Journal, Vec<Farewell>) {
         let rows = file.rows(slot);
         let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
@@ -128,7 +130,7 @@ impl Journal {
         (journal, rows.into_iter().flatten().collect())
     }
 
-    /// Writes a change down.
+    /// Writes a change to the region.
     pub(super) fn change(&mut self, file: &JournalFile, change: WillChange) -> io::Result<()> {
         let (index, row) = match change {
             WillChange::Add(notice) => {
@@ -156,7 +158,8 @@ impl Journal {
     }
 }
 
-/// Writing beyond the limit of file sizes (ulimit -f) would be the end of the process.
+/// True if the region lies below the limit of file sizes (ulimit -f): the kernel kills a process that writes
+/// beyond it.
 fn may_write(slot: u8) -> bool {
     row_at(slot + 1, 0) <= sys::file_size_limit()
 }
@@ -178,7 +181,7 @@ fn emit(notice: &Farewell) -> [u8; ROW_LEN] {
     row
 }
 
-/// `None` for a row that was never used, `Some(None)` for one that is struck.
+/// Returns `None` for a row that was never used, `Some(None)` for a free row.
 fn parse(row: &[u8; ROW_LEN]) -> Option<Option<Farewell>> {
     let word = |at: usize| row[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
     let gid = |at: usize| Gid(row[at..].first_chunk().copied().unwrap_or_default());
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_not_removed_is_left() {
+    fn notices_that_were_added_and_not_removed_are_left() {
         let file = JournalFile::new().unwrap();
         let (mut journal, mut neighbour) = (Journal::open(&file, 250).0, Journal::open(&file, 0).0);
         neighbour.change(&file, WillChange::Add(notice(9999))).unwrap();
@@ -230,9 +233,9 @@ mod tests {
         assert_eq!(sorted(Journal::open(&file, 0).1), [&want[..], &[notice(9999)]].concat());
     }
 
-    /// Whoever took it over may die as well before it is said.
+    /// The process that took the notice over may die before the notice is sent.
     #[test]
-    fn what_is_left_stays_until_it_is_removed() {
+    fn a_notice_that_was_taken_over_stays_until_it_is_removed() {
         let file = JournalFile::new().unwrap();
         Journal::open(&file, 7).0.change(&file, WillChange::Add(notice(1))).unwrap();
         let mut survivor = Journal::open(&file, 8).0;
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_region_takes_no_more_and_its_neighbour_is_untouched() {
+    fn a_full_region_ignores_further_notices_and_does_not_touch_the_next_region() {
         let file = JournalFile::new().unwrap();
         let mut journal = Journal::open(&file, 3).0;
         for n in 0..=ROWS_MAX {

@@ -1,21 +1,23 @@
-//! Several processes on one UDP port, without a daemon.
+//! The process registry: several processes share one UDP port without a daemon.
 //!
-//! All processes of a *domain* (one user, or some who trust each other; one network namespace) receive on UDP 4791 through one fixed
-//! reuseport group of 252 sockets. Socket 0 is the *GSI queue*, which everybody polls; socket 1 + s belongs to
-//! *slot* s, and a process claims one slot, or one for each of its engines. Slot numbers are bits 23..16 of QPNs and 31..24 of communication
-//! ids, so that a constant classic-BPF program (`program.rs`) can steer each datagram to its process.
+//! A *domain* is the set of processes of one user (or of users that trust each other) in one network
+//! namespace. They all receive on UDP 4791 through one fixed reuseport group of 252 sockets. Socket 0 is the
+//! *GSI queue*, which every process polls. Socket 1 + s belongs to *slot* s. A process claims one slot per
+//! engine. Slot numbers are bits 23..16 of QPNs and bits 31..24 of communication ids, so a constant
+//! classic-BPF program (`program.rs`) can steer each datagram to its process.
 //!
-//! The group must never change, because the kernel moves indices when a socket of it closes. So the sockets
-//! live in a *socket set*: one unread message with 252 descriptors, of which members peek their two. As long as one
-//! member lives, the socket set does. Abstract Unix names are the registry: a name is claimed atomically and freed
-//! when its owner dies, however it dies. Members answer JOIN with the socket set, and forward trains that reached the
-//! wrong process as FRAME (`record.rs`).
+//! The group must never change, because the kernel renumbers the group when one of its sockets closes. So the
+//! sockets live in a *socket set*: one unread message with 252 socket descriptors, of which each member peeks
+//! its two. The socket set lives as long as one member lives. Abstract Unix names record which process owns
+//! which slot: a process claims a name atomically, and the kernel frees it when the process ends. Members
+//! answer JOIN with the socket set, and forward packets that reached the wrong process as FRAME
+//! (`record.rs`).
 //!
-//! What a member leaves to be said to its peers should it die is written in a book that lies in the socket set, too (`will.rs`);
-//! the others see it die, because its connection to one of them breaks (`departed.rs`).
+//! The socket set also contains the disconnect journal (`journal.rs`): the disconnect notices that the peers
+//! of a member get if it dies. The other members notice the death because a connection breaks (`failure.rs`).
 //!
-//! Two members of one user may go without the kernel: one offers the other a ring in memory (`rings.rs`), which lasts as long as
-//! the connection it was offered on.
+//! Two members of one user can bypass the kernel: one offers the other a ring in shared memory (`rings.rs`),
+//! which lasts as long as the connection that carried the offer.
 //!
 //! Start with `join.rs`, then `serve.rs` and `forward.rs`.
 
@@ -42,7 +44,7 @@ pub use service::{ServiceAddress, ServiceClaim};
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::cm::{Farewell, WillChange};
@@ -57,18 +59,18 @@ use journal::{Journal, JournalFile};
 use serve::{Server, Sockets};
 use sys::{Credentials, KeptLock};
 
-/// Slots of a domain.
+/// Number of slots in a domain, and so the largest number of engines.
 pub const SLOTS: u8 = 251;
 
-/// Which domain to join.
+/// Name, port and users of the domain that a process joins.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DomainConfig {
-    /// First part of every abstract name, `roxie/1` by default.
+    /// First part of every abstract Unix name, `roxie/1` by default.
     pub name: String,
-    /// The UDP port the domain receives on.
+    /// The UDP port on which the domain receives.
     pub udp_port: u16,
-    /// Users besides our own and root that may be members, each of whom must name the others. They can then read and
-    /// disturb our traffic.
+    /// Additional users (besides the process's own user and root) that may be members. Each user must name
+    /// the others. Such users can read and disturb the traffic of this process.
     pub allow_uids: Vec<u32>,
 }
 
@@ -79,10 +81,11 @@ impl Default for DomainConfig {
 }
 
 impl DomainConfig {
-    /// The default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set; the users are those of `ROXIE_USERS`.
+    /// Returns the default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set. `ROXIE_USERS` lists
+    /// the additional users.
     ///
     /// # Errors
-    /// Kind `InvalidInput`, with a [`Refusal`] inside, if a variable makes no sense.
+    /// Kind `InvalidInput`, with a [`Refusal`] inside, if a variable cannot be parsed.
     pub fn from_env() -> io::Result<DomainConfig> {
         let domain = match std::env::var_os("ROXIE_DOMAIN") {
             None => DomainConfig::default(),
@@ -96,7 +99,7 @@ impl DomainConfig {
         Ok(DomainConfig { allow_uids, ..domain })
     }
 
-    /// Reads `name[:port]`; the name is 1 to 32 letters, digits, `-`, `_` or `.`.
+    /// Parses `name[:port]`; the name is 1 to 32 letters, digits, `-`, `_` or `.`.
     #[must_use]
     pub fn parse(text: &str) -> Option<DomainConfig> {
         let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
@@ -119,13 +122,13 @@ impl DomainConfig {
         format!("{}/slot/{slot}", self.name)
     }
 
-    /// May a process of this user be a member?
+    /// True if a process of this user may be a member.
     fn admits(&self, peer: Credentials) -> bool {
         peer.uid == 0 || peer.uid == sys::effective_uid() || self.allow_uids.contains(&peer.uid)
     }
 }
 
-/// Numbers of users between commas; none are none.
+/// Parses user ids separated by commas; an empty text is an empty list.
 fn parse_users(text: &str) -> Result<Vec<u32>, BadVariable> {
     const WORDS: &[&str] = &["a list of user ids, such as 1000,1001"];
     let words = text.split(',').map(str::trim).filter(|_| !text.is_empty());
@@ -133,8 +136,8 @@ fn parse_users(text: &str) -> Result<Vec<u32>, BadVariable> {
     users.ok_or_else(|| BadVariable::new("ROXIE_USERS", text, WORDS))
 }
 
-/// A membership of this process in a domain: a slot and its receive queue. All methods may be called by any
-/// thread. A forked child's copy is of no use; dropping it disturbs nobody.
+/// Membership of this process in a domain: one slot and its receive queue. Any thread may call any method. A
+/// forked child cannot use its copy; dropping the copy does not disturb the parent.
 #[derive(Debug)]
 pub struct Membership {
     slot: u8,
@@ -142,19 +145,20 @@ pub struct Membership {
     queue: OwnedFd,
     journal_file: JournalFile,
     journal: Mutex<Journal>,
-    /// What the last owner of the slot left to be said.
+    /// Disconnect notices that the last owner of the slot left.
     inherited: Mutex<Vec<Farewell>>,
-    /// Nanoseconds; 0: not wanted.
+    /// When to scan the journal again (nanoseconds); 0: no scan is planned.
     rescan_at: AtomicU64,
     server: Arc<Server>,
     links: Arc<Links>,
 }
 
 impl Membership {
-    /// Joins the domain, or founds it. May take a few milliseconds, and seconds if members do not answer.
+    /// Joins the domain, or creates it. Takes a few milliseconds, or seconds if members do not answer.
     ///
     /// # Errors
-    /// A [`JoinError`] inside; kind `AddrInUse` if somebody else has the port. What the kernel says otherwise.
+    /// A [`JoinError`] inside; kind `AddrInUse` if another program has the port. Other errors come from the
+    /// kernel.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
         let Claim { slot, contents: Contents { gsi, queue, journal_file }, listener, socket_set, neighbour } =
             join::join(config)?;
@@ -168,7 +172,7 @@ impl Membership {
             Membership { slot, gsi, queue, journal_file, journal, inherited, rescan_at, server, links };
         if let Some(neighbour) = neighbour {
             let slot = neighbour.slot;
-            // It has died since; then its will may be ours to execute.
+            // The neighbour has died since the join; this member may have to take over its journal.
             if member.server.watch_neighbour(neighbour).is_err() {
                 member.server.suspect(slot);
             }
@@ -182,7 +186,7 @@ impl Membership {
         self.server.is_inherited()
     }
 
-    /// Its slot: bits 23..16 of its QPNs, 31..24 of its communication ids.
+    /// The slot of this process: bits 23..16 of its QPNs, bits 31..24 of its communication ids.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.slot
@@ -194,7 +198,7 @@ impl Membership {
         self.server.config.udp_port
     }
 
-    /// A duplicate of the socket shared by all members.
+    /// Returns a duplicate of the GSI socket, which all members share.
     ///
     /// # Errors
     /// `EMFILE`.
@@ -202,7 +206,7 @@ impl Membership {
         self.gsi.try_clone()
     }
 
-    /// A duplicate of this slot's socket.
+    /// Returns a duplicate of this slot's socket.
     ///
     /// # Errors
     /// `EMFILE`.
@@ -210,19 +214,19 @@ impl Membership {
         self.queue.try_clone()
     }
 
-    /// Rings between this member and others; from now on offers are taken.
+    /// Returns the shared-memory rings of this member. From now on the member accepts ring offers.
     pub(crate) fn rings(&self) -> Rings {
         Rings::new(Arc::clone(&self.server), self.slot)
     }
 
-    /// Readable when [`poll_listener`](Membership::poll_listener) has something to do.
+    /// Returns the descriptor that is readable when [`poll_listener`](Membership::poll_listener) has work.
     #[must_use]
     pub fn listener_fd(&self) -> RawFd {
         self.server.epoll.as_raw_fd()
     }
 
-    /// Serves other members without waiting: answers JOIN and PING, hands forwarded trains to `f`. Returns the
-    /// number of trains; 0 also if another thread is at it.
+    /// Serves other members without waiting: answers JOIN and PING, and passes forwarded batches to `f`.
+    /// Returns the number of batches; 0 also if another thread is serving.
     pub fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         self.server.poll(f)
     }
@@ -230,25 +234,25 @@ impl Membership {
     /// Forwards a GRO batch to the member with `slot`, and returns what became of it. Does not wait.
     ///
     /// # Errors
-    /// `EPERM` if the slot's name belongs to a process of a user that the domain does not admit, `EMFILE`.
+    /// `EPERM` if the slot's name belongs to a user that the domain does not admit, `EMFILE`.
     pub fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         self.links.forward(slot, batch)
     }
 
-    /// Hands a train to all other members; returns how many took it.
+    /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.
         let delivered = |slot| matches!(self.forward(slot, batch), Ok(ForwardOutcome::Delivered));
         (0..SLOTS).filter(|slot| *slot != self.slot && delivered(*slot)).count()
     }
 
-    /// Connections to other members that were tried, whether somebody was there or not.
+    /// Number of connection attempts to other members, successful or not.
     #[must_use]
     pub fn connects(&self) -> u64 {
-        self.links.connects()
+        self.links.connects.load(Ordering::Relaxed)
     }
 
-    /// Writes down what others shall say if this process dies.
+    /// Records a change of the disconnect notices that other members send if this process dies.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -260,24 +264,26 @@ impl Membership {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a service (port space, port, address) for this process; trains that others get for it arrive in
-    /// [`poll_listener`](Membership::poll_listener).
+    /// Claims a service (port space, port, address) for this process.
+    /// [`poll_listener`](Membership::poll_listener) passes on the requests that other members receive for it.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody has the same name, `EADDRNOTAVAIL` if a wildcard and an address collide.
+    /// `EADDRINUSE` if another process has the same name, `EADDRNOTAVAIL` if a wildcard and an address
+    /// collide.
     pub fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ServiceClaim> {
         service::claim(&self.server, ps, port, address)
     }
 
-    /// Hands a train to whoever listens on (`ps`, `port`) at `dst`, or else at the wildcard of its family;
-    /// false if no *other* process does. A listener that does not keep up loses the train, and it is still true.
+    /// Forwards a batch to the process that listens on (`ps`, `port`) at `dst`, or else at the wildcard of
+    /// its address family. Returns false if no *other* process listens. Returns true also if the listener's
+    /// queue is full and the batch is dropped.
     ///
     /// # Errors
-    /// `EPERM` if a stranger has the name, `EMFILE`.
+    /// `EPERM` if the name belongs to a user that the domain does not admit, `EMFILE`.
     pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.config, ps, port);
-            if !self.server.owns(&name) && self.links.forward_to_name(name, batch)? {
+            if !self.server.owns(&name) && self.links.send(name, batch)? != ForwardOutcome::NoMember {
                 return Ok(true);
             }
         }
@@ -285,7 +291,7 @@ impl Membership {
     }
 }
 
-/// The locks that guard a membership's descriptors, held while the process forks.
+/// The locks that guard a membership's descriptors; held while the process forks.
 pub(crate) struct RegistryLocks {
     sockets: KeptLock<Server, Sockets>,
     // Unlocked last.
@@ -293,14 +299,14 @@ pub(crate) struct RegistryLocks {
 }
 
 impl Membership {
-    /// `None` if it takes until `until_ns`.
+    /// Takes the locks, or returns `None` if that lasts until `until_ns`.
     pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<RegistryLocks> {
         let links = KeptLock::take(&self.links, |links| &links.open, until_ns)?;
         let sockets = KeptLock::take(&self.server, |server| &server.sockets, until_ns)?;
         Some(RegistryLocks { sockets, _links: links })
     }
 
-    /// A forked child gives up its copies of everything: names, sockets, connections.
+    /// Detaches a forked child's copies of the names, sockets and connections.
     pub(crate) fn release_in_child(&self, locks: &mut RegistryLocks) {
         for fd in [&self.gsi, &self.queue, &self.server.socket_set] {
             sys::disconnect(fd);
@@ -314,7 +320,8 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if !self.is_inherited() {
-            // While the slot's name is still ours. Only for a descriptor that is no socket can it fail.
+            // The slot's name still belongs to this process. Fails only for a descriptor that is not a
+            // socket.
             let _not_ours = group::disable_queue(self.queue.as_fd());
         }
     }

@@ -1,4 +1,4 @@
-//! What members say to each other: one record per SOCK_SEQPACKET message, little-endian.
+//! Messages between members: one record per SOCK_SEQPACKET message, little-endian.
 //!
 //! ```text
 //! 0   magic "RXI1"
@@ -8,18 +8,20 @@
 //! 16  body by type
 //! ```
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::SLOTS;
 use crate::port::{RxBatch, RxQueue};
 
-/// Length of the common part.
+/// Length of the part that all records have.
 const COMMON_LEN: usize = 16;
 /// Length of a FRAME before its packets.
 pub(super) const FRAME_LEN: usize = COMMON_LEN + 44;
-/// A buffer for any record.
+/// Buffer size that holds any record.
 pub(super) const RECORD_MAX: usize = FRAME_LEN + 65_536;
-/// Length of the records without data.
+/// Largest record without packets.
 pub(super) const SHORT_MAX: usize = 64;
 
 const MAGIC: [u8; 4] = *b"RXI1";
@@ -32,52 +34,52 @@ const REFUSE: u16 = 3;
 const FRAME: u16 = 4;
 const PING: u16 = 5;
 const PONG: u16 = 6;
-/// 7 was that of rings with ICRCs, 10 that of trains at multiples of 8.
+/// 7 (rings with ICRCs) and 10 (batches at multiples of 8) were types of earlier layouts and are not reused.
 const OFFER: u16 = 11;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
 
-/// Transport of a WELCOME: a socket set of sockets comes along.
+/// Transport of a WELCOME: a socket set is attached.
 const UDP_SOCKET_SET: u32 = 1;
-/// FRAME flags: read from the GSI queue; read from a slot it was not meant for.
+/// FRAME flags: read from the GSI queue; read from the queue of a slot that is not the destination.
 const FROM_GSI: u8 = 1;
 const MISROUTED: u8 = 2;
 
-/// A record as a value.
+/// A parsed record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Record<'a> {
-    /// May I become a member?
+    /// Requests membership.
     Join { pid: u32 },
-    /// Yes; the socket set is attached. `udp_port` must be the one the newcomer expects.
+    /// Answers JOIN; the socket set is attached. `udp_port` must be the one that the new member expects.
     Welcome { udp_port: u16 },
-    /// No.
+    /// Refuses JOIN, with an error number.
     Refuse { errno: u32 },
-    /// A train for you.
+    /// A GRO batch for the receiver.
     Frame(RxBatch<'a>),
-    /// Are you there? From a member, also: I watch this connection.
+    /// Requests a PONG. Sent by a member, it also says that the member watches this connection.
     Ping,
-    /// Yes.
+    /// Answers PING.
     Pong,
-    /// I write what is for you into the ring that is attached, as long as this connection lasts. Who does not know this
-    /// record hangs up.
+    /// Offers the attached ring, into which the sender writes packets for the receiver as long as this
+    /// connection lasts. A receiver that does not know this record closes the connection.
     Offer,
-    /// I read it.
+    /// Accepts an offered ring.
     Accept,
-    /// There is something in a ring, and you sleep.
+    /// Wakes a reader that sleeps while its ring has packets.
     Wake,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BadRecord {
-    /// Not ours, or cut.
+    /// Not a record of roxie, or truncated.
     Malformed,
-    /// Of another version of roxie.
+    /// Written by another version of roxie.
     Version,
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record that was received by a member on `udp_port`.
+    /// Parses a record that a member on `udp_port` received.
     pub(super) fn parse(bytes: &'a [u8], udp_port: u16) -> Result<Record<'a>, BadRecord> {
         let (common, _) = bytes.split_first_chunk::<COMMON_LEN>().ok_or(BadRecord::Malformed)?;
         if common[..4] != MAGIC {
@@ -104,12 +106,20 @@ impl<'a> Record<'a> {
         record.ok_or(BadRecord::Malformed)
     }
 
-    /// The slot of whoever sent a record that [`parse`](Self::parse) has taken; `None` if it has none yet.
+    /// The sender's slot in a record that [`parse`](Self::parse) accepted; `None` if the sender has no slot
+    /// yet.
     pub(super) fn sender(bytes: &[u8]) -> Option<u8> {
         u32_at(bytes, 12).and_then(|slot| u8::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
     }
 
-    /// Writes everything but a FRAME's packets, which are to follow; returns the length.
+    /// Sends the record with descriptors; it is not a FRAME.
+    pub(super) fn send(&self, to: &OwnedFd, slot: Option<u8>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut out = [0; SHORT_MAX];
+        let len = self.emit(slot, &mut out);
+        sys::send_record(to.as_fd(), &out[..len], &[], fds)
+    }
+
+    /// Writes the record without a FRAME's packets, which the caller appends; returns the length.
     pub(super) fn emit(&self, slot: Option<u8>, out: &mut [u8; SHORT_MAX]) -> usize {
         let mut writer = Writer { out, len: COMMON_LEN };
         let kind = match self {
@@ -150,7 +160,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What was understood is understood again when it is written anew.
+/// Fuzz target: a record that was parsed gives the same value after emit and parse.
 #[cfg(feature = "fuzz")]
 pub fn check(bytes: &[u8]) {
     let udp_port = 4791;
@@ -178,7 +188,7 @@ fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
 }
 
 /// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
-/// destination. The segment fits: a train with larger packets has only one, and says so by 0.
+/// destination. A segment of 0 means one packet, which may be longer than 65535 bytes.
 fn put_frame(writer: &mut Writer<'_>, batch: &RxBatch<'_>) {
     let family = if batch.src.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     let flags = match batch.queue {
@@ -261,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_looks_like_this() {
+    fn a_welcome_is_encoded_as_documented() {
         let bytes = emitted(&Record::Welcome { udp_port: 4791 });
         let want = [
             &b"RXI1"[..],
@@ -273,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_survives_the_journey() {
+    fn a_frame_is_parsed_as_it_was_emitted() {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
             let batch = RxBatch {
                 src: src.parse().unwrap(),
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_cut_records_are_refused() {
+    fn other_versions_and_truncated_records_are_refused() {
         let bytes = emitted(&Record::Join { pid: 1 });
         for len in 0..bytes.len() {
             assert_eq!(Record::parse(&bytes[..len], 1).unwrap_err(), BadRecord::Malformed, "{len}");

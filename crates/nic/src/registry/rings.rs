@@ -1,51 +1,51 @@
-//! Rings in memory between members: offered and accepted over connections, and gone with them.
+//! Shared-memory rings between members, offered and accepted over connections, and closed with them.
 //!
-//! A ring leads one way, from the member that offered it. So of two members each offers one, when it first has
-//! something to send to the other; until it is accepted, and after its end, packets take the network. A process that dies
-//! closes its connections, however it dies.
+//! A ring carries packets in one direction, from the member that offered it. So each of two members offers a
+//! ring when it first sends to the other. Packets take the network until the ring is accepted, and again
+//! after the ring has ended. The connection breaks when a process dies, so the ring ends then, too.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::record::{Record, SHORT_MAX};
+use super::record::Record;
 use super::serve::Server;
 use sys;
 use sys::byte_ring::{Consumer, Producer};
 
-/// What has become of rings.
+/// An event of a ring.
 #[derive(Debug)]
 pub(crate) enum RingEvent {
-    /// Another member writes into this one for us.
+    /// Another member offered this ring and writes into it for this member.
     Offered { token: u64, ring: Box<Consumer> },
-    /// The one we have offered is read.
+    /// The other member accepted the ring that this member offered.
     Accepted { token: u64 },
-    /// The other member has hung up: it has ended, or does not want the ring.
+    /// The other member closed the connection: it has ended, or it does not accept the ring.
     Ended { token: u64 },
 }
 
-/// Where those who serve connections leave news.
+/// Queue of ring events, written by the thread that serves connections.
 #[derive(Debug, Default)]
 pub(super) struct RingEvents {
     events: Mutex<Vec<RingEvent>>,
     has_events: AtomicBool,
 }
 
-/// A member's rings.
+/// The rings of a member.
 #[derive(Debug)]
 pub(crate) struct Rings {
     server: Arc<Server>,
     slot: u8,
 }
 
-/// The connection that a ring lasts as long as; dropped, the other end learns that it is over.
+/// The connection that carries a ring. Dropping it ends the ring at both ends.
 #[derive(Debug)]
 pub(crate) struct RingLink {
     server: Arc<Server>,
     slot: u8,
     token: u64,
-    /// `None` where the ring is read.
+    /// `None` at the reading end.
     connection: Option<Arc<OwnedFd>>,
 }
 
@@ -70,32 +70,31 @@ impl Rings {
         Rings { server, slot }
     }
 
-    /// Offers a new ring to the member with `slot`, which may be our own; there will be news of it. Does not wait.
+    /// Offers a new ring to the member with `slot`, which may be this member's own; an event follows. Does
+    /// not wait.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if nobody has the slot, `EPERM` if another user has; `EAGAIN` if too many want something of it;
-    /// what [`Producer::create`] says.
+    /// `ECONNREFUSED` if the slot is free, `EPERM` if it belongs to another user, `EAGAIN` if its accept
+    /// queue is full, and the errors of [`Producer::create`].
     pub(crate) fn offer(&self, slot: u8) -> io::Result<(Producer, RingLink)> {
         let connection = sys::connect_seqpacket(&self.server.config.slot_name(slot))?;
         if sys::peer_credentials(connection.as_fd())?.uid != sys::effective_uid() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let (producer, ring) = Producer::create()?;
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Offer.emit(Some(self.slot), &mut out);
-        sys::send_record(connection.as_fd(), &out[..len], &[], &[ring.as_fd()])?;
+        Record::Offer.send(&connection, Some(self.slot), &[ring.as_fd()])?;
         let (token, connection) = self.server.watch_ring(connection)?;
         let server = Arc::clone(&self.server);
         Ok((producer, RingLink { server, slot: self.slot, token, connection: Some(connection) }))
     }
 
-    /// Whether [`take_news`](Self::take_news) has something to say.
+    /// True if [`take_events`](Self::take_events) will return an event.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         self.server.ring_events.get().is_some_and(|events| events.has_events.load(Ordering::Relaxed))
     }
 
-    /// What has happened since the last call; one load if nothing has.
+    /// Returns the events since the last call; costs one load if there are none.
     #[inline]
     pub(crate) fn take_events(&self) -> Vec<RingEvent> {
         match self.server.ring_events.get() {
@@ -104,32 +103,30 @@ impl Rings {
         }
     }
 
-    /// The connection of a ring that was offered to us.
+    /// Returns the connection of a ring that another member offered.
     pub(crate) fn link(&self, token: u64) -> RingLink {
         RingLink { server: Arc::clone(&self.server), slot: self.slot, token, connection: None }
     }
 }
 
 impl RingLink {
-    /// What the news call it.
+    /// The number that identifies this ring in events.
     pub(crate) fn token(&self) -> u64 {
         self.token
     }
 
-    /// Wakes whoever reads the ring, which has said that it sleeps.
+    /// Wakes the reader of the ring, which has announced that it sleeps.
     #[cold]
     pub(crate) fn wake(&self) {
         let Some(connection) = &self.connection else { return };
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Wake.emit(Some(self.slot), &mut out);
-        // Somebody who has so much to read that there is no room for this will not sleep; one that is gone will not wake.
-        let _awake = sys::send_record(connection.as_fd(), &out[..len], &[], &[]);
+        // A reader with a full socket is not asleep; a reader that has ended cannot be woken.
+        let _awake = Record::Wake.send(connection, Some(self.slot), &[]);
     }
 }
 
 impl Drop for RingLink {
     fn drop(&mut self) {
-        self.server.end_ring(self.token);
+        self.server.remove(self.token);
     }
 }
 
@@ -139,7 +136,7 @@ mod tests {
     use super::super::tests::{members_of, new_domain, while_serving};
     use super::*;
 
-    /// News of `rings`, once there are some.
+    /// Waits for events of `rings`.
     fn events_of(rings: &Rings, member: &Membership) -> Vec<RingEvent> {
         for _ in 0..2000 {
             member.poll_listener(&mut |_| {});
@@ -149,11 +146,11 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        panic!("no events");
+        panic!("no ring event within 2 s");
     }
 
     #[test]
-    fn a_ring_is_offered_accepted_used_and_gone_with_its_maker() {
+    fn a_ring_is_offered_accepted_and_used_and_ends_with_its_producer() {
         let members = members_of(&new_domain(), 2);
         let [ours, theirs] = [members[0].rings(), members[1].rings()];
         let (mut producer, link) = ours.offer(members[1].slot()).unwrap();
@@ -175,35 +172,34 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_takes_no_rings_hangs_up() {
+    fn a_member_without_rings_closes_the_connection_of_an_offer() {
         let members = members_of(&new_domain(), 2);
         let ours = members[0].rings();
         let (_producer, link) = ours.offer(members[1].slot()).unwrap();
         members[1].poll_listener(&mut |_| {});
         let events = events_of(&ours, &members[0]);
         assert!(matches!(events[..], [RingEvent::Ended { token }] if token == link.token()), "{events:?}");
-        let nobody = (0..super::super::SLOTS).find(|slot| members.iter().all(|m| m.slot() != *slot)).unwrap();
-        assert_eq!(ours.offer(nobody).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
+        let free_slot =
+            (0..super::super::SLOTS).find(|slot| members.iter().all(|m| m.slot() != *slot)).unwrap();
+        assert_eq!(ours.offer(free_slot).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
     }
 
     #[test]
-    fn what_is_no_ring_is_not_taken() {
+    fn an_offer_without_a_valid_ring_is_rejected() {
         let config = new_domain();
         let members = members_of(&config, 1);
         let rings = members[0].rings();
         let no_ring = sys::memory_file(c"roxie-test").unwrap();
-        let mut record = [0; SHORT_MAX];
-        let len = Record::Offer.emit(None, &mut record);
         for passed in [&[][..], &[no_ring.as_fd()]] {
             let connection = sys::connect_seqpacket(&config.slot_name(members[0].slot())).unwrap();
-            sys::send_record(connection.as_fd(), &record[..len], &[], passed).unwrap();
+            Record::Offer.send(&connection, None, passed).unwrap();
             while_serving(&[&members[0]], || {
                 let mut fds = [sys::PollFd::readable(std::os::fd::AsRawFd::as_raw_fd(&connection))];
                 assert_eq!(sys::poll(&mut fds, Some(5_000_000_000)).unwrap(), 1);
             });
             let received =
                 sys::recv_record(connection.as_fd(), &mut [0; 64], &mut Vec::new(), false).unwrap();
-            assert_eq!(received.len, 0, "it has hung up");
+            assert_eq!(received.len, 0, "the member closed the connection");
         }
         assert!(rings.take_events().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Serving other members: connections to our slot's name and to the services we have claimed.
+//! Serving other members on the slot's name and on the names of claimed services.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,42 +6,42 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use super::join::{Neighbour, send_socket_set};
-use super::record::{BadRecord, RECORD_MAX, Record, SHORT_MAX};
+use super::join::{Neighbour, send_welcome};
+use super::record::{BadRecord, RECORD_MAX, Record};
 use super::rings::{RingEvent, RingEvents};
 use super::{DomainConfig, SLOTS};
 use crate::port::RxBatch;
 use sys::Epoll;
 use sys::byte_ring::Consumer;
 
-/// What other members can connect to, and their connections.
+/// The listeners of this member, and its connections.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) config: DomainConfig,
-    /// Everything below that can be readable.
+    /// Watches all sockets below.
     pub(super) epoll: Epoll,
     slot: u8,
     pub(super) socket_set: OwnedFd,
     pub(super) sockets: Mutex<Sockets>,
     next_token: AtomicU64,
-    /// Whoever has it serves.
+    /// Locked by the thread that serves.
     state: Mutex<ServeState>,
-    /// Slots whose owner has closed its connection to us, and may be dead.
+    /// Slots with an owner that closed its connection to this member, and may be dead.
     suspects: Mutex<Vec<u8>>,
-    /// Where rings are offered; nobody takes them before somebody has asked for it.
+    /// Set when this member accepts ring offers.
     pub(super) ring_events: OnceLock<RingEvents>,
-    /// The slots of this process, if it has several.
+    /// The slots of this process; unset if it has one.
     pub(super) sibling_slots: OnceLock<Vec<u8>>,
-    /// The process that made this; a forked child shares `epoll` and must not change it.
+    /// The process that created this. A forked child shares `epoll` and must not change it.
     pid: u32,
 }
 
-/// What the serving thread keeps.
+/// State of the serving thread.
 #[derive(Debug)]
 struct ServeState {
-    /// For records.
+    /// Receives one record.
     buffer: Vec<u8>,
-    /// Listeners that are not watched for now, and until when (nanoseconds).
+    /// Listeners that are removed from `epoll`, and until when (nanoseconds).
     paused: Vec<u64>,
     paused_until: u64,
 }
@@ -59,28 +59,28 @@ pub(super) struct Socket {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Role {
-    /// Our slot's name.
+    /// Listens on the name of this member's slot.
     Slot,
-    /// The name of a service.
+    /// Listens on the name of a service.
     Service(String),
     /// A connection accepted at the listener with this token.
     Connection(u64),
-    /// A connection of ours that trains are handed over on ([`Links`](super::forward::Links)).
+    /// A connection on which this member forwards batches ([`Links`](super::forward::Links)).
     Link,
-    /// A connection of ours to another member, who sees by it when we die, as we see when it does.
+    /// A connection to a neighbour. Each end notices the death of the other.
     Neighbour,
-    /// A ring lasts as long as this connection, whoever made it.
+    /// A connection that carries a ring, from either end.
     Ring,
 }
 
-/// Every member has at most one connection to each of our names.
+/// Every member has at most one connection to each name of this member.
 const CONNECTIONS_MAX: usize = 4 * SLOTS as usize;
-/// Records taken from one connection before the next one's turn.
+/// Records taken from one connection before the next one is served.
 const RECORDS_PER_ROUND: usize = 32;
-/// How long connections wait when no descriptor is left to accept them. They would keep the listener readable, and who
-/// sleeps until it is readable would spin.
+/// How long accepting stops when this process is out of descriptors. Meanwhile the listener would stay
+/// readable, and a thread that sleeps until it is readable would spin.
 const PAUSE_NS: u64 = 100_000_000;
-/// Turns before returning to the caller, who has other things to do.
+/// Rounds before `poll` returns to the caller, which has other work.
 const ROUNDS_MAX: usize = 8;
 
 impl Server {
@@ -111,7 +111,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves whoever has something for us; one thread at a time.
+    /// Serves the sockets that are readable; one thread at a time.
     pub(super) fn poll(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -126,7 +126,8 @@ impl Server {
                 break;
             }
             for &token in &tokens[..ready] {
-                // It may have been removed since; nothing is locked while it is served, so `f` may do anything.
+                // Another thread may have removed it. No lock is held while it is served, so `f` may call any
+                // method.
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
                     Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut state),
@@ -139,84 +140,73 @@ impl Server {
         batches
     }
 
-    /// Connects us to another member for as long as both live.
+    /// Keeps a connection to a neighbour while both live.
     pub(super) fn watch_neighbour(&self, neighbour: Neighbour) -> io::Result<()> {
         let Neighbour { slot, connection } = neighbour;
-        // It says who we are.
-        let mut out = [0; SHORT_MAX];
-        let len = Record::Ping.emit(Some(self.slot), &mut out);
-        sys::send_record(connection.as_fd(), &out[..len], &[], &[])?;
+        // Tells the neighbour this member's slot.
+        Record::Ping.send(&connection, Some(self.slot), &[])?;
         self.add(connection, Role::Neighbour, Some(slot)).map(drop)
     }
 
-    /// Keeps a connection of ours until the other end closes it.
+    /// Keeps a connection that forwards batches until the other end closes it.
     pub(super) fn watch(&self, connection: OwnedFd) -> io::Result<Arc<OwnedFd>> {
         let connection = Arc::new(connection);
-        self.add(Arc::clone(&connection), Role::Link, None)?;
-        Ok(connection)
+        self.add(Arc::clone(&connection), Role::Link, None).map(|_token| connection)
     }
 
-    /// Keeps a connection that a ring lasts as long as; returns its token, too.
+    /// Keeps a connection that carries a ring; returns its token, too.
     pub(super) fn watch_ring(&self, connection: OwnedFd) -> io::Result<(u64, Arc<OwnedFd>)> {
         let connection = Arc::new(connection);
         self.add(Arc::clone(&connection), Role::Ring, None).map(|token| (token, connection))
     }
 
-    /// Closes a connection that a ring lasts as long as.
-    pub(super) fn end_ring(&self, token: u64) {
-        // As in `remove_service`.
-        if self.is_inherited() {
-            return;
-        }
-        let removed = self.lock().remove(&token);
-        removed.iter().for_each(|socket| self.unwatch(socket));
-    }
-
-    /// True if a member will see our end who does not end with us.
+    /// True if a member in another process watches a connection to this one.
     pub(super) fn has_neighbour(&self) -> bool {
         self.lock().values().filter_map(|socket| socket.peer).any(|slot| !self.is_sibling(slot))
     }
 
-    /// Whether a slot is of this process.
+    /// True if the slot belongs to this process.
     pub(super) fn is_sibling(&self, slot: u8) -> bool {
         self.sibling_slots.get().is_some_and(|slots| slots.contains(&slot))
     }
 
-    /// The owner of a slot may have died.
+    /// Records that the owner of a slot may have died.
     pub(super) fn suspect(&self, slot: u8) {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
-    /// The slots whose owners hung up since the last call.
+    /// Returns the slots with an owner that closed its connection since the last call.
     pub(super) fn take_suspects(&self) -> Vec<u8> {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts listening on the name of a service; returns the token to stop with.
+    /// Starts listening on the name of a service; returns the token for
+    /// [`remove_service`](Self::remove_service).
     pub(super) fn add_service(&self, name: String, listener: OwnedFd) -> io::Result<u64> {
         self.add(listener, Role::Service(name), None)
     }
 
-    /// Stops listening, and closes the connections that came that way: their peers look the name up again.
-    pub(super) fn remove_service(&self, token: u64) {
+    /// Stops listening, and closes the connections that this listener accepted; their peers look the name up
+    /// again.
+    pub(super) fn remove(&self, token: u64) {
         if self.is_inherited() {
-            // Another thread may have held the lock when it was made, and `epoll` is shared. Its
-            // copies are closed with the server.
+            // In a forked child another thread may have held the lock, and `epoll` is shared with the parent.
+            // The child's copies are closed with the server.
             return;
         }
         let mut sockets = self.lock();
-        let gone = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
-        for (_, socket) in gone {
+        let removed = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
+        for (_, socket) in removed {
             self.unwatch(&socket);
         }
     }
 
-    /// True in a forked child of the process that is the member, even one that no handler of ours has run in.
+    /// True in a forked child of the member, even if no fork handler has run in it.
     pub(super) fn is_inherited(&self) -> bool {
         std::process::id() != self.pid
     }
 
-    /// True if `name` is one of our services.
+    /// True if `name` is a service of this member.
     pub(super) fn owns(&self, name: &str) -> bool {
         self.lock().values().any(|s| matches!(&s.role, Role::Service(own) if own == name))
     }
@@ -226,20 +216,20 @@ impl Server {
             let connection = match sys::accept(fd.as_fd()) {
                 Ok(connection) => connection,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // Interrupted, or a connection that is gone already.
+                // Interrupted, or the connection ended before it was accepted.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
                 Err(_) => return self.pause(listener, fd, state),
             };
             let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| self.config.admits(c));
             if admitted && self.lock().len() < CONNECTIONS_MAX {
-                // Out of memory: the connection is closed, and the peer tries again.
+                // If memory is short, the connection is closed, and the peer tries again.
                 let _token = self.add(connection, Role::Connection(listener), None);
             }
         }
     }
 
     fn pause(&self, listener: u64, fd: &OwnedFd, state: &mut ServeState) {
-        // It is there, unless the application closed descriptors that are not its own.
+        // The listener is there, unless the application closed descriptors that it does not own.
         let _absent = self.epoll.remove(fd.as_fd());
         state.paused.push(listener);
         state.paused_until = sys::now_ns() + PAUSE_NS;
@@ -250,15 +240,15 @@ impl Server {
             return;
         }
         for token in state.paused.drain(..) {
-            // A service may have been released meanwhile.
+            // The service may have been released meanwhile.
             if let Some(socket) = self.lock().get(&token) {
-                // Out of memory for this is out of memory for more.
+                // If memory is too short for this, there is none for further connections either.
                 let _deaf = self.epoll.add(socket.fd.as_fd(), token);
             }
         }
     }
 
-    /// Takes records from one connection.
+    /// Takes records from one connection; returns the number of batches.
     fn serve(
         &self,
         token: u64,
@@ -268,7 +258,7 @@ impl Server {
     ) -> usize {
         let mut batches = 0;
         for _ in 0..RECORDS_PER_ROUND {
-            // Descriptors that nobody asked for are closed.
+            // Descriptors that no record needs are closed on drop.
             let mut passed = Vec::new();
             let received = match sys::recv_record(fd.as_fd(), buffer, &mut passed, false) {
                 Ok(received) => received,
@@ -284,10 +274,8 @@ impl Server {
                     f(&batch);
                 }
                 Ok(Record::Join { .. }) => {
-                    let answer = Record::Welcome { udp_port: self.config.udp_port };
-                    let mut out = [0; SHORT_MAX];
-                    let len = answer.emit(Some(self.slot), &mut out);
-                    if let Err(e) = send_socket_set(fd, &out[..len], &self.socket_set) {
+                    let udp_port = self.config.udp_port;
+                    if let Err(e) = send_welcome(fd, self.slot, udp_port, &self.socket_set) {
                         self.reply(fd, &Record::Refuse { errno: e.raw_os_error().unwrap_or(0) as u32 });
                     }
                 }
@@ -302,7 +290,7 @@ impl Server {
                     self.reply(fd, &Record::Accept);
                 }
                 Ok(Record::Accept) => self.push_ring_event(RingEvent::Accepted { token }),
-                // Whoever waits is awake by now.
+                // Receiving the record has woken the thread.
                 Ok(Record::Wake) => {}
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}
                 Err(BadRecord::Version) => {
@@ -314,7 +302,7 @@ impl Server {
         batches
     }
 
-    /// Somebody offers a ring: whether it is taken. Only members of our own user get so close.
+    /// Accepts a ring offer, or returns false. Only members of the same user may offer rings.
     fn take_offer(&self, token: u64, fd: &Arc<OwnedFd>, passed: &[OwnedFd]) -> bool {
         let [ring] = passed else { return false };
         let ours = sys::peer_credentials(fd.as_fd()).is_ok_and(|c| c.uid == sys::effective_uid());
@@ -323,7 +311,7 @@ impl Server {
         }
         let Ok(ring) = Consumer::open(ring.as_fd()) else { return false };
         match self.lock().get_mut(&token) {
-            // One ring for each connection.
+            // At most one ring per connection.
             Some(socket) if matches!(socket.role, Role::Connection(_)) => socket.role = Role::Ring,
             _ => return false,
         }
@@ -338,10 +326,8 @@ impl Server {
     }
 
     fn reply(&self, fd: &OwnedFd, record: &Record<'_>) {
-        let mut out = [0; SHORT_MAX];
-        let len = record.emit(Some(self.slot), &mut out);
-        // A peer that does not take its answer has gone or will ask again.
-        let _gone = sys::send_record(fd.as_fd(), &out[..len], &[], &[]);
+        // A peer that does not take its answer has ended or will repeat its request.
+        let _unsent = record.send(fd, Some(self.slot), &[]);
     }
 
     fn close_connection(&self, token: u64, batches: usize) -> usize {
@@ -356,7 +342,7 @@ impl Server {
         batches
     }
 
-    /// Who is at the other end of a connection, and watches it.
+    /// Records the slot of the member that watches this connection from the other end.
     fn set_peer_slot(&self, token: u64, peer: Option<u8>) {
         if let Some(socket) = self.lock().get_mut(&token) {
             socket.peer = peer;
@@ -375,7 +361,7 @@ impl Server {
     }
 
     fn unwatch(&self, socket: &Socket) {
-        // It is there, unless the application closed descriptors that are not its own.
+        // The socket is there, unless the application closed descriptors that it does not own.
         let _absent = self.epoll.remove(socket.fd.as_fd());
     }
 
@@ -384,7 +370,7 @@ impl Server {
     }
 }
 
-/// A connection that ended before it was accepted, rather than a lack of anything.
+/// True if the connection ended before it was accepted; false if a resource is exhausted.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPERM))
 }

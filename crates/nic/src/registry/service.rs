@@ -25,7 +25,7 @@ pub enum ServiceAddress {
 }
 
 impl ServiceAddress {
-    /// Who may listen for a request to `dst`, in order.
+    /// The service addresses that match a request to `dst`, in order.
     pub(super) fn candidates(dst: Gid) -> [ServiceAddress; 2] {
         [ServiceAddress::Gid(dst), Self::wildcard_of(dst)]
     }
@@ -41,7 +41,7 @@ impl ServiceAddress {
         }
     }
 
-    /// A wildcard excludes addresses of its family, and the other way round.
+    /// True if both cannot be claimed: a wildcard and an address of its family.
     fn excludes(&self, last_part: &str) -> bool {
         match self {
             ServiceAddress::Gid(gid) => last_part == Self::wildcard_of(*gid).to_string(),
@@ -69,12 +69,12 @@ pub struct ServiceClaim {
 
 impl Drop for ServiceClaim {
     fn drop(&mut self) {
-        self.server.remove_service(self.token);
+        self.server.remove(self.token);
     }
 }
 
-/// Claims a name. Collisions between a wildcard and an address are looked for after the claim, so of two that
-/// race at least one fails.
+/// Claims a name. The check for collisions between a wildcard and an address follows the claim, so if two
+/// processes race at least one of them fails.
 pub(super) fn claim(
     server: &Arc<Server>,
     ps: u16,

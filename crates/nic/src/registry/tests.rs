@@ -1,4 +1,4 @@
-//! Domains of a few members, each in its own name and on its own port, so that tests run side by side.
+//! Domains of a few members, each with its own name and port, so that tests run in parallel.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -13,7 +13,7 @@ use super::*;
 use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{PollFd, random_u64};
 
-/// A domain nobody else uses. Its port is below those that sockets get by themselves.
+/// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.
 pub(super) fn new_domain() -> DomainConfig {
     let udp_port = loop {
         let port = 20_000 + (random_u64() % 12_000) as u16;
@@ -25,12 +25,12 @@ pub(super) fn new_domain() -> DomainConfig {
     DomainConfig { name, udp_port, allow_uids: Vec::new() }
 }
 
-/// Slots whose names are taken, whether their owners answer or not.
+/// Returns the slots with an owner, whether the owner answers or not.
 fn slots_of(config: &DomainConfig) -> Vec<u8> {
     (0..SLOTS).filter(|slot| sys::connect_seqpacket(&config.slot_name(*slot)).is_ok()).collect()
 }
 
-/// What a train said, kept.
+/// A copy of a received batch.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Got {
     queue: RxQueue,
@@ -48,14 +48,14 @@ impl Got {
     }
 }
 
-/// Runs `f` while a thread answers for `members`; gives back the trains forwarded to any of them.
+/// Runs `f` while a thread serves `members`; also returns the batches that were forwarded to them.
 pub(super) fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -> (T, Vec<Got>) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
             let mut got = Vec::new();
             loop {
-                // Asked first: what was sent before the end is still served.
+                // Read first, so that everything sent before the end is served.
                 let is_last = stop.load(Ordering::Relaxed);
                 let mut fds: Vec<_> = members.iter().map(|m| PollFd::readable(m.listener_fd())).collect();
                 sys::poll(&mut fds, Some(1_000_000)).unwrap();
@@ -73,7 +73,7 @@ pub(super) fn while_serving<T>(members: &[&Membership], f: impl FnOnce() -> T) -
     })
 }
 
-/// Founds a domain and joins it `count - 1` times.
+/// Creates a domain and joins it `count - 1` times.
 pub(super) fn members_of(config: &DomainConfig, count: usize) -> Vec<Membership> {
     let mut all = vec![Membership::join(config).unwrap()];
     while all.len() < count {
@@ -99,16 +99,16 @@ fn receive(port: &mut UdpPort) -> Vec<Got> {
     got
 }
 
-/// A payload for a queue pair.
+/// Returns a payload for a queue pair.
 fn for_qp(qpn: u32) -> Vec<u8> {
     let mut bytes = vec![0; 32];
     bytes[..4].copy_from_slice(&[4, 0, 0xff, 0xff]);
-    // Congestion bits must not disturb.
+    // The congestion bits next to the QPN must be ignored.
     bytes[4..8].copy_from_slice(&(0xc000_0000 | qpn).to_be_bytes());
     bytes
 }
 
-/// A payload for QP 1: attribute id, then the first two words of the CM body.
+/// Returns a payload for QP 1: attribute id, then the first two words of the CM body.
 fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     let mut bytes = for_qp(1);
     bytes.resize(12 + 8 + 256 + 4, 0);
@@ -151,17 +151,17 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
             let mut got = (receive(&mut port_a), receive(&mut port_b));
             let count = got.0.len() + got.1.len();
             assert!(count <= 1, "{got:?}");
-            got.0.pop().map(|g| ('a', g)).or(got.1.pop().map(|g| ('b', g))).map(|(who, got)| {
+            got.0.pop().map(|g| ('a', g)).or(got.1.pop().map(|g| ('b', g))).map(|(receiver, got)| {
                 assert_eq!((got.src, got.dst, got.src_port), (local, local, src_port));
                 assert_eq!((got.segment, got.bytes.as_slice()), (bytes.len(), bytes));
-                (who, got.queue)
+                (receiver, got.queue)
             })
         };
         for low in [0, 1, 0x1234, 0xffff] {
             assert_eq!(send(&for_qp(u32::from(a.slot()) << 16 | 0x10 | low)), Some(('a', RxQueue::Slot)));
             assert_eq!(send(&for_qp(u32::from(b.slot()) << 16 | 0x10 | low)), Some(('b', RxQueue::Slot)));
         }
-        // Who reads the shared queue first has it.
+        // The first reader of the shared queue gets the datagram.
         let shared = Some(('a', RxQueue::Gsi));
         for message in [
             cm_message(0x10, id(b), id(b)),
@@ -183,7 +183,7 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
 }
 
 #[test]
-fn a_burst_of_another_process_reaches_its_slot_as_one_train() {
+fn a_burst_of_another_process_reaches_its_slot_as_one_batch() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let (mut port_a, mut port_b) = (port_of(&all[0]), port_of(&all[1]));
@@ -209,7 +209,7 @@ fn a_burst_of_another_process_reaches_its_slot_as_one_train() {
 }
 
 #[test]
-fn trains_are_forwarded_to_slots_and_services() {
+fn batches_are_forwarded_to_slots_and_services() {
     let config = new_domain();
     let all = members_of(&config, 3);
     let [a, b, c] = &all[..] else { unreachable!() };
@@ -226,7 +226,7 @@ fn trains_are_forwarded_to_slots_and_services() {
     });
     assert_eq!(got, [Got { queue: RxQueue::Forwarded, ..Got::of(&sent) }]);
 
-    // Nobody listens; then b at any address; then b at one, so that others find nobody; then nobody again.
+    // First no process listens; then b at any address; then c at one address.
     assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
     let claim = b.claim_service(0x106, 7174, ServiceAddress::Any4).unwrap();
     let ((), got) = while_serving(&[b], || {
@@ -234,13 +234,16 @@ fn trains_are_forwarded_to_slots_and_services() {
         assert!(c.forward_to_service(0x106, 7174, other, &sent).unwrap());
         assert!(!a.forward_to_service(0x106, 7175, dst, &sent).unwrap());
         assert!(!a.forward_to_service(0x111, 7174, dst, &sent).unwrap());
-        assert!(!b.forward_to_service(0x106, 7174, dst, &sent).unwrap(), "not to itself");
+        assert!(
+            !b.forward_to_service(0x106, 7174, dst, &sent).unwrap(),
+            "a process does not forward to itself"
+        );
         assert!(!a.forward_to_service(0x106, 7174, Ipv6Addr::LOCALHOST.into(), &sent).unwrap());
     });
     assert_eq!(got.len(), 2);
     drop(claim);
     assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
-    // The name has a new owner: connections to the old one must not linger.
+    // The name has a new owner: connections to the old one must not be used any more.
     let _claim = c.claim_service(0x106, 7174, ServiceAddress::Gid(dst)).unwrap();
     let ((), got) = while_serving(&[c], || {
         assert!(a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
@@ -269,26 +272,26 @@ fn connections_end_with_the_services_they_lead_to() {
         a.poll_listener(&mut |_| {});
         assert_eq!(held(), before);
     }
-    assert!(a.links.open.lock().unwrap().len() <= 1, "nor do names pile up");
+    assert!(a.links.open.lock().unwrap().len() <= 1, "names of closed connections are removed");
 }
 
 #[test]
-fn what_is_for_everybody_does_not_knock_at_every_empty_slot_each_time() {
+fn forwarding_to_all_members_retries_empty_slots_at_most_every_100_ms() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let (taken, got) = while_serving(&[&all[1]], || {
         let start = sys::now_ns();
         let taken = (0..200).map(|_| all[0].forward_to_all(&batch(&[1; 8]))).sum::<usize>();
-        // Once per slot and tenth of a second.
+        // At most once per slot and 100 ms.
         let rounds = 1 + (sys::now_ns() - start) / 100_000_000;
         assert!(all[0].connects() <= rounds * u64::from(SLOTS), "{} in {rounds} rounds", all[0].connects());
         taken
     });
-    assert_eq!((taken, got.len()), (200, 200), "and still reaches everybody");
+    assert_eq!((taken, got.len()), (200, 200), "every batch reaches the other member");
 }
 
 #[test]
-fn a_large_train_is_forwarded_whole() {
+fn a_batch_of_64_kib_is_forwarded_whole() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let bytes: Vec<u8> = (0..65_480_u32).map(|i| i as u8).collect();
@@ -299,7 +302,7 @@ fn a_large_train_is_forwarded_whole() {
 }
 
 #[test]
-fn colliding_claims_are_refused_and_released_ones_are_free() {
+fn colliding_claims_are_refused_and_released_names_are_free() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let (a, b) = (&all[0], &all[1]);
@@ -323,7 +326,7 @@ fn colliding_claims_are_refused_and_released_ones_are_free() {
 }
 
 #[test]
-fn a_busy_port_is_reported_and_so_is_a_member_that_does_not_answer() {
+fn joining_reports_a_busy_port_and_a_member_that_does_not_answer() {
     let config = new_domain();
     let stranger = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, config.udp_port)).unwrap();
     let reason = |e: io::Error| *e.get_ref().unwrap().downcast_ref::<JoinError>().unwrap();
@@ -331,7 +334,7 @@ fn a_busy_port_is_reported_and_so_is_a_member_that_does_not_answer() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(reason(error), JoinError::PortBusy { port: config.udp_port });
     drop(stranger);
-    // Nobody runs its `poll_listener`.
+    // No thread calls the member's `poll_listener`.
     let _member = Membership::join(&config).unwrap();
     let error = Membership::join(&config).unwrap_err();
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
@@ -340,7 +343,7 @@ fn a_busy_port_is_reported_and_so_is_a_member_that_does_not_answer() {
 }
 
 #[test]
-fn many_join_at_once_and_get_different_slots() {
+fn processes_that_join_at_once_get_different_slots() {
     let config = new_domain();
     let stop = AtomicBool::new(false);
     let joined = thread::scope(|scope| {
@@ -370,11 +373,11 @@ fn many_join_at_once_and_get_different_slots() {
         (seen, slots.len())
     });
     assert_eq!(joined, (6, 6));
-    // All have left: the domain can be founded again.
+    // All members have left: the domain can be created again.
     drop(Membership::join(&config).unwrap());
 }
 
-/// Says `slot <n>` and serves until it is killed, if started by [`spawn_member`].
+/// Prints `slot <n>` and serves until it is killed, if [`spawn_member`] started it.
 #[test]
 #[ignore = "helper process of other tests"]
 fn member_process() {
@@ -383,10 +386,10 @@ fn member_process() {
     let config =
         DomainConfig { name: name.to_owned(), udp_port: port.parse().unwrap(), ..DomainConfig::default() };
     let member = Membership::join(&config).unwrap();
-    // Only one member gets it.
+    // Only one member gets the claim.
     let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
     member.update_journal(WillChange::Add(notice_of(member.slot()))).unwrap();
-    // Descriptors that leave only as many as said.
+    // Number of descriptors to leave free.
     let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
     let mut files: Vec<_> = left.map(|_| fill_descriptors()).unwrap_or_default();
     files.truncate(files.len().saturating_sub(left.unwrap_or(0)));
@@ -396,28 +399,28 @@ fn member_process() {
         let mut fds = [PollFd::readable(member.listener_fd())];
         sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
-        for said in member.take_disconnect_notices() {
-            member.update_journal(WillChange::Remove(said.id)).unwrap();
+        for notice in member.take_disconnect_notices() {
+            member.update_journal(WillChange::Remove(notice.id)).unwrap();
         }
         if left.is_some() {
-            println!("\nturn");
+            println!("\nround");
         }
     }
 }
 
-/// Opens files until there is no descriptor.
+/// Opens files until the process is out of descriptors.
 fn fill_descriptors() -> Vec<std::fs::File> {
     std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
 }
 
-/// What the member with a slot leaves to be said in [`member_process`].
+/// The notice that the member with a slot records in [`member_process`].
 pub(super) fn notice_of(slot: u8) -> Farewell {
     let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
     let id = CmId(u32::from(slot) << 24 | 1);
     Farewell { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
 }
 
-/// Starts a member in a process of its own; returns its slot, too.
+/// Starts a member in another process; also returns its slot.
 pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u8) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "registry::tests::member_process", "--ignored", "--nocapture"])
@@ -453,7 +456,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     a.poll_listener(&mut |_| {});
     let _claim = a.claim_service(1, 2, ServiceAddress::Any4).unwrap();
     assert_eq!(a.forward(slot, &batch(&[1; 8])).unwrap(), ForwardOutcome::NoMember);
-    // Steering works as before, and what is meant for the dead member does not reach a living one.
+    // Steering works as before, and no living member gets datagrams for the dead one.
     let mut port = port_of(&a);
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for qpn in [u32::from(a.slot()) << 16 | 0x20, u32::from(slot) << 16 | 0x20, 1] {
@@ -461,7 +464,8 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     }
     let queues: Vec<_> = receive(&mut port).iter().map(|g| g.queue).collect();
     assert_eq!(queues, [RxQueue::Slot, RxQueue::Gsi]);
-    // Newcomers join the survivor. In the slot that was found empty just now, one would have to wait for its first train.
+    // New members join the survivor. The slot that was found empty just now counts as empty for a while; skip
+    // it.
     let b = loop {
         let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
         if b.slot() != slot {
@@ -473,7 +477,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
 }
 
 #[test]
-fn when_all_are_killed_the_port_is_free() {
+fn the_port_is_free_when_all_members_were_killed() {
     let config = new_domain();
     let (mut child, _) = spawn_member(&config);
     child.kill().unwrap();
@@ -485,7 +489,7 @@ fn when_all_are_killed_the_port_is_free() {
 }
 
 #[test]
-fn a_new_member_does_not_see_what_was_sent_to_its_slot_before() {
+fn a_new_member_does_not_receive_what_was_sent_to_its_slot_before() {
     let config = new_domain();
     let a = Membership::join(&config).unwrap();
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -498,11 +502,11 @@ fn a_new_member_does_not_see_what_was_sent_to_its_slot_before() {
 }
 
 #[test]
-fn datagrams_for_nobody_pin_no_memory() {
+fn datagrams_to_unowned_slots_pin_no_memory() {
     let config = new_domain();
     let a = Membership::join(&config).unwrap();
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    // How many of 200 datagrams to a slot its socket keeps.
+    // Sends 200 datagrams to a slot and returns how many its socket queues.
     let kept = |socket_set: &OwnedFd, slot: u8| {
         let payload = [&for_qp(u32::from(slot) << 16 | 0x20)[..], &[0; 1000]].concat();
         for _ in 0..200 {
@@ -515,7 +519,7 @@ fn datagrams_for_nobody_pin_no_memory() {
     let slot = b.slot();
     let unclaimed = (0..SLOTS).find(|s| ![a.slot(), slot].contains(s)).unwrap();
     assert!(kept(&socket_set, unclaimed) <= 2);
-    // A claimed slot has room, and no longer after its release.
+    // A claimed slot queues many datagrams; after its release it does not.
     assert!(kept(&socket_set, slot) > 50);
     drop(b);
     assert!(kept(&socket_set, slot) <= 2);
@@ -524,7 +528,7 @@ fn datagrams_for_nobody_pin_no_memory() {
 #[test]
 fn a_member_without_descriptors_does_not_spin() {
     let config = new_domain();
-    // The limit holds for the helper only: it founds the domain, then uses its descriptors up but for one.
+    // The limit holds for the helper only: it creates the domain, then opens all descriptors but one.
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
@@ -539,18 +543,16 @@ fn a_member_without_descriptors_does_not_spin() {
     let slot = lines.find_map(|line| line.strip_prefix("slot ")?.parse().ok()).unwrap();
     let name = config.slot_name(slot);
     let waiting: Vec<_> = (0..3).map(|_| sys::connect_seqpacket(&name).unwrap()).collect();
-    // It waits 100 ms for something to do; each accept that fails, and each pause, wakes it once.
+    // The helper waits up to 100 ms per round; each failed accept and each pause wakes it once.
     let start = sys::now_ns();
-    assert!(lines.by_ref().take(30).all(|line| line == "turn"));
+    assert!(lines.by_ref().take(30).all(|line| line == "round"));
     let took = sys::now_ns() - start;
-    assert!(took > 1_000_000_000, "30 turns in {took} ns");
-    // The one it could accept goes, and those that wait have their turn.
+    assert!(took > 1_000_000_000, "30 rounds in {took} ns");
+    // When the accepted connection closes, the waiting ones are accepted.
     let mut waiting = waiting.into_iter();
     drop(waiting.next());
     let second = waiting.next().unwrap();
-    let mut ping = [0; record::SHORT_MAX];
-    let len = record::Record::Ping.emit(None, &mut ping);
-    sys::send_record(second.as_fd(), &ping[..len], &[], &[]).unwrap();
+    record::Record::Ping.send(&second, None, &[]).unwrap();
     let mut answer = [PollFd::readable(second.as_raw_fd())];
     assert_eq!(sys::poll(&mut answer, Some(5_000_000_000)).unwrap(), 1, "no answer");
     child.kill().unwrap();
@@ -558,7 +560,7 @@ fn a_member_without_descriptors_does_not_spin() {
 }
 
 #[test]
-fn users_are_numbers_between_commas() {
+fn users_are_user_ids_separated_by_commas() {
     let users = |text| parse_users(text).ok();
     assert_eq!([users(""), users("0"), users("1000, 1001")], [vec![], vec![0], vec![1000, 1001]].map(Some));
     for bad in [",", "1000,", "root", "-1", "4294967296"] {

@@ -1,4 +1,4 @@
-//! Becoming connected: what each event of the connection manager leads to.
+//! Connecting and accepting: handles the events of the connection manager.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,67 +8,66 @@ use wire::rsocket::Hello;
 
 use super::endpoint::Endpoint;
 use super::stream::{Inner, Phase, State, Stream, channel};
-use super::wait::Waits;
-use crate::cm::{CmEvent, CmEventKind, ConnParam, Param};
+use super::wait::Waitable;
+use crate::cm::{CmEvent, CmEventKind, ConnParam, Param, errno};
 
-/// How long a neighbour is waited for: as long as rdma-core does in seven attempts of 1, 2, .. 64 seconds.
+/// Limit for resolving the neighbour: the sum of rdma-core's seven attempts of 1, 2, .. 64 seconds.
 const RESOLVE_MAX: Duration = Duration::from_secs(127);
 
 impl Stream {
-    /// Connects (rconnect); waits for it unless the socket is non-blocking.
+    /// Connects (rconnect). Waits for the connection unless the socket is non-blocking.
     ///
     /// # Errors
-    /// `EINPROGRESS` on a non-blocking socket, `EALREADY` while that lasts, `EISCONN` afterwards; `ECONNREFUSED`,
-    /// `ETIMEDOUT`, and those of [`Id::resolve_addr`](crate::cm::Id::resolve_addr).
+    /// `EINPROGRESS` on a non-blocking socket, then `EALREADY` until it is connected, then `EISCONN`;
+    /// `ECONNREFUSED`, `ETIMEDOUT`, and those of [`Id::resolve_addr`](crate::cm::Id::resolve_addr).
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        let error = |errno| Err(io::Error::from_raw_os_error(errno));
         let mut state = self.0.lock();
         match state.phase {
             Phase::Idle | Phase::Bound => {}
-            Phase::Opening => return error(libc::EALREADY),
-            Phase::Connected { .. } => return error(libc::EISCONN),
-            _ => return error(libc::EINVAL),
+            Phase::Opening => return Err(errno(libc::EALREADY)),
+            Phase::Connected { .. } => return Err(errno(libc::EISCONN)),
+            _ => return Err(errno(libc::EINVAL)),
         }
         state.id.resolve_addr(None, to, RESOLVE_MAX)?;
         state.phase = Phase::Opening;
         let nonblocking = state.nonblocking;
         drop(state);
-        let outcome = self.0.wait_for(nonblocking.then_some(()), |state| match state.phase {
+        let outcome = self.0.wait_for(nonblocking, |state| match state.phase {
             Phase::Opening => None,
             Phase::Failed => Some(Err(state.error.take().unwrap_or(libc::ECONNREFUSED))),
             _ => Some(Ok(())),
         });
         match outcome {
             Ok(connected) => connected.map_err(io::Error::from_raw_os_error),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => error(libc::EINPROGRESS),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(errno(libc::EINPROGRESS)),
             Err(e) => Err(e),
         }
     }
 
-    /// The next connection (raccept); waits for one unless the socket is non-blocking.
+    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking.
     ///
     /// # Errors
-    /// `WouldBlock`; `EINVAL` unless it listens; `EMFILE` if no descriptor is left for the connection, which is refused
-    /// then.
+    /// `WouldBlock`; `EINVAL` unless it listens; `EMFILE` if the process is out of descriptors, which rejects
+    /// the request.
     pub fn accept(&self) -> io::Result<Stream> {
         let nonblocking = self.0.lock().nonblocking;
-        self.0.wait_for(nonblocking.then_some(()), |state| {
+        self.0.wait_for(nonblocking, |state| {
             if state.phase == Phase::Closed {
-                return Some(Err(io::Error::from_raw_os_error(libc::EBADF)));
+                return Some(Err(errno(libc::EBADF)));
             }
             if state.phase != Phase::Listening {
-                return Some(Err(io::Error::from_raw_os_error(libc::EINVAL)));
+                return Some(Err(errno(libc::EINVAL)));
             }
             while self.0.channel.has_events()
                 && let Ok(event) = self.0.channel.get_event()
             {
                 match event.kind {
-                    CmEventKind::ConnectRequest => match self.0.take(state, event) {
+                    CmEventKind::ConnectRequest => match self.0.accept_request(state, event) {
                         Ok(None) => {}
                         taken => return taken.transpose(),
                     },
                     CmEventKind::DeviceRemoval => {
-                        return Some(Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
+                        return Some(Err(errno(libc::ENETDOWN)));
                     }
                     _ => {}
                 }
@@ -79,8 +78,8 @@ impl Stream {
 }
 
 impl Inner {
-    /// Reads events, and acts upon them; whether there were any. A listener's wait for [`Stream::accept`]: programs that
-    /// librspreload.so serves want the descriptor of a connection to come from that call.
+    /// Handles pending events; returns true if there were any. Events of a listener wait for
+    /// [`Stream::accept`]: under librspreload.so the descriptor of a connection must be created by that call.
     pub(super) fn manage(&self, state: &mut State) -> bool {
         let mut any = false;
         while state.phase != Phase::Listening
@@ -88,12 +87,12 @@ impl Inner {
             && let Ok(event) = self.channel.get_event()
         {
             any = true;
-            self.happened(state, &event);
+            self.handle_event(state, &event);
         }
         any
     }
 
-    fn happened(&self, state: &mut State, event: &CmEvent) {
+    fn handle_event(&self, state: &mut State, event: &CmEvent) {
         match event.kind {
             CmEventKind::AddrResolved if state.phase == Phase::Opening => {
                 if let Err(error) = state.id.resolve_route() {
@@ -101,7 +100,7 @@ impl Inner {
                 }
             }
             CmEventKind::RouteResolved if state.phase == Phase::Opening => {
-                if let Err(error) = self.ask(state) {
+                if let Err(error) = self.request(state) {
                     state.failed(error.raw_os_error().unwrap_or(libc::EIO));
                 }
             }
@@ -117,8 +116,8 @@ impl Inner {
         }
     }
 
-    /// The path is known: brings up a queue pair and asks for the connection.
-    fn ask(&self, state: &mut State) -> io::Result<()> {
+    /// Creates a queue pair and requests the connection, after the route is resolved.
+    fn request(&self, state: &mut State) -> io::Result<()> {
         let endpoint = Endpoint::new(&self.context, &state.sizes)?;
         endpoint.start(&state.id)?;
         let param = ConnParam { responder_resources: 0, initiator_depth: 0, ..ConnParam::default() };
@@ -127,24 +126,24 @@ impl Inner {
         Ok(())
     }
 
-    /// Accepts a request, or refuses it if it does not come from an rsocket.
-    fn take(&self, state: &State, event: CmEvent) -> io::Result<Option<Stream>> {
+    /// Accepts a request; rejects it and returns `None` if it does not come from an rsocket.
+    fn accept_request(&self, state: &State, event: CmEvent) -> io::Result<Option<Stream>> {
         let id = event.id.clone();
         let hello = event.private_data.first_chunk().and_then(Hello::parse);
         let (Some(hello), Param::Conn(param)) = (hello, event.param) else {
             id.reject(b"")?;
             return Ok(None);
         };
-        // The identifier does not leave this channel while an event of it is unacknowledged.
+        // Migrating waits until all events of the identifier are acknowledged; dropping the event does that.
         drop(event);
-        let connection = self.answer(state, id.clone(), &hello, &param);
+        let connection = self.accept_connection(state, id.clone(), &hello, &param);
         if connection.is_err() {
             let _already_gone = id.reject(b"");
         }
         connection.map(Some)
     }
 
-    fn answer(
+    fn accept_connection(
         &self,
         state: &State,
         id: crate::cm::Id,
@@ -166,22 +165,23 @@ impl Inner {
         Ok(connection)
     }
 
-    /// The peer, or who tells of its death, has ended the connection; what it wrote before has arrived.
+    /// Handles a disconnect by the peer, or a disconnect notice after its death. Data of earlier WRITEs has
+    /// arrived.
     fn ended_by_peer(&self, state: &mut State) {
         self.reap(state);
         match state.phase {
             Phase::Opening => state.failed(libc::ECONNRESET),
             _ => state.disconnected(),
         }
-        // Agreed.
+        // Answers the disconnect.
         let _nothing_to_answer = state.id.disconnect();
     }
 }
 
-/// The handshake is complete; on the active side the peer's answer is in the event.
+/// Handles the end of the handshake; on the active side the event carries the peer's hello.
 fn established(state: &mut State, event: &CmEvent) {
     let Some(endpoint) = state.endpoint.as_mut() else { return };
-    // A passive side has it from the request, and this event has no private data.
+    // A passive side got the hello with the request; its event has no private data.
     if !endpoint.is_open() {
         match event.private_data.first_chunk().and_then(Hello::parse) {
             Some(hello) => endpoint.open(&hello),

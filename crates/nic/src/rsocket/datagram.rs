@@ -1,7 +1,9 @@
-//! Datagram sockets: messages of UD queue pairs, and a UDP socket of the same address by which ends learn each other's.
+//! Datagram sockets: messages on a UD queue pair, and a UDP socket with the same address, over which the ends
+//! exchange the numbers of their queue pairs.
 //!
-//! What goes to a peer whose queue pair is not known goes over UDP, together with the number of ours; who gets that answers with
-//! its own. So the first message needs no handshake, and nobody has to listen for one.
+//! If the sender does not know the queue pair of the peer yet, the message goes over UDP, together with the
+//! sender's QPN; the receiver answers with its own QPN. So the first message needs no handshake and no
+//! listener.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,19 +19,20 @@ use wire::rsocket::datagram::{Introduction, Source, canonical};
 use super::messages::{Arrived, Messages};
 use super::settings::{Settings, Sizes};
 use super::transfer::Flags;
-use super::wait::{Ready, Waits, Watchers};
-use crate::cm::HOP_LIMIT;
+use super::wait::{Ready, Waitable, Waiters};
+use crate::cm::{HOP_LIMIT, errno};
 use crate::verbs::Context;
 use sys::{Netlink, Opt, PollFd, SockAddr, generation};
 
-/// Peers that are remembered; beyond that all are forgotten, and introduce themselves again.
+/// Largest number of peers in the table. When it is full, the table is cleared, and peers introduce
+/// themselves again.
 const PEERS_MAX: usize = 4096;
-/// Messages from UDP that are kept beyond those in slots; the socket keeps the others.
+/// Largest number of unread messages copied from UDP; further ones stay in the kernel's socket buffer.
 const UDP_MAX: usize = 64;
-/// Longest UDP datagram: what the device's longest path MTU leaves, and an introduction.
+/// Longest UDP datagram: a message of the device's largest path MTU, and an introduction.
 const UDP_LEN_MAX: usize = 4096 + Introduction::LEN_MAX;
 
-/// A datagram socket. A handle; [`close`](Self::close) ends the socket for all of them.
+/// A datagram socket. This is a handle; [`close`](Self::close) closes the socket for all handles.
 #[derive(Clone)]
 pub struct Datagram(pub(super) Arc<Inner>);
 
@@ -38,19 +41,19 @@ pub(super) struct Inner {
     /// Its descriptor is the socket's number.
     udp: UdpSocket,
     is_v6: bool,
-    /// The process that made it.
+    /// The process that created the socket.
     generation: u32,
     state: Mutex<State>,
-    watchers: Watchers,
+    waiters: Waiters,
 }
 
 pub(super) struct State {
-    /// From the first use on.
+    /// Created on first use.
     messages: Option<Messages>,
     peers: HashMap<SocketAddr, Peer>,
-    /// Messages to read.
+    /// Unread messages.
     arrived: VecDeque<(SocketAddr, Payload)>,
-    /// Those of them that came over UDP.
+    /// Number of unread messages that came over UDP.
     over_udp: usize,
     connected: Option<SocketAddr>,
     sizes: Sizes,
@@ -58,30 +61,26 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// Where a message lies.
+/// Where an unread message is stored.
 enum Payload {
     Slot(Arrived),
     Own(Vec<u8>),
 }
 
-/// What is known of a peer.
+/// A known peer.
 struct Peer {
-    /// Our address towards it.
+    /// Local address on the route to the peer.
     local: IpAddr,
-    /// The GID of that.
+    /// GID index of the local address.
     sgid_index: u8,
     queue: Option<UdDest>,
 }
 
-fn error<T>(errno: i32) -> io::Result<T> {
-    Err(io::Error::from_raw_os_error(errno))
-}
-
 impl Datagram {
-    /// A socket without an address.
+    /// Creates a socket without an address.
     ///
     /// # Errors
-    /// Those of making a UDP socket.
+    /// The errors of creating a UDP socket.
     pub fn new(context: &Context, is_v6: bool) -> io::Result<Self> {
         let udp = UdpSocket::from(sys::udp_socket(is_v6)?);
         udp.set_nonblocking(true)?;
@@ -95,17 +94,17 @@ impl Datagram {
             nonblocking: false,
             closed: false,
         };
-        let (context, state, watchers) = (context.clone(), Mutex::new(state), Watchers::default());
-        Ok(Self(Arc::new(Inner { context, udp, is_v6, generation: generation(), state, watchers })))
+        let (context, state, waiters) = (context.clone(), Mutex::new(state), Waiters::default());
+        Ok(Self(Arc::new(Inner { context, udp, is_v6, generation: generation(), state, waiters })))
     }
 
-    /// The number of the socket: a descriptor of its own, of no use outside this module.
+    /// The number of the socket: a descriptor that only this module can use.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.0.udp.as_raw_fd()
     }
 
-    /// Gives it an address (rbind).
+    /// Binds to an address (rbind).
     ///
     /// # Errors
     /// Those of bind(2).
@@ -115,10 +114,10 @@ impl Datagram {
         self.0.begin(&mut self.0.lock())
     }
 
-    /// Sets the peer of [`send`](Self::send), and the only one that is heard (rconnect).
+    /// Sets the peer of [`send`](Self::send); messages of other peers are dropped (rconnect).
     ///
     /// # Errors
-    /// `ENETUNREACH` without a route; `ENODEV` if our address on it is not the device's.
+    /// `ENETUNREACH` without a route; `ENODEV` if the source address on it does not belong to the device.
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
         self.0.begin(&mut state)?;
@@ -128,7 +127,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// Its own address (rgetsockname), once it has one.
+    /// Returns the local address, if the socket has one (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let state = self.0.lock();
@@ -138,73 +137,72 @@ impl Datagram {
         Some(self.0.of_family(SocketAddr::new(ip, own.port())))
     }
 
-    /// The peer's (rgetpeername).
+    /// Returns the address of the peer (rgetpeername).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.0.lock().connected.map(|peer| self.0.of_family(peer))
     }
 
-    /// Whether calls return instead of waiting (O_NONBLOCK).
+    /// True if calls return `WouldBlock` instead of waiting (O_NONBLOCK).
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.0.lock().nonblocking
     }
 
-    /// Sets that.
+    /// Sets or clears O_NONBLOCK.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.0.lock().nonblocking = nonblocking;
     }
 
-    /// Its sizes.
+    /// Returns the sizes of buffers and queues.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.lock().sizes
     }
 
-    /// Changes its sizes.
+    /// Changes the sizes.
     ///
     /// # Errors
-    /// `EINVAL` once it has an address.
+    /// `EINVAL` once the socket has an address.
     pub fn set_sizes(&self, change: impl FnOnce(&mut Sizes)) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.messages.is_some() {
-            return error(libc::EINVAL);
+            return Err(errno(libc::EINVAL));
         }
         change(&mut state.sizes);
         Ok(())
     }
 
-    /// Sends one message, to the connected peer if no other is named; waits for room, unless it shall not wait.
+    /// Sends one message to `to`, or else to the connected peer. Waits for a free slot, unless non-blocking.
     ///
     /// # Errors
-    /// `WouldBlock`; `EDESTADDRREQ` without a peer; `EMSGSIZE` for more than a packet holds; those of
-    /// [`connect`](Self::connect).
+    /// `WouldBlock`; `EDESTADDRREQ` without a peer; `EMSGSIZE` if the message does not fit one packet; those
+    /// of [`connect`](Self::connect).
     pub fn send(&self, parts: &[IoSlice<'_>], to: Option<SocketAddr>, flags: Flags) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut state = self.0.lock();
         let to = to.map(canonical).or(state.connected);
-        let to = to.ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
+        let to = to.ok_or_else(|| errno(libc::EDESTADDRREQ))?;
         self.0.begin(&mut state)?;
         self.0.peer(&mut state, to)?;
         let nonblocking = flags.nonblocking || state.nonblocking;
         drop(state);
-        self.0
-            .wait_for(nonblocking.then_some(()), |state| self.0.send(state, to, total, parts).transpose())?
+        self.0.wait_for(nonblocking, |state| self.0.send(state, to, total, parts).transpose())?
     }
 
-    /// Receives one message, of which what there is no room for is lost, and says from whom; waits for one, unless it shall not
-    /// wait.
+    /// Receives one message, truncated to the length of `parts`, and returns its length and source. Waits for
+    /// a message, unless non-blocking.
     ///
     /// # Errors
-    /// `WouldBlock`; `EBADF` if it was closed meanwhile; those of making its queue pair.
+    /// `WouldBlock`; `EBADF` if the socket is closed meanwhile; the errors of creating its queue pair.
     pub fn receive(&self, parts: &mut [IoSliceMut<'_>], flags: Flags) -> io::Result<(usize, SocketAddr)> {
         let mut state = self.0.lock();
         self.0.begin(&mut state)?;
         let nonblocking = flags.nonblocking || state.nonblocking;
         drop(state);
-        self.0.wait_for(nonblocking.then_some(()), |state| {
+        self.0.wait_for(nonblocking, |state| {
             if state.closed {
-                return Some(error(libc::EBADF));
+                return Some(Err(errno(libc::EBADF)));
             }
             let len = state.peek(parts)?;
             let from = state.arrived.front().map(|(from, _)| self.0.of_family(*from))?;
@@ -217,7 +215,7 @@ impl Datagram {
         })?
     }
 
-    /// Ends the socket (rclose); calls that wait on it return `EBADF`.
+    /// Closes the socket (rclose); waiting calls return `EBADF`.
     pub fn close(&self) {
         let mut state = self.0.lock();
         state.closed = true;
@@ -225,29 +223,29 @@ impl Datagram {
         let messages = state.messages.take();
         drop(state);
         drop(messages);
-        self.0.watchers.notify();
+        self.0.waiters.notify();
     }
 
-    /// Whether it is a forked child that looks at it: its queue pair is the parent's.
+    /// True in a forked child: the queue pair belongs to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.0.generation != generation()
     }
 
-    /// A dual-stack socket, or one that has IPv6 only (IPV6_V6ONLY).
+    /// Selects IPv6 only, or both families (IPV6_V6ONLY).
     ///
     /// # Errors
-    /// Those of setsockopt(2): `EINVAL` once it has an address.
+    /// Those of setsockopt(2): `EINVAL` once the socket has an address.
     pub fn set_v6_only(&self, only: bool) -> io::Result<()> {
         sys::set_opt(self.0.udp.as_fd(), Opt::V6_ONLY, i32::from(only))
     }
 }
 
 impl Inner {
-    /// Makes its queue pair, and sees to it that it has a port.
+    /// Creates the queue pair, and binds an ephemeral port if the socket has none.
     fn begin(&self, state: &mut State) -> io::Result<()> {
         if state.closed {
-            return error(libc::EBADF);
+            return Err(errno(libc::EBADF));
         }
         if state.messages.is_none() {
             if self.udp.local_addr()?.port() == 0 {
@@ -260,7 +258,7 @@ impl Inner {
         Ok(())
     }
 
-    /// An address as the socket's family has it.
+    /// Converts an address to the socket's family.
     fn of_family(&self, addr: SocketAddr) -> SocketAddr {
         match addr.ip() {
             IpAddr::V4(ip) if self.is_v6 => (ip.to_ipv6_mapped(), addr.port()).into(),
@@ -268,7 +266,7 @@ impl Inner {
         }
     }
 
-    /// What is known of a peer: at least our address towards it.
+    /// Returns the table entry of a peer; creates it with the local address on the route.
     fn peer<'a>(&self, state: &'a mut State, to: SocketAddr) -> io::Result<&'a mut Peer> {
         if !state.peers.contains_key(&to) {
             let bound = canonical(self.udp.local_addr()?).ip();
@@ -278,10 +276,10 @@ impl Inner {
             } else {
                 (bound.is_ipv4() == to.is_ipv4()).then_some(bound)
             };
-            let local = local.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
+            let local = local.ok_or_else(|| errno(libc::ENETUNREACH))?;
             let gids = self.context.gids();
             let own = gids.iter().find(|entry| entry.gid == Gid::from(local));
-            let sgid_index = own.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?.index;
+            let sgid_index = own.ok_or_else(|| errno(libc::ENODEV))?.index;
             if state.peers.len() >= PEERS_MAX {
                 state.peers.clear();
             }
@@ -290,7 +288,7 @@ impl Inner {
         state.peers.get_mut(&to).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// `None` if there is no room.
+    /// Sends one message; returns `None` if no slot is free.
     fn send(
         &self,
         state: &mut State,
@@ -299,13 +297,13 @@ impl Inner {
         parts: &[IoSlice<'_>],
     ) -> io::Result<Option<usize>> {
         if state.closed {
-            return error(libc::EBADF);
+            return Err(errno(libc::EBADF));
         }
         let peer = self.peer(state, to)?;
         let (local, queue) = (peer.local, peer.queue);
-        let Some(messages) = state.messages.as_mut() else { return error(libc::EBADF) };
+        let Some(messages) = state.messages.as_mut() else { return Err(errno(libc::EBADF)) };
         if Source::len_of(local) + total > messages.len_max() {
-            return error(libc::EMSGSIZE);
+            return Err(errno(libc::EMSGSIZE));
         }
         match queue {
             Some(_) if !messages.has_room() => return Ok(None),
@@ -318,7 +316,7 @@ impl Inner {
         Ok(Some(total))
     }
 
-    /// Tells a peer our queue pair over UDP, with a message or without.
+    /// Sends the QPN to a peer over UDP, with or without a message.
     fn introduce(
         &self,
         messages: &Messages,
@@ -332,7 +330,7 @@ impl Inner {
         let mut datagram = header[..len].to_vec();
         message.unwrap_or_default().iter().for_each(|part| datagram.extend_from_slice(part));
         match self.udp.send_to(&datagram, self.of_family(to)) {
-            // Datagrams get lost, and a port that nobody has is told with the next one.
+            // A lost introduction, or one to a closed port, is repeated with the next message.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
             {
@@ -342,21 +340,21 @@ impl Inner {
         }
     }
 
-    /// Reads what came over UDP; whether there was anything.
-    fn listen(&self, state: &mut State) -> bool {
+    /// Reads the UDP socket; returns true if a datagram was there.
+    fn receive_udp(&self, state: &mut State) -> bool {
         let mut any = false;
         let mut bytes = [0; UDP_LEN_MAX];
         while state.messages.is_some() && state.over_udp < UDP_MAX {
             let (len, from) = match self.udp.recv_from(&mut bytes) {
                 Ok(received) => received,
-                // Nobody has the port that something was sent to.
+                // The kernel reports a closed port of an earlier datagram.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => break,
             };
             any = true;
             let from = canonical(from);
             if let Some((introduction, header_len)) = Introduction::parse(&bytes[..len]) {
-                // One that cannot be answered is of no use.
+                // An introduction that cannot be answered is ignored.
                 let _unreachable = self.introduced(state, from, &introduction, &bytes[header_len..len]);
             }
         }
@@ -379,7 +377,7 @@ impl Inner {
         if !introduction.with_message {
             return Ok(());
         }
-        if hears(state.connected, from) {
+        if accepts_from(state.connected, from) {
             state.arrived.push_back((from, Payload::Own(message.to_vec())));
             state.over_udp += 1;
         }
@@ -388,45 +386,45 @@ impl Inner {
     }
 }
 
-impl Waits for Inner {
+impl Waitable for Inner {
     type State = State;
 
     fn state(&self) -> &Mutex<State> {
         &self.state
     }
 
-    fn watchers(&self) -> &Watchers {
-        &self.watchers
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 
     fn progress(&self, state: &mut State) {
         let State { messages, arrived, connected, .. } = state;
         let mut any = false;
         if let Some(messages) = messages {
-            let mut unheard = Vec::new();
+            let mut ignored = Vec::new();
             let reaped = messages.reap(|from, message| match canonical(from) {
-                from if hears(*connected, from) => arrived.push_back((from, Payload::Slot(message))),
-                _ => unheard.push(message),
+                from if accepts_from(*connected, from) => arrived.push_back((from, Payload::Slot(message))),
+                _ => ignored.push(message),
             });
-            // A queue pair that takes nothing any more says so to whoever sends.
+            // The queue pair has failed; the next send reports the error.
             any = reaped.unwrap_or(true);
-            for message in unheard {
-                let _as_above = messages.release(message);
+            for message in ignored {
+                let _failed = messages.release(message);
             }
         }
-        if self.listen(state) || any {
-            self.watchers.notify();
+        if self.receive_udp(state) || any {
+            self.waiters.notify();
         }
     }
 
     fn prepare(&self, state: &mut State) -> Vec<PollFd> {
         let mut fds = vec![PollFd::readable(self.udp.as_raw_fd())];
         if let Some(messages) = &state.messages {
-            messages.arm();
-            fds.push(PollFd::readable(messages.channel().fd()));
+            fds.push(messages.arm());
         }
         self.progress(state);
-        // What waits there is not looked at before something is read.
+        // While the limit of unread UDP messages is reached, the UDP socket is not read, so do not wait for
+        // it.
         if state.over_udp >= UDP_MAX {
             fds.remove(0);
         }
@@ -439,13 +437,13 @@ impl Waits for Inner {
         }
         let room = state.messages.as_ref().is_none_or(Messages::has_room);
         let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
-        let asked = |event: Ready, is: bool| if is { events & event } else { 0 };
-        asked(readable, !state.arrived.is_empty()) | asked(writable, room)
+        let requested = |event: Ready, is: bool| if is { events & event } else { 0 };
+        requested(readable, !state.arrived.is_empty()) | requested(writable, room)
     }
 }
 
 impl State {
-    /// Copies the oldest message; how many bytes of it.
+    /// Copies the oldest message to `to`; returns the number of bytes.
     fn peek(&self, to: &mut [IoSliceMut<'_>]) -> Option<usize> {
         match &self.arrived.front()?.1 {
             Payload::Slot(message) => Some(self.messages.as_ref()?.read(message, to)),
@@ -461,7 +459,7 @@ impl State {
         }
     }
 
-    /// Forgets it.
+    /// Drops the oldest message.
     fn discard(&mut self) -> io::Result<()> {
         match self.arrived.pop_front().map(|(_, payload)| payload) {
             Some(Payload::Slot(message)) => {
@@ -476,7 +474,7 @@ impl State {
     }
 }
 
-/// Whether a socket that is connected so, or not at all, takes messages from there.
-fn hears(connected: Option<SocketAddr>, from: SocketAddr) -> bool {
+/// True if a socket with this peer accepts messages from `from`; a socket without peer accepts all.
+fn accepts_from(connected: Option<SocketAddr>, from: SocketAddr) -> bool {
     connected.is_none_or(|peer| peer == from)
 }

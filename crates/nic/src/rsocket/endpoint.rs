@@ -1,7 +1,8 @@
-//! The queue pair of a connected stream and the memory behind it: numbers of [`Outbound`] and [`Inbound`] become WRITEs.
+//! The queue pair of a connected stream and its memory: turns the accounting of [`Outbound`] and [`Inbound`]
+//! into WRITEs.
 //!
-//! Invariant: work requests complete in order, so the oldest bytes of the staging ring are free when the oldest WRITE is
-//! complete, and four slots suffice for four control messages under way.
+//! Invariant: work requests complete in order. So the oldest bytes of the staging ring are free when the
+//! oldest WRITE completes, and four slots suffice for four control messages in flight.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,30 +12,29 @@ use wire::rsocket::{ByteOrder, Control, Hello, Iomap, Message, Segment};
 
 use super::inbound::Inbound;
 use super::outbound::{Outbound, Pieces};
-use super::settings::{BESIDE_CREDITS, Sizes};
+use super::queues::Queues;
+use super::settings::{CONTROL_RECEIVES, Sizes};
 use super::{Broken, Violation};
 use crate::cm::{self, Id};
-use crate::verbs::{Buffer, CompChannel, Context, Cq, Mr, Pd, Qp, QpInitAttr};
+use crate::verbs::{Buffer, Context, Mr, Pd};
+use sys::PollFd;
 
-/// Control messages under way at a time (rdma-core's RS_QP_CTRL_SIZE).
+/// Largest number of control messages in flight (rdma-core's RS_QP_CTRL_SIZE).
 const CONTROLS: u32 = 4;
-/// Entries for grants in our table (rdma-core's RS_SGL_SIZE).
+/// Entries for grants in the local table (rdma-core's RS_SGL_SIZE).
 const GRANTS: u32 = 2;
 
-/// A queue pair with its buffers. Fields are dropped in this order: the queue pair ends before its memory goes.
+/// A queue pair with its buffers. Fields are dropped in this order: the queue pair before its memory.
 pub(super) struct Endpoint {
-    qp: Qp,
-    cq: Cq,
-    channel: CompChannel,
-    pd: Pd,
-    /// The ring of [`Outbound`], and behind it a slot for each control message.
+    queues: Queues,
+    /// The ring of [`Outbound`], followed by one slot for each control message.
     staging: Buffer,
     staging_ring: usize,
     /// The ring of [`Inbound`].
     received: Buffer,
-    /// The peer writes its grants here, and behind them its iomaps.
+    /// Table that the peer writes: its grants, then its iomaps.
     table: Buffer,
-    /// The entry that the next grant comes in.
+    /// Index of the table entry for the peer's next grant.
     next_grant: u32,
     iomaps: u16,
     credits: u16,
@@ -43,61 +43,50 @@ pub(super) struct Endpoint {
     peer: Peer,
     controls_free: u32,
     next_control: u32,
-    /// Work requests that are not complete.
+    /// Number of work requests in flight.
     unfinished: u32,
 }
 
-/// The peer's tables.
+/// The tables of the peer.
 #[derive(Default)]
 struct Peer {
     order: Option<ByteOrder>,
     table: Segment,
-    /// The entry for our next grant.
+    /// Index of the peer's table entry for the next local grant.
     entry: u32,
     iomaps: u16,
 }
 
-/// What a look at the completions brought.
+/// Result of handling the completions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Heard {
-    /// Something.
+pub(super) struct Reaped {
+    /// There was a completion.
     pub(super) any: bool,
-    /// The peer's last word about the connection.
+    /// The peer's latest control message.
     pub(super) control: Option<Control>,
 }
 
 impl Endpoint {
-    /// A queue pair in RESET with receives to be posted by [`start`](Self::start).
+    /// Creates a queue pair in RESET; [`start`](Self::start) posts its receives.
     pub(super) fn new(context: &Context, sizes: &Sizes) -> std::io::Result<Self> {
-        let pd = context.alloc_pd()?;
         let (send, receive) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
-        let receives = receive + BESIDE_CREDITS;
-        let channel = context.create_comp_channel()?;
-        let cq = context.create_cq(send + receives, Some(&channel), 0).map_err(cm::verbs)?;
         let cap = QpCap {
             max_send_wr: send,
-            max_recv_wr: receives,
+            max_recv_wr: receive + CONTROL_RECEIVES,
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init =
-            QpInitAttr { ty: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
-        let qp = pd.create_qp(&init).map_err(cm::verbs)?;
+        let queues = Queues::new(context, QpType::Rc, cap)?;
         let staging_ring = sizes.send_buffer as usize;
         let slots = CONTROLS as usize * Segment::LEN;
         let table = GRANTS as usize * Segment::LEN + usize::from(sizes.iomaps) * Iomap::LEN;
         let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let alloc = |len, access| pd.alloc_buffer(len, access).map_err(cm::verbs);
-        let staging = alloc(staging_ring + slots, Access::empty())?;
-        let received = alloc(sizes.receive_buffer as usize, remote)?;
-        let table = alloc(table, remote)?;
+        let staging = queues.alloc(staging_ring + slots, Access::empty())?;
+        let received = queues.alloc(sizes.receive_buffer as usize, remote)?;
+        let table = queues.alloc(table, remote)?;
         Ok(Self {
-            qp,
-            cq,
-            channel,
-            pd,
+            queues,
             staging,
             staging_ring,
             received,
@@ -116,14 +105,14 @@ impl Endpoint {
 
     /// Gives the queue pair to the identifier, and posts the receives.
     pub(super) fn start(&self, id: &Id) -> std::io::Result<()> {
-        id.attach_qp(&self.qp)?;
-        for _ in 0..u32::from(self.credits) + BESIDE_CREDITS {
-            self.post_recv().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
+        id.attach_qp(&self.queues.qp)?;
+        for _ in 0..u32::from(self.credits) + CONTROL_RECEIVES {
+            self.post_recv().map_err(|_| cm::errno(libc::EIO))?;
         }
         Ok(())
     }
 
-    /// What the peer must know.
+    /// Returns the private data that describes this end to the peer.
     pub(super) fn hello(&self) -> [u8; Hello::LEN] {
         let memory = Segment {
             addr: self.received.addr(),
@@ -138,54 +127,48 @@ impl Endpoint {
         bytes
     }
 
-    /// What we must know of the peer.
+    /// Takes over the description of the peer.
     pub(super) fn open(&mut self, hello: &Hello) {
         self.peer = Peer { order: Some(hello.order), table: hello.table, entry: 1, iomaps: hello.iomaps };
         self.out.open(hello.memory, hello.credits);
     }
 
-    /// Whether the peer's side is known.
+    /// True after [`open`](Self::open).
     pub(super) fn is_open(&self) -> bool {
         self.peer.order.is_some()
     }
 
-    /// The domain of its memory.
+    /// Returns the protection domain of its memory.
     pub(super) fn pd(&self) -> &Pd {
-        &self.pd
+        &self.queues.pd
     }
 
-    /// Readable once something completes after [`arm`](Self::arm).
-    pub(super) fn channel(&self) -> &CompChannel {
-        &self.channel
+    /// Requests an event at the next completion; returns the descriptor that becomes readable then.
+    pub(super) fn arm(&self) -> PollFd {
+        self.queues.arm()
     }
 
-    /// Asks for that.
-    pub(super) fn arm(&self) {
-        self.channel.discard_events();
-        self.cq.req_notify(false);
-    }
-
-    /// Bytes that wait to be read.
+    /// Returns the number of unread bytes.
     pub(super) fn unread(&self) -> usize {
         self.inbound.unread()
     }
 
-    /// Whether something can be sent now.
+    /// True if stream data can be sent now.
     pub(super) fn has_room(&self) -> bool {
         self.out.room() > 0
     }
 
-    /// Whether every work request is complete.
+    /// True if no work request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }
 
-    /// Whether [`control`](Self::control) may be called.
+    /// True if [`control`](Self::control) has a free slot.
     pub(super) fn has_room_for_control(&self) -> bool {
         self.controls_free > 0
     }
 
-    /// Copies bytes of the stream to `to` without taking them; how many.
+    /// Copies unread bytes to `to` without consuming them; returns their number.
     pub(super) fn peek(&self, to: &mut [IoSliceMut<'_>]) -> usize {
         let total: usize = to.iter().map(|part| part.len()).sum();
         let len = total.min(self.inbound.unread());
@@ -207,13 +190,13 @@ impl Endpoint {
         len
     }
 
-    /// Takes them.
+    /// Consumes unread bytes, and sends grants that are due.
     pub(super) fn consume(&mut self, len: usize) -> Result<(), Broken> {
         self.inbound.consume(len);
-        self.settle()
+        self.send_grants()
     }
 
-    /// Sends as much of `from` behind `done` bytes as fits into one message; how much.
+    /// Sends bytes `done..total` of `from`, as many as fit in one message; returns their number.
     pub(super) fn send(&mut self, from: &[IoSlice<'_>], done: usize, total: usize) -> Result<usize, Broken> {
         let len = self.out.room().min(total - done);
         if len == 0 {
@@ -227,26 +210,26 @@ impl Endpoint {
         Ok(len)
     }
 
-    /// Writes as much of `from` as fits at once to `at` in the peer's memory, silently; how much.
-    pub(super) fn write_beside(&mut self, from: &[u8], at: Segment) -> Result<usize, Broken> {
-        let len = self.out.room_beside().min(from.len()).min(at.length as usize);
+    /// Writes to the peer's memory at `at` without notifying the peer's program; returns the number of bytes.
+    pub(super) fn write_direct(&mut self, from: &[u8], at: Segment) -> Result<usize, Broken> {
+        let len = self.out.room_for_write().min(from.len()).min(at.length as usize);
         if len == 0 {
             return Ok(0);
         }
-        let staged = self.out.take_beside(len);
+        let staged = self.out.take_write(len);
         self.stage(staged, &[IoSlice::new(from)], 0);
         let op = WrOp::Write { remote_addr: at.addr, r_key: at.key };
         self.post_staged(op, staged)?;
         Ok(len)
     }
 
-    /// Entries for our iomaps that the peer has.
+    /// Returns the number of iomap entries in the peer's table.
     pub(super) fn peer_iomaps(&self) -> u16 {
         self.peer.iomaps
     }
 
-    /// Tells the peer of an iomap of ours; false if there is no room to.
-    pub(super) fn tell_iomap(&mut self, index: u16, mr: &Mr, offset: u64) -> Result<bool, Broken> {
+    /// Writes a local iomap into the peer's table; false if there is no room now.
+    pub(super) fn announce_iomap(&mut self, index: u16, mr: &Mr, offset: u64) -> Result<bool, Broken> {
         if !self.out.has_room_for_entry(Iomap::LEN) {
             return Ok(false);
         }
@@ -266,7 +249,7 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// The peer's memory behind `offset` of its iomaps.
+    /// Returns the peer's memory at `offset` of its iomaps.
     pub(super) fn find_iomap(&self, offset: u64) -> Option<Segment> {
         (0..usize::from(self.iomaps)).find_map(|index| {
             let mut bytes = [0; Iomap::LEN];
@@ -278,22 +261,22 @@ impl Endpoint {
         })
     }
 
-    /// Says something about the connection; there must be room.
+    /// Sends a control message; needs a free slot.
     pub(super) fn control(&mut self, control: Control) -> Result<(), Broken> {
         self.post_control(Message::Control(control), None)
     }
 
-    /// Looks at everything that completed, and answers with grants that have become due.
-    pub(super) fn reap(&mut self) -> Result<Heard, Broken> {
-        let mut heard = Heard::default();
-        while let Some(wc) = self.cq.poll_one() {
-            heard.any = true;
+    /// Handles all completions, and sends grants that are due.
+    pub(super) fn reap(&mut self) -> Result<Reaped, Broken> {
+        let mut reaped = Reaped::default();
+        while let Some(wc) = self.queues.cq.poll_one() {
+            reaped.any = true;
             if wc.status != WcStatus::Success {
                 return Err(broken(wc.status));
             }
             if wc.opcode == WcOpcode::RecvRdmaWithImm {
                 self.post_recv()?;
-                heard.control = self.arrived(&wc)?.or(heard.control);
+                reaped.control = self.arrived(&wc)?.or(reaped.control);
             } else {
                 self.unfinished -= 1;
                 match wc.wr_id {
@@ -302,8 +285,8 @@ impl Endpoint {
                 }
             }
         }
-        self.settle()?;
-        Ok(heard)
+        self.send_grants()?;
+        Ok(reaped)
     }
 
     fn arrived(&mut self, wc: &Wc) -> Result<Option<Control>, Violation> {
@@ -318,16 +301,16 @@ impl Endpoint {
                     self.out.grant(Segment::parse(&bytes, ByteOrder::NATIVE))?;
                 }
             }
-            Message::Iomap(_) => self.inbound.arrived_beside(),
+            Message::Iomap(_) => self.inbound.arrived_iomap(),
             Message::Control(control) => return Ok(Some(control)),
             Message::Unknown(_) => {}
         }
         Ok(None)
     }
 
-    /// Tells the peer what it may send.
-    fn settle(&mut self) -> Result<(), Broken> {
-        while self.controls_free > 0 && self.inbound.owes() {
+    /// Sends grants and credits that are due.
+    fn send_grants(&mut self) -> Result<(), Broken> {
+        while self.controls_free > 0 && self.inbound.grant_due() {
             let grant = self.inbound.grant();
             let segment = grant.half.map(|(offset, len)| Segment {
                 addr: self.received.addr() + offset as u64,
@@ -339,7 +322,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Posts a message that costs no credit, with an entry for the peer's table or without.
+    /// Posts a message that needs no credit, with or without an entry for the peer's table.
     fn post_control(&mut self, message: Message, entry: Option<Segment>) -> Result<(), Broken> {
         let imm = message.to_bytes();
         self.controls_free -= 1;
@@ -359,16 +342,16 @@ impl Endpoint {
 
     fn post(&mut self, op: WrOp, sg_list: &[Sge], wr_id: u64) -> Result<(), Broken> {
         let wr = SendWr { wr_id, op, sg_list, flags: SendFlags::empty(), dest: None };
-        self.qp.post_send(&wr).map_err(|_| Broken(libc::ECONNRESET))?;
+        self.queues.qp.post_send(&wr).map_err(|_| Broken(libc::ECONNRESET))?;
         self.unfinished += 1;
         Ok(())
     }
 
     fn post_recv(&self) -> Result<(), Broken> {
-        self.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[] }).map_err(|_| Broken(libc::ECONNRESET))
+        self.queues.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[] }).map_err(|_| Broken(libc::ECONNRESET))
     }
 
-    /// Posts what was staged.
+    /// Posts a WRITE of staged bytes.
     fn post_staged(&mut self, op: WrOp, staged: Pieces) -> Result<(), Broken> {
         let sges = staged.map(|(at, len)| self.staging.sge(at, len));
         let parts = if sges[1].length == 0 { 1 } else { 2 };
@@ -376,12 +359,12 @@ impl Endpoint {
         self.post(op, &sges[..parts], len)
     }
 
-    /// Copies to the staging ring what `from` has behind `skip` bytes.
+    /// Copies `from`, without its first `skip` bytes, to the staging ring.
     fn stage(&self, staged: Pieces, from: &[IoSlice<'_>], mut skip: usize) {
         let mut parts = from.iter().filter_map(|part| {
-            let behind = part.get(skip..).unwrap_or_default();
+            let rest = part.get(skip..).unwrap_or_default();
             skip = skip.saturating_sub(part.len());
-            (!behind.is_empty()).then_some(behind)
+            (!rest.is_empty()).then_some(rest)
         });
         let mut from: &[u8] = &[];
         for (mut at, mut left) in staged {
@@ -400,10 +383,10 @@ impl Endpoint {
     }
 }
 
-/// Names control messages in completions; other WRITEs are named by their length.
+/// `wr_id` of control messages; the `wr_id` of other WRITEs is their length.
 const CONTROL_WR: u64 = u64::MAX;
 
-/// The errno of a connection whose work request ended like this.
+/// Returns the errno for a failed work request.
 fn broken(status: WcStatus) -> Broken {
     Broken(match status {
         WcStatus::RetryExcErr | WcStatus::RespTimeoutErr => libc::ETIMEDOUT,

@@ -1,45 +1,46 @@
-//! The receiving half of a stream, as numbers: what has arrived in the ring, and what the peer may be told.
+//! Accounting of the receiving half of a stream: unread data in the ring, and grants for the peer.
 //!
-//! The ring is granted in halves. When half of it has been read, the peer gets that half again; when half of the messages
-//! it may send have been read, it gets credits for as many. Both are told in one message.
+//! The ring is granted in halves. When half of the ring has been read, the peer gets a grant of one half.
+//! When half of its messages have been read, the peer gets credits for as many. One message carries both.
 
 use std::collections::VecDeque;
 
 use super::Violation;
 use super::outbound::{Pieces, pieces};
 
-/// What was received and what may be.
+/// State of the receiving half.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// Bytes of the ring, where reading goes on, and how many wait there.
+    /// Size of the ring, read offset, and unread bytes.
     ring: usize,
     at: usize,
     unread: usize,
-    /// Bytes left of each message, oldest first.
+    /// Unread bytes of each message, oldest first.
     messages: VecDeque<u32>,
-    /// Bytes the peer may still write, and bytes read that it does not know of.
+    /// Bytes that the peer may still write, and bytes read that are not granted again.
     granted: usize,
     freed: usize,
-    /// Where the half begins that is granted next.
+    /// Offset of the half to grant next.
     next_half: usize,
-    /// Messages the peer may have under way.
+    /// Messages that the peer may have in flight or unread.
     credits: u16,
-    /// Messages read, and the number of them at which credits are due, modulo 2^16.
+    /// Number of messages read, and the number at which credits are due, modulo 2^16.
     read: u16,
     due_at: u16,
 }
 
-/// What the peer is told.
+/// A grant for the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Grant {
-    /// It may send messages up to this number.
+    /// Number of the message at which its credits end.
     pub(super) limit: u16,
-    /// It may write here: offset and length.
+    /// Memory that it may write: offset and length.
     pub(super) half: Option<(usize, usize)>,
 }
 
 impl Inbound {
-    /// A ring of `ring` bytes, an even number; its first half and `credits` are in the [`wire::rsocket::Hello`].
+    /// Creates a ring of `ring` bytes, an even number. The first half and `credits` are granted in the
+    /// [`wire::rsocket::Hello`].
     pub(super) fn new(ring: usize, credits: u16) -> Self {
         let half = ring / 2;
         Self {
@@ -56,7 +57,7 @@ impl Inbound {
         }
     }
 
-    /// The peer says it wrote `len` bytes.
+    /// Records a message of `len` bytes.
     pub(super) fn arrived(&mut self, len: u32) -> Result<(), Violation> {
         if self.messages.len() == usize::from(self.credits) || len as usize > self.granted {
             return Err(Violation);
@@ -70,22 +71,22 @@ impl Inbound {
         Ok(())
     }
 
-    /// The peer spent a credit on something that is not read.
-    pub(super) fn arrived_beside(&mut self) {
+    /// Records a message that uses a credit but carries no stream data.
+    pub(super) fn arrived_iomap(&mut self) {
         self.read = self.read.wrapping_add(1);
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of unread bytes.
     pub(super) fn unread(&self) -> usize {
         self.unread
     }
 
-    /// Where the next `len` bytes are, at most [`unread`](Self::unread).
+    /// Returns the position of the next `len` bytes, at most [`unread`](Self::unread).
     pub(super) fn front(&self, len: usize) -> Pieces {
         pieces(self.ring, self.at, len)
     }
 
-    /// They were read.
+    /// Records that the application has read `len` bytes.
     pub(super) fn consume(&mut self, len: usize) {
         self.at = (self.at + len) % self.ring;
         self.unread -= len;
@@ -102,12 +103,12 @@ impl Inbound {
         }
     }
 
-    /// Whether the peer should be told something.
-    pub(super) fn owes(&self) -> bool {
+    /// True if a grant is due.
+    pub(super) fn grant_due(&self) -> bool {
         self.freed >= self.ring / 2 || self.read.wrapping_sub(self.due_at) < 1 << 15
     }
 
-    /// What that is.
+    /// Returns the grant that is due.
     pub(super) fn grant(&mut self) -> Grant {
         self.due_at = self.read.wrapping_add(self.credits / 2);
         let limit = self.read.wrapping_add(self.credits);
@@ -128,15 +129,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_half_is_granted_at_once_and_each_half_when_it_is_read() {
+    fn the_second_half_is_granted_at_once_and_each_half_again_when_it_was_read() {
         let mut inbound = Inbound::new(100, 8);
-        assert!(inbound.owes());
+        assert!(inbound.grant_due());
         assert_eq!(inbound.grant(), Grant { limit: 8, half: Some((50, 50)) });
-        assert!(!inbound.owes());
+        assert!(!inbound.grant_due());
         inbound.arrived(50).unwrap();
         inbound.arrived(30).unwrap();
         inbound.consume(49);
-        assert!(!inbound.owes());
+        assert!(!inbound.grant_due());
         inbound.consume(1);
         assert_eq!(inbound.grant(), Grant { limit: 9, half: Some((0, 50)) });
         inbound.arrived(20).unwrap();
@@ -154,23 +155,23 @@ mod tests {
             inbound.arrived(1).unwrap();
         }
         inbound.consume(1);
-        assert!(!inbound.owes());
+        assert!(!inbound.grant_due());
         inbound.consume(1);
-        assert!(inbound.owes());
+        assert!(inbound.grant_due());
         assert_eq!(inbound.grant(), Grant { limit: 6, half: None });
-        assert!(!inbound.owes());
+        assert!(!inbound.grant_due());
     }
 
     #[test]
-    fn part_of_a_message_is_not_a_message() {
+    fn a_message_counts_as_read_when_all_of_it_is_read() {
         let mut inbound = Inbound::new(1000, 2);
         inbound.grant();
         inbound.arrived(10).unwrap();
         inbound.consume(9);
         assert_eq!(inbound.unread(), 1);
-        assert!(!inbound.owes());
+        assert!(!inbound.grant_due());
         inbound.consume(1);
-        assert!(inbound.owes());
+        assert!(inbound.grant_due());
     }
 
     #[test]
@@ -186,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_more_than_it_was_given_is_found_out() {
+    fn a_peer_that_exceeds_its_grant_or_credits_is_a_violation() {
         let mut inbound = Inbound::new(100, 2);
         assert!(inbound.arrived(51).is_err());
         inbound.arrived(25).unwrap();
         inbound.arrived(20).unwrap();
-        assert!(inbound.arrived(1).is_err(), "the third of two messages");
+        assert!(inbound.arrived(1).is_err(), "a third message with two credits");
     }
 }

@@ -1,5 +1,5 @@
-//! The UD queue pair of a datagram socket and its memory: a slot for each message that is on its way, and one for each that may
-//! come.
+//! The UD queue pair of a datagram socket and its memory: one slot for each message in flight, and one for
+//! each posted receive.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -12,97 +12,82 @@ use transport::{
 use wire::Qpn;
 use wire::rsocket::datagram::Source;
 
+use super::queues::Queues;
 use super::settings::Sizes;
 use crate::cm;
-use crate::verbs::{Buffer, CompChannel, Context, Cq, Pd, Qp, QpInitAttr};
+use crate::verbs::{Buffer, Context};
+use sys::PollFd;
 
-/// The queue pair. Fields are dropped in this order: it ends before its memory goes.
+/// The queue pair and its memory. Fields are dropped in this order: the queue pair before its memory.
 pub(super) struct Messages {
-    qp: Qp,
-    cq: Cq,
-    channel: CompChannel,
-    _pd: Pd,
+    queues: Queues,
     sends: Buffer,
     receives: Buffer,
-    /// Bytes of the longest message, [`Source`] included: the path MTU.
+    /// Length of the longest message, [`Source`] included: the path MTU.
     len_max: usize,
-    /// Slots of `sends` that are not on their way.
+    /// Slots of `sends` without a message in flight.
     free: Vec<usize>,
 }
 
-/// A message in a slot, which is to be given back by [`Messages::release`].
+/// A received message in a slot. The owner returns the slot with [`Messages::release`].
 #[derive(Debug)]
 pub(super) struct Arrived {
     slot: usize,
-    /// Where it begins behind the slot's beginning.
+    /// Offset in the slot.
     at: usize,
-    /// Its bytes.
+    /// Length in bytes.
     pub(super) len: usize,
 }
 
 impl Messages {
-    /// A queue pair that can send and receive.
+    /// Creates a queue pair in RTS with posted receives.
     pub(super) fn new(context: &Context, sizes: &Sizes) -> io::Result<Self> {
-        let pd = context.alloc_pd()?;
         let len_max = context.query_port().active_mtu.bytes();
         let slots = |buffer: u32, queue: u16| (buffer as usize / len_max).clamp(1, usize::from(queue));
-        let sends = slots(sizes.send_buffer, sizes.send_queue);
-        let receives = slots(sizes.receive_buffer, sizes.receive_queue);
-        let channel = context.create_comp_channel()?;
-        let cq = context.create_cq((sends + receives) as u32, Some(&channel), 0).map_err(cm::verbs)?;
+        let send_slots = slots(sizes.send_buffer, sizes.send_queue);
+        let receive_slots = slots(sizes.receive_buffer, sizes.receive_queue);
         let cap = QpCap {
-            max_send_wr: sends as u32,
-            max_recv_wr: receives as u32,
+            max_send_wr: send_slots as u32,
+            max_recv_wr: receive_slots as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init =
-            QpInitAttr { ty: QpType::Ud, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, cookie: 0 };
-        let qp = pd.create_qp(&init).map_err(cm::verbs)?;
+        let queues = Queues::new(context, QpType::Ud, cap)?;
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let step = QpStep::ud(state, UDP_QKEY).map_err(cm::verbs)?;
-            qp.modify(&step.attr, step.mask).map_err(cm::verbs)?;
+            queues.qp.modify(&step.attr, step.mask).map_err(cm::verbs)?;
         }
-        let alloc = |len, access| pd.alloc_buffer(len, access).map_err(cm::verbs);
-        let (free, memory) = ((0..sends).collect(), alloc(sends * len_max, Access::empty())?);
-        let stride = GRH_LEN + len_max;
-        let received = alloc(receives * stride, Access::LOCAL_WRITE)?;
-        let messages = Self { qp, cq, channel, _pd: pd, sends: memory, receives: received, len_max, free };
-        for slot in 0..receives {
+        let sends = queues.alloc(send_slots * len_max, Access::empty())?;
+        let receives = queues.alloc(receive_slots * (GRH_LEN + len_max), Access::LOCAL_WRITE)?;
+        let messages = Self { queues, sends, receives, len_max, free: (0..send_slots).collect() };
+        for slot in 0..receive_slots {
             messages.release(Arrived { slot, at: 0, len: 0 })?;
         }
         Ok(messages)
     }
 
-    /// Its number.
+    /// Returns its QPN.
     pub(super) fn qpn(&self) -> Qpn {
-        self.qp.qpn()
+        self.queues.qp.qpn()
     }
 
-    /// Bytes of the longest message, [`Source`] included.
+    /// Returns the length of the longest message, [`Source`] included.
     pub(super) fn len_max(&self) -> usize {
         self.len_max
     }
 
-    /// Whether [`send`](Self::send) may be called.
+    /// True if [`send`](Self::send) has a free slot.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Readable once something completes after [`arm`](Self::arm).
-    pub(super) fn channel(&self) -> &CompChannel {
-        &self.channel
+    /// Requests an event at the next completion; returns the descriptor that becomes readable then.
+    pub(super) fn arm(&self) -> PollFd {
+        self.queues.arm()
     }
 
-    /// Asks for that.
-    pub(super) fn arm(&self) {
-        self.channel.discard_events();
-        self.cq.req_notify(false);
-    }
-
-    /// Sends a message that is not too long; there must be room.
+    /// Sends a message of at most [`len_max`](Self::len_max) bytes; `WouldBlock` if no slot is free.
     pub(super) fn send(&mut self, from: SocketAddr, to: UdDest, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(slot) = self.free.pop() else { return Err(io::ErrorKind::WouldBlock.into()) };
         let begin = slot * self.len_max;
@@ -116,17 +101,19 @@ impl Messages {
         }
         let sg_list = &[self.sends.sge(begin, len)];
         let (wr_id, op, flags) = (slot as u64, WrOp::Send, SendFlags::empty());
-        let posted = self.qp.post_send(&SendWr { wr_id, op, sg_list, flags, dest: Some(Dest::Ud(to)) });
+        let posted =
+            self.queues.qp.post_send(&SendWr { wr_id, op, sg_list, flags, dest: Some(Dest::Ud(to)) });
         posted.map_err(|error| {
             self.free.push(slot);
             cm::verbs(error)
         })
     }
 
-    /// Looks at everything that completed, and hands over what arrived from rsockets; whether there was anything.
+    /// Handles all completions, and passes received messages to `arrived`. Returns true if there was a
+    /// completion.
     pub(super) fn reap(&mut self, mut arrived: impl FnMut(SocketAddr, Arrived)) -> io::Result<bool> {
         let mut any = false;
-        while let Some(wc) = self.cq.poll_one() {
+        while let Some(wc) = self.queues.cq.poll_one() {
             any = true;
             let slot = wc.wr_id as usize;
             if wc.opcode == WcOpcode::Send {
@@ -147,7 +134,7 @@ impl Messages {
         Ok(any)
     }
 
-    /// Copies a message to `to` as far as there is room; how many bytes.
+    /// Copies a message to `to`, as far as it fits; returns the number of bytes.
     pub(super) fn read(&self, message: &Arrived, to: &mut [IoSliceMut<'_>]) -> usize {
         let (begin, mut done) = (self.begin(message.slot) + message.at, 0);
         for part in to {
@@ -158,11 +145,11 @@ impl Messages {
         done
     }
 
-    /// Makes the slot free for another message.
+    /// Posts the slot as a receive again.
     pub(super) fn release(&self, message: Arrived) -> io::Result<()> {
         let sge = self.receives.sge(self.begin(message.slot), GRH_LEN + self.len_max);
         let wr = RecvWr { wr_id: message.slot as u64, sg_list: &[sge] };
-        self.qp.post_recv(&wr).map_err(cm::verbs)
+        self.queues.qp.post_recv(&wr).map_err(cm::verbs)
     }
 
     fn begin(&self, slot: usize) -> usize {

@@ -1,11 +1,13 @@
-//! rsockets: the socket calls of rdma-core over RDMA connections (rsocket(7)), wire-compatible with it.
+//! rsockets: the socket calls of rdma-core over RDMA connections (rsocket(7)), wire-compatible with
+//! rdma-core.
 //!
-//! A [`Stream`] writes what is sent into memory that its peer has granted ([`wire::rsocket`]), each WRITE with immediate
-//! data that says how much it was. `outbound.rs` and `inbound.rs` are the numbers of that, `endpoint.rs` the queue pair
-//! and the memory, `stream.rs` the socket, `wait.rs` how calls wait. There is no thread behind a socket: whoever calls
-//! does what is due.
+//! A [`Stream`] writes sent bytes into memory that its peer has granted ([`wire::rsocket`]). Each WRITE
+//! carries its length as immediate data. `outbound.rs` and `inbound.rs` do the accounting, `endpoint.rs` owns
+//! the queue pair and the memory, `stream.rs` is the socket, and `wait.rs` lets calls wait. A socket has no
+//! thread of its own: each call makes progress first.
 //!
-//! A [`Datagram`] sends each message with a UD queue pair (`messages.rs`), whose number it learns from its peer over UDP.
+//! A [`Datagram`] sends each message with a UD queue pair (`messages.rs`). It learns the number of the peer's
+//! queue pair over UDP.
 
 mod connect;
 mod datagram;
@@ -14,6 +16,7 @@ mod inbound;
 mod iomap;
 mod messages;
 mod outbound;
+mod queues;
 mod settings;
 mod socket;
 mod stream;
@@ -27,16 +30,16 @@ pub use stream::{Shutdown, Stream};
 pub use transfer::Flags;
 pub use wait::{PollEntry, Ready, poll};
 
-/// The peer claims more than it was given.
+/// The peer has used more than it was granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Violation;
 
-/// The connection is over, for this errno.
+/// The connection has failed with this errno.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Broken(i32);
 
 impl From<Violation> for Broken {
-    fn from(Violation: Violation) -> Self {
+    fn from(_: Violation) -> Self {
         Self(libc::EPROTO)
     }
 }

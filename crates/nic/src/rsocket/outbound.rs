@@ -1,7 +1,9 @@
-//! The sending half of a stream, as numbers: what may leave, from which part of the staging ring, and to where.
+//! Accounting of the sending half of a stream: how much may be sent, from which part of the staging ring, and
+//! to which address.
 //!
-//! Three things limit it: the peer's grants ([`Segment`]s of its memory, each filled before the next is begun), its
-//! credits (messages it has room for), and our own ring and queue, which the completions of the WRITEs free again in order.
+//! There are three limits. The peer's grants are [`Segment`]s of its memory; each is filled before the next
+//! one begins. The peer's credits are the messages that it can receive. The local ring and send queue are
+//! freed in order as the WRITEs complete.
 
 use std::collections::VecDeque;
 
@@ -9,34 +11,35 @@ use wire::rsocket::Segment;
 
 use super::Violation;
 
-/// Bytes that must fit before a message is begun (rdma-core's RS_SNDLOWAT): a trickle of tiny WRITEs helps nobody.
+/// Free bytes that a new message needs (rdma-core's RS_SNDLOWAT); avoids a sequence of tiny WRITEs.
 const LOW_WATER: usize = 2048;
-/// Largest message (rdma-core's RS_MAX_TRANSFER): the rest of a long transfer is copied while this one is on its way.
+/// Largest message (rdma-core's RS_MAX_TRANSFER). Copying the rest of a long transfer overlaps with the
+/// message in flight.
 const MESSAGE_MAX: usize = 65536;
-/// Grants that a table of two entries can hold beyond the one in use.
+/// Grants beyond the current one: the table has two entries.
 const GRANTS_AHEAD: usize = 2;
 
-/// What may be sent.
+/// State of the sending half.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// Bytes of the staging ring, where the next message begins, and how many are free.
+    /// Size of the staging ring, offset of the next message, and free bytes.
     ring: usize,
     at: usize,
     free: usize,
-    /// Work requests that may be posted.
+    /// Free entries of the send queue.
     slots: u32,
-    /// Messages sent, and the number at which credits end, modulo 2^16.
+    /// Number of messages sent, and the number at which credits end, modulo 2^16.
     sent: u16,
     limit: u16,
-    /// Memory of the peer that is being filled, and what comes after it.
+    /// The peer's memory that is being filled, and further grants.
     grant: Segment,
     ahead: VecDeque<Segment>,
 }
 
-/// Up to two pieces of a ring, as offsets and lengths; the second is empty unless the first ends where the ring does.
+/// One or two pieces of a ring, as offset and length; the second is empty unless the range wraps.
 pub(super) type Pieces = [(usize, usize); 2];
 
-/// `len` bytes from `at` on of a ring of `ring` bytes.
+/// Returns the pieces of `len` bytes at offset `at` in a ring of `ring` bytes.
 pub(super) fn pieces(ring: usize, at: usize, len: usize) -> Pieces {
     let first = len.min(ring - at);
     [(at, first), (0, len - first)]
@@ -48,17 +51,17 @@ impl Outbound {
         Self { ring, at: 0, free: ring, slots, sent: 0, limit: 0, grant: Segment::default(), ahead }
     }
 
-    /// The peer's first grant and credits.
+    /// Sets the peer's first grant and credits.
     pub(super) fn open(&mut self, grant: Segment, credits: u16) {
         (self.grant, self.limit) = (grant, credits);
     }
 
-    /// The peer has room for messages up to `limit`.
+    /// Sets the number of messages at which the peer's credits end.
     pub(super) fn credit(&mut self, limit: u16) {
         self.limit = limit;
     }
 
-    /// The peer gives more memory.
+    /// Adds a grant of the peer.
     pub(super) fn grant(&mut self, segment: Segment) -> Result<(), Violation> {
         if self.ahead.len() == GRANTS_AHEAD {
             return Err(Violation);
@@ -76,48 +79,46 @@ impl Outbound {
         }
     }
 
-    /// Whether there is room for a message of ours: ring, queue, and the peer's credits.
+    /// True if ring, send queue and credits permit a message.
     fn may_send(&self) -> bool {
-        self.slots > 0 && self.free >= LOW_WATER.min(self.ring) && self.sent != self.limit
+        self.room_for_write() > 0 && self.sent != self.limit
     }
 
-    /// Bytes of the stream that may leave in one message now.
+    /// Returns the number of stream bytes that the next message may have.
     pub(super) fn room(&self) -> usize {
-        if self.may_send() { self.free.min(self.grant.length as usize).min(MESSAGE_MAX) } else { 0 }
+        if self.may_send() { self.room_for_write().min(self.grant.length as usize) } else { 0 }
     }
 
-    /// Begins a message of `len` bytes, at most [`room`](Self::room): where to stage it and where it goes.
+    /// Begins a message of `len` bytes, at most [`room`](Self::room). Returns where to stage it and its
+    /// destination.
     pub(super) fn take(&mut self, len: usize) -> (Pieces, Segment) {
         let to = Segment { length: len as u32, ..self.grant };
         self.grant.addr = self.grant.addr.wrapping_add(len as u64);
         self.grant.length -= len as u32;
         self.next_grant();
         self.sent = self.sent.wrapping_add(1);
-        (self.stage(len), to)
+        (self.take_write(len), to)
     }
 
-    /// Bytes that may be written to memory that is not part of the stream: no grant is needed, and no credit.
-    pub(super) fn room_beside(&self) -> usize {
+    /// Returns the number of bytes that a WRITE outside the stream may have; it needs neither a grant nor a
+    /// credit.
+    pub(super) fn room_for_write(&self) -> usize {
         if self.slots > 0 && self.free >= LOW_WATER.min(self.ring) { self.free.min(MESSAGE_MAX) } else { 0 }
     }
 
-    /// Begins such a WRITE.
-    pub(super) fn take_beside(&mut self, len: usize) -> Pieces {
-        self.stage(len)
-    }
-
-    /// Whether an entry of `len` bytes may be written into the peer's table; it costs a credit.
+    /// True if an entry of `len` bytes may be written into the peer's table; it costs a credit.
     pub(super) fn has_room_for_entry(&self, len: usize) -> bool {
         self.may_send() && self.free >= len
     }
 
-    /// Begins that.
+    /// Begins the WRITE of a table entry.
     pub(super) fn take_entry(&mut self, len: usize) -> Pieces {
         self.sent = self.sent.wrapping_add(1);
-        self.stage(len)
+        self.take_write(len)
     }
 
-    fn stage(&mut self, len: usize) -> Pieces {
+    /// Begins a WRITE outside the stream.
+    pub(super) fn take_write(&mut self, len: usize) -> Pieces {
         let staged = pieces(self.ring, self.at, len);
         self.at = (self.at + len) % self.ring;
         self.free -= len;
@@ -125,7 +126,7 @@ impl Outbound {
         staged
     }
 
-    /// The oldest WRITE, of `len` bytes, is complete.
+    /// Frees the space of the oldest WRITE, which had `len` bytes.
     pub(super) fn completed(&mut self, len: usize) {
         self.free += len;
         self.slots += 1;
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_ends_with_its_grant_and_the_next_begins_in_the_next() {
+    fn a_message_does_not_cross_the_end_of_a_grant() {
         let mut out = open(8192, 9, 9, 100);
         out.grant(memory(0x9000, 50)).unwrap();
         assert_eq!(out.room(), 100);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_wraps_and_is_freed_in_order() {
+    fn the_staging_ring_wraps_and_is_freed_in_order() {
         let mut out = open(4096, 9, 9, 1 << 20);
         assert_eq!(out.take(3000).0, [(0, 3000), (0, 0)]);
         assert_eq!(out.room(), 0, "below the low-water mark");
@@ -175,20 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn credits_and_slots_end() {
+    fn sending_stops_without_credits_or_queue_entries() {
         let mut out = open(8192, 2, 1, 1 << 20);
         out.take(1);
         assert_eq!(out.room(), 0, "no credit");
         out.credit(10);
         assert_eq!(out.room(), 8191);
         out.take(1);
-        assert_eq!(out.room(), 0, "no slot");
+        assert_eq!(out.room(), 0, "no queue entry");
         out.completed(1);
         assert_eq!(out.room(), 8191);
     }
 
     #[test]
-    fn credits_are_counted_modulo_their_size() {
+    fn credits_are_counted_modulo_65536() {
         let mut out = open(8192, 1, u16::MAX, 1 << 28);
         for sent in 0..=u16::MAX {
             out.credit(sent.wrapping_add(1));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn more_grants_than_the_table_has_entries_are_refused() {
+    fn more_grants_than_table_entries_are_a_violation() {
         let mut out = open(8192, 1, 1, 10);
         assert!(out.grant(memory(0, 10)).is_ok() && out.grant(memory(0, 10)).is_ok());
         assert!(out.grant(memory(0, 10)).is_err());

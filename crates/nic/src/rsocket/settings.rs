@@ -1,4 +1,5 @@
-//! Sizes of an rsocket, and the files that set the defaults: one integer in each of `/etc/rdma/rsocket/*` (rsocket(7)).
+//! Sizes of an rsocket, and the files with their defaults: one integer in each of `/etc/rdma/rsocket/*`
+//! (rsocket(7)).
 
 use std::fs;
 use std::path::Path;
@@ -8,82 +9,82 @@ use std::sync::OnceLock;
 use transport::MAX_QP_WR;
 use wire::rsocket::iomaps_as_told;
 
-/// Where administrators leave defaults.
+/// Directory of the administrator's defaults.
 const DIRECTORY: &str = "/etc/rdma/rsocket";
-/// Fewest entries of a queue (rdma-core's RS_QP_MIN_SIZE).
+/// Smallest queue (rdma-core's RS_QP_MIN_SIZE).
 const QUEUE_MIN: u16 = 16;
-/// Messages that cost no credit: control messages of either side, which rdma-core limits to 4 each.
-pub(super) const BESIDE_CREDITS: u32 = 8;
+/// Receives beyond the credits: for control messages of both sides, which rdma-core limits to 4 each.
+pub(super) const CONTROL_RECEIVES: u32 = 8;
 /// Smallest send buffer (twice rdma-core's RS_SNDLOWAT).
 const SEND_BUFFER_MIN: u32 = 4096;
-/// Most bytes of a buffer; the options would let programs ask for 4 GiB.
+/// Largest buffer; the options would permit 4 GiB.
 const BUFFER_MAX: u32 = 1 << 30;
 
 /// Sizes of one socket; fixed once it is connected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Sizes {
-    /// Bytes kept until they are acknowledged.
+    /// Bytes of the staging ring, which are kept until they are acknowledged.
     pub send_buffer: u32,
-    /// Bytes a peer may send before they are read; even.
+    /// Unread bytes that the peer may have sent; even.
     pub receive_buffer: u32,
     /// Entries of the send queue.
     pub send_queue: u16,
-    /// Entries of the receive queue: messages a peer may send before they are read.
+    /// Entries of the receive queue: unread messages that the peer may have sent.
     pub receive_queue: u16,
-    /// Longest message sent as inline data. It is remembered for programs that ask; data is staged in any case.
+    /// Longest message sent as inline data. Only reported to programs; data is staged in any case.
     pub inline: u16,
     /// Entries for the peer's iomaps.
     pub iomaps: u16,
 }
 
 impl Sizes {
-    /// SO_SNDBUF and wmem_default.
+    /// Sets the send buffer (SO_SNDBUF, wmem_default).
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_buffer = bytes.clamp(SEND_BUFFER_MIN, BUFFER_MAX);
     }
 
-    /// SO_RCVBUF and mem_default.
+    /// Sets the receive buffer (SO_RCVBUF, mem_default).
     pub fn set_receive_buffer(&mut self, bytes: u32) {
         self.receive_buffer = bytes.clamp(2, BUFFER_MAX).next_multiple_of(2);
     }
 
-    /// RDMA_SQSIZE and sqsize_default.
+    /// Sets the send queue (RDMA_SQSIZE, sqsize_default).
     pub fn set_send_queue(&mut self, entries: u32) {
         self.send_queue = queue(entries);
     }
 
-    /// RDMA_RQSIZE and rqsize_default.
+    /// Sets the receive queue (RDMA_RQSIZE, rqsize_default).
     pub fn set_receive_queue(&mut self, entries: u32) {
         self.receive_queue = queue(entries);
     }
 
-    /// RDMA_IOMAPSIZE and iomap_size.
+    /// Sets the number of iomap entries (RDMA_IOMAPSIZE, iomap_size).
     pub fn set_iomaps(&mut self, entries: u32) {
         self.iomaps = iomaps_as_told(u16::try_from(entries).unwrap_or(u16::MAX));
     }
 }
 
-/// What the device has room for.
+/// Clamps to the limits of the device.
 fn queue(entries: u32) -> u16 {
-    entries.clamp(u32::from(QUEUE_MIN), MAX_QP_WR - BESIDE_CREDITS) as u16
+    entries.clamp(u32::from(QUEUE_MIN), MAX_QP_WR - CONTROL_RECEIVES) as u16
 }
 
-/// Defaults of the machine.
+/// The defaults of this machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Settings {
     pub(super) sizes: Sizes,
-    /// Time that a waiting call polls before it sleeps.
+    /// How long a waiting call polls before it sleeps.
     pub(super) polling_ns: u64,
 }
 
 impl Settings {
-    /// Read once in the life of the process.
+    /// Returns the settings, read once per process.
     pub(super) fn get() -> &'static Self {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| Self::read(Path::new(DIRECTORY)))
     }
 
-    /// Files that are missing or say nothing leave rdma-core's defaults.
+    /// Reads the settings; a missing or invalid file leaves rdma-core's default.
     fn read(directory: &Path) -> Self {
         let number = |name: &str, default: u32| first_number(&directory.join(name)).unwrap_or(default);
         let mut sizes = Sizes {
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_set_defaults_and_bounds_hold() {
+    fn settings_are_read_from_files_and_clamped() {
         let directory = std::env::temp_dir().join(format!("roxie-rsocket-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let files = [("mem_default", "1000001\n"), ("wmem_default", "1"), ("sqsize_default", "1000000")];

@@ -1,4 +1,4 @@
-//! Sockets of either kind behind one number.
+//! An rsocket of either kind.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -9,10 +9,11 @@ use super::datagram::Datagram;
 use super::settings::Sizes;
 use super::stream::Stream;
 use super::transfer::Flags;
-use super::wait::{Ready, Waits, Watchers};
+use super::wait::{Ready, Waitable, Waiters};
+use crate::cm::errno;
 use sys::PollFd;
 
-/// A socket. A handle; [`close`](Self::close) ends the socket for all of them.
+/// An rsocket. This is a handle; [`close`](Self::close) closes the socket for all handles.
 #[derive(Clone)]
 pub enum Socket {
     /// SOCK_STREAM.
@@ -21,7 +22,7 @@ pub enum Socket {
     Datagram(Datagram),
 }
 
-/// The same of both.
+/// Evaluates the same expression for both kinds.
 macro_rules! either {
     ($socket:expr, $either:ident => $same:expr) => {
         match $socket {
@@ -32,24 +33,24 @@ macro_rules! either {
 }
 
 impl Socket {
-    /// What only streams can do.
+    /// Returns the stream.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for the others.
+    /// `EOPNOTSUPP` for a datagram socket.
     pub fn stream(&self) -> io::Result<&Stream> {
         match self {
             Self::Stream(stream) => Ok(stream),
-            Self::Datagram(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            Self::Datagram(_) => Err(errno(libc::EOPNOTSUPP)),
         }
     }
 
-    /// The number of the socket: a descriptor of its own, of no use outside this module.
+    /// The number of the socket: a descriptor that only this module can use.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         either!(self, socket => socket.fd())
     }
 
-    /// Gives it an address (rbind).
+    /// Binds to an address (rbind).
     ///
     /// # Errors
     /// Those of [`Stream::bind`] and [`Datagram::bind`].
@@ -57,7 +58,7 @@ impl Socket {
         either!(self, socket => socket.bind(addr))
     }
 
-    /// Gives it a peer (rconnect).
+    /// Connects to a peer (rconnect).
     ///
     /// # Errors
     /// Those of [`Stream::connect`] and [`Datagram::connect`].
@@ -65,56 +66,56 @@ impl Socket {
         either!(self, socket => socket.connect(to))
     }
 
-    /// Its own address (rgetsockname), once it has one.
+    /// Returns the local address, if the socket has one (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         either!(self, socket => socket.local_addr())
     }
 
-    /// The peer's (rgetpeername).
+    /// Returns the address of the peer (rgetpeername).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         either!(self, socket => socket.peer_addr())
     }
 
-    /// Whether calls return instead of waiting (O_NONBLOCK).
+    /// True if calls return `WouldBlock` instead of waiting (O_NONBLOCK).
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         either!(self, socket => socket.is_nonblocking())
     }
 
-    /// Sets that.
+    /// Sets or clears O_NONBLOCK.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         either!(self, socket => socket.set_nonblocking(nonblocking));
     }
 
-    /// Its sizes.
+    /// Returns the sizes of buffers and queues.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         either!(self, socket => socket.sizes())
     }
 
-    /// Changes its sizes.
+    /// Changes the sizes.
     ///
     /// # Errors
-    /// `EINVAL` once it is or was connected, or, for datagrams, has an address.
+    /// `EINVAL` once a stream is or was connected, or a datagram socket has an address.
     pub fn set_sizes(&self, change: impl FnOnce(&mut Sizes)) -> io::Result<()> {
         either!(self, socket => socket.set_sizes(change))
     }
 
-    /// Sends, datagrams to an address if one is given.
+    /// Sends; a datagram socket to `to` if it is given.
     ///
     /// # Errors
-    /// `EISCONN` for an address and a stream; those of [`Stream::send`] and [`Datagram::send`].
+    /// `EISCONN` for a stream with `to`; those of [`Stream::send`] and [`Datagram::send`].
     pub fn send(&self, parts: &[IoSlice<'_>], to: Option<SocketAddr>, flags: Flags) -> io::Result<usize> {
         match self {
-            Self::Stream(_) if to.is_some() => Err(io::Error::from_raw_os_error(libc::EISCONN)),
+            Self::Stream(_) if to.is_some() => Err(errno(libc::EISCONN)),
             Self::Stream(stream) => stream.send(parts, flags),
             Self::Datagram(datagram) => datagram.send(parts, to, flags),
         }
     }
 
-    /// Receives; how many bytes, and from whom.
+    /// Receives; returns the number of bytes and the sender.
     ///
     /// # Errors
     /// Those of [`Stream::receive`] and [`Datagram::receive`].
@@ -129,30 +130,30 @@ impl Socket {
         }
     }
 
-    /// Ends the socket (rclose); calls that wait on it return `EBADF`.
+    /// Closes the socket (rclose); waiting calls return `EBADF`.
     pub fn close(&self) {
         either!(self, socket => socket.close());
     }
 
-    /// The process ends: a stream waits a little for what was sent to arrive, and tells the peer.
+    /// At the end of the process: a stream waits up to `time` until sent data has arrived, and disconnects.
     pub fn abandon(&self, lock_until_ns: u64, time: Duration) {
         if let Self::Stream(stream) = self {
             stream.abandon(lock_until_ns, time);
         }
     }
 
-    /// Whether it is a forked child that looks at it: what it stands for is the parent's.
+    /// True in a forked child: the connection or queue pair belongs to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         either!(self, socket => socket.is_inherited())
     }
 
-    pub(super) fn look(&self, events: Ready) -> Ready {
-        either!(self, socket => socket.0.look(events))
+    pub(super) fn poll_ready(&self, events: Ready) -> Ready {
+        either!(self, socket => socket.0.poll_ready(events))
     }
 
-    pub(super) fn watchers(&self) -> &Watchers {
-        either!(self, socket => socket.0.watchers())
+    pub(super) fn waiters(&self) -> &Waiters {
+        either!(self, socket => socket.0.waiters())
     }
 
     pub(super) fn arm(&self, events: Ready) -> (Vec<PollFd>, Ready) {

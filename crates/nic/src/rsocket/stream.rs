@@ -1,4 +1,4 @@
-//! The socket: its state, and the calls that are not transfers.
+//! The stream socket: its state, and the calls that do not transfer data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use super::Broken;
 use super::endpoint::Endpoint;
 use super::iomap::Iomaps;
 use super::settings::{Settings, Sizes};
-use super::wait::{Waits, Watchers};
-use crate::cm::{EventChannel, Id, PortSpace};
+use super::wait::{Waitable, Waiters};
+use crate::cm::{EventChannel, Id, PortSpace, errno};
 use crate::verbs::Context;
 use sys::{generation, lock_until, now_ns};
 
-/// A stream socket. A handle; [`close`](Self::close) ends the socket for all of them.
+/// A stream socket. This is a handle; [`close`](Self::close) closes the socket for all handles.
 #[derive(Clone)]
 pub struct Stream(pub(super) Arc<Inner>);
 
@@ -25,44 +25,44 @@ pub(super) struct Inner {
     pub(super) context: Context,
     /// Its descriptor is the socket's number.
     pub(super) channel: EventChannel,
-    /// The process that made it.
+    /// The process that created the socket.
     generation: u32,
     pub(super) state: Mutex<State>,
-    pub(super) watchers: Watchers,
+    pub(super) waiters: Waiters,
 }
 
-/// What the lock of a socket protects.
+/// Protected by the socket's lock.
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) id: Id,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) sizes: Sizes,
     pub(super) nonblocking: bool,
-    /// What SO_ERROR says next.
+    /// The next value of SO_ERROR.
     pub(super) error: Option<i32>,
     pub(super) iomaps: Iomaps,
 }
 
-/// Where a socket is.
+/// State of the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Phase {
     Idle,
     Bound,
     Listening,
-    /// Between connect, or the acceptance of a request, and the connection.
+    /// Connecting or accepting.
     Opening,
     Connected {
         readable: bool,
         writable: bool,
     },
-    /// Nothing more comes or goes; what has come can be read.
+    /// The connection has ended; received data can be read.
     Disconnected,
-    /// There is no connection any more, or there never was one.
+    /// The connection failed or was never made.
     Failed,
     Closed,
 }
 
-/// Which directions end.
+/// Directions to shut down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Shutdown {
     /// Receiving.
@@ -74,10 +74,10 @@ pub enum Shutdown {
 }
 
 impl Stream {
-    /// A socket without an address.
+    /// Creates a socket without an address.
     ///
     /// # Errors
-    /// Those of starting the device's engine, or of having no descriptor left.
+    /// The errors of starting the device's engine; `EMFILE`.
     pub fn new(context: &Context) -> io::Result<Self> {
         let channel = channel()?;
         let id = Id::new(context, &channel, PortSpace::Tcp, 0)?;
@@ -94,18 +94,18 @@ impl Stream {
             error: None,
             iomaps: Iomaps::default(),
         };
-        let (context, watchers) = (context.clone(), Watchers::default());
+        let (context, waiters) = (context.clone(), Waiters::default());
         let generation = generation();
-        Self(Arc::new(Inner { context, channel, generation, state: Mutex::new(state), watchers }))
+        Self(Arc::new(Inner { context, channel, generation, state: Mutex::new(state), waiters }))
     }
 
-    /// The number of the socket: a descriptor of its own, of no use outside this module.
+    /// The number of the socket: a descriptor that only this module can use.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.0.channel.fd()
     }
 
-    /// Gives it an address (rbind).
+    /// Binds to an address (rbind).
     ///
     /// # Errors
     /// Those of [`Id::bind_addr`].
@@ -116,7 +116,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for connections from now on (rlisten); a second call does nothing.
+    /// Starts listening (rlisten); a second call does nothing.
     ///
     /// # Errors
     /// Those of [`Id::listen`].
@@ -130,61 +130,61 @@ impl Stream {
         Ok(())
     }
 
-    /// Its own address (rgetsockname), once it has one.
+    /// Returns the local address, if the socket has one (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.0.lock().id.local_addr()
     }
 
-    /// The peer's (rgetpeername).
+    /// Returns the address of the peer (rgetpeername).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.0.lock().id.peer_addr()
     }
 
-    /// Whether there is a connection.
+    /// True if the socket is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         matches!(self.0.lock().phase, Phase::Connected { .. })
     }
 
-    /// Whether calls return instead of waiting (O_NONBLOCK).
+    /// True if calls return `WouldBlock` instead of waiting (O_NONBLOCK).
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.0.lock().nonblocking
     }
 
-    /// Sets that.
+    /// Sets or clears O_NONBLOCK.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.0.lock().nonblocking = nonblocking;
     }
 
-    /// The error that ended the connection or the attempt; asking clears it (SO_ERROR).
+    /// Returns and clears the error of the connection or the connection attempt (SO_ERROR).
     #[must_use]
     pub fn take_error(&self) -> Option<i32> {
         self.0.lock().error.take()
     }
 
-    /// Its sizes.
+    /// Returns the sizes of buffers and queues.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.lock().sizes
     }
 
-    /// Changes its sizes.
+    /// Changes the sizes.
     ///
     /// # Errors
-    /// `EINVAL` once it is or was connected.
+    /// `EINVAL` once the socket is or was connected.
     pub fn set_sizes(&self, change: impl FnOnce(&mut Sizes)) -> io::Result<()> {
         let mut state = self.0.lock();
         if !matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening) {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return Err(errno(libc::EINVAL));
         }
         change(&mut state.sizes);
         Ok(())
     }
 
-    /// An option of the identifier under it (rdma_set_option(3)).
+    /// Sets an option of the CM identifier (rdma_set_option(3)).
     ///
     /// # Errors
     /// Those of [`Id::set_option`].
@@ -192,36 +192,37 @@ impl Stream {
         self.0.lock().id.set_option(level, name, value)
     }
 
-    /// Largest payload of a packet on its path; `None` before there is one.
+    /// Returns the path MTU in bytes; `None` before the path is known.
     #[must_use]
     pub fn path_mtu(&self) -> Option<u32> {
         self.0.lock().id.path().map(|path| path.mtu.bytes() as u32)
     }
 
-    /// Ends receiving, sending, or both (rshutdown). Ending both waits until everything sent has arrived.
+    /// Shuts down receiving, sending, or both (rshutdown). Shutting down both waits until all sent data has
+    /// arrived.
     ///
     /// # Errors
-    /// `ENOTCONN` if there is no connection to end.
+    /// `ENOTCONN` without a connection.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let mut state = self.0.lock();
         let Phase::Connected { readable, writable } = state.phase else {
             return match state.phase {
                 Phase::Disconnected | Phase::Failed => Ok(()),
-                _ => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
+                _ => Err(errno(libc::ENOTCONN)),
             };
         };
         let readable_now = readable && how == Shutdown::Write;
         let writable_now = writable && how == Shutdown::Read;
         state.phase = Phase::Connected { readable: readable_now, writable: writable_now };
         drop(state);
-        self.0.watchers.notify();
-        // The peer need not know that nobody reads; what it sends waits where it is.
+        self.0.waiters.notify();
+        // The peer is not told that receiving has ended: further data stays in its granted memory.
         if writable_now || (!writable && readable_now) {
             return Ok(());
         }
         let last = !readable_now;
         let control = if last { Control::Disconnect } else { Control::Shutdown };
-        self.0.wait_for(None, |state| {
+        self.0.wait_for(false, |state| {
             if !matches!(state.phase, Phase::Connected { .. }) {
                 return Some(());
             }
@@ -229,12 +230,12 @@ impl Stream {
             if !endpoint.has_room_for_control() {
                 return None;
             }
-            let said = endpoint.control(control);
-            state.note(said);
+            let sent = endpoint.control(control);
+            state.ok_or_fail(sent);
             Some(())
         })?;
         if last {
-            self.0.wait_for(None, |state| {
+            self.0.wait_for(false, |state| {
                 let over = !matches!(state.phase, Phase::Connected { .. });
                 (over || state.endpoint.as_ref().is_none_or(Endpoint::is_idle)).then_some(())
             })?;
@@ -243,10 +244,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the socket (rclose); calls that wait on it return `EBADF`.
+    /// Closes the socket (rclose); waiting calls return `EBADF`.
     pub fn close(&self) {
         if matches!(self.0.lock().phase, Phase::Connected { .. }) {
-            // It fails if the connection does, and then there is nobody to say goodbye to.
+            // Fails only if the connection has failed; then there is no peer to tell.
             let _over = self.shutdown(Shutdown::Both);
         }
         let mut state = self.0.lock();
@@ -257,11 +258,12 @@ impl Stream {
         drop(state);
         id.destroy();
         drop(endpoint);
-        self.0.watchers.notify();
+        self.0.waiters.notify();
     }
 
-    /// The process ends: waits a little for what was sent to arrive, and tells the peer. Does neither if another thread keeps the socket
-    /// locked until `lock_until_ns`: a signal handler that exits may have interrupted it.
+    /// At the end of the process: waits up to `time` until sent data has arrived, and disconnects. Does
+    /// neither if another thread keeps the socket locked until `lock_until_ns`: a signal handler that calls
+    /// exit(3) may have interrupted that thread.
     pub fn abandon(&self, lock_until_ns: u64, time: Duration) {
         let Some(mut state) = lock_until(&self.0.state, lock_until_ns) else { return };
         let until = now_ns() + time.as_nanos() as u64;
@@ -271,18 +273,18 @@ impl Stream {
         {
             self.0.progress(&mut state);
         }
-        // There may be no connection.
-        let _nobody_to_tell = state.id.disconnect();
+        // Fails without a connection.
+        let _not_connected = state.id.disconnect();
     }
 
-    /// Whether it is a forked child that looks at it: its connection is the parent's.
+    /// True in a forked child: the connection belongs to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.0.generation != generation()
     }
 }
 
-/// A channel whose reader never waits in it.
+/// Creates a non-blocking channel.
 pub(super) fn channel() -> io::Result<EventChannel> {
     let channel = EventChannel::new()?;
     channel.set_nonblocking()?;
@@ -290,8 +292,8 @@ pub(super) fn channel() -> io::Result<EventChannel> {
 }
 
 impl State {
-    /// Something was done with the endpoint; if that failed, so has the connection.
-    pub(super) fn note<T>(&mut self, done: Result<T, Broken>) -> Option<T> {
+    /// Returns the value of an endpoint's result; an error ends the connection.
+    pub(super) fn ok_or_fail<T>(&mut self, done: Result<T, Broken>) -> Option<T> {
         match done {
             Ok(value) => Some(value),
             Err(Broken(errno)) => {
@@ -301,23 +303,23 @@ impl State {
         }
     }
 
-    /// There is no connection, for this errno.
+    /// Ends the connection or the attempt with this errno.
     pub(super) fn failed(&mut self, errno: i32) {
         self.phase = Phase::Failed;
         self.error = Some(errno);
-        // The peer learns of it, if it is still there and there ever was a connection.
-        let _nobody_to_tell = self.id.disconnect();
+        // Tells the peer; fails if there was no connection.
+        let _not_connected = self.id.disconnect();
     }
 
-    /// The connection has ended in order.
+    /// Ends a connection in order.
     pub(super) fn disconnected(&mut self) {
         if matches!(self.phase, Phase::Connected { .. }) {
             self.phase = Phase::Disconnected;
         }
     }
 
-    /// The peer said something about the connection.
-    pub(super) fn heard(&mut self, control: Control) {
+    /// Handles a control message of the peer.
+    pub(super) fn handle_control(&mut self, control: Control) {
         let Phase::Connected { writable, .. } = self.phase else { return };
         match control {
             Control::Disconnect => self.disconnected(),

@@ -1,37 +1,38 @@
-//! Sending and receiving.
+//! Sending and receiving on a stream.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::Broken;
 use super::endpoint::Endpoint;
 use super::stream::{Phase, State, Stream};
-use super::wait::Waits;
+use super::wait::Waitable;
 
-/// How a transfer is done (send(2), recv(2)).
+/// Flags of a transfer (send(2), recv(2)).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Flags {
-    /// MSG_DONTWAIT: does not wait, whatever the socket says.
+    /// MSG_DONTWAIT: non-blocking even if the socket is not.
     pub nonblocking: bool,
-    /// MSG_PEEK: what is received stays there.
+    /// MSG_PEEK: received data stays unread.
     pub peek: bool,
     /// MSG_WAITALL: waits until the buffers are full.
     pub wait_all: bool,
 }
 
 impl Stream {
-    /// Sends the parts in order, and returns how many bytes of them. Waits until all are on their way, unless it shall not
-    /// wait; then it may be fewer.
+    /// Sends the parts in order, and returns the number of bytes. Waits until all bytes are posted; a
+    /// non-blocking call may send fewer.
     ///
     /// # Errors
-    /// `WouldBlock`; `ENOTCONN` without a connection; `EPIPE` after [`shutdown`](Self::shutdown); `ECONNRESET` if the peer
-    /// has closed it; once, the error that ended it.
+    /// `WouldBlock`; `ENOTCONN` without a connection; `EPIPE` after [`shutdown`](Self::shutdown);
+    /// `ECONNRESET` if the peer has closed the connection; once, the error that ended it.
     pub fn send(&self, parts: &[IoSlice<'_>], flags: Flags) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         self.transmit(total, flags, |endpoint, done| Some(endpoint.send(parts, done, total)))
     }
 
-    /// Hands `total` bytes to the endpoint, as there is room for them. `step` hands over what comes after so many of them, and
-    /// returns how much that was: 0 if there is no room; `None` if there is nowhere to put it, which ends the transfer.
+    /// Passes `total` bytes to the endpoint while there is room. `step` sends the bytes after the first
+    /// `done`, and returns their number: 0 if there is no room now, `None` if there is no destination, which
+    /// ends the transfer.
     pub(super) fn transmit(
         &self,
         total: usize,
@@ -40,7 +41,7 @@ impl Stream {
     ) -> io::Result<usize> {
         let nonblocking = flags.nonblocking || self.is_nonblocking();
         let mut done = 0;
-        let outcome = self.0.wait_for(nonblocking.then_some(()), |state| {
+        let outcome = self.0.wait_for(nonblocking, |state| {
             if let Err(errno) = may_send(state)? {
                 return Some(Err(errno));
             }
@@ -49,7 +50,7 @@ impl Stream {
             }
             while done < total {
                 let Some(sent) = step(state.endpoint.as_mut()?, done) else { break };
-                match state.note(sent) {
+                match state.ok_or_fail(sent) {
                     Some(0) => return None,
                     Some(sent) => done += sent,
                     None => return Some(Err(state.error.unwrap_or(libc::ECONNRESET))),
@@ -60,8 +61,8 @@ impl Stream {
         finish(outcome, done)
     }
 
-    /// Receives into the parts in order, and returns how many bytes; 0 when the peer will send no more. Waits until there
-    /// are some, or as many as there is room for.
+    /// Receives into the parts in order, and returns the number of bytes; 0 if the peer has ended its stream.
+    /// Waits for data, with `wait_all` until the parts are full.
     ///
     /// # Errors
     /// `WouldBlock`; `ENOTCONN` without a connection; once, the error that ended it.
@@ -70,12 +71,12 @@ impl Stream {
         let nonblocking = flags.nonblocking || self.is_nonblocking();
         let mut done = 0;
         let mut parts = parts;
-        let outcome = self.0.wait_for(nonblocking.then_some(()), |state| {
+        let outcome = self.0.wait_for(nonblocking, |state| {
             let endpoint = state.endpoint.as_mut().filter(|endpoint| endpoint.unread() > 0);
             let Some(endpoint) = endpoint.filter(|_| done < total) else {
-                // An error that came after what was received is for the next call.
+                // An error that followed the received data is reported by the next call.
                 let enough = done == total || (done > 0 && !state.may_receive());
-                return if enough { Some(Ok(())) } else { at_the_end(state) };
+                return if enough { Some(Ok(())) } else { result_without_data(state) };
             };
             let taken = endpoint.peek(parts);
             if flags.peek {
@@ -84,16 +85,16 @@ impl Stream {
             }
             IoSliceMut::advance_slices(&mut parts, taken);
             done += taken;
-            let told = endpoint.consume(taken);
-            // Grants that cannot be told are of no use to a peer that is gone; what it sent is.
-            state.note(told);
+            let announced = endpoint.consume(taken);
+            // If the connection has failed, the grant is lost, but the received data counts.
+            state.ok_or_fail(announced);
             (done == total || !flags.wait_all).then_some(Ok(()))
         });
         finish(outcome, done)
     }
 }
 
-/// What was done counts more than what came after it.
+/// Bytes that were transferred take precedence over a later error.
 fn finish(outcome: io::Result<Result<(), i32>>, done: usize) -> io::Result<usize> {
     match outcome {
         _ if done > 0 => Ok(done),
@@ -103,7 +104,7 @@ fn finish(outcome: io::Result<Result<(), i32>>, done: usize) -> io::Result<usize
     }
 }
 
-/// Whether the state lets bytes leave; `None` if that must be waited for.
+/// Checks that the state permits sending; `None` means wait.
 fn may_send(state: &mut State) -> Option<Result<(), i32>> {
     Some(match state.phase {
         Phase::Opening => return None,
@@ -117,14 +118,14 @@ fn may_send(state: &mut State) -> Option<Result<(), i32>> {
 }
 
 impl State {
-    /// Whether something may still come.
+    /// True if more data can arrive.
     fn may_receive(&self) -> bool {
         matches!(self.phase, Phase::Opening | Phase::Connected { readable: true, .. })
     }
 }
 
-/// What a receiver finds when nothing is there; `None` if something may still come.
-fn at_the_end(state: &mut State) -> Option<Result<(), i32>> {
+/// Returns the result of receiving without data; `None` means wait.
+fn result_without_data(state: &mut State) -> Option<Result<(), i32>> {
     match state.phase {
         _ if state.may_receive() => None,
         Phase::Opening | Phase::Connected { .. } | Phase::Disconnected => Some(Ok(())),

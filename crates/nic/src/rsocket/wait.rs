@@ -1,6 +1,6 @@
-//! How calls wait, and [`poll`]: whoever waits leaves a descriptor of its own with each socket, arms its completion queue,
-//! and sleeps. Whoever finds something on a socket, waiting or not, wakes all who wait there: the event that it took may
-//! have been theirs.
+//! Waiting calls, and [`poll`]. A waiting thread registers its eventfd with each socket, arms the completion
+//! queues, and sleeps. A thread that makes progress on a socket wakes all threads that are registered there,
+//! because it may have consumed the event that they wait for.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,111 +12,114 @@ use super::socket::Socket;
 use super::stream::{Inner, Phase, State};
 use sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
 
-/// Those who wait for something on a socket.
+/// The eventfds of the threads that wait for a socket.
 #[derive(Default)]
-pub(super) struct Watchers(Mutex<Vec<Arc<EventFd>>>);
+pub(super) struct Waiters(Mutex<Vec<Arc<EventFd>>>);
 
-impl Watchers {
-    /// Wakes them.
+impl Waiters {
+    /// Wakes all waiting threads.
     pub(super) fn notify(&self) {
-        for watcher in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            watcher.signal(1);
+        for eventfd in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            eventfd.signal(1);
         }
     }
 
-    fn add(&self, watcher: &Arc<EventFd>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(watcher));
+    fn add(&self, eventfd: &Arc<EventFd>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(eventfd));
     }
 
-    fn remove(&self, watcher: &Arc<EventFd>) {
-        let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = watchers.iter().position(|other| Arc::ptr_eq(other, watcher)) {
-            watchers.swap_remove(at);
+    fn remove(&self, eventfd: &Arc<EventFd>) {
+        let mut waiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = waiters.iter().position(|other| Arc::ptr_eq(other, eventfd)) {
+            waiters.swap_remove(at);
         }
     }
 }
 
 thread_local! {
-    /// This thread's descriptor, and the process it is of: a forked child needs another.
+    /// This thread's eventfd, and the process that created it: a forked child needs its own.
     static OWN: RefCell<Option<(u32, Arc<EventFd>)>> = const { RefCell::new(None) };
 }
 
-fn own_watcher() -> io::Result<Arc<EventFd>> {
+fn thread_eventfd() -> io::Result<Arc<EventFd>> {
     OWN.with_borrow_mut(|own| {
         let generation = generation();
-        if let Some((of, watcher)) = own
+        if let Some((of, eventfd)) = own
             && *of == generation
         {
-            return Ok(Arc::clone(watcher));
+            return Ok(Arc::clone(eventfd));
         }
-        let watcher = Arc::new(EventFd::new()?);
-        *own = Some((generation, Arc::clone(&watcher)));
-        Ok(watcher)
+        let eventfd = Arc::new(EventFd::new()?);
+        *own = Some((generation, Arc::clone(&eventfd)));
+        Ok(eventfd)
     })
 }
 
-/// A watcher that is with a socket; it leaves when this is dropped.
-struct Watch<'a> {
-    watchers: &'a Watchers,
-    watcher: &'a Arc<EventFd>,
+/// Registers an eventfd with a socket until this is dropped.
+struct Registration<'a> {
+    waiters: &'a Waiters,
+    eventfd: &'a Arc<EventFd>,
 }
 
-impl<'a> Watch<'a> {
-    fn new(watchers: &'a Watchers, watcher: &'a Arc<EventFd>) -> Self {
-        watchers.add(watcher);
-        Self { watchers, watcher }
+impl<'a> Registration<'a> {
+    fn new(waiters: &'a Waiters, eventfd: &'a Arc<EventFd>) -> Self {
+        waiters.add(eventfd);
+        Self { waiters, eventfd }
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        self.watchers.remove(self.watcher);
+        self.waiters.remove(self.eventfd);
     }
 }
 
-/// A socket that calls wait for.
-pub(super) trait Waits {
-    /// What its lock protects.
+/// A socket that calls can wait for.
+pub(super) trait Waitable {
+    /// Protected by the socket's lock.
     type State;
 
     fn state(&self) -> &Mutex<Self::State>;
 
-    fn watchers(&self) -> &Watchers;
+    fn waiters(&self) -> &Waiters;
 
-    /// Does what is due.
+    /// Handles everything that is pending.
     fn progress(&self, state: &mut Self::State);
 
-    /// Arms the socket, looks once more, and says which descriptors become readable when there is something to look at.
+    /// Arms the socket, makes progress once more, and returns the descriptors that become readable on new
+    /// work.
     fn prepare(&self, state: &mut Self::State) -> Vec<PollFd>;
 
-    /// Which of `events` would not make a call wait, as things are; POLLHUP and POLLERR are always among them.
+    /// Returns those of `events` for which a call would not wait now; POLLHUP and POLLERR are always
+    /// included.
     fn ready(&self, state: &Self::State, events: Ready) -> Ready;
 
     fn lock(&self) -> MutexGuard<'_, Self::State> {
         self.state().lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which of `events` there are when what is due is done.
-    fn look(&self, events: Ready) -> Ready {
+    /// Makes progress and returns those of `events` that are ready.
+    fn poll_ready(&self, events: Ready) -> Ready {
         let mut state = self.lock();
         self.progress(&mut state);
         self.ready(&state, events)
     }
 
-    /// Arms it; what to wait for, and which of `events` are there already.
+    /// Arms the socket; returns the descriptors to wait for, and those of `events` that are ready.
     fn arm(&self, events: Ready) -> (Vec<PollFd>, Ready) {
         let mut state = self.lock();
         let fds = self.prepare(&mut state);
         (fds, self.ready(&state, events))
     }
 
-    /// Waits until `ready` has an answer. With `Some` it does not wait.
+    /// Waits until `ready` returns a value.
     ///
     /// # Errors
-    /// `WouldBlock` if it had to wait; those of poll(2), not `EINTR`: a signal handler does not end a wait.
+    /// `WouldBlock` instead of waiting if `nonblocking`; those of poll(2) except `EINTR`: a signal handler
+    /// does not end the wait.
     fn wait_for<T>(
         &self,
-        nonblocking: Option<()>,
+        nonblocking: bool,
         mut ready: impl FnMut(&mut Self::State) -> Option<T>,
     ) -> io::Result<T> {
         let mut polls_until = None;
@@ -127,7 +130,7 @@ pub(super) trait Waits {
                 return Ok(answer);
             }
             drop(state);
-            if nonblocking.is_some() {
+            if nonblocking {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let now = now_ns();
@@ -135,20 +138,20 @@ pub(super) trait Waits {
                 break;
             }
         }
-        let watcher = own_watcher()?;
+        let eventfd = thread_eventfd()?;
         loop {
-            let watch = Watch::new(self.watchers(), &watcher);
+            let registration = Registration::new(self.waiters(), &eventfd);
             let mut state = self.lock();
             let mut fds = self.prepare(&mut state);
             if let Some(answer) = ready(&mut state) {
                 return Ok(answer);
             }
             drop(state);
-            fds.push(PollFd::readable(watcher.as_raw_fd()));
+            fds.push(PollFd::readable(eventfd.as_raw_fd()));
             sys_poll(&mut fds, None)?;
-            drop(watch);
-            // Empty unless somebody woke us.
-            watcher.take().ok();
+            drop(registration);
+            // Empty unless another thread signaled it.
+            eventfd.take().ok();
             let mut state = self.lock();
             self.progress(&mut state);
             if let Some(answer) = ready(&mut state) {
@@ -159,37 +162,37 @@ pub(super) trait Waits {
 }
 
 impl Inner {
-    /// Looks at what has completed; whether there was anything.
+    /// Handles all completions; returns true if there was one.
     pub(super) fn reap(&self, state: &mut State) -> bool {
         if !matches!(state.phase, Phase::Connected { .. }) {
             return false;
         }
         let Some(endpoint) = state.endpoint.as_mut() else { return false };
         let reaped = endpoint.reap();
-        let Some(heard) = state.note(reaped) else { return true };
-        if let Some(control) = heard.control {
-            state.heard(control);
+        let Some(reaped) = state.ok_or_fail(reaped) else { return true };
+        if let Some(control) = reaped.control {
+            state.handle_control(control);
         }
-        heard.any
+        reaped.any
     }
 }
 
-impl Waits for Inner {
+impl Waitable for Inner {
     type State = State;
 
     fn state(&self) -> &Mutex<State> {
         &self.state
     }
 
-    fn watchers(&self) -> &Watchers {
-        &self.watchers
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 
     fn progress(&self, state: &mut State) {
         let managed = self.manage(state);
         let reaped = self.reap(state);
         if managed || reaped {
-            self.watchers.notify();
+            self.waiters.notify();
         }
     }
 
@@ -198,12 +201,11 @@ impl Waits for Inner {
         if let Some(endpoint) = &state.endpoint
             && matches!(state.phase, Phase::Connected { .. })
         {
-            endpoint.arm();
-            fds.push(PollFd::readable(endpoint.channel().fd()));
+            fds.push(endpoint.arm());
         }
         let before = state.phase;
         self.progress(state);
-        // It has just become connected, so its completion queue is not armed.
+        // The socket has just connected, so its completion queue is not armed yet.
         if state.phase != before && matches!(state.phase, Phase::Connected { .. }) {
             return self.prepare(state);
         }
@@ -211,47 +213,47 @@ impl Waits for Inner {
     }
 
     fn ready(&self, state: &State, events: Ready) -> Ready {
-        let asked = |event: Ready, is: bool| if is { events & event } else { 0 };
+        let requested = |event: Ready, is: bool| if is { events & event } else { 0 };
         let (readable_now, out) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
         let end = readable_now | libc::POLLRDHUP;
         let unread = state.endpoint.as_ref().is_some_and(|endpoint| endpoint.unread() > 0);
         match state.phase {
             Phase::Idle | Phase::Bound | Phase::Opening => 0,
-            Phase::Listening => asked(readable_now, self.channel.has_events()),
+            Phase::Listening => requested(readable_now, self.channel.has_events()),
             Phase::Connected { readable, writable } => {
                 let room = state.endpoint.as_ref().is_some_and(|endpoint| endpoint.has_room());
-                asked(readable_now, unread || !readable)
-                    | asked(libc::POLLRDHUP, !readable)
-                    | asked(out, !writable || room)
+                requested(readable_now, unread || !readable)
+                    | requested(libc::POLLRDHUP, !readable)
+                    | requested(out, !writable || room)
             }
-            // Programs take a hang-up for the end of what they can read.
-            Phase::Disconnected if unread => asked(end | out, true),
-            Phase::Disconnected => asked(end | out, true) | libc::POLLHUP,
-            Phase::Failed => asked(end | out, true) | libc::POLLHUP | libc::POLLERR,
+            // Programs stop reading at POLLHUP, so it waits until all data is read.
+            Phase::Disconnected if unread => requested(end | out, true),
+            Phase::Disconnected => requested(end | out, true) | libc::POLLHUP,
+            Phase::Failed => requested(end | out, true) | libc::POLLHUP | libc::POLLERR,
             Phase::Closed => libc::POLLNVAL,
         }
     }
 }
 
-/// Events as poll(2) has them.
+/// Events of poll(2).
 pub type Ready = i16;
 
-/// Something to wait for.
+/// An entry of [`poll`].
 pub enum PollEntry {
-    /// A socket of this module.
+    /// An rsocket.
     Socket(Socket),
-    /// A descriptor of the kernel; negative ones are passed over.
+    /// A descriptor of the kernel; negative ones are ignored.
     Fd(RawFd),
 }
 
-/// Waits until something is ready, at most `timeout_ns` (`None`: for ever). `events` says for each entry what is asked for;
-/// the answer goes to `ready`, and the number of entries that are ready is returned.
+/// Waits until an entry is ready, or `timeout_ns` has passed (`None`: no limit). `events` has the requested
+/// events of each entry. Writes the ready events to `ready`, and returns the number of ready entries.
 ///
 /// # Errors
-/// Those of poll(2), `EINTR` among them.
+/// Those of poll(2), including `EINTR`.
 ///
 /// # Panics
-/// Unless there are as many of each.
+/// If the three slices differ in length.
 pub fn poll(
     entries: &[PollEntry],
     events: &[Ready],
@@ -264,7 +266,7 @@ pub fn poll(
     let polls_until = begun.saturating_add(Settings::get().polling_ns);
     let mut fds = Vec::with_capacity(2 * entries.len() + 1);
     loop {
-        let found = look(entries, events, ready, &mut fds)?;
+        let found = poll_entries(entries, events, ready, &mut fds)?;
         let now = now_ns();
         if found > 0 || deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(found);
@@ -273,17 +275,17 @@ pub fn poll(
             break;
         }
     }
-    let watcher = own_watcher()?;
+    let eventfd = thread_eventfd()?;
     loop {
-        let mut watches = Vec::with_capacity(entries.len());
+        let mut registrations = Vec::with_capacity(entries.len());
         fds.clear();
-        fds.push(PollFd::readable(watcher.as_raw_fd()));
+        fds.push(PollFd::readable(eventfd.as_raw_fd()));
         let mut found = 0;
         for ((entry, events), ready) in entries.iter().zip(events).zip(&mut *ready) {
             *ready = 0;
             match entry {
                 PollEntry::Socket(socket) => {
-                    watches.push(Watch::new(socket.watchers(), &watcher));
+                    registrations.push(Registration::new(socket.waiters(), &eventfd));
                     let prepared = socket.arm(*events);
                     fds.extend(prepared.0);
                     *ready = prepared.1;
@@ -295,17 +297,17 @@ pub fn poll(
         let now = now_ns();
         let left = deadline.map(|deadline| deadline.saturating_sub(now));
         poll_interruptible(&mut fds, if found > 0 { Some(0) } else { left })?;
-        drop(watches);
-        watcher.take().ok();
-        let found = look(entries, events, ready, &mut fds)?;
+        drop(registrations);
+        eventfd.take().ok();
+        let found = poll_entries(entries, events, ready, &mut fds)?;
         if found > 0 || deadline.is_some_and(|deadline| now_ns() >= deadline) {
             return Ok(found);
         }
     }
 }
 
-/// Which entries are ready now.
-fn look(
+/// Makes progress on all entries; returns the number of ready ones.
+fn poll_entries(
     entries: &[PollEntry],
     events: &[Ready],
     ready: &mut [Ready],
@@ -314,7 +316,7 @@ fn look(
     fds.clear();
     for ((entry, events), ready) in entries.iter().zip(events).zip(&mut *ready) {
         match entry {
-            PollEntry::Socket(socket) => *ready = socket.look(*events),
+            PollEntry::Socket(socket) => *ready = socket.poll_ready(*events),
             PollEntry::Fd(fd) => fds.push(PollFd::new(*fd, *events)),
         }
     }

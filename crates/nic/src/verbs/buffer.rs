@@ -1,4 +1,4 @@
-//! Registered memory that the device owns: verbs without `unsafe` in the program.
+//! Registered memory that the device owns: RDMA without `unsafe` in the program.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use wire::{Lkey, Rkey};
 use super::{Mr, Pd};
 use crate::mr::DmaMemory;
 
-/// Zeroed memory and its registration. It is only ever copied from and to, so peers may write it at any time.
+/// Zeroed, registered memory. Bytes are only copied in and out, so peers may write it at any time.
 pub struct Buffer {
     // Declared before the memory: dropping a buffer deregisters before it frees.
     mr: Mr,
@@ -19,7 +19,7 @@ impl Pd {
     /// Allocates and registers `len` bytes; peers address them by [`Buffer::addr`].
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; `NoMem` if the memory cannot be had.
+    /// As [`Pd::reg_mr`]; `NoMem` if the kernel has no memory.
     pub fn alloc_buffer(&self, len: usize, access: Access) -> Result<Buffer, VerbsError> {
         let memory = DmaMemory::zeroed(len).ok_or(VerbsError::NoMem)?;
         let mr = self.register_owned(&memory, access)?;
@@ -28,13 +28,13 @@ impl Pd {
 }
 
 impl Buffer {
-    /// Its registration.
+    /// Returns its registration.
     #[must_use]
     pub fn mr(&self) -> &Mr {
         &self.mr
     }
 
-    /// Address of the first byte, for work requests and peers; 0 if it was registered zero-based.
+    /// Returns the address of the first byte for work requests and peers; 0 if it is registered zero-based.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.mr.iova()
@@ -44,31 +44,31 @@ impl Buffer {
         &self.memory
     }
 
-    /// Key for local work requests.
+    /// Returns the key for local work requests.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         self.mr.lkey()
     }
 
-    /// Key to give to peers.
+    /// Returns the key to give to peers.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         self.mr.rkey()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether it has no bytes.
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.memory.len() == 0
     }
 
-    /// A scatter/gather element for `len` bytes at `offset`.
+    /// Returns a scatter/gather element for `len` bytes at `offset`.
     #[must_use]
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         Sge { addr: self.addr() + offset as u64, length: len as u32, lkey: self.lkey() }
@@ -90,7 +90,7 @@ impl Buffer {
         self.memory.read(offset, dst);
     }
 
-    /// The byte at `offset` as it is now, for polling what a peer writes last.
+    /// Returns the current byte at `offset`, for polling the byte that a peer writes last.
     ///
     /// # Panics
     /// If `offset` is not inside the buffer.

@@ -25,13 +25,13 @@ impl CompChannel {
         Ok(Self { events: Arc::new(EventQueue::new()?), context })
     }
 
-    /// The context it belongs to.
+    /// Returns the context of the channel.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Readable while unread events exist.
+    /// Returns the descriptor that is readable while events are unread.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.events.fd()
@@ -50,10 +50,10 @@ impl CompChannel {
         self.events.retain(|_| false);
     }
 
-    /// The cookie of the CQ the next event is about; waits for one.
+    /// Returns the cookie of the CQ that the next event is about; waits for one.
     ///
     /// # Errors
-    /// `WouldBlock` if the descriptor is non-blocking and nothing is there.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn get_event(&self) -> io::Result<u64> {
         if let Ok(engine) = self.context.device().engine() {
             for engine in engine.all() {
@@ -71,10 +71,10 @@ pub struct Cq(Arc<CqInner>);
 
 struct CqInner {
     queue: Arc<CompletionQueue>,
-    /// The device's first.
+    /// The device's first engine.
     engine: Arc<Engine>,
-    /// A bit for each engine with queue pairs that complete here, by its number.
-    served_by: AtomicU32,
+    /// Bit n is set if engine n has queue pairs that complete here.
+    engine_mask: AtomicU32,
 }
 
 impl Drop for CqInner {
@@ -90,70 +90,64 @@ impl Cq {
             let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
             CompletionQueue::new(cqe, channel, cookie, armed, &engine.moderator, credits)
         };
-        Self(Arc::new(CqInner { queue, engine, served_by: AtomicU32::new(0) }))
+        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0) }))
     }
 
     pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
     }
 
-    /// As [`server`](Self::server); if there is none, what `otherwise` says, from now on.
-    pub(super) fn server_or(&self, otherwise: impl FnOnce() -> usize) -> usize {
-        self.server().unwrap_or_else(|| {
-            let (none, claimant) = (0, otherwise());
-            match self.0.served_by.compare_exchange(none, 1 << claimant, Ordering::Relaxed, Ordering::Relaxed)
+    /// Returns [`first_engine`](Self::first_engine); if there is none, `otherwise()` becomes the first
+    /// engine.
+    pub(super) fn engine_or(&self, otherwise: impl FnOnce() -> usize) -> usize {
+        self.first_engine().unwrap_or_else(|| {
+            let (none, chosen) = (0, otherwise());
+            match self.0.engine_mask.compare_exchange(none, 1 << chosen, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => claimant,
-                Err(served_by) => served_by.trailing_zeros() as usize,
+                Ok(_) => chosen,
+                Err(engine_mask) => engine_mask.trailing_zeros() as usize,
             }
         })
     }
 
-    /// Queue pairs of this engine complete here from now on.
-    pub(super) fn serve_by(&self, engine: usize) {
-        self.0.served_by.fetch_or(1 << engine, Ordering::Relaxed);
+    /// Records that queue pairs of this engine complete here.
+    pub(super) fn add_engine(&self, engine: usize) {
+        self.0.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
     }
 
-    /// The engine whose queue pairs complete here; the first of them, should there be several.
-    pub(super) fn server(&self) -> Option<usize> {
-        let served_by = self.0.served_by.load(Ordering::Relaxed);
-        (served_by != 0).then(|| served_by.trailing_zeros() as usize)
+    /// Returns the engine that has queue pairs completing here; the first if there are several.
+    pub(super) fn first_engine(&self) -> Option<usize> {
+        let engine_mask = self.0.engine_mask.load(Ordering::Relaxed);
+        (engine_mask != 0).then(|| engine_mask.trailing_zeros() as usize)
     }
 
-    /// Drives those engines, and now and then one that nobody drives.
+    /// Runs the engines that have queue pairs completing here. If they have no work, runs at times an engine
+    /// that no thread polls.
     #[inline]
-    fn drive(&self) {
+    fn poll_engines(&self) {
         let first = &self.0.engine;
-        let served_by = self.0.served_by.load(Ordering::Relaxed).max(1);
+        let engine_mask = self.0.engine_mask.load(Ordering::Relaxed).max(1);
         let mut found = false;
-        let mut left = served_by;
+        let mut left = engine_mask;
         while left != 0 {
             found |= first.at(left.trailing_zeros() as usize).poll_inline();
             left &= left - 1;
         }
         if !found {
-            first.glance_beside(served_by);
+            first.glance_beside(engine_mask);
         }
     }
 
-    /// Moves up to `out.len()` completions into `out`, oldest first; drives the engine if there are none.
+    /// Moves up to `out.len()` completions into `out`, oldest first; runs the engine if there are none.
     #[inline]
     pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
-        let queue = &self.0.queue;
-        if queue.is_empty() {
-            self.drive();
-        }
-        queue.pop(out)
+        self.polled_queue().pop(out)
     }
 
-    /// One completion, if there is one.
+    /// Returns the oldest completion; runs the engine if there is none.
     #[must_use]
     pub fn poll_one(&self) -> Option<Wc> {
-        let queue = &self.0.queue;
-        if queue.is_empty() {
-            self.drive();
-        }
-        queue.pop_one()
+        self.polled_queue().pop_one()
     }
 
     /// From now on [`poll_timed`](Self::poll_timed) tells when each completion was added.
@@ -161,26 +155,31 @@ impl Cq {
         self.0.queue.record_times(self.0.engine.now());
     }
 
-    /// One completion, if there is one, and when it was added: nanoseconds of the device's clock, which is
-    /// [`now_ns`](sys::now_ns), 0 unless times are recorded.
+    /// As [`poll_one`](Self::poll_one), with the time when the completion was added: nanoseconds of the
+    /// device's clock ([`now_ns`](sys::now_ns)), 0 unless times are recorded.
     #[must_use]
     pub fn poll_timed(&self) -> Option<(Wc, u64)> {
-        let queue = &self.0.queue;
-        if queue.is_empty() {
-            self.drive();
-        }
-        queue.pop_timed()
+        self.polled_queue().pop_timed()
     }
 
-    /// Asks for one channel event at the next completion (or the next solicited or failed one).
+    /// Returns the queue, after running the engine if it is empty.
+    #[inline]
+    fn polled_queue(&self) -> &CompletionQueue {
+        if self.0.queue.is_empty() {
+            self.poll_engines();
+        }
+        &self.0.queue
+    }
+
+    /// Requests one channel event at the next completion (or the next solicited or failed one).
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
-        self.drive();
+        self.poll_engines();
         self.0.engine.all().for_each(Engine::hand_over);
     }
 
-    /// Lets a channel event wait until `count` completions are there or `period_us` microseconds have passed since the
-    /// first of them; 0 or 1 completions, or 0 microseconds, and it waits for nothing (ibv_modify_cq(3)).
+    /// Delays channel events until `count` completions are there, or `period_us` microseconds have passed
+    /// since the first of them (ibv_modify_cq(3)). A count of 0 or 1, or a period of 0, delays nothing.
     pub fn moderate(&self, count: u16, period_us: u16) {
         self.0.queue.moderate(count, period_us);
     }
@@ -188,24 +187,24 @@ impl Cq {
     /// Changes the number of entries.
     ///
     /// # Errors
-    /// `Invalid` if it holds more completions than that.
+    /// `Invalid` if the queue holds more completions than that.
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         self.0.queue.resize(cqe)
     }
 
-    /// Entries it has room for.
+    /// Returns the number of entries.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.0.queue.capacity()
     }
 
-    /// What its creator named it.
+    /// Returns the cookie that the creator chose.
     #[must_use]
     pub fn cookie(&self) -> u64 {
         self.0.queue.cookie()
     }
 
-    /// Whether a QP still uses it.
+    /// True if a QP still uses it.
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1

@@ -26,47 +26,43 @@ use crate::runtime::Runtime;
 use crate::sched::{Tuning, progress};
 use sys::guarded;
 
-/// Most bytes of inline data.
+/// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
-/// Most SRQs.
+/// Largest number of SRQs.
 pub(super) const SRQ_MAX: u32 = 1 << 16;
 
-/// Which netdev to use and what to call the device.
+/// Which netdev to use, and the settings of the device on it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DeviceConfig {
     /// Name of the device, `roxie0` if empty.
     pub name: String,
     /// Network interface; `None` takes the one of the default route, else the first that is up, else `lo`.
     pub netdev: Option<String>,
-    /// How packets get there; `None` takes what `ROXIE_PORT` and `ROXIE_XDP_MODE` say.
+    /// Packet backend; `None` takes it from `ROXIE_PORT` and `ROXIE_XDP_MODE`.
     pub port: Option<PortChoice>,
-    /// What is attached from the start; `None` takes what `ROXIE_INGRESS` and `ROXIE_EGRESS` say.
+    /// Hooks attached from the start; `None` takes them from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
     pub hooks: Option<HookConfig>,
-    /// How connections send; `None` takes what `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC` say.
+    /// How connections send; `None` takes it from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`.
     pub traffic: Option<Traffic>,
-    /// How many engines carry it; `None` takes what `ROXIE_ENGINES` says.
+    /// Number of engines; `None` takes it from `ROXIE_ENGINES`.
     pub engines: Option<Engines>,
+    /// Domain to join; `None` takes it from `ROXIE_DOMAIN` and `ROXIE_USERS`.
+    pub domain: Option<DomainConfig>,
 }
 
 impl DeviceConfig {
-    /// Most bytes of a device's name: verbs programs keep it in 64 with the terminating zero (`IBV_SYSFS_NAME_MAX`).
+    /// Longest name in bytes: verbs programs keep the name in 64 bytes with the terminating zero
+    /// (`IBV_SYSFS_NAME_MAX`).
     pub const NAME_MAX: usize = 63;
 
-    /// From `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
+    /// Takes the name and the netdev from `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
     #[must_use]
     pub fn from_env() -> Self {
         let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
-        Self {
-            name: get("ROXIE_NAME").unwrap_or_default(),
-            netdev: get("ROXIE_NETDEV"),
-            port: None,
-            hooks: None,
-            traffic: None,
-            engines: None,
-        }
+        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV"), ..Self::default() }
     }
 
-    /// Programs put the name into paths.
+    /// Checks that programs can use the name as part of a path.
     ///
     /// # Errors
     /// [`Refusal::BadName`].
@@ -80,8 +76,8 @@ impl DeviceConfig {
     }
 }
 
-/// An RDMA device. Opening one only reads the netdev; sockets and the engine's thread come with the first
-/// protection domain or CM identifier.
+/// An RDMA device. Opening one only reads the netdev. The sockets and the background thread start with the
+/// first protection domain or CM identifier.
 #[derive(Clone)]
 pub struct Device(pub(super) Arc<DeviceInner>);
 
@@ -91,6 +87,7 @@ pub(super) struct DeviceInner {
     pub(super) port: Option<PortChoice>,
     pub(super) traffic: Option<Traffic>,
     pub(super) engines: Option<Engines>,
+    pub(super) domain: Option<DomainConfig>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
 }
@@ -99,46 +96,46 @@ impl Device {
     /// Finds the netdev and reads its addresses.
     ///
     /// # Errors
-    /// A [`Refusal`] inside; kind `NotFound` if there is no such interface, `AddrNotAvailable` if it has no address,
-    /// `InvalidInput` for a name that programs could not put into paths. Errors of netlink.
+    /// A [`Refusal`] inside; kind `NotFound` if there is no such interface, `AddrNotAvailable` if it has no
+    /// address, `InvalidInput` for a name that cannot be part of a path. Errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
         config.check_name()?;
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
-        let DeviceConfig { port, traffic, engines, .. } = *config;
-        let engine = Arc::default();
-        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, hooks, engine })))
+        let DeviceConfig { port, traffic, engines, ref domain, .. } = *config;
+        let (domain, engine) = (domain.clone(), Arc::default());
+        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, domain, hooks, engine })))
     }
 
-    /// Name of the device.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The netdev under it and its addresses, as they are now.
+    /// Returns the netdev and its current addresses.
     #[must_use]
     pub fn gids(&self) -> Arc<GidTable> {
         self.0.gids.get()
     }
 
-    /// EUI-64 of the MAC, host byte order.
+    /// Returns the EUI-64 of the MAC, host byte order.
     #[must_use]
     pub fn node_guid(&self) -> u64 {
         u64::from_be_bytes(self.gids().node_guid)
     }
 
-    /// A new context: its own asynchronous event queue on the shared engine.
+    /// Creates a context: it has its own asynchronous event queue, and shares the engine.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// `EMFILE` if the process is out of descriptors.
     pub fn context(&self) -> io::Result<Context> {
         let events = Arc::new(EventQueue::new()?);
         Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
     }
 
-    /// Name and value of every counter; nothing if the engine has not been started.
+    /// Returns the name and value of every counter; empty if the engine has not started.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,15 +143,15 @@ impl Device {
         engine.sum_of_rows()
     }
 
-    /// Kind and mode of the port, for people; `None` if the engine has not been started.
+    /// Describes the kind and mode of the port as text; `None` if the engine has not started.
     #[must_use]
     pub fn port(&self) -> Option<String> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.as_ref().map(|engine| engine.lock().port.report().description)
     }
 
-    /// Whether this process, and not one that it was forked from, has started the engine. Does not wait: false while
-    /// another thread is about to.
+    /// True if this process, and not the parent that it was forked from, has started the engine. Does not
+    /// wait: false while another thread is starting it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         let engine = self.0.engine.try_lock();
@@ -165,8 +162,8 @@ impl Device {
         })
     }
 
-    /// Sends the acknowledgements that peers are owed, and waits some milliseconds for what they answer to requests to
-    /// disconnect; for a process about to exit with queue pairs open.
+    /// Prepares for the end of the process while queue pairs are open: sends the ACKs that are owed to peers,
+    /// then waits some milliseconds for the answers to disconnect requests.
     pub fn quiesce(&self) {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = engine {
@@ -180,7 +177,7 @@ impl Device {
         self.0.port.map_or_else(PortChoice::from_env, Ok)
     }
 
-    /// The first engine; all are started on first use.
+    /// Returns the first engine. The first call starts all engines.
     pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
         let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*slot {
@@ -189,9 +186,9 @@ impl Device {
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
         let engines = self.engines().map_err(Refusal::BadVariable)?.count();
-        let domain = DomainConfig::from_env()?;
+        let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
         let start = |beside: Option<_>| {
-            // The first engine takes the interface.
+            // Only the first engine may use AF_XDP, which takes the whole interface.
             let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
             let hooks = self.0.hooks.take(self.gids().ifindex)?;
             let membership = Membership::join(&domain)?;
@@ -228,16 +225,16 @@ pub(super) struct ContextInner {
     pub(super) events: Arc<EventQueue<AsyncEvent>>,
 }
 
-/// Something that happened to an object outside its completions (ibv_get_async_event(3)).
+/// An event of an object that is not a completion (ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: AsyncEventKind,
-    /// To what.
+    /// The object.
     pub element: AsyncElement,
 }
 
-/// The object of an [`AsyncEvent`], by the cookie its creator gave it.
+/// The object of an [`AsyncEvent`], identified by the cookie of its creator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncElement {
     /// A completion queue.
@@ -251,13 +248,13 @@ pub enum AsyncElement {
 }
 
 impl Context {
-    /// The device this context opened.
+    /// Returns the device of this context.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// Limits and identity.
+    /// Returns limits and identity.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
         DeviceAttr {
@@ -287,8 +284,8 @@ impl Context {
         }
     }
 
-    /// Why there would be no port if a program wanted to use it now, as far as that is known without opening one: AF_XDP
-    /// was asked for, and is not possible. `None` while the engine runs.
+    /// Returns the reason why the engine could not start now, as far as it is known without opening a port:
+    /// AF_XDP was requested and is not possible. `None` while the engine runs.
     #[must_use]
     pub fn port_refusal(&self) -> Option<Refusal> {
         let device = &self.0.device;
@@ -303,7 +300,7 @@ impl Context {
         }
     }
 
-    /// The only port.
+    /// Returns the attributes of port 1, the only port.
     #[must_use]
     pub fn query_port(&self) -> PortAttr {
         let gids = self.0.device.gids();
@@ -316,39 +313,39 @@ impl Context {
         }
     }
 
-    /// The GID table as it is now; every row is an address that works. Indices may be missing.
+    /// Returns the current GID table; every row is a usable address. Indices may be missing.
     #[must_use]
     pub fn gids(&self) -> Vec<GidEntry> {
         let table = self.0.device.gids();
         table.rows().map(|(index, row)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
     }
 
-    /// A protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// Those of starting the engine: UDP port 4791 taken, too few descriptors.
+    /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors.
     pub fn alloc_pd(&self) -> io::Result<Pd> {
         Ok(Pd::new(self.clone(), self.0.device.engine()?))
     }
 
-    /// An XRC domain.
+    /// Opens an XRC domain.
     ///
     /// # Errors
-    /// `Again` if the file stands for none and none shall be made; `Invalid` if it stands for one and must not, or cannot be
-    /// looked at; `NoDev` if the engine does not start.
+    /// `Again` if the file has no domain and `create` is false; `Invalid` if it has one and `exclusive` is
+    /// true, or if fstat(2) fails; `NoDev` if the engine does not start.
     pub fn open_xrcd(&self, init: &XrcdInit<'_>) -> Result<Xrcd, VerbsError> {
         Xrcd::open(self, init)
     }
 
-    /// A completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// `EMFILE` if the process is out of descriptors.
     pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
         CompChannel::new(self.clone())
     }
 
-    /// A completion queue of at least `cqe` entries whose events carry `cookie`.
+    /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
     ///
     /// # Errors
     /// `Invalid` for 0 or more than `max_cqe` entries; `NoDev` if the engine does not start.
@@ -356,11 +353,11 @@ impl Context {
         self.create_cq_at(cqe, channel, cookie, 0)
     }
 
-    /// As [`create_cq`](Self::create_cq), at a completion vector: 0 leaves it to the device which engine serves the queue
-    /// pairs that complete here, others name the engine.
+    /// Creates a completion queue at a completion vector. With 0 the device selects the engine for the queue
+    /// pairs that complete here; any other vector names the engine.
     ///
     /// # Errors
-    /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that the device does not have.
+    /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that does not exist.
     pub fn create_cq_at(
         &self,
         cqe: u32,
@@ -377,33 +374,33 @@ impl Context {
         }
         let cq = Cq::new(engine, cqe, channel, cookie);
         if vector > 0 {
-            cq.serve_by(vector as usize);
+            cq.add_engine(vector as usize);
         }
         Ok(cq)
     }
 
-    /// Completion vectors, one for each engine (`num_comp_vectors`).
+    /// Number of completion vectors, one for each engine (`num_comp_vectors`).
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
-        // What makes no sense is refused when the engines start.
+        // An invalid value is refused when the engines start.
         self.0.device.engines().unwrap_or_default().count() as u32
     }
 
-    /// Readable while asynchronous events wait.
+    /// Returns the descriptor that is readable while asynchronous events are unread.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
         self.0.events.fd()
     }
 
-    /// The next asynchronous event; waits for one.
+    /// Returns the next asynchronous event; waits for one.
     ///
     /// # Errors
-    /// `WouldBlock` if the descriptor is non-blocking and nothing is there.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn get_async_event(&self) -> io::Result<AsyncEvent> {
         self.0.events.get()
     }
 
-    /// Drops unread events about an object that is being destroyed.
+    /// Drops the unread events of an object that is being destroyed.
     pub fn forget_async_events(&self, element: AsyncElement) {
         self.0.events.retain(|event| event.element != element);
     }

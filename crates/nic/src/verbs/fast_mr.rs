@@ -1,5 +1,5 @@
-//! Fast registration: memory regions that work requests make valid and invalid (IBA 10.6.3.4). Only the Rust interface
-//! has it; libibverbs does not.
+//! Fast registration: memory regions that work requests make valid and invalid (IBA 10.6.3.4). libibverbs has
+//! no interface for it; only the Rust interface does.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use wire::Rkey;
 use super::{Buffer, Pd};
 use crate::mr::DmaMemory;
 
-/// A region that is valid from a REG_MR work request ([`transport::WrOp::RegMr`]) to a LOCAL_INV or a SEND with
-/// Invalidate of the peer. Each REG_MR chooses the low byte of its key anew, so that an old key of a peer misses.
+/// A region that is valid from a REG_MR work request ([`transport::WrOp::RegMr`]) to a LOCAL_INV or a peer's
+/// SEND with Invalidate. Each REG_MR chooses a new low byte of the key, so that the old key of a peer is
+/// rejected.
 pub struct FastMr {
     pd: Pd,
     key: u32,
-    /// What it was mapped to; kept while peers may reach it.
+    /// The mapped memory; kept while peers may access it.
     memory: Option<Arc<DmaMemory>>,
 }
 
@@ -30,7 +31,7 @@ impl FastMr {
         Ok(Self { pd: pd.clone(), key, memory: None })
     }
 
-    /// Chooses `len` bytes of a buffer, `offset` from its start, for the next REG_MR.
+    /// Selects `len` bytes of a buffer, `offset` from its start, for the next REG_MR.
     ///
     /// # Errors
     /// `Busy` while the region is valid, `Invalid` if the range is not inside the buffer.
@@ -46,7 +47,7 @@ impl FastMr {
         Ok(())
     }
 
-    /// The registration to post, with this low byte of the key. Its L_Key is the same number.
+    /// Returns the registration to post, with `variant` as low byte of the key. Its L_Key is the same number.
     #[must_use]
     pub fn registration(&self, variant: u8, iova: u64, access: Access) -> FastReg {
         FastReg { key: Rkey((self.key & !0xff) | u32::from(variant)), iova, access }

@@ -1,28 +1,28 @@
-//! Hooks of a device: attached before its engine runs or while it does.
+//! Hooks of a device: attached before or while its engine runs.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{Device, Refusal};
 use crate::hook::{Hook, HookError, HookPoint, HookStatus, Hooks};
 
-/// Hooks as text, as [`Hook::parse`] takes it; empty for none.
+/// Hooks as text in the syntax of [`Hook::parse`]; empty for none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HookConfig {
-    /// On the way in.
+    /// Hook for received packets.
     pub ingress: String,
-    /// On the way out.
+    /// Hook for packets to send.
     pub egress: String,
 }
 
 impl HookConfig {
-    /// From `ROXIE_INGRESS` and `ROXIE_EGRESS`.
+    /// Takes the hooks from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
     #[must_use]
     pub fn from_env() -> HookConfig {
         let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
         HookConfig { ingress: get("ROXIE_INGRESS"), egress: get("ROXIE_EGRESS") }
     }
 
-    /// Both hooks, ready to be attached.
+    /// Parses both hooks.
     ///
     /// # Errors
     /// Those of [`Hook::parse`].
@@ -33,7 +33,7 @@ impl HookConfig {
     }
 }
 
-/// Hooks of a device whose engine does not run yet.
+/// Hooks of a device before its engine starts.
 #[derive(Debug, Default)]
 pub(super) struct EarlyHooks {
     config: HookConfig,
@@ -45,7 +45,7 @@ impl EarlyHooks {
         EarlyHooks { config, made: Mutex::default() }
     }
 
-    /// Works on the hooks the engine will begin with.
+    /// Runs `work` on the hooks that the engine will start with.
     fn with<R>(
         &self,
         ifindex: u32,
@@ -62,7 +62,8 @@ impl EarlyHooks {
         work(made.get_or_insert_with(|| Hooks::new(ifindex)))
     }
 
-    /// What the engine begins with. An engine that a forked child starts begins with what the configuration says.
+    /// Returns the hooks that the engine starts with. An engine in a forked child starts with those of the
+    /// configuration.
     pub(super) fn take(&self, ifindex: u32) -> Result<Hooks, Refusal> {
         let taken = self.with(ifindex, |hooks| Ok(std::mem::replace(hooks, Hooks::new(ifindex))));
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -71,13 +72,13 @@ impl EarlyHooks {
 }
 
 impl Device {
-    /// Attaches a hook to the device's first engine; further ones have what its configuration says. What is on its way is not
-    /// disturbed: each packet is judged by the one hook or the other. With `replace` it takes the place of what is there,
-    /// which is returned.
+    /// Attaches a hook to the device's first engine; further engines keep the configured hooks. Traffic is
+    /// not interrupted: each packet passes either the old or the new hook. With `replace` the new hook
+    /// replaces the attached one, which is returned.
     ///
     /// # Errors
-    /// [`HookError::Occupied`] if something is there and `replace` is false; before the engine runs, also what is wrong with
-    /// the device's configuration.
+    /// [`HookError::Occupied`] if a hook is attached and `replace` is false; before the engine starts, also
+    /// the errors of the device's configuration.
     pub fn attach_hook(
         &self,
         point: HookPoint,
@@ -87,7 +88,7 @@ impl Device {
         self.with_hooks(|hooks| hooks.attach(point, hook, replace))
     }
 
-    /// Takes a hook off. Packets that it holds back are released at their time.
+    /// Detaches a hook. Packets that it delays are released at their time.
     ///
     /// # Errors
     /// [`HookError::NothingThere`].
@@ -95,10 +96,10 @@ impl Device {
         self.with_hooks(|hooks| hooks.detach(point))
     }
 
-    /// What is attached, and what came of it.
+    /// Returns the attached hooks and their counters.
     ///
     /// # Errors
-    /// Before the engine runs, what is wrong with the device's configuration.
+    /// Before the engine starts, the errors of the device's configuration.
     pub fn hooks(&self) -> Result<Vec<HookStatus>, HookError> {
         self.with_hooks(|hooks| Ok(hooks.status()))
     }

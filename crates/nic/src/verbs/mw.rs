@@ -1,4 +1,5 @@
-//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)): keys for a part of a region, with rights of their own.
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)): keys for a part of a region, with separate access
+//! rights.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ pub use crate::keys::MwType;
 pub struct Mw {
     pd: Pd,
     ty: MwType,
-    /// As allocated, or as the latest [`Qp::bind_mw`] made it.
+    /// The key as allocated, or as the latest [`Qp::bind_mw`] set it.
     key: Mutex<Rkey>,
 }
 
@@ -29,36 +30,36 @@ impl Mw {
         Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)) })
     }
 
-    /// Its type.
+    /// Returns its type.
     #[must_use]
     pub fn ty(&self) -> MwType {
         self.ty
     }
 
-    /// The domain it belongs to.
+    /// Returns the protection domain.
     #[must_use]
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Key to give to peers once it is bound. A type 2 window keeps the key that it was allocated with here; the work
-    /// request that binds it chooses the low byte.
+    /// Returns the key to give to peers once the window is bound. For a type 2 window this is always the key
+    /// as allocated; the work request that binds the window chooses the low byte.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The next key of the same object: the low byte counts (`ibv_inc_rkey`).
+/// Returns the next key of the same object: increments the low byte (`ibv_inc_rkey`).
 fn inc_rkey(key: Rkey) -> Rkey {
     Rkey((key.0 & !0xff) | (key.0.wrapping_add(1) & 0xff))
 }
 
 impl Qp {
-    /// Posts the bind of a type 1 window and returns its key from then on; `bind.r_key` is not looked at.
+    /// Posts the bind of a type 1 window and returns its new key; `bind.r_key` is ignored.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; `Invalid` for a type 2 window. What the bind itself may lack is the completion's status.
+    /// As [`Qp::post_send`]; `Invalid` for a type 2 window. The completion reports errors of the bind itself.
     pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
         if mw.ty != MwType::Type1 {
             return Err(VerbsError::Invalid);

@@ -21,16 +21,17 @@ struct PdInner {
     context: Context,
     engine: Arc<Engine>,
     id: PdId,
-    /// What a parent domain stands for.
+    /// The domain that a parent domain refers to.
     _parent_of: Option<(Pd, Option<Td>)>,
 }
 
-/// A thread domain: a promise that one thread at a time uses what belongs to it. Nothing here locks less for it.
+/// A thread domain: the application's promise that one thread at a time uses its objects. The device locks
+/// all the same.
 #[derive(Clone, Default)]
 pub struct Td(Arc<()>);
 
 impl Td {
-    /// Whether a parent domain has it.
+    /// True if a parent domain refers to it.
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
@@ -43,7 +44,7 @@ impl Pd {
         Self(Arc::new(PdInner { context, engine, id, _parent_of: None }))
     }
 
-    /// The device's first engine.
+    /// Returns the device's first engine.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
@@ -56,21 +57,21 @@ impl Pd {
         self.0.id
     }
 
-    /// A domain that is this one with a thread domain (ibv_alloc_parent_domain(3)): keys of either work with the other, and
-    /// this one is in use as long as the parent is there.
+    /// Creates a parent domain of this domain and a thread domain (ibv_alloc_parent_domain(3)). Keys of
+    /// either domain work with the other. This domain is in use as long as the parent domain exists.
     #[must_use]
     pub fn parent(&self, td: Option<&Td>) -> Self {
         let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
         Self(Arc::new(PdInner { context, engine, id, _parent_of: Some((self.clone(), td.cloned())) }))
     }
 
-    /// The context it belongs to.
+    /// Returns the context of the domain.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Whether regions, queues or address handles still use it.
+    /// True if regions, queues or address handles still use it.
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
@@ -79,13 +80,13 @@ impl Pd {
     /// Registers `[addr, addr + len)`; peers and work requests address its first byte as `iova`.
     ///
     /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when the
-    /// table is full.
+    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when
+    /// the table is full.
     ///
     /// # Safety
-    /// Until the [`Mr`] is dropped the range is the device's to read, and to write if `access` asks for it: whatever is
-    /// mapped there, no Rust reference may rely on its bytes staying put, because peers and the engine change them.
-    /// Memory that is not mapped is an error of the transfer that meets it.
+    /// Until the [`Mr`] is dropped the device may read the range, and write it if `access` permits that.
+    /// Peers and the engine change its bytes at any time, so no Rust reference may rely on them. Memory that
+    /// is not mapped fails only the transfer that reaches it.
     pub unsafe fn reg_mr(
         &self,
         addr: *mut u8,
@@ -96,7 +97,7 @@ impl Pd {
         self.register(Range { base: addr as u64, len: len as u64, iova }, access)
     }
 
-    /// Registers memory of the device's own; the caller keeps it until the region is dropped.
+    /// Registers memory that the device owns; the caller keeps it until the region is dropped.
     pub(super) fn register_owned(&self, memory: &DmaMemory, access: Access) -> Result<Mr, VerbsError> {
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { memory.addr() };
         self.register(Range { base: memory.addr(), len: memory.len() as u64, iova }, access)
@@ -108,52 +109,52 @@ impl Pd {
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
     }
 
-    /// A region without memory: work requests read zeros there and write to nowhere, at any address; peers do not reach it
-    /// (ibv_alloc_null_mr(3)).
+    /// Allocates a region without memory (ibv_alloc_null_mr(3)). Work requests read zeros from it and discard
+    /// what they write, at any address. Peers cannot access it.
     ///
     /// # Errors
-    /// `NoMem` when the table of keys is full.
+    /// `NoMem` when the key table is full.
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
         let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
         let range = Range { base: 0, len: u64::MAX, iova: 0 };
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access: Access::LOCAL_WRITE })))
     }
 
-    /// Where in this process the memory of a scatter/gather element lies.
+    /// Returns the address of a scatter/gather element's memory in this process.
     ///
     /// # Errors
-    /// `Fault` if its key does not let work requests of this domain use it so.
+    /// `Fault` if the key does not grant work requests of this domain that access.
     pub fn locate(&self, sge: &Sge, access: Access) -> Result<u64, VerbsError> {
         let core = self.0.engine.lock();
         let at = core.tables.mrs.local(self.0.id, sge.lkey.0, sge.addr, u64::from(sge.length), access);
         at.map_err(|_| VerbsError::Fault)
     }
 
-    /// A memory window that is not bound.
+    /// Allocates a memory window that is not bound.
     ///
     /// # Errors
-    /// `NoMem` when the table of keys is full.
+    /// `NoMem` when the key table is full.
     pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
         Mw::new(self, ty)
     }
 
-    /// A region that REG_MR work requests make valid.
+    /// Allocates a region that REG_MR work requests make valid.
     ///
     /// # Errors
-    /// `NoMem` when the table of keys is full.
+    /// `NoMem` when the key table is full.
     pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
         FastMr::new(self)
     }
 
-    /// A queue pair in state RESET.
+    /// Creates a queue pair in state RESET.
     ///
     /// # Errors
-    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for a type it does not have.
+    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for an unsupported type.
     pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(self, init)
     }
 
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// `Invalid` for sizes beyond the device's limits.
@@ -161,7 +162,7 @@ impl Pd {
         Srq::new(self, init, None)
     }
 
-    /// A shared receive queue for XRC messages: they complete at `cq`.
+    /// Creates a shared receive queue for XRC messages; their completions go to `cq`.
     ///
     /// # Errors
     /// As [`Pd::create_srq`].
@@ -169,7 +170,7 @@ impl Pd {
         Srq::new(self, init, Some((xrcd, cq)))
     }
 
-    /// An address handle for UD sends.
+    /// Creates an address handle for UD sends.
     ///
     /// # Errors
     /// `Invalid` if the GID index is outside the table.
@@ -180,7 +181,8 @@ impl Pd {
     }
 }
 
-/// A memory region. Dropping the last clone deregisters it and unbinds its windows: afterwards nothing touches the memory.
+/// A memory region. Dropping the last clone deregisters it and unbinds its windows; after that the device
+/// does not touch the memory.
 #[derive(Clone)]
 pub struct Mr(Arc<MrInner>);
 
@@ -191,14 +193,15 @@ struct MrInner {
     access: Access,
 }
 
-/// What [`Mr::change`] changes; `None` leaves it as it is.
+/// The changes that [`Mr::change`] makes; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Default)]
 pub struct MrChange<'a> {
     /// Another protection domain.
     pub pd: Option<&'a Pd>,
-    /// Another range: first byte, length, and the address that peers and work requests use for the first byte.
+    /// Another range: first byte, length, and the address that peers and work requests use for the first
+    /// byte.
     pub range: Option<(*mut u8, usize, u64)>,
-    /// Other rights.
+    /// Other access rights.
     pub access: Option<Access>,
 }
 
@@ -209,49 +212,50 @@ impl Drop for MrInner {
 }
 
 impl Mr {
-    /// Key for local work requests.
+    /// Returns the key for local work requests.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         Lkey(self.0.key)
     }
 
-    /// Key to give to peers.
+    /// Returns the key to give to peers.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         Rkey(self.0.key)
     }
 
-    /// First byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.0.range.base
     }
 
-    /// Address that peers and work requests use for the first byte: its own, or 0 in a zero-based region.
+    /// Returns the address that peers and work requests use for the first byte: its own, or 0 in a zero-based
+    /// region.
     #[must_use]
     pub fn iova(&self) -> u64 {
         self.0.range.iova
     }
 
-    /// What it permits.
+    /// Returns the access rights.
     #[must_use]
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// Whether windows are bound to it.
+    /// True if memory windows are bound to it.
     #[must_use]
     pub fn has_windows(&self) -> bool {
         self.0.pd.engine().with_keys(|keys| keys.has_windows(self.0.key))
     }
 
-    /// Changes the region at once, all or nothing; its keys stay (ibv_rereg_mr(3)).
+    /// Changes the region atomically, all or nothing; its keys stay (ibv_rereg_mr(3)).
     ///
     /// # Errors
     /// `Busy` while windows are bound to it or another clone exists; `Invalid` as for [`Pd::reg_mr`].
     ///
     /// # Safety
-    /// As [`Pd::reg_mr`], for what the region is afterwards.
+    /// As [`Pd::reg_mr`], for the changed region.
     pub unsafe fn change(&mut self, to: &MrChange<'_>) -> Result<(), VerbsError> {
         let inner = Arc::get_mut(&mut self.0).ok_or(VerbsError::Busy)?;
         let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
@@ -263,20 +267,20 @@ impl Mr {
         Ok(())
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.range.len
     }
 
-    /// Whether it has no bytes.
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.range.len == 0
     }
 }
 
-/// An address handle: where a UD send goes.
+/// An address handle: the destination of UD sends.
 #[derive(Clone)]
 pub struct Ah {
     av: AddressVector,
@@ -284,13 +288,13 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// The address vector.
+    /// Returns the address vector.
     #[must_use]
     pub fn av(&self) -> AddressVector {
         self.av
     }
 
-    /// The domain it belongs to.
+    /// Returns the protection domain.
     #[must_use]
     pub fn pd(&self) -> &Pd {
         &self.pd

@@ -12,24 +12,24 @@ use super::device::INLINE_MAX;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine};
-use crate::srqs::InReach;
+use crate::srqs::SrqScope;
 
-/// What a new queue pair shall be.
+/// Attributes of a new queue pair.
 #[derive(Clone)]
 pub struct QpInitAttr {
-    /// Service.
+    /// Transport service.
     pub ty: QpType,
-    /// Where sends complete.
+    /// CQ of the send completions.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// CQ of the receive completions.
     pub recv_cq: Cq,
-    /// Receives come from here instead of its own queue.
+    /// If set, receives come from this SRQ instead of the queue pair's own queue.
     pub srq: Option<Srq>,
-    /// Sizes asked for.
+    /// Requested sizes.
     pub cap: QpCap,
-    /// Every send completes with a CQE, not only signalled ones.
+    /// Every send makes a completion, not only signaled ones.
     pub sq_sig_all: bool,
-    /// Name used in its events.
+    /// Identifies the queue pair in its events.
     pub cookie: u64,
 }
 
@@ -46,11 +46,11 @@ struct QpInner {
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
-    /// The domain of an XRC receiving one, which is in use.
+    /// The XRC domain that an XRC target keeps in use.
     _xrcd: Option<Xrcd>,
 }
 
-/// A handle that does not keep the queue pair.
+/// A handle that does not keep the queue pair alive.
 pub(super) struct WeakQp(Weak<QpInner>);
 
 impl WeakQp {
@@ -71,19 +71,19 @@ impl Drop for QpInner {
 
 impl Qp {
     pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
-        // The receiving end of XRC belongs to its domain: `Xrcd::create_qp`.
+        // `Xrcd::create_qp` makes the receiving end of XRC, which belongs to its domain.
         if init.ty == QpType::XrcTgt {
             return Err(VerbsError::Invalid);
         }
         Self::build(pd, init, None)
     }
 
-    /// The receiving end of XRC.
-    pub(super) fn new_target(pd: &Pd, nowhere: &Cq, xrcd: &Xrcd, cookie: u64) -> Result<Self, VerbsError> {
+    /// Creates the receiving end of XRC. It makes no completions; `unused_cq` takes the place of its CQs.
+    pub(super) fn new_target(pd: &Pd, unused_cq: &Cq, xrcd: &Xrcd, cookie: u64) -> Result<Self, VerbsError> {
         let init = QpInitAttr {
             ty: QpType::XrcTgt,
-            send_cq: nowhere.clone(),
-            recv_cq: nowhere.clone(),
+            send_cq: unused_cq.clone(),
+            recv_cq: unused_cq.clone(),
             srq: None,
             cap: QpCap::default(),
             sq_sig_all: false,
@@ -113,13 +113,13 @@ impl Qp {
         }
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
-        let srqs = InReach { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
+        let srqs = SrqScope { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
         let index = match (xrcd, &init.srq) {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
-            (None, None) => {
-                init.send_cq.server_or(|| init.recv_cq.server().unwrap_or_else(|| pd.engine().next_in_turn()))
-            }
+            (None, None) => init
+                .send_cq
+                .engine_or(|| init.recv_cq.first_engine().unwrap_or_else(|| pd.engine().next_in_turn())),
         };
         let engine = Arc::clone(pd.engine().at(index));
         let traffic = engine.lock().tables.traffic;
@@ -139,56 +139,56 @@ impl Qp {
             Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
-        send_cq.serve_by(index);
-        recv_cq.serve_by(index);
+        send_cq.add_engine(index);
+        recv_cq.add_engine(index);
         let (pd, srq) = (pd.clone(), init.srq.clone());
         let _xrcd = xrcd.cloned();
         Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))
     }
 
-    /// Its number.
+    /// Returns its QPN.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.0.qpn
     }
 
-    /// Its service.
+    /// Returns its transport service.
     #[must_use]
     pub fn ty(&self) -> QpType {
         self.0.ty
     }
 
-    /// Capacities granted.
+    /// Returns the granted sizes.
     #[must_use]
     pub fn cap(&self) -> QpCap {
         self.0.cap
     }
 
-    /// The domain it belongs to.
+    /// Returns the protection domain.
     #[must_use]
     pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
 
-    /// Where sends complete.
+    /// Returns the CQ of its send completions.
     #[must_use]
     pub fn send_cq(&self) -> &Cq {
         &self.0.send_cq
     }
 
-    /// Where receives complete.
+    /// Returns the CQ of its receive completions.
     #[must_use]
     pub fn recv_cq(&self) -> &Cq {
         &self.0.recv_cq
     }
 
-    /// The shared receive queue, if it uses one.
+    /// Returns the shared receive queue, if it uses one.
     #[must_use]
     pub fn srq(&self) -> Option<&Srq> {
         self.0.srq.as_ref()
     }
 
-    /// Changes attributes and state; the mask must fit the transition.
+    /// Changes attributes and state (ibv_modify_qp(3)); the mask must fit the transition.
     ///
     /// # Errors
     /// `Invalid` for a wrong mask, state, value, GID index or a path MTU above the port's.
@@ -216,16 +216,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Attributes as they are now.
+    /// Returns the current attributes.
     ///
     /// # Errors
-    /// None while the QP lives.
+    /// `Invalid` if the QP does not exist, which cannot happen while this handle lives.
     pub fn query(&self) -> Result<QpAttr, VerbsError> {
         let mut core = self.engine().lock();
         core.tables.by_qpn(self.0.qpn).map(|entry| entry.qp.attr()).ok_or(VerbsError::Invalid)
     }
 
-    /// State now.
+    /// Returns the current state.
     #[must_use]
     pub fn state(&self) -> QpState {
         let mut core = self.engine().lock();
@@ -235,12 +235,12 @@ impl Qp {
     /// Queues a send and rings the doorbell.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full; `Invalid` for a state, opcode, length or SGE count that does not fit.
+    /// `NoMem` when the queue is full; `Invalid` for an unsuitable state, opcode, length or SGE count.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.begin_post().send(wr)
     }
 
-    /// Begins a batch of posts that leave together; the doorbell rings when the guard is dropped.
+    /// Begins a batch of posts; the doorbell rings when the guard is dropped.
     #[must_use]
     pub fn begin_post(&self) -> PostGuard<'_> {
         let engine = self.engine();
@@ -262,15 +262,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Delivers what is sent to a multicast group to this queue pair, too (ibv_attach_mcast(3)).
+    /// Delivers messages to a multicast group also to this queue pair (ibv_attach_mcast(3)).
     ///
     /// # Errors
-    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's limit.
+    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's
+    /// limit.
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.engine().lock().attach_group(self.0.qpn, group)
     }
 
-    /// Ends that.
+    /// Stops the delivery of messages to a multicast group (ibv_detach_mcast(3)).
     ///
     /// # Errors
     /// `Invalid` if it was not attached.
@@ -278,10 +279,10 @@ impl Qp {
         self.engine().lock().detach_group(self.0.qpn, group)
     }
 
-    /// Whether it is attached to a multicast group.
+    /// True if it is attached to a multicast group.
     #[must_use]
     pub fn in_group(&self) -> bool {
-        self.engine().lock().tables.groups.has(self.0.qpn.value() as u16)
+        self.engine().lock().tables.groups.contains(self.0.qpn.value() as u16)
     }
 
     fn engine(&self) -> &Arc<Engine> {
@@ -293,13 +294,13 @@ impl Qp {
 pub struct PostGuard<'a> {
     qpn: Qpn,
     core: MutexGuard<'a, Core>,
-    /// Work requests.
+    /// Number of posted work requests.
     posted: usize,
-    /// Dropped when the lock no longer is held.
+    /// Declared after `core`, so that it is dropped after the lock is released.
     spread: SpreadKeys<'a>,
 }
 
-/// Tells the device's other engines of what was bound.
+/// On drop, copies bound keys to the device's other engines if `due`.
 struct SpreadKeys<'a> {
     engine: &'a Engine,
     due: bool,

@@ -1,4 +1,4 @@
-//! Why there is no device, in words for people, and what they can do about it.
+//! Reasons why the device cannot be opened or started, and what the user can do about them.
 
 use std::fmt;
 use std::io;
@@ -7,48 +7,48 @@ use crate::hook::HookError;
 use crate::port::{BadVariable, XskError};
 use crate::registry::JoinError;
 
-/// What was wrong with what the device was asked to be; found inside the `io::Error` of
-/// [`Device::open`](super::Device::open) and of whatever starts the engine.
+/// Why the device cannot be opened or started; found inside the `io::Error` of
+/// [`Device::open`](super::Device::open) and of every call that starts the engine.
 #[derive(Debug)]
 pub enum Refusal {
     /// There is no such interface.
     NoNetdev {
-        /// What it was said to be called.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing interfaces.
         known: Vec<String>,
     },
     /// The interface has no address.
     NoAddress {
         /// Its name.
         netdev: String,
-        /// It has none because it is down, as `lo` is in a new network namespace.
+        /// True for a loopback interface that is down, as `lo` is in a new network namespace.
         is_down_loopback: bool,
     },
-    /// No name for a device.
+    /// Not a valid device name.
     BadName(String),
-    /// `ROXIE_DOMAIN` names no domain.
+    /// `ROXIE_DOMAIN` is not a valid domain.
     BadDomain(String),
-    /// Another variable makes no sense.
+    /// Another variable has an invalid value.
     BadVariable(BadVariable),
-    /// `ROXIE_INGRESS` or `ROXIE_EGRESS` names no hook.
+    /// `ROXIE_INGRESS` or `ROXIE_EGRESS` is not a valid hook.
     BadHook(HookError),
-    /// AF_XDP was asked for, and nothing else.
+    /// `--port xsk` was requested, and AF_XDP is not possible.
     NoXsk {
         /// The interface.
         netdev: String,
-        /// Why not.
+        /// The reason.
         error: XskError,
     },
 }
 
 impl Refusal {
-    /// What can be done about it.
+    /// Returns what the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             Refusal::NoNetdev { known, .. } => {
-                format!("--netdev or ROXIE_NETDEV chooses; there are: {}", known.join(", "))
+                format!("choose one with --netdev or ROXIE_NETDEV: {}", known.join(", "))
             }
             Refusal::NoAddress { is_down_loopback: true, netdev } => {
                 format!("as root: ip link set {netdev} up, or bring up another interface")
@@ -63,7 +63,9 @@ impl Refusal {
             }
             Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
             Refusal::BadVariable(_) => "correct it, or unset it".to_owned(),
-            Refusal::BadHook(error) => error.remedy().unwrap_or_else(|| "mend it, or do without".to_owned()),
+            Refusal::BadHook(error) => error
+                .remedy()
+                .unwrap_or_else(|| "correct ROXIE_INGRESS or ROXIE_EGRESS, or unset it".to_owned()),
             Refusal::NoXsk { error, .. } => match error.remedy() {
                 remedy if remedy.is_empty() => "use --port udp".to_owned(),
                 remedy => format!("{remedy}, or use --port udp"),
@@ -72,8 +74,8 @@ impl Refusal {
     }
 }
 
-/// What can be done about an error of [`Device::open`](super::Device::open), or of whatever starts the engine; `None`
-/// if there is no general advice.
+/// Returns what the user can do about an error of [`Device::open`](super::Device::open), or of a call that
+/// starts the engine; `None` if there is no general advice.
 #[must_use]
 pub fn remedy(error: &io::Error) -> Option<String> {
     if error.raw_os_error() == Some(libc::EMFILE) {
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_brings_its_remedy_along() {
+    fn an_error_carries_its_remedy() {
         let down = Refusal::NoAddress { netdev: "lo".to_owned(), is_down_loopback: true };
         let error = io::Error::from(down);
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);

@@ -74,6 +74,7 @@ impl Device {
             port: None,
             traffic: Some(Traffic::default()),
             engines: None,
+            domain: None,
             hooks,
             engine: Arc::default(),
         }));

@@ -12,20 +12,20 @@ use crate::srqs::{SrqEntry, XrcScope, srqn};
 /// Sizes of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SrqAttr {
-    /// Receives it holds.
+    /// Capacity in receives.
     pub max_wr: u32,
-    /// SGEs of each.
+    /// Largest number of SGEs in a receive.
     pub max_sge: u32,
-    /// Falling below this many receives raises SRQ_LIMIT_REACHED once; 0 is disarmed.
+    /// The event SRQ_LIMIT_REACHED is raised once when fewer receives than this are left; 0 disarms it.
     pub srq_limit: u32,
 }
 
-/// What a new SRQ shall be.
+/// Attributes of a new SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SrqInitAttr {
-    /// Sizes asked for.
+    /// Requested sizes.
     pub attr: SrqAttr,
-    /// Name used in its events.
+    /// Identifies the SRQ in its events.
     pub cookie: u64,
 }
 
@@ -35,10 +35,10 @@ pub struct Srq(Arc<SrqInner>);
 
 struct SrqInner {
     pd: Pd,
-    /// Its queue pairs live there as well.
+    /// The engine that also runs the queue pairs of this SRQ.
     engine: Arc<Engine>,
     index: u32,
-    /// What an XRC one is in and where it completes: both are in use.
+    /// Domain and CQ that an XRC SRQ keeps in use.
     xrc: Option<(Xrcd, Cq)>,
 }
 
@@ -59,7 +59,7 @@ impl Srq {
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
-        // Queue pairs of an XRC domain reach all of its queues.
+        // An XRC SRQ is on engine 0, where the receiving queue pairs of XRC domains are.
         let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
         let engine = Arc::clone(pd.engine().at(index));
         let mut core = engine.lock();
@@ -75,7 +75,7 @@ impl Srq {
         srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
-            cq.serve_by(engine.index());
+            cq.add_engine(engine.index());
         }
         let xrc = xrc.map(|(xrcd, cq)| (xrcd.clone(), cq.clone()));
         Ok(Self(Arc::new(SrqInner { pd: pd.clone(), engine, index: index as u32, xrc })))
@@ -89,14 +89,14 @@ impl Srq {
         &self.0.engine
     }
 
-    /// The number that XRC senders name, 24 bits; `None` unless it is an XRC one.
+    /// Returns the 24-bit number that XRC senders name; `None` unless this is an XRC SRQ.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         let slot = self.0.engine.lock().tables.slot();
         self.0.xrc.as_ref().map(|_| srqn(slot, self.0.index))
     }
 
-    /// The domain it belongs to.
+    /// Returns the protection domain.
     #[must_use]
     pub fn pd(&self) -> &Pd {
         &self.0.pd
@@ -124,18 +124,19 @@ impl Srq {
         self.with(|queue| queue.arm_limit(limit))?
     }
 
-    /// Makes room for `max_wr` receives; those that wait stay.
+    /// Changes the capacity to `max_wr` receives; posted receives stay.
     ///
     /// # Errors
-    /// `Invalid` if it is 0, above what the device has, or below the armed limit or what waits.
+    /// `Invalid` if it is 0, above the device's limit, or below the armed limit or the number of posted
+    /// receives.
     pub fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         self.with(|queue| queue.resize(max_wr))?
     }
 
-    /// Sizes and the armed limit.
+    /// Returns the sizes and the armed limit.
     ///
     /// # Errors
-    /// None while the SRQ lives.
+    /// `Invalid` if the SRQ does not exist, which cannot happen while this handle lives.
     pub fn query(&self) -> Result<SrqAttr, VerbsError> {
         self.with(|queue| SrqAttr {
             max_wr: queue.max_wr(),
@@ -144,7 +145,7 @@ impl Srq {
         })
     }
 
-    /// Whether a QP still uses it.
+    /// True if a QP still uses it.
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1

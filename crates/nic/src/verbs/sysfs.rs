@@ -1,9 +1,11 @@
-//! What files of sysfs would say of the device, were it the kernel's (Linux `Documentation/ABI/stable/sysfs-class-infiniband`).
+//! Contents of the sysfs files that the kernel would show for the device (Linux
+//! `Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use super::Device;
 
 impl Device {
-    /// What the file at `path` below /sys/class/infiniband/NAME would say, without the newline; `None` for one that we do not tell.
+    /// Returns the content of the file at `path` below /sys/class/infiniband/NAME, without the newline;
+    /// `None` for a file that is not provided.
     #[must_use]
     pub fn sysfs_file(&self, path: &str) -> Option<String> {
         if let Some(path) = path.strip_prefix("ports/1/") {
@@ -37,7 +39,7 @@ impl Device {
     }
 }
 
-/// Groups of four digits.
+/// Formats bytes as groups of four hexadecimal digits.
 fn groups(bytes: &[u8]) -> String {
     let groups: Vec<String> =
         bytes.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();

@@ -1,18 +1,18 @@
-//! What a device's connections ask of the network, and how much they may send.
+//! How connections send: ECN, rate limit and the ICRC of FLUSH.
 
 use wire::FlushIcrc;
 
 use crate::port::BadVariable;
 
-/// How connections (RC, UC) of a device send, unless an attribute of a queue pair says otherwise.
+/// How the connections (RC, UC) of a device send, unless an attribute of a queue pair overrides it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Traffic {
-    /// Packets are ECN-capable, ECT(0), so that switches mark them instead of dropping; whoever receives marked ones must send
-    /// CNPs. A traffic class that has ECN bits of its own is left alone.
+    /// Packets are ECN-capable, ECT(0), so that switches mark them instead of dropping them; receivers of
+    /// marked packets must send CNPs. A traffic class that has ECN bits stays unchanged.
     pub ecn: bool,
-    /// Most that a queue pair sends, in kbit/s on the wire; 0 for no limit.
+    /// Rate limit of a queue pair in kbit/s on the wire; 0 for no limit.
     pub rate_limit_kbps: u32,
-    /// The ICRC of what they send with opcode FLUSH.
+    /// Variant of the ICRC in packets with opcode FLUSH.
     pub flush_icrc: FlushIcrc,
 }
 
@@ -21,26 +21,27 @@ const ECN: u8 = 3;
 const ECT_0: u8 = 2;
 
 impl Traffic {
-    /// What `ROXIE_ECN` may say.
+    /// Valid values of `ROXIE_ECN`.
     pub const ECN_WORDS: &[&str] = &["off", "on"];
-    /// What `ROXIE_FLUSH_ICRC` may say.
+    /// Valid values of `ROXIE_FLUSH_ICRC`.
     pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe"];
-    /// What `ROXIE_RATE_LIMIT` may say.
+    /// Description of the valid values of `ROXIE_RATE_LIMIT`.
     pub const RATE_WORDS: &[&str] = &["a rate from 1k to 4000G in bits per second, such as 500M"];
 
-    /// From `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`; what is unset or empty is `off`, no limit and `iba`.
+    /// Takes the settings from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`; the defaults are
+    /// `off`, no limit and `iba`.
     ///
     /// # Errors
-    /// The one that is something else.
+    /// The variable that has an invalid value.
     pub fn from_env() -> Result<Traffic, BadVariable> {
         let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
         Traffic::from_words(&get("ROXIE_ECN"), &get("ROXIE_RATE_LIMIT"), &get("ROXIE_FLUSH_ICRC"))
     }
 
-    /// From words as the variables have them.
+    /// Parses the values of the three variables.
     ///
     /// # Errors
-    /// The one that is something else, by the name of its variable.
+    /// The variable that has an invalid value.
     pub fn from_words(ecn: &str, rate_limit: &str, flush_icrc: &str) -> Result<Traffic, BadVariable> {
         let ecn = match ecn {
             "" | "off" => false,
@@ -57,13 +58,13 @@ impl Traffic {
         Ok(Traffic { ecn, rate_limit_kbps, flush_icrc })
     }
 
-    /// The traffic class of a connection whose own is this.
+    /// Returns the traffic class to send with, for a connection with this traffic class.
     pub(crate) fn class(self, traffic_class: u8) -> u8 {
         if self.ecn && traffic_class & ECN == 0 { traffic_class | ECT_0 } else { traffic_class }
     }
 }
 
-/// `1500k`, `500M`, `2.5G`, `8000000`: thousands of bits, at least one.
+/// Parses `1500k`, `500M`, `2.5G`, `8000000` (bits per second) into kbit/s; at least 1.
 fn kilobits(text: &str) -> Option<u32> {
     const UNITS: [(char, f64); 4] = [('k', 1.0), ('K', 1.0), ('M', 1e3), ('G', 1e6)];
     let unit = UNITS.iter().find_map(|(unit, kilo)| Some((text.strip_suffix(*unit)?, *kilo)));
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_class_without_ecn_bits_is_made_capable() {
+    fn only_a_traffic_class_without_ecn_bits_is_made_ecn_capable() {
         let on = Traffic::from_words("on", "", "").unwrap();
         assert_eq!([0, 0x68, 0x69, 0x6a].map(|class| on.class(class)), [2, 0x6a, 0x69, 0x6a]);
         assert_eq!(Traffic::from_words("off", "", "").unwrap().class(0x68), 0x68);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_is_covered_as_the_specification_or_rxe_has_it() {
+    fn the_icrc_of_flush_follows_the_specification_or_rxe() {
         let flush_icrc = |word| Traffic::from_words("", "", word).map(|traffic| traffic.flush_icrc);
         assert_eq!(["", "iba", "rxe"].map(|word| flush_icrc(word).unwrap()), {
             [FlushIcrc::Iba, FlushIcrc::Iba, FlushIcrc::Rxe]

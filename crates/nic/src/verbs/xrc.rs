@@ -1,8 +1,9 @@
-//! XRC domains and what belongs to them (ibv_open_xrcd(3), ibv_open_qp(3), IBA Annex A14).
+//! XRC domains and their objects (ibv_open_xrcd(3), ibv_open_qp(3), IBA Annex A14).
 //!
-//! Senders name the shared receive queue that each message is for, so one receiving queue pair serves all queues of its
-//! domain. Memory of another process cannot be written from here: of a domain that a file stands for each process has its
-//! own part, and a message to a queue of another part is refused as one to a queue that is not there.
+//! Each message names a shared receive queue, so one receiving queue pair serves all queues of its domain. A
+//! process cannot write the memory of another process. So each process has its own part of a domain that a
+//! file stands for. A message to a queue in another process's part is refused like a message to a queue that
+//! does not exist.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,17 +18,18 @@ use wire::Qpn;
 use super::qp::WeakQp;
 use super::{Context, Cq, Pd, Qp};
 
-/// A file as the kernel tells it from others: device and inode.
+/// Device and inode number, which identify a file.
 pub(crate) type FileId = (u64, u64);
 
-/// Which domain to open.
+/// Which XRC domain to open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XrcdInit<'a> {
-    /// The file that stands for it: whoever in this process opens the same file gets the same domain. `None` is a new one.
+    /// The file that stands for the domain: opening the same file again in this process gives the same
+    /// domain. `None` creates a new one.
     pub file: Option<BorrowedFd<'a>>,
-    /// Make the domain if the file does not stand for one yet.
+    /// Create the domain if the file has none yet.
     pub create: bool,
-    /// Refuse it if the file does.
+    /// Fail if the file has a domain.
     pub exclusive: bool,
 }
 
@@ -35,14 +37,15 @@ pub struct XrcdInit<'a> {
 #[derive(Clone)]
 pub struct Xrcd(Arc<Opened>);
 
-/// One call that opened it.
+/// One handle returned by [`Xrcd::open`].
 struct Opened(Arc<Domain>);
 
 pub(crate) struct Domain {
-    /// Of nothing but its receiving queue pairs: the keys that reach them are of the domains of the queues.
+    /// Used only by the receiving queue pairs; the keys of messages belong to the protection domains of the
+    /// SRQs.
     pd: Pd,
-    /// Where receiving queue pairs complete what they never do.
-    nowhere: Cq,
+    /// CQ of the receiving queue pairs, which make no completions.
+    unused_cq: Cq,
     targets: Mutex<HashMap<Qpn, WeakQp>>,
 }
 
@@ -76,26 +79,27 @@ impl Xrcd {
         self.domain().pd.id()
     }
 
-    /// Whether queues or queue pairs made through this handle still use it.
+    /// True if SRQs or queue pairs made through this handle still use it.
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// A receiving queue pair in state RESET whose events carry `cookie`. It has neither queues nor completions of its own.
+    /// Creates a receiving queue pair in state RESET; its events carry `cookie`. It has neither queues nor
+    /// completions of its own.
     ///
     /// # Errors
     /// `NoMem` beyond the device's limit.
     pub fn create_qp(&self, cookie: u64) -> Result<Qp, VerbsError> {
-        let Domain { pd, nowhere, targets, .. } = self.domain();
-        let qp = Qp::new_target(pd, nowhere, self, cookie)?;
+        let Domain { pd, unused_cq, targets, .. } = self.domain();
+        let qp = Qp::new_target(pd, unused_cq, self, cookie)?;
         let mut targets = targets.lock().unwrap_or_else(PoisonError::into_inner);
         targets.retain(|_, qp| qp.lives());
         targets.insert(qp.qpn(), qp.downgrade());
         Ok(qp)
     }
 
-    /// Another handle of a receiving queue pair of this domain; its events go to whoever created it.
+    /// Opens another handle of a receiving queue pair of this domain; its events go to its creator.
     ///
     /// # Errors
     /// `Invalid` if there is none with this number.
@@ -108,8 +112,8 @@ impl Xrcd {
 impl Domain {
     fn new(context: &Context) -> Result<Self, VerbsError> {
         let pd = context.alloc_pd().map_err(|_| VerbsError::NoDev)?;
-        let nowhere = context.create_cq(1, None, 0)?;
-        Ok(Self { pd, nowhere, targets: Mutex::default() })
+        let unused_cq = context.create_cq(1, None, 0)?;
+        Ok(Self { pd, unused_cq, targets: Mutex::default() })
     }
 }
 

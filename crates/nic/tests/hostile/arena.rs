@@ -1,10 +1,10 @@
-//! The memory at stake: one buffer, of which parts are granted to peers in various ways and the rest is secret.
+//! The memory of the test: one buffer; some parts are granted to peers in various ways, the rest is secret.
 
 use roxie::transport::Access;
 use roxie::verbs::{Buffer, Mr, Pd};
 use roxie::wire::Rkey;
 
-/// Fills whatever no peer may read; nothing else contains it four times in a row.
+/// Fills the secret parts; no other data contains it four times in a row.
 const SECRET: u8 = 0xc7;
 const LEN: usize = 0x1_4000;
 
@@ -15,25 +15,25 @@ pub(crate) struct Part {
     pub(crate) len: usize,
 }
 
-/// For all remote operations.
+/// All remote operations permitted.
 const OPEN: Part = Part { at: 0x1000, len: 0x4000 };
-/// For READ only.
+/// Only READ permitted.
 const READABLE: Part = Part { at: 0x6000, len: 0x1000 };
-/// For WRITE only, and addressed from near the end of the address space.
+/// Only WRITE permitted; its address is near the end of the address space.
 const EDGE: Part = Part { at: 0x8000, len: 0x1000 };
-/// Where receives, READ data and results of atomics go; its key gives peers nothing.
+/// For receives, READ data and results of atomics; its key grants nothing to peers.
 pub(crate) const INBOX: Part = Part { at: 0xa000, len: 0x3000 };
-/// Was registered once.
+/// Registered once, and deregistered.
 const STALE: Part = Part { at: 0xe000, len: 0x1000 };
-/// Of another protection domain.
+/// Registered in another protection domain.
 const FOREIGN: Part = Part { at: 0xf000, len: 0x1000 };
-/// What the victims send.
+/// The source of the victims' sends.
 pub(crate) const SOURCE: Part = Part { at: 0x1_1000, len: 0x2000 };
 
-/// Addresses of [`EDGE`]; the byte after it would be the last of the address space.
+/// Address of [`EDGE`]; the byte after the region would be the last of the address space.
 const EDGE_IOVA: u64 = u64::MAX - EDGE.len as u64;
 
-/// What a peer may name: a key and the range it once meant.
+/// A key, and the range that it grants or once granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) key: Rkey,
@@ -42,7 +42,7 @@ pub(crate) struct Target {
 }
 
 pub(crate) struct Arena {
-    // Before the buffer: they are deregistered first.
+    // Declared before the buffer, so that they are deregistered first.
     _granted: Vec<Mr>,
     pub(crate) buffer: Buffer,
     content: Vec<u8>,
@@ -54,8 +54,8 @@ pub(crate) struct Arena {
     pub(crate) private: Target,
 }
 
-/// Whether bytes contain what no peer may read.
-pub(crate) fn tells_a_secret(bytes: &[u8]) -> bool {
+/// True if the bytes contain secret data.
+pub(crate) fn contains_secret(bytes: &[u8]) -> bool {
     let mut run = 0;
     bytes.iter().any(|byte| {
         run = if *byte == SECRET { run + 1 } else { 0 };
@@ -63,7 +63,7 @@ pub(crate) fn tells_a_secret(bytes: &[u8]) -> bool {
     })
 }
 
-/// What the buffer contains in the beginning.
+/// The initial content of the buffer.
 fn content() -> Vec<u8> {
     let mut content = vec![SECRET; LEN];
     for part in [OPEN, READABLE, EDGE, INBOX, SOURCE] {
@@ -82,7 +82,8 @@ impl Arena {
         let register = |pd: &Pd, part: Part, iova: Option<u64>, access: Access| {
             let addr = buffer.addr() + part.at as u64;
             let va = iova.unwrap_or(addr);
-            // SAFETY: a part of the buffer, which is dropped after the registration and only copied from and to.
+            // SAFETY: a part of the buffer, which is dropped after the registration and only copied from and
+            // to.
             let mr = unsafe { pd.reg_mr(addr as *mut u8, part.len, va, access | Access::LOCAL_WRITE) };
             let mr = mr.expect("a legal registration");
             let target = Target { key: mr.rkey(), va, len: part.len as u64 };
@@ -105,11 +106,11 @@ impl Arena {
         Self { _granted: granted, buffer, content, open, readable, edge, stale, foreign, private }
     }
 
-    /// Nothing that was not granted has changed.
+    /// Checks that only granted memory has changed.
     pub(crate) fn check(&self) {
         let mut now = vec![0; LEN];
         self.buffer.read(0, &mut now);
-        // What lies between the parts that may change.
+        // Compare the gaps between the parts that may change.
         let mut from = 0;
         for part in [OPEN, EDGE, INBOX, Part { at: LEN, len: 0 }] {
             let (before, after) = (&self.content[from..part.at], &now[from..part.at]);
@@ -119,7 +120,7 @@ impl Arena {
         }
     }
 
-    /// What is in the part for all operations.
+    /// Returns bytes of the part that permits all operations.
     pub(crate) fn open_bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.buffer.read(OPEN.at + offset, &mut bytes);

@@ -1,4 +1,4 @@
-//! Two queue pairs that have nothing to do with the peer: whatever happens, they get their bytes.
+//! Two queue pairs without connection to the hostile peer: their traffic must always be correct.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::rng::Rng;
 use crate::victim::connected;
 
 const LEN: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Bystanders {
     ours: Buffer,
@@ -45,7 +45,7 @@ impl Bystanders {
         Self { ours, theirs, cq, a, b, rounds: 0 }
     }
 
-    /// Memory that the peer could ask for by its right name.
+    /// Memory for which the peer may use the right key.
     pub(crate) fn target(&self) -> Target {
         Target { key: self.theirs.rkey(), va: self.theirs.addr(), len: LEN as u64 }
     }
@@ -54,7 +54,7 @@ impl Bystanders {
         [&self.a, &self.b].iter().any(|qp| qp.qpn().value() == qpn)
     }
 
-    /// One of the two, and a PSN it may be waiting for.
+    /// Returns one of the two QPNs, and a PSN that it may expect.
     pub(crate) fn aim(&self, rng: &mut Rng) -> (Qpn, Psn) {
         let qp = if rng.one_in(2) { &self.a } else { &self.b };
         let attr = connected();
@@ -64,7 +64,7 @@ impl Bystanders {
         )
     }
 
-    /// A WRITE, a READ of what it wrote and a SEND: the bytes are right and nothing else completes.
+    /// A WRITE, a READ of the written bytes and a SEND: checks the bytes, and that nothing else completes.
     pub(crate) fn exchange(&mut self) {
         self.rounds = self.rounds.wrapping_add(1);
         let data: Vec<u8> = (0..512).map(|i| i as u8 & 0x7f ^ self.rounds & 0x7f).collect();
@@ -77,7 +77,7 @@ impl Bystanders {
         self.done(WrOp::Send, self.ours.sge(2048, 512), 2);
         let mut arrived = [0; 512];
         self.theirs.read(3000, &mut arrived);
-        assert_eq!(arrived[..], data[..], "what two others told each other");
+        assert_eq!(arrived[..], data[..], "the bytes between the two bystanders");
         assert_eq!((self.a.state(), self.b.state()), (QpState::Rts, QpState::Rts));
     }
 
@@ -91,7 +91,7 @@ impl Bystanders {
                 if let Some(wc) = self.cq.poll_one() {
                     break wc;
                 }
-                assert!(start.elapsed() < PATIENCE, "{op:?} does not complete");
+                assert!(start.elapsed() < TIMEOUT, "{op:?} does not complete");
             };
             assert_eq!(wc.status, WcStatus::Success, "{op:?}: {wc:?}");
         }

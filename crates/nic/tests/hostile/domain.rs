@@ -1,29 +1,30 @@
-//! A process of its own for each test, with a domain and a UDP port that nobody else has.
+//! Runs a test in a process of its own, with a private domain and UDP port.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, abort};
 
-/// Set in the inner process.
+/// Environment variable that is set in the inner process.
 const INSIDE: &str = "ROXIE_HOSTILE_INSIDE";
 
-/// Runs `body` in a new process, where packets within the host take the network's way; `test` is the name of the calling test.
+/// Runs `body` in a new process, in which local packets go through the network stack; `test` is the name of
+/// the calling test.
 pub(crate) fn alone(test: &str, body: fn()) {
     inside(test, body, &["off"]);
 }
 
-/// Once as [`alone`], and once where they go through shared memory.
+/// Runs `body` as [`alone`], and once more with shared memory for local packets.
 pub(crate) fn on_both_paths(test: &str, body: fn()) {
     inside(test, body, &["off", "on"]);
 }
 
-/// Whether this process is one where they do.
+/// True if this process uses shared memory for local packets.
 pub(crate) fn through_memory() -> bool {
     std::env::var_os("ROXIE_SHM").is_some_and(|shm| shm == "on")
 }
 
 fn inside(test: &str, body: fn(), paths: &[&str]) {
     if std::env::var_os(INSIDE).is_some() {
-        // A panic of the engine's own thread would otherwise go unnoticed.
+        // Without this, a panic of the background thread would not fail the test.
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             print(panic);
@@ -45,13 +46,14 @@ fn inside(test: &str, body: fn(), paths: &[&str]) {
     }
 }
 
-/// The UDP port of this process's domain.
+/// Returns the UDP port of this process's domain.
 pub(crate) fn port() -> u16 {
     let domain = std::env::var("ROXIE_DOMAIN").expect("set by `alone`");
-    domain.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port behind the colon")
+    domain.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port after the colon")
 }
 
-/// A port nobody has now; the chance that somebody takes it meanwhile is that of an ephemeral port coming twice.
+/// Returns a free port. Another program could take it before the test binds it, which is as likely as getting
+/// the same ephemeral port twice.
 fn free_port() -> u16 {
     let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
     probe.local_addr().expect("it is bound").port()

@@ -1,5 +1,5 @@
-//! The device under attack, with a barrier: a queue pair nobody attacks, whose answers tell that everything sent
-//! before was looked at, and that the device still answers.
+//! The device under attack, and a barrier: a queue pair that is not attacked (the sentinel). Its answers
+//! prove that the device has handled all earlier packets, and still answers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::packets::Fields;
 use crate::peer::Peer;
 use crate::victim::{Victim, connected};
 
-/// Numbers the peer gives its imagined queue pairs; one slot, so that the device needs one socket for them.
+/// QPNs of the peer's imagined queue pairs; all in one slot, so that the device needs one socket for them.
 const PEER_QPNS: u32 = 0x40_0000;
-/// The device has this long to answer before it counts as dead.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A barrier may have been lost with the storm that went before; it is sent again.
-const AGAIN: Duration = Duration::from_millis(50);
+/// How long the device may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Retransmission interval of a barrier, which may be dropped after a storm.
+const RETRANSMIT: Duration = Duration::from_millis(50);
 
 pub(crate) struct Lab {
     pub(crate) device: Device,
@@ -32,7 +32,7 @@ pub(crate) struct Lab {
     sentinel: Option<Victim>,
     next_qpn: u32,
     events: HashMap<u64, Vec<AsyncEventKind>>,
-    /// What arrived while waiting for the sentinel.
+    /// Packets that arrived while waiting for the sentinel.
     replies: HashMap<u32, Vec<Vec<u8>>>,
 }
 
@@ -58,18 +58,19 @@ impl Lab {
         };
         let attr = QpAttr { access: Access::REMOTE_WRITE, ..connected() };
         let sentinel = Victim::new(&mut lab, QpType::Rc, false, attr);
-        lab.peer.spare(sentinel.qp.qpn());
+        lab.peer.exclude(sentinel.qp.qpn());
         lab.sentinel = Some(sentinel);
         lab
     }
 
-    /// A number for the peer's end of a connection, not used before within the last 65536.
+    /// Returns a QPN for the peer's end of a connection; it repeats after 65536 calls.
     pub(crate) fn peer_qpn(&mut self) -> Qpn {
         self.next_qpn = (self.next_qpn + 1) & 0xffff;
         Qpn::new(PEER_QPNS | self.next_qpn)
     }
 
-    /// Waits until the device has looked at everything sent to its slot so far; drives it, or lets its thread.
+    /// Waits until the device has handled all packets sent to its slot so far. With `drive` this thread
+    /// polls, otherwise the background thread runs the device.
     pub(crate) fn barrier(&mut self, drive: bool) {
         let Some(mut sentinel) = self.sentinel.take() else { return };
         let fields = Fields::new(sentinel.qp.qpn(), sentinel.expected);
@@ -77,7 +78,7 @@ impl Lab {
         let start = Instant::now();
         let mut sent = None;
         'answered: loop {
-            if sent.is_none_or(|at: Instant| at.elapsed() > AGAIN) {
+            if sent.is_none_or(|at: Instant| at.elapsed() > RETRANSMIT) {
                 self.peer.send_barrier(&packet);
                 sent = Some(Instant::now());
             }
@@ -98,17 +99,17 @@ impl Lab {
             }
             let state = sentinel.qp.state();
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "the device does not answer {}, the sentinel is in {state:?}",
                 sentinel.expected
             );
         }
         sentinel.expected = sentinel.expected.advance(1);
-        assert_eq!(sentinel.qp.state(), QpState::Rts, "nobody attacked the sentinel");
+        assert_eq!(sentinel.qp.state(), QpState::Rts, "the sentinel is not attacked");
         self.sentinel = Some(sentinel);
     }
 
-    /// What the device has sent to an end of the peer's.
+    /// Returns the packets that the device has sent to one QPN of the peer.
     pub(crate) fn replies(&mut self, qpn: Qpn) -> Vec<Vec<u8>> {
         for bytes in self.peer.drain() {
             let to = Packet::parse(&bytes).expect("checked when it arrived").bth.dest_qp;
@@ -117,17 +118,18 @@ impl Lab {
         self.replies.remove(&qpn.value()).unwrap_or_default()
     }
 
-    /// Forgets what was sent to ends that are gone.
+    /// Drops the packets to QPNs that are not used any more.
     pub(crate) fn forget_replies(&mut self) {
         self.replies.clear();
     }
 
-    /// The asynchronous events about a queue pair since the last call, as far as [`Lab::read_events`] has read them.
+    /// Returns the asynchronous events of a queue pair that [`Lab::read_events`] has read since the last
+    /// call.
     pub(crate) fn events(&mut self, cookie: u64) -> Vec<AsyncEventKind> {
         self.events.remove(&cookie).unwrap_or_default()
     }
 
-    /// Reads the asynchronous events that are there.
+    /// Reads all pending asynchronous events.
     pub(crate) fn read_events(&mut self) {
         while sys::poll(&mut [PollFd::readable(self.context.async_fd())], Some(0)).expect("poll") > 0 {
             let event = self.context.get_async_event().expect("it was readable");
@@ -137,14 +139,14 @@ impl Lab {
         }
     }
 
-    /// The value of a counter of the device.
+    /// Returns the value of a counter of the device.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let rows = self.device.counters();
         rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
     }
 }
 
-/// A PSN that wraps soon, as often as not.
+/// Returns a PSN; in half of the cases one that wraps soon.
 pub(crate) fn psn(random: u64) -> Psn {
     let low = random as u32 & 0xff;
     if random >> 32 & 1 == 0 { Psn::new(0xff_ff80 + low) } else { Psn::new(random as u32) }

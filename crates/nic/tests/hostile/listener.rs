@@ -1,4 +1,4 @@
-//! Somebody who waits for connections, and the messages the peer tries on him.
+//! A listener for connections, and the CM messages that the hostile peer sends to it.
 
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 
 const DEVICE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Requests the application has not decided about.
+/// Largest number of undecided requests.
 const OPEN_MAX: usize = 32;
 
 pub(crate) struct Listener {
@@ -32,65 +32,26 @@ impl Listener {
         let channel = EventChannel::new().expect("descriptors");
         let listening = Id::new(&lab.context, &channel, PortSpace::Tcp, 0).expect("the engine runs");
         listening.bind_addr((DEVICE, 0).into()).expect("an address of the device");
-        listening.listen(0).expect("nobody else listens");
+        listening.listen(0).expect("the port is free");
         let port = listening.local_addr().expect("it is bound").port();
         Self { channel, _listening: listening, port, open: Vec::new(), requests: 0 }
     }
 
-    /// A connection message: requests for the listener, and everything else about names that may exist.
+    /// Returns a CM message: a request for the listener, or a message about a communication id that may
+    /// exist.
     pub(crate) fn mad(&self, rng: &mut Rng, slot: u8) -> [u8; MAD_LEN] {
         let tid = rng.next();
         let local_comm_id = rng.below(64) as u32;
         let remote_comm_id = u32::from(slot) << 24 | rng.next() as u32 & 0xff_ffff;
-        let service_id = ServiceId::from_port(
-            rng.pick(&[ServiceId::TCP, ServiceId::TCP, ServiceId::UDP]),
-            if rng.one_in(4) { rng.next() as u16 } else { self.port },
-        );
-        let header = IpCmHeader {
-            src_port: rng.next() as u16,
-            src: rng.pick(&[PEER, DEVICE]).into(),
-            dst: rng.pick(&[DEVICE, DEVICE, PEER]).into(),
-        };
         let message = match rng.below(16) {
-            0..=6 => {
-                let mut private_data = [0x11; 92];
-                header.emit(private_data.first_chunk_mut().expect("longer than the header"));
-                CmMessage::Req(Req {
-                    tid,
-                    local_comm_id,
-                    service_id,
-                    local_ca_guid: rng.below(4) as u64,
-                    local_qpn: Qpn::new(rng.below(64) as u32),
-                    responder_resources: rng.next() as u8,
-                    initiator_depth: rng.next() as u8,
-                    transport: rng.pick(&[0, 0, 0, 1, 3]),
-                    local_cm_response_timeout: rng.pick(&[0, 20, 31]),
-                    starting_psn: Psn::new(rng.next() as u32),
-                    p_key: PKey::DEFAULT,
-                    path_mtu: rng.pick(&[3, 3, 3, 0, 5]),
-                    max_cm_retries: 15,
-                    primary: Path {
-                        // Answers always go to the peer, who ignores them.
-                        local_gid: PEER.into(),
-                        remote_gid: DEVICE.into(),
-                        ack_timeout: rng.below(32) as u8,
-                        ..Path::default()
-                    },
-                    private_data,
-                    ..Req::default()
-                })
-            }
-            7 => {
-                let mut private_data = [0x11; 216];
-                header.emit(private_data.first_chunk_mut().expect("longer than the header"));
-                CmMessage::SidrReq(SidrReq {
-                    tid,
-                    request_id: local_comm_id,
-                    service_id,
-                    private_data,
-                    ..SidrReq::default()
-                })
-            }
+            0..=6 => self.req(rng, tid, local_comm_id),
+            7 => CmMessage::SidrReq(SidrReq {
+                tid,
+                request_id: local_comm_id,
+                service_id: self.service_id(rng),
+                private_data: private_data(rng),
+                ..SidrReq::default()
+            }),
             8 => CmMessage::Rep(Rep { tid, local_comm_id, remote_comm_id, ..Rep::default() }),
             9 => CmMessage::Rtu(Rtu { tid, local_comm_id, remote_comm_id, ..Rtu::default() }),
             10 => CmMessage::Mra(Mra {
@@ -100,23 +61,20 @@ impl Listener {
                 service_timeout: 31,
                 ..Mra::default()
             }),
-            11 => {
-                let message = Answered(rng.below(4) as u8);
-                let reason =
-                    rng.pick(&[RejReason::TIMEOUT, RejReason::STALE_CONNECTION, RejReason::CONSUMER_DEFINED]);
-                let ari = [rng.below(4) as u8; 72];
-                let remote_comm_id = if rng.one_in(8) { 0 } else { remote_comm_id };
-                CmMessage::Rej(Rej {
-                    tid,
-                    local_comm_id,
-                    remote_comm_id,
-                    message,
-                    reason,
-                    ari_len: 127,
-                    ari,
-                    ..Rej::default()
-                })
-            }
+            11 => CmMessage::Rej(Rej {
+                tid,
+                local_comm_id,
+                remote_comm_id: if rng.one_in(8) { 0 } else { remote_comm_id },
+                message: Answered(rng.below(4) as u8),
+                reason: rng.pick(&[
+                    RejReason::TIMEOUT,
+                    RejReason::STALE_CONNECTION,
+                    RejReason::CONSUMER_DEFINED,
+                ]),
+                ari_len: 127,
+                ari: [rng.below(4) as u8; 72],
+                ..Rej::default()
+            }),
             12 => CmMessage::Dreq(Dreq { tid, local_comm_id, remote_comm_id, ..Dreq::default() }),
             13 => CmMessage::Drep(Drep { tid, local_comm_id, remote_comm_id, ..Drep::default() }),
             _ => CmMessage::SidrRep(SidrRep { tid, request_id: remote_comm_id, ..SidrRep::default() }),
@@ -131,7 +89,41 @@ impl Listener {
         mad
     }
 
-    /// Takes requests; refuses some, forgets others, and lets some wait.
+    fn req(&self, rng: &mut Rng, tid: u64, local_comm_id: u32) -> CmMessage {
+        CmMessage::Req(Req {
+            tid,
+            local_comm_id,
+            service_id: self.service_id(rng),
+            local_ca_guid: rng.below(4) as u64,
+            local_qpn: Qpn::new(rng.below(64) as u32),
+            responder_resources: rng.next() as u8,
+            initiator_depth: rng.next() as u8,
+            transport: rng.pick(&[0, 0, 0, 1, 3]),
+            local_cm_response_timeout: rng.pick(&[0, 20, 31]),
+            starting_psn: Psn::new(rng.next() as u32),
+            p_key: PKey::DEFAULT,
+            path_mtu: rng.pick(&[3, 3, 3, 0, 5]),
+            max_cm_retries: 15,
+            primary: Path {
+                // The device answers to the peer, which ignores the answers.
+                local_gid: PEER.into(),
+                remote_gid: DEVICE.into(),
+                ack_timeout: rng.below(32) as u8,
+                ..Path::default()
+            },
+            private_data: private_data(rng),
+            ..Req::default()
+        })
+    }
+
+    fn service_id(&self, rng: &mut Rng) -> ServiceId {
+        ServiceId::from_port(
+            rng.pick(&[ServiceId::TCP, ServiceId::TCP, ServiceId::UDP]),
+            if rng.one_in(4) { rng.next() as u16 } else { self.port },
+        )
+    }
+
+    /// Takes requests from the channel; rejects some, drops some, and leaves some pending.
     pub(crate) fn serve(&mut self, rng: &mut Rng) {
         while readable(self.channel.fd()) {
             let event = self.channel.get_event().expect("it was readable");
@@ -143,11 +135,23 @@ impl Listener {
         while self.open.len() > rng.below(OPEN_MAX) {
             let id = self.open.swap_remove(rng.below(self.open.len()));
             if rng.one_in(2) {
-                // The peer may have taken its request back, which the application has not heard yet.
+                // The peer may have withdrawn the request, and that event may be unread.
                 let _gone = id.reject(b"no");
             }
         }
     }
+}
+
+/// Private data of a request, which begins with an IP CM header.
+fn private_data<const LEN: usize>(rng: &mut Rng) -> [u8; LEN] {
+    let header = IpCmHeader {
+        src_port: rng.next() as u16,
+        src: rng.pick(&[PEER, DEVICE]).into(),
+        dst: rng.pick(&[DEVICE, DEVICE, PEER]).into(),
+    };
+    let mut private_data = [0x11; LEN];
+    header.emit(private_data.first_chunk_mut().expect("longer than the header"));
+    private_data
 }
 
 fn readable(fd: RawFd) -> bool {

@@ -1,4 +1,4 @@
-//! Packets as values: any opcode, any header, any length. The ICRC is the sender's.
+//! Packets as values: any opcode, any header, any length. The sender adds the ICRC.
 
 use roxie::wire::opcode::ExtHeader;
 use roxie::wire::{
@@ -6,7 +6,7 @@ use roxie::wire::{
     Syndrome,
 };
 
-/// What a packet may carry; its opcode decides what of it does.
+/// The fields of all headers; the opcode selects the headers that a packet has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields {
     pub(crate) qpn: Qpn,
@@ -15,7 +15,7 @@ pub(crate) struct Fields {
     pub(crate) solicited: bool,
     pub(crate) tver: u8,
     pub(crate) p_key: PKey,
-    /// Added to the right number of pad bytes, modulo 4.
+    /// Added to the right pad count, modulo 4.
     pub(crate) pad_error: u8,
     pub(crate) reth: Reth,
     pub(crate) atomic: AtomicEth,
@@ -26,7 +26,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// An acknowledged request without anything.
+    /// Creates a request with AckReq; all other fields are 0.
     pub(crate) fn new(qpn: Qpn, psn: Psn) -> Self {
         Self {
             qpn,
@@ -45,22 +45,22 @@ impl Fields {
         }
     }
 
-    /// The same with this RETH.
+    /// Sets the RETH.
     pub(crate) fn at(self, va: u64, r_key: Rkey, dma_len: u32) -> Self {
         Self { reth: Reth { va, r_key, dma_len }, ..self }
     }
 
-    /// The same with this AtomicETH, which adds one.
+    /// Sets the AtomicETH; it adds one.
     pub(crate) fn atomic_at(self, va: u64, r_key: Rkey) -> Self {
         Self { atomic: AtomicEth { va, r_key, swap_or_add: 1, compare: 0 }, ..self }
     }
 
-    /// The same with this syndrome.
-    pub(crate) fn saying(self, syndrome: Syndrome) -> Self {
+    /// Sets the syndrome.
+    pub(crate) fn with_syndrome(self, syndrome: Syndrome) -> Self {
         Self { aeth: Aeth { syndrome, msn: Msn::new(0) }, ..self }
     }
 
-    /// BTH to pad of a packet. An opcode without a row gets no headers.
+    /// Returns the bytes from BTH to pad. An unknown opcode has no extended headers.
     pub(crate) fn packet(&self, opcode: Opcode, payload: &[u8]) -> Vec<u8> {
         let pad_cnt = (payload.len().wrapping_neg() as u8).wrapping_add(self.pad_error) & 3;
         let bth = Bth {
@@ -87,7 +87,7 @@ impl Fields {
     }
 
     fn emit(&self, header: ExtHeader, out: &mut [u8]) {
-        const FITS: &str = "as long as the table says";
+        const FITS: &str = "the opcode table has the length";
         match header {
             ExtHeader::Reth => self.reth.emit(out.first_chunk_mut().expect(FITS)),
             ExtHeader::AtomicEth => self.atomic.emit(out.first_chunk_mut().expect(FITS)),

@@ -1,4 +1,4 @@
-//! The hostile peer: sockets on 127.0.0.2, which is whom the victims are connected to, and one on 127.0.0.1.
+//! The hostile peer: sockets on 127.0.0.2, to which the victims are connected, and one on 127.0.0.1.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,26 +14,26 @@ const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const DEVICE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const RECEIVE_BUFFER: i32 = 8 << 20;
 
-/// The address that the victims know.
+/// The address to which the victims are connected.
 pub(crate) fn gid() -> Gid {
     PEER.into()
 }
 
-/// A socket to send from, with what its ICRCs need.
+/// A sending socket and its ICRC parameters.
 struct Sender {
     socket: UdpSocket,
     icrc: IcrcHeader,
 }
 
 pub(crate) struct Peer {
-    /// Bound to the domain's port at an address of its own, which wins over the domain's wildcard.
+    /// Bound to the domain's port at the peer's address, which takes precedence over the domain's wildcard.
     inbox: UdpSocket,
     own: Sender,
-    /// Another process of the device's host.
+    /// Sends from the device's address, as another process of its host could.
     neighbour: Sender,
     port: u16,
-    /// See [`Peer::spare`].
-    spared: Option<Qpn>,
+    /// See [`Peer::exclude`].
+    excluded: Option<Qpn>,
     replies: VecDeque<Vec<u8>>,
     pub(crate) received: u64,
 }
@@ -47,50 +47,51 @@ impl Peer {
         let inbox = UdpSocket::from(inbox);
         inbox.set_nonblocking(true)?;
         let (own, neighbour) = (Sender::new(PEER, port)?, Sender::new(DEVICE, port)?);
-        Ok(Self { inbox, own, neighbour, port, spared: None, replies: VecDeque::new(), received: 0 })
+        Ok(Self { inbox, own, neighbour, port, excluded: None, replies: VecDeque::new(), received: 0 })
     }
 
-    /// From now on nothing but barriers goes to this queue pair. A packet for another one with the wrong bit flipped could be
-    /// what it expects next, or soon: it would be ahead of its barriers, or dead, and say nothing about the device.
-    pub(crate) fn spare(&mut self, qpn: Qpn) {
-        self.spared = Some(qpn);
+    /// Excludes a queue pair from attacks: it only gets barriers. A mutated packet could otherwise have its
+    /// QPN and the PSN that it expects; then the barriers would fail without a fault of the device.
+    pub(crate) fn exclude(&mut self, qpn: Qpn) {
+        self.excluded = Some(qpn);
     }
 
-    /// Sends `packet`, BTH to pad, with its ICRC.
+    /// Sends `packet` (BTH to pad) with its ICRC.
     pub(crate) fn send(&self, packet: &[u8]) {
-        let is_spared = |qpn: Qpn| packet.get(5..8) == Some(&qpn.value().to_be_bytes()[1..]);
-        if !self.spared.is_some_and(is_spared) {
+        let is_excluded = |qpn: Qpn| packet.get(5..8) == Some(&qpn.value().to_be_bytes()[1..]);
+        if !self.excluded.is_some_and(is_excluded) {
             self.own.send(packet, 0, self.port);
         }
     }
 
-    /// The same for the queue pair that is spared.
+    /// Sends to the excluded queue pair.
     pub(crate) fn send_barrier(&self, packet: &[u8]) {
         self.own.send(packet, 0, self.port);
     }
 
-    /// The same with another ICRC; an error of up to 16 bits in the right place could pass as another IPv4 id.
+    /// Sends with a wrong ICRC. A difference of only 16 bits in the right place could be valid for another
+    /// IPv4 id.
     pub(crate) fn send_damaged(&self, packet: &[u8]) {
         self.own.send(packet, 0x0001_8000, self.port);
     }
 
-    /// From 127.0.0.1, which is not whom the victims know.
+    /// Sends from 127.0.0.1, to which no victim is connected.
     pub(crate) fn send_as_neighbour(&self, packet: &[u8]) {
         self.neighbour.send(packet, 0, self.port);
     }
 
-    /// Anything, as it is.
+    /// Sends the bytes unchanged.
     pub(crate) fn send_raw(&self, datagram: &[u8]) {
         self.own.raw(datagram, self.port);
     }
 
-    /// The next packet that was sent to us, ICRC included.
+    /// Returns the next received packet, ICRC included.
     pub(crate) fn next(&mut self) -> Option<Vec<u8>> {
         self.receive();
         self.replies.pop_front()
     }
 
-    /// Everything that was sent to us and not looked at.
+    /// Returns all received packets that were not returned yet.
     pub(crate) fn drain(&mut self) -> Vec<Vec<u8>> {
         self.receive();
         self.replies.drain(..).collect()
@@ -107,14 +108,14 @@ impl Peer {
         }
     }
 
-    /// Whatever the device says to a hostile peer is well-formed and tells nothing it must not.
+    /// Checks that a packet of the device is well-formed and contains no secret data.
     fn accept(&mut self, bytes: &[u8], from: SocketAddr) {
         assert_eq!(from.ip(), IpAddr::V4(DEVICE));
         let packet =
             Packet::parse(bytes).unwrap_or_else(|reason| panic!("the device sent {bytes:02x?}: {reason}"));
         let icrc = IcrcHeader::v4(DEVICE, PEER, from.port(), self.port);
-        icrc.verify(0, bytes).expect("the device's ICRCs are right");
-        assert!(!arena::tells_a_secret(packet.payload()), "{packet} tells a secret");
+        icrc.verify(0, bytes).expect("the device's ICRC is valid");
+        assert!(!arena::contains_secret(packet.payload()), "{packet} contains secret data");
         self.received += 1;
         self.replies.push_back(bytes.to_vec());
     }
@@ -123,7 +124,7 @@ impl Peer {
 impl Sender {
     fn new(from: Ipv4Addr, port: u16) -> io::Result<Self> {
         let socket = UdpSocket::bind((from, 0))?;
-        // The IPv4 id of what is sent is then 0.
+        // With this option the IPv4 id of sent packets is 0.
         sys::set_opt(socket.as_fd(), Opt::MTU_DISCOVER, Opt::PMTU_PROBE)?;
         let icrc = IcrcHeader::v4(from, DEVICE, socket.local_addr()?.port(), port);
         Ok(Self { socket, icrc })
@@ -131,7 +132,7 @@ impl Sender {
 
     fn send(&self, packet: &[u8], difference: u32, port: u16) {
         let mut datagram = packet.to_vec();
-        // Too short for a BTH is too short for an ICRC that means something.
+        // A packet shorter than a BTH has no meaningful ICRC.
         let icrc = if packet.len() < 12 { 0 } else { self.icrc.icrc(0, packet) };
         datagram.extend((icrc ^ difference).to_le_bytes());
         self.raw(&datagram, port);

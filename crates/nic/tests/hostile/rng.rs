@@ -1,4 +1,4 @@
-//! SplitMix64: the whole storm from one number.
+//! SplitMix64: one seed determines the whole storm.
 
 pub(crate) struct Rng(u64);
 

@@ -1,5 +1,5 @@
-//! Random and mutated packets without end: at queue pairs of all services that are connected to the peer, at others
-//! that are not its business, at numbers that do not exist, and at QP1.
+//! Random and mutated packets: to queue pairs of all services that are connected to the peer, to queue pairs
+//! of others, to QPNs that do not exist, and to QP1.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,31 +13,31 @@ use crate::lab::{Lab, psn};
 use crate::listener::Listener;
 use crate::packets::Fields;
 use crate::rng::Rng;
-use crate::victim::{Death, MTU, Q_KEY, Victim, connected};
+use crate::victim::{Failure, MTU, Q_KEY, Victim, connected};
 
 const M: usize = MTU.bytes();
-/// Packets between two barriers; most of them fit the smallest socket buffer.
+/// Packets between two barriers; most batches fit the smallest socket buffer.
 const BATCH: usize = 64;
-/// Barriers between two looks at all of memory and a round of the bystanders.
+/// Barriers between two checks of all memory and rounds of the bystanders.
 const ROUND: usize = 16;
-/// Packets kept to be mutated.
+/// Number of packets kept for mutation.
 const KEPT_MAX: usize = 64;
-/// Requests of a victim that the peer remembers.
-const ASKED_MAX: usize = 16;
+/// Number of a victim's requests that the peer remembers.
+const SEEN_MAX: usize = 16;
 
-/// A request that a victim sent.
+/// A request of a victim.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SeenRequest {
     fields: Fields,
     operation: Operation,
     len: usize,
 }
 
-/// A victim as the peer sees it.
+/// A victim, as the peer sees it.
 struct Mark {
     victim: Victim,
-    asked: VecDeque<Asked>,
-    /// Bytes that the WRITE under way has left.
+    seen: VecDeque<SeenRequest>,
+    /// Remaining bytes of the WRITE in progress.
     left: usize,
 }
 
@@ -49,7 +49,7 @@ struct Storm {
     rng: Rng,
     targets: Vec<Target>,
     kept: Vec<Vec<u8>>,
-    deaths: u64,
+    failures: u64,
     reasons: Vec<(String, u64)>,
 }
 
@@ -72,20 +72,21 @@ pub(crate) fn run() {
         }
         sent += batch;
         batches += 1;
-        // Now the polling application drives the device, now its own thread.
+        // Most batches are handled by the polling application, some by the background thread.
         storm.lab.barrier(batches % 8 != 0);
-        storm.tend();
+        storm.after_batch();
         if batches % ROUND == 0 {
             storm.lab.arena.check();
             storm.bystanders.exchange();
         }
     }
-    storm.aftermath(sent as u64);
+    storm.final_checks(sent as u64);
     let seconds = start.elapsed().as_secs_f64();
-    let Storm { lab, listener, deaths, .. } = &storm;
+    let Storm { lab, listener, failures, .. } = &storm;
     let (answers, requests) = (lab.peer.received, listener.requests);
     println!(
-        "{sent} packets, {answers} answers, {requests} connection requests, {deaths} deaths in {seconds:.1} s"
+        "{sent} packets, {answers} answers, {requests} connection requests, {failures} failures in \
+         {seconds:.1} s"
     );
     for (reason, count) in &storm.reasons {
         println!("{count:8} {reason}");
@@ -106,7 +107,7 @@ impl Storm {
         let marks = kinds
             .map(|(ty, shared)| {
                 let victim = Victim::new(&mut lab, ty, shared, attributes(&mut rng));
-                Mark { victim, asked: VecDeque::new(), left: 0 }
+                Mark { victim, seen: VecDeque::new(), left: 0 }
             })
             .collect();
         let (bystanders, listener) = (Bystanders::new(&lab), Listener::new(&lab));
@@ -115,12 +116,12 @@ impl Storm {
             vec![arena.readable, arena.edge, arena.stale, arena.foreign, arena.private, bystanders.target()];
         let kept = vec![Fields::new(Qpn::new(1), psn(0)).packet(Opcode::RC_WRITE_ONLY, &[0; 64])];
         let mut storm =
-            Self { lab, marks, bystanders, listener, rng, targets, kept, deaths: 0, reasons: Vec::new() };
-        storm.tend();
+            Self { lab, marks, bystanders, listener, rng, targets, kept, failures: 0, reasons: Vec::new() };
+        storm.after_batch();
         storm
     }
 
-    /// One packet.
+    /// Sends one packet.
     fn attack(&mut self) {
         match self.rng.below(100) {
             0..=54 => self.request(),
@@ -128,7 +129,7 @@ impl Storm {
             70..=81 => self.mutation(),
             82..=85 => self.garbage(),
             86..=88 => self.management(),
-            89..=92 => self.elsewhere(),
+            89..=92 => self.unknown_qpn(),
             93..=96 => self.wrong_sender(),
             _ => {
                 let fields = self.fields(0);
@@ -137,7 +138,7 @@ impl Storm {
         }
     }
 
-    /// Bytes that are never mistaken for a secret.
+    /// Returns random bytes that cannot be mistaken for a secret.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
@@ -151,7 +152,7 @@ impl Storm {
         self.rng.below(self.marks.len())
     }
 
-    /// Fields for a request to a victim: usually what would be accepted next.
+    /// Returns fields of a request to a victim: usually with values that are accepted next.
     fn fields(&mut self, mark: usize) -> Fields {
         let rng = &mut self.rng;
         let victim = &self.marks[mark].victim;
@@ -203,7 +204,7 @@ impl Storm {
         fields
     }
 
-    /// A request, usually of the victim's service and of a length its opcode allows.
+    /// Sends a request, usually of the victim's service and with a length that the opcode permits.
     fn request(&mut self) {
         let mark = self.mark();
         let fields = self.fields(mark);
@@ -217,7 +218,7 @@ impl Storm {
         let low = match (base, rng.below(32)) {
             (_, 0) => rng.next() as u8 & 0x1f,
             (0x60, _) => rng.pick(&[4, 4, 5]),
-            // Inside a WRITE only its continuation is welcome.
+            // Inside a WRITE only its continuation is valid.
             (_, 1..=28) if left > M => 0x07,
             (_, 1..=28) if left > 0 => rng.pick(&[0x08, 0x08, 0x09]),
             (0x00, 1..=10) => rng.pick(&[0x0c, 0x0c, 0x13, 0x14]),
@@ -245,7 +246,7 @@ impl Storm {
         if !expected {
             return;
         }
-        // What the peer believes now; where it is wrong, a NAK or the next life corrects it.
+        // Update what the peer assumes; a NAK or the next connection corrects a wrong assumption.
         let mark = &mut self.marks[mark];
         let packets = if opcode == Opcode::RC_READ_REQUEST { whole.div_ceil(M).max(1) as u32 } else { 1 };
         mark.victim.expected = mark.victim.expected.advance(packets & 0xff_ffff);
@@ -256,7 +257,7 @@ impl Storm {
         };
     }
 
-    /// Sends a packet and keeps some.
+    /// Sends a packet and keeps some for mutation.
     fn send(&mut self, packet: &[u8]) {
         self.lab.peer.send(packet);
         if packet.len() > 2000 || self.rng.one_in(2) {
@@ -270,14 +271,14 @@ impl Storm {
         }
     }
 
-    /// An answer to something a victim asked, often the right one.
+    /// Sends a response to a request of a victim, often the right one.
     fn response(&mut self) {
         let mark = self.mark();
-        let asked = &self.marks[mark].asked;
-        let Some(&asked) = asked.get(self.rng.below(asked.len().max(1))) else { return self.request() };
+        let seen = &self.marks[mark].seen;
+        let Some(&seen) = seen.get(self.rng.below(seen.len().max(1))) else { return self.request() };
         let rng = &mut self.rng;
-        let (right, len) = match asked.operation {
-            Operation::ReadRequest => (Opcode::RC_READ_RESPONSE_ONLY, asked.len),
+        let (right, len) = match seen.operation {
+            Operation::ReadRequest => (Opcode::RC_READ_RESPONSE_ONLY, seen.len),
             Operation::CompareSwap | Operation::FetchAdd => (Opcode::RC_ATOMIC_ACKNOWLEDGE, 0),
             _ => (Opcode::RC_ACKNOWLEDGE, 0),
         };
@@ -289,7 +290,7 @@ impl Storm {
             2 => 0x20 + rng.below(32) as u8,
             _ => 0x1f,
         };
-        let mut fields = asked.fields.saying(Syndrome::from_byte(syndrome));
+        let mut fields = seen.fields.with_syndrome(Syndrome::from_byte(syndrome));
         if rng.one_in(8) {
             fields.psn = fields.psn.advance(rng.next() as u32 & 7);
         }
@@ -298,7 +299,7 @@ impl Storm {
         self.send(&fields.packet(opcode, &payload));
     }
 
-    /// A packet of before with bits flipped, cut, or grown, and the ICRC that belongs to it.
+    /// Sends an earlier packet with flipped bits, truncated or extended, with a valid ICRC.
     fn mutation(&mut self) {
         let rng = &mut self.rng;
         let mut packet = self.kept[rng.below(self.kept.len())].clone();
@@ -306,11 +307,11 @@ impl Storm {
             0 => packet.truncate(rng.below(packet.len() + 1)),
             1 => packet.resize(packet.len() + rng.below(40), 0x33),
             2 => {}
-            // For a queue pair nearby.
+            // For a queue pair with a similar QPN.
             3 if packet.len() >= 8 => packet[7] ^= 1 << rng.below(8),
             _ => {
                 for _ in 0..1 + rng.below(4) {
-                    // Mostly the headers.
+                    // Mostly in the headers.
                     let most = if rng.one_in(4) { packet.len() } else { packet.len().min(48) };
                     if most > 0 {
                         packet[rng.below(most)] ^= 1 << rng.below(8);
@@ -321,7 +322,7 @@ impl Storm {
         self.lab.peer.send(&packet);
     }
 
-    /// Anything, to a queue pair that exists.
+    /// Sends random bytes to an existing queue pair.
     fn garbage(&mut self) {
         let qpn = self.marks[self.rng.below(self.marks.len())].victim.qp.qpn();
         let len = self.rng.below(300);
@@ -337,7 +338,7 @@ impl Storm {
         }
     }
 
-    /// To QP1: connection messages, right and wrong, and what is no MAD at all.
+    /// Sends CM messages to QP1, valid and invalid, and bytes that are not a MAD.
     fn management(&mut self) {
         let mut fields = Fields::new(Qpn::new(1), psn(self.rng.next()));
         fields.deth.q_key = if self.rng.one_in(8) { Q_KEY } else { QKey::GSI };
@@ -354,8 +355,8 @@ impl Storm {
         self.lab.peer.send(&fields.packet(opcode, &mad));
     }
 
-    /// To numbers that do not exist, of this process and of others.
-    fn elsewhere(&mut self) {
+    /// Sends to QPNs that do not exist, in this process and in others.
+    fn unknown_qpn(&mut self) {
         let own = self.marks[0].victim.qp.qpn().value() & 0xff_0000;
         let random = self.rng.next() as u32;
         let qpn = match self.rng.below(4) {
@@ -371,7 +372,7 @@ impl Storm {
         self.lab.peer.send(&fields.packet(Opcode::RC_WRITE_ONLY, &[7; 8]));
     }
 
-    /// What would be right from somebody else.
+    /// Sends packets that only another sender may send.
     fn wrong_sender(&mut self) {
         let mark = self.mark();
         let mut fields = self.fields(mark);
@@ -389,13 +390,13 @@ impl Storm {
         self.lab.peer.send(&fields.packet(opcode, &payload));
     }
 
-    /// What the peer and the applications do after each batch.
-    fn tend(&mut self) {
+    /// Work of the peer and the applications after each batch.
+    fn after_batch(&mut self) {
         for index in 0..self.marks.len() {
             let replies = self.lab.replies(self.marks[index].victim.peer_qpn);
             self.marks[index].listen(&replies);
-            if !self.marks[index].victim.is_well() {
-                self.bury(index);
+            if !self.marks[index].victim.is_alive() {
+                self.reconnect(index);
             }
             self.work(index);
         }
@@ -403,25 +404,25 @@ impl Storm {
         self.listener.serve(&mut self.rng);
     }
 
-    /// A victim is dead, for one reason, which was told once; it begins a new life.
-    fn bury(&mut self, index: usize) {
+    /// Checks that a victim has failed for one reason, reported once; connects it again.
+    fn reconnect(&mut self, index: usize) {
         let Self { lab, marks, rng, .. } = self;
         let mark = &mut marks[index];
-        let death = mark.victim.autopsy(lab);
-        let reason = cause(&death, mark.victim.srq.is_some());
+        let failure = mark.victim.take_failure(lab);
+        let reason = cause(&failure, mark.victim.srq.is_some());
         assert_eq!(mark.victim.ty, QpType::Rc, "{reason}");
         mark.victim.reset();
         mark.victim.connect(lab, attributes(rng));
-        mark.asked.clear();
+        mark.seen.clear();
         mark.left = 0;
-        self.deaths += 1;
+        self.failures += 1;
         match self.reasons.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => self.reasons.push((reason, 1)),
         }
     }
 
-    /// Keeps some receives and requests posted.
+    /// Keeps receives and requests posted.
     fn work(&mut self, index: usize) {
         let Self { lab, marks, rng, .. } = self;
         let victim = &mut marks[index].victim;
@@ -444,8 +445,8 @@ impl Storm {
         }
     }
 
-    /// The storm is over: it was seen and counted, and all is as before for everybody.
-    fn aftermath(&mut self, sent: u64) {
+    /// After the storm: checks that the attacks were counted, and that all connections work.
+    fn final_checks(&mut self, sent: u64) {
         self.lab.arena.check();
         self.bystanders.exchange();
         for name in [
@@ -466,9 +467,9 @@ impl Storm {
         ] {
             let count = self.lab.counter(name);
             println!("{count:8} {name}");
-            assert!(count > 0 || sent < 100_000, "nothing was counted as {name}");
+            assert!(count > 0 || sent < 100_000, "counter {name} is 0");
         }
-        // A victim in a new life serves its peer, byte by byte.
+        // A reconnected victim serves its peer; check every byte.
         for index in 0..self.marks.len() {
             let Self { lab, marks, rng, .. } = self;
             let mark = &mut marks[index];
@@ -489,7 +490,7 @@ impl Storm {
     }
 }
 
-/// Attributes of a life.
+/// Returns the attributes of a new connection.
 fn attributes(rng: &mut Rng) -> QpAttr {
     let mut attr = QpAttr { rq_psn: psn(rng.next()), sq_psn: psn(rng.next()), ..connected() };
     if rng.one_in(8) {
@@ -499,14 +500,14 @@ fn attributes(rng: &mut Rng) -> QpAttr {
     attr
 }
 
-/// Why it died. There is one reason, told in one place (IBA C9-222).
-fn cause(death: &Death, shared: bool) -> String {
-    let mut events = death.events.clone();
-    // A queue pair on an SRQ says also that it takes no more from it.
+/// Returns the cause of a failure. There is one cause, reported in one place (IBA C9-222).
+fn cause(failure: &Failure, shared: bool) -> String {
+    let mut events = failure.events.clone();
+    // A queue pair on an SRQ also reports that it takes no more receives.
     if shared {
-        assert_eq!(events.pop(), Some(AsyncEventKind::QpLastWqeReached), "{death:?}");
+        assert_eq!(events.pop(), Some(AsyncEventKind::QpLastWqeReached), "{failure:?}");
     }
-    match (death.send, death.recv, &events[..]) {
+    match (failure.send, failure.recv, &events[..]) {
         (Some(status), None, []) => {
             let possible = [
                 WcStatus::LocLenErr,
@@ -517,24 +518,24 @@ fn cause(death: &Death, shared: bool) -> String {
                 WcStatus::RemInvRdReqErr,
                 WcStatus::RetryExcErr,
             ];
-            assert!(possible.contains(&status), "{death:?}");
+            assert!(possible.contains(&status), "{failure:?}");
             format!("send {status:?}")
         }
         (None, Some(status), []) => {
             let possible =
                 [WcStatus::LocLenErr, WcStatus::LocQpOpErr, WcStatus::LocAccessErr, WcStatus::RemInvReqErr];
-            assert!(possible.contains(&status), "{death:?}");
+            assert!(possible.contains(&status), "{failure:?}");
             format!("receive {status:?}")
         }
         (None, None, [kind @ (AsyncEventKind::QpReqErr | AsyncEventKind::QpAccessErr)]) => {
             format!("event {kind:?}")
         }
-        _ => panic!("not one reason: {death:?}"),
+        _ => panic!("not exactly one cause: {failure:?}"),
     }
 }
 
 impl Mark {
-    /// The peer learns from what the victim sends.
+    /// Updates the peer's assumptions from the packets of the victim.
     fn listen(&mut self, replies: &[Vec<u8>]) {
         for bytes in replies {
             let packet = Packet::parse(bytes).expect("checked when it arrived");
@@ -545,9 +546,9 @@ impl Mark {
                 None if packet.row().is_request() => {
                     let fields = Fields::new(self.victim.qp.qpn(), packet.bth.psn);
                     let len = packet.reth().map_or(0, |reth| reth.dma_len as usize);
-                    self.asked.push_back(Asked { fields, operation, len });
-                    if self.asked.len() > ASKED_MAX {
-                        self.asked.pop_front();
+                    self.seen.push_back(SeenRequest { fields, operation, len });
+                    if self.seen.len() > SEEN_MAX {
+                        self.seen.pop_front();
                     }
                 }
                 None => {}

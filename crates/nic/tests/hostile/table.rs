@@ -1,4 +1,4 @@
-//! The tables of faults, row by row, seen from the wire: answer, completion, event, state, counter.
+//! The fault tables, row by row, as seen on the wire: answer, completion, event, state, counter.
 
 use roxie::transport::{Access, AsyncEventKind, QpAttr, QpState, QpType, Sge, WcStatus, WrOp};
 use roxie::wire::{DropReason, Lkey, NakCode, Opcode, Operation, PKey, Packet, QKey, Rkey, Syndrome};
@@ -11,44 +11,44 @@ use crate::victim::{MTU, RNR_TIMER, Victim, connected};
 const ROOM: usize = 256;
 const M: usize = MTU.bytes();
 
-/// The receive that is posted.
+/// The posted receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Recv {
     None,
-    /// Of [`ROOM`] bytes.
+    /// With room for [`ROOM`] bytes.
     Posted,
-    /// For a message of several packets.
+    /// With room for a message of several packets.
     Large,
     /// With a key that does not exist.
     BadKey,
 }
 
-/// One packet, `ahead` of what is expected.
+/// One packet; its PSN is `ahead` of the expected one.
 #[derive(Clone, Debug)]
 struct Shot {
     opcode: Opcode,
     ahead: u32,
     fields: Fields,
     payload: usize,
-    /// Bytes of it that are sent.
+    /// Number of bytes of it that are sent.
     keep: usize,
-    /// With another ICRC.
+    /// With a wrong ICRC.
     damaged: bool,
 }
 
-/// How the fault is told to the application.
+/// How the application learns of the fault.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Report {
     Recv(WcStatus),
     Event(AsyncEventKind),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// The queue pair goes on; the last packet has this answer.
+    /// The queue pair continues; this is the answer to the last packet.
     Alive(Option<Syndrome>),
-    /// It is in error, having said this.
-    Dead(Option<NakCode>, Told),
+    /// The queue pair is in ERR, after this NAK.
+    Dead(Option<NakCode>, Report),
 }
 
 struct Case {
@@ -115,7 +115,7 @@ impl Case {
     }
 }
 
-/// Requests against the responder (IBA 9.9.3).
+/// Faulty requests to the responder (IBA 9.9.3).
 pub(crate) fn requests() {
     let mut lab = Lab::new();
     let cases: Vec<Case> =
@@ -132,8 +132,8 @@ pub(crate) fn requests() {
 
 const INVALID: Option<NakCode> = Some(NakCode::InvalidRequest);
 const ACCESS: Option<NakCode> = Some(NakCode::RemoteAccessError);
-const REQ_ERR: Told = Told::Event(AsyncEventKind::QpReqErr);
-const ACCESS_ERR: Told = Told::Event(AsyncEventKind::QpAccessErr);
+const REQ_ERR: Report = Report::Event(AsyncEventKind::QpReqErr);
+const ACCESS_ERR: Report = Report::Event(AsyncEventKind::QpAccessErr);
 const ACK: Option<Syndrome> = Some(Syndrome::ACK);
 
 fn orders(lab: &Lab) -> Vec<Case> {
@@ -161,11 +161,11 @@ fn orders(lab: &Lab) -> Vec<Case> {
         case(
             "WRITE inside a SEND",
             vec![shot(O::RC_SEND_FIRST, M), shot(O::RC_WRITE_ONLY, 8).ahead(1).at(open, 0, 8)],
-            // The receive that the SEND took is the one to blame.
-            End::Dead(INVALID, Told::Recv(WcStatus::LocQpOpErr)),
+            // The fault is reported with the receive that the SEND uses.
+            End::Dead(INVALID, Report::Recv(WcStatus::LocQpOpErr)),
         )
         .recv(Recv::Large),
-        dead("FLUSH to nowhere", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
+        dead("FLUSH without a placement type", vec![shot(O::RC_FLUSH, 0).at(open, 0, 8)]),
         case("a gap", vec![shot(O::RC_WRITE_ONLY, 8).ahead(3).at(open, 0, 8)], {
             End::Alive(Some(Syndrome::Nak(NakCode::PsnSequenceError)))
         })
@@ -192,7 +192,7 @@ fn lengths(lab: &Lab) -> Vec<Case> {
             vec![shot(O::RC_WRITE_FIRST, M).va(open.va, open.key, (1 << 31) + 1)],
         ),
         dead(
-            "WRITE Last that leaves something out",
+            "WRITE Last that ends too early",
             vec![
                 shot(O::RC_WRITE_FIRST, M).at(open, 0, 3 * M),
                 shot(O::RC_WRITE_MIDDLE, M).ahead(1),
@@ -200,7 +200,7 @@ fn lengths(lab: &Lab) -> Vec<Case> {
             ],
         ),
         dead(
-            "WRITE Middle where the end should be",
+            "WRITE Middle instead of WRITE Last",
             vec![shot(O::RC_WRITE_FIRST, M).at(open, 0, 2 * M), shot(O::RC_WRITE_MIDDLE, M).ahead(1)],
         ),
         dead(
@@ -239,11 +239,11 @@ fn keys(lab: &Lab) -> Vec<Case> {
     vec![
         dead("WRITE with a key that does not exist", vec![shot(O::RC_WRITE_ONLY, 8).va(open.va, Rkey(0), 8)]),
         dead(
-            "WRITE with a key that nearly exists",
+            "WRITE with a key that differs in one bit",
             vec![shot(O::RC_WRITE_ONLY, 8).va(open.va, Rkey(open.key.0 ^ 1), 8)],
         ),
-        dead("WRITE with a key of the past", write(arena.stale, 0, 8)),
-        dead("READ with a key of the past", read(arena.stale, 0, 8)),
+        dead("WRITE with a deregistered key", write(arena.stale, 0, 8)),
+        dead("READ with a deregistered key", read(arena.stale, 0, 8)),
         dead("WRITE with a key of another domain", write(arena.foreign, 0, 8)),
         dead("READ with a key of another domain", read(arena.foreign, 0, 8)),
         dead("WRITE with a local key", write(arena.private, 0x1000, 8)),
@@ -256,17 +256,20 @@ fn keys(lab: &Lab) -> Vec<Case> {
         dead("WRITE past the end", write(open, open.len - 7, 8)),
         dead("WRITE before the start", write(open, u64::MAX, 8)),
         dead("READ past the end", read(open, open.len - 7, 8)),
-        dead("READ of one byte behind", read(open, open.len, 1)),
+        dead("READ of the byte after the end", read(open, open.len, 1)),
         dead("READ that wraps", vec![shot(O::RC_READ_REQUEST, 0).va(u64::MAX - 3, open.key, 8)]),
         dead("WRITE that wraps", vec![shot(O::RC_WRITE_ONLY, 8).va(u64::MAX - 3, edge.key, 8)]),
         dead(
             "WRITE that ends past the last address",
             vec![shot(O::RC_WRITE_ONLY, 2).va(u64::MAX, edge.key, 2)],
         ),
-        dead("WRITE to the last byte of all", vec![shot(O::RC_WRITE_ONLY, 1).va(u64::MAX, edge.key, 1)]),
+        dead(
+            "WRITE to the last byte of the address space",
+            vec![shot(O::RC_WRITE_ONLY, 1).va(u64::MAX, edge.key, 1)],
+        ),
         dead("READ of 2^31 bytes", vec![shot(O::RC_READ_REQUEST, 0).va(open.va, open.key, 1 << 31)]),
         dead(
-            "WRITE whose first packet would fit",
+            "WRITE with only the first packet inside the region",
             vec![shot(O::RC_WRITE_FIRST, M).at(open, open.len - M as u64, 2 * M)],
         ),
         dead("atomic past the end", vec![shot(O::RC_FETCH_ADD, 0).atomic(open, open.len)]),
@@ -277,13 +280,13 @@ fn keys(lab: &Lab) -> Vec<Case> {
             vec![shot(O::RC_FETCH_ADD, 0).atomic(open, 0)],
             Access::REMOTE_ATOMIC,
         ),
-        case("READ on a QP that serves none", read(open, 0, 8), End::Dead(INVALID, REQ_ERR))
+        case("READ on a QP with max_dest_rd_atomic 0", read(open, 0, 8), End::Dead(INVALID, REQ_ERR))
             .attr(|attr| attr.max_dest_rd_atomic = 0)
             .counted(DropReason::QueueFull),
         case(
             "WRITE with Immediate and a bad key",
             vec![shot(O::RC_WRITE_ONLY_IMM, 8).va(open.va, Rkey(0), 8)],
-            End::Dead(ACCESS, Told::Recv(WcStatus::LocAccessErr)),
+            End::Dead(ACCESS, Report::Recv(WcStatus::LocAccessErr)),
         )
         .recv(Recv::Posted),
     ]
@@ -292,8 +295,8 @@ fn keys(lab: &Lab) -> Vec<Case> {
 fn receives() -> Vec<Case> {
     use Opcode as O;
     let not_ready = End::Alive(Some(Syndrome::RnrNak(RNR_TIMER)));
-    let too_long = End::Dead(INVALID, Told::Recv(WcStatus::LocLenErr));
-    let unwritable = End::Dead(Some(NakCode::RemoteOperationalError), Told::Recv(WcStatus::LocProtErr));
+    let too_long = End::Dead(INVALID, Report::Recv(WcStatus::LocLenErr));
+    let unwritable = End::Dead(Some(NakCode::RemoteOperationalError), Report::Recv(WcStatus::LocProtErr));
     vec![
         case("SEND without a receive", vec![shot(O::RC_SEND_ONLY, 8)], not_ready)
             .counted(DropReason::NoReceive),
@@ -309,13 +312,13 @@ fn receives() -> Vec<Case> {
         case(
             "SEND with Invalidate of a key that cannot be invalidated",
             vec![shot(O::RC_SEND_ONLY_INV, 8)],
-            End::Dead(None, Told::Recv(WcStatus::RemInvReqErr)),
+            End::Dead(None, Report::Recv(WcStatus::RemInvReqErr)),
         )
         .recv(Recv::Posted),
         case(
             "SEND First shorter than the MTU",
             vec![shot(O::RC_SEND_FIRST, 8)],
-            End::Dead(INVALID, Told::Recv(WcStatus::LocQpOpErr)),
+            End::Dead(INVALID, Report::Recv(WcStatus::LocQpOpErr)),
         )
         .recv(Recv::Posted),
     ]
@@ -346,17 +349,21 @@ fn silent(lab: &Lab) -> Vec<Case> {
         dropped("an opcode that is reserved", shot(Opcode(0x15), 32), DropReason::UnknownOpcode),
         dropped("an opcode of a vendor", shot(Opcode(0xc0), 32), DropReason::UnknownOpcode),
         dropped(
-            "a duplicate READ that never was",
+            "a duplicate of a READ that was never sent",
             shot(O::RC_READ_REQUEST, 0).ahead(0xff_fff0).at(open, 0, 8),
             DropReason::Duplicate,
         ),
         dropped(
-            "a duplicate atomic that never was",
+            "a duplicate of an atomic that was never sent",
             shot(O::RC_FETCH_ADD, 0).ahead(0xff_fff0).atomic(open, 0),
             DropReason::Duplicate,
         ),
-        dropped("an ACK of nothing", shot(O::RC_ACKNOWLEDGE, 0), DropReason::StaleResponse),
-        dropped("a READ response to nothing", shot(O::RC_READ_RESPONSE_ONLY, 8), DropReason::StaleResponse),
+        dropped("an ACK without a request", shot(O::RC_ACKNOWLEDGE, 0), DropReason::StaleResponse),
+        dropped(
+            "a READ response without a request",
+            shot(O::RC_READ_RESPONSE_ONLY, 8),
+            DropReason::StaleResponse,
+        ),
         dropped("a packet without its headers", shot(O::RC_WRITE_ONLY, 8).cut(12), DropReason::TooShort),
         dropped("half a BTH", shot(O::RC_SEND_ONLY, 0).cut(11), DropReason::TooShort),
         dropped("more pad than payload", shot(O::RC_SEND_ONLY, 0).with(|f| f.pad_error = 3).cut(12), {
@@ -371,11 +378,11 @@ fn harmless(lab: &Lab) -> Vec<Case> {
     let fine = |name, shots| case(name, shots, End::Alive(ACK));
     vec![
         fine(
-            "an empty WRITE, whose key nobody looks at",
+            "an empty WRITE (its key is not checked)",
             vec![shot(O::RC_WRITE_ONLY, 0).va(u64::MAX, Rkey(0), 0)],
         ),
         fine(
-            "an empty READ, whose key nobody looks at",
+            "an empty READ (its key is not checked)",
             vec![shot(O::RC_READ_REQUEST, 0).va(u64::MAX, Rkey(0), 0)],
         ),
         fine("an empty WRITE with Immediate", vec![shot(O::RC_WRITE_ONLY_IMM, 0).va(1, Rkey(0), 0)])
@@ -416,40 +423,43 @@ fn check(lab: &mut Lab, case: &Case) {
     lab.barrier(true);
     lab.read_events();
     let replies = lab.replies(victim.peer_qpn);
-    let said = replies.last().map(|bytes| Packet::parse(bytes).expect("checked when it arrived"));
+    let last_reply = replies.last().map(|bytes| Packet::parse(bytes).expect("checked when it arrived"));
     match case.end {
         End::Alive(None) => {
-            assert!(replies.is_empty(), "{name}: {said:?}");
-            victim.check_well(lab);
+            assert!(replies.is_empty(), "{name}: {last_reply:?}");
+            victim.check_alive(lab);
         }
         End::Alive(Some(syndrome)) => {
-            let packet = said.unwrap_or_else(|| panic!("{name}: no answer"));
+            let packet = last_reply.unwrap_or_else(|| panic!("{name}: no answer"));
             assert_eq!(packet.aeth().map(|aeth| aeth.syndrome), Some(syndrome), "{name}: {packet}");
             if syndrome != Syndrome::ACK {
                 assert_eq!(packet.bth.psn, victim.expected, "{name}");
             }
-            victim.check_well(lab);
+            victim.check_alive(lab);
         }
-        End::Dead(nak, told) => {
-            let naks = said.filter(|packet| packet.aeth().is_some_and(|aeth| aeth.syndrome != Syndrome::ACK));
+        End::Dead(nak, report) => {
+            let naks =
+                last_reply.filter(|packet| packet.aeth().is_some_and(|aeth| aeth.syndrome != Syndrome::ACK));
             let found = naks.and_then(|packet| packet.aeth()).map(|aeth| aeth.syndrome);
             assert_eq!(found, nak.map(Syndrome::Nak), "{name}");
             if let Some(packet) = naks {
                 assert_eq!(packet.bth.psn, last, "{name}");
             }
-            let death = victim.autopsy(lab);
-            match told {
-                Told::Recv(status) => {
-                    assert_eq!((death.recv, &*death.events), (Some(status), &[][..]), "{name}")
+            let failure = victim.take_failure(lab);
+            match report {
+                Report::Recv(status) => {
+                    assert_eq!((failure.recv, &*failure.events), (Some(status), &[][..]), "{name}")
                 }
-                Told::Event(kind) => assert_eq!((death.recv, &*death.events), (None, &[kind][..]), "{name}"),
+                Report::Event(kind) => {
+                    assert_eq!((failure.recv, &*failure.events), (None, &[kind][..]), "{name}")
+                }
             }
-            assert_eq!(death.send, None, "{name}");
-            // It has had its last word.
+            assert_eq!(failure.send, None, "{name}");
+            // In ERR the queue pair does not answer.
             let fields = Fields { qpn: victim.qp.qpn(), psn: last, ..Fields::new(victim.qp.qpn(), last) };
             lab.peer.send(&fields.packet(Opcode::RC_WRITE_ONLY, &[]));
             lab.barrier(true);
-            assert!(lab.replies(victim.peer_qpn).is_empty(), "{name}: it speaks in the error state");
+            assert!(lab.replies(victim.peer_qpn).is_empty(), "{name}: a packet in the error state");
         }
     }
     if let (Some(reason), Some(before)) = (case.reason, before) {
@@ -457,15 +467,27 @@ fn check(lab: &mut Lab, case: &Case) {
     }
 }
 
-/// Answers to the requester (IBA 9.9.2): the status of the work request.
+/// A response to a work request: opcode, syndrome, payload length, and the resulting completion.
+type Response = (&'static str, WrOp, (Opcode, Syndrome, usize), Option<WcStatus>);
+
+/// Responses to the requester (IBA 9.9.2): the status of the work request.
 pub(crate) fn answers() {
     let mut lab = Lab::new();
+    let responses = responses();
+    for response in &responses {
+        check_response(&mut lab, response);
+        lab.arena.check();
+    }
+    println!("{} rows", responses.len());
+}
+
+fn responses() -> Vec<Response> {
     let write = WrOp::Write { remote_addr: 0, r_key: Rkey(0) };
     let read = WrOp::Read { remote_addr: 0, r_key: Rkey(0) };
     let add = WrOp::FetchAdd { remote_addr: 0, r_key: Rkey(0), add: 1 };
     let ack = |syndrome| (Opcode::RC_ACKNOWLEDGE, syndrome, 0);
     let nak = |code| ack(Syndrome::Nak(code));
-    let rows = [
+    vec![
         ("an ACK", write, ack(Syndrome::ACK), Some(WcStatus::Success)),
         ("NAK invalid request", write, nak(NakCode::InvalidRequest), Some(WcStatus::RemInvReqErr)),
         ("NAK access", write, nak(NakCode::RemoteAccessError), Some(WcStatus::RemAccessErr)),
@@ -493,7 +515,7 @@ pub(crate) fn answers() {
             (Opcode::RC_READ_RESPONSE_ONLY, Syndrome::ACK, 4096),
             Some(WcStatus::LocLenErr),
         ),
-        ("First where Only is due", read, (Opcode::RC_READ_RESPONSE_FIRST, Syndrome::ACK, ROOM), {
+        ("First instead of Only", read, (Opcode::RC_READ_RESPONSE_FIRST, Syndrome::ACK, ROOM), {
             Some(WcStatus::BadRespErr)
         }),
         ("an atomic's result for a READ", read, (Opcode::RC_ATOMIC_ACKNOWLEDGE, Syndrome::ACK, 0), {
@@ -512,34 +534,33 @@ pub(crate) fn answers() {
             Some(WcStatus::Success),
         ),
         ("data for a WRITE", write, (Opcode::RC_READ_RESPONSE_ONLY, Syndrome::ACK, ROOM), None),
-    ];
-    for (name, op, (opcode, syndrome, payload), status) in rows {
-        // Nothing is sent again while we look.
-        let mut victim = Victim::new(&mut lab, QpType::Rc, false, QpAttr { timeout: 0, ..connected() });
-        let part = if op == write { SOURCE } else { INBOX };
-        victim.post_send(op, &[lab.arena.buffer.sge(part.at, ROOM)]);
-        lab.barrier(true);
-        let replies = lab.replies(victim.peer_qpn);
-        assert_eq!(replies.len(), 1, "{name}: the request");
-        let request = Packet::parse(&replies[0]).expect("checked when it arrived");
-        assert!(request.row().operation != Operation::Ack);
-        let fields = Fields::new(victim.qp.qpn(), request.bth.psn).saying(syndrome);
-        lab.peer.send(&fields.packet(opcode, &vec![0x22; payload]));
-        lab.barrier(true);
-        lab.read_events();
-        victim.completions();
-        match status {
-            None | Some(WcStatus::Success) => {
-                assert_eq!(victim.completed, u64::from(status.is_some()), "{name}");
-                victim.check_well(&mut lab);
-            }
-            Some(status) => {
-                let death = victim.autopsy(&mut lab);
-                assert_eq!((death.send, &*death.events), (Some(status), &[][..]), "{name}");
-                assert_eq!(victim.qp.state(), QpState::Err, "{name}");
-            }
+    ]
+}
+
+fn check_response(lab: &mut Lab, &(name, op, (opcode, syndrome, payload), status): &Response) {
+    // Without timeout nothing is retransmitted during the test.
+    let mut victim = Victim::new(lab, QpType::Rc, false, QpAttr { timeout: 0, ..connected() });
+    let part = if matches!(op, WrOp::Write { .. }) { SOURCE } else { INBOX };
+    victim.post_send(op, &[lab.arena.buffer.sge(part.at, ROOM)]);
+    lab.barrier(true);
+    let replies = lab.replies(victim.peer_qpn);
+    assert_eq!(replies.len(), 1, "{name}: the request");
+    let request = Packet::parse(&replies[0]).expect("checked when it arrived");
+    assert!(request.row().operation != Operation::Ack);
+    let fields = Fields::new(victim.qp.qpn(), request.bth.psn).with_syndrome(syndrome);
+    lab.peer.send(&fields.packet(opcode, &vec![0x22; payload]));
+    lab.barrier(true);
+    lab.read_events();
+    victim.completions();
+    match status {
+        None | Some(WcStatus::Success) => {
+            assert_eq!(victim.completed, u64::from(status.is_some()), "{name}");
+            victim.check_alive(lab);
         }
-        lab.arena.check();
+        Some(status) => {
+            let failure = victim.take_failure(lab);
+            assert_eq!((failure.send, &*failure.events), (Some(status), &[][..]), "{name}");
+            assert_eq!(victim.qp.state(), QpState::Err, "{name}");
+        }
     }
-    println!("{} rows", rows.len());
 }

@@ -1,4 +1,4 @@
-//! A queue pair connected to the peer, and the books of its application.
+//! A queue pair connected to the hostile peer, and the accounting of its application.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub(crate) const Q_KEY: QKey = QKey(0x1122_3344);
 pub(crate) const RNR_TIMER: u8 = 3;
 const DEPTH: u32 = 8;
 
-/// The attributes of a queue pair that permits everything; the peer is filled in.
+/// Returns attributes that permit all operations, with the peer's address.
 pub(crate) fn connected() -> QpAttr {
     QpAttr {
         port_num: 1,
@@ -37,9 +37,9 @@ pub(crate) fn connected() -> QpAttr {
     }
 }
 
-/// How a life ended: what the application was told, but for flushed work requests.
+/// How a connection failed: what the application was told, without flushed work requests.
 #[derive(Debug, Default)]
-pub(crate) struct Death {
+pub(crate) struct Failure {
     pub(crate) send: Option<WcStatus>,
     pub(crate) recv: Option<WcStatus>,
     pub(crate) events: Vec<AsyncEventKind>,
@@ -52,13 +52,13 @@ pub(crate) struct Victim {
     pub(crate) ty: QpType,
     cookie: u64,
     pub(crate) peer_qpn: Qpn,
-    /// What its responder expects next, as far as the peer can know.
+    /// The PSN that its responder expects next, as far as the peer can know.
     pub(crate) expected: Psn,
     sends: VecDeque<u64>,
     recvs: VecDeque<u64>,
     next_wr_id: u64,
-    /// The first completion with an error that is not a flush.
-    death: Death,
+    /// The first completion with an error other than a flush.
+    failure: Failure,
     pub(crate) completed: u64,
 }
 
@@ -91,18 +91,18 @@ impl Victim {
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             next_wr_id: 1,
-            death: Death::default(),
+            failure: Failure::default(),
             completed: 0,
         };
         victim.connect(lab, attr);
         victim
     }
 
-    /// From RESET to RTS, with a new end at the peer.
+    /// RESET to RTS, with a new QPN at the peer.
     pub(crate) fn connect(&mut self, lab: &mut Lab, attr: QpAttr) {
         self.peer_qpn = lab.peer_qpn();
         self.expected = attr.rq_psn;
-        self.death = Death::default();
+        self.failure = Failure::default();
         let attr = QpAttr { dest_qp: self.peer_qpn, ..attr };
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..attr.clone() };
@@ -110,7 +110,7 @@ impl Victim {
         }
     }
 
-    /// Back to RESET; everything posted is forgotten.
+    /// Moves the QP to RESET; this discards all posted work requests.
     pub(crate) fn reset(&mut self) {
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         self.qp.modify(&attr, QpAttrMask::STATE).expect("always legal");
@@ -145,24 +145,25 @@ impl Victim {
         self.next_wr_id += 1;
     }
 
-    /// Takes the completions: each work request completes once, in order; after an error the rest is flushed.
+    /// Takes the completions, and checks that each work request completes once and in order, and that the
+    /// rest is flushed after an error.
     pub(crate) fn completions(&mut self) {
         while let Some(wc) = self.cq.poll_one() {
             self.completed += 1;
             assert_eq!(wc.qp_num, self.qp.qpn().value());
             if self.sends.front() == Some(&wc.wr_id) {
                 self.sends.pop_front();
-                note(&mut self.death.send, &wc);
+                note(&mut self.failure.send, &wc);
             } else {
                 assert_eq!(self.recvs.pop_front(), Some(wc.wr_id), "a completion out of order: {wc:?}");
                 assert!(wc.status != WcStatus::Success || is_recv(&wc), "{wc:?}");
-                note(&mut self.death.recv, &wc);
+                note(&mut self.failure.recv, &wc);
             }
         }
     }
 
-    /// The queue pair is in error: everything that was posted is complete, and this is why it died.
-    pub(crate) fn autopsy(&mut self, lab: &mut Lab) -> Death {
+    /// Checks that all work requests of a failed queue pair are complete, and returns the cause.
+    pub(crate) fn take_failure(&mut self, lab: &mut Lab) -> Failure {
         assert_eq!(self.qp.state(), QpState::Err);
         self.completions();
         assert!(self.sends.is_empty(), "sends that were not flushed: {:?}", self.sends);
@@ -171,16 +172,16 @@ impl Victim {
         }
         lab.read_events();
         let events = lab.events(self.cookie);
-        Death { events, ..std::mem::take(&mut self.death) }
+        Failure { events, ..std::mem::take(&mut self.failure) }
     }
 
-    /// Whether the queue pair is well: nothing failed. If it is not, it must be in error.
-    pub(crate) fn is_well(&mut self) -> bool {
-        // In this order: what comes between the two counts as not being well.
+    /// True if nothing has failed. Otherwise the queue pair must be in ERR.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        // Completions first: a failure between the two steps counts as failed.
         self.completions();
         match self.qp.state() {
             QpState::Rts => {
-                assert_eq!((self.death.send, self.death.recv), (None, None));
+                assert_eq!((self.failure.send, self.failure.recv), (None, None));
                 true
             }
             QpState::Err => false,
@@ -188,9 +189,9 @@ impl Victim {
         }
     }
 
-    /// The queue pair is well, and no event that was read says otherwise.
-    pub(crate) fn check_well(&mut self, lab: &mut Lab) {
-        assert!(self.is_well());
+    /// Checks that the queue pair works, and that no event was raised.
+    pub(crate) fn check_alive(&mut self, lab: &mut Lab) {
+        assert!(self.is_alive());
         assert_eq!(lab.events(self.cookie), []);
     }
 }

@@ -4,7 +4,7 @@ use roxie::transport::{AddressVector, QpAttr, QpAttrMask, QpState};
 use roxie::verbs::Qp;
 use roxie::wire::Psn;
 
-/// What a queue pair needs to talk to `peer` over loopback; it grants nothing.
+/// Returns the attributes that connect a queue pair to `peer` over loopback, without remote access rights.
 pub(crate) fn attr_to(peer: &Qp) -> QpAttr {
     let pd = peer.pd();
     let context = pd.context();
@@ -26,7 +26,7 @@ pub(crate) fn attr_to(peer: &Qp) -> QpAttr {
     }
 }
 
-/// RESET to RTS.
+/// RESET to INIT to RTR to RTS.
 pub(crate) fn connect(qp: &Qp, attr: &QpAttr) {
     use QpAttrMask as M;
     let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;

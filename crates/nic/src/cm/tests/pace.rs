@@ -1,10 +1,10 @@
-//! Connection requests are shown one at a time.
+//! Connection requests are delivered one at a time.
 
 use std::ops::Range;
 
 use super::*;
 
-/// Unread requests at B, and who made them: one from each of these QPs.
+/// Makes one request to B from each of these QPs; returns the clients.
 fn requests(world: &World, qpns: Range<u32>) -> Vec<Id> {
     let request = |qpn| {
         let client = world.resolved(PortSpace::Tcp);
@@ -17,7 +17,7 @@ fn requests(world: &World, qpns: Range<u32>) -> Vec<Id> {
 }
 
 #[test]
-fn a_request_is_withheld_until_the_one_before_is_answered() {
+fn a_request_is_delayed_until_the_previous_one_is_answered() {
     let world = World::new();
     let _listener = world.listener(PortSpace::Tcp);
     let _clients = requests(&world, 100..102);
@@ -32,18 +32,18 @@ fn a_request_is_withheld_until_the_one_before_is_answered() {
 }
 
 #[test]
-fn a_program_that_gathers_requests_waits_once() {
+fn a_program_that_collects_requests_is_delayed_once() {
     let world = World::new();
     let _listener = world.listener(PortSpace::Tcp);
     let _clients = requests(&world, 100..104);
     let begun = std::time::Instant::now();
     let events: Vec<CmEvent> = (0..4).map(|_| world.event(B)).collect();
     assert!(events.iter().all(|event| event.kind == CmEventKind::ConnectRequest));
-    assert!(begun.elapsed() < Duration::from_millis(1900), "one wait, not three");
+    assert!(begun.elapsed() < Duration::from_millis(1900), "three delays instead of one");
 }
 
 #[test]
-fn requests_behind_a_withheld_one_do_not_fill_the_backlog() {
+fn requests_behind_a_delayed_one_do_not_fill_the_backlog() {
     let world = World::new();
     let listener = world.id(B, PortSpace::Tcp, 100);
     listener.bind_addr(any(PORT)).unwrap();

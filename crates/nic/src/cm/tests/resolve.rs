@@ -1,48 +1,48 @@
-//! A destination is resolved when its neighbour has answered.
+//! Resolving a destination waits for its neighbour.
 
 use super::*;
 
-/// An identifier at A that waits for the neighbour 10.0.0.9.
+/// Returns an identifier at A that waits for the neighbour 10.0.0.9.
 fn waiting(world: &World) -> Id {
-    world.desks[A].strangers.lock().unwrap().push(at(9, PORT).ip());
+    world.hosts[A].unresolved.lock().unwrap().push(at(9, PORT).ip());
     let id = world.id(A, PortSpace::Tcp, 7);
     id.resolve_addr(None, at(9, PORT), RESOLVE_MAX).unwrap();
     world.assert_no_event(A);
     id
 }
 
-fn asked(world: &World) -> u64 {
-    world.desks[A].asked.load(Ordering::Relaxed)
+fn solicited(world: &World) -> u64 {
+    world.hosts[A].solicited.load(Ordering::Relaxed)
 }
 
 #[test]
-fn the_neighbour_is_waited_for() {
+fn an_address_is_resolved_when_its_neighbour_is_known() {
     let world = World::new();
     let id = waiting(&world);
     assert_eq!(number(id.resolve_route()), libc::EINVAL);
     assert_eq!(number(id.resolve_addr(None, at(2, PORT), RESOLVE_MAX)), libc::EINVAL);
     world.wait_ms(100);
     world.assert_no_event(A);
-    world.desks[A].strangers.lock().unwrap().clear();
+    world.hosts[A].unresolved.lock().unwrap().clear();
     world.wait_ms(50);
     assert_eq!(world.event(A).kind, CmEventKind::AddrResolved);
     id.resolve_route().unwrap();
-    assert_eq!(asked(&world), 1);
+    assert_eq!(solicited(&world), 1);
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_in_time_is_an_error() {
+fn an_address_with_a_silent_neighbour_is_an_error_after_the_timeout() {
     let world = World::new();
     let id = waiting(&world);
     for _ in 0..19 {
         world.wait_ms(100);
     }
     world.assert_no_event(A);
-    assert_eq!(asked(&world), 2, "once a second");
+    assert_eq!(solicited(&world), 2, "solicited once per second");
     world.wait_ms(100);
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::AddrError, -libc::ETIMEDOUT));
-    // Another one is.
+    // A destination with a known neighbour is resolved.
     id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     assert_eq!(world.event(A).kind, CmEventKind::AddrResolved);
     world.wait_ms(5000);
@@ -50,12 +50,12 @@ fn a_neighbour_that_does_not_answer_in_time_is_an_error() {
 }
 
 #[test]
-fn an_identifier_that_is_gone_waits_for_nobody() {
+fn a_destroyed_identifier_leaves_no_query_behind() {
     let world = World::new();
     let (first, second) = (waiting(&world), waiting(&world));
     first.destroy();
     drop(second);
     world.wait_ms(5000);
     world.assert_no_event(A);
-    assert_eq!(world.desks[A].driver.poll_timeout(), None);
+    assert_eq!(world.hosts[A].driver.poll_timeout(), None);
 }

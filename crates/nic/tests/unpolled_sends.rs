@@ -1,6 +1,7 @@
-//! A message that gathers, because its application has completions left to take, leaves though nobody polls any more.
+//! A send that is held for batching, because the application left completions in the CQ, is sent although no
+//! thread polls any more.
 
-#[expect(dead_code, reason = "nobody asks for the port")]
+#[expect(dead_code, reason = "this test does not use the port")]
 #[path = "hostile/domain.rs"]
 mod domain;
 mod rc;
@@ -11,14 +12,14 @@ use std::time::{Duration, Instant};
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WrOp};
 use roxie::verbs::{Device, DeviceConfig, QpInitAttr};
 
-/// Longer than the engine's own thread stays awake for.
+/// Longer than the background thread stays awake.
 const IDLE: Duration = Duration::from_millis(300);
-/// A fraction of the time that it sleeps for by itself.
-const SOON: Duration = Duration::from_millis(100);
+/// Shorter than the background thread's sleep.
+const LIMIT: Duration = Duration::from_millis(100);
 
 #[test]
-fn what_gathers_is_not_forgotten_when_nobody_polls() {
-    domain::on_both_paths("what_gathers_is_not_forgotten_when_nobody_polls", || {
+fn a_send_that_is_held_for_batching_is_sent_without_further_polls() {
+    domain::on_both_paths("a_send_that_is_held_for_batching_is_sent_without_further_polls", || {
         let context = Device::open(&DeviceConfig::from_env()).and_then(|d| d.context()).expect("lo exists");
         let pd = context.alloc_pd().expect("the engine starts");
         let memory = pd.alloc_buffer(16, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("memory");
@@ -43,12 +44,12 @@ fn what_gathers_is_not_forgotten_when_nobody_polls() {
             sleep(IDLE);
             (0..3).for_each(|_| write(0));
             while cq.poll_one().is_none() {}
-            // Its acknowledgement is under way while the next one is posted.
+            // The ACK of the first WRITE is in flight while the second one is posted.
             write(0);
             write(round);
             let posted = Instant::now();
             while memory.load(8) != round {
-                assert!(posted.elapsed() < SOON, "round {round}");
+                assert!(posted.elapsed() < LIMIT, "round {round}");
                 std::thread::yield_now();
             }
             while cq.poll_one().is_some() {}
