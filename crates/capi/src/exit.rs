@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::ibv::device::known_device;
-use crate::rdma::id::leave_all;
+use crate::rdma::id::disconnect_all;
 use crate::rsocket::table;
 
 /// Longest that exit is held up. Signal handlers call exit(3) while the thread they interrupted holds our locks; then
@@ -62,8 +62,8 @@ unsafe extern "C" {
 fn say_farewell() {
     let Some(device) = known_device() else { return };
     let device = &device.tail.device;
-    table::leave_all();
-    leave_all();
+    table::close_all();
+    disconnect_all();
     device.quiesce();
     if wants_report() {
         let port = device.port().map(|port| format!("roxie: port {port}\n"));

@@ -8,6 +8,7 @@ pub mod abi;
 mod errno;
 mod exit;
 mod fork;
+mod handle;
 mod ibv;
 mod object;
 mod rdma;

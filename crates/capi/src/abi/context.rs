@@ -15,7 +15,7 @@ use super::objects::{
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
-/// A slot of an operation table that this library leaves empty: programs take NULL for "not supported".
+/// A slot of an operation table that this library leaves empty. Programs take NULL for "not supported".
 pub type Empty = *const c_void;
 
 #[repr(C)]
@@ -64,7 +64,7 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// Extended operations lie *before* the context, newest first: a program asks whether `sz` covers the one it wants.
+/// Extended operations lie *before* the context, newest first. A program checks whether `sz` covers the one it wants.
 #[repr(C)]
 pub struct verbs_context {
     pub free_buf: Empty,

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::timespec;
 
-use super::layouts;
+use super::{constants, layouts};
 
 /// A GID as bytes on the wire; C's union makes it 8-byte aligned.
 #[repr(C, align(8))]
@@ -14,6 +14,7 @@ pub struct ibv_gid {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_gid_entry {
     pub gid: ibv_gid,
     pub gid_index: u32,
@@ -135,6 +136,50 @@ pub struct ibv_port_attr {
 pub struct ibv_values_ex {
     pub comp_mask: u32,
     pub raw_clock: timespec,
+}
+
+constants! {
+    c_int {
+        IBV_NODE_CA = 1,
+        // RoCE devices report it, too.
+        IBV_TRANSPORT_IB = 0,
+        IBV_ATOMIC_GLOB = 2,
+        IBV_PORT_DOWN = 1,
+        IBV_PORT_ACTIVE = 4,
+        // Of ibv_query_gid_type, unlike that of `ibv_gid_entry`.
+        IBV_GID_TYPE_SYSFS_ROCE_V2 = 1,
+        IBV_FORK_UNNEEDED = 2,
+    }
+    u8 {
+        IBV_LINK_LAYER_ETHERNET = 2,
+        IBV_QPF_GRH_REQUIRED = 1,
+    }
+    u32 {
+        IBV_GID_TYPE_ROCE_V2 = 2,
+        IBV_DEVICE_UD_AV_PORT_ENFORCE = 1 << 6,
+        IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11,
+        IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
+        IBV_DEVICE_SRQ_RESIZE = 1 << 13,
+        IBV_DEVICE_MEM_WINDOW = 1 << 17,
+        IBV_DEVICE_XRC = 1 << 20,
+        IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+        IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
+        IBV_ODP_SUPPORT_SEND = 1,
+        IBV_ODP_SUPPORT_RECV = 1 << 1,
+        IBV_ODP_SUPPORT_WRITE = 1 << 2,
+        IBV_ODP_SUPPORT_READ = 1 << 3,
+        IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+        IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+        IBV_VALUES_MASK_RAW_CLOCK = 1,
+        IBV_PORT_CM_SUP = 1 << 16,
+        IBV_PORT_IP_BASED_GIDS = 1 << 26,
+    }
+    u64 {
+        IBV_ODP_SUPPORT = 1,
+        IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+        IB_UVERBS_DEVICE_FLUSH_GLOBAL = 1 << 38,
+        IB_UVERBS_DEVICE_ATOMIC_WRITE = 1 << 40,
+    }
 }
 
 layouts! {

@@ -1,4 +1,4 @@
-//! libibverbs, by manual page.
+//! The functions of libibverbs, one module per group of manual pages.
 
 pub(crate) mod ah;
 pub(crate) mod cq;
@@ -10,6 +10,7 @@ pub(crate) mod mw;
 pub(crate) mod pd_mr;
 pub(crate) mod post;
 pub(crate) mod qp;
+pub(crate) mod qp_attr;
 pub(crate) mod query;
 pub(crate) mod srq;
 pub(crate) mod strings;
@@ -18,7 +19,7 @@ pub(crate) mod td;
 pub(crate) mod wr;
 pub(crate) mod xrc;
 
-/// What `symbols/ibverbs.txt` names.
+/// The functions that `symbols/ibverbs.txt` names.
 pub(crate) mod exported {
     pub(crate) use super::ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
     pub(crate) use super::cq::{
