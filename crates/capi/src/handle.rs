@@ -1,7 +1,8 @@
 //! Typed values in place of the raw arguments of C functions.
 //!
-//! A C function of this crate hands its pointer arguments to [`typed`] in its first lines. The returned values carry
-//! the proof that the application kept the contract of the manual page, so the rest of the function is safe code.
+//! A C function of this crate hands its pointer arguments to [`typed`] in its first lines. The returned
+//! values carry the proof that the application kept the contract of the manual page, so the rest of the
+//! function is safe code.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
@@ -24,15 +25,15 @@ pub(crate) trait FromC<Raw> {
 /// Returns the typed values of the raw arguments of a C function.
 ///
 /// # Safety
-/// The arguments are those of a call by the application, which keeps the contract of the manual page of the called
-/// function. The page is named at each call. For every pointer the contract says the same:
-/// - A pointer to an object (`ibv_qp`, `rdma_cm_id`, ...) is NULL or was returned by this library, and no thread
-///   destroys the object before the called function returns.
-/// - A pointer to a structure, an array or a string is NULL or leads to as many initialised elements as the other
-///   arguments say, aligned, and no thread writes to them before the called function returns. The same holds for the
-///   pointers in the structure that the manual page asks for.
-/// - A pointer to room for a result is NULL or leads to memory that no other thread uses before the called function
-///   returns.
+/// The arguments are those of a call by the application, which keeps the contract of the manual page of the
+/// called function. The page is named at each call. For every pointer the contract says the same:
+/// - A pointer to an object (`ibv_qp`, `rdma_cm_id`, ...) is NULL or was returned by this library, and no
+///   thread destroys the object before the called function returns.
+/// - A pointer to a structure, an array or a string is NULL or leads to as many initialised elements as the
+///   other arguments say, aligned, and no thread writes to them before the called function returns. The same
+///   holds for the pointers in the structure that the manual page asks for.
+/// - A pointer to room for a result is NULL or leads to memory that no other thread uses before the called
+///   function returns.
 /// - The application does not use an object any more once a call to destroy it has succeeded.
 #[inline(always)]
 pub(crate) unsafe fn typed<Typed: FromC<Raw>, Raw>(raw: Raw) -> Typed {
@@ -141,6 +142,11 @@ impl FromC<*const c_char> for Option<&CStr> {
     }
 }
 
+/// An object or a structure of the application; `None` for NULL.
+pub(crate) type Ref<'a, T> = Option<&'a T>;
+/// Room for a result; `None` for NULL.
+pub(crate) type Room<'a, T> = Option<Out<'a, T>>;
+
 /// Room for one result.
 pub(crate) struct Out<'a, T>(NonNull<T>, PhantomData<&'a mut T>);
 
@@ -155,8 +161,8 @@ impl<T> Out<'_, T> {
     /// Gives the application its result.
     #[inline(always)]
     pub(crate) fn write(&self, value: T) {
-        // SAFETY: the application passed room for one value to `typed`; programs built for another structure size may
-        // not have aligned it.
+        // SAFETY: the application passed room for one value to `typed`; programs built for another structure
+        // size may not have aligned it.
         unsafe { self.0.write_unaligned(value) };
     }
 }
@@ -238,8 +244,8 @@ impl<'a, W: Linked> Iterator for WrList<'a, W> {
     }
 }
 
-/// A work request whose pointers are those that its opcode and the type of its queue ask for (ibv_post_send(3),
-/// ibv_post_recv(3)).
+/// A work request whose pointers are those that its opcode and the type of its queue ask for
+/// (ibv_post_send(3), ibv_post_recv(3)).
 pub(crate) struct Wr<'a, W>(&'a W);
 
 impl<'a, W> Wr<'a, W> {
@@ -281,7 +287,8 @@ impl<O> GivenUp<'_, O> {
     /// The object at `ptr`; `None` for NULL.
     ///
     /// # Safety
-    /// `ptr` is NULL or the address of a live object in a `Box` that was given to the application, which gives it up.
+    /// `ptr` is NULL or the address of a live object in a `Box` that was given to the application, which
+    /// gives it up.
     pub(crate) unsafe fn of(ptr: *mut O) -> Option<Self> {
         NonNull::new(ptr).map(|object| Self(object, PhantomData))
     }
@@ -347,7 +354,8 @@ words! {
     *mut T, AtomicPtr<T>, T;
 }
 
-/// A member of the public part of an object. Applications read and write it at any time, so every access is atomic.
+/// A member of the public part of an object. Applications read and write it at any time, so every access is
+/// atomic.
 #[repr(transparent)]
 pub(crate) struct Member<W: Word>(W::Atomic);
 
@@ -383,8 +391,8 @@ impl<W: Word> Member<W> {
     }
 }
 
-/// Gives a kind of objects a method for each listed member of its public part: `name: path as type` returns the
-/// [`Member`], `name: path => Object` the object that the member points to.
+/// Gives a kind of objects a method for each listed member of its public part: `name: path as type` returns
+/// the [`Member`], `name: path => Object` the object that the member points to.
 macro_rules! members {
     ($object:ty { $($name:ident: $($member:ident).+ $(as $word:ty)? $(=> $target:ty)?;)* }) => {
         impl $object { $(
@@ -401,9 +409,13 @@ macro_rules! members {
     (@one $name:ident [$($member:ident).+] => $target:ty) => {
         #[inline(always)]
         pub(crate) fn $name(&self) -> Option<&$target> {
-            // SAFETY: a member of the public part of a live object. This library sets it, the manual pages let
-            // applications write only objects of this library there, and forbid destroying those before this one.
-            unsafe { $crate::handle::typed($crate::handle::Member::at(&raw mut (*self.public()).$($member).+).get()) }
+            // SAFETY: a member of the public part of a live object. This library sets it, the manual pages
+            // let applications write only objects of this library there, and forbid destroying those before
+            // this one.
+            unsafe {
+                let member = $crate::handle::Member::at(&raw mut (*self.public()).$($member).+);
+                $crate::handle::typed(member.get())
+            }
         }
     };
 }

@@ -1,8 +1,8 @@
 //! C objects: the structure that applications see, followed by the Rust handle behind it.
 //!
-//! Invariant: applications read and write the public part at any time, so no Rust reference covers it. This library
-//! reaches it by raw pointers and by [`Member`](crate::handle::Member)s only. Applications do not see the tail, which
-//! may be shared between threads.
+//! Invariant: applications read and write the public part at any time, so no Rust reference covers it. This
+//! library reaches it by raw pointers and by [`Member`](crate::handle::Member)s only. Applications do not see
+//! the tail, which may be shared between threads.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -11,15 +11,16 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
-/// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
+/// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address
+/// of this.
 #[repr(C)]
 pub(crate) struct Object<P, T> {
     public: UnsafeCell<P>,
     pub(crate) tail: T,
 }
 
-// SAFETY: this library accesses the public part atomically, or with the synchronisation that the manual pages demand
-// of C callers, which may call from any thread; the type of the tail is `Sync` itself.
+// SAFETY: this library accesses the public part atomically, or with the synchronisation that the manual pages
+// demand of C callers, which may call from any thread; the type of the tail is `Sync` itself.
 unsafe impl<P, T: Sync> Sync for Object<P, T> {}
 
 impl<P, T> Object<P, T> {
@@ -63,8 +64,8 @@ impl<P, T> Object<P, T> {
 
 /// The private tail of a kind of objects.
 pub(crate) trait Tail {
-    /// Returns whether a pointer from the application leads to a live object. Kinds that applications use after
-    /// destroying them, expecting an error, look it up.
+    /// Returns whether a pointer from the application leads to a live object. Kinds that applications use
+    /// after destroying them, expecting an error, look it up.
     #[inline(always)]
     fn is_live<P>(_object: *mut P) -> bool {
         true
@@ -106,7 +107,8 @@ impl Living {
         }
     }
 
-    /// Returns the result of `f`, which runs while no thread can destroy the object; `None` if it is not alive.
+    /// Returns the result of `f`, which runs while no thread can destroy the object; `None` if it is not
+    /// alive.
     pub(crate) fn with<P, R>(&self, ptr: *mut P, f: impl FnOnce() -> R) -> Option<R> {
         let set = self.set();
         set.contains(&ptr.addr()).then(f)

@@ -1,8 +1,9 @@
 //! The C layouts and constants: what programs compiled against rdma-core's headers read and write directly.
 //!
-//! Shapes are those of rdma-core 65. Programs built with older headers see the same offsets, because structures only
-//! grow (`ibv_port_attr` and `ibv_qp_ex` at the end, `verbs_context` at the front). Every layout is asserted at
-//! compile time here, and `tests/abi.rs` compares layouts and constants with the installed C headers.
+//! Shapes are those of rdma-core 65. Programs built with older headers see the same offsets, because
+//! structures only grow (`ibv_port_attr` and `ibv_qp_ex` at the end, `verbs_context` at the front). Every
+//! layout is asserted at compile time here, and `tests/abi.rs` compares layouts and constants with the
+//! installed C headers.
 
 #![allow(non_camel_case_types, missing_docs)] // The names are C's; the manual pages document them.
 

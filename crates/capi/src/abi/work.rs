@@ -179,7 +179,8 @@ layouts! {
     ibv_send_wr: 128 {
         wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24, opcode @ 28, send_flags @ 32, imm_data @ 36, wr @ 40,
         wr.rdma.remote_addr @ 40, wr.rdma.rkey @ 48, wr.atomic.remote_addr @ 40, wr.atomic.compare_add @ 48,
-        wr.atomic.swap @ 56, wr.atomic.rkey @ 64, wr.ud.ah @ 40, wr.ud.remote_qpn @ 48, wr.ud.remote_qkey @ 52,
+        wr.atomic.swap @ 56, wr.atomic.rkey @ 64, wr.ud.ah @ 40, wr.ud.remote_qpn @ 48,
+        wr.ud.remote_qkey @ 52,
         qp_type @ 72, bind_mw @ 80, bind_mw.mw @ 80, bind_mw.rkey @ 88, bind_mw.bind_info @ 96,
     }
     ibv_recv_wr: 32 { wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24 }

@@ -12,7 +12,7 @@ use crate::abi::device::ibv_gid;
 use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
 use crate::errno::{code, minus1, null};
-use crate::handle::{GivenUp, Out, typed};
+use crate::handle::{GivenUp, Ref, Room, typed};
 use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
@@ -157,12 +157,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut ibv_ah_attr,
 ) -> c_int {
     // SAFETY: ibv_init_ah_from_wc(3). The GRH is the head of a receive buffer and may have any alignment.
-    let (context, wc, area, attr): (
-        Option<&ContextObject>,
-        Option<&Wc>,
-        Option<&[u8; 40]>,
-        Option<Out<ibv_ah_attr>>,
-    ) = unsafe { typed((context, wc.cast_const(), grh.cast_const().cast(), attr)) };
+    let (context, wc, area, attr): (Ref<ContextObject>, Ref<Wc>, Ref<[u8; 40]>, Room<ibv_ah_attr>) =
+        unsafe { typed((context, wc.cast_const(), grh.cast_const().cast(), attr)) };
     let (Some(context), Some(wc), Some(attr), PORT) = (context, wc, attr, port) else {
         return minus1(libc::EINVAL);
     };

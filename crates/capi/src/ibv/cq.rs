@@ -182,7 +182,8 @@ pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
     }
     wait_acknowledged(cq.comp_events_completed(), delivered[Queue::Completion as usize]);
     wait_acknowledged(cq.async_events_completed(), delivered[Queue::Async as usize]);
-    // The channel is alive until the counter says that no CQ uses it. The CQ goes first, and its public part with it.
+    // The channel is alive until the counter says that no CQ uses it. The CQ goes first, and its public part
+    // with it.
     let channel = cq.channel().map(|channel| std::ptr::from_ref(channel.refcnt()));
     cq.free();
     if let Some(users) = channel {

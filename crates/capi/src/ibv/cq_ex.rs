@@ -24,8 +24,8 @@ const TIMESTAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COM
 #[derive(Default)]
 pub(crate) struct Cursor(UnsafeCell<(Wc, u64)>);
 
-// SAFETY: only accessed between start_poll and end_poll, which the application calls from one thread at a time
-// (ibv_create_cq_ex(3)).
+// SAFETY: only accessed between start_poll and end_poll, which the application calls from one thread at a
+// time (ibv_create_cq_ex(3)).
 unsafe impl Sync for Cursor {}
 
 impl Cursor {

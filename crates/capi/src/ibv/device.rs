@@ -29,8 +29,8 @@ impl Tail for DeviceTail {}
 
 #[repr(C)]
 pub(crate) struct DeviceTail {
-    /// The place of rdma-core's own members. Provider libraries compare the first with their operations to find out
-    /// whether a device is theirs; zero says no.
+    /// The place of rdma-core's own members. Provider libraries compare the first with their operations to
+    /// find out whether a device is theirs; zero says no.
     rdma_core: [usize; 16],
     pub(crate) device: Device,
 }
@@ -271,5 +271,6 @@ pub(crate) unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: size
     0
 }
 
-/// Ignores the providers that constructors of provider libraries register at load: none of them drives this device.
+/// Ignores the providers that constructors of provider libraries register at load: none of them drives this
+/// device.
 pub(crate) unsafe extern "C" fn register_nothing() {}

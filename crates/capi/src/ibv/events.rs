@@ -1,9 +1,9 @@
 //! The registry of objects that have events, and asynchronous events (ibv_get_async_event(3)).
 //!
-//! An event names its object by a number, not by an address: another thread may destroy the object after this library
-//! took the event off a queue. The registry decides that race. It hands out an event only if the object is registered,
-//! and counts it. A destroy call first unregisters the object, then waits until the application has acknowledged every
-//! event that was handed out.
+//! An event names its object by a number, not by an address: another thread may destroy the object after this
+//! library took the event off a queue. The registry decides that race. It hands out an event only if the
+//! object is registered, and counts it. A destroy call first unregisters the object, then waits until the
+//! application has acknowledged every event that was handed out.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -73,8 +73,8 @@ impl ObjectId {
     /// Returns the object if it is registered, and counts one event as handed out.
     ///
     /// # Safety
-    /// The number was given to an object of this type, whose destroy call waits for the acknowledgement before `'a`
-    /// ends.
+    /// The number was given to an object of this type, whose destroy call waits for the acknowledgement
+    /// before `'a` ends.
     pub(crate) unsafe fn deliver<'a, P, T>(self, queue: Queue) -> Option<&'a Object<P, T>> {
         let mut objects = objects();
         let entry = objects.get_mut(&self)?;
@@ -113,7 +113,8 @@ pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
 /// # Safety
 /// [`ibv_get_async_event`] filled `event`, and the application has not acknowledged it.
 unsafe fn acknowledge_async(event: &ibv_async_event) {
-    // SAFETY: the type of the event says which member is set, and the object is live until this acknowledgement.
+    // SAFETY: the type of the event says which member is set, and the object is live until this
+    // acknowledgement.
     let counter = unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
@@ -142,8 +143,8 @@ unsafe fn acknowledge_async(event: &ibv_async_event) {
 
 /// Returns the C form of an event, or `None` if its object was destroyed.
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
-    // SAFETY: the engine names a CQ, a QP or an SRQ by the number that its constructor here registered, and destroying
-    // the object waits for the acknowledgement of this event.
+    // SAFETY: the engine names a CQ, a QP or an SRQ by the number that its constructor here registered, and
+    // destroying the object waits for the acknowledgement of this event.
     let element = unsafe {
         match event.element {
             AsyncElement::Cq(id) => {
@@ -159,7 +160,8 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
                 Element { srq: srq.public() }
             }
             AsyncElement::Port(number) => {
-                // Sets the whole union, so that the bytes after the port number are not left over from the stack.
+                // Sets the whole union, so that the bytes after the port number are not left over from the
+                // stack.
                 let mut element = Element { cq: std::ptr::null_mut() };
                 element.port_num = c_int::from(number);
                 element

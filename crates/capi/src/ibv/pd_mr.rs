@@ -145,8 +145,8 @@ fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -
     MrObject::export(public, MrTail(Mutex::new(mr)))
 }
 
-/// Returns the access rights that an application asks for, without the hints that make no difference here, such as
-/// relaxed ordering and huge pages.
+/// Returns the access rights that an application asks for, without the hints that make no difference here,
+/// such as relaxed ordering and huge pages.
 fn rights(access: u32) -> Result<Access, c_int> {
     let hints = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let access = Access::from_bits(access & !hints).ok_or(libc::EOPNOTSUPP)?;
@@ -156,8 +156,8 @@ fn rights(access: u32) -> Result<Access, c_int> {
 
 /// Checks that there is memory to register with these rights.
 ///
-/// With on-demand paging any range may be registered: each transfer checks what is mapped then. NULL with the largest
-/// length is the whole address space (an implicit region).
+/// With on-demand paging any range may be registered: each transfer checks what is mapped then. NULL with the
+/// largest length is the whole address space (an implicit region).
 fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), c_int> {
     let on_demand = access.contains(Access::ON_DEMAND);
     if addr.is_null() && length != 0 && !(on_demand && length == size_t::MAX) {
@@ -169,8 +169,8 @@ fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     populate(addr, length, access.contains(Access::LOCAL_WRITE))
 }
 
-/// Faults the pages in, as pinning would. Returns `EFAULT` for memory that is not mapped, or not writable although it
-/// must be, so that the registration fails and not a later transfer.
+/// Faults the pages in, as pinning would. Returns `EFAULT` for memory that is not mapped, or not writable
+/// although it must be, so that the registration fails and not a later transfer.
 fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
     // SAFETY: asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;

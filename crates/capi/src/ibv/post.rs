@@ -33,7 +33,8 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// The members of a union that any bytes are valid for. The opcode and the type of the QP say which one counts.
+/// The members of a union that any bytes are valid for. The opcode and the type of the QP say which one
+/// counts.
 impl Wr<'_, ibv_send_wr> {
     #[inline(always)]
     fn rdma(&self) -> Rdma {

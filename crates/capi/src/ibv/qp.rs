@@ -147,8 +147,9 @@ impl<'a> InitAttr<'a> {
     }
 }
 
-/// The extended attributes of a new QP, whose pointers name objects if `comp_mask` says so. The structure of a program
-/// built with older headers ends earlier: members that `comp_mask` does not declare are not accessed.
+/// The extended attributes of a new QP, whose pointers name objects if `comp_mask` says so. The structure of
+/// a program built with older headers ends earlier: members that `comp_mask` does not declare are not
+/// accessed.
 pub(crate) struct InitAttrEx<'a> {
     attr: &'a mut ibv_qp_init_attr_ex,
 }
@@ -349,7 +350,8 @@ pub(crate) fn export(
     object
 }
 
-/// Raises the size of inline data to that of the SGEs, as rxe does. Programs that never asked for any rely on it.
+/// Raises the size of inline data to that of the SGEs, as rxe does. Programs that never asked for any rely on
+/// it.
 fn with_free_inline_data(cap: QpCap) -> QpCap {
     let sges = cap.max_send_sge.saturating_mul(size_of::<Sge>() as u32);
     QpCap { max_inline_data: cap.max_inline_data.max(sges.min(INLINE_FREE_MAX)), ..cap }
@@ -383,8 +385,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     0
 }
 
-/// The operation behind `ibv_modify_qp_rate_limit`. The device chooses the size of bursts and ignores the wish of the
-/// application.
+/// The operation behind `ibv_modify_qp_rate_limit`. The device chooses the size of bursts and ignores the
+/// wish of the application.
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_rate_limit_attr,
@@ -436,8 +438,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     qp.map_or_else(|| code(libc::EINVAL), destroy)
 }
 
-/// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a multicast
-/// group.
+/// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a
+/// multicast group.
 pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
     if qp.tail.qp.in_group() {
         return code(libc::EBUSY);

@@ -1,4 +1,5 @@
-//! The capabilities of the device and its port (ibv_query_device(3), ibv_query_device_ex(3), ibv_query_port(3)).
+//! The capabilities of the device and its port (ibv_query_device(3), ibv_query_device_ex(3),
+//! ibv_query_port(3)).
 
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -67,9 +68,9 @@ const PHYS_LINK_UP: u8 = 5;
 const PORT_CAPS: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// 4 lanes.
 const WIDTH_4X: u8 = 2;
-/// 25 Gbit/s per lane: with 4 lanes about the throughput within a host. There is no wire with a speed of its own.
-/// UCX derives from the speed the size from which rendezvous pays: with 10 Gbit/s per lane it sends messages of 64 KiB
-/// eagerly, at half the throughput.
+/// 25 Gbit/s per lane: with 4 lanes about the throughput within a host. There is no wire with a speed of its
+/// own. UCX derives from the speed the size from which rendezvous pays: with 10 Gbit/s per lane it sends
+/// messages of 64 KiB eagerly, at half the throughput.
 const SPEED_EDR: u8 = 32;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
@@ -126,7 +127,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     0
 }
 
-/// The operation behind `ibv_query_device_ex`: fills what the application has room for, and zeroes the rest of the room.
+/// The operation behind `ibv_query_device_ex`: fills what the application has room for, and zeroes the rest
+/// of the room.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -159,8 +161,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// The operation behind `ibv_query_rt_values_ex`: the device's clock now. The nanoseconds of the time hold all of it,
-/// as they hold the raw counter of hardware providers.
+/// The operation behind `ibv_query_rt_values_ex`: the device's clock now. The nanoseconds of the time hold
+/// all of it, as they hold the raw counter of hardware providers.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -201,7 +203,8 @@ fn port_attr(context: &Context) -> ibv_port_attr {
     }
 }
 
-/// The operation behind `ibv_query_port`; `attr_size` is the size of the structure that the program was compiled with.
+/// The operation behind `ibv_query_port`; `attr_size` is the size of the structure that the program was
+/// compiled with.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -216,7 +219,8 @@ pub(crate) unsafe extern "C" fn query_port(
     0
 }
 
-/// Fills the structure that was in use before rdma-core 20, which programs of that time pass to this function.
+/// Fills the structure that was in use before rdma-core 20, which programs of that time pass to this
+/// function.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,

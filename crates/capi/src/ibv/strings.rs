@@ -125,7 +125,8 @@ const fn rate(value: c_int, mult: c_int, mbps: c_int) -> Rate {
     Rate { value, mult: if mult > 0 { Some(mult) } else { None }, mbps }
 }
 
-/// The values that libibverbs 44 returns. Its multiples of the later rates count lanes of 2.578125 Gbit/s, rounded.
+/// The values that libibverbs 44 returns. Its multiples of the later rates count lanes of 2.578125 Gbit/s,
+/// rounded.
 const RATES: [Rate; 23] = [
     rate(IBV_RATE_2_5_GBPS, 1, 2500),
     rate(IBV_RATE_5_GBPS, 2, 5000),

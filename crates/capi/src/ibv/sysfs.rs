@@ -1,4 +1,5 @@
-//! The sysfs readers that libibverbs exports. For this device they read from memory, so no sysfs tree has to exist.
+//! The sysfs readers that libibverbs exports. For this device they read from memory, so no sysfs tree has to
+//! exist.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;

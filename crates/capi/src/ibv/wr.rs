@@ -61,7 +61,8 @@ struct BuildLock(UnsafeCell<pthread_mutex_t>);
 
 impl BuildLock {
     fn lock(&self) {
-        // SAFETY: initialised, and at a fixed address inside the QP's allocation once the application can call.
+        // SAFETY: initialised, and at a fixed address inside the QP's allocation once the application can
+        // call.
         unsafe { libc::pthread_mutex_lock(self.0.get()) };
     }
 
@@ -223,7 +224,8 @@ pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
 /// Calls `f` with the batch that the calling thread builds; `None` for NULL and for a QP without a builder.
 ///
 /// # Safety
-/// `qp` is an argument of a C function, and the calling thread is between `wr_start` and `wr_complete` (ibv_wr_post(3)).
+/// `qp` is an argument of a C function, and the calling thread is between `wr_start` and `wr_complete`
+/// (ibv_wr_post(3)).
 #[inline(always)]
 unsafe fn building<R>(qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch, &QpObject) -> R) -> Option<R> {
     // SAFETY: an argument of a C function.

@@ -71,8 +71,8 @@ pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
     to
 }
 
-/// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is synchronous,
-/// waits for the event that the call causes. Returns 0, or -1 with `errno` set.
+/// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is
+/// synchronous, waits for the event that the call causes. Returns 0, or -1 with `errno` set.
 pub(crate) fn call(id: Option<&IdObject>, wait: bool, f: impl FnOnce(&IdTail) -> io::Result<()>) -> c_int {
     let Some(id) = id else { return minus1(libc::EINVAL) };
     if let Err(error) = f(&id.tail) {

@@ -84,8 +84,8 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// Translates a name or, without a name, the addresses in `hints`. Returns as error what rdma_getaddrinfo(3) returns: -1
-/// with `errno` set, or a code of getaddrinfo(3).
+/// Translates a name or, without a name, the addresses in `hints`. Returns as error what rdma_getaddrinfo(3)
+/// returns: -1 with `errno` set, or a code of getaddrinfo(3).
 ///
 /// # Safety
 /// The arguments are those of a C function and keep the contract of rdma_getaddrinfo(3).

@@ -13,8 +13,8 @@ use crate::object::{Living, Object, Tail};
 use super::event::drop_own_event;
 use super::id::IdObject;
 
-/// The threads that wait for events share the channel. If the application destroys the channel meanwhile, they keep
-/// waiting, as with the kernel: rping ends that way.
+/// The threads that wait for events share the channel. If the application destroys the channel meanwhile,
+/// they keep waiting, as with the kernel: rping ends that way.
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
 
 pub(crate) static LIVING: Living = Living::new();
@@ -42,7 +42,7 @@ pub(crate) fn destroy(channel: *mut rdma_event_channel) {
     if LIVING.remove(channel) {
         // SAFETY: it was alive, and no thread finds it any more.
         let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
-        channel.map(GivenUp::free);
+        channel.into_iter().for_each(GivenUp::free);
     }
 }
 

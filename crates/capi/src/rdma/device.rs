@@ -1,4 +1,5 @@
-//! The device as the connection manager uses it (rdma_get_devices(3)): opened once, with one protection domain.
+//! The device as the connection manager uses it (rdma_get_devices(3)): opened once, with one protection
+//! domain.
 
 use std::any::Any;
 use std::ffi::c_int;

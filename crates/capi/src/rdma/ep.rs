@@ -9,7 +9,7 @@ use roxie::cm::CmEventKind;
 use crate::abi::cm::{RAI_PASSIVE, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, rdma_addrinfo, rdma_cm_id};
 use crate::abi::objects::{ibv_pd, ibv_qp_init_attr};
 use crate::errno::{errno, minus1};
-use crate::handle::{FromC, GivenUp, Out, typed};
+use crate::handle::{FromC, GivenUp, Out, Ref, Room, typed};
 use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::InitAttr;
 
@@ -61,11 +61,12 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: rdma_create_ep(3). A listener keeps the attributes; the application keeps their objects as long.
+    // SAFETY: rdma_create_ep(3). A listener keeps the attributes; the application keeps their objects as
+    // long.
     let (id, res, pd, init): (
-        Option<Out<*mut rdma_cm_id>>,
+        Room<*mut rdma_cm_id>,
         Option<Resolved>,
-        Option<&PdObject>,
+        Ref<PdObject>,
         Option<InitAttr<'static>>,
     ) = unsafe { typed((id, res, pd, qp_init_attr)) };
     let (Some(id), Some(res)) = (id, res) else { return minus1(libc::EINVAL) };
@@ -169,7 +170,8 @@ fn destroy(id: GivenUp<IdObject>) {
     id::destroy(id);
 }
 
-/// Returns the next request at a synchronous listener, with a QP if the listener was created with attributes for it.
+/// Returns the next request at a synchronous listener, with a QP if the listener was created with attributes
+/// for it.
 pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: rdma_get_request(3).
     let (listen, id): (Option<&IdObject>, Option<Out<*mut rdma_cm_id>>) = unsafe { typed((listen, id)) };

@@ -32,8 +32,9 @@ members! { EventObject {
 
 /// How long rdma_get_cm_event waits before it fails for a destroyed channel.
 ///
-/// A program ends by destroying its channel while its event thread is about to wait there again (rping). With the kernel
-/// the thread sleeps by then, and the process exits. An immediate error would end the program with a failure.
+/// A program ends by destroying its channel while its event thread is about to wait there again (rping). With
+/// the kernel the thread sleeps by then, and the process exits. An immediate error would end the program with
+/// a failure.
 const DESTROYED_WAIT: Duration = Duration::from_millis(500);
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
@@ -150,11 +151,11 @@ pub(crate) fn drop_own_event(id: &IdObject) {
     let own = id.event().replace(ptr::null_mut());
     // SAFETY: NULL or an event that this library stored there and that nothing else refers to.
     let own: Option<GivenUp<EventObject>> = unsafe { typed(own) };
-    own.map(GivenUp::free);
+    own.into_iter().for_each(GivenUp::free);
 }
 
-/// Waits for the event of the call that was just made, and keeps it in `id->event`. Does nothing for an asynchronous
-/// identifier. Returns 0, or -1 with `errno` set.
+/// Waits for the event of the call that was just made, and keeps it in `id->event`. Does nothing for an
+/// asynchronous identifier. Returns 0, or -1 with `errno` set.
 pub(crate) fn complete(id: &IdObject) -> c_int {
     if !id.tail.is_sync() {
         return 0;

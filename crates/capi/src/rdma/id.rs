@@ -99,7 +99,8 @@ impl Tail for IdTail {
     }
 }
 
-/// Ends every connection, or agrees to its end, because the process ends. The kernel does that for a dead process.
+/// Ends every connection, or agrees to its end, because the process ends. The kernel does that for a dead
+/// process.
 pub(crate) fn disconnect_all() {
     LIVING.for_each(|id: *mut rdma_cm_id| {
         // SAFETY: it is in the set, and stays alive while the set is locked.
@@ -305,7 +306,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 /// Destroys an identifier once its events are acknowledged.
 pub(crate) fn destroy(id: GivenUp<IdObject>) {
     LIVING.remove(id.public());
-    // From here on no event finds it. Those that found it before hold receipts, for which `Id::destroy` waits.
+    // From here on no event finds it. Those that found it before hold receipts, for which `Id::destroy`
+    // waits.
     id.tail.object_id.unregister();
     drop_own_event(&id);
     id.tail.id.destroy();

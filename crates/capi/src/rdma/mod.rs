@@ -1,7 +1,8 @@
-//! The functions of librdmacm, one module per group of manual pages. librdmacm.so.1 jumps here (`symbols/rdmacm.txt`).
+//! The functions of librdmacm, one module per group of manual pages. librdmacm.so.1 jumps here
+//! (`symbols/rdmacm.txt`).
 //!
-//! The connection manager itself is in the crate `roxie`. This module does what librdmacm does around the kernel's: it
-//! has synchronous identifiers, and creates and destroys the QPs, CQs and SRQs of identifiers.
+//! The connection manager itself is in the crate `roxie`. This module does what librdmacm does around the
+//! kernel's: it has synchronous identifiers, and creates and destroys the QPs, CQs and SRQs of identifiers.
 
 pub(crate) mod addr;
 pub(crate) mod addrinfo;

@@ -1,5 +1,5 @@
-//! Options (rdma_set_option(3)) and the options of enhanced connection establishment (rdma_set_local_ece(3)), of which
-//! there are none.
+//! Options (rdma_set_option(3)) and the options of enhanced connection establishment (rdma_set_local_ece(3)),
+//! of which there are none.
 
 use std::ffi::{c_int, c_void};
 
@@ -33,7 +33,8 @@ pub(crate) fn set_option(id: Option<&IdObject>, level: c_int, name: c_int, value
     call(id, false, |tail| tail.id.set_option(level, name, value))
 }
 
-/// Returns whether options of enhanced connection establishment may be set: only for identifiers without a QP.
+/// Returns whether options of enhanced connection establishment may be set: only for identifiers without a
+/// QP.
 fn takes_ece(id: Option<&IdObject>) -> bool {
     id.is_some_and(|id| id.qp().get().is_null())
 }

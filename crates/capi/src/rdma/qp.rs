@@ -10,7 +10,7 @@ use crate::abi::objects::{
     ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::errno::{minus1, of_io};
-use crate::handle::{GivenUp, Member, Out, typed};
+use crate::handle::{GivenUp, Member, Out, Ref, Room, typed};
 use crate::ibv::cq::{self, ChannelObject, CqObject};
 use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::{self, InitAttr, InitAttrEx, QpObject};
@@ -27,12 +27,8 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: rdma_create_qp(3).
-    let (id, pd, init, room): (
-        Option<&IdObject>,
-        Option<&PdObject>,
-        Option<InitAttr>,
-        Option<Out<ibv_qp_init_attr>>,
-    ) = unsafe { typed((id, pd, init_attr, init_attr)) };
+    let (id, pd, init, room): (Ref<IdObject>, Ref<PdObject>, Option<InitAttr>, Room<ibv_qp_init_attr>) =
+        unsafe { typed((id, pd, init_attr, init_attr)) };
     let (Some(id), Some(mut init), Some(room)) = (id, init, room) else { return minus1(libc::EINVAL) };
     let created = create_qp(id, pd, &mut init);
     room.write(*init);
@@ -76,8 +72,8 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     })
 }
 
-/// Supplies the queues that the application left out, creates a QP by `create` and ties it to the identifier. Returns 0,
-/// or -1 with `errno` set.
+/// Supplies the queues that the application left out, creates a QP by `create` and ties it to the identifier.
+/// Returns 0, or -1 with `errno` set.
 fn create_with<'a>(
     id: &'a IdObject,
     pd: Option<&PdObject>,
@@ -125,8 +121,8 @@ fn create_with<'a>(
     0
 }
 
-/// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a channel; its
-/// `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
+/// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a
+/// channel; its `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
 fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
     let made = create_cq(id, send, id.send_cq_channel(), id.send_cq())
         .and_then(|()| create_cq(id, recv, id.recv_cq_channel(), id.recv_cq()));
@@ -139,7 +135,8 @@ fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
     }
 }
 
-/// Creates a CQ with a channel, and stores both in the given members of the identifier; does nothing for 0 entries.
+/// Creates a CQ with a channel, and stores both in the given members of the identifier; does nothing for 0
+/// entries.
 fn create_cq(
     id: &IdObject,
     entries: u32,
@@ -216,8 +213,8 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     }
 }
 
-/// Creates the SRQ of the receiving end of an XRC connection, which senders name by number. Returns 0, or -1 with
-/// `errno` set.
+/// Creates the SRQ of the receiving end of an XRC connection, which senders name by number. Returns 0, or -1
+/// with `errno` set.
 fn create_xrc_srq(id: &IdObject, pd: Option<&PdObject>, attr: &mut ibv_srq_init_attr) -> c_int {
     let mut extended = ibv_srq_init_attr_ex {
         srq_context: attr.srq_context,

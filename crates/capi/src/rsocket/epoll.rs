@@ -15,8 +15,8 @@ use super::poll::entry;
 use crate::errno::{minus1, of_io};
 use crate::handle::typed;
 
-/// Longest time that a thread waits for the members that the set had when it began to wait. A change of the set wakes only
-/// one of several waiting threads; the others look at the new members after this time.
+/// Longest time that a thread waits for the members that the set had when it began to wait. A change of the
+/// set wakes only one of several waiting threads; the others look at the new members after this time.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A set of descriptors.

@@ -29,7 +29,8 @@ pub(crate) unsafe extern "C" fn riomap(
         let writable = prot & libc::PROT_WRITE != 0;
         let remote = if writable { Access::REMOTE_WRITE } else { Access::empty() };
         let pd = socket.stream()?.pd()?;
-        // SAFETY: the application keeps its memory mapped until riounmap (rsocket(7)), as ibv_reg_mr(3) demands.
+        // SAFETY: the application keeps its memory mapped until riounmap (rsocket(7)), as ibv_reg_mr(3)
+        // demands.
         let mr = unsafe { pd.reg_mr(buf.cast(), len, buf.addr() as u64, Access::LOCAL_WRITE | remote) };
         let mr = mr.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let offset = if offset == -1 { buf.addr() as off_t } else { offset };

@@ -1,5 +1,5 @@
-//! rsockets (rsocket(7)): the socket calls. The crate `roxie` implements the sockets; this module has their numbers and
-//! options, and the C forms of addresses and messages.
+//! rsockets (rsocket(7)): the socket calls. The crate `roxie` implements the sockets; this module has their
+//! numbers and options, and the C forms of addresses and messages.
 
 pub(crate) mod epoll;
 pub(crate) mod iomap;

@@ -1,5 +1,5 @@
-//! Options (rsetsockopt, rgetsockopt, rfcntl). Those without effect here are stored, and returned to applications that
-//! read them.
+//! Options (rsetsockopt, rgetsockopt, rfcntl). Those without effect here are stored, and returned to
+//! applications that read them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::io;

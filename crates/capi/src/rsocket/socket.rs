@@ -74,8 +74,8 @@ impl Address<'_> {
     pub(super) fn get(&self) -> io::Result<SocketAddr> {
         let len = self.len as usize;
         let known = !self.addr.is_null() && len >= size_of::<sockaddr_in>();
-        // SAFETY: this value was made by `typed`: there are `len` bytes, and they are converted only if they are as long
-        // as their family says.
+        // SAFETY: this value was made by `typed`: there are `len` bytes, and they are converted only if they
+        // are as long as their family says.
         let addr: Option<SocketAddr> = unsafe {
             let fits = known
                 && (c_int::from((*self.addr).sa_family) != libc::AF_INET6
@@ -111,7 +111,8 @@ impl AddressRoom<'_> {
         }
         let length = if from.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
         let from = to_c(from);
-        // SAFETY: this value was made by `typed`: there is room for `*len` bytes. `from` is longer than `length`.
+        // SAFETY: this value was made by `typed`: there is room for `*len` bytes. `from` is longer than
+        // `length`.
         unsafe {
             let room = (*self.len as usize).min(length);
             std::ptr::from_ref(&from).cast::<u8>().copy_to_nonoverlapping(self.to.cast(), room);

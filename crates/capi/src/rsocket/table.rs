@@ -13,8 +13,8 @@ use sys::{lock_until, now_ns};
 use super::option::Options;
 use crate::signal::HOLD_MS;
 
-/// Longest time that the exiting process waits for a lock that another thread holds. It is longer than the time for which
-/// the signal handler stops the thread that it interrupted.
+/// Longest time that the exiting process waits for a lock that another thread holds. It is longer than the
+/// time for which the signal handler stops the thread that it interrupted.
 const LOCK_MAX_NS: u64 = 50_000_000;
 const _: () = assert!(LOCK_MAX_NS > HOLD_MS as u64 * 1_000_000);
 /// Longest time that the exiting process waits for sent data to arrive.
@@ -52,7 +52,8 @@ pub(crate) fn insert(rsocket: Rsocket, family: c_int, options: Options) -> c_int
     number
 }
 
-/// Returns the socket with a number; `EBADF` if there is none. A forked child cannot use its parent's sockets.
+/// Returns the socket with a number; `EBADF` if there is none. A forked child cannot use its parent's
+/// sockets.
 pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, c_int> {
     let found = sockets().get(&number).cloned();
     found.filter(|socket| !socket.rsocket.is_inherited()).ok_or(libc::EBADF)
@@ -69,7 +70,8 @@ pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
     Ok(socket)
 }
 
-/// Closes all sockets because the process ends: waits a short time for sent data to arrive, and disconnects the peers.
+/// Closes all sockets because the process ends: waits a short time for sent data to arrive, and disconnects
+/// the peers.
 pub(crate) fn close_all() {
     let lock_until_ns = now_ns() + LOCK_MAX_NS;
     let Some(sockets) = lock_until(&SOCKETS, lock_until_ns) else { return };

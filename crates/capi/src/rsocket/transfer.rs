@@ -83,7 +83,8 @@ fn transfer(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<usize>) -> ssiz
         Err(errno) => minus1(errno) as ssize_t,
     };
     if moved == 0 {
-        // At the end of a stream rstream looks at errno, and never ends if our own calls have left EAGAIN there.
+        // At the end of a stream rstream looks at errno, and never ends if our own calls have left EAGAIN
+        // there.
         set_errno(0);
     }
     moved
