@@ -7,7 +7,7 @@ use libc::{size_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, sockle
 use super::context::ibv_context;
 use super::device::ibv_gid;
 use super::objects::{ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
-use super::{constants, layouts};
+use super::{Zeroed, constants, layouts};
 
 #[repr(C)]
 pub struct rdma_event_channel {
@@ -22,6 +22,9 @@ pub union SockAddr {
     pub sin6: sockaddr_in6,
     pub storage: sockaddr_storage,
 }
+
+// SAFETY: an address of no family.
+unsafe impl Zeroed for SockAddr {}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -98,6 +101,9 @@ pub union EventParam {
     pub ud: rdma_ud_param,
     pub arg: u64,
 }
+
+// SAFETY: the members are numbers and raw pointers.
+unsafe impl Zeroed for EventParam {}
 
 #[repr(C)]
 pub struct rdma_cm_event {

@@ -22,13 +22,29 @@ pub struct Layout {
     pub members: &'static [(&'static str, usize)],
 }
 
-/// Asserts sizes and offsets at compile time, and lists them for the test.
+/// A C structure that zero bytes are a valid value of.
+///
+/// # Safety
+/// Zero bytes are a valid value: no member is a reference or an enum without a zero.
+pub unsafe trait Zeroed: Sized {
+    #[must_use]
+    fn zeroed() -> Self {
+        // SAFETY: types with this trait may be zero.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+/// Asserts sizes and offsets at compile time, and lists them for the test. The structures get [`Zeroed`].
 macro_rules! layouts {
     ($($name:ident: $size:literal { $($($member:ident).+ @ $offset:literal),* $(,)? })*) => {
         $(const _: () = {
             assert!(size_of::<$name>() == $size, stringify!($name));
             $(assert!(std::mem::offset_of!($name, $($member).+) == $offset, stringify!($name.$($member).+));)*
         };)*
+        $(
+            // SAFETY: the members are numbers, arrays, raw pointers and optional functions.
+            unsafe impl crate::abi::Zeroed for $name {}
+        )*
         #[cfg(test)]
         pub const LAYOUTS: &[crate::abi::Layout] = &[$(crate::abi::Layout {
             name: stringify!($name),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use roxie::transport::{VerbsError, Wc};
 use roxie::verbs::{AsyncElement, CompChannel, Cq};
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use crate::errno::{code, minus1, null, of_io};
@@ -125,7 +126,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     create(context, cqe, cq_context, channel, vector).map_or_else(null, |cq| cq.give().cast())
 }
 
-/// Creates a CQ whose extended part is zero, or returns an errno.
+/// Creates a CQ with a zero extended part, or returns an errno.
 pub(crate) fn create(
     context: &ContextObject,
     cqe: u32,
@@ -136,8 +137,7 @@ pub(crate) fn create(
     let id = ObjectId::new();
     let handle = channel.map(|c| &c.tail);
     let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).map_err(VerbsError::errno)?;
-    // SAFETY: zero bytes are a valid `ibv_cq_ex`.
-    let mut public: ibv_cq_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut public = ibv_cq_ex::zeroed();
     public.base.context = context.public();
     public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);
     public.base.cq_context = cq_context;

@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     }
 }
 
-/// Sets every operation, although applications call only those whose fields they asked for.
+/// Sets every operation, although applications call only those for the fields that they asked for.
 fn fill_operations(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::{File, OpenOptions};
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
@@ -13,6 +13,7 @@ use libc::size_t;
 use roxie::verbs::{Context, Device, DeviceConfig};
 use sys::lock_until;
 
+use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, minus1, null, of_io};
@@ -55,8 +56,7 @@ pub(crate) fn device() -> io::Result<&'static DeviceObject> {
         return Ok(device);
     }
     let device = Device::open(&DeviceConfig::from_env())?;
-    // SAFETY: zero bytes are a valid `ibv_device`.
-    let mut public: ibv_device = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut public = ibv_device::zeroed();
     public.node_type = IBV_NODE_CA;
     public.transport_type = IBV_TRANSPORT_IB;
     copy_name(&mut public.name, device.name());
@@ -183,8 +183,8 @@ impl FromC<*mut ibv_context> for Option<GivenUp<'_, ContextObject>> {
 
 /// Returns a zeroed context with the operations that this library has.
 fn operations() -> Box<verbs_context> {
-    // SAFETY: zero bytes are a valid `verbs_context`: empty slots, and an initialised mutex.
-    let mut verbs: Box<verbs_context> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+    // Zero is an initialised mutex, too.
+    let mut verbs = Box::new(verbs_context::zeroed());
     verbs.alloc_td = Some(td::alloc_td);
     verbs.dealloc_td = Some(td::dealloc_td);
     verbs.alloc_parent_domain = Some(td::alloc_parent_domain);

@@ -73,8 +73,8 @@ impl ObjectId {
     /// Returns the object if it is registered, and counts one event as handed out.
     ///
     /// # Safety
-    /// The number was given to an object of this type, whose destroy call waits for the acknowledgement
-    /// before `'a` ends.
+    /// An object of this type was registered under the number. The call that destroys it waits for the
+    /// acknowledgement of this event, which comes after `'a` ends.
     pub(crate) unsafe fn deliver<'a, P, T>(self, queue: Queue) -> Option<&'a Object<P, T>> {
         let mut objects = objects();
         let entry = objects.get_mut(&self)?;

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     0
 }
 
-/// The operation behind `ibv_bind_mw`: type 1, whose next key the library chooses.
+/// The operation behind `ibv_bind_mw`: type 1. The library chooses the next key.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: ibv_bind_mw(3).
     let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =

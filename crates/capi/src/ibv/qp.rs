@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +11,7 @@ use roxie::transport::{QpAttr, QpAttrMask, QpCap, QpType, Sge, VerbsError};
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
 use roxie::wire::Gid;
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
@@ -91,7 +91,7 @@ impl FromC<*mut ibv_qp> for Option<GivenUp<'_, QpObject>> {
     }
 }
 
-/// A copy of the attributes of a new QP, whose pointers are NULL or name objects.
+/// A copy of the attributes of a new QP. Their pointers are NULL or name objects.
 #[derive(Clone, Copy)]
 pub(crate) struct InitAttr<'a> {
     attr: ibv_qp_init_attr,
@@ -126,7 +126,7 @@ impl<'a> InitAttr<'a> {
 
     /// The CQ of sends, the CQ of receives and the SRQ.
     fn queues(&self) -> (Option<&'a CqObject>, Option<&'a CqObject>, Option<&'a SrqObject>) {
-        // SAFETY: this value was made by `typed`, whose contract covers the pointers.
+        // SAFETY: `typed` made this value, and its contract covers the pointers.
         unsafe { typed((self.attr.send_cq, self.attr.recv_cq, self.attr.srq)) }
     }
 
@@ -147,7 +147,7 @@ impl<'a> InitAttr<'a> {
     }
 }
 
-/// The extended attributes of a new QP, whose pointers name objects if `comp_mask` says so. The structure of
+/// The extended attributes of a new QP. Their pointers name objects if `comp_mask` says so. The structure of
 /// a program built with older headers ends earlier: members that `comp_mask` does not declare are not
 /// accessed.
 pub(crate) struct InitAttrEx<'a> {
@@ -186,7 +186,7 @@ impl<'a> InitAttrEx<'a> {
     /// The protection domain, if it is given.
     pub(crate) fn pd(&self) -> Option<&'a PdObject> {
         let pd = if self.has(IBV_QP_INIT_ATTR_PD) { self.attr.pd } else { ptr::null_mut() };
-        // SAFETY: this value was made by `typed`, whose contract covers the pointer.
+        // SAFETY: `typed` made this value, and its contract covers the pointer.
         unsafe { typed(pd) }
     }
 
@@ -198,7 +198,7 @@ impl<'a> InitAttrEx<'a> {
     /// The XRC domain, if it is given.
     pub(crate) fn xrcd(&self) -> Option<&'a XrcdObject> {
         let xrcd = if self.has(IBV_QP_INIT_ATTR_XRCD) { self.attr.xrcd } else { ptr::null_mut() };
-        // SAFETY: this value was made by `typed`, whose contract covers the pointer.
+        // SAFETY: `typed` made this value, and its contract covers the pointer.
         unsafe { typed(xrcd) }
     }
 
@@ -327,8 +327,7 @@ pub(crate) fn export(
     id: ObjectId,
     send_ops: Option<u64>,
 ) -> Box<QpObject> {
-    // SAFETY: zero bytes are a valid `ibv_qp_ex`.
-    let mut public: ibv_qp_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut public = ibv_qp_ex::zeroed();
     let base = &mut public.qp_base;
     base.context = context;
     base.qp_context = init.qp_context;

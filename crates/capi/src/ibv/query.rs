@@ -2,12 +2,12 @@
 //! ibv_query_port(3)).
 
 use std::ffi::{c_char, c_int};
-use std::mem::MaybeUninit;
 
 use libc::size_t;
 use roxie::verbs::Context;
 use sys::now_ns;
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::{
     IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_GLOB,
@@ -75,8 +75,7 @@ const SPEED_EDR: u8 = 32;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
     let from = context.query_device();
-    // SAFETY: zero bytes are a valid `ibv_device_attr`.
-    let mut attr: ibv_device_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut attr = ibv_device_attr::zeroed();
     let room = attr.fw_ver.len() - 1;
     for (to, from) in attr.fw_ver[..room].iter_mut().zip(from.fw_ver.bytes()) {
         *to = from as c_char;
@@ -145,8 +144,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if room.size() < size_of::<ibv_device_attr>() || input.is_some_and(|input| input.comp_mask != 0) {
         return code(libc::EINVAL);
     }
-    // SAFETY: zero bytes are a valid `ibv_device_attr_ex`.
-    let mut full: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut full = ibv_device_attr_ex::zeroed();
     full.orig_attr = device_attr(&context.tail.context);
     full.device_cap_flags_ex = u64::from(DEVICE_CAPS) | DEVICE_CAPS_EX;
     if context.tail.context.query_device().on_demand_paging {

@@ -1,11 +1,11 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)).
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 
 use roxie::transport::VerbsError;
 use roxie::verbs::{AsyncElement, Srq, SrqAttr, SrqInitAttr};
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
@@ -110,8 +110,7 @@ pub(crate) fn create(
     let srq = created.map_err(VerbsError::errno)?;
     let granted = srq.query().map_err(VerbsError::errno)?;
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
-    // SAFETY: zero bytes are a valid `ibv_srq`.
-    let mut public: ibv_srq = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut public = ibv_srq::zeroed();
     public.context = pd.context().get();
     public.srq_context = srq_context;
     public.pd = pd.public();

@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Duration;
 
 use libc::{in_addr, in6_addr, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6};
 
+use crate::abi::Zeroed;
 use crate::abi::cm::{SockAddr, rdma_cm_id};
 use crate::errno::{minus1, of_io};
 use crate::handle::{FromC, typed};
@@ -47,8 +47,7 @@ impl FromC<*mut sockaddr> for Option<SocketAddr> {
 
 /// Returns the C form of an address, with zeros after its end.
 pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
-    // SAFETY: zero bytes are a valid address of no family.
-    let mut to: SockAddr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut to = SockAddr::zeroed();
     match addr {
         SocketAddr::V4(v4) => {
             to.sin = sockaddr_in {

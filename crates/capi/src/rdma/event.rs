@@ -1,12 +1,12 @@
 //! Events of connections (rdma_get_cm_event(3), rdma_ack_cm_event(3), rdma_event_str(3)).
 
 use std::ffi::{CStr, c_char, c_int};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Param};
 
+use crate::abi::Zeroed;
 use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     }
 }
 
-/// Waits for the next event whose identifier still exists. The event lives until it is acknowledged.
+/// Waits for the next event that names a live identifier. The event lives until it is acknowledged.
 pub(crate) fn next(channel: &EventChannel) -> Result<&'static EventObject, c_int> {
     loop {
         let event = channel.get_event().map_err(|error| of_io(&error))?;
@@ -107,8 +107,7 @@ fn param(event: &CmEvent) -> EventParam {
     let data = &event.private_data;
     let private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
     let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    // SAFETY: zero bytes are a valid parameter; the rest of the union stays zero.
-    let mut to: EventParam = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut to = EventParam::zeroed();
     match &event.param {
         Param::Conn(conn) => {
             to.conn = rdma_conn_param {

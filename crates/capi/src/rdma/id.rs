@@ -1,7 +1,6 @@
 //! Identifiers (rdma_create_id(3), rdma_destroy_id(3)).
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +9,7 @@ use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
 use roxie::transport::QpType;
 use roxie::wire::PKey;
 
+use crate::abi::Zeroed;
 use crate::abi::cm::{
     RDMA_PS_IPOIB, RDMA_PS_UDP, SockAddr, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id, rdma_event_channel,
     rdma_ib_addr,
@@ -175,7 +175,7 @@ pub(crate) fn create(
     let service = service(space, qp_type);
     match Id::of_service(&device.context.tail.context, &queue, space, service, object_id.0) {
         Ok(id) => {
-            let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..empty() };
+            let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..rdma_cm_id::zeroed() };
             Ok(export(public, id, object_id, sync))
         }
         Err(error) => {
@@ -207,17 +207,12 @@ pub(crate) fn create_child(listener: &IdObject, id: &Id) -> Box<IdObject> {
         context: listener.context().get(),
         ps: listener.ps().get(),
         qp_type: listener.qp_type().get(),
-        ..empty()
+        ..rdma_cm_id::zeroed()
     };
     let child = export(public, id.clone(), object_id, false);
     refresh(&child);
     set_path_record(&child);
     child
-}
-
-fn empty() -> rdma_cm_id {
-    // SAFETY: zero bytes are a valid `rdma_cm_id`.
-    unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> Box<IdObject> {

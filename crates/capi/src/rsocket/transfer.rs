@@ -38,13 +38,13 @@ impl FromC<(*const iovec, usize)> for Parts<'_> {
 
 impl<'a> Parts<'a> {
     fn to_send(&self) -> Result<Vec<IoSlice<'a>>, c_int> {
-        // SAFETY: this value was made by `typed`, whose contract covers the buffers.
+        // SAFETY: `typed` made this value, and its contract covers the buffers.
         let part = |part: &iovec| IoSlice::new(unsafe { typed((part.iov_base.cast_const(), part.iov_len)) });
         Ok(self.0?.iter().map(part).collect())
     }
 
     fn to_receive(&self) -> Result<Vec<IoSliceMut<'a>>, c_int> {
-        // SAFETY: this value was made by `typed`, whose contract covers the buffers.
+        // SAFETY: `typed` made this value, and its contract covers the buffers.
         let part = |part: &iovec| IoSliceMut::new(unsafe { typed((part.iov_base, part.iov_len)) });
         Ok(self.0?.iter().map(part).collect())
     }
