@@ -22,7 +22,7 @@ pub(crate) struct Symbol {
     pub(crate) once: bool,
 }
 
-/// What a name is exported for.
+/// The code or data that a name stands for.
 #[derive(Clone, Eq, PartialEq)]
 pub(crate) enum What {
     /// The Rust function with this name.

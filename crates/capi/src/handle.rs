@@ -244,8 +244,8 @@ impl<'a, W: Linked> Iterator for WrList<'a, W> {
     }
 }
 
-/// A work request. Its pointers are those that the opcode and the type of the queue ask for (ibv_post_send(3),
-/// ibv_post_recv(3)).
+/// A work request. Its pointers are those that the opcode and the type of the queue ask for
+/// (ibv_post_send(3), ibv_post_recv(3)).
 pub(crate) struct Wr<'a, W>(&'a W);
 
 impl<'a, W> Wr<'a, W> {

@@ -64,15 +64,17 @@ impl<P, T> Object<P, T> {
 
 /// The private tail of a kind of objects.
 pub(crate) trait Tail {
-    /// Returns whether a pointer from the application leads to a live object. Kinds that applications use
-    /// after destroying them, expecting an error, look it up.
+    /// Returns whether a pointer from the application leads to a live object.
+    ///
+    /// Most kinds trust the application. A kind looks the pointer up if applications use its objects after
+    /// destroying them and expect an error.
     #[inline(always)]
     fn is_live<P>(_object: *mut P) -> bool {
         true
     }
 }
 
-/// The live objects of one kind. Applications use some kinds after destroying them and expect an error.
+/// The live objects of one kind, for kinds that look their objects up.
 pub(crate) struct Living(LazyLock<Mutex<HashSet<usize>>>);
 
 impl Living {

@@ -140,7 +140,7 @@ pub struct rdma_cm_join_mc_attr_ex {
     pub addr: *mut sockaddr,
 }
 
-/// What `id->route.path_rec` points to.
+/// The path record at `id->route.path_rec`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_sa_path_rec {

@@ -1,4 +1,4 @@
-//! What queries of a device, a port and its GID table fill in.
+//! The structures that queries of a device, a port and its GID table fill in.
 
 use std::ffi::{c_char, c_int};
 

@@ -22,7 +22,7 @@ pub struct Layout {
     pub members: &'static [(&'static str, usize)],
 }
 
-/// A C structure that zero bytes are a valid value of.
+/// A C structure that may consist of zero bytes.
 ///
 /// # Safety
 /// Zero bytes are a valid value: no member is a reference or an enum without a zero.

@@ -1,4 +1,4 @@
-//! Work requests, completions, and what events carry.
+//! Work requests, completions and events.
 
 use std::ffi::{c_int, c_void};
 

@@ -64,7 +64,7 @@ impl FromC<*mut ibv_cq> for Option<GivenUp<'_, CqObject>> {
     }
 }
 
-/// The operation behind `ibv_modify_cq`: moderation.
+/// Implements `ibv_modify_cq`: moderation.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     // SAFETY: ibv_modify_cq(3).
     let (cq, attr): (Option<&CqObject>, Option<&ibv_modify_cq_attr>) =
@@ -193,7 +193,7 @@ pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
     0
 }
 
-/// The operation behind `ibv_poll_cq`: completions go straight into the application's array.
+/// Implements `ibv_poll_cq`: completions go straight into the application's array.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
     let Ok(entries) = usize::try_from(entries) else { return -libc::EINVAL };
     // SAFETY: ibv_poll_cq(3); `Wc` is laid out as `ibv_wc`.
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     cq.tail.cq.poll(room) as c_int
 }
 
-/// The operation behind `ibv_req_notify_cq`.
+/// Implements `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).
     let cq: Option<&CqObject> = unsafe { typed(cq) };

@@ -40,7 +40,7 @@ impl Cursor {
     }
 }
 
-/// The operation behind `ibv_create_cq_ex`.
+/// Implements `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,

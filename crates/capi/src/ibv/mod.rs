@@ -1,4 +1,7 @@
 //! The functions of libibverbs, one module per group of manual pages.
+//!
+//! Functions without the prefix `ibv_` are in the operation tables of a context (`abi::context`). Inline
+//! functions of verbs.h call them there.
 
 pub(crate) mod ah;
 pub(crate) mod cq;

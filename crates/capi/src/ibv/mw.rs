@@ -24,7 +24,7 @@ members! { MwObject {
     rkey: rkey as u32;
 } }
 
-/// The operation behind `ibv_alloc_mw`.
+/// Implements `ibv_alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv_mw {
     // SAFETY: ibv_alloc_mw(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv
     }
 }
 
-/// The operation behind `ibv_dealloc_mw`.
+/// Implements `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: ibv_dealloc_mw(3).
     let mw: Option<GivenUp<MwObject>> = unsafe { typed(mw) };
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     0
 }
 
-/// The operation behind `ibv_bind_mw`: type 1. The library chooses the next key.
+/// Implements `ibv_bind_mw`: type 1. The library chooses the next key.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: ibv_bind_mw(3).
     let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =

@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     }
 }
 
-/// The operation behind `ibv_alloc_null_mr`. Its `rkey` is 0, which is no key: peers cannot reach the region.
+/// Implements `ibv_alloc_null_mr`. Its `rkey` is 0, which is no key: peers cannot reach the region.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: ibv_alloc_null_mr(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
@@ -150,7 +150,7 @@ fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -
 fn rights(access: u32) -> Result<Access, c_int> {
     let hints = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let access = Access::from_bits(access & !hints).ok_or(libc::EOPNOTSUPP)?;
-    // The device does not know of any memory whether it survives a power failure.
+    // The device cannot tell which memory survives a power failure.
     if access.contains(Access::FLUSH_PERSISTENT) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
 }
 
@@ -196,7 +196,7 @@ fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int>
     }
 }
 
-/// The operation behind `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
+/// Implements `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_int,
@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     0
 }
 
-/// What ibv_rereg_mr changes of a region. Arguments that no flag names are ignored.
+/// The changes that ibv_rereg_mr makes to a region. Arguments that no flag names are ignored.
 struct Change {
     pd: Option<*mut ibv_pd>,
     range: Option<(*mut c_void, size_t)>,

@@ -55,7 +55,7 @@ impl Wr<'_, ibv_send_wr> {
     }
 }
 
-/// The operation behind `ibv_post_send`: one lock and one doorbell for the whole list.
+/// Implements `ibv_post_send`: one lock and one doorbell for the whole list.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -153,7 +153,7 @@ pub(crate) fn ud_dest(ah: Option<&AhObject>, qpn: u32, qkey: u32) -> Result<UdDe
     Ok(UdDest { av: ah.tail.av(), remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
 }
 
-/// The operation behind `ibv_post_recv`.
+/// Implements `ibv_post_recv`.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,

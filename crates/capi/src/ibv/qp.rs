@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     }
 }
 
-/// The operation behind `ibv_create_qp_ex`.
+/// Implements `ibv_create_qp_ex`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -384,7 +384,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     0
 }
 
-/// The operation behind `ibv_modify_qp_rate_limit`. The device chooses the size of bursts and ignores the
+/// Implements `ibv_modify_qp_rate_limit`. The device chooses the size of bursts and ignores the
 /// wish of the application.
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,

@@ -38,7 +38,7 @@ const DEVICE_CAPS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-/// On-demand paging: RC with every operation, UC and UD with those that they have.
+/// The operations that support on-demand paging: on RC, UC and UD.
 const ODP_CAPS: ibv_odp_caps = ibv_odp_caps {
     general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
     per_transport_caps: [
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     0
 }
 
-/// The operation behind `ibv_query_device_ex`: fills what the application has room for, and zeroes the rest
+/// Implements `ibv_query_device_ex`: fills what the application has room for, and zeroes the rest
 /// of the room.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// The operation behind `ibv_query_rt_values_ex`: the device's clock now. The nanoseconds of the time hold
+/// Implements `ibv_query_rt_values_ex`: the device's clock now. The nanoseconds of the time hold
 /// all of it, as they hold the raw counter of hardware providers.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
@@ -201,7 +201,7 @@ fn port_attr(context: &Context) -> ibv_port_attr {
     }
 }
 
-/// The operation behind `ibv_query_port`; `attr_size` is the size of the structure that the program was
+/// Implements `ibv_query_port`; `attr_size` is the size of the structure that the program was
 /// compiled with.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,

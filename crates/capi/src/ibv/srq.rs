@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     create(pd, init.srq_context, &mut init.attr, None).map_or_else(null, SrqObject::give)
 }
 
-/// The operation behind `ibv_create_srq_ex`: basic and XRC queues.
+/// Implements `ibv_create_srq_ex`: basic and XRC queues.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -171,7 +171,7 @@ pub(crate) fn destroy(srq: GivenUp<SrqObject>) -> c_int {
     0
 }
 
-/// The operation behind `ibv_post_srq_recv`.
+/// Implements `ibv_post_srq_recv`.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     first: *mut ibv_recv_wr,

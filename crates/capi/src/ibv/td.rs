@@ -19,7 +19,7 @@ type TdObject = Object<ibv_td, Td>;
 
 impl Tail for Td {}
 
-/// The operation behind `ibv_alloc_td`.
+/// Implements `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     }
 }
 
-/// The operation behind `ibv_dealloc_td`.
+/// Implements `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: ibv_dealloc_td(3).
     let td: Option<GivenUp<TdObject>> = unsafe { typed(td) };
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// The operation behind `ibv_alloc_parent_domain`; `ibv_dealloc_pd` frees the domain.
+/// Implements `ibv_alloc_parent_domain`; `ibv_dealloc_pd` frees the domain.
 ///
 /// The application's allocator is ignored: it is for memory that a hardware device reads.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(

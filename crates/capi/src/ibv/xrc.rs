@@ -28,7 +28,7 @@ pub(crate) type XrcdObject = Object<ibv_xrcd, Xrcd>;
 
 impl Tail for Xrcd {}
 
-/// The operation behind `ibv_open_xrcd`.
+/// Implements `ibv_open_xrcd`.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init_attr: *mut ibv_xrcd_init_attr,
@@ -64,7 +64,7 @@ pub(crate) fn open(
     Ok(XrcdObject::boxed(ibv_xrcd { context: context.public() }, xrcd))
 }
 
-/// The operation behind `ibv_close_xrcd`.
+/// Implements `ibv_close_xrcd`.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: ibv_close_xrcd(3).
     let xrcd: Option<GivenUp<XrcdObject>> = unsafe { typed(xrcd) };
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     0
 }
 
-/// The operation behind `ibv_get_srq_num`.
+/// Implements `ibv_get_srq_num`.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: ibv_get_srq_num(3).
     let (srq, number): (Option<&SrqObject>, Option<Out<u32>>) = unsafe { typed((srq, number)) };
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     }
 }
 
-/// The operation behind `ibv_open_qp`.
+/// Implements `ibv_open_qp`.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,

@@ -32,7 +32,7 @@ struct Resolved<'a> {
     has_src: bool,
     dst: Option<SocketAddr>,
     route: &'a [u8],
-    /// What precedes the private data of rdma_connect(3).
+    /// The bytes that precede the private data of rdma_connect(3).
     connect: &'a [u8],
 }
 

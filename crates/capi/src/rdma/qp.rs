@@ -170,7 +170,7 @@ fn destroy_cq(cq: &Member<*mut ibv_cq>, channel: &Member<*mut ibv_comp_channel>)
     // SAFETY: NULL or objects that the identifier owned, which refers to them no more.
     let (cq, channel): (Option<GivenUp<CqObject>>, Option<GivenUp<ChannelObject>>) =
         unsafe { typed((cq, channel)) };
-    // Fails if the application uses them for queues of its own, which keep them then.
+    // Fails, and leaves both as they are, if the application uses the CQ for another queue.
     cq.map(cq::destroy);
     channel.map(cq::destroy_comp_channel);
 }

@@ -64,7 +64,7 @@ pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
     let mut sockets = sockets();
     let socket = sockets.remove(&number).ok_or(libc::EBADF)?;
     if socket.rsocket.is_inherited() {
-        // Its engine belongs to the parent, which would lose what the destructor undoes.
+        // The engine and its state belong to the parent, so the child must not run the destructor.
         std::mem::forget(Arc::clone(&socket));
     }
     Ok(socket)
