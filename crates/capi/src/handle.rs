@@ -4,12 +4,14 @@
 //! values carry the proof that the application kept the contract of the manual page, so the rest of the
 //! function is safe code.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use roxie::transport::{Sge, VerbsError};
 
 use crate::object::{Object, Tail};
 
@@ -213,10 +215,13 @@ impl OutBytes<'_> {
     }
 }
 
-/// A work request in a list that ends with NULL.
-pub(crate) trait Linked {
-    /// The next work request, or NULL.
+/// A C structure of a work request.
+pub(crate) trait WorkRequest {
+    /// The next work request of the list, or NULL.
     fn next(&self) -> *mut Self;
+
+    /// The scatter/gather list and its length.
+    fn sg_list(&self) -> (*const Sge, c_int);
 }
 
 /// A list of work requests.
@@ -232,7 +237,7 @@ impl<W> FromC<*mut W> for WrList<'_, W> {
     }
 }
 
-impl<'a, W: Linked> Iterator for WrList<'a, W> {
+impl<'a, W: WorkRequest> Iterator for WrList<'a, W> {
     type Item = Wr<'a, W>;
 
     #[inline(always)]
@@ -261,11 +266,28 @@ impl<'a, W> Wr<'a, W> {
         std::ptr::from_ref(self.0).cast_mut()
     }
 
-    /// The typed value of pointers in this request.
+    /// The typed value of the pointers that a function reads from this request. Such a function captures no
+    /// other pointers.
     #[inline(always)]
-    pub(crate) fn follow<Typed: FromC<Raw>, Raw>(&self, pointers: impl FnOnce(&'a W) -> Raw) -> Typed {
+    pub(crate) fn follow<Typed: FromC<Raw>, Raw>(&self, pointers: fn(&'a W) -> Raw) -> Typed {
         // SAFETY: `typed` made this value, and its contract covers the pointers in it.
         unsafe { typed(pointers(self.0)) }
+    }
+}
+
+impl<'a, W: WorkRequest> Wr<'a, W> {
+    /// Returns the scatter/gather list; `Invalid` for a negative length, and for NULL with a length.
+    #[inline(always)]
+    pub(crate) fn sg_list(&self) -> Result<&'a [Sge], VerbsError> {
+        let (_, count) = self.0.sg_list();
+        if count < 0 {
+            return Err(VerbsError::Invalid);
+        }
+        let list: Option<&[Sge]> = self.follow(|wr| {
+            let (first, count) = wr.sg_list();
+            (first, count as usize)
+        });
+        list.ok_or(VerbsError::Invalid)
     }
 }
 

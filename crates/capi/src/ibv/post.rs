@@ -13,46 +13,53 @@ use crate::abi::work::{
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Rdma, Ud, ibv_recv_wr, ibv_send_wr,
 };
 use crate::errno::code;
-use crate::handle::{Linked, Out, Wr, WrList, typed};
+use crate::handle::{Out, WorkRequest, Wr, WrList, typed};
 
 use super::ah::AhObject;
 use super::mw::wr_bind;
 use super::qp::QpObject;
 
-impl Linked for ibv_send_wr {
+impl WorkRequest for ibv_send_wr {
     #[inline(always)]
     fn next(&self) -> *mut Self {
         self.next
     }
+
+    #[inline(always)]
+    fn sg_list(&self) -> (*const Sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
 }
 
-impl Linked for ibv_recv_wr {
+impl WorkRequest for ibv_recv_wr {
     #[inline(always)]
     fn next(&self) -> *mut Self {
         self.next
     }
+
+    #[inline(always)]
+    fn sg_list(&self) -> (*const Sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
 }
 
-/// The members of a union that any bytes are valid for. The opcode and the type of the QP say which one
-/// counts.
-impl Wr<'_, ibv_send_wr> {
-    #[inline(always)]
-    fn rdma(&self) -> Rdma {
-        // SAFETY: numbers; the union was initialised with the structure.
-        unsafe { self.get().wr.rdma }
-    }
+/// Returns the member `rdma` of the union. The opcode and the type of the QP say which member counts.
+#[inline(always)]
+fn rdma(wr: &ibv_send_wr) -> Rdma {
+    // SAFETY: numbers; the union was initialised with the structure.
+    unsafe { wr.wr.rdma }
+}
 
-    #[inline(always)]
-    fn atomic(&self) -> Atomic {
-        // SAFETY: numbers; the union was initialised with the structure.
-        unsafe { self.get().wr.atomic }
-    }
+#[inline(always)]
+fn atomic(wr: &ibv_send_wr) -> Atomic {
+    // SAFETY: numbers; the union was initialised with the structure.
+    unsafe { wr.wr.atomic }
+}
 
-    #[inline(always)]
-    fn ud(&self) -> Ud {
-        // SAFETY: numbers and an address; the union was initialised with the structure.
-        unsafe { self.get().wr.ud }
-    }
+#[inline(always)]
+fn ud(wr: &ibv_send_wr) -> Ud {
+    // SAFETY: numbers and an address; the union was initialised with the structure.
+    unsafe { wr.wr.ud }
 }
 
 /// Implements `ibv_post_send`: one lock and one doorbell for the whole list.
@@ -85,24 +92,12 @@ fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_in
     code(error.errno())
 }
 
-/// Returns the scatter/gather list of a work request.
-#[inline(always)]
-fn sg_list<'a, W>(
-    wr: &Wr<'a, W>,
-    list: impl FnOnce(&'a W) -> (*mut Sge, c_int),
-) -> Result<&'a [Sge], VerbsError> {
-    let (first, count) = list(wr.get());
-    let count = usize::try_from(count).map_err(|_| VerbsError::Invalid)?;
-    let list: Option<&[Sge]> = wr.follow(|_| (first.cast_const(), count));
-    list.ok_or(VerbsError::Invalid)
-}
-
 /// Returns the work request in the terms of the transport.
 #[inline]
 fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
     let wr = request.get();
     let imm = wr.imm_data.to_ne_bytes();
-    let (rdma, atomic) = (request.rdma(), request.atomic());
+    let (rdma, atomic) = (rdma(wr), atomic(wr));
     let (remote_addr, r_key) = (rdma.remote_addr, Rkey(rdma.rkey));
     let op = match wr.opcode {
         IBV_WR_RDMA_WRITE => WrOp::Write { remote_addr, r_key },
@@ -134,15 +129,15 @@ fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, Ver
     };
     let dest = match qp.ty() {
         QpType::Ud => {
-            let ud = request.ud();
-            let ah = request.follow(|_| ud.ah);
+            let ah = request.follow(|wr| ud(wr).ah);
+            let ud = ud(wr);
             Some(Dest::Ud(ud_dest(ah, ud.remote_qpn, ud.remote_qkey)?))
         }
         QpType::XrcIni => Some(Dest::Srq(wr.qp_type[0])),
         QpType::Rc | QpType::Uc | QpType::Gsi | QpType::XrcTgt => None,
     };
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
-    let sg_list = sg_list(request, |wr| (wr.sg_list, wr.num_sge))?;
+    let sg_list = request.sg_list()?;
     Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, dest })
 }
 
@@ -174,8 +169,7 @@ pub(crate) fn post_receives(
     mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
 ) -> c_int {
     for wr in list {
-        let sg_list = sg_list(&wr, |wr| (wr.sg_list, wr.num_sge));
-        let posted = sg_list.and_then(|sg_list| post(&RecvWr { wr_id: wr.get().wr_id, sg_list }));
+        let posted = wr.sg_list().and_then(|sg_list| post(&RecvWr { wr_id: wr.get().wr_id, sg_list }));
         if let Err(error) = posted {
             return refuse(&wr, bad_wr, error);
         }

@@ -274,14 +274,21 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Functions that start a request.
-macro_rules! operations {
-    ($($name:ident($($arg:ident: $ty:ty),*) => $op:expr;)*) => {$(
+/// Functions of the builder that follow no pointer but that of the QP.
+macro_rules! functions {
+    ($($name:ident($($arg:ident: $ty:ty),*) |$batch:pat_param, $qp:pat_param| $body:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
             // SAFETY: ibv_wr_post(3).
-            unsafe { building(qp, |batch, qp| begin(batch, qp, $op)) };
+            unsafe { building(qp, |$batch, $qp| $body) };
         }
     )*};
+}
+
+/// Functions that start a request.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $ty:ty),*) => $op:expr;)*) => {
+        functions! { $($name($($arg: $ty),*) |batch, qp| begin(batch, qp, $op);)* }
+    };
 }
 
 operations! {
@@ -308,16 +315,6 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
             Err(error) => batch.fail(error),
         });
     }
-}
-
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: ibv_wr_post(3).
-    unsafe { building(qp, |batch, _| batch.set_dest(Dest::Srq(remote_srqn))) };
-}
-
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: ibv_wr_post(3).
-    unsafe { building(qp, |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }])) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const Sge) {
@@ -372,11 +369,6 @@ unsafe extern "C" fn wr_bind_mw(
     }
 }
 
-unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _length: u16, _mss: u16) {
-    // SAFETY: ibv_wr_post(3).
-    unsafe { building(qp, |batch, _| batch.fail(VerbsError::NotSupported)) };
-}
-
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {
     // SAFETY: ibv_wr_post(3): eight bytes, which are copied here.
     unsafe {
@@ -391,22 +383,17 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr:
     }
 }
 
-unsafe extern "C" fn wr_flush(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    length: size_t,
-    placement: u8,
-    selectivity: u8,
-) {
-    let r_key = Rkey(rkey);
-    // SAFETY: ibv_wr_post(3).
-    unsafe {
-        building(qp, |batch, qp| match u32::try_from(length) {
+functions! {
+    wr_set_xrc_srqn(remote_srqn: u32) |batch, _| batch.set_dest(Dest::Srq(remote_srqn));
+    wr_set_sge(lkey: u32, addr: u64, length: u32)
+        |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }]);
+    wr_send_tso(_header: *mut c_void, _length: u16, _mss: u16) |batch, _| batch.fail(VerbsError::NotSupported);
+    wr_flush(rkey: u32, remote_addr: u64, length: size_t, placement: u8, selectivity: u8)
+        |batch, qp| match u32::try_from(length) {
             Ok(length) => {
+                let r_key = Rkey(rkey);
                 begin(batch, qp, WrOp::Flush { remote_addr, r_key, length, placement, selectivity });
             }
             Err(_) => batch.fail(VerbsError::Invalid),
-        });
-    }
+        };
 }
