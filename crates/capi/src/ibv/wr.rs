@@ -387,7 +387,8 @@ functions! {
     wr_set_xrc_srqn(remote_srqn: u32) |batch, _| batch.set_dest(Dest::Srq(remote_srqn));
     wr_set_sge(lkey: u32, addr: u64, length: u32)
         |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }]);
-    wr_send_tso(_header: *mut c_void, _length: u16, _mss: u16) |batch, _| batch.fail(VerbsError::NotSupported);
+    wr_send_tso(_header: *mut c_void, _length: u16, _mss: u16)
+        |batch, _| batch.fail(VerbsError::NotSupported);
     wr_flush(rkey: u32, remote_addr: u64, length: size_t, placement: u8, selectivity: u8)
         |batch, qp| match u32::try_from(length) {
             Ok(length) => {
