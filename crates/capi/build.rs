@@ -1,9 +1,10 @@
-//! Gives libibverbs.so its face: symbol versions, SONAME, and the jumps from exported names to Rust functions.
+//! Exports the functions of libibverbs.so: symbol versions, SONAME, and the jumps from exported names to Rust
+//! functions.
 //!
-//! rustc exports `#[no_mangle]` functions through an anonymous version script of its own, which cannot be combined
-//! with named versions. So nothing is exported that way: each (name, version) pair becomes a label in one
-//! `global_asm!` block, a jump to the mangled Rust function, and `.symver` names it. Needs rust-lld (the default
-//! linker on x86_64 Linux); GNU ld refuses two version scripts.
+//! rustc exports `#[no_mangle]` functions with an anonymous version script, which the linker does not combine
+//! with named versions. So no function is exported that way: each (name, version) pair becomes a label in one
+//! `global_asm!` block, a jump to the mangled Rust function, and `.symver` names it. This needs rust-lld (the
+//! default linker on x86_64 Linux); GNU ld refuses two version scripts.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,20 +33,20 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     fs::write(Path::new(&out).join("symbols.rs"), trampolines(&nodes, &arch)).expect("writing symbols.rs");
 
-    // The library runs threads, and programs dlclose() it: it must never be unmapped.
+    // Programs call dlclose() while threads of the library run, so the library must never be unmapped.
     for arg in [&format!("--version-script={}", script.display()), "-soname,libibverbs.so.1", "-z,nodelete"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{arg}");
     }
 }
 
-/// The private node through which librdmacm.so.1 reaches the code: its names, prefixed.
+/// Returns the private version node that librdmacm.so.1 calls: its names with a prefix.
 fn roxie_node(rdmacm: Vec<Node>) -> Node {
     let symbols = rdmacm.into_iter().flat_map(|node| node.symbols);
     let symbols = symbols.map(|s| Symbol { name: format!("roxie_cm_{}", s.name), ..s }).collect();
     Node { name: "ROXIE_1".to_string(), parent: None, symbols }
 }
 
-/// The `global_asm!` block: one label per (name, version).
+/// Returns the `global_asm!` block: one label per (name, version).
 fn trampolines(nodes: &[Node], arch: &str) -> String {
     let (comment_style, jump) = match arch {
         "x86_64" => ("options(att_syntax)", "jmp"),
@@ -66,7 +67,8 @@ fn trampolines(nodes: &[Node], arch: &str) -> String {
                 let load = load_arguments(arch, &label, *errno, *returns);
                 let name = &symbol.name;
                 format!(
-                    ".section .rodata\n{label}_name: .asciz \"{name}\"\n.text\n.p2align 4\n{label}:\n{load} {jump} {{unsupported}}"
+                    ".section .rodata\n{label}_name: .asciz \"{name}\"\n.text\n.p2align 4\n\
+                     {label}:\n{load} {jump} {{unsupported}}"
                 )
             }
             What::Byte => format!(".data\n{label}:\n .byte 0"),
@@ -93,12 +95,13 @@ fn trampolines(nodes: &[Node], arch: &str) -> String {
     text
 }
 
-/// Loads the three arguments of `unsupported(name, errno, returns)`.
+/// Returns the instructions that load the three arguments of `unsupported(name, errno, returns)`.
 fn load_arguments(arch: &str, label: &str, errno: i32, returns: i32) -> String {
     match arch {
         "x86_64" => format!(" leaq {label}_name(%rip), %rdi\n movl ${errno}, %esi\n movq ${returns}, %rdx\n"),
         _ => format!(
-            " adrp x0, {label}_name\n add x0, x0, :lo12:{label}_name\n mov w1, #{errno}\n mov x2, #{returns}\n"
+            " adrp x0, {label}_name\n add x0, x0, :lo12:{label}_name\n\
+             \x20mov w1, #{errno}\n mov x2, #{returns}\n"
         ),
     }
 }

@@ -1,6 +1,5 @@
-//! Reads the symbol tables in `symbols/` and writes what the linker wants to know about them: the version script.
-//!
-//! Shared by the build scripts of both libraries.
+//! Reads the symbol tables in `symbols/` and writes the version script for the linker. The build scripts of
+//! both libraries use it.
 
 use std::fmt::Write as _;
 
@@ -23,7 +22,7 @@ pub(crate) struct Symbol {
     pub(crate) once: bool,
 }
 
-/// What stands behind a name.
+/// The code or data that a name stands for.
 #[derive(Clone, Eq, PartialEq)]
 pub(crate) enum What {
     /// The Rust function with this name.
@@ -37,7 +36,10 @@ pub(crate) enum What {
 const EOPNOTSUPP: i32 = 95;
 const ENOSYS: i32 = 38;
 
-/// Parses a table; `ibverbs.txt` explains the form.
+/// Parses a table in the form that `ibverbs.txt` explains.
+///
+/// # Panics
+/// On a line that is not of that form.
 pub(crate) fn parse(text: &str) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut hidden = Vec::new();
@@ -99,7 +101,7 @@ fn parse_symbol(line: &str) -> Option<(Symbol, bool)> {
     Some((Symbol { name: words[0].to_string(), what, default: !hidden, once }, compat))
 }
 
-/// The linker's version script: every node with its names, everything else local.
+/// Returns the linker's version script: every node with its names; all other names are local.
 pub(crate) fn version_script(nodes: &[Node]) -> String {
     let mut script = String::new();
     for (index, node) in nodes.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Gives librdmacm.so its face: versioned names that jump to `roxie_cm_*` of libibverbs.so.1.
+//! Exports the functions of librdmacm.so: versioned names that jump to `roxie_cm_*` of libibverbs.so.1.
 //!
-//! To record the need for libibverbs.so.1 and its version node ROXIE_1, the linker must see a library that has them.
-//! The real one may not be built yet, so a throw-away stand-in with the same SONAME is compiled here. At run time the
-//! requirement makes the loader refuse a foreign libibverbs by name instead of starting a second engine.
+//! The linker must see a library with the name libibverbs.so.1 and the version node ROXIE_1 to record the
+//! dependency. The real library may not be built yet, so this script compiles a stand-in with the same
+//! SONAME. At run time the dependency makes the loader refuse another libibverbs, which has no such node.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -57,7 +57,8 @@ fn trampolines(nodes: &[table::Node], arch: &str) -> String {
         writeln!(
             asm,
             ".p2align 4\nroxie_{name}:\n{jump}\n.size roxie_{name}, .-roxie_{name}\n\
-             .type roxie_{name}, %function\n.globl roxie_{name}\n.symver roxie_{name}, {name}@@{version}, remove"
+             .type roxie_{name}, %function\n.globl roxie_{name}\n\
+             .symver roxie_{name}, {name}@@{version}, remove"
         )
         .expect("writing to a string");
     }
@@ -65,7 +66,7 @@ fn trampolines(nodes: &[table::Node], arch: &str) -> String {
     format!("core::arch::global_asm!(r#\"\n.text\n{asm}\"#,\n{options});\n")
 }
 
-/// Links a shared object that only has the names, and returns its path.
+/// Links a shared object that has the names and no code, and returns its path.
 fn build_stand_in(nodes: &[table::Node], out: &Path) -> String {
     let mut source = String::from(".text\n");
     let mut script = String::from("ROXIE_1 {\n  global:\n");

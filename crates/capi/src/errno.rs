@@ -1,4 +1,4 @@
-//! The ways C functions report failure.
+//! `errno`, and the ways in which C functions report failure.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::{io, ptr};
@@ -29,13 +29,14 @@ pub(crate) fn null<T>(errno: c_int) -> *mut T {
     ptr::null_mut()
 }
 
-/// Sets `errno` and returns it: for functions that return 0 or an errno, whose callers often print `errno` instead.
+/// Sets `errno` and returns it. For functions that return 0 or an errno: their callers often print `errno`
+/// instead.
 pub(crate) fn code(errno: c_int) -> c_int {
     set_errno(errno);
     errno
 }
 
-/// 0 or the errno of a verbs call.
+/// Returns 0, or sets `errno` and returns it.
 pub(crate) fn status(result: Result<(), VerbsError>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -43,7 +44,7 @@ pub(crate) fn status(result: Result<(), VerbsError>) -> c_int {
     }
 }
 
-/// The errno of an I/O error.
+/// Returns the errno of an I/O error; `EIO` for an error without one.
 pub(crate) fn of_io(error: &io::Error) -> c_int {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::WouldBlock => libc::EAGAIN,
@@ -61,8 +62,8 @@ pub(crate) fn of_io(error: &io::Error) -> c_int {
     })
 }
 
-/// What stands behind every exported name that is not implemented: sets `errno` and returns the constant that the
-/// function's convention asks for. `ROXIE_LOG` in the environment makes it say the name.
+/// Stands in for every exported function that is not implemented: sets `errno` and returns the constant that
+/// `symbols/` names. With `ROXIE_LOG` in the environment it prints the name of the function.
 pub(crate) unsafe extern "C" fn unsupported(name: *const c_char, errno: c_int, returns: isize) -> isize {
     if std::env::var_os("ROXIE_LOG").is_some() {
         // SAFETY: the trampolines pass the address of a string constant.

@@ -1,5 +1,5 @@
-//! fork(2): the child finds no lock of this library taken by a thread it does not have. What becomes of the engine is the
-//! business of the crate `roxie`, which has handlers of its own.
+//! fork(2): holds the locks of this library while the process forks, so that no lock in the child is held by
+//! a thread that the child does not have. The crate `roxie` has handlers of its own for the engine.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -10,22 +10,22 @@ use crate::ibv::{device, events};
 use crate::rdma::{channel, device as cm_device, id};
 use crate::rsocket::table;
 
-/// Longest that each lock is waited for: if a signal handler forks, the thread it interrupted may hold it.
-const PATIENCE_NS: u64 = 100_000_000;
+/// Longest wait for each lock: if a signal handler forks, the thread that it interrupted may hold the lock.
+const LOCK_MAX_NS: u64 = 100_000_000;
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The locks that this thread holds while it forks.
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Arranges for it, once the device is open.
+/// Registers the handlers. Called when the device is opened.
 pub(crate) fn register() {
-    // Without memory for it forks are what they are without this.
+    // If memory is short, forks work without the handlers.
     at_fork(prepare, release, release).ok();
 }
 
 extern "C" fn prepare() {
-    let until = || now_ns() + PATIENCE_NS;
+    let until = || now_ns() + LOCK_MAX_NS;
     let locks = vec![
         cm_device::keep_locked(until()),
         device::keep_locked(until()),

@@ -1,13 +1,15 @@
 //! libibverbs.so.1 over roxie: the C ABI of rdma-core's libibverbs, and the code behind librdmacm.so.1.
 //!
-//! This crate is thin: it turns C pointers into handles of the crate `roxie` and back, and errors into errno.
-//! `symbols/` lists every exported name, `build.rs` exports them with their versions, [`abi`] holds the C layouts.
-//! The functions are sorted as the manual pages are: `ibv`, `rdma` and `rsocket`.
+//! This crate is thin: it converts C pointers to handles of the crate `roxie` and back, and errors to errno.
+//! `symbols/` lists every exported name, `build.rs` exports them with their versions, [`abi`] has the C
+//! layouts and constants, `handle` turns the arguments of C functions into typed values. The modules follow
+//! the manual pages: `ibv`, `rdma` and `rsocket`.
 
 pub mod abi;
 mod errno;
 mod exit;
 mod fork;
+mod handle;
 mod ibv;
 mod object;
 mod rdma;

@@ -1,7 +1,8 @@
-//! C objects: the structure that programs see, followed by the Rust handle behind it.
+//! C objects: the structure that applications see, followed by the Rust handle behind it.
 //!
-//! Invariant: programs read and write the public part whenever they like, so it is never covered by a Rust reference,
-//! only reached through raw pointers. The tail is ours alone and may be shared between threads.
+//! Invariant: applications read and write the public part at any time, so no Rust reference covers it. This
+//! library reaches it by raw pointers and by [`Member`](crate::handle::Member)s only. Applications do not see
+//! the tail, which may be shared between threads.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -10,50 +11,70 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
-/// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address of this.
+/// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address
+/// of this.
 #[repr(C)]
 pub(crate) struct Object<P, T> {
     public: UnsafeCell<P>,
     pub(crate) tail: T,
 }
 
-// SAFETY: the public part is only reached through raw pointers by functions that C callers may call from any thread,
-// with the synchronisation that the manual pages demand; the tail is shareable by its own type.
+// SAFETY: this library accesses the public part atomically, or with the synchronisation that the manual pages
+// demand of C callers, which may call from any thread; the type of the tail is `Sync` itself.
 unsafe impl<P, T: Sync> Sync for Object<P, T> {}
 
 impl<P, T> Object<P, T> {
     /// Allocates an object and gives it to C.
     pub(crate) fn export(public: P, tail: T) -> *mut P {
-        Box::into_raw(Box::new(Self { public: UnsafeCell::new(public), tail })).cast()
+        Self::boxed(public, tail).give()
     }
 
-    /// The object behind a pointer from C; `None` for NULL.
+    /// Allocates an object that C does not know yet.
+    pub(crate) fn boxed(public: P, tail: T) -> Box<Self> {
+        Box::new(Self { public: UnsafeCell::new(public), tail })
+    }
+
+    /// Returns the public part of an object that C does not know yet.
+    pub(crate) fn public_mut(&mut self) -> &mut P {
+        self.public.get_mut()
+    }
+
+    /// Gives the object to C.
+    pub(crate) fn give(self: Box<Self>) -> *mut P {
+        Box::into_raw(self).cast()
+    }
+
+    /// Returns the object behind a pointer from C; `None` for NULL.
     ///
     /// # Safety
-    /// `ptr` is NULL or came from [`Self::export`] and is not yet retired.
-    #[inline]
+    /// `ptr` is NULL, or [`Self::export`] returned it and the object is not freed for the time of `'a`.
+    #[inline(always)]
     pub(crate) unsafe fn from_ptr<'a>(ptr: *mut P) -> Option<&'a Self> {
-        // SAFETY: upheld by the caller; `public` is the first member, so the address is that of the object.
+        // SAFETY: a live object or NULL; `public` is the first member, so the address is that of the object.
         unsafe { ptr.cast::<Self>().as_ref() }
     }
 
-    /// The pointer that C holds.
-    #[inline]
+    /// Returns the pointer that C holds.
+    #[inline(always)]
     pub(crate) fn public(&self) -> *mut P {
-        self.public.get()
-    }
-
-    /// Takes the object back from C.
-    ///
-    /// # Safety
-    /// `ptr` came from [`Self::export`], and nobody uses it any more.
-    pub(crate) unsafe fn retire(ptr: *mut P) -> Box<Self> {
-        // SAFETY: upheld by the caller.
-        unsafe { Box::from_raw(ptr.cast()) }
+        // `public` is the first member; the pointer may be used for the whole object.
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 }
 
-/// The live objects of one kind, for kinds that programs use after destroying them and expect an error.
+/// The private tail of a kind of objects.
+pub(crate) trait Tail {
+    /// Returns whether a pointer from the application leads to a live object.
+    ///
+    /// Most kinds trust the application. A kind looks the pointer up if applications use its objects after
+    /// destroying them and expect an error.
+    #[inline(always)]
+    fn is_live<P>(_object: *mut P) -> bool {
+        true
+    }
+}
+
+/// The live objects of one kind, for kinds that look their objects up.
 pub(crate) struct Living(LazyLock<Mutex<HashSet<usize>>>);
 
 impl Living {
@@ -65,30 +86,31 @@ impl Living {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the set until the value is dropped, or gives up at `until_ns`.
+    /// Locks the set until the returned value is dropped, or gives up at `until_ns`.
     pub(crate) fn keep_locked(&'static self, until_ns: u64) -> Box<dyn Any> {
         Box::new(lock_until(&self.0, until_ns))
     }
 
-    /// From now on `ptr` lives.
+    /// Adds an object and returns its pointer.
     pub(crate) fn insert<P>(&self, ptr: *mut P) -> *mut P {
         self.set().insert(ptr.addr());
         ptr
     }
 
-    /// It no longer does; false if it did not.
+    /// Removes an object; returns false if it was not in the set.
     pub(crate) fn remove<P>(&self, ptr: *mut P) -> bool {
         self.set().remove(&ptr.addr())
     }
 
-    /// Does something with each of them while none can be destroyed; skipped if one is being destroyed now.
+    /// Calls `f` with each object while no thread can destroy one; calls nothing if a thread holds the lock.
     pub(crate) fn for_each<P>(&self, f: impl FnMut(*mut P)) {
         if let Ok(set) = self.0.try_lock() {
             set.iter().map(|address| *address as *mut P).for_each(f);
         }
     }
 
-    /// What `f` makes of it while it cannot be destroyed; `None` if it does not live.
+    /// Returns the result of `f`, which runs while no thread can destroy the object; `None` if it is not
+    /// alive.
     pub(crate) fn with<P, R>(&self, ptr: *mut P, f: impl FnOnce() -> R) -> Option<R> {
         let set = self.set();
         set.contains(&ptr.addr()).then(f)

@@ -1,14 +1,14 @@
-//! A program that finds no device says just that, or nothing. The reason is said here, once.
+//! Explains why there is no device. Programs that find no device print no reason, or nothing.
 
 use std::io;
 use std::sync::Once;
 
 use roxie::{notice, verbs};
 
-/// Says why the device, or its engine, cannot be had: one line in the life of a process.
+/// Prints why the device cannot be opened, or why its engine does not start; once per process.
 pub(crate) fn explain(error: &io::Error) {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| match verbs::remedy(error) {
+    static PRINTED: Once = Once::new();
+    PRINTED.call_once(|| match verbs::remedy(error) {
         Some(remedy) => notice(format_args!("the device cannot be used: {error} ({remedy})")),
         None => notice(format_args!("the device cannot be used: {error} ('roxie doctor' may know more)")),
     });

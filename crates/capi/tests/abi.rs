@@ -1,7 +1,7 @@
-//! The layouts of `src/abi` against the C headers that are installed.
+//! Compares the layouts and constants of `src/abi` with the installed C headers.
 //!
-//! Writes a C program of `_Static_assert`s and compiles it. Members that newer headers added are left out when the
-//! installed ones lack them; then the structure may be larger here than there.
+//! The test writes a C program of `_Static_assert`s and compiles it. It leaves out members and constants that
+//! the installed headers lack. A structure without some of its members may be smaller there.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,23 +14,45 @@ use abi::Layout;
 #[path = "../src/abi/mod.rs"]
 mod abi;
 
-const HEADERS: [&str; 2] = ["/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h"];
+const HEADERS: [&str; 4] = [
+    "/usr/include/infiniband/ib_user_ioctl_verbs.h",
+    "/usr/include/infiniband/verbs.h",
+    "/usr/include/infiniband/verbs_api.h",
+    "/usr/include/rdma/rdma_cma.h",
+];
+const INCLUDES: &str = "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
 
 #[test]
 fn layouts_equal_the_c_headers() {
     let Some(headers) = read_headers() else { return };
-    let mut source = String::from(
-        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
-         #define AT(s, m, o) _Static_assert(offsetof(struct s, m) == (o), #s \".\" #m)\n",
-    );
+    let mut source = String::from(INCLUDES);
+    source.push_str("#define AT(s, m, o) _Static_assert(offsetof(struct s, m) == (o), #s \".\" #m)\n");
     let mut compared = 0;
     for layout in layouts() {
         compared += assertions(&mut source, layout, &headers);
     }
-    source.push_str("int main(void) { return 0; }\n");
-    compile(&source);
+    compile("layouts", &source);
     println!("{compared} sizes and offsets are equal");
     assert!(compared > 350, "only {compared} compared");
+}
+
+#[test]
+fn constants_equal_the_c_headers() {
+    let Some(headers) = read_headers() else { return };
+    let mut source = String::from(INCLUDES);
+    let known: Vec<_> = constants().filter(|(name, _)| has_word(&headers, name)).collect();
+    for (name, value) in &known {
+        writeln!(source, "_Static_assert({name} == {value}LL, \"{name}\");").expect("writing to a string");
+    }
+    compile("constants", &source);
+    println!("{} constants are equal", known.len());
+    assert!(known.len() > 100, "only {} compared", known.len());
+}
+
+fn constants() -> impl Iterator<Item = &'static (&'static str, i64)> {
+    [abi::cm::CONSTANTS, abi::device::CONSTANTS, abi::objects::CONSTANTS, abi::work::CONSTANTS]
+        .into_iter()
+        .flatten()
 }
 
 fn layouts() -> impl Iterator<Item = &'static Layout> {
@@ -39,7 +61,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
         .flatten()
 }
 
-/// The text of the headers, or `None` after saying why the test cannot run.
+/// Returns the text of the headers, or `None` after printing why the test cannot run.
 fn read_headers() -> Option<String> {
     let read: Result<Vec<String>, _> = HEADERS.iter().map(fs::read_to_string).collect();
     let compiler = Command::new("cc").arg("--version").output();
@@ -56,7 +78,7 @@ fn read_headers() -> Option<String> {
     }
 }
 
-/// Appends the assertions of one structure; returns how many.
+/// Appends the assertions of one structure; returns their number.
 fn assertions(source: &mut String, layout: &Layout, headers: &str) -> usize {
     let name = layout.name;
     let known: Vec<(String, usize)> = layout
@@ -66,14 +88,13 @@ fn assertions(source: &mut String, layout: &Layout, headers: &str) -> usize {
         .filter(|(path, _)| path.split('.').all(|word| has_word(headers, word)))
         .collect();
     if name == "verbs_context" {
-        // Grows at the front: only distances from the context are fixed.
+        // It grows at the front: only distances from the context are fixed.
         let context = layout.members.iter().find(|(path, _)| *path == ".context").expect("a member").1;
         for (path, offset) in &known {
             let before = context - offset;
-            let line = format!(
-                "_Static_assert(offsetof(struct {name}, context) - offsetof(struct {name}, {path}) == {before}, \"{path}\");"
-            );
-            writeln!(source, "{line}").expect("writing to a string");
+            let distance = format!("offsetof(struct {name}, context) - offsetof(struct {name}, {path})");
+            writeln!(source, "_Static_assert({distance} == {before}, \"{path}\");")
+                .expect("writing to a string");
         }
         return known.len();
     }
@@ -86,7 +107,7 @@ fn assertions(source: &mut String, layout: &Layout, headers: &str) -> usize {
     known.len() + 1
 }
 
-/// A member path as C writes it: unions that are anonymous there, and names that Rust cannot use.
+/// Returns a member path as C writes it: without anonymous unions, and with names that are reserved in Rust.
 fn c_path(structure: &str, path: &str) -> String {
     let path = path.trim_start_matches('.').replace("r#", "");
     match (structure, path.as_str()) {
@@ -100,10 +121,10 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
 }
 
-fn compile(source: &str) {
+fn compile(name: &str, source: &str) {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (input, output) = (dir.join("abi.c"), dir.join("abi.o"));
-    fs::write(&input, source).expect("writing abi.c");
+    let (input, output) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.o")));
+    fs::write(&input, format!("{source}int main(void) {{ return 0; }}\n")).expect("writing the C file");
     let compiled =
         Command::new("cc").arg("-c").arg("-o").arg(&output).arg(&input).output().expect("running cc");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

@@ -1,10 +1,11 @@
 /*
- * The work request builder (ibv_wr_*), every operation and every setter on every service that has it; extended completion
- * queues, every reader, time stamps included. Exits 77 without a device.
+ * The work request builder (ibv_wr_*): every operation and every setter on every service that has it.
+ * Extended completion queues: every reader, with time stamps. Exits 77 without a device.
  */
-#define PAIR_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | FLUSH_GLOBAL)
+#define PAIR_ACCESS \
+	(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | FLUSH_GLOBAL)
 #define PAIR_OPS (0x3ff | WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE)
-/* Of newer headers: IBV_ACCESS_FLUSH_GLOBAL, IBV_QP_EX_WITH_FLUSH. */
+/* IBV_ACCESS_FLUSH_GLOBAL and IBV_QP_EX_WITH_FLUSH, which older headers lack. */
 #define FLUSH_GLOBAL (1 << 8)
 #define WITH_FLUSH (1 << 11)
 #include "pair.h"
@@ -14,11 +15,11 @@
 #define FAILS(e, call) CHECK((errno = 0, !(call)) && errno == (e))
 #define SECOND 1000000000ull
 
-/* Where things are in `buf`: what is sent, where it arrives, what is read, words for atomics. */
+/* Offsets in `buf`: data to send, received data, data that was read, words for atomics. */
 enum { OUT = 0, IN = 8192, BACK = 16384, WORDS = 24576 };
 
 static struct ibv_cq_ex *cqx;
-/* The members that `start_poll` and `next_poll` set, and what the readers say. */
+/* The members that `start_poll` and `next_poll` set, and the results of the readers. */
 struct seen {
 	uint64_t wr_id, ts, wall;
 	enum ibv_wc_status status;
@@ -50,13 +51,13 @@ static void see(struct seen *s)
 		.path = ibv_wc_read_dlid_path_bits(cqx), .ts = ibv_wc_read_completion_ts(cqx),
 		.wall = ibv_wc_read_completion_wallclock_ns(cqx) };
 	ibv_end_poll(cqx);
-	/* Of InfiniBand only, or of errors. */
+	/* These have values on InfiniBand or after errors only. */
 	CHECK(!s->vendor_err && !s->slid && !s->path);
-	/* As mlx5 tells of a datagram that it came by RoCEv2 and IPv4. */
+	/* mlx5 reports this service level for a datagram that came by RoCEv2 over IPv4. */
 	CHECK(s->sl == (s->flags & IBV_WC_GRH ? 10 : 0));
 }
 
-/* The next completion is this one, and as it should be. */
+/* Checks that the next completion has this ID and opcode, and succeeded. */
 static void expect(struct seen *s, uint64_t wr_id, enum ibv_wc_opcode opcode)
 {
 	see(s);
@@ -80,7 +81,7 @@ static void receive(struct ibv_qp *qp, uint64_t wr_id)
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 }
 
-/* A completion at each end, in either order: of the send, and of the receive, which is returned. */
+/* Takes the completions of a send and of a receive, in either order; returns that of the receive. */
 static struct seen both(uint64_t sent, uint64_t received, enum ibv_wc_opcode opcode)
 {
 	struct seen s[2];
@@ -97,7 +98,8 @@ static void messages(struct pair *p)
 {
 	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->a);
 	struct ibv_data_buf pieces[3] = { { "in", 2 }, { "", 0 }, { "line", 4 } };
-	struct ibv_sge list[2] = { { (uintptr_t)at(OUT) + 4, 4, buf_mr->lkey }, { (uintptr_t)at(OUT), 4, buf_mr->lkey } };
+	struct ibv_sge list[2] = { { (uintptr_t)at(OUT) + 4, 4, buf_mr->lkey },
+		{ (uintptr_t)at(OUT), 4, buf_mr->lkey } };
 	struct seen s;
 
 	memcpy(at(OUT), "zero-one", 8);
@@ -126,7 +128,7 @@ static void messages(struct pair *p)
 	s = both(3, 52, IBV_WC_RECV);
 	CHECK(s.byte_len == 6 && !memcmp(at(IN), "inline", 6));
 
-	/* Nothing set is nothing sent. */
+	/* A request without a setter sends no data. */
 	receive(p->b, 53);
 	start(q, 4);
 	ibv_wr_send(q);
@@ -147,7 +149,7 @@ static void remote_memory(struct pair *p)
 	start(q, 1);
 	ibv_wr_rdma_write(q, buf_mr->rkey, (uintptr_t)at(IN));
 	ibv_wr_set_inline_data(q, passing, 8);
-	/* Inline data is the builder's by now. */
+	/* The builder has copied the inline data. */
 	memset(passing, 0, 8);
 	CHECK(!ibv_wr_complete(q));
 	expect(&s, 1, IBV_WC_RDMA_WRITE);
@@ -159,7 +161,8 @@ static void remote_memory(struct pair *p)
 	ibv_wr_set_sge(q, buf_mr->lkey, (uintptr_t)at(OUT), 8);
 	CHECK(!ibv_wr_complete(q));
 	s = both(2, 60, IBV_WC_RECV_RDMA_WITH_IMM);
-	CHECK(s.byte_len == 8 && s.flags == IBV_WC_WITH_IMM && s.imm == 78 && !memcmp(at(IN) + 8, "zero-one", 8));
+	CHECK(s.byte_len == 8 && s.flags == IBV_WC_WITH_IMM && s.imm == 78 && !memcmp(at(IN) + 8, "zero-one",
+		8));
 
 	start(q, 3);
 	ibv_wr_rdma_read(q, buf_mr->rkey, (uintptr_t)at(OUT));
@@ -199,7 +202,8 @@ static void flush(struct pair *p)
 	typedef void flush_fn(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
 	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->a);
 	flush_fn *wr_flush = *(flush_fn **)(&q->wr_atomic_write + 1);
-	struct ibv_mr *m = ibv_reg_mr(pd, at(IN), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | FLUSH_GLOBAL);
+	struct ibv_mr *m = ibv_reg_mr(pd, at(IN), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+		FLUSH_GLOBAL);
 	struct seen s;
 
 	CHECK(m);
@@ -251,7 +255,7 @@ static void keys(struct pair *p)
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(m));
 }
 
-/* What `wr_complete` refuses, and that nothing of what was aborted is ever sent. */
+/* Requests that `wr_complete` refuses; aborted requests are never sent. */
 static void mistakes(struct pair *p)
 {
 	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->a);
@@ -297,7 +301,7 @@ static void mistakes(struct pair *p)
 	CHECK(!buf[IN]);
 }
 
-/* RESET to RTS, for UC and UD. */
+/* Moves a UC or UD queue pair from RESET to RTS. */
 static void connect_unreliable(struct ibv_qp *qp, uint32_t peer)
 {
 	int ud = qp->qp_type == IBV_QPT_UD;
@@ -316,8 +320,10 @@ static void connect_unreliable(struct ibv_qp *qp, uint32_t peer)
 
 static struct ibv_qp *make_unreliable(struct ibv_cq *cq, enum ibv_qp_type type, uint64_t ops)
 {
-	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .cap = { 16, 16, 2, 2, 64 },
-		.pd = pd, .send_ops_flags = ops, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS };
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .cap =
+		{ 16, 16, 2, 2, 64 },
+		.pd = pd, .send_ops_flags = ops, .comp_mask = IBV_QP_INIT_ATTR_PD |
+			IBV_QP_INIT_ATTR_SEND_OPS_FLAGS };
 	return ibv_create_qp_ex(ctx, &init);
 }
 
@@ -332,7 +338,7 @@ static void datagrams(struct ibv_cq *cq)
 
 	FAILS(EOPNOTSUPP, make_unreliable(cq, IBV_QPT_UD, ops | IBV_QP_EX_WITH_RDMA_WRITE));
 	CHECK(a && b && ah);
-	/* Not before it may send. */
+	/* A queue pair that is not in RTS refuses sends. */
 	start(q, 1);
 	ibv_wr_send(q);
 	ibv_wr_set_ud_addr(q, ah, b->qp_num, 0x1234);
@@ -358,7 +364,10 @@ static void datagrams(struct ibv_cq *cq)
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_qp(a) && !ibv_destroy_qp(b));
 }
 
-/* UC has SEND and WRITE; an error of its own stops its send queue, until it is told to go on. */
+/*
+ * UC has SEND and WRITE. A local error stops the send queue until the application moves the queue pair to
+ * RTS.
+ */
 static void unreliable(struct ibv_cq *cq)
 {
 	uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
@@ -396,9 +405,10 @@ static void unreliable(struct ibv_cq *cq)
 	CHECK(s.wr_id == 3 && s.status == IBV_WC_LOC_PROT_ERR);
 	see(&s);
 	CHECK(s.wr_id == 4 && s.status == IBV_WC_WR_FLUSH_ERR);
-	CHECK(!ibv_query_qp(a, &qa, IBV_QP_STATE, &init) && qa.qp_state == IBV_QPS_SQE && a->state == IBV_QPS_SQE);
+	CHECK(!ibv_query_qp(a, &qa, IBV_QP_STATE, &init) && qa.qp_state == IBV_QPS_SQE &&
+		a->state == IBV_QPS_SQE);
 
-	/* It still receives. */
+	/* The queue pair still receives. */
 	struct ibv_qp_ex *back = ibv_qp_to_qp_ex(b);
 	receive(a, 91);
 	start(back, 5);
@@ -427,14 +437,18 @@ static void unreliable(struct ibv_cq *cq)
 
 static void xrc(struct ibv_cq *cq)
 {
-	struct ibv_xrcd_init_attr di = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1,
+	struct ibv_xrcd_init_attr di = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1,
 		.oflags = O_CREAT };
 	struct ibv_xrcd *xrcd = ibv_open_xrcd(ctx, &di);
-	struct ibv_srq_init_attr_ex si = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd,
-		.cq = cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+	struct ibv_srq_init_attr_ex si = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd =
+		xrcd,
+		.cq = cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			IBV_SRQ_INIT_ATTR_XRCD |
 			IBV_SRQ_INIT_ATTR_CQ };
 	struct ibv_srq *srq = ibv_create_srq_ex(ctx, &si);
-	struct ibv_qp_init_attr_ex ti = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd, .comp_mask = IBV_QP_INIT_ATTR_XRCD };
+	struct ibv_qp_init_attr_ex ti = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd, .comp_mask =
+		IBV_QP_INIT_ATTR_XRCD };
 	struct ibv_qp *ini, *tgt;
 	uint32_t number;
 	struct seen s;
@@ -476,7 +490,7 @@ static uint64_t device_clock(void)
 	return values.raw_clock.tv_sec * SECOND + values.raw_clock.tv_nsec;
 }
 
-/* Each completion has the time when it was made, not when it is looked at, by the device's clock and by that of the day. */
+/* Completions carry the time when they were added, by the device's clock and by the time of day. */
 static void times(struct pair *p)
 {
 	struct ibv_device_attr_ex attr;
@@ -486,7 +500,8 @@ static void times(struct pair *p)
 	struct seen first, second;
 	struct ibv_wc wc;
 
-	CHECK(!ibv_query_device_ex(ctx, NULL, &attr) && attr.hca_core_clock && attr.completion_timestamp_mask);
+	CHECK(!ibv_query_device_ex(ctx, NULL, &attr) && attr.hca_core_clock &&
+		attr.completion_timestamp_mask);
 	CHECK(!ibv_query_rt_values_ex(ctx, &none) && !none.comp_mask);
 	uint64_t khz = attr.hca_core_clock, ticks = device_clock();
 	nanosleep(&pause, NULL);
@@ -503,7 +518,7 @@ static void times(struct pair *p)
 		ibv_wr_rdma_write(q, buf_mr->rkey, (uintptr_t)at(IN));
 		ibv_wr_set_sge(q, buf_mr->lkey, (uintptr_t)at(OUT), 8);
 		CHECK(!ibv_wr_complete(q));
-		/* It is there, and nobody has looked. */
+		/* The completion is in the CQ, and no call has polled it. */
 		CHECK(poll(&pfd, 1, 10000) == 1 && !ibv_get_cq_event(p->cq->channel, &cq, &cookie));
 		ibv_ack_cq_events(cq, 1);
 	}
@@ -516,7 +531,7 @@ static void times(struct pair *p)
 	uint64_t now = day.tv_sec * SECOND + day.tv_nsec;
 	CHECK(first.wall < second.wall && second.wall < now && now - first.wall < 10 * SECOND);
 
-	/* What is taken the ordinary way takes its time along. */
+	/* ibv_poll_cq removes the time stamps of its completions, too. */
 	for (int i = 3; i <= 4; i++) {
 		start(q, i);
 		ibv_wr_rdma_write(q, buf_mr->rkey, (uintptr_t)at(IN));

@@ -1,6 +1,7 @@
 /*
- * Calls librdmacm as a program does: conventions of errors, one connection with event channels, one with synchronous
- * endpoints, one over XRC, one refusal. Prints the first wrong answer and exits 1; exits 77 without a device.
+ * Calls librdmacm as a program does: how functions report errors, one connection with event channels, one
+ * with synchronous endpoints, one over XRC, one that is rejected. Prints the first false condition and exits
+ * 1; exits 77 without a device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +23,8 @@
 static struct sockaddr *loopback(uint16_t port)
 {
 	static struct sockaddr_in in;
-	in = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	in = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr =
+		htonl(INADDR_LOOPBACK) };
 	return (struct sockaddr *)&in;
 }
 
@@ -38,7 +40,7 @@ static struct rdma_cm_event *expect(struct rdma_event_channel *ch, enum rdma_cm_
 
 static void conventions(struct rdma_event_channel *ch)
 {
-	struct rdma_cm_id *id, *gone;
+	struct rdma_cm_id *id, *destroyed;
 	struct rdma_cm_event *event;
 	struct sockaddr_in far = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xcb007101) };
 	uint8_t tos = 8;
@@ -52,7 +54,7 @@ static void conventions(struct rdma_event_channel *ch)
 	MINUS(EINVAL, rdma_resolve_route(id, 100));
 	MINUS(EINVAL, rdma_connect(id, NULL));
 	MINUS(EINVAL, rdma_disconnect(id));
-	MINUS(EINVAL, rdma_get_request(id, &gone));
+	MINUS(EINVAL, rdma_get_request(id, &destroyed));
 	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1));
 	MINUS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 4));
 	MINUS(ENOSYS, rdma_set_option(id, 9, 9, &tos, 1));
@@ -62,14 +64,15 @@ static void conventions(struct rdma_event_channel *ch)
 	CHECK(!rdma_bind_addr(id, loopback(0)));
 	CHECK(id->verbs && id->pd && id->port_num == 1 && rdma_get_src_port(id));
 	MINUS(EINVAL, rdma_bind_addr(id, loopback(0)));
-	gone = id;
+	destroyed = id;
 	CHECK(!rdma_destroy_id(id));
-	MINUS(EINVAL, rdma_destroy_id(gone));
-	MINUS(EINVAL, rdma_listen(gone, 1));
+	MINUS(EINVAL, rdma_destroy_id(destroyed));
+	MINUS(EINVAL, rdma_listen(destroyed, 1));
 	MINUS(EINVAL, rdma_ack_cm_event(NULL));
 }
 
-static const struct ibv_qp_init_attr attributes = { .cap = { 8, 8, 1, 1, 16 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
+static const struct ibv_qp_init_attr attributes = { .cap = { 8, 8, 1, 1, 16 }, .qp_type = IBV_QPT_RC,
+	.sq_sig_all = 1 };
 
 static void refusal(struct rdma_event_channel *ch, struct rdma_cm_id *listener)
 {
@@ -102,7 +105,8 @@ static void connection(struct rdma_event_channel *ch, struct rdma_cm_id *listene
 {
 	struct ibv_qp_init_attr init = attributes;
 	struct rdma_event_channel *second = rdma_create_event_channel();
-	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 5, .responder_resources = 3,
+	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 5,
+		.responder_resources = 3,
 		.initiator_depth = 2, .retry_count = 7, .rnr_retry_count = 7 };
 	struct rdma_cm_id *id, *child;
 	struct rdma_cm_event *event;
@@ -122,18 +126,21 @@ static void connection(struct rdma_event_channel *ch, struct rdma_cm_id *listene
 
 	event = expect(listener->channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 	child = event->id;
-	CHECK(event->param.conn.private_data_len == 56 && !memcmp(event->param.conn.private_data, "hello", 5));
+	CHECK(event->param.conn.private_data_len == 56 && !memcmp(event->param.conn.private_data, "hello",
+		5));
 	CHECK(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 3);
 	CHECK(child->verbs == id->verbs && rdma_get_dst_port(child) == rdma_get_src_port(id));
 	init = attributes;
 	CHECK(!rdma_create_qp(child, NULL, &init));
-	struct ibv_mr *rmr = rdma_reg_msgs(child, recv, sizeof(recv)), *smr = rdma_reg_msgs(id, send, sizeof(send));
+	struct ibv_mr *rmr = rdma_reg_msgs(child, recv, sizeof(recv)), *smr = rdma_reg_msgs(id, send,
+		sizeof(send));
 	CHECK(rmr && smr && !rdma_post_recv(child, &n, recv, sizeof(recv), rmr));
 	param.private_data_len = 0;
 	CHECK(!rdma_accept(child, &param) && child->qp->state == IBV_QPS_RTS);
 	rdma_ack_cm_event(event);
 	event = expect(ch, RDMA_CM_EVENT_ESTABLISHED);
-	CHECK(event->id == id && id->qp->state == IBV_QPS_RTS && event->param.conn.qp_num == child->qp->qp_num);
+	CHECK(event->id == id && id->qp->state == IBV_QPS_RTS &&
+		event->param.conn.qp_num == child->qp->qp_num);
 	rdma_ack_cm_event(event);
 	rdma_ack_cm_event(expect(listener->channel, RDMA_CM_EVENT_ESTABLISHED));
 
@@ -152,7 +159,7 @@ static void connection(struct rdma_event_channel *ch, struct rdma_cm_id *listene
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_DISCONNECTED));
 	CHECK(!rdma_dereg_mr(rmr) && !rdma_dereg_mr(smr));
 	rdma_destroy_qp(id);
-	/* The other way to lose a QP. */
+	/* The application may destroy the objects of an identifier itself. */
 	CHECK(!ibv_destroy_qp(child->qp));
 	child->qp = NULL;
 	CHECK(!ibv_destroy_cq(child->send_cq) && !ibv_destroy_comp_channel(child->send_cq_channel));
@@ -172,13 +179,15 @@ static void *endpoint_server(void *unused)
 	struct ibv_wc wc;
 	char buf[16] = "";
 
-	CHECK(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &res) && res->ai_src_len && res->ai_qp_type == IBV_QPT_RC);
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &res) && res->ai_src_len &&
+		res->ai_qp_type == IBV_QPT_RC);
 	CHECK(!rdma_create_ep(&listener, res, NULL, &init));
 	rdma_freeaddrinfo(res);
 	CHECK(!rdma_listen(listener, 1));
 	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
 	pthread_barrier_wait(&ready);
-	CHECK(!rdma_get_request(listener, &id) && id->qp && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(!rdma_get_request(listener, &id) && id->qp &&
+		id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
 	struct ibv_mr *mr = rdma_reg_msgs(id, buf, sizeof(buf));
 	CHECK(mr && !rdma_post_recv(id, NULL, buf, sizeof(buf), mr));
 	CHECK(!rdma_accept(id, NULL));
@@ -213,7 +222,10 @@ static void endpoints(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
-/* The receiving end of XRC: a queue pair in a domain that comes by itself, and a queue that senders name. */
+/*
+ * The receiving end of XRC: a queue pair in the library's domain, and a shared receive queue that senders
+ * name.
+ */
 static void *xrc_server(void *unused)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP,
@@ -240,7 +252,7 @@ static void *xrc_server(void *unused)
 	CHECK(!rdma_accept(id, &param) && id->qp->state == IBV_QPS_RTS);
 	CHECK(rdma_get_recv_comp(id, &wc) == 1 && !wc.status && !strcmp(buf, "extended"));
 	CHECK(!rdma_disconnect(id) && !rdma_dereg_mr(mr));
-	/* The queue completes there. */
+	/* The shared receive queue still uses the CQ. */
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && id->recv_cq);
 	rdma_destroy_srq(id);
@@ -272,14 +284,15 @@ static void extended_connection(void)
 
 	CHECK(!pthread_create(&thread, NULL, xrc_server, NULL));
 	pthread_barrier_wait(&ready);
-	/* Nobody listens for RC there. */
+	/* There is no listener for RC. */
 	struct rdma_cm_id *id = resolved(IBV_QPT_RC);
 	MINUS(ECONNREFUSED, rdma_connect(id, NULL));
 	rdma_destroy_ep(id);
 	id = resolved(IBV_QPT_XRC_SEND);
 	CHECK(!rdma_connect(id, &param) && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
 	struct ibv_sge sge = { (uintptr_t)buf, sizeof(buf), 0 };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags =
+		IBV_SEND_INLINE };
 	memcpy(&wr.qp_type.xrc.remote_srqn, id->event->param.conn.private_data, 4);
 	CHECK(!ibv_post_send(id->qp, &wr, &bad));
 	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
@@ -295,13 +308,16 @@ static void *waits_for_events(void *channel)
 	struct rdma_cm_event *event;
 
 	atomic_store(&started, 1);
-	/* EINVAL: the channel was gone before the call, which says so after a while. */
+	/* EINVAL: the channel was destroyed before the call. */
 	if (rdma_get_cm_event(channel, &event) && errno != EINVAL)
 		atomic_store(&ended_badly, errno);
 	return NULL;
 }
 
-/* rping destroys its channel under the thread that reads it, and ends well because that thread sleeps on. */
+/*
+ * rping destroys its channel while a thread waits there, and exits without an error because the thread keeps
+ * sleeping.
+ */
 static void destroyed_under_its_reader(void)
 {
 	for (int round = 0; round < 1500; round++) {
@@ -325,7 +341,7 @@ static void destroyed_under_its_reader(void)
 	CHECK(!atomic_load(&ended_badly));
 }
 
-/* Younger than some headers. */
+/* Missing in older headers. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
 			  const struct rdma_addrinfo *hints);
@@ -339,7 +355,8 @@ static void own_events(struct rdma_event_channel *ch)
 {
 	struct rdma_cm_id *id;
 	struct rdma_cm_event *event;
-	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_NUMERICHOST | RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
+	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_NUMERICHOST | RAI_PASSIVE,
+		.ai_port_space = RDMA_PS_TCP };
 	uint64_t arg;
 
 	CHECK(rdma_write_cm_event && rdma_resolve_addrinfo && rdma_query_addrinfo);
@@ -348,7 +365,8 @@ static void own_events(struct rdma_event_channel *ch)
 	CHECK(!rdma_write_cm_event(id, EVENT_USER, -5, 0x1122334455667788));
 	event = expect(ch, EVENT_USER);
 	memcpy(&arg, &event->param, sizeof(arg));
-	CHECK(event->id == id && event->status == -5 && arg == 0x1122334455667788 && !rdma_ack_cm_event(event));
+	CHECK(event->id == id && event->status == -5 && arg == 0x1122334455667788 &&
+		!rdma_ack_cm_event(event));
 
 	MINUS(ENOENT, rdma_query_addrinfo(id, &info));
 	MINUS(EOPNOTSUPP, (hints.ai_flags |= FLAG_SA, rdma_resolve_addrinfo(id, NULL, "x", &hints)));
@@ -362,7 +380,7 @@ static void own_events(struct rdma_event_channel *ch)
 	CHECK(((struct sockaddr_in *)info->ai_src_addr)->sin_port == htons(7471));
 	rdma_freeaddrinfo(info);
 	MINUS(ENOENT, rdma_query_addrinfo(id, &info));
-	/* What nobody has asked for goes with the identifier. */
+	/* Destroying the identifier frees a result that was not queried. */
 	CHECK(!rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints) && !rdma_destroy_id(id));
 }
 

@@ -1,13 +1,13 @@
 /*
- * Asynchronous events, moderation of completion events, thread and parent domains, draining a send queue. Exits 77
- * without a device.
+ * Asynchronous events, moderation of completion events, thread and parent domains, draining of a send queue.
+ * Exits 77 without a device.
  */
 #include "pair.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
-/* The next event must be this one, about this queue pair. */
+/* Checks that the next event has this type and names this queue pair. */
 static void expect(enum ibv_event_type type, struct ibv_qp *qp)
 {
 	struct pollfd pfd = { .fd = ctx->async_fd, .events = POLLIN };
@@ -32,7 +32,7 @@ static struct ibv_send_wr write_of(struct ibv_sge *sge, uint64_t va, uint32_t rk
 		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { va, rkey } };
 }
 
-/* What the peer may not do is an event of the one that refuses it, when there is no receive to blame. */
+/* A responder that refuses a request without a receive reports an event. */
 static void refused_requests(struct pair *p)
 {
 	struct ibv_sge sge = { (uintptr_t)buf, 8, buf_mr->lkey };
@@ -56,7 +56,7 @@ static void refused_requests(struct pair *p)
 	nothing_else();
 }
 
-/* A packet before the queue pair may send: the connection is there. */
+/* A packet that arrives before the queue pair is in RTS establishes the connection. */
 static void established(struct pair *p)
 {
 	struct ibv_qp_init_attr init = { .send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC,
@@ -93,7 +93,7 @@ static void drained(struct pair *p)
 	expect(IBV_EVENT_SQ_DRAINED, p->a);
 	CHECK(!ibv_query_qp(p->a, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_SQD);
 	CHECK(!attr.sq_draining);
-	/* What is posted now waits. */
+	/* A request posted now waits until the queue pair returns to RTS. */
 	wr.wr_id = 9;
 	CHECK(!ibv_post_send(p->a, &wr, &bad));
 	int before = 0;
@@ -112,7 +112,8 @@ static void last_wqe(struct pair *p)
 {
 	struct ibv_srq_init_attr si = { .attr = { .max_wr = 8, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &si);
-	struct ibv_qp_init_attr init = { .send_cq = p->cq, .recv_cq = p->cq, .srq = srq, .qp_type = IBV_QPT_RC,
+	struct ibv_qp_init_attr init = { .send_cq = p->cq, .recv_cq = p->cq, .srq = srq, .qp_type =
+		IBV_QPT_RC,
 		.cap = { 4, 0, 1, 1, 0 } };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -142,7 +143,7 @@ static void moderated(void)
 	CHECK(cq && !ibv_modify_cq(cq, &attr));
 	make_qps(&p);
 	CHECK(!ibv_req_notify_cq(cq, 0));
-	/* Fewer than four: the event comes when the period ends, and not at once. */
+	/* Three completions: the event comes when the period ends. */
 	for (int i = 0; i < 3; i++) {
 		CHECK(!ibv_post_send(p.a, &wr, &bad));
 		next(&p, &wc);
@@ -150,7 +151,7 @@ static void moderated(void)
 	CHECK(poll(&pfd, 1, 0) == 0);
 	CHECK(poll(&pfd, 1, 10000) == 1 && !ibv_get_cq_event(ch, &got, &cookie) && got == cq);
 	ibv_ack_cq_events(cq, 1);
-	/* Four: at once. */
+	/* Four completions: the event comes at once. */
 	attr.moderate.cq_period = 65535;
 	CHECK(!ibv_modify_cq(cq, &attr) && !ibv_req_notify_cq(cq, 0));
 	for (int i = 0; i < 4; i++) {
@@ -165,7 +166,7 @@ static void moderated(void)
 	CHECK(!ibv_destroy_comp_channel(ch));
 }
 
-/* A CQ without room says so once, and takes the queue pair with it. */
+/* A full CQ reports one event, and its queue pair enters the error state. */
 static void overflown(void)
 {
 	struct pair p = { .cq = ibv_create_cq(ctx, 2, NULL, NULL, 0) };
@@ -189,7 +190,7 @@ static void overflown(void)
 	unmake(&p);
 }
 
-/* Room is made for more completions, and not taken from those that are there. */
+/* A CQ can grow, and cannot shrink below the number of completions in it. */
 static void resized(void)
 {
 	struct pair p = { .cq = ibv_create_cq(ctx, 2, NULL, NULL, 0) };
@@ -215,7 +216,7 @@ static void resized(void)
 	unmake(&p);
 }
 
-/* Keys of a parent domain and of its domain are the same. */
+/* A key of a parent domain is valid in its protection domain, and the reverse. */
 static void parent_domains(struct pair *p)
 {
 	struct ibv_td_init_attr ti = { 0 };

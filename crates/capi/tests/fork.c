@@ -1,7 +1,7 @@
 /*
- * fork(2) without exec: while connected, with another thread's traffic under way, into a child that uses what it
- * inherited, into one that opens the device anew, and into one that outlives its parent. Prints what is wrong and exits
- * 1; exits 77 without a device.
+ * fork(2) without exec: while connected, and while another thread transfers data. The children use the
+ * inherited objects, open the device themselves, or live longer than the parent. Prints the first false
+ * condition and exits 1; exits 77 without a device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,12 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(c)                                                                                                  \
-	do {                                                                                                       \
-		if (!(c)) {                                                                                        \
-			printf("%d: line %d: %s (errno %d)\n", getpid(), __LINE__, #c, errno);                     \
-			exit(1);                                                                                   \
-		}                                                                                                  \
+#define CHECK(c)                                                           \
+	do {                                                               \
+		if (!(c)) {                                                \
+			printf("%d: line %d: %s (errno %d)\n", getpid(), __LINE__, #c, errno); \
+			exit(1);                                           \
+		}                                                          \
 	} while (0)
 #define FORKS 40
 #define NO_DEVICE 77
@@ -30,7 +30,8 @@
 static struct sockaddr *loopback(uint16_t port)
 {
 	static _Thread_local struct sockaddr_in in;
-	in = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	in = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr =
+		htonl(INADDR_LOOPBACK) };
 	return (struct sockaddr *)&in;
 }
 
@@ -55,7 +56,7 @@ static struct ibv_qp_init_attr attributes(void)
 	return (struct ibv_qp_init_attr){ .cap = { 8, 8, 1, 1, 16 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 }
 
-/* One connection within a process, or the half of one. */
+/* One end of a connection. */
 struct end {
 	struct rdma_event_channel *ch;
 	struct rdma_cm_id *id;
@@ -99,7 +100,7 @@ static void accept_one(struct end *server, struct rdma_cm_id *listener)
 	CHECK(!rdma_accept(server->id, NULL) && !rdma_ack_cm_event(event));
 }
 
-/* A message from one end to the other, both in this process. */
+/* Sends a message from one end to the other, both in this process. */
 static void message(struct end *from, struct end *to, int n)
 {
 	struct ibv_wc wc;
@@ -145,8 +146,8 @@ static void *traffic(void *unused)
 	return unused;
 }
 
-/* What a program's destructors would do in the child. */
-static void use_what_was_inherited(struct rdma_cm_id *listener)
+/* Calls what the program's destructors would call in the child. */
+static void use_inherited_objects(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_event *event;
 	CHECK(rdma_get_cm_event(client.ch, &event) == -1);
@@ -159,7 +160,7 @@ static void use_what_was_inherited(struct rdma_cm_id *listener)
 	exit(0);
 }
 
-static void open_anew(uint16_t port, int outlive)
+static void open_again(uint16_t port, int outlive)
 {
 	struct end mine = { 0 };
 	struct ibv_wc wc;
@@ -171,7 +172,7 @@ static void open_anew(uint16_t port, int outlive)
 	CHECK(rdma_get_send_comp(mine.id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	if (outlive)
 		pause();
-	/* Without a word: exit says it. */
+	/* Does not disconnect: the exit handler of the library does. */
 	exit(0);
 }
 
@@ -181,10 +182,11 @@ static void serve_child(struct rdma_cm_id *listener, uint16_t port)
 	struct ibv_wc wc;
 	pid_t pid = forked();
 	if (!pid)
-		open_anew(port, 0);
+		open_again(port, 0);
 	accept_one(&end, listener);
 	acknowledge(end.ch, RDMA_CM_EVENT_ESTABLISHED);
-	CHECK(rdma_get_recv_comp(end.id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(end.buf, "from the child"));
+	CHECK(rdma_get_recv_comp(end.id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(end.buf,
+		"from the child"));
 	struct rdma_cm_event *event = expect(end.ch, RDMA_CM_EVENT_DISCONNECTED);
 	CHECK(event->id == end.id && !rdma_ack_cm_event(event) && !rdma_disconnect(end.id));
 	succeeds(pid);
@@ -193,8 +195,11 @@ static void serve_child(struct rdma_cm_id *listener, uint16_t port)
 	CHECK(!rdma_destroy_id(end.id));
 }
 
-/* Listens, is connected to, forks, and is killed; the grandchild lives on, and neither keeps the port nor the peer. */
-static void doomed(int out)
+/*
+ * A listener that accepts a connection, forks, and is killed. Its child lives on; it must not keep the port
+ * in use or the connection alive.
+ */
+static void killed_listener(int out)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct rdma_cm_id *listener = ch ? listen_at(ch, 0) : NULL;
@@ -206,35 +211,35 @@ static void doomed(int out)
 		exit(0);
 	accept_one(&end, listener);
 	acknowledge(ch, RDMA_CM_EVENT_ESTABLISHED);
-	pid_t heir = forked();
-	if (heir)
-		CHECK(write(out, &heir, sizeof(heir)) == sizeof(heir));
+	pid_t grandchild = forked();
+	if (grandchild)
+		CHECK(write(out, &grandchild, sizeof(grandchild)) == sizeof(grandchild));
 	for (;;)
 		pause();
 }
 
-static void outlived(void)
+static void grandchild_lives_longer(void)
 {
 	struct end end = { 0 };
 	int fds[2];
 	uint16_t port;
-	pid_t heir;
+	pid_t grandchild;
 
 	CHECK(!pipe(fds));
 	pid_t pid = forked();
 	if (!pid)
-		doomed(fds[1]);
+		killed_listener(fds[1]);
 	CHECK(read(fds[0], &port, sizeof(port)) == sizeof(port));
 	if (!port)
 		exit(NO_DEVICE);
 	begin(&end, port);
 	acknowledge(end.ch, RDMA_CM_EVENT_ESTABLISHED);
-	CHECK(read(fds[0], &heir, sizeof(heir)) == sizeof(heir));
+	CHECK(read(fds[0], &grandchild, sizeof(grandchild)) == sizeof(grandchild));
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
 	acknowledge(end.ch, RDMA_CM_EVENT_DISCONNECTED);
 	struct rdma_cm_id *listener = listen_at(end.ch, port);
 	CHECK(listener);
-	CHECK(!kill(heir, 0) && !kill(heir, SIGKILL));
+	CHECK(!kill(grandchild, 0) && !kill(grandchild, SIGKILL));
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_qp(end.id);
 	CHECK(!rdma_destroy_id(end.id));
@@ -246,7 +251,7 @@ int main(void)
 	int status;
 	pid_t pid = forked();
 	if (!pid)
-		outlived();
+		grandchild_lives_longer();
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
 	if (WEXITSTATUS(status))
 		return WEXITSTATUS(status);
@@ -269,7 +274,7 @@ int main(void)
 	message(&client, &server, messages++);
 	pid = forked();
 	if (!pid)
-		use_what_was_inherited(listener);
+		use_inherited_objects(listener);
 	succeeds(pid);
 	message(&client, &server, messages++);
 	nothing_happened(client.ch);

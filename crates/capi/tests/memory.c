@@ -1,6 +1,6 @@
 /*
- * Memory regions that change and memory windows, as a program sees them: two queue pairs of this process, every access
- * that must be refused ends with the status and on the side that the manual pages say. Exits 77 without a device.
+ * Memory regions that change, and memory windows, between two queue pairs of this process. Every access that
+ * must be refused ends with the status and on the side that the manual pages say. Exits 77 without a device.
  */
 #define PAIR_OPS (IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_ATOMIC_WRITE)
 #include "pair.h"
@@ -8,7 +8,7 @@
 static char area[16384] __attribute__((aligned(4096)));
 static struct ibv_mr *mr;
 
-/* One byte from buf[0] to `va` under `rkey`; the status of the WRITE. The pair is made anew after an error. */
+/* Writes one byte from buf[0] to `va` with `rkey`; returns the status. Creates a new pair after an error. */
 static enum ibv_wc_status write_to(struct pair *p, uint32_t rkey, uint64_t va)
 {
 	struct ibv_sge sge = { (uintptr_t)buf, 1, buf_mr->lkey };
@@ -79,7 +79,7 @@ static void windows_type_2(struct pair *p)
 	CHECK(bind2(p, mw, 128, 8, IBV_ACCESS_LOCAL_WRITE) == IBV_WC_MW_BIND_ERR);
 	CHECK(!bind2(p, mw, 128, 8, write | IBV_ACCESS_ZERO_BASED));
 	CHECK(bind2(p, mw, 128, 8, write) == IBV_WC_MW_BIND_ERR);
-	/* Another queue pair of the domain took its place: the window went with the old one. */
+	/* The queue pair was replaced by another of the domain: the window was bound to the old one. */
 	CHECK(write_to(p, mw->rkey, 7) == IBV_WC_REM_ACCESS_ERR);
 	CHECK(!bind2(p, mw, 128, 8, write | IBV_ACCESS_ZERO_BASED));
 	buf[0] = 'z';
@@ -89,7 +89,7 @@ static void windows_type_2(struct pair *p)
 	CHECK(invalidate(p, mw->rkey) == IBV_WC_LOC_QP_OP_ERR);
 	CHECK(invalidate(p, mr->rkey) == IBV_WC_LOC_QP_OP_ERR);
 
-	/* The peer gives it back with its answer. */
+	/* The peer invalidates the window with its SEND. */
 	CHECK(!bind2(p, mw, 128, 8, write));
 	struct ibv_recv_wr rwr = { .wr_id = 9 }, *rbad;
 	struct ibv_send_wr inv = { .opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = mw->rkey }, *bad;
@@ -99,7 +99,7 @@ static void windows_type_2(struct pair *p)
 	CHECK(wc.invalidated_rkey == mw->rkey && wc.wr_id == 9);
 	CHECK(write_to(p, mw->rkey, (uintptr_t)area + 128) == IBV_WC_REM_ACCESS_ERR);
 
-	/* The builder binds and invalidates, too. */
+	/* The builder can bind and invalidate, too. */
 	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->b);
 	struct ibv_mw_bind_info info = { mr, (uintptr_t)area + 256, 8, write };
 	ibv_wr_start(q);
@@ -149,7 +149,7 @@ static void changed_regions(struct pair *p)
 	CHECK(write_to(p, rkey, (uintptr_t)area + 4096) == IBV_WC_REM_ACCESS_ERR);
 }
 
-/* Eight bytes at once, by either way of posting, and not at an address between two words. */
+/* Writes eight bytes atomically with both ways of posting; refuses an unaligned address. */
 static void atomic_writes(struct pair *p)
 {
 	uint64_t *word = (uint64_t *)(area + 64), value = 0x0102030405060708;
@@ -181,7 +181,7 @@ static void atomic_writes(struct pair *p)
 	CHECK(posted(p, p->a, &wr) == IBV_WC_REM_ACCESS_ERR && !ibv_dereg_mr(m));
 }
 
-/* Reads zeros, swallows what is written, and is none of the peer's business. */
+/* The null region reads as zeros, discards written data, and cannot be reached by the peer. */
 static void null_region(struct pair *p)
 {
 	struct ibv_mr *null = ibv_alloc_null_mr(pd);

@@ -1,5 +1,6 @@
 /*
- * For C tests: a device, a buffer, and two RC queue pairs of this process connected with each other. Include first.
+ * For C tests: a device, a buffer, and two RC queue pairs of this process that are connected with each other.
+ * Include this file first.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -18,7 +19,7 @@ static union ibv_gid gid;
 static char buf[65536] __attribute__((aligned(4096)));
 static struct ibv_mr *buf_mr;
 
-/* `a` asks, `b` is asked; both complete on one queue. */
+/* `a` is the requester, `b` the responder; both complete on one CQ. */
 struct pair {
 	struct ibv_cq *cq;
 	struct ibv_qp *a, *b;
@@ -69,7 +70,8 @@ static void ready_to_receive(struct ibv_qp *qp, uint32_t peer)
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
 		.max_dest_rd_atomic = 4, .min_rnr_timer = 1,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { gid, 0, gid_index, 64, 0 } } };
-	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+		IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 }
 
@@ -98,7 +100,7 @@ static void make(struct pair *p)
 	make_qps(p);
 }
 
-/* A pair in the error state is of no use. */
+/* Replaces a pair in the error state. */
 static void renew(struct pair *p)
 {
 	CHECK(!ibv_destroy_qp(p->a) && !ibv_destroy_qp(p->b));
@@ -119,7 +121,7 @@ static void next(struct pair *p, struct ibv_wc *wc)
 	CHECK(n == 1);
 }
 
-/* Posts one signalled request; its status. After an error the pair is made anew. */
+/* Posts one signaled request; returns its status. Creates a new pair after an error. */
 static enum ibv_wc_status posted(struct pair *p, struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;

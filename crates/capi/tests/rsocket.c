@@ -1,7 +1,7 @@
 /*
- * Calls rsockets as a program does: conventions of errors, transfers of every kind between two threads, how connections
- * end, waiting for several at once, memory that the peer writes to, datagrams. Prints the first wrong answer and exits 1; exits 77
- * without a device.
+ * Calls rsockets as a program does: how functions report errors, transfers of every kind between two threads,
+ * how connections end, waiting for several sockets, memory that the peer writes to, datagrams. Prints the
+ * first false condition and exits 1; exits 77 without a device.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -31,7 +31,8 @@
 
 static struct sockaddr_in loopback(uint16_t port)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr =
+		htonl(INADDR_LOOPBACK) };
 }
 
 static int set(int s, int level, int name, int value)
@@ -58,7 +59,7 @@ static struct sockaddr_in listening(int *s)
 	return at;
 }
 
-/* A connection of this process with itself: the client's end does not wait, as nobody accepts yet. */
+/* Connects two sockets of this process. The client's end is nonblocking, because no thread accepts yet. */
 static void connected(int *client, int *server, void (*options)(int))
 {
 	int listener;
@@ -90,7 +91,7 @@ static void connected(int *client, int *server, void (*options)(int))
 
 static void conventions(void)
 {
-	struct sockaddr_in at = loopback(0), nobody;
+	struct sockaddr_in at = loopback(0), closed;
 	struct linger linger;
 	struct tcp_info info;
 	socklen_t len;
@@ -135,17 +136,18 @@ static void conventions(void)
 	CHECK(!set(s, SOL_RDMA, RDMA_IOMAPSIZE, 129) && get(s, SOL_RDMA, RDMA_IOMAPSIZE) == 128);
 	CHECK(get(s, SOL_SOCKET, SO_TYPE) == SOCK_STREAM);
 	len = sizeof(linger);
-	CHECK(!rgetsockopt(s, SOL_SOCKET, SO_LINGER, &linger, &len) && len == sizeof(linger) && linger.l_onoff == 1);
+	CHECK(!rgetsockopt(s, SOL_SOCKET, SO_LINGER, &linger, &len) && len == sizeof(linger) &&
+		linger.l_onoff == 1);
 	len = sizeof(info);
 	CHECK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_state == TCP_CLOSE);
 
-	/* Nobody listens there any more. */
-	nobody = listening(&listener);
+	/* The listener of this address is closed. */
+	closed = listening(&listener);
 	MINUS(EAGAIN, (rfcntl(listener, F_SETFL, O_NONBLOCK), raccept(listener, NULL, NULL)));
 	CHECK(!rclose(listener));
 	CHECK(!rfcntl(s, F_SETFL, 0));
-	MINUS(ECONNREFUSED, rconnect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
-	MINUS(EINVAL, rconnect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
+	MINUS(ECONNREFUSED, rconnect(s, (struct sockaddr *)&closed, sizeof(closed)));
+	MINUS(EINVAL, rconnect(s, (struct sockaddr *)&closed, sizeof(closed)));
 	CHECK(!rclose(s));
 	MINUS(EBADF, rclose(s));
 }
@@ -161,7 +163,7 @@ struct stream {
 	int flags;
 };
 
-/* Sends so many bytes, in pieces of all sizes. */
+/* Sends `bytes` bytes in pieces of all sizes. */
 static void *send_all(void *argument)
 {
 	struct stream *to = argument;
@@ -172,9 +174,11 @@ static void *send_all(void *argument)
 		data[i] = pattern(i);
 	while (done < to->bytes) {
 		size_t len = piece < to->bytes - done ? piece : to->bytes - done, half = len / 2;
-		struct iovec parts[] = { { data + done, half }, { NULL, 0 }, { data + done + half, len - half } };
+		struct iovec parts[] = { { data + done, half }, { NULL, 0 },
+			{ data + done + half, len - half } };
 		struct msghdr msg = { .msg_iov = parts, .msg_iovlen = LEN(parts) };
-		ssize_t sent = piece & 1 ? rsend(to->s, data + done, len, to->flags) : rsendmsg(to->s, &msg, to->flags);
+		ssize_t sent = piece & 1 ? rsend(to->s, data + done, len, to->flags) : rsendmsg(to->s, &msg,
+			to->flags);
 		if (sent < 0) {
 			CHECK(errno == EAGAIN && to->flags & MSG_DONTWAIT);
 			struct pollfd wait = { .fd = to->s, .events = POLLOUT };
@@ -189,7 +193,7 @@ static void *send_all(void *argument)
 	return NULL;
 }
 
-/* Receives them, in pieces of all sizes. */
+/* Receives `bytes` bytes in pieces of all sizes. */
 static void *receive_all(void *argument)
 {
 	struct stream *from = argument;
@@ -200,7 +204,8 @@ static void *receive_all(void *argument)
 		size_t half = piece / 2;
 		struct iovec parts[] = { { data, half }, { data + half, piece - half } };
 		struct msghdr msg = { .msg_iov = parts, .msg_iovlen = LEN(parts), .msg_flags = 0x55 };
-		ssize_t got = piece & 1 ? rrecv(from->s, data, piece, from->flags) : rrecvmsg(from->s, &msg, from->flags);
+		ssize_t got = piece & 1 ? rrecv(from->s, data, piece, from->flags) : rrecvmsg(from->s, &msg,
+			from->flags);
 		if (got < 0) {
 			CHECK(errno == EAGAIN && from->flags & MSG_DONTWAIT);
 			struct pollfd wait = { .fd = from->s, .events = POLLIN };
@@ -217,7 +222,7 @@ static void *receive_all(void *argument)
 	return NULL;
 }
 
-/* Both directions at once, each end with a thread that sends and one that receives. */
+/* Transfers in both directions at once; each end has a sending and a receiving thread. */
 static void exchange(int a, int b, size_t bytes, int flags)
 {
 	struct stream ends[] = { { a, bytes, flags }, { b, bytes, flags } };
@@ -249,7 +254,8 @@ static void transfers(void)
 	MINUS(EAGAIN, rrecv(server, data, 1, MSG_DONTWAIT));
 	CHECK(rwrite(client, text, 8) == 8);
 	CHECK(rrecv(server, data, 3, MSG_PEEK | MSG_WAITALL) > 0 && data[0] == 'a');
-	CHECK(rrecvfrom(server, data, 3, MSG_WAITALL, (struct sockaddr *)&from, &len) == 3 && !memcmp(data, "abc", 3));
+	CHECK(rrecvfrom(server, data, 3, MSG_WAITALL, (struct sockaddr *)&from, &len) == 3 && !memcmp(data,
+		"abc", 3));
 	CHECK(len == sizeof(from) && from.sin_family == AF_INET);
 	CHECK(rread(server, data, 8) == 5 && !memcmp(data, "defgh", 5));
 	MINUS(EISCONN, rsendto(client, text, 1, 0, (struct sockaddr *)&from, len));
@@ -260,7 +266,7 @@ static void transfers(void)
 
 	connected(&client, &server, narrow);
 	exchange(client, server, 1 << 20, 0);
-	/* What the peer does not read comes to an end, and goes on when it does. */
+	/* Sending stops while the peer does not read, and continues when it does. */
 	size_t sent = 0;
 	ssize_t now;
 	while ((now = rsend(client, text, 8, MSG_DONTWAIT)) > 0)
@@ -279,7 +285,7 @@ static void ends(void)
 	char data[8];
 	struct pollfd wait;
 
-	/* One direction, then the other. */
+	/* Shuts one direction down, then the other. */
 	connected(&client, &server, NULL);
 	CHECK(rsend(client, "last", 4, 0) == 4 && !rshutdown(client, SHUT_WR));
 	MINUS(EPIPE, rsend(client, "more", 4, 0));
@@ -291,7 +297,7 @@ static void ends(void)
 	CHECK(!rshutdown(server, SHUT_WR) && rrecv(client, data, 8, 0) == 0);
 	CHECK(!rclose(client) && !rclose(server));
 
-	/* What was sent before the end is there after it. */
+	/* Data that were sent before the close can be received after it. */
 	connected(&client, &server, NULL);
 	CHECK(rsend(client, "last", 4, 0) == 4 && !rclose(client));
 	wait = (struct pollfd){ .fd = server, .events = POLLIN };
@@ -303,12 +309,12 @@ static void ends(void)
 	MINUS(ECONNRESET, rsend(server, "x", 1, 0));
 	CHECK(!rshutdown(server, SHUT_RDWR) && !rclose(server));
 
-	/* A process that is killed says nothing; the connection ends all the same. */
+	/* A connection ends when the peer process is killed. */
 	struct sockaddr_in at = listening(&server);
 	pid_t child = fork();
 	if (!child) {
 		int s = rsocket(AF_INET, SOCK_STREAM, 0);
-		/* Not ours but the parent's. */
+		/* A forked child cannot use the parent's socket. */
 		if (s < 0 || rsend(server, "x", 1, 0) != -1 || errno != EBADF)
 			_exit(1);
 		if (rconnect(s, (struct sockaddr *)&at, sizeof(at)) || rsend(s, "hello", 5, 0) != 5)
@@ -346,7 +352,8 @@ static void waiting(void)
 
 	connected(&client, &server, NULL);
 	CHECK(!pipe(ends));
-	struct pollfd both[] = { { .fd = ends[0], .events = POLLIN }, { .fd = server, .events = POLLIN }, { .fd = -1 } };
+	struct pollfd both[] = { { .fd = ends[0], .events = POLLIN }, { .fd = server, .events = POLLIN },
+		{ .fd = -1 } };
 	CHECK(rpoll(both, LEN(both), 0) == 0 && rpoll(both, LEN(both), 20) == 0);
 	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(intptr_t)ends[1]));
 	CHECK(rpoll(both, LEN(both), 5000) == 1 && both[0].revents == POLLIN && !both[1].revents);
@@ -368,7 +375,7 @@ static void waiting(void)
 	FD_SET(server, &readable);
 	CHECK(rselect(server + 1, &readable, NULL, NULL, &soon) == 0 && !FD_ISSET(server, &readable));
 
-	/* A thread that waits on a socket is let go when another closes it. */
+	/* Closing a socket wakes a thread that waits on it. */
 	CHECK(!pthread_create(&thread, NULL, close_later, (void *)(intptr_t)server));
 	CHECK(rrecv(server, &byte, 1, 0) <= 0);
 	CHECK(!pthread_join(thread, NULL));
@@ -377,7 +384,7 @@ static void waiting(void)
 	close(ends[1]);
 }
 
-/* repoll_* are younger than some headers. */
+/* Older headers lack repoll_*. */
 int repoll_create(int flags);
 int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 int repoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
@@ -408,7 +415,8 @@ static void epolls(void)
 	CHECK(repoll_wait(ep, found, 4, 5000) == 1 && found[0].data.u64 == 1 && found[0].events == EPOLLIN);
 	CHECK(write(ends[1], "x", 1) == 1 && repoll_wait(ep, found, 1, 5000) == 1);
 	CHECK(repoll_wait(ep, found, 4, 5000) == 2);
-	CHECK(rrecv(server, &byte, 1, 0) == 1 && repoll_wait(ep, found, 4, -1) == 1 && found[0].data.u64 == 2);
+	CHECK(rrecv(server, &byte, 1, 0) == 1 && repoll_wait(ep, found, 4, -1) == 1 &&
+		found[0].data.u64 == 2);
 	CHECK(read(ends[0], &byte, 1) == 1 && repoll_wait(ep, found, 4, 0) == 0);
 	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(intptr_t)ends[1]));
 	CHECK(repoll_wait(ep, found, 4, 5000) == 1 && found[0].data.u64 == 2 && !pthread_join(thread, NULL));
@@ -440,7 +448,7 @@ static void maps(void)
 	CHECK(riomap(server, other, sizeof(other), PROT_WRITE, 0, -1) == (off_t)(intptr_t)other);
 	MINUS(ENOMEM, riomap(server, other, 1, PROT_WRITE, 0, 0));
 	CHECK(riomap(server, other, 1, PROT_NONE, 0, 0) == 0);
-	/* The peer knows of them after the next transfer. */
+	/* The peer learns of the mapping with the next transfer. */
 	CHECK(rsend(server, "m", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = pattern(i);
@@ -449,24 +457,28 @@ static void maps(void)
 	CHECK(riowrite(client, data, 100, 4096 + sizeof(data) - 10, 0) == 10);
 	CHECK(riowrite(client, data, 1, 1, 0) == 0);
 	CHECK(rsend(client, "w", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
-	CHECK(!window[0] && !memcmp(window + 1, data, sizeof(window) - 11) && !memcmp(other + 59, "there", 5));
+	CHECK(!window[0] && !memcmp(window + 1, data, sizeof(window) - 11) && !memcmp(other + 59, "there",
+		5));
 	CHECK(!memcmp(window + sizeof(window) - 10, data, 10));
 	MINUS(EINVAL, riounmap(server, window, 5));
 	CHECK(!riounmap(server, window, sizeof(window)));
-	/* Writing where nothing is any more ends the connection. */
+	/* A write to memory that is no longer mapped ends the connection. */
 	CHECK(riowrite(client, data, 10, 4096, 0) == 10);
 	CHECK(rrecv(client, &byte, 1, 0) == -1 && errno == ECONNRESET);
 	CHECK(!rclose(client) && !rclose(server));
 }
 
-/* Sends a message to where another socket is, and takes it there; its sender as the other saw it. */
+/*
+ * Sends a message to the address of another socket and receives it there; returns the address of the sender.
+ */
 static struct sockaddr_in taken(int from, int to, const struct sockaddr_in *at, const char *text)
 {
 	struct sockaddr_in sender = { 0 };
 	socklen_t len = sizeof(sender);
 	char got[16];
 
-	CHECK(rsendto(from, text, strlen(text), 0, (const struct sockaddr *)at, sizeof(*at)) == (ssize_t)strlen(text));
+	CHECK(rsendto(from, text, strlen(text), 0, (const struct sockaddr *)at,
+		sizeof(*at)) == (ssize_t)strlen(text));
 	CHECK(rrecvfrom(to, got, sizeof(got), 0, (struct sockaddr *)&sender, &len) == (ssize_t)strlen(text));
 	CHECK(!memcmp(got, text, strlen(text)) && len == sizeof(sender) && sender.sin_family == AF_INET);
 	return sender;
@@ -480,7 +492,8 @@ static void datagrams(void)
 	static char big[5000];
 	char got[16];
 	struct iovec parts[2] = { { got, 1 }, { got + 1, 15 } };
-	struct msghdr message = { .msg_name = &sender, .msg_namelen = sizeof(sender), .msg_iov = parts, .msg_iovlen = 2 };
+	struct msghdr message = { .msg_name = &sender, .msg_namelen = sizeof(sender), .msg_iov = parts,
+		.msg_iovlen = 2 };
 	struct pollfd wait;
 	int a, b, c;
 
@@ -494,13 +507,14 @@ static void datagrams(void)
 	MINUS(EDESTADDRREQ, rsend(b, "x", 1, 0));
 	MINUS(ENOTCONN, rgetpeername(b, (struct sockaddr *)&own, &len));
 	CHECK(!set(a, SOL_SOCKET, SO_RCVBUF, 65536));
-	CHECK(!rbind(a, (struct sockaddr *)&at, sizeof(at)) && !rgetsockname(a, (struct sockaddr *)&at, &len) && at.sin_port);
+	CHECK(!rbind(a, (struct sockaddr *)&at, sizeof(at)) && !rgetsockname(a, (struct sockaddr *)&at,
+		&len) && at.sin_port);
 	MINUS(EINVAL, set(a, SOL_RDMA, RDMA_RQSIZE, 5));
 	MINUS(EAGAIN, rrecv(a, got, sizeof(got), MSG_DONTWAIT));
 	wait = (struct pollfd){ .fd = a, .events = POLLIN | POLLOUT };
 	CHECK(rpoll(&wait, 1, 0) == 1 && wait.revents == POLLOUT);
 
-	/* Nobody knows the other's queue pair; then one does, then both. */
+	/* At first neither socket knows the other's queue pair, then one does, then both do. */
 	own = taken(b, a, &at, "first");
 	CHECK(own.sin_port && own.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	sender = taken(a, b, &own, "second");
@@ -511,9 +525,10 @@ static void datagrams(void)
 	CHECK(!rconnect(b, (struct sockaddr *)&at, sizeof(at)));
 	len = sizeof(sender);
 	CHECK(!rgetpeername(b, (struct sockaddr *)&sender, &len) && sender.sin_port == at.sin_port);
-	CHECK(!rgetsockname(b, (struct sockaddr *)&sender, &len) && sender.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	CHECK(!rgetsockname(b, (struct sockaddr *)&sender, &len) &&
+		sender.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	MINUS(EMSGSIZE, rsend(b, big, sizeof(big), 0));
-	/* Each call takes one message, and the rest of it is lost. */
+	/* Each call receives one message and discards the rest of it. */
 	CHECK(rsend(b, "abcdef", 6, 0) == 6 && rsend(b, "", 0, 0) == 0 && rsend(b, "gh", 2, 0) == 2);
 	wait.events = POLLIN;
 	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents == POLLIN);
@@ -522,7 +537,7 @@ static void datagrams(void)
 	CHECK(rrecvmsg(a, &message, 0) == 2 && !memcmp(got, "gh", 2) && sender.sin_port == own.sin_port);
 	MINUS(EAGAIN, rrecv(a, got, sizeof(got), MSG_DONTWAIT));
 
-	/* More than there are slots, taken in turns, by names in messages. */
+	/* More messages than the queue has entries, with addresses in the message headers. */
 	message.msg_name = &own;
 	for (int i = 0; i < 500; i++) {
 		parts[0] = (struct iovec){ &i, sizeof(i) };
@@ -531,7 +546,7 @@ static void datagrams(void)
 		CHECK(rrecv(b, got, sizeof(got), 0) == sizeof(i) && !memcmp(got, &i, sizeof(i)));
 	}
 
-	/* Who is connected hears its peer only. */
+	/* A connected socket receives from its peer only. */
 	at6.sin6_addr = (struct in6_addr){ .s6_addr = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 } };
 	at6.sin6_port = at.sin_port;
 	CHECK(rsendto(c, "six", 3, 0, (struct sockaddr *)&at6, sizeof(at6)) == 3);

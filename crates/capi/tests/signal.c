@@ -1,6 +1,7 @@
 /*
- * Signals that end a program: with the device open it still ends by them, and so that whoever waits can see it; handlers
- * and ignored signals of the program stay. Prints what is wrong and exits 1; exits 77 without a device.
+ * Signals that end a program: with the device open they still end it, and the parent process sees which
+ * signal did. Handlers and ignored signals of the program stay. Prints the first false condition and exits 1;
+ * exits 77 without a device.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -15,7 +16,7 @@
 
 #include "check.h"
 
-/* The farewell may take 200 ms. */
+/* The library may take 200 ms to disconnect the peers. */
 #define BOUND_MS 2000
 #define NO_DEVICE 77
 
@@ -47,7 +48,10 @@ static struct ibv_cq *open_device(void)
 	return cq;
 }
 
-/* Runs `program` in a child until it says that it is ready, sends the signal, and returns how it ended. */
+/*
+ * Runs `program` in a child until it reports that it is ready, sends the signal, and returns the child's
+ * status.
+ */
 static int ended_by(int signal, void (*program)(int ready))
 {
 	int ready[2], status;
@@ -79,14 +83,14 @@ static void idle(int ready)
 {
 	open_device();
 	say(ready);
-	/* What a signal interrupts must not look failed to the program. */
+	/* The signal must not make an interrupted system call fail. */
 	char byte;
 	int never[2];
 	CHECK(!pipe(never));
 	CHECK(read(never[0], &byte, 1) == 1);
 }
 
-/* The thread that gets the signal holds the engine's lock most of the time. */
+/* The thread that gets the signal holds the engine's lock for most of the time. */
 static void polling(int ready)
 {
 	struct ibv_cq *cq = open_device();
@@ -103,8 +107,9 @@ static void descendant(int ready)
 {
 	open_device();
 	int status = ended_by(SIGTERM, say);
-	/* It came to its end before the signal or by it. */
-	CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) || (WIFEXITED(status) && WEXITSTATUS(status) == 3));
+	/* The child exited before the signal, or the signal ended it. */
+	CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) || (WIFEXITED(status) &&
+		WEXITSTATUS(status) == 3));
 	pid_t child = fork();
 	if (!child) {
 		pause();
@@ -117,7 +122,7 @@ static void descendant(int ready)
 	pause();
 }
 
-/* Its own handler, whether installed before or after. */
+/* The program's own handlers, installed before and after it opens the device. */
 static void handling(int ready)
 {
 	signal(SIGHUP, SIG_IGN);

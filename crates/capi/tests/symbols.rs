@@ -1,4 +1,4 @@
-//! The exported names and versions, against rdma-core's own libraries where they are installed.
+//! Compares the exported names and versions with rdma-core's own libraries, where they are installed.
 
 mod libraries;
 
@@ -13,7 +13,7 @@ use libraries::built;
 
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// `name@@VERSION` or `name@VERSION` of everything a shared object defines, and its SONAME.
+/// The symbols that a shared object defines, as `name@@VERSION` or `name@VERSION`, and its SONAME.
 struct Exports {
     symbols: BTreeSet<String>,
     soname: String,

@@ -1,4 +1,7 @@
-/* Prints every string and rate that the libraries know; run with rdma-core's and with ours, the output is equal. */
+/*
+ * Prints every string and rate of the libraries. The output is the same with rdma-core's libraries and with
+ * roxie's.
+ */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>

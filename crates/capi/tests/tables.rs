@@ -1,4 +1,4 @@
-//! Strings and rates against rdma-core's own libraries: one C program, run with theirs and with ours.
+//! Compares strings and rates with rdma-core's own libraries: one C program runs with both.
 
 use std::process::Command;
 

@@ -1,6 +1,7 @@
 /*
- * Registered memory that the program unmaps: the transfer that meets the hole fails on both sides, the program lives on,
- * and a fault of its own still ends it, or reaches its own handler. Exits 77 without a device.
+ * The program unmaps registered memory. A transfer that accesses the unmapped range fails on both sides, and
+ * the program lives on. A fault of the program itself still ends it, or reaches its own handler. Exits 77
+ * without a device.
  */
 #include "pair.h"
 #include <setjmp.h>
@@ -31,7 +32,8 @@ static struct ibv_mr *reg(char *at)
 
 static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge, char *at, uint32_t rkey)
 {
-	struct ibv_send_wr wr = { .opcode = opcode, .sg_list = sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr = { .opcode = opcode, .sg_list = sge, .num_sge = 1, .send_flags =
+		IBV_SEND_SIGNALED };
 	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = (uintptr_t)at;
 		wr.wr.atomic.rkey = rkey;
@@ -44,7 +46,7 @@ static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge
 	return wr;
 }
 
-static void the_target_is_gone(struct pair *p)
+static void the_target_is_unmapped(struct pair *p)
 {
 	enum ibv_wr_opcode ops[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD };
 	char *at = pages();
@@ -61,14 +63,14 @@ static void the_target_is_gone(struct pair *p)
 		struct ibv_send_wr wr = request(ops[i], &sge, at + (i == 2 ? 8192 : 4096), mr->rkey);
 		CHECK(posted(p, p->a, &wr) == IBV_WC_REM_ACCESS_ERR);
 	}
-	/* What is there can still be reached. */
+	/* The pages that are still mapped can be read. */
 	struct ibv_sge sge = { (uintptr_t)buf, 4096, buf_mr->lkey };
 	struct ibv_send_wr wr = request(IBV_WR_RDMA_READ, &sge, at + 4096, mr->rkey);
 	CHECK(!posted(p, p->a, &wr));
 	CHECK(!ibv_dereg_mr(mr) && !munmap(at, 8192));
 }
 
-static void the_own_memory_is_gone(struct pair *p)
+static void the_local_memory_is_unmapped(struct pair *p)
 {
 	char *at = pages();
 	struct ibv_mr *mr = reg(at);
@@ -137,7 +139,7 @@ static void handler(int signal)
 
 static struct sigaction before;
 
-/* As runtimes do it: what is not ours goes to whoever was there before. */
+/* As language runtimes do: passes the signal to the handler that was installed before. */
 static void passes_on(int signal, siginfo_t *info, void *context)
 {
 	caught++;
@@ -156,26 +158,29 @@ static void dies_of_a_crash(void)
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-static void faults_of_the_program_are_its_own(struct pair *p)
+static void faults_of_the_program_reach_the_program(struct pair *p)
 {
-	struct sigaction ours = { .sa_handler = handler };
-	struct sigaction polite = { .sa_sigaction = passes_on, .sa_flags = SA_SIGINFO };
+	struct sigaction own = { .sa_handler = handler };
+	struct sigaction passing_on = { .sa_sigaction = passes_on, .sa_flags = SA_SIGINFO };
 
 	dies_of_a_crash();
-	sigaction(SIGSEGV, &polite, &before);
+	sigaction(SIGSEGV, &passing_on, &before);
 	dies_of_a_crash();
-	the_target_is_gone(p);
+	the_target_is_unmapped(p);
 	CHECK(caught == 0);
 	dies_of_a_crash();
 
-	/* Its handler replaces the library's, which takes the signal back with the next registration and passes it on. */
-	sigaction(SIGSEGV, &ours, NULL);
+	/*
+	 * The program's handler replaces that of the library. The library installs its own again at the next
+	 * registration and passes the signal on.
+	 */
+	sigaction(SIGSEGV, &own, NULL);
 	for (int i = 1; i <= 3; i++) {
 		if (!sigsetjmp(back, 1))
 			crash();
 		CHECK(caught == i);
 		if (i < 3)
-			the_target_is_gone(p);
+			the_target_is_unmapped(p);
 	}
 }
 
@@ -185,10 +190,10 @@ int main(void)
 
 	open_device();
 	make(&p);
-	the_target_is_gone(&p);
-	the_own_memory_is_gone(&p);
+	the_target_is_unmapped(&p);
+	the_local_memory_is_unmapped(&p);
 	on_demand(&p);
-	faults_of_the_program_are_its_own(&p);
+	faults_of_the_program_reach_the_program(&p);
 	unmake(&p);
 	close_device();
 	printf("ok\n");

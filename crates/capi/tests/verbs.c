@@ -1,6 +1,7 @@
 /*
- * Calls libibverbs as a program does, through rdma-core's headers: conventions of errors, and one transfer of every
- * kind between queue pairs of this process. Prints the first wrong answer and exits 1; exits 77 without a device.
+ * Calls libibverbs as a program does, with rdma-core's headers: how functions report errors, and one transfer
+ * of every kind between queue pairs of this process. Prints the first false condition and exits 1; exits 77
+ * without a device.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,8 @@ static void modify(struct ibv_qp *qp, struct ibv_qp *peer)
 	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				     (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)));
 	CHECK(qp->state == IBV_QPS_INIT);
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num =
+		peer->qp_num,
 				  .max_dest_rd_atomic = 4, .min_rnr_timer = 1 };
 	a.ah_attr.is_global = 1;
 	a.ah_attr.port_num = 1;
@@ -57,7 +59,8 @@ static void modify(struct ibv_qp *qp, struct ibv_qp *peer)
 	a.ah_attr.grh.sgid_index = gid_index;
 	a.ah_attr.grh.hop_limit = 64;
 	CHECK(!ibv_modify_qp(qp, &a, ud ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-		IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
+		IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | (rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
+			IBV_QP_MIN_RNR_TIMER : 0)));
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
 				  .max_rd_atomic = 4 };
 	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
@@ -86,7 +89,8 @@ static void queries(void)
 	CHECK(ibv_query_device(NULL, &attr) == EINVAL && ibv_query_device(ctx, NULL) == EINVAL);
 	memset(&ex, 0xff, sizeof(ex));
 	CHECK(!ibv_query_device_ex(ctx, NULL, &ex));
-	CHECK(ex.orig_attr.max_qp == attr.max_qp && ex.phys_port_cnt_ex == 1 && ex.odp_caps.general_caps & IBV_ODP_SUPPORT);
+	CHECK(ex.orig_attr.max_qp == attr.max_qp && ex.phys_port_cnt_ex == 1 &&
+		ex.odp_caps.general_caps & IBV_ODP_SUPPORT);
 	memset(&port, 0xff, sizeof(port));
 	CHECK(!ibv_query_port(ctx, 1, &port));
 	CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len > 0);
@@ -97,7 +101,8 @@ static void queries(void)
 	MINUS(EINVAL, ibv_query_gid(ctx, 1, -1, &gid));
 	CHECK(!ibv_query_gid_ex(ctx, 1, 0, &entry, 0) && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
 	CHECK(ibv_query_gid_ex(ctx, 1, i, &entry, 0) == EINVAL);
-	CHECK(ibv_query_gid_table(ctx, table, 256, 0) > 0 && ibv_query_gid_table(ctx, table, 0, 0) == -EINVAL);
+	CHECK(ibv_query_gid_table(ctx, table, 256, 0) > 0 && ibv_query_gid_table(ctx, table, 0,
+		0) == -EINVAL);
 	CHECK(!ibv_query_pkey(ctx, 1, 0, &pkey) && pkey == 0xffff);
 	MINUS(EINVAL, ibv_query_pkey(ctx, 1, 1, &pkey));
 	CHECK(ibv_get_pkey_index(ctx, 1, 0xffff) == 0);
@@ -169,7 +174,8 @@ static void limits(struct ibv_cq *cq)
 	CHECK(init.cap.max_send_wr >= 8 && init.cap.max_inline_data >= 64 && qp->state == IBV_QPS_RESET);
 	CHECK(!ibv_qp_to_qp_ex(qp));
 	CHECK(!ibv_query_qp(qp, &qa, IBV_QP_CAP, &got));
-	CHECK(qa.cap.max_send_sge >= 2 && got.cap.max_recv_wr >= 8 && got.send_cq == cq && got.qp_type == IBV_QPT_RC);
+	CHECK(qa.cap.max_send_sge >= 2 && got.cap.max_recv_wr >= 8 && got.send_cq == cq &&
+		got.qp_type == IBV_QPT_RC);
 	CHECK(ibv_post_send(qp, &swr, &sbad) == EINVAL && sbad == &swr);
 	CHECK(ibv_post_recv(qp, &rwr, &rbad) == EINVAL && rbad == &rwr);
 	qa.qp_state = 17;
@@ -202,7 +208,8 @@ static void events(void)
 	fcntl(ch->fd, F_SETFL, 0);
 	for (i = 0; i < 3; i++) {
 		struct ibv_sge sge = { (uintptr_t)buf, 5, mr->lkey };
-		struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM,
+		struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode =
+			IBV_WR_SEND_WITH_IMM,
 			.imm_data = htobe32(0x01020304) }, *bad;
 		memcpy(buf, "hello", 5);
 		memset(buf + 4096, 0, 64);
@@ -258,7 +265,8 @@ static void shared_receives(struct ibv_cq *cq)
 	CHECK(!ibv_modify_srq(srq, &room, IBV_SRQ_MAX_WR) && !ibv_query_srq(srq, &room));
 	CHECK(room.max_wr == 100 && room.srq_limit == 3);
 	struct ibv_sge sge = { (uintptr_t)buf, 8, mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED },
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags =
+		IBV_SEND_SIGNALED },
 		*bad;
 	CHECK(!ibv_post_send(a, &wr, &bad));
 	poll_one(cq, &wc);
@@ -271,7 +279,8 @@ static void shared_receives(struct ibv_cq *cq)
 
 static void datagrams(struct ibv_cq *cq)
 {
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 8, 8, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap =
+		{ 8, 8, 1, 1, 0 } };
 	struct ibv_qp *a = ibv_create_qp(pd, &init), *b = ibv_create_qp(pd, &init);
 	struct ibv_ah_attr aa = { .is_global = 1, .port_num = 1 }, back;
 	struct ibv_ah *ah, *reply;
@@ -289,7 +298,8 @@ static void datagrams(struct ibv_cq *cq)
 	CHECK((ah = ibv_create_ah(pd, &aa)));
 	post_recv(b, 3, 4096, 100);
 	struct ibv_sge sge = { (uintptr_t)buf, 8, mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED },
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags =
+		IBV_SEND_SIGNALED },
 		*bad;
 	CHECK(ibv_post_send(a, &wr, &bad) == EINVAL && bad == &wr);
 	wr.wr.ud.ah = ah;

@@ -1,5 +1,6 @@
 /*
- * XRC: domains, numbered shared receive queues, halves of queue pairs, and what each refuses. Exits 77 without a device.
+ * XRC: domains, shared receive queues with numbers, sending and receiving queue pairs, and the requests that
+ * each refuses. Exits 77 without a device.
  */
 #include "pair.h"
 #include <fcntl.h>
@@ -20,7 +21,8 @@ static struct ibv_xrcd *open_domain(int fd, int oflags)
 
 static struct ibv_srq *numbered(struct ibv_pd *of, struct ibv_xrcd *in, uint32_t *number)
 {
-	struct ibv_srq_init_attr_ex init = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = of, .xrcd = in,
+	struct ibv_srq_init_attr_ex init = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = of,
+		.xrcd = in,
 		.cq = recv_cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
 			IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ };
 	struct ibv_srq *srq = ibv_create_srq_ex(ctx, &init);
@@ -31,7 +33,8 @@ static struct ibv_srq *numbered(struct ibv_pd *of, struct ibv_xrcd *in, uint32_t
 
 static void halves(uint64_t send_ops)
 {
-	struct ibv_qp_init_attr_ex send = { .send_cq = send_cq, .qp_type = IBV_QPT_XRC_SEND, .cap = { 16, 0, 1, 0, 64 },
+	struct ibv_qp_init_attr_ex send = { .send_cq = send_cq, .qp_type = IBV_QPT_XRC_SEND, .cap =
+		{ 16, 0, 1, 0, 64 },
 		.pd = pd, .comp_mask = IBV_QP_INIT_ATTR_PD | (send_ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
 		.send_ops_flags = send_ops };
 	struct ibv_qp_init_attr_ex recv = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd,
@@ -62,12 +65,13 @@ static void receive(struct ibv_srq *srq, uint64_t wr_id, char *at)
 	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
 }
 
-/* Sends the 8 bytes at `buf`; how that ends. */
+/* Sends the 8 bytes at `buf`; returns the status of the completion. */
 static enum ibv_wc_status sent(enum ibv_wr_opcode opcode, uint32_t srqn, uint64_t va, uint32_t rkey)
 {
 	struct ibv_sge sge = { (uintptr_t)buf, 8, buf_mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 1, .opcode = opcode, .sg_list = &sge, .num_sge = 1,
-		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { va, rkey }, .qp_type.xrc.remote_srqn = srqn }, *bad;
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { va, rkey }, .qp_type.xrc.remote_srqn = srqn },
+			*bad;
 	struct ibv_wc wc;
 
 	CHECK(!ibv_post_send(ini, &wr, &bad));
@@ -98,7 +102,7 @@ static void domains(void)
 	CHECK((a = open_domain(fd, O_CREAT | O_EXCL)));
 	CHECK(!open_domain(again, O_CREAT | O_EXCL) && errno == EINVAL);
 	CHECK((b = open_domain(again, 0)));
-	/* A queue of the domain that was opened twice is reached through either. */
+	/* The domain was opened twice; a queue of it can be reached through either handle. */
 	struct ibv_srq *srq = numbered(pd, b, &number);
 	CHECK(ibv_close_xrcd(b) == EBUSY && xrcd != a);
 	struct ibv_xrcd *keep = xrcd;
@@ -112,7 +116,7 @@ static void domains(void)
 	CHECK(wc.wr_id == 5 && !wc.status);
 	xrcd = keep;
 	renew_halves();
-	/* ... and through no other. */
+	/* The queue cannot be reached through another domain. */
 	CHECK(sent(IBV_WR_SEND, number, 0, 0) == IBV_WC_REM_INV_REQ_ERR);
 	expect(IBV_EVENT_QP_REQ_ERR, tgt);
 	renew_halves();
@@ -156,7 +160,7 @@ static void messages(struct ibv_srq *first, uint32_t number, struct ibv_srq *sec
 	expect(IBV_EVENT_SRQ_LIMIT_REACHED, first);
 }
 
-/* The same through the builder. */
+/* The same with the work request builder. */
 static void built(struct ibv_srq *srq, uint32_t number)
 {
 	CHECK(!ibv_destroy_qp(ini) && !ibv_destroy_qp(tgt));
@@ -177,7 +181,7 @@ static void built(struct ibv_srq *srq, uint32_t number)
 	CHECK(!wc.status && wc.wr_id == 2);
 	poll_one(recv_cq, &wc);
 	CHECK(!wc.status && wc.wr_id == 20);
-	/* To which queue? */
+	/* A request without the number of a queue is refused. */
 	ibv_wr_start(qpx);
 	ibv_wr_send(qpx);
 	ibv_wr_set_sge(qpx, buf_mr->lkey, (uintptr_t)buf, 8);
@@ -196,14 +200,16 @@ static void refused(uint32_t number)
 	CHECK(sent(IBV_WR_SEND, number ^ 0x8000, 0, 0) == IBV_WC_REM_INV_REQ_ERR);
 	expect(IBV_EVENT_QP_REQ_ERR, tgt);
 	renew_halves();
-	CHECK(sent(IBV_WR_RDMA_WRITE, number ^ 0x800000, (uintptr_t)buf, buf_mr->rkey) == IBV_WC_REM_INV_REQ_ERR);
+	CHECK(sent(IBV_WR_RDMA_WRITE, number ^ 0x800000, (uintptr_t)buf,
+		buf_mr->rkey) == IBV_WC_REM_INV_REQ_ERR);
 	expect(IBV_EVENT_QP_REQ_ERR, tgt);
 	renew_halves();
-	/* The key must be of the domain of the queue, whatever queue pair it is. */
+	/* The key must belong to the protection domain of the queue. */
 	CHECK(sent(IBV_WR_RDMA_WRITE, number, (uintptr_t)buf, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
 	expect(IBV_EVENT_QP_ACCESS_ERR, tgt);
 	renew_halves();
-	CHECK(ibv_post_recv(ini, &recv, &bad_recv) == EINVAL && ibv_post_recv(tgt, &recv, &bad_recv) == EINVAL);
+	CHECK(ibv_post_recv(ini, &recv, &bad_recv) == EINVAL && ibv_post_recv(tgt, &recv,
+		&bad_recv) == EINVAL);
 	CHECK(ibv_post_send(tgt, &send, &bad) == EINVAL);
 	CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(stranger));
 }
@@ -219,7 +225,7 @@ static void opened_by_number(struct ibv_srq *srq, uint32_t number)
 	CHECK(second && second != tgt && second->qp_num == tgt->qp_num && second->qp_context == buf);
 	attr.qp_num ^= 1;
 	CHECK(!ibv_open_qp(ctx, &attr) && errno == EINVAL);
-	/* It lives as long as somebody has it. */
+	/* The queue pair lives until its last handle is destroyed. */
 	CHECK(!ibv_destroy_qp(tgt));
 	tgt = second;
 	receive(srq, 30, buf + 1024);
@@ -235,7 +241,8 @@ int main(void)
 
 	open_device();
 	CHECK(!ibv_query_device(ctx, &attr) && attr.device_cap_flags & IBV_DEVICE_XRC);
-	CHECK((send_cq = ibv_create_cq(ctx, 32, NULL, NULL, 0)) && (recv_cq = ibv_create_cq(ctx, 32, NULL, NULL, 0)));
+	CHECK((send_cq = ibv_create_cq(ctx, 32, NULL, NULL, 0)) &&
+		(recv_cq = ibv_create_cq(ctx, 32, NULL, NULL, 0)));
 	CHECK((xrcd = open_domain(-1, O_CREAT)));
 	struct ibv_srq *first = numbered(pd, xrcd, &number), *second = numbered(pd, xrcd, &other);
 	struct ibv_srq_init_attr si = { .attr = { 1, 1, 0 } };

@@ -6,8 +6,8 @@ use libc::{size_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, sockle
 
 use super::context::ibv_context;
 use super::device::ibv_gid;
-use super::layouts;
 use super::objects::{ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
+use super::{Zeroed, constants, layouts};
 
 #[repr(C)]
 pub struct rdma_event_channel {
@@ -22,6 +22,9 @@ pub union SockAddr {
     pub sin6: sockaddr_in6,
     pub storage: sockaddr_storage,
 }
+
+// SAFETY: an address of no family.
+unsafe impl Zeroed for SockAddr {}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -99,6 +102,9 @@ pub union EventParam {
     pub arg: u64,
 }
 
+// SAFETY: the members are numbers and raw pointers.
+unsafe impl Zeroed for EventParam {}
+
 #[repr(C)]
 pub struct rdma_cm_event {
     pub id: *mut rdma_cm_id,
@@ -134,7 +140,7 @@ pub struct rdma_cm_join_mc_attr_ex {
     pub addr: *mut sockaddr,
 }
 
-/// What `id->route.path_rec` points to.
+/// The path record at `id->route.path_rec`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_sa_path_rec {
@@ -157,6 +163,31 @@ pub struct ibv_sa_path_rec {
     pub packet_life_time_selector: u8,
     pub packet_life_time: u8,
     pub preference: u8,
+}
+
+constants! {
+    c_int {
+        RDMA_PS_IPOIB = 0x0002,
+        RDMA_PS_TCP = 0x0106,
+        RDMA_PS_UDP = 0x0111,
+        RAI_PASSIVE = 1,
+        RAI_NUMERICHOST = 2,
+        RAI_FAMILY = 8,
+        // Resolve by the subnet administrator of InfiniBand.
+        RAI_SA = 0x10,
+        RDMA_OPTION_ID = 0,
+        RDMA_OPTION_IB = 1,
+        RDMA_OPTION_IB_PATH = 1,
+        RDMA_OPTION_ID_TOS = 0,
+        RDMA_OPTION_ID_REUSEADDR = 1,
+        RDMA_OPTION_ID_AFONLY = 2,
+    }
+    u32 {
+        RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1,
+        RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
+        RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
+        RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
+    }
 }
 
 layouts! {

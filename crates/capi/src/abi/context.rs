@@ -15,7 +15,7 @@ use super::objects::{
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
 
-/// A slot of an operation table that this library leaves empty: programs take NULL for "not supported".
+/// A slot of an operation table that this library leaves empty. Programs take NULL for "not supported".
 pub type Empty = *const c_void;
 
 #[repr(C)]
@@ -64,7 +64,8 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// Extended operations lie *before* the context, newest first: a program asks whether `sz` covers the one it wants.
+/// Extended operations lie *before* the context, newest first. A program checks whether `sz` covers the one
+/// it wants.
 #[repr(C)]
 pub struct verbs_context {
     pub free_buf: Empty,
@@ -128,7 +129,8 @@ pub struct verbs_context {
 
 layouts! {
     ibv_device: 664 {
-        _ops @ 0, node_type @ 16, transport_type @ 20, name @ 24, dev_name @ 88, dev_path @ 152, ibdev_path @ 408,
+        _ops @ 0, node_type @ 16, transport_type @ 20, name @ 24, dev_name @ 88, dev_path @ 152,
+        ibdev_path @ 408,
     }
     ibv_context: 328 {
         device @ 0, ops @ 8, ops._compat_query_device @ 8, ops._compat_query_port @ 16, ops.alloc_mw @ 64,
@@ -137,7 +139,8 @@ layouts! {
         cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280, abi_compat @ 320,
     }
     verbs_context: 696 {
-        free_buf @ 0, alloc_buf @ 8, dm_export_dmabuf_fd @ 16, reg_mr_ex @ 24, dealloc_dmah @ 32, alloc_dmah @ 40,
+        free_buf @ 0, alloc_buf @ 8, dm_export_dmabuf_fd @ 16, reg_mr_ex @ 24, dealloc_dmah @ 32,
+        alloc_dmah @ 40,
         query_port @ 48, advise_mr @ 56, alloc_null_mr @ 64, read_counters @ 72,
         attach_counters_point_flow @ 80, create_counters @ 88, destroy_counters @ 96, reg_dm_mr @ 104,
         alloc_dm @ 112, free_dm @ 120, modify_flow_action_esp @ 128, destroy_flow_action @ 136,

@@ -1,10 +1,10 @@
-//! What queries of a device, a port and its GID table fill in.
+//! The structures that queries of a device, a port and its GID table fill in.
 
 use std::ffi::{c_char, c_int};
 
 use libc::timespec;
 
-use super::layouts;
+use super::{constants, layouts};
 
 /// A GID as bytes on the wire; C's union makes it 8-byte aligned.
 #[repr(C, align(8))]
@@ -14,6 +14,7 @@ pub struct ibv_gid {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_gid_entry {
     pub gid: ibv_gid,
     pub gid_index: u32,
@@ -137,16 +138,63 @@ pub struct ibv_values_ex {
     pub raw_clock: timespec,
 }
 
+constants! {
+    c_int {
+        IBV_NODE_CA = 1,
+        // RoCE devices report it, too.
+        IBV_TRANSPORT_IB = 0,
+        IBV_ATOMIC_GLOB = 2,
+        IBV_PORT_DOWN = 1,
+        IBV_PORT_ACTIVE = 4,
+        // Of ibv_query_gid_type, unlike that of `ibv_gid_entry`.
+        IBV_GID_TYPE_SYSFS_ROCE_V2 = 1,
+        IBV_FORK_UNNEEDED = 2,
+    }
+    u8 {
+        IBV_LINK_LAYER_ETHERNET = 2,
+        IBV_QPF_GRH_REQUIRED = 1,
+    }
+    u32 {
+        IBV_GID_TYPE_ROCE_V2 = 2,
+        IBV_DEVICE_UD_AV_PORT_ENFORCE = 1 << 6,
+        IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11,
+        IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
+        IBV_DEVICE_SRQ_RESIZE = 1 << 13,
+        IBV_DEVICE_MEM_WINDOW = 1 << 17,
+        IBV_DEVICE_XRC = 1 << 20,
+        IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+        IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
+        IBV_ODP_SUPPORT_SEND = 1,
+        IBV_ODP_SUPPORT_RECV = 1 << 1,
+        IBV_ODP_SUPPORT_WRITE = 1 << 2,
+        IBV_ODP_SUPPORT_READ = 1 << 3,
+        IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+        IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+        IBV_VALUES_MASK_RAW_CLOCK = 1,
+        IBV_PORT_CM_SUP = 1 << 16,
+        IBV_PORT_IP_BASED_GIDS = 1 << 26,
+    }
+    u64 {
+        IBV_ODP_SUPPORT = 1,
+        IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+        IB_UVERBS_DEVICE_FLUSH_GLOBAL = 1 << 38,
+        IB_UVERBS_DEVICE_ATOMIC_WRITE = 1 << 40,
+    }
+}
+
 layouts! {
     ibv_gid_entry: 32 { gid @ 0, gid_index @ 16, port_num @ 20, gid_type @ 24, ndev_ifindex @ 28 }
     ibv_device_attr: 232 {
         fw_ver @ 0, node_guid @ 64, sys_image_guid @ 72, max_mr_size @ 80, page_size_cap @ 88, vendor_id @ 96,
-        vendor_part_id @ 100, hw_ver @ 104, max_qp @ 108, max_qp_wr @ 112, device_cap_flags @ 116, max_sge @ 120,
+        vendor_part_id @ 100, hw_ver @ 104, max_qp @ 108, max_qp_wr @ 112, device_cap_flags @ 116,
+        max_sge @ 120,
         max_sge_rd @ 124, max_cq @ 128, max_cqe @ 132, max_mr @ 136, max_pd @ 140, max_qp_rd_atom @ 144,
         max_ee_rd_atom @ 148, max_res_rd_atom @ 152, max_qp_init_rd_atom @ 156, max_ee_init_rd_atom @ 160,
         atomic_cap @ 164, max_ee @ 168, max_rdd @ 172, max_mw @ 176, max_raw_ipv6_qp @ 180,
-        max_raw_ethy_qp @ 184, max_mcast_grp @ 188, max_mcast_qp_attach @ 192, max_total_mcast_qp_attach @ 196,
-        max_ah @ 200, max_fmr @ 204, max_map_per_fmr @ 208, max_srq @ 212, max_srq_wr @ 216, max_srq_sge @ 220,
+        max_raw_ethy_qp @ 184, max_mcast_grp @ 188, max_mcast_qp_attach @ 192,
+        max_total_mcast_qp_attach @ 196,
+        max_ah @ 200, max_fmr @ 204, max_map_per_fmr @ 208, max_srq @ 212, max_srq_wr @ 216,
+        max_srq_sge @ 220,
         max_pkeys @ 224, local_ca_ack_delay @ 226, phys_port_cnt @ 227,
     }
     ibv_device_attr_ex: 400 {

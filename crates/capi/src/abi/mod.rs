@@ -1,8 +1,9 @@
-//! The C layouts: structures that programs compiled against rdma-core's headers read and write directly.
+//! The C layouts and constants: what programs compiled against rdma-core's headers read and write directly.
 //!
-//! Shapes are those of rdma-core 65; programs built with older headers see the same offsets, because structures only
-//! grow (`ibv_port_attr` and `ibv_qp_ex` at the end, `verbs_context` at the front). Every layout is asserted at compile
-//! time here, and against the installed C headers by `tests/abi.rs`.
+//! Shapes are those of rdma-core 65. Programs built with older headers see the same offsets, because
+//! structures only grow (`ibv_port_attr` and `ibv_qp_ex` at the end, `verbs_context` at the front). Every
+//! layout is asserted at compile time here, and `tests/abi.rs` compares layouts and constants with the
+//! installed C headers.
 
 #![allow(non_camel_case_types, missing_docs)] // The names are C's; the manual pages document them.
 
@@ -21,13 +22,29 @@ pub struct Layout {
     pub members: &'static [(&'static str, usize)],
 }
 
-/// Asserts sizes and offsets at compile time, and lists them for the test.
+/// A C structure that may consist of zero bytes.
+///
+/// # Safety
+/// Zero bytes are a valid value: no member is a reference or an enum without a zero.
+pub unsafe trait Zeroed: Sized {
+    #[must_use]
+    fn zeroed() -> Self {
+        // SAFETY: types with this trait may be zero.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+/// Asserts sizes and offsets at compile time, and lists them for the test. The structures get [`Zeroed`].
 macro_rules! layouts {
     ($($name:ident: $size:literal { $($($member:ident).+ @ $offset:literal),* $(,)? })*) => {
         $(const _: () = {
             assert!(size_of::<$name>() == $size, stringify!($name));
             $(assert!(std::mem::offset_of!($name, $($member).+) == $offset, stringify!($name.$($member).+));)*
         };)*
+        $(
+            // SAFETY: the members are numbers, arrays, raw pointers and optional functions.
+            unsafe impl crate::abi::Zeroed for $name {}
+        )*
         #[cfg(test)]
         pub const LAYOUTS: &[crate::abi::Layout] = &[$(crate::abi::Layout {
             name: stringify!($name),
@@ -37,3 +54,13 @@ macro_rules! layouts {
     };
 }
 pub(crate) use layouts;
+
+/// Defines constants under their C names, and lists them for the test.
+macro_rules! constants {
+    ($($ty:ty { $($name:ident = $value:expr),* $(,)? })*) => {
+        $($(pub const $name: $ty = $value;)*)*
+        #[cfg(test)]
+        pub const CONSTANTS: &[(&str, i64)] = &[$($((stringify!($name), $name as i64),)*)*];
+    };
+}
+pub(crate) use constants;

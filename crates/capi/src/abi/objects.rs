@@ -7,8 +7,8 @@ use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 
 use super::context::ibv_context;
 use super::device::ibv_gid;
-use super::layouts;
 use super::work::{ibv_ah, ibv_data_buf};
+use super::{constants, layouts};
 use roxie::transport::Sge;
 
 #[repr(C)]
@@ -227,7 +227,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
-/// The work request builder (ibv_wr_post(3)). `wr_id` and `wr_flags` are written by the program.
+/// The work request builder (ibv_wr_post(3)). The application writes `wr_id` and `wr_flags`.
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp_base: ibv_qp,
@@ -281,18 +281,16 @@ pub struct ibv_qp_init_attr {
 }
 
 impl ibv_qp_init_attr {
-    /// What the receiving end of XRC has: nothing of its own.
+    /// Attributes of the receiving end of XRC, which has no queues of its own.
     #[must_use]
     pub fn target() -> Self {
-        /// IBV_QPT_XRC_RECV.
-        const XRC_RECV: c_int = 10;
         Self {
             qp_context: ptr::null_mut(),
             send_cq: ptr::null_mut(),
             recv_cq: ptr::null_mut(),
             srq: ptr::null_mut(),
             cap: ibv_qp_cap::default(),
-            qp_type: XRC_RECV,
+            qp_type: IBV_QPT_XRC_RECV,
             sq_sig_all: 0,
         }
     }
@@ -321,7 +319,7 @@ pub struct ibv_qp_init_attr_ex {
 }
 
 impl ibv_qp_init_attr_ex {
-    /// The members that [`ibv_qp_init_attr`] has, too.
+    /// Returns the members that [`ibv_qp_init_attr`] has, too.
     #[must_use]
     pub fn classic(&self) -> ibv_qp_init_attr {
         ibv_qp_init_attr {
@@ -335,7 +333,7 @@ impl ibv_qp_init_attr_ex {
         }
     }
 
-    /// Takes those members over.
+    /// Sets the members that [`ibv_qp_init_attr`] has, too.
     pub fn set_classic(&mut self, from: &ibv_qp_init_attr) {
         self.qp_context = from.qp_context;
         self.send_cq = from.send_cq;
@@ -415,6 +413,73 @@ pub struct ibv_ece {
     pub comp_mask: u32,
 }
 
+constants! {
+    c_int {
+        IBV_QPT_RC = 2,
+        IBV_QPT_UC = 3,
+        IBV_QPT_UD = 4,
+        IBV_QPT_XRC_SEND = 9,
+        IBV_QPT_XRC_RECV = 10,
+        IBV_MIG_MIGRATED = 0,
+        IBV_MW_TYPE_1 = 1,
+        IBV_MW_TYPE_2 = 2,
+        IBV_SRQT_BASIC = 0,
+        IBV_SRQT_XRC = 1,
+        IBV_SRQ_MAX_WR = 1,
+        IBV_SRQ_LIMIT = 1 << 1,
+        IBV_REREG_MR_CHANGE_TRANSLATION = 1,
+        IBV_REREG_MR_CHANGE_PD = 1 << 1,
+        IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
+        IBV_REREG_MR_ERR_INPUT = -1,
+        IBV_REREG_MR_ERR_CMD = -4,
+        IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
+    }
+    u32 {
+        IBV_ADVISE_MR_FLAG_FLUSH = 1,
+        IBV_ACCESS_HUGETLB = 1 << 7,
+        IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
+        IBV_QP_INIT_ATTR_PD = 1,
+        IBV_QP_INIT_ATTR_XRCD = 1 << 1,
+        IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
+        IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
+        IBV_QP_OPEN_ATTR_NUM = 1,
+        IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+        IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+        IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
+        IBV_SRQ_INIT_ATTR_TYPE = 1,
+        IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+        IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+        IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+        IBV_XRCD_INIT_ATTR_FD = 1,
+        IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+        IBV_CQ_ATTR_MODERATE = 1,
+        IBV_CQ_INIT_ATTR_MASK_FLAGS = 1,
+        IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+    }
+    u64 {
+        // Every field of a completion but time stamps, VLANs, flow tags and tag matching.
+        IBV_WC_STANDARD_FLAGS = 0x7f,
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
+        IBV_QP_EX_WITH_RDMA_WRITE = 1,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
+        IBV_QP_EX_WITH_SEND = 1 << 2,
+        IBV_QP_EX_WITH_SEND_WITH_IMM = 1 << 3,
+        IBV_QP_EX_WITH_RDMA_READ = 1 << 4,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
+        IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
+        IBV_QP_EX_WITH_BIND_MW = 1 << 8,
+        IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
+        IBV_QP_EX_WITH_FLUSH = 1 << 11,
+        IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
+    }
+}
+
 layouts! {
     ibv_pd: 16 { context @ 0, handle @ 8 }
     ibv_td: 8 { context @ 0 }
@@ -484,7 +549,8 @@ layouts! {
         grh @ 0, dlid @ 24, sl @ 26, src_path_bits @ 27, static_rate @ 28, is_global @ 29, port_num @ 30,
     }
     ibv_qp_attr: 144 {
-        qp_state @ 0, cur_qp_state @ 4, path_mtu @ 8, path_mig_state @ 12, qkey @ 16, rq_psn @ 20, sq_psn @ 24,
+        qp_state @ 0, cur_qp_state @ 4, path_mtu @ 8, path_mig_state @ 12, qkey @ 16, rq_psn @ 20,
+        sq_psn @ 24,
         dest_qp_num @ 28, qp_access_flags @ 32, cap @ 36, ah_attr @ 56, alt_ah_attr @ 88, pkey_index @ 120,
         alt_pkey_index @ 122, en_sqd_async_notify @ 124, sq_draining @ 125, max_rd_atomic @ 126,
         max_dest_rd_atomic @ 127, min_rnr_timer @ 128, port_num @ 129, timeout @ 130, retry_cnt @ 131,

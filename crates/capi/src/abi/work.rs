@@ -1,4 +1,4 @@
-//! Work requests, completions, and what events carry.
+//! Work requests, completions and events.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,8 +7,8 @@ use roxie::transport::{Sge, Wc};
 
 use super::context::ibv_context;
 use super::device::ibv_gid;
-use super::layouts;
 use super::objects::{ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp, ibv_srq};
+use super::{constants, layouts};
 
 #[repr(C)]
 pub struct ibv_ah {
@@ -117,6 +117,60 @@ pub struct ibv_async_event {
 type ibv_sge = Sge;
 type ibv_wc = Wc;
 
+constants! {
+    c_int {
+        IBV_WR_RDMA_WRITE = 0,
+        IBV_WR_RDMA_WRITE_WITH_IMM = 1,
+        IBV_WR_SEND = 2,
+        IBV_WR_SEND_WITH_IMM = 3,
+        IBV_WR_RDMA_READ = 4,
+        IBV_WR_ATOMIC_CMP_AND_SWP = 5,
+        IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
+        IBV_WR_LOCAL_INV = 7,
+        IBV_WR_BIND_MW = 8,
+        IBV_WR_SEND_WITH_INV = 9,
+        IBV_WR_TSO = 10,
+        IBV_WR_DRIVER1 = 11,
+        IBV_WR_FLUSH = 14,
+        IBV_WR_ATOMIC_WRITE = 15,
+        IBV_EVENT_CQ_ERR = 0,
+        IBV_EVENT_QP_FATAL = 1,
+        IBV_EVENT_QP_REQ_ERR = 2,
+        IBV_EVENT_QP_ACCESS_ERR = 3,
+        IBV_EVENT_COMM_EST = 4,
+        IBV_EVENT_SQ_DRAINED = 5,
+        IBV_EVENT_PATH_MIG = 6,
+        IBV_EVENT_PATH_MIG_ERR = 7,
+        IBV_EVENT_SRQ_ERR = 14,
+        IBV_EVENT_SRQ_LIMIT_REACHED = 15,
+        IBV_EVENT_QP_LAST_WQE_REACHED = 16,
+        IBV_RATE_MAX = 0,
+        IBV_RATE_2_5_GBPS = 2,
+        IBV_RATE_5_GBPS = 5,
+        IBV_RATE_10_GBPS = 3,
+        IBV_RATE_20_GBPS = 6,
+        IBV_RATE_30_GBPS = 4,
+        IBV_RATE_40_GBPS = 7,
+        IBV_RATE_60_GBPS = 8,
+        IBV_RATE_80_GBPS = 9,
+        IBV_RATE_120_GBPS = 10,
+        IBV_RATE_14_GBPS = 11,
+        IBV_RATE_56_GBPS = 12,
+        IBV_RATE_112_GBPS = 13,
+        IBV_RATE_168_GBPS = 14,
+        IBV_RATE_25_GBPS = 15,
+        IBV_RATE_100_GBPS = 16,
+        IBV_RATE_200_GBPS = 17,
+        IBV_RATE_300_GBPS = 18,
+        IBV_RATE_28_GBPS = 19,
+        IBV_RATE_50_GBPS = 20,
+        IBV_RATE_400_GBPS = 21,
+        IBV_RATE_600_GBPS = 22,
+        IBV_RATE_800_GBPS = 23,
+        IBV_RATE_1200_GBPS = 24,
+    }
+}
+
 layouts! {
     ibv_ah: 24 { context @ 0, pd @ 8, handle @ 16 }
     ibv_grh: 40 { version_tclass_flow @ 0, paylen @ 4, next_hdr @ 6, hop_limit @ 7, sgid @ 8, dgid @ 24 }
@@ -125,7 +179,8 @@ layouts! {
     ibv_send_wr: 128 {
         wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24, opcode @ 28, send_flags @ 32, imm_data @ 36, wr @ 40,
         wr.rdma.remote_addr @ 40, wr.rdma.rkey @ 48, wr.atomic.remote_addr @ 40, wr.atomic.compare_add @ 48,
-        wr.atomic.swap @ 56, wr.atomic.rkey @ 64, wr.ud.ah @ 40, wr.ud.remote_qpn @ 48, wr.ud.remote_qkey @ 52,
+        wr.atomic.swap @ 56, wr.atomic.rkey @ 64, wr.ud.ah @ 40, wr.ud.remote_qpn @ 48,
+        wr.ud.remote_qkey @ 52,
         qp_type @ 72, bind_mw @ 80, bind_mw.mw @ 80, bind_mw.rkey @ 88, bind_mw.bind_info @ 96,
     }
     ibv_recv_wr: 32 { wr_id @ 0, next @ 8, sg_list @ 16, num_sge @ 24 }

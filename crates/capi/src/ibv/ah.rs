@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
-use roxie::transport::{AddressVector, Wc};
+use roxie::transport::{AddressVector, VerbsError, Wc};
 use roxie::verbs::{Ah, Context};
 use roxie::wire::Gid;
 
@@ -12,7 +12,8 @@ use crate::abi::device::ibv_gid;
 use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
 use crate::errno::{code, minus1, null};
-use crate::object::Object;
+use crate::handle::{GivenUp, Ref, Room, typed};
+use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
 use super::pd_mr::PdObject;
@@ -20,7 +21,9 @@ use super::query::PORT;
 
 pub(crate) type AhObject = Object<ibv_ah, Ah>;
 
-/// The address vector of the C attributes; RoCE always needs the global route.
+impl Tail for Ah {}
+
+/// Returns the address vector of the C attributes; `None` without a global route, which RoCE always needs.
 pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Option<AddressVector> {
     let usable = attr.is_global != 0 && (attr.port_num == PORT || attr.port_num == 0);
     usable.then_some(AddressVector {
@@ -33,7 +36,7 @@ pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Option<AddressVector> {
     })
 }
 
-/// The C attributes of an address vector.
+/// Returns the C attributes of an address vector.
 pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -51,31 +54,27 @@ pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: ours or NULL; NULL or the program's attributes.
-    let (Some(object), Some(attr)) = (unsafe { (PdObject::from_ptr(pd), attr.as_ref()) }) else {
-        return null(libc::EINVAL);
-    };
-    let Some(av) = address_vector(attr) else { return null(libc::EINVAL) };
-    match object.tail.create_ah(&av) {
-        Ok(ah) => {
-            // SAFETY: `pd` is one of ours.
-            let context = unsafe { (*pd).context };
-            AhObject::export(ibv_ah { context, pd, handle: 0 }, ah)
-        }
-        Err(error) => null(error.errno()),
-    }
+    // SAFETY: ibv_create_ah(3).
+    let (pd, attr): (Option<&PdObject>, Option<&ibv_ah_attr>) = unsafe { typed((pd, attr.cast_const())) };
+    let created = pd.zip(attr).ok_or(libc::EINVAL).and_then(|(pd, attr)| create(pd, attr));
+    created.unwrap_or_else(null)
+}
+
+fn create(pd: &PdObject, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
+    let av = address_vector(attr).ok_or(libc::EINVAL)?;
+    let ah = pd.tail.create_ah(&av).map_err(VerbsError::errno)?;
+    Ok(AhObject::export(ibv_ah { context: pd.context().get(), pd: pd.public(), handle: 0 }, ah))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    if ah.is_null() {
-        return code(libc::EINVAL);
-    }
-    // SAFETY: not NULL, hence ours; the caller gives it up.
-    drop(unsafe { AhObject::retire(ah) });
+    // SAFETY: ibv_destroy_ah(3).
+    let ah: Option<GivenUp<AhObject>> = unsafe { typed(ah) };
+    let Some(ah) = ah else { return code(libc::EINVAL) };
+    ah.free();
     0
 }
 
-/// What the 40 bytes in front of a received datagram say about the way back.
+/// The route back to the sender, from the 40 bytes in front of a received datagram.
 struct Route {
     src: Gid,
     dst: Gid,
@@ -85,7 +84,7 @@ struct Route {
 }
 
 impl Route {
-    /// The area holds an IPv6 header, or an IPv4 header in its last 20 bytes (IBA A17.4.5.2).
+    /// Parses the area: an IPv6 header, or an IPv4 header in the last 20 bytes (IBA A17.4.5.2).
     fn parse(area: &[u8; 40]) -> Option<Self> {
         let (_, v4) = area.split_last_chunk::<20>()?;
         let looks_v6 = area[0] >> 4 == 6;
@@ -110,7 +109,7 @@ impl Route {
     }
 }
 
-/// RFC 791: the ones' complement sum of a valid header is all ones.
+/// Checks the header checksum: the ones' complement sum of a valid header is all ones (RFC 791).
 fn ipv4_checksum_holds(header: &[u8; 20]) -> bool {
     let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
@@ -121,7 +120,7 @@ fn is_multicast(gid: &Gid) -> bool {
     gid.ip().is_multicast()
 }
 
-/// The attributes that answer a received datagram.
+/// Returns the attributes of an address handle that answers a received datagram.
 fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<ibv_ah_attr, c_int> {
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,
@@ -157,17 +156,15 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: ours or NULL; NULL or the program's completion and the head of its buffer, of any alignment.
-    let (object, wc, area) =
-        unsafe { (ContextObject::from_ptr(context), wc.as_ref(), grh.cast::<[u8; 40]>().as_ref()) };
-    let (Some(object), Some(wc)) = (object, wc) else { return minus1(libc::EINVAL) };
-    if attr.is_null() || port != PORT {
+    // SAFETY: ibv_init_ah_from_wc(3). The GRH is the head of a receive buffer and may have any alignment.
+    let (context, wc, area, attr): (Ref<ContextObject>, Ref<Wc>, Ref<[u8; 40]>, Room<ibv_ah_attr>) =
+        unsafe { typed((context, wc.cast_const(), grh.cast_const().cast(), attr)) };
+    let (Some(context), Some(wc), Some(attr), PORT) = (context, wc, attr, port) else {
         return minus1(libc::EINVAL);
-    }
-    match attr_from_wc(&object.tail.context, wc, area) {
+    };
+    match attr_from_wc(&context.tail.context, wc, area) {
         Ok(filled) => {
-            // SAFETY: the caller passes room for the attributes.
-            unsafe { attr.write(filled) };
+            attr.write(filled);
             0
         }
         Err(errno) => minus1(errno),
@@ -180,16 +177,16 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: NULL or one of ours.
-    let context = unsafe { pd.as_ref() }.map_or(std::ptr::null_mut(), |pd| pd.context);
-    let mut attr = ibv_ah_attr::default();
-    // SAFETY: as the caller's.
-    unsafe {
-        if ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
-            return std::ptr::null_mut();
-        }
-        ibv_create_ah(pd, &raw mut attr)
-    }
+    // SAFETY: ibv_create_ah_from_wc(3). The GRH is the head of a receive buffer and may have any alignment.
+    let (pd, wc, area): (Option<&PdObject>, Option<&Wc>, Option<&[u8; 40]>) =
+        unsafe { typed((pd, wc.cast_const(), grh.cast_const().cast())) };
+    let (Some(pd), Some(wc), PORT) = (pd, wc, port) else { return null(libc::EINVAL) };
+    let created = pd
+        .owner()
+        .ok_or(libc::EINVAL)
+        .and_then(|context| attr_from_wc(&context.tail.context, wc, area))
+        .and_then(|attr| create(pd, &attr));
+    created.unwrap_or_else(null)
 }
 
 #[cfg(test)]
@@ -210,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_source_that_looks_like_ipv4_is_told_apart_by_the_checksum() {
+    fn the_checksum_distinguishes_an_ipv6_source_that_looks_like_an_ipv4_header() {
         let mut area = [0; 40];
         area[0] = 0x60;
         area[7] = 63;
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_first_nibble_does_not_hide_a_valid_ipv4_header() {
+    fn a_leftover_version_6_in_the_first_byte_does_not_hide_a_valid_ipv4_header() {
         let mut area = [0; 40];
         area[0] = 0x60;
         area[20..].copy_from_slice(&V4);

@@ -2,91 +2,110 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::slice;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
-use roxie::transport::Wc;
+use roxie::transport::{VerbsError, Wc};
 use roxie::verbs::{AsyncElement, CompChannel, Cq};
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
+use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use crate::errno::{code, minus1, null, of_io};
-use crate::object::Object;
+use crate::handle::{FromC, GivenUp, Out, members, typed};
+use crate::object::{Object, Tail};
 
 use super::cq_ex::Cursor;
 use super::device::ContextObject;
 use super::events::{ObjectId, Queue, acknowledge, wait_acknowledged};
 
 pub(crate) type ChannelObject = Object<ibv_comp_channel, CompChannel>;
-/// Every CQ has the room of an `ibv_cq_ex`, which begins with an `ibv_cq`.
+/// Every CQ has the size of an `ibv_cq_ex`, which begins with an `ibv_cq`.
 pub(crate) type CqObject = Object<ibv_cq_ex, CqTail>;
+
+impl Tail for CqTail {}
+
+impl Tail for CompChannel {}
 
 pub(crate) struct CqTail {
     pub(crate) cq: Cq,
     id: ObjectId,
-    /// Where the extended polling is.
+    /// The completion that extended polling is at.
     pub(crate) cursor: Cursor,
 }
 
-impl CqObject {
-    /// # Safety
-    /// `cq` is NULL or one of ours.
-    #[inline]
-    pub(crate) unsafe fn from_cq<'a>(cq: *mut ibv_cq) -> Option<&'a Self> {
-        // SAFETY: upheld by the caller.
-        unsafe { Self::from_ptr(cq.cast()) }
+members! { ChannelObject {
+    // The number of CQs that use the channel.
+    refcnt: refcnt as c_int;
+} }
+
+members! { CqObject {
+    context: base.context => ContextObject;
+    channel: base.channel => ChannelObject;
+    cq_context: base.cq_context as *mut c_void;
+    cqe: base.cqe as c_int;
+    comp_events_completed: base.comp_events_completed as u32;
+    async_events_completed: base.async_events_completed as u32;
+    status: status as c_int;
+    wr_id: wr_id as u64;
+} }
+
+impl FromC<*mut ibv_cq> for Option<&CqObject> {
+    #[inline(always)]
+    unsafe fn from_c(cq: *mut ibv_cq) -> Self {
+        // SAFETY: an `ibv_cq` of this library is the beginning of an `ibv_cq_ex`.
+        unsafe { typed(cq.cast::<ibv_cq_ex>()) }
     }
 }
 
-/// The operation behind `ibv_modify_cq`: moderation.
+impl FromC<*mut ibv_cq> for Option<GivenUp<'_, CqObject>> {
+    unsafe fn from_c(cq: *mut ibv_cq) -> Self {
+        // SAFETY: an `ibv_cq` of this library is the beginning of an `ibv_cq_ex`.
+        unsafe { typed(cq.cast::<ibv_cq_ex>()) }
+    }
+}
+
+/// Implements `ibv_modify_cq`: moderation.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    /// IBV_CQ_ATTR_MODERATE.
-    const MODERATE: u32 = 1;
-    // SAFETY: one of ours or NULL; NULL or the program's attributes.
-    let (Some(object), Some(attr)) = (unsafe { (CqObject::from_cq(cq), attr.as_ref()) }) else {
-        return code(libc::EINVAL);
-    };
-    if attr.attr_mask & !MODERATE != 0 {
+    // SAFETY: ibv_modify_cq(3).
+    let (cq, attr): (Option<&CqObject>, Option<&ibv_modify_cq_attr>) =
+        unsafe { typed((cq, attr.cast_const())) };
+    let (Some(cq), Some(attr)) = (cq, attr) else { return code(libc::EINVAL) };
+    if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
         return code(libc::EOPNOTSUPP);
     }
-    if attr.attr_mask & MODERATE != 0 {
+    if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
         let [count, period_us] = attr.moderate;
-        object.tail.cq.moderate(count, period_us);
+        cq.tail.cq.moderate(count, period_us);
     }
     0
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    // SAFETY: a context of ours or NULL.
-    let Some(object) = (unsafe { ContextObject::from_ptr(context) }) else { return null(libc::EINVAL) };
-    match object.tail.context.create_comp_channel() {
-        Ok(channel) => {
-            let fd = channel.fd();
-            ChannelObject::export(ibv_comp_channel { context, fd, refcnt: 0 }, channel)
-        }
-        Err(error) => null(of_io(&error)),
-    }
+    // SAFETY: ibv_create_comp_channel(3).
+    let context: Option<&ContextObject> = unsafe { typed(context) };
+    let Some(context) = context else { return null(libc::EINVAL) };
+    create_comp_channel(context).map_or_else(null, ChannelObject::give)
 }
 
-/// The number of CQs that use a channel.
-///
-/// # Safety
-/// `channel` is one of ours.
-unsafe fn users<'a>(channel: *mut ibv_comp_channel) -> &'a AtomicI32 {
-    // SAFETY: upheld by the caller; programs do not write the member.
-    unsafe { AtomicI32::from_ptr(&raw mut (*channel).refcnt) }
+/// Creates a channel, or returns an errno.
+pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<ChannelObject>, c_int> {
+    let channel = context.tail.context.create_comp_channel().map_err(|error| of_io(&error))?;
+    let public = ibv_comp_channel { context: context.public(), fd: channel.fd(), refcnt: 0 };
+    Ok(ChannelObject::boxed(public, channel))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    if channel.is_null() {
-        return code(libc::EINVAL);
-    }
-    // SAFETY: not NULL, hence one of ours.
-    if unsafe { users(channel) }.load(Ordering::Acquire) != 0 {
+    // SAFETY: ibv_destroy_comp_channel(3).
+    let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
+    channel.map_or_else(|| code(libc::EINVAL), destroy_comp_channel)
+}
+
+/// Destroys a channel that no CQ uses; returns 0 or an errno.
+pub(crate) fn destroy_comp_channel(channel: GivenUp<ChannelObject>) -> c_int {
+    if channel.refcnt().atomic().load(Ordering::Acquire) != 0 {
         return code(libc::EBUSY);
     }
-    // SAFETY: the caller gives it up, and no CQ uses it.
-    drop(unsafe { ChannelObject::retire(channel) });
+    channel.free();
     0
 }
 
@@ -97,59 +116,48 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
+    // SAFETY: ibv_create_cq(3).
+    let (context, channel): (Option<&ContextObject>, Option<&ChannelObject>) =
+        unsafe { typed((context, channel)) };
     let (Ok(cqe), Ok(vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
         return null(libc::EINVAL);
     };
-    // SAFETY: as the caller's.
-    match unsafe { create(context, cqe, cq_context, channel, vector) } {
-        Ok(cq) => cq.cast(),
-        Err(errno) => null(errno),
-    }
+    let Some(context) = context else { return null(libc::EINVAL) };
+    create(context, cqe, cq_context, channel, vector).map_or_else(null, |cq| cq.give().cast())
 }
 
-/// A CQ whose extended part is empty.
-///
-/// # Safety
-/// `context` and `channel` are ours or NULL.
-pub(crate) unsafe fn create(
-    context: *mut ibv_context,
+/// Creates a CQ with a zero extended part, or returns an errno.
+pub(crate) fn create(
+    context: &ContextObject,
     cqe: u32,
     cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
+    channel: Option<&ChannelObject>,
     comp_vector: u32,
-) -> Result<*mut ibv_cq_ex, c_int> {
-    // SAFETY: upheld by the caller.
-    let (object, channel_object) =
-        unsafe { (ContextObject::from_ptr(context), ChannelObject::from_ptr(channel)) };
-    let object = object.ok_or(libc::EINVAL)?;
+) -> Result<Box<CqObject>, c_int> {
     let id = ObjectId::new();
-    let channel_handle = channel_object.map(|c| &c.tail);
-    let cq =
-        object.tail.context.create_cq_at(cqe, channel_handle, id.0, comp_vector).map_err(|e| e.errno())?;
-    // SAFETY: zero bytes are a valid `ibv_cq_ex`.
-    let mut public: ibv_cq_ex = unsafe { MaybeUninit::zeroed().assume_init() };
-    public.base.context = context;
-    public.base.channel = channel;
+    let handle = channel.map(|c| &c.tail);
+    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).map_err(VerbsError::errno)?;
+    let mut public = ibv_cq_ex::zeroed();
+    public.base.context = context.public();
+    public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);
     public.base.cq_context = cq_context;
     public.base.handle = id.0 as u32;
     public.base.cqe = cq.capacity() as c_int;
-    if channel_object.is_some() {
-        // SAFETY: not NULL, hence ours.
-        unsafe { users(channel) }.fetch_add(1, Ordering::AcqRel);
+    if let Some(channel) = channel {
+        channel.refcnt().atomic().fetch_add(1, Ordering::AcqRel);
     }
-    let exported = CqObject::export(public, CqTail { cq, id, cursor: Cursor::default() });
-    id.register(exported);
-    Ok(exported)
+    let object = CqObject::boxed(public, CqTail { cq, id, cursor: Cursor::default() });
+    id.register(object.public());
+    Ok(object)
 }
 
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { CqObject::from_cq(cq) }) else { return code(libc::EINVAL) };
-    let Ok(cqe) = u32::try_from(cqe) else { return code(libc::EINVAL) };
-    match object.tail.cq.resize(cqe) {
+    // SAFETY: ibv_resize_cq(3).
+    let cq: Option<&CqObject> = unsafe { typed(cq) };
+    let (Some(cq), Ok(cqe)) = (cq, u32::try_from(cqe)) else { return code(libc::EINVAL) };
+    match cq.tail.cq.resize(cqe) {
         Ok(()) => {
-            // SAFETY: a member of a live object; programs only read it.
-            unsafe { (*cq).cqe = object.tail.cq.capacity() as c_int };
+            cq.cqe().set(cq.tail.cq.capacity() as c_int);
             0
         }
         Err(error) => code(error.errno()),
@@ -157,55 +165,50 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { CqObject::from_cq(cq) }) else { return code(libc::EINVAL) };
-    if object.tail.cq.in_use() {
+    // SAFETY: ibv_destroy_cq(3).
+    let cq: Option<GivenUp<CqObject>> = unsafe { typed(cq) };
+    cq.map_or_else(|| code(libc::EINVAL), destroy)
+}
+
+/// Destroys a CQ that no queue uses, once the application has acknowledged its events; returns 0 or an errno.
+pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
+    if cq.tail.cq.in_use() {
         return code(libc::EBUSY);
     }
-    let id = object.tail.id;
+    let id = cq.tail.id;
     let delivered = id.unregister();
-    // SAFETY: a member of a live object.
-    let (context, channel) = unsafe { ((*cq).context, (*cq).channel) };
-    // SAFETY: the context outlives its CQs (ibv_close_device(3)).
-    if let Some(context) = unsafe { ContextObject::from_ptr(context) } {
+    if let Some(context) = cq.context() {
         context.tail.context.forget_async_events(AsyncElement::Cq(id.0));
     }
-    // SAFETY: counters of a live object.
-    unsafe {
-        wait_acknowledged(&raw mut (*cq).comp_events_completed, delivered[Queue::Completion as usize]);
-        wait_acknowledged(&raw mut (*cq).async_events_completed, delivered[Queue::Async as usize]);
-    }
-    // SAFETY: the caller gives it up, nothing uses it, and every event is acknowledged.
-    drop(unsafe { CqObject::retire(cq.cast()) });
-    if !channel.is_null() {
-        // SAFETY: a channel outlives its CQs: destroying it earlier is refused.
-        unsafe { users(channel) }.fetch_sub(1, Ordering::AcqRel);
+    wait_acknowledged(cq.comp_events_completed(), delivered[Queue::Completion as usize]);
+    wait_acknowledged(cq.async_events_completed(), delivered[Queue::Async as usize]);
+    // The channel is alive until the counter says that no CQ uses it. The CQ goes first, and its public part
+    // with it.
+    let channel = cq.channel().map(|channel| std::ptr::from_ref(channel.refcnt()));
+    cq.free();
+    if let Some(users) = channel {
+        // SAFETY: destroying a channel that a CQ uses is refused, and this CQ has not been subtracted yet.
+        unsafe { &*users }.atomic().fetch_sub(1, Ordering::AcqRel);
     }
     0
 }
 
-/// The operation behind `ibv_poll_cq`: completions go straight into the program's array.
+/// Implements `ibv_poll_cq`: completions go straight into the application's array.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { CqObject::from_cq(cq) }) else { return -libc::EINVAL };
     let Ok(entries) = usize::try_from(entries) else { return -libc::EINVAL };
-    if wc.is_null() && entries != 0 {
-        return -libc::EINVAL;
-    }
-    let to = if entries == 0 {
-        &mut []
-    } else {
-        // SAFETY: the caller passes room for `entries` completions, and `Wc` is laid out as `ibv_wc`.
-        unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<Wc>>(), entries) }
-    };
-    object.tail.cq.poll(to) as c_int
+    // SAFETY: ibv_poll_cq(3); `Wc` is laid out as `ibv_wc`.
+    let (cq, room): (Option<&CqObject>, Option<&mut [MaybeUninit<Wc>]>) =
+        unsafe { typed((cq, (wc.cast(), entries))) };
+    let (Some(cq), Some(room)) = (cq, room) else { return -libc::EINVAL };
+    cq.tail.cq.poll(room) as c_int
 }
 
-/// The operation behind `ibv_req_notify_cq`.
+/// Implements `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { CqObject::from_cq(cq) }) else { return code(libc::EINVAL) };
-    object.tail.cq.req_notify(solicited_only != 0);
+    // SAFETY: ibv_req_notify_cq(3).
+    let cq: Option<&CqObject> = unsafe { typed(cq) };
+    let Some(cq) = cq else { return code(libc::EINVAL) };
+    cq.tail.cq.req_notify(solicited_only != 0);
     0
 }
 
@@ -214,32 +217,34 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { ChannelObject::from_ptr(channel) }) else { return minus1(libc::EINVAL) };
-    if cq.is_null() || cq_context.is_null() {
+    // SAFETY: ibv_get_cq_event(3).
+    let (channel, cq, cq_context): (
+        Option<&ChannelObject>,
+        Option<Out<*mut ibv_cq>>,
+        Option<Out<*mut c_void>>,
+    ) = unsafe { typed((channel, cq, cq_context)) };
+    let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
         return minus1(libc::EINVAL);
-    }
+    };
     loop {
-        match object.tail.get_event() {
-            Ok(id) => {
-                if let Some(found) = ObjectId(id).deliver::<ibv_cq>(Queue::Completion) {
-                    // SAFETY: the CQ waits for the acknowledgement of this event before it is freed; the caller
-                    // passes room for two pointers.
-                    unsafe {
-                        cq.write(found);
-                        cq_context.write((*found).cq_context);
-                    }
-                    return 0;
-                }
-            }
+        let id = match channel.tail.get_event() {
+            Ok(id) => ObjectId(id),
             Err(error) => return minus1(of_io(&error)),
+        };
+        // SAFETY: registered by `create`; a call to destroy it waits until this event is acknowledged.
+        let found: Option<&CqObject> = unsafe { id.deliver(Queue::Completion) };
+        if let Some(found) = found {
+            cq.write(found.public().cast());
+            cq_context.write(found.cq_context().get());
+            return 0;
         }
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
-    if !cq.is_null() {
-        // SAFETY: not NULL, hence a live CQ of ours.
-        unsafe { acknowledge(&raw mut (*cq).comp_events_completed, events) };
+    // SAFETY: ibv_ack_cq_events(3).
+    let cq: Option<&CqObject> = unsafe { typed(cq) };
+    if let Some(cq) = cq {
+        acknowledge(cq.comp_events_completed(), events);
     }
 }

@@ -7,77 +7,71 @@ use roxie::transport::Wc;
 use sys::time_of_day_ns;
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
+use crate::abi::objects::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_poll_cq_attr, ibv_wc_tm_info,
+};
 use crate::errno::null;
+use crate::handle::{Out, typed};
 
-use super::cq::{self, CqObject};
+use super::cq::{self, ChannelObject, CqObject};
+use super::device::ContextObject;
 
-/// IBV_WC_STANDARD_FLAGS: everything but time stamps, VLANs, flow tags and tag matching.
-const STANDARD_FLAGS: u64 = 0x7f;
-/// IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, by the device's clock, and the same by that of the day.
-const TIMESTAMPS: u64 = 1 << 7 | 1 << 11;
-/// IBV_CQ_INIT_ATTR_MASK_FLAGS, and the flag that promises one polling thread.
-const MASK_FLAGS: u32 = 1;
-const SINGLE_THREADED: u32 = 1;
+const TIMESTAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// The completion that the `read_*` functions look at, and its time.
+/// The completion that the `read_*` functions return the fields of, and the time when it was added.
 #[derive(Default)]
 pub(crate) struct Cursor(UnsafeCell<(Wc, u64)>);
 
-// SAFETY: only touched between start_poll and end_poll, which programs call from one thread at a time
-// (ibv_create_cq_ex(3)).
+// SAFETY: only accessed between start_poll and end_poll, which the application calls from one thread at a
+// time (ibv_create_cq_ex(3)).
 unsafe impl Sync for Cursor {}
 
 impl Cursor {
-    /// The current completion.
-    ///
-    /// # Safety
-    /// No other thread polls this CQ through the extended interface.
-    #[inline]
-    unsafe fn get(&self) -> (Wc, u64) {
-        // SAFETY: upheld by the caller.
+    fn get(&self) -> (Wc, u64) {
+        // SAFETY: one thread polls at a time, and no reference into the cell exists.
         unsafe { *self.0.get() }
     }
 
-    /// # Safety
-    /// As [`Self::get`].
-    #[inline]
-    unsafe fn set(&self, timed: (Wc, u64)) {
-        // SAFETY: upheld by the caller.
+    fn set(&self, timed: (Wc, u64)) {
+        // SAFETY: one thread polls at a time, and no reference into the cell exists.
         unsafe { *self.0.get() = timed };
     }
 }
 
-/// The operation behind `ibv_create_cq_ex`.
+/// Implements `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: NULL or the program's attributes.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return null(libc::EINVAL) };
-    let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
-    let known = STANDARD_FLAGS | TIMESTAMPS;
-    if attr.comp_mask & !MASK_FLAGS != 0 || flags & !SINGLE_THREADED != 0 || attr.wc_flags & !known != 0 {
+    // SAFETY: ibv_create_cq_ex(3).
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_cq_init_attr_ex>) =
+        unsafe { typed((context, attr.cast_const())) };
+    let Some(attr) = attr else { return null(libc::EINVAL) };
+    let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
+    if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+        || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
+        || attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | TIMESTAMPS) != 0
+    {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: as the caller's.
-    let created = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) };
-    match created {
-        Ok(cq) => {
-            // SAFETY: just created; the program does not know it yet.
-            unsafe { fill_operations(&mut *cq) };
-            // SAFETY: as above.
-            let object = unsafe { CqObject::from_ptr(cq) };
-            if let Some(object) = object.filter(|_| attr.wc_flags & TIMESTAMPS != 0) {
-                object.tail.cq.record_times();
+    let Some(context) = context else { return null(libc::EINVAL) };
+    // SAFETY: ibv_create_cq_ex(3): the attributes name a channel or NULL.
+    let channel: Option<&ChannelObject> = unsafe { typed(attr.channel) };
+    match cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector) {
+        Ok(mut cq) => {
+            fill_operations(cq.public_mut());
+            if attr.wc_flags & TIMESTAMPS != 0 {
+                cq.tail.cq.record_times();
             }
-            cq
+            cq.give()
         }
         Err(errno) => null(errno),
     }
 }
 
-/// All of them, although programs only call those they asked for.
+/// Sets every operation, although applications call only those for the fields that they asked for.
 fn fill_operations(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -100,45 +94,40 @@ fn fill_operations(cq: &mut ibv_cq_ex) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: NULL or the program's attributes.
-    if unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask != 0) {
+    // SAFETY: ibv_create_cq_ex(3).
+    let (cq, attr): (Option<&CqObject>, Option<&ibv_poll_cq_attr>) =
+        unsafe { typed((cq, attr.cast_const())) };
+    if attr.is_none_or(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: as the caller's.
-    unsafe { next_poll(cq) }
+    advance(cq)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return libc::EINVAL };
-    let Some(timed) = object.tail.cq.poll_timed() else { return libc::ENOENT };
+    // SAFETY: ibv_create_cq_ex(3).
+    advance(unsafe { typed(cq) })
+}
+
+/// Moves the cursor to the next completion; returns 0 or an errno.
+#[inline]
+fn advance(cq: Option<&CqObject>) -> c_int {
+    let Some(cq) = cq else { return libc::EINVAL };
+    let Some(timed) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
     let (wc, _) = timed;
-    // SAFETY: one thread polls at a time; `status` and `wr_id` are members of a live object.
-    unsafe {
-        object.tail.cursor.set(timed);
-        (*cq).status = wc.status as c_int;
-        (*cq).wr_id = wc.wr_id;
-    }
+    cq.tail.cursor.set(timed);
+    cq.status().set(wc.status as c_int);
+    cq.wr_id().set(wc.wr_id);
     0
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// The current completion and its time.
-///
-/// # Safety
-/// `cq` is ours, between start_poll and end_poll.
-#[inline]
-unsafe fn current(cq: *mut ibv_cq_ex) -> (Wc, u64) {
-    // SAFETY: upheld by the caller.
-    unsafe { CqObject::from_ptr(cq).map_or_else(Default::default, |object| object.tail.cursor.get()) }
-}
-
 macro_rules! readers {
     ($($name:ident -> $ty:ty: |$wc:pat_param| $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
-            // SAFETY: programs call it between start_poll and end_poll.
-            let $wc = unsafe { current(cq) };
+            // SAFETY: ibv_create_cq_ex(3).
+            let cq: Option<&CqObject> = unsafe { typed(cq) };
+            let $wc = cq.map_or_else(Default::default, |cq| cq.tail.cursor.get());
             $value
         }
     )*};
@@ -168,8 +157,9 @@ unsafe extern "C" fn read_zero_u16(_cq: *mut ibv_cq_ex) -> u16 {
 }
 
 unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    if !info.is_null() {
-        // SAFETY: the caller passes room for the structure.
-        unsafe { info.write(ibv_wc_tm_info { tag: 0, r#priv: 0 }) };
+    // SAFETY: ibv_create_cq_ex(3).
+    let info: Option<Out<ibv_wc_tm_info>> = unsafe { typed(info) };
+    if let Some(info) = info {
+        info.write(ibv_wc_tm_info { tag: 0, r#priv: 0 });
     }
 }

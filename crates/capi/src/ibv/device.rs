@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::{File, OpenOptions};
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
@@ -13,64 +13,62 @@ use libc::size_t;
 use roxie::verbs::{Context, Device, DeviceConfig};
 use sys::lock_until;
 
+use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
+use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, minus1, null, of_io};
-use crate::object::Object;
+use crate::handle::{FromC, GivenUp, Out, typed};
+use crate::object::{Object, Tail};
 use crate::{exit, fork, refusal, signal};
 
 use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq, td, xrc};
 
-/// IBV_NODE_CA.
-const NODE_CA: c_int = 1;
-/// IBV_TRANSPORT_IB, which RoCE devices report too.
-const TRANSPORT_IB: c_int = 0;
-
 /// `ibv_device` and what follows it.
 pub(crate) type DeviceObject = Object<ibv_device, DeviceTail>;
 
+impl Tail for DeviceTail {}
+
 #[repr(C)]
 pub(crate) struct DeviceTail {
-    /// Where rdma-core keeps its own members: provider libraries compare the first with their operations to find out
-    /// whether a device is theirs. Zero says no.
-    foreign: [usize; 16],
+    /// The place of rdma-core's own members. Provider libraries compare the first with their operations to
+    /// find out whether a device is theirs; zero says no.
+    rdma_core: [usize; 16],
     pub(crate) device: Device,
 }
 
-/// The device, once found: the same object in every listing, never freed.
+/// The device, once it was found: the same object in every list, never freed.
 static DEVICE: Mutex<Option<&'static DeviceObject>> = Mutex::new(None);
 
-/// The device, if it was found and nobody is about to find it.
+/// Returns the device if it was found and no thread holds the lock to find it.
 pub(crate) fn known_device() -> Option<&'static DeviceObject> {
     DEVICE.try_lock().ok().and_then(|slot| *slot)
 }
 
-/// Locks the place of the device until the value is dropped, or gives up at `until_ns`.
+/// Locks the place of the device until the returned value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(lock_until(&DEVICE, until_ns))
 }
 
-/// The device of this process.
+/// Returns the device of this process; opens it at the first call.
 pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     let mut slot = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = *slot {
         return Ok(device);
     }
     let device = Device::open(&DeviceConfig::from_env())?;
-    // SAFETY: zero bytes are a valid `ibv_device`.
-    let mut public: ibv_device = unsafe { MaybeUninit::zeroed().assume_init() };
-    public.node_type = NODE_CA;
-    public.transport_type = TRANSPORT_IB;
+    let mut public = ibv_device::zeroed();
+    public.node_type = IBV_NODE_CA;
+    public.transport_type = IBV_TRANSPORT_IB;
     copy_name(&mut public.name, device.name());
     copy_name(&mut public.dev_name, "uverbs0");
     copy_name(&mut public.dev_path, "/sys/class/infiniband_verbs/uverbs0");
     copy_name(&mut public.ibdev_path, &format!("/sys/class/infiniband/{}", device.name()));
-    let object = DeviceObject::export(public, DeviceTail { foreign: [0; 16], device });
-    // SAFETY: just exported, and never retired.
-    let object = unsafe { DeviceObject::from_ptr(object) };
-    *slot = object;
+    let object: &DeviceObject =
+        Box::leak(DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device }));
+    *slot = Some(object);
     exit::register();
     fork::register();
-    object.ok_or_else(|| io::ErrorKind::NotFound.into())
+    Ok(object)
 }
 
 /// Copies a name, cut to fit with its terminating zero.
@@ -82,40 +80,47 @@ fn copy_name(to: &mut [c_char], name: &str) {
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: ibv_get_device_list(3).
+    let number: Option<Out<c_int>> = unsafe { typed(number) };
     let device = device().inspect_err(refusal::explain).ok();
-    // SAFETY: plain allocation; freed by ibv_free_device_list.
-    let list: *mut *mut ibv_device = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();
+    let list = null_terminated(device.map_or(ptr::null_mut(), DeviceObject::public));
     if list.is_null() {
         return null(libc::ENOMEM);
     }
-    if let Some(device) = device {
-        // SAFETY: the first of two elements.
-        unsafe { list.write(device.public()) };
-    }
-    if !number.is_null() {
-        // SAFETY: the caller passes an int, or NULL.
-        unsafe { number.write(c_int::from(device.is_some())) };
+    if let Some(number) = number {
+        number.write(c_int::from(device.is_some()));
     }
     list
 }
 
+/// Returns an array on the C heap that has one element and ends with NULL; NULL if memory is short.
+pub(crate) fn null_terminated<T>(element: *mut T) -> *mut *mut T {
+    // SAFETY: an array of two pointers is allocated; the first of them is written unless it is NULL.
+    unsafe {
+        let list: *mut *mut T = libc::calloc(2, size_of::<*mut T>()).cast();
+        if !list.is_null() {
+            list.write(element);
+        }
+        list
+    }
+}
+
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: the caller passes what ibv_get_device_list returned.
+    // SAFETY: the application passes what ibv_get_device_list returned.
     unsafe { libc::free(list.cast()) };
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    if device.is_null() {
-        return null(libc::EINVAL);
-    }
-    // SAFETY: not NULL, hence a device of ours; the name is constant.
-    unsafe { (&raw const (*device).name).cast() }
+    // SAFETY: ibv_get_device_name(3).
+    let device: Option<&DeviceObject> = unsafe { typed(device) };
+    let Some(device) = device else { return null(libc::EINVAL) };
+    device.public().wrapping_byte_add(offset_of!(ibv_device, name)).cast()
 }
 
-/// Network byte order.
+/// Returns the GUID in network byte order.
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: a device of ours or NULL.
-    let device = unsafe { DeviceObject::from_ptr(device) };
+    // SAFETY: ibv_get_device_guid(3).
+    let device: Option<&DeviceObject> = unsafe { typed(device) };
     device.map_or(0, |d| d.tail.device.node_guid().to_be())
 }
 
@@ -123,7 +128,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     if device.is_null() { minus1(libc::EINVAL) } else { 0 }
 }
 
-/// An open device: what precedes and follows the `ibv_context` that programs hold.
+/// An open device: what precedes and follows the `ibv_context` that applications hold.
 #[repr(C)]
 pub(crate) struct ContextObject {
     verbs: UnsafeCell<verbs_context>,
@@ -132,32 +137,54 @@ pub(crate) struct ContextObject {
 
 pub(crate) struct ContextTail {
     pub(crate) context: Context,
-    /// Stands in for the uverbs descriptor, which programs duplicate.
+    /// Stands in for the uverbs descriptor, which applications duplicate.
     _cmd: File,
 }
 
-// SAFETY: the C part is written once, before its pointer is given away.
+// SAFETY: this library writes the C part once, before the application gets its pointer.
 unsafe impl Sync for ContextObject {}
 
 impl ContextObject {
-    /// The object behind a pointer from C; `None` for NULL.
-    ///
-    /// # Safety
-    /// `ptr` is NULL or a context that is open.
-    #[inline]
-    pub(crate) unsafe fn from_ptr<'a>(ptr: *mut ibv_context) -> Option<&'a Self> {
-        if ptr.is_null() {
-            return None;
+    /// Returns the address of the object that holds this context.
+    fn around(context: *mut ibv_context) -> *mut Self {
+        if context.is_null() {
+            return ptr::null_mut();
         }
-        // SAFETY: upheld by the caller; the context lies inside `verbs`, the first member.
-        unsafe { ptr.byte_sub(offset_of!(verbs_context, context)).cast::<Self>().as_ref() }
+        // `verbs` is the first member.
+        context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
+    }
+
+    /// Returns the pointer that C holds.
+    pub(crate) fn public(&self) -> *mut ibv_context {
+        self.verbs.get().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+    }
+
+    /// Gives the object to C.
+    fn give(self: Box<Self>) -> *mut ibv_context {
+        Box::into_raw(self).wrapping_byte_add(offset_of!(verbs_context, context)).cast()
     }
 }
 
-/// A zeroed context with the operations that this library has.
+/// An open device, or `None` for NULL.
+impl FromC<*mut ibv_context> for Option<&ContextObject> {
+    #[inline]
+    unsafe fn from_c(context: *mut ibv_context) -> Self {
+        // SAFETY: NULL or a context that `open` returned and that is not closed.
+        unsafe { ContextObject::around(context).as_ref() }
+    }
+}
+
+impl FromC<*mut ibv_context> for Option<GivenUp<'_, ContextObject>> {
+    unsafe fn from_c(context: *mut ibv_context) -> Self {
+        // SAFETY: as above; the application gives it up.
+        unsafe { GivenUp::of(ContextObject::around(context)) }
+    }
+}
+
+/// Returns a zeroed context with the operations that this library has.
 fn operations() -> Box<verbs_context> {
-    // SAFETY: zero bytes are a valid `verbs_context`: empty slots, and an initialised mutex.
-    let mut verbs: Box<verbs_context> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+    // Zero is an initialised mutex, too.
+    let mut verbs = Box::new(verbs_context::zeroed());
     verbs.alloc_td = Some(td::alloc_td);
     verbs.dealloc_td = Some(td::dealloc_td);
     verbs.alloc_parent_domain = Some(td::alloc_parent_domain);
@@ -193,10 +220,11 @@ fn operations() -> Box<verbs_context> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: a device of ours or NULL.
-    let Some(object) = (unsafe { DeviceObject::from_ptr(device) }) else { return null(libc::EINVAL) };
-    match open(object) {
-        Ok(context) => context,
+    // SAFETY: ibv_open_device(3).
+    let device: Option<&DeviceObject> = unsafe { typed(device) };
+    let Some(device) = device else { return null(libc::EINVAL) };
+    match open(device) {
+        Ok(context) => context.give(),
         Err(error) => {
             refusal::explain(&error);
             null(of_io(&error))
@@ -204,7 +232,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     }
 }
 
-fn open(device: &DeviceObject) -> io::Result<*mut ibv_context> {
+/// Opens a device.
+pub(crate) fn open(device: &DeviceObject) -> io::Result<Box<ContextObject>> {
     let context = device.tail.device.context()?;
     signal::watch();
     let cmd = OpenOptions::new().read(true).write(true).open("/dev/null")?;
@@ -214,30 +243,24 @@ fn open(device: &DeviceObject) -> io::Result<*mut ibv_context> {
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
     let tail = ContextTail { context, _cmd: cmd };
-    let object = Box::into_raw(Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail }));
-    // SAFETY: stays inside the allocation.
-    Ok(unsafe { object.byte_add(offset_of!(verbs_context, context)) }.cast())
+    Ok(Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    if context.is_null() {
-        return code(libc::EINVAL);
-    }
-    // SAFETY: not NULL, hence one that `open` made; the caller gives it up.
-    drop(unsafe {
-        Box::from_raw(context.byte_sub(offset_of!(verbs_context, context)).cast::<ContextObject>())
-    });
+    // SAFETY: ibv_close_device(3).
+    let context: Option<GivenUp<ContextObject>> = unsafe { typed(context) };
+    let Some(context) = context else { return code(libc::EINVAL) };
+    context.free();
     0
 }
 
-/// Nothing to prepare: the engine reaches memory by virtual address in its own process.
+/// Prepares nothing: the engine reaches memory by virtual address in its own process.
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// IBV_FORK_UNNEEDED.
 pub(crate) unsafe extern "C" fn ibv_is_fork_initialized() -> c_int {
-    2
+    IBV_FORK_UNNEEDED
 }
 
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: size_t) -> c_int {
@@ -248,5 +271,6 @@ pub(crate) unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: size
     0
 }
 
-/// Constructors of provider libraries announce themselves at load. No provider drives our device.
+/// Ignores the providers that constructors of provider libraries register at load: none of them drives this
+/// device.
 pub(crate) unsafe extern "C" fn register_nothing() {}

@@ -1,23 +1,28 @@
-//! Which objects live, which events the program has been given about them, and asynchronous events
-//! (ibv_get_async_event(3)).
+//! The registry of objects that have events, and asynchronous events (ibv_get_async_event(3)).
 //!
-//! An event names its object by a number, not an address: between taking an event off a queue and looking at its
-//! object, another thread may destroy the object. The registry decides the race: an event is handed out only if its
-//! object is still registered, and is then counted; a destroy call first unregisters, then waits until every event
-//! handed out is acknowledged.
+//! An event names its object by a number, not by an address: another thread may destroy the object after this
+//! library took the event off a queue. The registry decides that race. It hands out an event only if the
+//! object is registered, and counts it. A destroy call first unregisters the object, then waits until the
+//! application has acknowledged every event that was handed out.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use roxie::verbs::{AsyncElement, AsyncEvent};
 use sys::lock_until;
 
 use crate::abi::context::ibv_context;
-use crate::abi::work::{Element, ibv_async_event};
+use crate::abi::work::{
+    Element, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR,
+    IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
+};
 use crate::errno::{minus1, of_io};
+use crate::handle::{Member, Out, typed};
+use crate::object::Object;
 
 use super::cq::CqObject;
 use super::device::ContextObject;
@@ -31,7 +36,7 @@ pub(crate) enum Queue {
     Async = 1,
 }
 
-/// The name of a registered object, unique in the process; the cookie given to the engine.
+/// The number of a registered object, unique in the process. The engine gets it as a cookie.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct ObjectId(pub(crate) u64);
 
@@ -41,7 +46,7 @@ struct Entry {
 }
 
 static OBJECTS: LazyLock<Mutex<HashMap<ObjectId, Entry>>> = LazyLock::new(Mutex::default);
-/// Signalled whenever something is acknowledged.
+/// Signalled whenever the application acknowledges events.
 static ACKNOWLEDGED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 fn objects() -> MutexGuard<'static, HashMap<ObjectId, Entry>> {
@@ -54,98 +59,113 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 }
 
 impl ObjectId {
-    /// A number nobody has yet; events about it are dropped until it is registered.
+    /// Returns an unused number. Events about it are dropped until an object is registered under it.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn register<T>(self, object: *mut T) {
+    /// Registers the object at `object`, a public part.
+    pub(crate) fn register<P>(self, object: *mut P) {
         objects().insert(self, Entry { object: object as usize, delivered: [0; 2] });
     }
 
-    /// The object, if it still lives; counts one event as handed out.
-    pub(crate) fn deliver<T>(self, queue: Queue) -> Option<*mut T> {
+    /// Returns the object if it is registered, and counts one event as handed out.
+    ///
+    /// # Safety
+    /// An object of this type was registered under the number. The call that destroys it waits for the
+    /// acknowledgement of this event, which comes after `'a` ends.
+    pub(crate) unsafe fn deliver<'a, P, T>(self, queue: Queue) -> Option<&'a Object<P, T>> {
         let mut objects = objects();
         let entry = objects.get_mut(&self)?;
         let delivered = &mut entry.delivered[queue as usize];
         *delivered = delivered.wrapping_add(1);
-        Some(entry.object as *mut T)
+        // SAFETY: registered, hence live, and of this type.
+        unsafe { Object::from_ptr(entry.object as *mut P) }
     }
 
-    /// The object, if it still lives.
-    pub(crate) fn find<T>(self) -> Option<*mut T> {
-        objects().get(&self).map(|entry| entry.object as *mut T)
+    /// Returns the address of the object's public part if it is registered.
+    pub(crate) fn find<P>(self) -> Option<*mut P> {
+        objects().get(&self).map(|entry| entry.object as *mut P)
     }
 
-    /// From now on no event about it is handed out; returns how many were, per [`Queue`].
+    /// Stops handing out events about the object; returns how many were handed out, per [`Queue`].
     pub(crate) fn unregister(self) -> [u32; 2] {
         objects().remove(&self).map_or([0; 2], |entry| entry.delivered)
     }
 }
 
 /// Adds to a public counter of acknowledged events.
-///
-/// # Safety
-/// `counter` points into a live object.
-pub(crate) unsafe fn acknowledge(counter: *mut u32, n: u32) {
+pub(crate) fn acknowledge(counter: &Member<u32>, n: u32) {
     let _lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: upheld by the caller; programs do not write the member.
-    unsafe { AtomicU32::from_ptr(counter) }.fetch_add(n, Ordering::Relaxed);
+    counter.atomic().fetch_add(n, Ordering::Relaxed);
     ACKNOWLEDGED.1.notify_all();
 }
 
 /// Waits until a public counter reaches the number of events handed out.
-///
-/// # Safety
-/// `counter` points into a live object.
-pub(crate) unsafe fn wait_acknowledged(counter: *mut u32, delivered: u32) {
-    // SAFETY: upheld by the caller; programs do not write the member.
-    let counter = unsafe { AtomicU32::from_ptr(counter) };
+pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
     let lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.load(Ordering::Relaxed) != delivered));
+    drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.get() != delivered));
 }
 
-/// The public counter that an event's acknowledgement adds to, if its type has one.
+/// Adds to the public counter of the object of an event, if events of this type have an object.
 ///
 /// # Safety
-/// `event` was filled by [`ibv_get_async_event`] and its object is not destroyed.
-unsafe fn counter_of(event: &ibv_async_event) -> Option<*mut u32> {
-    /// IBV_EVENT_* whose element is a CQ, QPs, SRQs.
-    const CQ: c_int = 0;
-    const QPS: [c_int; 8] = [1, 2, 3, 4, 5, 6, 7, 16];
-    const SRQS: [c_int; 2] = [14, 15];
-    // SAFETY: the type of the event says which member is set, and the object is alive until this acknowledgement.
-    unsafe {
+/// [`ibv_get_async_event`] filled `event`, and the application has not acknowledged it.
+unsafe fn acknowledge_async(event: &ibv_async_event) {
+    // SAFETY: the type of the event says which member is set, and the object is live until this
+    // acknowledgement.
+    let counter = unsafe {
         match event.event_type {
-            CQ => Some(&raw mut (*event.element.cq).async_events_completed),
-            ty if QPS.contains(&ty) => Some(&raw mut (*event.element.qp).events_completed),
-            ty if SRQS.contains(&ty) => Some(&raw mut (*event.element.srq).events_completed),
+            IBV_EVENT_CQ_ERR => {
+                typed::<Option<&CqObject>, _>(event.element.cq).map(CqObject::async_events_completed)
+            }
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                typed::<Option<&QpObject>, _>(event.element.qp).map(QpObject::events_completed)
+            }
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                typed::<Option<&SrqObject>, _>(event.element.srq).map(SrqObject::events_completed)
+            }
             _ => None,
         }
+    };
+    if let Some(counter) = counter {
+        acknowledge(counter, 1);
     }
 }
 
-/// The C form of an event, or `None` if its object is gone.
+/// Returns the C form of an event, or `None` if its object was destroyed.
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
-    let element = match event.element {
-        AsyncElement::Cq(id) => {
-            let cq = ObjectId(id).deliver::<CqObject>(Queue::Async)?;
-            Element { cq: cq.cast() }
-        }
-        AsyncElement::Qp(id) => {
-            let qp = ObjectId(id).deliver::<QpObject>(Queue::Async)?;
-            Element { qp: qp.cast() }
-        }
-        AsyncElement::Srq(id) => {
-            let srq = ObjectId(id).deliver::<SrqObject>(Queue::Async)?;
-            Element { srq: srq.cast() }
-        }
-        AsyncElement::Port(number) => {
-            // The whole union, so that the bytes beyond the port number are not left over from the stack.
-            let mut element = Element { cq: std::ptr::null_mut() };
-            element.port_num = c_int::from(number);
-            element
+    // SAFETY: the engine names a CQ, a QP or an SRQ by the number that its constructor here registered, and
+    // destroying the object waits for the acknowledgement of this event.
+    let element = unsafe {
+        match event.element {
+            AsyncElement::Cq(id) => {
+                let cq: &CqObject = ObjectId(id).deliver(Queue::Async)?;
+                Element { cq: cq.public().cast() }
+            }
+            AsyncElement::Qp(id) => {
+                let qp: &QpObject = ObjectId(id).deliver(Queue::Async)?;
+                Element { qp: qp.public().cast() }
+            }
+            AsyncElement::Srq(id) => {
+                let srq: &SrqObject = ObjectId(id).deliver(Queue::Async)?;
+                Element { srq: srq.public() }
+            }
+            AsyncElement::Port(number) => {
+                // Sets the whole union, so that the bytes after the port number are not left over from the
+                // stack.
+                let mut element = Element { cq: std::ptr::null_mut() };
+                element.port_num = c_int::from(number);
+                element
+            }
         }
     };
     Some(ibv_async_event { element, event_type: event.kind as c_int })
@@ -155,17 +175,15 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller passes a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return minus1(libc::EINVAL) };
-    if event.is_null() {
-        return minus1(libc::EINVAL);
-    }
+    // SAFETY: ibv_get_async_event(3).
+    let (context, event): (Option<&ContextObject>, Option<Out<ibv_async_event>>) =
+        unsafe { typed((context, event)) };
+    let (Some(context), Some(event)) = (context, event) else { return minus1(libc::EINVAL) };
     loop {
         match context.tail.context.get_async_event() {
             Ok(raw) => {
                 if let Some(ready) = deliver(raw) {
-                    // SAFETY: the caller passes room for one event.
-                    unsafe { event.write(ready) };
+                    event.write(ready);
                     return 0;
                 }
             }
@@ -175,11 +193,10 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller passes an event that ibv_get_async_event filled, or NULL.
-    let Some(event) = (unsafe { event.as_ref() }) else { return };
-    // SAFETY: the object waits for this acknowledgement before it is freed.
-    if let Some(counter) = unsafe { counter_of(event) } {
-        // SAFETY: as above.
-        unsafe { acknowledge(counter, 1) };
+    // SAFETY: ibv_ack_async_event(3): the event is NULL or one that ibv_get_async_event filled.
+    let event: Option<&ibv_async_event> = unsafe { typed(event.cast_const()) };
+    if let Some(event) = event {
+        // SAFETY: as above; it was not acknowledged before.
+        unsafe { acknowledge_async(event) };
     }
 }

@@ -7,23 +7,19 @@ use roxie::verbs::{Context, GidEntry};
 use roxie::wire::PKey;
 
 use crate::abi::context::ibv_context;
-use crate::abi::device::{ibv_gid, ibv_gid_entry};
+use crate::abi::device::{IBV_GID_TYPE_ROCE_V2, IBV_GID_TYPE_SYSFS_ROCE_V2, ibv_gid, ibv_gid_entry};
 use crate::errno::{code, minus1};
+use crate::handle::{Out, OutBytes, typed};
 
 use super::device::ContextObject;
 use super::query::PORT;
 
-/// IBV_GID_TYPE_ROCE_V2 of `ibv_gid_entry`.
-const GID_TYPE_ROCE_V2: u32 = 2;
-/// IBV_GID_TYPE_SYSFS_ROCE_V2 of `ibv_query_gid_type`.
-const GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
-
-/// A row of the table by index.
+/// Returns the row with this index.
 fn row(context: &Context, index: u32) -> Option<GidEntry> {
     context.gids().into_iter().find(|row| u32::from(row.index) == index)
 }
 
-/// Whether `index` lies within the table.
+/// Returns whether `index` lies within the table.
 fn within(context: &Context, index: u32) -> bool {
     usize::try_from(index).is_ok_and(|index| index < context.device().gids().entries.len())
 }
@@ -33,7 +29,7 @@ fn entry(row: &GidEntry) -> ibv_gid_entry {
         gid: ibv_gid { raw: row.gid.0 },
         gid_index: u32::from(row.index),
         port_num: u32::from(PORT),
-        gid_type: GID_TYPE_ROCE_V2,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: row.ifindex,
     }
 }
@@ -44,23 +40,17 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return minus1(libc::EINVAL) };
+    // SAFETY: ibv_query_gid(3).
+    let (context, gid): (Option<&ContextObject>, Option<Out<ibv_gid>>) = unsafe { typed((context, gid)) };
+    let (Some(context), Some(gid), PORT, Ok(index)) = (context, gid, port, u32::try_from(index)) else {
+        return minus1(libc::EINVAL);
+    };
     let context = &context.tail.context;
-    match u32::try_from(index) {
-        Ok(index) if port == PORT && !gid.is_null() && within(context, index) => {
-            let raw = row(context, index).map_or([0; 16], |row| row.gid.0);
-            // SAFETY: the caller passes room for a GID.
-            unsafe { gid.write(ibv_gid { raw }) };
-            0
-        }
-        _ => minus1(libc::EINVAL),
+    if !within(context, index) {
+        return minus1(libc::EINVAL);
     }
-}
-
-/// Whether a program's `ibv_gid_entry` is the one we know.
-fn entry_fits(flags: u32, entry_size: size_t) -> bool {
-    flags == 0 && entry_size >= size_of::<ibv_gid_entry>()
+    gid.write(ibv_gid { raw: row(context, index).map_or([0; 16], |row| row.gid.0) });
+    0
 }
 
 pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
@@ -71,18 +61,20 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: size_t,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return code(libc::EINVAL) };
+    // SAFETY: ibv_query_gid_ex(3).
+    let (context, to): (Option<&ContextObject>, Option<OutBytes>) =
+        unsafe { typed((context, (to, entry_size))) };
+    let Some(context) = context else { return code(libc::EINVAL) };
     let context = &context.tail.context;
     if flags != 0 {
         return code(libc::EOPNOTSUPP);
     }
-    if to.is_null() || !entry_fits(flags, entry_size) || port != u32::from(PORT) || !within(context, index) {
+    let Some(to) = to.filter(|to| to.size() >= size_of::<ibv_gid_entry>()) else { return code(libc::EINVAL) };
+    if port != u32::from(PORT) || !within(context, index) {
         return code(libc::EINVAL);
     }
     let Some(row) = row(context, index) else { return code(libc::ENODATA) };
-    // SAFETY: the caller passes room for `entry_size` bytes.
-    unsafe { to.write_unaligned(entry(&row)) };
+    to.write_at(0, &entry(&row));
     0
 }
 
@@ -94,18 +86,18 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: size_t,
 ) -> isize {
     let failed = |errno: c_int| -(code(errno) as isize);
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return failed(libc::EINVAL) };
+    // SAFETY: ibv_query_gid_table(3).
+    let (context, to): (Option<&ContextObject>, Option<OutBytes>) =
+        unsafe { typed((context, (to, max_entries.saturating_mul(entry_size)))) };
+    let Some(context) = context else { return failed(libc::EINVAL) };
     if flags != 0 {
         return failed(libc::EOPNOTSUPP);
     }
     let rows = context.tail.context.gids();
-    if to.is_null() || !entry_fits(flags, entry_size) || rows.len() > max_entries {
-        return failed(libc::EINVAL);
-    }
+    let fits = entry_size >= size_of::<ibv_gid_entry>() && rows.len() <= max_entries;
+    let Some(to) = to.filter(|_| fits) else { return failed(libc::EINVAL) };
     for (i, row) in rows.iter().enumerate() {
-        // SAFETY: the caller passes room for `max_entries` times `entry_size` bytes.
-        unsafe { to.byte_add(i * entry_size).write_unaligned(entry(row)) };
+        to.write_at(i * entry_size, &entry(row));
     }
     rows.len() as isize
 }
@@ -116,13 +108,16 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     gid_type: *mut c_int,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return minus1(libc::EINVAL) };
-    if port != PORT || gid_type.is_null() || !within(&context.tail.context, index) {
+    // SAFETY: the contract of libibverbs' providers, which is that of ibv_query_gid(3).
+    let (context, gid_type): (Option<&ContextObject>, Option<Out<c_int>>) =
+        unsafe { typed((context, gid_type)) };
+    let (Some(context), Some(gid_type), PORT) = (context, gid_type, port) else {
+        return minus1(libc::EINVAL);
+    };
+    if !within(&context.tail.context, index) {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: the caller passes room for the enum.
-    unsafe { gid_type.write(GID_TYPE_SYSFS_ROCE_V2) };
+    gid_type.write(IBV_GID_TYPE_SYSFS_ROCE_V2);
     0
 }
 
@@ -132,15 +127,14 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    if context.is_null() || pkey.is_null() || port != PORT || index != 0 {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: the caller passes room for a P_Key.
-    unsafe { pkey.write(PKey::DEFAULT.0.to_be()) };
+    // SAFETY: ibv_query_pkey(3).
+    let (context, pkey): (Option<&ContextObject>, Option<Out<u16>>) = unsafe { typed((context, pkey)) };
+    let (Some(_), Some(pkey), PORT, 0) = (context, pkey, port, index) else { return minus1(libc::EINVAL) };
+    pkey.write(PKey::DEFAULT.0.to_be());
     0
 }
 
-/// `pkey` is in network byte order.
+/// Returns the index of a P_Key in network byte order.
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     if context.is_null() || port != PORT || pkey != PKey::DEFAULT.0.to_be() {
         return minus1(libc::EINVAL);

@@ -1,4 +1,7 @@
-//! libibverbs, by manual page.
+//! The functions of libibverbs, one module per group of manual pages.
+//!
+//! Functions without the prefix `ibv_` are in the operation tables of a context (`abi::context`). Inline
+//! functions of verbs.h call them there.
 
 pub(crate) mod ah;
 pub(crate) mod cq;
@@ -10,6 +13,7 @@ pub(crate) mod mw;
 pub(crate) mod pd_mr;
 pub(crate) mod post;
 pub(crate) mod qp;
+pub(crate) mod qp_attr;
 pub(crate) mod query;
 pub(crate) mod srq;
 pub(crate) mod strings;
@@ -18,7 +22,7 @@ pub(crate) mod td;
 pub(crate) mod wr;
 pub(crate) mod xrc;
 
-/// What `symbols/ibverbs.txt` names.
+/// The functions that `symbols/ibverbs.txt` names.
 pub(crate) mod exported {
     pub(crate) use super::ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
     pub(crate) use super::cq::{

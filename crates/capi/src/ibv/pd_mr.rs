@@ -9,16 +9,37 @@ use roxie::transport::{Access, Sge};
 use roxie::verbs::{Mr, MrChange, Pd};
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{ibv_mr, ibv_pd};
+use crate::abi::objects::{
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_ADVICE_PREFETCH,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH,
+    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
+    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
+};
 use crate::errno::{code, null, of_io, set_errno};
-use crate::object::Object;
+use crate::handle::{GivenUp, members, typed};
+use crate::object::{Object, Tail};
 use crate::refusal;
 
 use super::device::ContextObject;
-use super::post::sg_list;
 
 pub(crate) type PdObject = Object<ibv_pd, Pd>;
 pub(crate) type MrObject = Object<ibv_mr, MrTail>;
+
+impl Tail for MrTail {}
+
+impl Tail for Pd {}
+
+members! { PdObject {
+    context: context as *mut ibv_context;
+    owner: context => ContextObject;
+} }
+
+members! { MrObject {
+    pd: pd as *mut ibv_pd;
+    addr: addr as *mut c_void;
+    length: length as size_t;
+    lkey: lkey as u32;
+} }
 
 /// The region, which ibv_rereg_mr changes.
 pub(crate) struct MrTail(Mutex<Mr>);
@@ -29,32 +50,30 @@ impl MrTail {
     }
 }
 
-/// IBV_ACCESS_HUGETLB: huge pages make no difference here.
-const ACCESS_HUGETLB: u32 = 1 << 7;
-/// IBV_ACCESS_OPTIONAL_RANGE: hints, such as relaxed ordering.
-const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
-
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: a context of ours or NULL.
-    let Some(object) = (unsafe { ContextObject::from_ptr(context) }) else { return null(libc::EINVAL) };
-    match object.tail.context.alloc_pd() {
-        Ok(pd) => PdObject::export(ibv_pd { context, handle: 0 }, pd),
-        // The engine does not start.
-        Err(error) => {
-            refusal::explain(&error);
-            null(of_io(&error))
-        }
+    // SAFETY: ibv_alloc_pd(3).
+    let context: Option<&ContextObject> = unsafe { typed(context) };
+    let Some(context) = context else { return null(libc::EINVAL) };
+    match alloc_pd(context) {
+        Ok(pd) => pd.give(),
+        Err(errno) => null(errno),
     }
 }
 
+/// Allocates a protection domain, or returns the errno after printing why the engine does not start.
+pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, c_int> {
+    let pd = context.tail.context.alloc_pd().inspect_err(refusal::explain).map_err(|error| of_io(&error))?;
+    Ok(PdObject::boxed(ibv_pd { context: context.public(), handle: 0 }, pd))
+}
+
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: a domain of ours or NULL.
-    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return code(libc::EINVAL) };
-    if object.tail.in_use() {
+    // SAFETY: ibv_dealloc_pd(3).
+    let pd: Option<GivenUp<PdObject>> = unsafe { typed(pd) };
+    let Some(pd) = pd else { return code(libc::EINVAL) };
+    if pd.tail.in_use() {
         return code(libc::EBUSY);
     }
-    // SAFETY: the caller gives it up, and nothing uses it.
-    drop(unsafe { PdObject::retire(pd) });
+    pd.free();
     0
 }
 
@@ -64,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: size_t,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: as the caller's.
+    // SAFETY: ibv_reg_mr(3).
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as u32) }
 }
 
@@ -75,7 +94,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: as the caller's.
+    // SAFETY: ibv_reg_mr_iova(3).
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as u32) }
 }
 
@@ -86,8 +105,9 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: a domain of ours or NULL.
-    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return null(libc::EINVAL) };
+    // SAFETY: ibv_reg_mr(3).
+    let pd: Option<&PdObject> = unsafe { typed(pd) };
+    let Some(pd) = pd else { return null(libc::EINVAL) };
     let checked = rights(access).and_then(|access| {
         check_memory(addr, length, access)?;
         Ok(access)
@@ -97,44 +117,47 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         Err(errno) => return null(errno),
     };
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-    // SAFETY: the program keeps the range mapped until it deregisters it (ibv_reg_mr(3)).
-    match unsafe { object.tail.reg_mr(addr.cast(), length, iova, access) } {
+    // SAFETY: the application keeps the range mapped until it deregisters it (ibv_reg_mr(3)).
+    match unsafe { pd.tail.reg_mr(addr.cast(), length, iova, access) } {
         Ok(mr) => {
-            // SAFETY: `pd` is one of ours.
-            let context = unsafe { (*pd).context };
-            let (lkey, rkey) = (mr.lkey().0, mr.rkey().0);
-            let public = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
-            MrObject::export(public, MrTail(Mutex::new(mr)))
+            let rkey = mr.rkey().0;
+            export(pd, addr, length, mr, rkey)
         }
         Err(error) => null(error.errno()),
     }
 }
 
-/// The operation behind `ibv_alloc_null_mr`. Its `rkey` is no key: peers do not reach it.
+/// Implements `ibv_alloc_null_mr`. Its `rkey` is 0, which is no key: peers cannot reach the region.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the inline function reads a member first, so it is one of ours.
-    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return null(libc::EINVAL) };
-    match object.tail.alloc_null_mr() {
-        Ok(mr) => {
-            // SAFETY: `pd` is one of ours.
-            let context = unsafe { (*pd).context };
-            let (addr, length, lkey) = (ptr::null_mut(), size_t::MAX, mr.lkey().0);
-            let public = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey: 0 };
-            MrObject::export(public, MrTail(Mutex::new(mr)))
-        }
+    // SAFETY: ibv_alloc_null_mr(3).
+    let pd: Option<&PdObject> = unsafe { typed(pd) };
+    let Some(pd) = pd else { return null(libc::EINVAL) };
+    match pd.tail.alloc_null_mr() {
+        Ok(mr) => export(pd, ptr::null_mut(), size_t::MAX, mr, 0),
         Err(error) => null(error.errno()),
     }
 }
 
-/// The rights that a program asked for, without the hints that make no difference here.
+/// Makes the C object of a region.
+fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -> *mut ibv_mr {
+    let (context, lkey) = (pd.context().get(), mr.lkey().0);
+    let public = ibv_mr { context, pd: pd.public(), addr, length, handle: lkey >> 8, lkey, rkey };
+    MrObject::export(public, MrTail(Mutex::new(mr)))
+}
+
+/// Returns the access rights that an application asks for, without the hints that make no difference here,
+/// such as relaxed ordering and huge pages.
 fn rights(access: u32) -> Result<Access, c_int> {
-    let access = Access::from_bits(access & !(ACCESS_OPTIONAL | ACCESS_HUGETLB)).ok_or(libc::EOPNOTSUPP)?;
-    // What a power failure leaves is not known of any memory here.
+    let hints = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
+    let access = Access::from_bits(access & !hints).ok_or(libc::EOPNOTSUPP)?;
+    // The device cannot tell which memory survives a power failure.
     if access.contains(Access::FLUSH_PERSISTENT) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
 }
 
-/// Whether there is memory to register with these rights. On demand anything may be registered: what is there when a
-/// transfer comes decides. From NULL to the end is the whole address space (an implicit region).
+/// Checks that there is memory to register with these rights.
+///
+/// With on-demand paging any range may be registered: each transfer checks what is mapped then. NULL with the
+/// largest length is the whole address space (an implicit region).
 fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), c_int> {
     let on_demand = access.contains(Access::ON_DEMAND);
     if addr.is_null() && length != 0 && !(on_demand && length == size_t::MAX) {
@@ -146,10 +169,10 @@ fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     populate(addr, length, access.contains(Access::LOCAL_WRITE))
 }
 
-/// Faults the pages in, as pinning would: memory that is not there, or not writable although it must be, is refused
-/// now instead of crashing a transfer later.
+/// Faults the pages in, as pinning would. Returns `EFAULT` for memory that is not mapped, or not writable
+/// although it must be, so that the registration fails and not a later transfer.
 fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
-    // SAFETY: a constant of the C library.
+    // SAFETY: asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let before = addr as usize % page;
     let Some(length) = length.checked_add(before) else { return Err(libc::EINVAL) };
@@ -173,7 +196,7 @@ fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int>
     }
 }
 
-/// The operation behind `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
+/// Implements `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_int,
@@ -181,29 +204,26 @@ pub(crate) unsafe extern "C" fn advise_mr(
     list: *mut Sge,
     count: u32,
 ) -> c_int {
-    /// IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, PREFETCH_NO_FAULT (the largest).
-    const WRITE: c_int = 1;
-    const NO_FAULT: c_int = 2;
-    /// IB_UVERBS_ADVISE_MR_FLAG_FLUSH: return when it is done, as is always the case here.
-    const FLUSH: u32 = 1;
-    // SAFETY: a domain of ours or NULL.
-    let Some(object) = (unsafe { PdObject::from_ptr(pd) }) else { return code(libc::EINVAL) };
-    if flags & !FLUSH != 0 || count == 0 {
+    // SAFETY: ibv_advise_mr(3).
+    let (pd, list): (Option<&PdObject>, Option<&[Sge]>) =
+        unsafe { typed((pd, (list.cast_const(), count as usize))) };
+    let Some(pd) = pd else { return code(libc::EINVAL) };
+    // FLUSH asks the call to return when the pages are there, as it always does.
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
         return code(libc::EINVAL);
     }
-    if !(0..=NO_FAULT).contains(&advice) {
+    if !(IBV_ADVISE_MR_ADVICE_PREFETCH..=IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT).contains(&advice) {
         return code(libc::EOPNOTSUPP);
     }
-    // SAFETY: the program's list.
-    let list = match unsafe { sg_list(list, count as c_int) } {
-        Ok(list) => list,
-        Err(error) => return code(error.errno()),
+    let Some(list) = list.filter(|list| c_int::try_from(list.len()).is_ok()) else {
+        return code(libc::EINVAL);
     };
-    let access = if advice == WRITE { Access::LOCAL_WRITE } else { Access::empty() };
+    let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    let access = if write { Access::LOCAL_WRITE } else { Access::empty() };
     for sge in list {
-        let Ok(at) = object.tail.locate(sge, access) else { return code(libc::EFAULT) };
-        if advice != NO_FAULT
-            && let Err(errno) = populate(at as *mut c_void, sge.length as size_t, advice == WRITE)
+        let Ok(at) = pd.tail.locate(sge, access) else { return code(libc::EFAULT) };
+        if advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
+            && let Err(errno) = populate(at as *mut c_void, sge.length as size_t, write)
         {
             return code(errno);
         }
@@ -211,14 +231,14 @@ pub(crate) unsafe extern "C" fn advise_mr(
     0
 }
 
-/// What of a region `ibv_rereg_mr` changes; members that are not named by a flag are not looked at.
-struct Wanted {
+/// The changes that ibv_rereg_mr makes to a region. Arguments that no flag names are ignored.
+struct Change {
     pd: Option<*mut ibv_pd>,
     range: Option<(*mut c_void, size_t)>,
     access: Option<Access>,
 }
 
-impl Wanted {
+impl Change {
     fn new(
         flags: c_int,
         pd: *mut ibv_pd,
@@ -226,26 +246,26 @@ impl Wanted {
         length: size_t,
         access: c_int,
     ) -> Result<Self, c_int> {
-        /// IBV_REREG_MR_CHANGE_TRANSLATION, PD, ACCESS.
-        const TRANSLATION: c_int = 1;
-        const PD: c_int = 1 << 1;
-        const ACCESS: c_int = 1 << 2;
-        if flags == 0 || flags & !(TRANSLATION | PD | ACCESS) != 0 {
+        let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+        if flags == 0 || flags & !known != 0 {
             return Err(libc::EINVAL);
         }
-        let range = (flags & TRANSLATION != 0).then_some((addr, length));
-        let pd = (flags & PD != 0).then_some(pd);
+        let range = (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0).then_some((addr, length));
+        let pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then_some(pd);
         if range.is_some_and(|(addr, length)| addr.is_null() || length == 0)
             || pd.is_some_and(<*mut ibv_pd>::is_null)
         {
             return Err(libc::EINVAL);
         }
-        let access = if flags & ACCESS != 0 { Some(rights(access as u32)?) } else { None };
+        let changes_access = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
+        let access = if changes_access { Some(rights(access as u32)?) } else { None };
         Ok(Self { pd, range, access })
     }
 }
 
-/// Changes a region all or nothing; its keys stay. Returns 0 or an IBV_REREG_MR_ERR_*.
+/// Changes a region completely or not at all; its keys stay. Returns 0 or an IBV_REREG_MR_ERR_*.
+///
+/// After IBV_REREG_MR_ERR_CMD the region is as it was, unlike with rdma-core.
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -254,57 +274,52 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     length: size_t,
     access: c_int,
 ) -> c_int {
-    /// The call was wrong; the region is as it was.
-    const ERR_INPUT: c_int = -1;
-    /// It could not be done; the region is as it was, unlike after rdma-core's error of this name.
-    const ERR_CMD: c_int = -4;
     let failed = |code, errno| {
         set_errno(errno);
         code
     };
-    // SAFETY: a region of ours or NULL.
-    let Some(object) = (unsafe { MrObject::from_ptr(mr) }) else { return failed(ERR_INPUT, libc::EINVAL) };
-    let wanted = match Wanted::new(flags, pd, addr, length, access) {
-        Ok(wanted) => wanted,
-        Err(errno) => return failed(ERR_INPUT, errno),
+    // SAFETY: ibv_rereg_mr(3).
+    let mr: Option<&MrObject> = unsafe { typed(mr) };
+    let Some(mr) = mr else { return failed(IBV_REREG_MR_ERR_INPUT, libc::EINVAL) };
+    let asked = match Change::new(flags, pd, addr, length, access) {
+        Ok(asked) => asked,
+        Err(errno) => return failed(IBV_REREG_MR_ERR_INPUT, errno),
     };
-    // SAFETY: members of a live object, which the program does not use during this call.
-    let (was_addr, was_length) = unsafe { ((*mr).addr, (*mr).length) };
-    // SAFETY: NULL or a domain of ours.
-    let domain = wanted.pd.and_then(|pd| unsafe { PdObject::from_ptr(pd) });
-    let mut region = object.tail.lock();
-    let mut access = wanted.access.unwrap_or(region.access());
-    let (addr, length) = wanted.range.unwrap_or((was_addr, was_length));
+    // SAFETY: ibv_rereg_mr(3): the domain counts only if a flag names it.
+    let domain: Option<&PdObject> = unsafe { typed(asked.pd.unwrap_or(ptr::null_mut())) };
+    let mut region = mr.tail.lock();
+    let mut access = asked.access.unwrap_or(region.access());
+    let (addr, length) = asked.range.unwrap_or_else(|| (mr.addr().get(), mr.length().get()));
     if let Err(errno) = check_memory(addr, length, access) {
-        return failed(ERR_CMD, errno);
+        return failed(IBV_REREG_MR_ERR_CMD, errno);
     }
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
-    let range = wanted.range.map(|_| (addr.cast(), length, iova));
+    let range = asked.range.map(|_| (addr.cast(), length, iova));
     if range.is_none() {
-        // Where addresses start is part of the translation.
+        // The first address of a region is part of its translation.
         access.set(Access::ZERO_BASED, region.access().contains(Access::ZERO_BASED));
     }
     let change = MrChange { pd: domain.map(|d| &d.tail), range, access: Some(access) };
-    // SAFETY: the program keeps the range mapped until it deregisters it or changes it again.
+    // SAFETY: the application keeps the range mapped until it deregisters it or changes it again.
     if let Err(error) = unsafe { region.change(&change) } {
-        return failed(ERR_CMD, error.errno());
+        return failed(IBV_REREG_MR_ERR_CMD, error.errno());
     }
-    // SAFETY: as above.
-    unsafe {
-        (*mr).pd = wanted.pd.unwrap_or((*mr).pd);
-        (*mr).addr = addr;
-        (*mr).length = length;
+    if let Some(domain) = domain {
+        mr.pd().set(domain.public());
     }
+    mr.addr().set(addr);
+    mr.length().set(length);
     0
 }
 
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a region of ours or NULL.
-    let Some(object) = (unsafe { MrObject::from_ptr(mr) }) else { return code(libc::EINVAL) };
-    if object.tail.lock().has_windows() {
+    // SAFETY: ibv_dereg_mr(3).
+    let mr: Option<GivenUp<MrObject>> = unsafe { typed(mr) };
+    let Some(mr) = mr else { return code(libc::EINVAL) };
+    if mr.tail.lock().has_windows() {
         return code(libc::EBUSY);
     }
-    // SAFETY: the caller gives it up; dropping the handle ends all access to the memory.
-    drop(unsafe { MrObject::retire(mr) });
+    // Dropping the handle ends all access to the memory.
+    mr.free();
     0
 }

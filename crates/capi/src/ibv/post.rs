@@ -1,160 +1,178 @@
 //! Posting work requests (ibv_post_send(3), ibv_post_recv(3)): the hot path, without allocation.
 
 use std::ffi::c_int;
-use std::slice;
 
 use roxie::transport::{Dest, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
 use roxie::verbs::Qp;
 use roxie::wire::{QKey, Qpn, Rkey};
 
 use crate::abi::objects::ibv_qp;
-use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
+use crate::abi::work::{
+    Atomic, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Rdma, Ud, ibv_recv_wr, ibv_send_wr,
+};
 use crate::errno::code;
+use crate::handle::{Out, WorkRequest, Wr, WrList, typed};
 
 use super::ah::AhObject;
 use super::mw::wr_bind;
 use super::qp::QpObject;
 
-/// The operation behind `ibv_post_send`: one lock and one doorbell for the whole list.
+impl WorkRequest for ibv_send_wr {
+    #[inline(always)]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+
+    #[inline(always)]
+    fn sg_list(&self) -> (*const Sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+}
+
+impl WorkRequest for ibv_recv_wr {
+    #[inline(always)]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+
+    #[inline(always)]
+    fn sg_list(&self) -> (*const Sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+}
+
+/// Returns the member `rdma` of the union. The opcode and the type of the QP say which member counts.
+#[inline(always)]
+fn rdma(wr: &ibv_send_wr) -> Rdma {
+    // SAFETY: numbers; the union was initialised with the structure.
+    unsafe { wr.wr.rdma }
+}
+
+#[inline(always)]
+fn atomic(wr: &ibv_send_wr) -> Atomic {
+    // SAFETY: numbers; the union was initialised with the structure.
+    unsafe { wr.wr.atomic }
+}
+
+#[inline(always)]
+fn ud(wr: &ibv_send_wr) -> Ud {
+    // SAFETY: numbers and an address; the union was initialised with the structure.
+    unsafe { wr.wr.ud }
+}
+
+/// Implements `ibv_post_send`: one lock and one doorbell for the whole list.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { QpObject::from_qp(qp) }) else { return code(libc::EINVAL) };
+    // SAFETY: ibv_post_send(3).
+    let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
+        unsafe { typed((qp, first, bad_wr)) };
+    let Some(object) = qp else { return code(libc::EINVAL) };
     let qp = &object.tail.qp;
     let mut batch = qp.begin_post();
-    let mut next = first;
-    // SAFETY: the caller passes a list that ends with NULL.
-    while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: as the caller's.
-        let posted = unsafe { send_wr(qp, wr) }.and_then(|wr| batch.send(&wr));
+    for wr in list {
+        let posted = send_wr(qp, &wr).and_then(|wr| batch.send(&wr));
         if let Err(error) = posted {
-            // SAFETY: the caller passes room for a pointer, or NULL.
-            unsafe { report(bad_wr, next) };
-            return code(error.errno());
+            return refuse(&wr, bad_wr, error);
         }
-        next = wr.next;
     }
     0
 }
 
-/// # Safety
-/// `bad_wr` is NULL or has room for a pointer.
-unsafe fn report<T>(bad_wr: *mut *mut T, wr: *mut T) {
-    if !bad_wr.is_null() {
-        // SAFETY: upheld by the caller.
-        unsafe { bad_wr.write(wr) };
+/// Tells the application which work request of its list was refused, and returns the errno.
+#[cold]
+fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_int {
+    if let Some(bad_wr) = bad_wr {
+        bad_wr.write(wr.as_ptr());
     }
+    code(error.errno())
 }
 
-/// The scatter/gather list of a work request.
-///
-/// # Safety
-/// `list` is NULL or holds `count` elements for the time of `'a`.
+/// Returns the work request in the terms of the transport.
 #[inline]
-pub(crate) unsafe fn sg_list<'a>(list: *const Sge, count: c_int) -> Result<&'a [Sge], VerbsError> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        // SAFETY: upheld by the caller; `Sge` is laid out as `ibv_sge`.
-        Ok(count) if !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, count) }),
-        _ => Err(VerbsError::Invalid),
-    }
-}
-
-/// # Safety
-/// The pointers in `wr` are those that its opcode and the type of `qp` ask for.
-#[inline]
-unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Result<SendWr<'a>, VerbsError> {
+fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
+    let wr = request.get();
     let imm = wr.imm_data.to_ne_bytes();
-    // SAFETY: every member of the union is plain data; the opcode says which one is meant.
-    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let (rdma, atomic) = (rdma(wr), atomic(wr));
     let (remote_addr, r_key) = (rdma.remote_addr, Rkey(rdma.rkey));
     let op = match wr.opcode {
-        0 => WrOp::Write { remote_addr, r_key },
-        1 => WrOp::WriteImm { remote_addr, r_key, imm },
-        2 => WrOp::Send,
-        3 => WrOp::SendImm(imm),
-        4 => WrOp::Read { remote_addr, r_key },
-        5 => WrOp::CompareSwap {
+        IBV_WR_RDMA_WRITE => WrOp::Write { remote_addr, r_key },
+        IBV_WR_RDMA_WRITE_WITH_IMM => WrOp::WriteImm { remote_addr, r_key, imm },
+        IBV_WR_SEND => WrOp::Send,
+        IBV_WR_SEND_WITH_IMM => WrOp::SendImm(imm),
+        IBV_WR_RDMA_READ => WrOp::Read { remote_addr, r_key },
+        IBV_WR_ATOMIC_CMP_AND_SWP => WrOp::CompareSwap {
             remote_addr: atomic.remote_addr,
             r_key: Rkey(atomic.rkey),
             compare: atomic.compare_add,
             swap: atomic.swap,
         },
-        6 => WrOp::FetchAdd {
+        IBV_WR_ATOMIC_FETCH_AND_ADD => WrOp::FetchAdd {
             remote_addr: atomic.remote_addr,
             r_key: Rkey(atomic.rkey),
             add: atomic.compare_add,
         },
-        7 => WrOp::LocalInv(Rkey(wr.imm_data)),
-        // SAFETY: as the caller's.
-        8 => WrOp::BindMw(unsafe { wr_bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?),
-        9 => WrOp::SendInv(Rkey(wr.imm_data)),
-        15 => WrOp::AtomicWrite { remote_addr, r_key },
-        // There is no member of the structure that says what to flush; programs use the builder.
-        10..=14 => return Err(VerbsError::NotSupported),
+        IBV_WR_LOCAL_INV => WrOp::LocalInv(Rkey(wr.imm_data)),
+        IBV_WR_BIND_MW => {
+            let (mw, region) = request.follow(|wr| (wr.bind_mw.mw, wr.bind_mw.bind_info.mr));
+            WrOp::BindMw(wr_bind(mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info, region)?)
+        }
+        IBV_WR_SEND_WITH_INV => WrOp::SendInv(Rkey(wr.imm_data)),
+        IBV_WR_ATOMIC_WRITE => WrOp::AtomicWrite { remote_addr, r_key },
+        // No member of the structure says what to flush; programs use the builder.
+        IBV_WR_TSO..=IBV_WR_FLUSH => return Err(VerbsError::NotSupported),
         _ => return Err(VerbsError::Invalid),
     };
     let dest = match qp.ty() {
         QpType::Ud => {
-            // SAFETY: on a UD queue pair the program sets this member.
-            let ud = unsafe { wr.wr.ud };
-            // SAFETY: as the caller's.
-            Some(Dest::Ud(unsafe { ud_dest(ud.ah, ud.remote_qpn, ud.remote_qkey) }?))
+            let ah = request.follow(|wr| ud(wr).ah);
+            let ud = ud(wr);
+            Some(Dest::Ud(ud_dest(ah, ud.remote_qpn, ud.remote_qkey)?))
         }
         QpType::XrcIni => Some(Dest::Srq(wr.qp_type[0])),
         QpType::Rc | QpType::Uc | QpType::Gsi | QpType::XrcTgt => None,
     };
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
-    // SAFETY: the caller's list.
-    let sg_list = unsafe { sg_list(wr.sg_list, wr.num_sge) }?;
+    let sg_list = request.sg_list()?;
     Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, dest })
 }
 
-/// # Safety
-/// `ah` is NULL or one of ours.
+/// Returns the destination of a datagram; an error without an address handle.
 #[inline]
-pub(crate) unsafe fn ud_dest(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDest, VerbsError> {
-    // SAFETY: upheld by the caller.
-    let ah = unsafe { AhObject::from_ptr(ah) }.ok_or(VerbsError::Invalid)?;
+pub(crate) fn ud_dest(ah: Option<&AhObject>, qpn: u32, qkey: u32) -> Result<UdDest, VerbsError> {
+    let ah = ah.ok_or(VerbsError::Invalid)?;
     Ok(UdDest { av: ah.tail.av(), remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
 }
 
-/// The operation behind `ibv_post_recv`.
+/// Implements `ibv_post_recv`.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { QpObject::from_qp(qp) }) else { return code(libc::EINVAL) };
-    // SAFETY: as the caller's.
-    unsafe { post_receives(first, bad_wr, |wr| object.tail.qp.post_recv(wr)) }
+    // SAFETY: ibv_post_recv(3).
+    let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
+        unsafe { typed((qp, first, bad_wr)) };
+    let Some(qp) = qp else { return code(libc::EINVAL) };
+    post_receives(list, bad_wr, |wr| qp.tail.qp.post_recv(wr))
 }
 
-/// Posts a list of receives one by one.
-///
-/// # Safety
-/// `first` is a list that ends with NULL; `bad_wr` is NULL or has room for a pointer.
-pub(crate) unsafe fn post_receives(
-    first: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+/// Posts a list of receives one by one; returns 0 or an errno.
+#[inline]
+pub(crate) fn post_receives(
+    list: WrList<ibv_recv_wr>,
+    bad_wr: Option<Out<*mut ibv_recv_wr>>,
     mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
 ) -> c_int {
-    let mut next = first;
-    // SAFETY: upheld by the caller.
-    while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: upheld by the caller.
-        let sg_list = unsafe { sg_list(wr.sg_list, wr.num_sge) };
-        let posted = sg_list.and_then(|sg_list| post(&RecvWr { wr_id: wr.wr_id, sg_list }));
+    for wr in list {
+        let posted = wr.sg_list().and_then(|sg_list| post(&RecvWr { wr_id: wr.get().wr_id, sg_list }));
         if let Err(error) = posted {
-            // SAFETY: upheld by the caller.
-            unsafe { report(bad_wr, next) };
-            return code(error.errno());
+            return refuse(&wr, bad_wr, error);
         }
-        next = wr.next;
     }
     0
 }

@@ -1,70 +1,81 @@
-//! What device and port can do (ibv_query_device(3), ibv_query_device_ex(3), ibv_query_port(3)).
+//! The capabilities of the device and its port (ibv_query_device(3), ibv_query_device_ex(3),
+//! ibv_query_port(3)).
 
 use std::ffi::{c_char, c_int};
-use std::mem::MaybeUninit;
-use std::ptr;
 
 use libc::size_t;
 use roxie::verbs::Context;
 use sys::now_ns;
 
+use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::{
-    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
-    ibv_values_ex,
+    IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_GLOB,
+    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
+    IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr,
+    ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
+use crate::abi::objects::{IBV_QPT_RC, IBV_QPT_UC};
 use crate::errno::code;
+use crate::handle::{Out, OutBytes, typed};
 use crate::refusal;
 
 use super::device::ContextObject;
-use super::qp::{QPT_RC, QPT_UC};
 
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
 
-/// IBV_ATOMIC_GLOB: atomics are CPU instructions, so they are atomic for everything in the machine.
-const ATOMIC_GLOB: c_int = 2;
-/// IBV_DEVICE_UD_AV_PORT_ENFORCE, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS,
-/// MEM_WINDOW_TYPE_2B.
-const DEVICE_CAPS: u32 = 1 << 6 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+const DEVICE_CAPS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
+    | IBV_DEVICE_SYS_IMAGE_GUID
+    | IBV_DEVICE_RC_RNR_NAK_GEN
+    | IBV_DEVICE_SRQ_RESIZE
+    | IBV_DEVICE_MEM_WINDOW
+    | IBV_DEVICE_XRC
+    | IBV_DEVICE_MEM_MGT_EXTENSIONS
+    | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-/// IBV_ODP_SUPPORT, SUPPORT_IMPLICIT; per transport IBV_ODP_SUPPORT_SEND, RECV, WRITE, READ, ATOMIC, SRQ_RECV as far as
-/// it has them.
-const ODP_CAPS: ibv_odp_caps =
-    ibv_odp_caps { general_caps: 1 | 1 << 1, per_transport_caps: [0x3f, 0x07, 0x23] };
+/// The operations that support on-demand paging: on RC, UC and UD.
+const ODP_CAPS: ibv_odp_caps = ibv_odp_caps {
+    general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
+    per_transport_caps: [
+        IBV_ODP_SUPPORT_SEND
+            | IBV_ODP_SUPPORT_RECV
+            | IBV_ODP_SUPPORT_WRITE
+            | IBV_ODP_SUPPORT_READ
+            | IBV_ODP_SUPPORT_ATOMIC
+            | IBV_ODP_SUPPORT_SRQ_RECV,
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE,
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV,
+    ],
+};
 
-/// Least and most of a rate limit in kbit/s, and the services that have one.
-const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << QPT_RC | 1 << QPT_UC];
+/// Smallest and largest rate limit in kbit/s, and the QP types that have one.
+const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << IBV_QPT_RC | 1 << IBV_QPT_UC];
 
-/// IB_UVERBS_DEVICE_FLUSH_GLOBAL, ATOMIC_WRITE.
-const DEVICE_CAPS_EX: u64 = 1 << 38 | 1 << 40;
+const DEVICE_CAPS_EX: u64 = IB_UVERBS_DEVICE_FLUSH_GLOBAL | IB_UVERBS_DEVICE_ATOMIC_WRITE;
 
-/// The device's clock counts nanoseconds (`CLOCK_MONOTONIC`), in 64 bits; `hca_core_clock` is in kHz.
+/// The device's clock counts nanoseconds (`CLOCK_MONOTONIC`) in 64 bits; `hca_core_clock` is in kHz.
 const CLOCK_KHZ: u64 = 1_000_000;
 const CLOCK_MASK: u64 = u64::MAX;
 
-/// IBV_PORT_DOWN, IBV_PORT_ACTIVE.
-const PORT_DOWN: c_int = 1;
-const PORT_ACTIVE: c_int = 4;
-/// Physical states of IBA 14.2.5.6: Disabled, LinkUp.
+/// Physical port states (IBA 14.2.5.6).
 const PHYS_DISABLED: u8 = 3;
 const PHYS_LINK_UP: u8 = 5;
-/// IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS.
-const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
-/// IBV_LINK_LAYER_ETHERNET.
-const LINK_LAYER_ETHERNET: u8 = 2;
-/// IBV_QPF_GRH_REQUIRED: address vectors need a GID, as always on RoCE.
-const GRH_REQUIRED: u8 = 1;
+const PORT_CAPS: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// 4 lanes.
 const WIDTH_4X: u8 = 2;
-/// 25 Gbit/s each: together what moves within a host; there is no wire to ask. UCX concludes from it from which size on rendezvous pays:
-/// with 10 Gbit/s its messages of 64 KiB go eagerly, at half the rate.
+/// 25 Gbit/s per lane: with 4 lanes about the throughput within a host. There is no wire with a speed of its
+/// own. UCX derives from the speed the size from which rendezvous pays: with 10 Gbit/s per lane it sends
+/// messages of 64 KiB eagerly, at half the throughput.
 const SPEED_EDR: u8 = 32;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
     let from = context.query_device();
-    // SAFETY: zero bytes are a valid `ibv_device_attr`.
-    let mut attr: ibv_device_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut attr = ibv_device_attr::zeroed();
     let room = attr.fw_ver.len() - 1;
     for (to, from) in attr.fw_ver[..room].iter_mut().zip(from.fw_ver.bytes()) {
         *to = from as c_char;
@@ -91,7 +102,8 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.max_qp_rd_atom = c_int::from(from.max_qp_rd_atom);
     attr.max_qp_init_rd_atom = c_int::from(from.max_qp_rd_atom);
     attr.max_res_rd_atom = c_int::from(from.max_qp_rd_atom).saturating_mul(from.max_qp as c_int);
-    attr.atomic_cap = ATOMIC_GLOB;
+    // Atomics are CPU instructions, so they are atomic for every access in the machine.
+    attr.atomic_cap = IBV_ATOMIC_GLOB;
     attr.max_ah = from.max_ah as c_int;
     attr.max_srq = from.max_srq as c_int;
     attr.max_srq_wr = from.max_srq_wr as c_int;
@@ -106,32 +118,33 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return code(libc::EINVAL) };
-    if attr.is_null() {
-        return code(libc::EINVAL);
-    }
-    // SAFETY: the caller passes room for the structure.
-    unsafe { attr.write(device_attr(&context.tail.context)) };
+    // SAFETY: ibv_query_device(3).
+    let (context, attr): (Option<&ContextObject>, Option<Out<ibv_device_attr>>) =
+        unsafe { typed((context, attr)) };
+    let (Some(context), Some(attr)) = (context, attr) else { return code(libc::EINVAL) };
+    attr.write(device_attr(&context.tail.context));
     0
 }
 
-/// The operation behind `ibv_query_device_ex`: fills as much as the program knows of, and zeroes what we do not.
+/// Implements `ibv_query_device_ex`: fills what the application has room for, and zeroes the rest
+/// of the room.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
     attr_size: size_t,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return code(libc::EINVAL) };
-    // SAFETY: NULL or the program's input.
-    let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
-    if attr.is_null() || attr_size < size_of::<ibv_device_attr>() || asked != 0 {
+    // SAFETY: ibv_query_device_ex(3).
+    let (context, input, room): (
+        Option<&ContextObject>,
+        Option<&ibv_query_device_ex_input>,
+        Option<OutBytes>,
+    ) = unsafe { typed((context, input, (attr, attr_size))) };
+    let (Some(context), Some(room)) = (context, room) else { return code(libc::EINVAL) };
+    if room.size() < size_of::<ibv_device_attr>() || input.is_some_and(|input| input.comp_mask != 0) {
         return code(libc::EINVAL);
     }
-    // SAFETY: zero bytes are a valid `ibv_device_attr_ex`.
-    let mut full: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut full = ibv_device_attr_ex::zeroed();
     full.orig_attr = device_attr(&context.tail.context);
     full.device_cap_flags_ex = u64::from(DEVICE_CAPS) | DEVICE_CAPS_EX;
     if context.tail.context.query_device().on_demand_paging {
@@ -142,25 +155,21 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     full.cq_mod_caps = [u16::MAX; 2];
     full.packet_pacing_caps = PACKET_PACING_CAPS;
     full.phys_port_cnt_ex = u32::from(PORT);
-    // SAFETY: the caller passes room for `attr_size` bytes.
-    unsafe { fill(attr, &full, attr_size) };
+    fill(&room, &full);
     0
 }
 
-/// The operation behind `ibv_query_rt_values_ex`: the device's clock as it is now, in the nanoseconds of the time as hardware
-/// providers have their counter there.
+/// Implements `ibv_query_rt_values_ex`: the device's clock now. The nanoseconds of the time hold
+/// all of it, as they hold the raw counter of hardware providers.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    /// IBV_VALUES_MASK_RAW_CLOCK.
-    const RAW_CLOCK: u32 = 1;
-    // SAFETY: NULL or the program's structure.
-    let Some(values) = (unsafe { values.as_mut() }) else { return code(libc::EINVAL) };
-    if context.is_null() {
-        return code(libc::EINVAL);
-    }
-    values.comp_mask &= RAW_CLOCK;
+    // SAFETY: ibv_query_rt_values_ex(3).
+    let (context, values): (Option<&ContextObject>, Option<&mut ibv_values_ex>) =
+        unsafe { typed((context, values)) };
+    let (Some(_), Some(values)) = (context, values) else { return code(libc::EINVAL) };
+    values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
     if values.comp_mask != 0 {
         values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now_ns() as i64 };
     }
@@ -173,7 +182,7 @@ fn port_attr(context: &Context) -> ibv_port_attr {
     }
     let from = context.query_port();
     ibv_port_attr {
-        state: if from.active { PORT_ACTIVE } else { PORT_DOWN },
+        state: if from.active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: from.max_mtu as c_int,
         active_mtu: from.active_mtu as c_int,
         gid_tbl_len: from.gid_tbl_len as c_int,
@@ -185,49 +194,43 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         active_speed: SPEED_EDR,
         active_speed_ex: u32::from(SPEED_EDR),
         phys_state: if from.active { PHYS_LINK_UP } else { PHYS_DISABLED },
-        link_layer: LINK_LAYER_ETHERNET,
-        flags: GRH_REQUIRED,
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        // Address vectors need a GID, as always on RoCE.
+        flags: IBV_QPF_GRH_REQUIRED,
         ..ibv_port_attr::default()
     }
 }
 
-/// The operation behind `ibv_query_port`; `attr_size` is what the program was compiled with.
+/// Implements `ibv_query_port`; `attr_size` is the size of the structure that the program was
+/// compiled with.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     attr_size: size_t,
 ) -> c_int {
-    // SAFETY: a context of ours or NULL.
-    let Some(context) = (unsafe { ContextObject::from_ptr(context) }) else { return code(libc::EINVAL) };
-    if attr.is_null() || port != PORT {
-        return code(libc::EINVAL);
-    }
-    // SAFETY: the caller passes room for `attr_size` bytes.
-    unsafe { fill(attr, &port_attr(&context.tail.context), attr_size) };
+    // SAFETY: ibv_query_port(3).
+    let (context, room): (Option<&ContextObject>, Option<OutBytes>) =
+        unsafe { typed((context, (attr, attr_size))) };
+    let (Some(context), Some(room), PORT) = (context, room, port) else { return code(libc::EINVAL) };
+    fill(&room, &port_attr(&context.tail.context));
     0
 }
 
-/// The function of that name writes the structure of before rdma-core 20 only.
+/// Fills the structure that was in use before rdma-core 20, which programs of that time pass to this
+/// function.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
     const OLD_SIZE: size_t = 48;
-    // SAFETY: the caller passes room for the old structure.
+    // SAFETY: ibv_query_port(3); the application has room for the old structure.
     unsafe { query_port(context, port, attr, OLD_SIZE) }
 }
 
-/// Copies the first `size` bytes of `full`, and zeroes what `size` has beyond it.
-///
-/// # Safety
-/// `to` has room for `size` bytes.
-unsafe fn fill<T>(to: *mut T, full: &T, size: size_t) {
-    let known = size.min(size_of::<T>());
-    // SAFETY: upheld by the caller; `known` bytes exist on both sides.
-    unsafe {
-        ptr::copy_nonoverlapping(ptr::from_ref(full).cast::<u8>(), to.cast(), known);
-        ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);
-    }
+/// Copies as much of `full` as there is room for, and zeroes the room behind it.
+fn fill<T: Copy>(room: &OutBytes, full: &T) {
+    room.write_at(0, full);
+    room.zero_from(size_of::<T>());
 }

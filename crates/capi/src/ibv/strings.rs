@@ -1,7 +1,16 @@
-//! Names and rates: pure tables (ibv_event_type_str(3), ibv_rate_to_mbps(3)).
+//! Tables of names and rates (ibv_event_type_str(3), ibv_rate_to_mbps(3)).
 
 use std::ffi::{CStr, c_char, c_int};
 
+use crate::abi::work::{
+    IBV_RATE_2_5_GBPS, IBV_RATE_5_GBPS, IBV_RATE_10_GBPS, IBV_RATE_14_GBPS, IBV_RATE_20_GBPS,
+    IBV_RATE_25_GBPS, IBV_RATE_28_GBPS, IBV_RATE_30_GBPS, IBV_RATE_40_GBPS, IBV_RATE_50_GBPS,
+    IBV_RATE_56_GBPS, IBV_RATE_60_GBPS, IBV_RATE_80_GBPS, IBV_RATE_100_GBPS, IBV_RATE_112_GBPS,
+    IBV_RATE_120_GBPS, IBV_RATE_168_GBPS, IBV_RATE_200_GBPS, IBV_RATE_300_GBPS, IBV_RATE_400_GBPS,
+    IBV_RATE_600_GBPS, IBV_RATE_800_GBPS, IBV_RATE_1200_GBPS, IBV_RATE_MAX,
+};
+
+/// Returns the entry of an enum's value.
 fn pick(table: &[&'static CStr], index: c_int, otherwise: &'static CStr) -> *const c_char {
     let entry = usize::try_from(index).ok().and_then(|i| table.get(i));
     entry.unwrap_or(&otherwise).as_ptr()
@@ -105,7 +114,7 @@ pub(crate) unsafe extern "C" fn ibv_wr_opcode_str(opcode: c_int) -> *const c_cha
     pick(&NAMES, opcode, c"unknown")
 }
 
-/// A link rate: its `ibv_rate` value, the multiple of 2.5 Gbit/s if it is one, and Mbit/s (verbs.h `enum ibv_rate`).
+/// A link rate: its `enum ibv_rate` value, its multiple of 2.5 Gbit/s if it is one, and its Mbit/s.
 struct Rate {
     value: c_int,
     mult: Option<c_int>,
@@ -116,42 +125,40 @@ const fn rate(value: c_int, mult: c_int, mbps: c_int) -> Rate {
     Rate { value, mult: if mult > 0 { Some(mult) } else { None }, mbps }
 }
 
-/// Values as libibverbs 44 returns them; its multiples of the later rates are those of 2.578125 Gbit/s lanes rounded.
+/// The values that libibverbs 44 returns. Its multiples of the later rates count lanes of 2.578125 Gbit/s,
+/// rounded.
 const RATES: [Rate; 23] = [
-    rate(2, 1, 2500),
-    rate(5, 2, 5000),
-    rate(3, 4, 10_000),
-    rate(6, 8, 20_000),
-    rate(4, 12, 30_000),
-    rate(7, 16, 40_000),
-    rate(8, 24, 60_000),
-    rate(9, 32, 80_000),
-    rate(10, 48, 120_000),
-    rate(11, 0, 14_062),
-    rate(12, 0, 56_250),
-    rate(13, 0, 112_500),
-    rate(14, 0, 168_750),
-    rate(15, 0, 25_781),
-    rate(16, 0, 103_125),
-    rate(17, 0, 206_250),
-    rate(18, 0, 309_375),
-    rate(19, 11, 28_125),
-    rate(20, 20, 53_125),
-    rate(21, 160, 425_000),
-    rate(22, 240, 637_500),
-    rate(23, 320, 850_000),
-    rate(24, 480, 1_275_000),
+    rate(IBV_RATE_2_5_GBPS, 1, 2500),
+    rate(IBV_RATE_5_GBPS, 2, 5000),
+    rate(IBV_RATE_10_GBPS, 4, 10_000),
+    rate(IBV_RATE_20_GBPS, 8, 20_000),
+    rate(IBV_RATE_30_GBPS, 12, 30_000),
+    rate(IBV_RATE_40_GBPS, 16, 40_000),
+    rate(IBV_RATE_60_GBPS, 24, 60_000),
+    rate(IBV_RATE_80_GBPS, 32, 80_000),
+    rate(IBV_RATE_120_GBPS, 48, 120_000),
+    rate(IBV_RATE_14_GBPS, 0, 14_062),
+    rate(IBV_RATE_56_GBPS, 0, 56_250),
+    rate(IBV_RATE_112_GBPS, 0, 112_500),
+    rate(IBV_RATE_168_GBPS, 0, 168_750),
+    rate(IBV_RATE_25_GBPS, 0, 25_781),
+    rate(IBV_RATE_100_GBPS, 0, 103_125),
+    rate(IBV_RATE_200_GBPS, 0, 206_250),
+    rate(IBV_RATE_300_GBPS, 0, 309_375),
+    rate(IBV_RATE_28_GBPS, 11, 28_125),
+    rate(IBV_RATE_50_GBPS, 20, 53_125),
+    rate(IBV_RATE_400_GBPS, 160, 425_000),
+    rate(IBV_RATE_600_GBPS, 240, 637_500),
+    rate(IBV_RATE_800_GBPS, 320, 850_000),
+    rate(IBV_RATE_1200_GBPS, 480, 1_275_000),
 ];
-
-/// IBV_RATE_MAX, the answer for a rate that no value means.
-const RATE_MAX: c_int = 0;
 
 pub(crate) unsafe extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
     RATES.iter().find(|r| r.value == rate).and_then(|r| r.mult).unwrap_or(-1)
 }
 
 pub(crate) unsafe extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
-    RATES.iter().find(|r| r.mult == Some(mult)).map_or(RATE_MAX, |r| r.value)
+    RATES.iter().find(|r| r.mult == Some(mult)).map_or(IBV_RATE_MAX, |r| r.value)
 }
 
 pub(crate) unsafe extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
@@ -159,5 +166,5 @@ pub(crate) unsafe extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
-    RATES.iter().find(|r| r.mbps == mbps).map_or(RATE_MAX, |r| r.value)
+    RATES.iter().find(|r| r.mbps == mbps).map_or(IBV_RATE_MAX, |r| r.value)
 }

@@ -1,75 +1,84 @@
 //! The work request builder (ibv_wr_post(3)): `wr_start`, operations and their setters, `wr_complete`.
 //!
-//! Requests are gathered in storage that is allocated with the QP, and posted together at `wr_complete`.
+//! A QP collects its requests in storage that is allocated with the QP. `wr_complete` posts them together.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::slice;
 
 use libc::{pthread_mutex_t, size_t};
 use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp};
 use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
 
-use crate::abi::objects::{ibv_mw, ibv_mw_bind_info, ibv_qp_ex};
+use crate::abi::objects::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE,
+    IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
+};
 use crate::abi::work::{ibv_ah, ibv_data_buf};
 use crate::errno::code;
+use crate::handle::typed;
 
-use super::mw::wr_bind;
+use super::ah::AhObject;
+use super::mw::{MwObject, wr_bind};
+use super::pd_mr::MrObject;
 use super::post::ud_dest;
 use super::qp::QpObject;
 
-/// Bits of `send_ops_flags` (IBV_QP_EX_WITH_*).
-const WRITE: u64 = 1;
-const WRITE_IMM: u64 = 1 << 1;
-const SEND: u64 = 1 << 2;
-const SEND_IMM: u64 = 1 << 3;
-const READ: u64 = 1 << 4;
-const ATOMICS: u64 = 1 << 5 | 1 << 6;
-const LOCAL_INV: u64 = 1 << 7;
-const BIND_MW: u64 = 1 << 8;
-const SEND_INV: u64 = 1 << 9;
-const FLUSH: u64 = 1 << 11;
-const ATOMIC_WRITE: u64 = 1 << 12;
+/// The operations of UD.
+const UD_OPS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+/// The operations of UC.
+const UC_OPS: u64 = UD_OPS
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW;
+/// The operations of XRC.
+const XRC_OPS: u64 = UC_OPS
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+/// The operations of RC.
+const RC_OPS: u64 = XRC_OPS | IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
-/// All that XRC has.
-const XRC: u64 = WRITE | WRITE_IMM | SEND | SEND_IMM | READ | ATOMICS | LOCAL_INV | BIND_MW | SEND_INV;
-
-/// Whether a QP of this type can do all these operations.
+/// Returns whether a QP of this type can do all operations in `ops`, bits of IBV_QP_EX_WITH_*.
 pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
     let can = match ty {
         QpType::XrcTgt => 0,
-        QpType::XrcIni => XRC,
-        QpType::Rc => XRC | FLUSH | ATOMIC_WRITE,
-        QpType::Uc => WRITE | WRITE_IMM | SEND | SEND_IMM | LOCAL_INV | BIND_MW,
-        QpType::Ud | QpType::Gsi => SEND | SEND_IMM,
+        QpType::XrcIni => XRC_OPS,
+        QpType::Rc => RC_OPS,
+        QpType::Uc => UC_OPS,
+        QpType::Ud | QpType::Gsi => UD_OPS,
     };
     ops & !can == 0
 }
 
-/// Held by the thread that builds, from `wr_start` to `wr_complete` or `wr_abort`.
+/// The lock that the building thread holds from `wr_start` to `wr_complete` or `wr_abort`.
 struct BuildLock(UnsafeCell<pthread_mutex_t>);
 
 impl BuildLock {
     fn lock(&self) {
-        // SAFETY: initialised, and at a fixed address inside the QP's allocation once the program can call.
+        // SAFETY: initialised, and at a fixed address inside the QP's allocation once the application can
+        // call.
         unsafe { libc::pthread_mutex_lock(self.0.get()) };
     }
 
     fn unlock(&self) {
-        // SAFETY: as above; only called by the thread that locked it (ibv_wr_post(3)).
+        // SAFETY: as above; the thread that locked it calls (ibv_wr_post(3)).
         unsafe { libc::pthread_mutex_unlock(self.0.get()) };
     }
 }
 
-/// What a QP gathers between `wr_start` and `wr_complete`.
+/// The requests that a QP collects between `wr_start` and `wr_complete`.
 pub(crate) struct Builder {
     lock: BuildLock,
     batch: UnsafeCell<Batch>,
 }
 
-// SAFETY: `batch` is only touched by the thread that holds `lock`.
+// SAFETY: only the thread that holds `lock` accesses `batch`.
 unsafe impl Sync for Builder {}
 
 struct Batch {
@@ -114,7 +123,7 @@ impl Batch {
         self.error = None;
     }
 
-    /// Remembers the first mistake; `wr_complete` reports it.
+    /// Records the first error; `wr_complete` returns it.
     fn fail(&mut self, error: VerbsError) {
         self.error.get_or_insert(error);
     }
@@ -133,6 +142,12 @@ impl Batch {
             self.fail(VerbsError::Invalid);
         }
         self.requests.last_mut()
+    }
+
+    fn set_dest(&mut self, dest: Dest) {
+        if let Some(request) = self.last() {
+            request.dest = Some(dest);
+        }
     }
 
     fn set_sges(&mut self, list: &[Sge]) {
@@ -161,7 +176,7 @@ impl Batch {
         }
     }
 
-    /// Posts everything gathered. Unlike a hardware queue it cannot take back what precedes a refused request.
+    /// Posts the collected requests. Those before a refused request stay posted, unlike in a hardware queue.
     fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
         let mut batch = qp.begin_post();
         for Request { wr_id, op, flags, dest, data } in &self.requests {
@@ -180,7 +195,7 @@ impl Batch {
     }
 }
 
-/// Fills in every function of the builder; those the device cannot do make `wr_complete` fail.
+/// Sets every function of the builder. Those that the device does not support make `wr_complete` fail.
 pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -206,54 +221,42 @@ pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
     qp.wr_flush = Some(wr_flush);
 }
 
-/// Gives `f` the batch that is being built.
+/// Calls `f` with the batch that the calling thread builds; `None` for NULL and for a QP without a builder.
 ///
 /// # Safety
-/// `qp` is NULL or ours, and the calling thread is between `wr_start` and `wr_complete`.
-#[inline]
-unsafe fn with<R>(qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch, &Qp) -> R) -> Option<R> {
-    // SAFETY: upheld by the caller.
-    let object = unsafe { QpObject::from_ptr(qp) }?;
-    let builder = object.tail.builder.as_ref()?;
+/// `qp` is an argument of a C function, and the calling thread is between `wr_start` and `wr_complete`
+/// (ibv_wr_post(3)).
+#[inline(always)]
+unsafe fn building<R>(qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch, &QpObject) -> R) -> Option<R> {
+    // SAFETY: an argument of a C function.
+    let qp: Option<&QpObject> = unsafe { typed(qp) };
+    let qp = qp?;
+    let builder = qp.tail.builder.as_ref()?;
     // SAFETY: the calling thread holds the lock, and no reference into the batch outlives `f`.
-    Some(f(unsafe { &mut *builder.batch.get() }, &object.tail.qp))
+    Some(f(unsafe { &mut *builder.batch.get() }, qp))
 }
 
-/// Starts a request with the id and flags that the program wrote into the structure.
-///
-/// # Safety
-/// As [`with`].
-#[inline]
-unsafe fn begin(qp: *mut ibv_qp_ex, op: WrOp) {
-    // SAFETY: upheld by the caller; the program's own thread wrote the two members.
-    unsafe { with(qp, |batch, _| batch.begin((*qp).wr_id, (*qp).wr_flags, op)) };
+/// Starts a request with the ID and flags that the application wrote into the structure.
+#[inline(always)]
+fn begin(batch: &mut Batch, qp: &QpObject, op: WrOp) {
+    batch.begin(qp.wr_id().get(), qp.wr_flags().get(), op);
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: one of ours or NULL.
-    let Some(object) = (unsafe { QpObject::from_ptr(qp) }) else { return };
-    if let Some(builder) = &object.tail.builder {
+    // SAFETY: ibv_wr_post(3).
+    let object: Option<&QpObject> = unsafe { typed(qp) };
+    if let Some(builder) = object.and_then(|qp| qp.tail.builder.as_ref()) {
         builder.lock.lock();
-        // SAFETY: the lock is held.
-        unsafe { with(qp, |batch, _| batch.clear()) };
-    }
-}
-
-/// # Safety
-/// As [`with`]; the batch is not touched afterwards.
-unsafe fn release(qp: *mut ibv_qp_ex) {
-    // SAFETY: upheld by the caller.
-    let object = unsafe { QpObject::from_ptr(qp) };
-    if let Some(builder) = object.and_then(|o| o.tail.builder.as_ref()) {
-        builder.lock.unlock();
+        // SAFETY: the calling thread holds the lock.
+        unsafe { &mut *builder.batch.get() }.clear();
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program called wr_start before.
+    // SAFETY: ibv_wr_post(3).
     let posted = unsafe {
-        let posted = with(qp, |batch, qp| batch.error.map_or_else(|| batch.post(qp), Err));
-        release(qp);
+        let posted = building(qp, |batch, qp| batch.error.map_or_else(|| batch.post(&qp.tail.qp), Err));
+        wr_abort(qp);
         posted
     };
     match posted {
@@ -264,121 +267,86 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program called wr_start before.
-    unsafe { release(qp) };
+    // SAFETY: ibv_wr_post(3).
+    let qp: Option<&QpObject> = unsafe { typed(qp) };
+    if let Some(builder) = qp.and_then(|qp| qp.tail.builder.as_ref()) {
+        builder.lock.unlock();
+    }
 }
 
-unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::Write { remote_addr, r_key: Rkey(rkey) }) };
+/// Functions of the builder that follow no pointer but that of the QP.
+macro_rules! functions {
+    ($($name:ident($($arg:ident: $ty:ty),*) |$batch:pat_param, $qp:pat_param| $body:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+            // SAFETY: ibv_wr_post(3).
+            unsafe { building(qp, |$batch, $qp| $body) };
+        }
+    )*};
 }
 
-unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::WriteImm { remote_addr, r_key: Rkey(rkey), imm: imm.to_ne_bytes() }) };
+/// Functions that start a request.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $ty:ty),*) => $op:expr;)*) => {
+        functions! { $($name($($arg: $ty),*) |batch, qp| begin(batch, qp, $op);)* }
+    };
 }
 
-unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::Read { remote_addr, r_key: Rkey(rkey) }) };
-}
-
-unsafe extern "C" fn wr_atomic_cmp_swp(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    compare: u64,
-    swap: u64,
-) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::CompareSwap { remote_addr, r_key: Rkey(rkey), compare, swap }) };
-}
-
-unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::FetchAdd { remote_addr, r_key: Rkey(rkey), add }) };
-}
-
-unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::Send) };
-}
-
-unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::SendImm(imm.to_ne_bytes())) };
-}
-
-unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::SendInv(Rkey(rkey))) };
+operations! {
+    wr_rdma_write(rkey: u32, remote_addr: u64) => WrOp::Write { remote_addr, r_key: Rkey(rkey) };
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: u32) =>
+        WrOp::WriteImm { remote_addr, r_key: Rkey(rkey), imm: imm.to_ne_bytes() };
+    wr_rdma_read(rkey: u32, remote_addr: u64) => WrOp::Read { remote_addr, r_key: Rkey(rkey) };
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) =>
+        WrOp::CompareSwap { remote_addr, r_key: Rkey(rkey), compare, swap };
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) =>
+        WrOp::FetchAdd { remote_addr, r_key: Rkey(rkey), add };
+    wr_send() => WrOp::Send;
+    wr_send_imm(imm: u32) => WrOp::SendImm(imm.to_ne_bytes());
+    wr_send_inv(rkey: u32) => WrOp::SendInv(Rkey(rkey));
+    wr_local_inv(rkey: u32) => WrOp::LocalInv(Rkey(rkey));
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: one of ours or NULL.
-    let dest = unsafe { ud_dest(ah, remote_qpn, remote_qkey) };
-    let set = |batch: &mut Batch, _: &Qp| match dest {
-        Ok(dest) => {
-            if let Some(request) = batch.last() {
-                request.dest = Some(Dest::Ud(dest));
-            }
-        }
-        Err(error) => batch.fail(error),
-    };
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { with(qp, set) };
-}
-
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { with(qp, |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }])) };
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        let ah: Option<&AhObject> = typed(ah);
+        building(qp, |batch, _| match ud_dest(ah, remote_qpn, remote_qkey) {
+            Ok(dest) => batch.set_dest(Dest::Ud(dest)),
+            Err(error) => batch.fail(error),
+        });
+    }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const Sge) {
-    let list = match count {
-        0 => &[],
-        // SAFETY: the caller passes `count` elements.
-        _ if !list.is_null() => unsafe { slice::from_raw_parts(list, count) },
-        _ => return fail(qp, VerbsError::Invalid),
-    };
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { with(qp, |batch, _| batch.set_sges(list)) };
-}
-
-/// The bytes of one inline piece.
-///
-/// # Safety
-/// `addr` has `length` bytes.
-unsafe fn piece<'a>(addr: *const c_void, length: size_t) -> &'a [u8] {
-    if addr.is_null() || length == 0 {
-        return &[];
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        let list: Option<&[Sge]> = typed((list, count));
+        building(qp, |batch, _| match list {
+            Some(list) => batch.set_sges(list),
+            None => batch.fail(VerbsError::Invalid),
+        });
     }
-    // SAFETY: upheld by the caller.
-    unsafe { slice::from_raw_parts(addr.cast(), length) }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    // SAFETY: the caller's bytes; between wr_start and wr_complete.
-    unsafe { with(qp, |batch, _| batch.set_inline([piece(addr, length)].into_iter())) };
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        let data: &[u8] = typed((addr.cast_const(), length));
+        building(qp, |batch, _| batch.set_inline([data].into_iter()));
+    }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
-    let list = match count {
-        0 => &[],
-        // SAFETY: the caller passes `count` elements.
-        _ if !list.is_null() => unsafe { slice::from_raw_parts(list, count) },
-        _ => return fail(qp, VerbsError::Invalid),
-    };
-    // SAFETY: the caller's bytes.
-    let pieces = list.iter().map(|buf| unsafe { piece(buf.addr, buf.length) });
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { with(qp, |batch, _| batch.set_inline(pieces)) };
-}
-
-/// Makes the coming `wr_complete` fail.
-fn fail(qp: *mut ibv_qp_ex, error: VerbsError) {
-    // SAFETY: only called by functions that programs call between wr_start and wr_complete.
-    unsafe { with(qp, |batch, _| batch.fail(error)) };
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        let list: Option<&[ibv_data_buf]> = typed((list, count));
+        building(qp, |batch, _| match list {
+            Some(list) => {
+                batch.set_inline(list.iter().map(|buf| typed((buf.addr.cast_const(), buf.length))));
+            }
+            None => batch.fail(VerbsError::Invalid),
+        });
+    }
 }
 
 unsafe extern "C" fn wr_bind_mw(
@@ -387,56 +355,46 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: NULL or the program's structure.
-    let info = unsafe { info.as_ref() }.ok_or(VerbsError::Invalid);
-    // SAFETY: the window and the region are the program's.
-    match info.and_then(|info| unsafe { wr_bind(mw, rkey, info) }) {
-        // SAFETY: between wr_start and wr_complete.
-        Ok(bind) => unsafe { begin(qp, WrOp::BindMw(bind)) },
-        Err(error) => fail(qp, error),
+    // SAFETY: ibv_wr_post(3); the structure names a region.
+    unsafe {
+        let (mw, info): (Option<&MwObject>, Option<&ibv_mw_bind_info>) = typed((mw, info));
+        let bind = info.ok_or(VerbsError::Invalid).and_then(|info| {
+            let region: Option<&MrObject> = typed(info.mr);
+            wr_bind(mw, rkey, info, region)
+        });
+        building(qp, |batch, qp| match bind {
+            Ok(bind) => begin(batch, qp, WrOp::BindMw(bind)),
+            Err(error) => batch.fail(error),
+        });
     }
-}
-
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::LocalInv(Rkey(rkey))) };
-}
-
-unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _length: u16, _mss: u16) {
-    fail(qp, VerbsError::NotSupported);
-}
-
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    let set = |batch: &mut Batch, _: &Qp| {
-        if let Some(request) = batch.last() {
-            request.dest = Some(Dest::Srq(remote_srqn));
-        }
-    };
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { with(qp, set) };
 }
 
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {
-    if data.is_null() {
-        return fail(qp, VerbsError::Invalid);
-    }
-    // SAFETY: between wr_start and wr_complete; the caller passes eight bytes, which are taken over here.
+    // SAFETY: ibv_wr_post(3): eight bytes, which are copied here.
     unsafe {
-        begin(qp, WrOp::AtomicWrite { remote_addr, r_key: Rkey(rkey) });
-        with(qp, |batch, _| batch.set_inline([piece(data, size_of::<u64>())].into_iter()));
+        let data: Option<&[u8; 8]> = typed(data.cast());
+        building(qp, |batch, qp| match data {
+            Some(data) => {
+                begin(batch, qp, WrOp::AtomicWrite { remote_addr, r_key: Rkey(rkey) });
+                batch.set_inline([&data[..]].into_iter());
+            }
+            None => batch.fail(VerbsError::Invalid),
+        });
     }
 }
 
-unsafe extern "C" fn wr_flush(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    length: size_t,
-    placement: u8,
-    selectivity: u8,
-) {
-    let Ok(length) = u32::try_from(length) else { return fail(qp, VerbsError::Invalid) };
-    let r_key = Rkey(rkey);
-    // SAFETY: between wr_start and wr_complete.
-    unsafe { begin(qp, WrOp::Flush { remote_addr, r_key, length, placement, selectivity }) };
+functions! {
+    wr_set_xrc_srqn(remote_srqn: u32) |batch, _| batch.set_dest(Dest::Srq(remote_srqn));
+    wr_set_sge(lkey: u32, addr: u64, length: u32)
+        |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }]);
+    wr_send_tso(_header: *mut c_void, _length: u16, _mss: u16)
+        |batch, _| batch.fail(VerbsError::NotSupported);
+    wr_flush(rkey: u32, remote_addr: u64, length: size_t, placement: u8, selectivity: u8)
+        |batch, qp| match u32::try_from(length) {
+            Ok(length) => {
+                let r_key = Rkey(rkey);
+                begin(batch, qp, WrOp::Flush { remote_addr, r_key, length, placement, selectivity });
+            }
+            Err(_) => batch.fail(VerbsError::Invalid),
+        };
 }

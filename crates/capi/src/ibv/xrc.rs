@@ -1,39 +1,45 @@
-//! XRC domains, the numbers of their shared receive queues, and receiving queue pairs opened by number (ibv_open_xrcd(3),
-//! ibv_get_srq_num(3), ibv_open_qp(3)).
+//! XRC domains, the numbers of their shared receive queues, and receiving queue pairs opened by number
+//! (ibv_open_xrcd(3), ibv_get_srq_num(3), ibv_open_qp(3)).
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
+use roxie::transport::VerbsError;
 use roxie::verbs::{Xrcd, XrcdInit};
 use roxie::wire::Qpn;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
-    ibv_qp, ibv_qp_init_attr, ibv_qp_open_attr, ibv_srq, ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QPT_XRC_RECV, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp, ibv_qp_open_attr, ibv_srq,
+    ibv_xrcd, ibv_xrcd_init_attr,
 };
 use crate::errno::{code, null};
-use crate::object::Object;
+use crate::handle::{GivenUp, Out, typed};
+use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
 use super::events::ObjectId;
-use super::qp::{self, QPT_XRC_RECV};
+use super::qp::{self, InitAttr};
 use super::srq::SrqObject;
 
 pub(crate) type XrcdObject = Object<ibv_xrcd, Xrcd>;
 
-/// The operation behind `ibv_open_xrcd`.
+impl Tail for Xrcd {}
+
+/// Implements `ibv_open_xrcd`.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init_attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    /// IBV_XRCD_INIT_ATTR_FD, OFLAGS: both are needed.
-    const NEEDED: u32 = 1 | 1 << 1;
+    const NEEDED: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     /// The descriptor that means a domain without a file.
     const NO_FILE: c_int = -1;
-    // SAFETY: a context of ours or NULL; NULL or the program's attributes.
-    let (object, init) = unsafe { (ContextObject::from_ptr(context), init_attr.as_ref()) };
-    let (Some(object), Some(init)) = (object, init) else { return null(libc::EINVAL) };
+    // SAFETY: ibv_open_xrcd(3).
+    let (context, init): (Option<&ContextObject>, Option<&ibv_xrcd_init_attr>) =
+        unsafe { typed((context, init_attr.cast_const())) };
+    let (Some(context), Some(init)) = (context, init) else { return null(libc::EINVAL) };
     if init.comp_mask & !NEEDED != 0 {
         return null(libc::EOPNOTSUPP);
     }
@@ -41,72 +47,71 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     if init.comp_mask != NEEDED || (no_file && init.fd != NO_FILE) {
         return null(libc::EINVAL);
     }
-    let has = |flag| init.oflags & flag != 0;
-    let asked = XrcdInit {
-        // SAFETY: not negative; the program's descriptor stays open during the call, or the call fails.
-        file: (!no_file).then(|| unsafe { BorrowedFd::borrow_raw(init.fd) }),
-        create: has(libc::O_CREAT),
-        exclusive: has(libc::O_EXCL),
-    };
-    match object.tail.context.open_xrcd(&asked) {
-        Ok(xrcd) => XrcdObject::export(ibv_xrcd { context }, xrcd),
-        Err(error) => null(error.errno()),
-    }
+    // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
+    let file = (!no_file).then(|| unsafe { BorrowedFd::borrow_raw(init.fd) });
+    open(context, file, init.oflags).map_or_else(null, XrcdObject::give)
 }
 
-/// The operation behind `ibv_close_xrcd`.
+/// Opens the XRC domain of a file, or one without a file; returns an errno on failure.
+pub(crate) fn open(
+    context: &ContextObject,
+    file: Option<BorrowedFd<'_>>,
+    oflags: c_int,
+) -> Result<Box<XrcdObject>, c_int> {
+    let has = |flag| oflags & flag != 0;
+    let asked = XrcdInit { file, create: has(libc::O_CREAT), exclusive: has(libc::O_EXCL) };
+    let xrcd = context.tail.context.open_xrcd(&asked).map_err(VerbsError::errno)?;
+    Ok(XrcdObject::boxed(ibv_xrcd { context: context.public() }, xrcd))
+}
+
+/// Implements `ibv_close_xrcd`.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the inline function reads a member first, so it is one of ours.
-    let Some(object) = (unsafe { XrcdObject::from_ptr(xrcd) }) else { return code(libc::EINVAL) };
-    if object.tail.in_use() {
+    // SAFETY: ibv_close_xrcd(3).
+    let xrcd: Option<GivenUp<XrcdObject>> = unsafe { typed(xrcd) };
+    let Some(xrcd) = xrcd else { return code(libc::EINVAL) };
+    if xrcd.tail.in_use() {
         return code(libc::EBUSY);
     }
-    // SAFETY: the caller gives it up, and nothing uses it.
-    drop(unsafe { XrcdObject::retire(xrcd) });
+    xrcd.free();
     0
 }
 
-/// The operation behind `ibv_get_srq_num`.
+/// Implements `ibv_get_srq_num`.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the inline function reads a member first, so it is one of ours.
-    let object = unsafe { SrqObject::from_ptr(srq) };
-    match object.and_then(|object| object.tail.srq.number()) {
-        Some(found) if !number.is_null() => {
-            // SAFETY: the caller passes room for a number.
-            unsafe { number.write(found) };
+    // SAFETY: ibv_get_srq_num(3).
+    let (srq, number): (Option<&SrqObject>, Option<Out<u32>>) = unsafe { typed((srq, number)) };
+    match (srq.and_then(|srq| srq.tail.srq.number()), number) {
+        (Some(found), Some(number)) => {
+            number.write(found);
             0
         }
         _ => code(libc::EINVAL),
     }
 }
 
-/// The operation behind `ibv_open_qp`.
+/// Implements `ibv_open_qp`.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    /// IBV_QP_OPEN_ATTR_NUM, XRCD, TYPE: needed; CONTEXT: optional.
-    const NEEDED: u32 = 1 | 1 << 1 | 1 << 3;
-    const CONTEXT: u32 = 1 << 2;
-    // SAFETY: NULL or the program's attributes.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return null(libc::EINVAL) };
-    if attr.comp_mask & !(NEEDED | CONTEXT) != 0 {
+    const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    // SAFETY: ibv_open_qp(3).
+    let attr: Option<&ibv_qp_open_attr> = unsafe { typed(attr.cast_const()) };
+    let Some(attr) = attr else { return null(libc::EINVAL) };
+    if attr.comp_mask & !(NEEDED | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: ours or NULL.
-    let xrcd = unsafe { XrcdObject::from_ptr(attr.xrcd) };
-    let Some(xrcd) = xrcd.filter(|_| attr.comp_mask & NEEDED == NEEDED) else { return null(libc::EINVAL) };
-    if attr.qp_type != QPT_XRC_RECV {
+    if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
         return null(libc::EINVAL);
     }
+    // SAFETY: ibv_open_qp(3): the attributes name an XRC domain.
+    let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
+    let Some(xrcd) = xrcd else { return null(libc::EINVAL) };
     let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
         Ok(qp) => qp,
         Err(error) => return null(error.errno()),
     };
-    let has_context = attr.comp_mask & CONTEXT != 0;
-    let init = ibv_qp_init_attr {
-        qp_context: if has_context { attr.qp_context } else { ptr::null_mut() },
-        ..ibv_qp_init_attr::target()
-    };
-    qp::export(context, ptr::null_mut(), &init, qp, ObjectId::new(), None).cast()
+    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
+    qp::export(context, ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
 }

@@ -2,47 +2,52 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Duration;
 
 use libc::{in_addr, in6_addr, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6};
 
+use crate::abi::Zeroed;
 use crate::abi::cm::{SockAddr, rdma_cm_id};
 use crate::errno::{minus1, of_io};
+use crate::handle::{FromC, typed};
 
 use super::event::complete;
-use super::id::{IdTail, find, refresh};
+use super::id::{IdObject, IdTail, refresh};
 
-/// An address of C; `None` for NULL and for families other than IPv4 and IPv6.
-///
-/// # Safety
-/// `addr` is NULL or as long as its family says.
-pub(crate) unsafe fn from_c(addr: *const sockaddr) -> Option<SocketAddr> {
-    // SAFETY: upheld by the caller.
-    let family = c_int::from(unsafe { addr.as_ref() }?.sa_family);
-    match family {
-        libc::AF_INET => {
-            // SAFETY: upheld by the caller.
-            let sin = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
-            Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
+/// An address as long as its family says; `None` for NULL and for families other than IPv4 and IPv6.
+impl FromC<*const sockaddr> for Option<SocketAddr> {
+    unsafe fn from_c(addr: *const sockaddr) -> Self {
+        // SAFETY: an address has a family, and is as long as the family says.
+        unsafe {
+            match c_int::from(addr.as_ref()?.sa_family) {
+                libc::AF_INET => {
+                    let sin = addr.cast::<sockaddr_in>().read_unaligned();
+                    let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+                    Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
+                }
+                libc::AF_INET6 => {
+                    let sin6 = addr.cast::<sockaddr_in6>().read_unaligned();
+                    let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
+                    let (port, flow) = (u16::from_be(sin6.sin6_port), u32::from_be(sin6.sin6_flowinfo));
+                    Some(SocketAddrV6::new(ip, port, flow, sin6.sin6_scope_id).into())
+                }
+                _ => None,
+            }
         }
-        libc::AF_INET6 => {
-            // SAFETY: upheld by the caller.
-            let sin6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-            let (port, flow) = (u16::from_be(sin6.sin6_port), u32::from_be(sin6.sin6_flowinfo));
-            Some(SocketAddrV6::new(ip, port, flow, sin6.sin6_scope_id).into())
-        }
-        _ => None,
     }
 }
 
-/// The C form of an address, zero beyond its end.
+impl FromC<*mut sockaddr> for Option<SocketAddr> {
+    unsafe fn from_c(addr: *mut sockaddr) -> Self {
+        // SAFETY: the contract is the same.
+        unsafe { typed(addr.cast_const()) }
+    }
+}
+
+/// Returns the C form of an address, with zeros after its end.
 pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
-    // SAFETY: zero bytes are a valid address of no family.
-    let mut to: SockAddr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut to = SockAddr::zeroed();
     match addr {
         SocketAddr::V4(v4) => {
             to.sin = sockaddr_in {
@@ -65,32 +70,27 @@ pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
     to
 }
 
-/// Does something with an identifier, then shows its addresses and, on a synchronous one, waits for the event.
-///
-/// # Safety
-/// `id` is ours or NULL.
-pub(crate) unsafe fn call(
-    id: *mut rdma_cm_id,
-    wait: bool,
-    f: impl FnOnce(&IdTail) -> io::Result<()>,
-) -> c_int {
-    // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
-    if let Err(error) = f(&object.tail) {
+/// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is
+/// synchronous, waits for the event that the call causes. Returns 0, or -1 with `errno` set.
+pub(crate) fn call(id: Option<&IdObject>, wait: bool, f: impl FnOnce(&IdTail) -> io::Result<()>) -> c_int {
+    let Some(id) = id else { return minus1(libc::EINVAL) };
+    if let Err(error) = f(&id.tail) {
         return minus1(of_io(&error));
     }
-    // SAFETY: a live identifier.
-    unsafe {
-        refresh(id);
-        if wait { complete(id) } else { 0 }
-    }
+    refresh(id);
+    if wait { complete(id) } else { 0 }
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: the caller's address.
-    let Some(addr) = (unsafe { from_c(addr) }) else { return minus1(libc::EINVAL) };
-    // SAFETY: as the caller's.
-    unsafe { call(id, false, |tail| tail.id.bind_addr(addr)) }
+    // SAFETY: rdma_bind_addr(3).
+    let (id, addr): (Option<&IdObject>, Option<SocketAddr>) = unsafe { typed((id, addr)) };
+    bind(id, addr)
+}
+
+/// As rdma_bind_addr(3).
+pub(crate) fn bind(id: Option<&IdObject>, addr: Option<SocketAddr>) -> c_int {
+    let Some(addr) = addr else { return minus1(libc::EINVAL) };
+    call(id, false, |tail| tail.id.bind_addr(addr))
 }
 
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
@@ -99,39 +99,56 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     dst: *mut sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: the caller's addresses.
-    let (from, to) = unsafe { (from_c(src), from_c(dst)) };
-    let Some(to) = to else { return minus1(libc::EINVAL) };
+    // SAFETY: rdma_resolve_addr(3).
+    let (id, from, to): (Option<&IdObject>, Option<SocketAddr>, Option<SocketAddr>) =
+        unsafe { typed((id, src, dst)) };
     if from.is_none() && !src.is_null() {
         return minus1(libc::EINVAL);
     }
+    resolve(id, from, to, timeout_ms)
+}
+
+/// As rdma_resolve_addr(3).
+pub(crate) fn resolve(
+    id: Option<&IdObject>,
+    from: Option<SocketAddr>,
+    to: Option<SocketAddr>,
+    timeout_ms: c_int,
+) -> c_int {
+    let Some(to) = to else { return minus1(libc::EINVAL) };
     // The kernel takes a negative time for an endless one.
     let timeout = u64::try_from(timeout_ms).map_or(Duration::MAX, Duration::from_millis);
-    // SAFETY: as the caller's.
-    unsafe { call(id, true, |tail| tail.id.resolve_addr(from, to, timeout)) }
+    call(id, true, |tail| tail.id.resolve_addr(from, to, timeout))
 }
 
 pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: as the caller's.
-    unsafe { call(id, true, |tail| tail.id.resolve_route()) }
+    // SAFETY: rdma_resolve_route(3).
+    resolve_route(unsafe { typed(id) })
+}
+
+/// As rdma_resolve_route(3).
+pub(crate) fn resolve_route(id: Option<&IdObject>) -> c_int {
+    call(id, true, |tail| tail.id.resolve_route())
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: as the caller's.
-    unsafe { call(id, false, |tail| tail.id.listen(backlog)) }
+    // SAFETY: rdma_listen(3).
+    call(unsafe { typed(id) }, false, |tail| tail.id.listen(backlog))
 }
 
-/// Network byte order; 0 without an address.
+/// Returns the port in network byte order; 0 without an address.
 fn port(addr: Option<SocketAddr>) -> u16 {
     addr.map_or(0, |addr| addr.port()).to_be()
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: ours or NULL.
-    port(unsafe { find(id) }.and_then(|object| object.tail.id.local_addr()))
+    // SAFETY: rdma_get_src_port(3).
+    let id: Option<&IdObject> = unsafe { typed(id) };
+    port(id.and_then(|id| id.tail.id.local_addr()))
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: ours or NULL.
-    port(unsafe { find(id) }.and_then(|object| object.tail.id.peer_addr()))
+    // SAFETY: rdma_get_dst_port(3).
+    let id: Option<&IdObject> = unsafe { typed(id) };
+    port(id.and_then(|id| id.tail.id.peer_addr()))
 }

@@ -7,75 +7,88 @@ use roxie::cm::EventChannel;
 
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
 use crate::errno::{minus1, null, of_io};
-use crate::object::{Living, Object};
+use crate::handle::{GivenUp, typed};
+use crate::object::{Living, Object, Tail};
 
 use super::event::drop_own_event;
-use super::id;
+use super::id::IdObject;
 
-/// A thread that waits for events shares the channel, so that destroying it under the thread leaves the thread waiting, as
-/// the kernel does: rping ends that way.
+/// The threads that wait for events share the channel. If the application destroys the channel meanwhile,
+/// they keep waiting, as with the kernel: rping ends that way.
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
 
 pub(crate) static LIVING: Living = Living::new();
 
-/// The channel behind a pointer from C; `None` unless there is one.
+impl Tail for Arc<EventChannel> {}
+
+/// Returns the channel behind a pointer from C; `None` for NULL and for a destroyed channel.
 pub(crate) fn find(channel: *mut rdma_event_channel) -> Option<Arc<EventChannel>> {
     LIVING.with(channel, || {
-        // SAFETY: registered, hence exported; it cannot be retired before `with` returns.
+        // SAFETY: registered, hence exported; no thread can free it before `with` returns.
         let object = unsafe { ChannelObject::from_ptr(channel) }?;
         Some(Arc::clone(&object.tail))
     })?
 }
 
-pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    match EventChannel::new() {
-        Ok(channel) => {
-            LIVING.insert(ChannelObject::export(rdma_event_channel { fd: channel.fd() }, Arc::new(channel)))
-        }
-        Err(error) => null(of_io(&error)),
+/// Creates a channel and returns its pointer for C.
+pub(crate) fn create() -> Result<*mut rdma_event_channel, c_int> {
+    let channel = EventChannel::new().map_err(|error| of_io(&error))?;
+    let public = rdma_event_channel { fd: channel.fd() };
+    Ok(LIVING.insert(ChannelObject::export(public, Arc::new(channel))))
+}
+
+/// Destroys a channel; does nothing for NULL and for a destroyed channel.
+pub(crate) fn destroy(channel: *mut rdma_event_channel) {
+    if LIVING.remove(channel) {
+        // SAFETY: it was alive, and no thread finds it any more.
+        let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
+        channel.into_iter().for_each(GivenUp::free);
     }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    create().unwrap_or_else(null)
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if LIVING.remove(channel) {
-        // SAFETY: it was alive; the caller gives it up, with all identifiers on it gone.
-        drop(unsafe { ChannelObject::retire(channel) });
-    }
+    destroy(channel);
 }
 
-/// NULL as the channel makes the identifier synchronous.
 pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { id::find(id) }) else { return minus1(libc::EINVAL) };
-    let was_sync = object.tail.is_sync();
+    // SAFETY: rdma_migrate_id(3).
+    let id: Option<&IdObject> = unsafe { typed(id) };
+    id.map_or_else(|| minus1(libc::EINVAL), |id| migrate(id, channel))
+}
+
+/// Moves an identifier to another channel; NULL makes it synchronous. Returns 0, or -1 with `errno` set.
+pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int {
+    let was_sync = id.tail.is_sync();
     let sync = channel.is_null();
     if was_sync && sync {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: no precondition.
-    let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
+    let channel = match if sync { create() } else { Ok(channel) } {
+        Ok(channel) => channel,
+        Err(errno) => return minus1(errno),
+    };
     let Some(to) = find(channel) else { return -1 };
     if was_sync {
-        // SAFETY: a synchronous identifier keeps its last event itself.
-        unsafe { drop_own_event(id) };
+        drop_own_event(id);
     }
-    if let Err(error) = object.tail.id.migrate(&to) {
+    if let Err(error) = id.tail.id.migrate(&to) {
         if sync {
-            // SAFETY: created above.
-            unsafe { rdma_destroy_event_channel(channel) };
+            destroy(channel);
         }
         return minus1(of_io(&error));
     }
-    // SAFETY: a live identifier; a synchronous one owned its old channel.
-    unsafe {
-        let old = std::mem::replace(&mut (*id).channel, channel);
-        object.tail.set_sync(sync);
-        if was_sync {
-            rdma_destroy_event_channel(old);
-        }
+    let old = id.channel().replace(channel);
+    id.tail.set_sync(sync);
+    if was_sync {
+        // A synchronous identifier owned its channel.
+        destroy(old);
     }
     0
 }

@@ -1,34 +1,33 @@
-//! The device as the connection manager sees it (rdma_get_devices(3)): opened once, with one protection domain.
+//! The device as the connection manager uses it (rdma_get_devices(3)): opened once, with one protection
+//! domain.
 
 use std::any::Any;
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
-use crate::errno::{null, set_errno};
-use crate::ibv::device::{device, ibv_open_device};
-use crate::ibv::pd_mr::ibv_alloc_pd;
-use crate::ibv::xrc::open_xrcd;
+use crate::errno::{null, of_io, set_errno};
+use crate::handle::{Out, typed};
+use crate::ibv::device::{self, ContextObject, null_terminated};
+use crate::ibv::pd_mr::{PdObject, alloc_pd};
+use crate::ibv::xrc::{self, XrcdObject};
 use crate::refusal;
 
-/// The context and protection domain that every identifier shares; open for the life of the process.
+/// The context and protection domain that all identifiers share; open for the life of the process.
 #[derive(Clone, Copy)]
 pub(crate) struct CmDevice {
-    pub(crate) context: *mut ibv_context,
-    pub(crate) pd: *mut ibv_pd,
+    pub(crate) context: &'static ContextObject,
+    pub(crate) pd: &'static PdObject,
 }
 
-// SAFETY: both objects may be used from any thread and are never freed.
-unsafe impl Send for CmDevice {}
-
-static CONTEXT: Mutex<Shared<usize>> = Mutex::new(Shared { made: None });
+static CONTEXT: Mutex<Shared<&ContextObject>> = Mutex::new(Shared { made: None });
 static PD: Mutex<Shared<CmDevice>> = Mutex::new(Shared { made: None });
-static XRCD: Mutex<Shared<usize>> = Mutex::new(Shared { made: None });
+static XRCD: Mutex<Shared<&XrcdObject>> = Mutex::new(Shared { made: None });
 
-/// Something that a process makes once; a forked child does not take over its parent's.
+/// A value that each process makes once. A forked child makes its own instead of using its parent's.
 struct Shared<T> {
     made: Option<(u32, T)>,
 }
@@ -43,68 +42,57 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// The shared context, or NULL and `errno`.
-fn context() -> *mut ibv_context {
+/// Returns the shared context, or `None` with `errno` set.
+fn context() -> Option<&'static ContextObject> {
     let mut slot = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    let context = slot.get_or_make(|| {
-        let device = device().inspect_err(refusal::explain).inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
-        // SAFETY: a device of ours.
-        let opened = unsafe { ibv_open_device(device.public()) };
-        (!opened.is_null()).then(|| opened.expose_provenance())
-    });
-    context.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
+    slot.get_or_make(|| {
+        let device =
+            device::device().inspect_err(refusal::explain).inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
+        let opened =
+            device::open(device).inspect_err(refusal::explain).inspect_err(|error| set_errno(of_io(error)));
+        opened.ok().map(|context| &*Box::leak(context))
+    })
 }
 
-/// Locks what is static here until the value is dropped, or gives up at `until_ns`.
+/// Locks the statics of this file until the returned value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new((lock_until(&XRCD, until_ns), lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
 }
 
-/// The device with its protection domain; `None` with `errno` set if it cannot be opened.
+/// Returns the device with its protection domain, or `None` with `errno` set if it cannot be opened.
 pub(crate) fn cm_device() -> Option<CmDevice> {
     let mut slot = PD.lock().unwrap_or_else(PoisonError::into_inner);
     slot.get_or_make(|| {
-        let context = context();
-        if context.is_null() {
-            return None;
-        }
-        // SAFETY: a context of ours.
-        let pd = unsafe { ibv_alloc_pd(context) };
-        (!pd.is_null()).then_some(CmDevice { context, pd })
+        let context = context()?;
+        let pd = alloc_pd(context).inspect_err(|errno| set_errno(*errno)).ok()?;
+        Some(CmDevice { context, pd: Box::leak(pd) })
     })
 }
 
-/// The XRC domain of identifiers whose program brings none, or NULL and `errno`.
-pub(crate) fn cm_xrcd() -> *mut ibv_xrcd {
+/// Returns the XRC domain of identifiers for which the application names none, or `None` with `errno` set.
+pub(crate) fn cm_xrcd() -> Option<&'static XrcdObject> {
     let mut slot = XRCD.lock().unwrap_or_else(PoisonError::into_inner);
-    let xrcd = slot.get_or_make(|| {
-        // Both members, no file.
-        let mut asked = ibv_xrcd_init_attr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
-        // SAFETY: a context of ours or NULL.
-        let opened = unsafe { open_xrcd(context(), &raw mut asked) };
-        (!opened.is_null()).then(|| opened.expose_provenance())
-    });
-    xrcd.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
+    slot.get_or_make(|| {
+        let xrcd = xrc::open(context()?, None, libc::O_CREAT).inspect_err(|errno| set_errno(*errno)).ok()?;
+        Some(&*Box::leak(xrcd))
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
+    // SAFETY: rdma_get_devices(3).
+    let number: Option<Out<c_int>> = unsafe { typed(number) };
     let context = context();
-    // SAFETY: plain allocation, freed by rdma_free_devices.
-    let list: *mut *mut ibv_context = unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) }.cast();
+    let list = null_terminated(context.map_or(ptr::null_mut(), ContextObject::public));
     if list.is_null() {
         return null(libc::ENOMEM);
     }
-    // SAFETY: the first of two elements; the caller passes an int or NULL.
-    unsafe {
-        list.write(context);
-        if !number.is_null() {
-            number.write(c_int::from(!context.is_null()));
-        }
+    if let Some(number) = number {
+        number.write(c_int::from(context.is_some()));
     }
     list
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: the caller passes what rdma_get_devices returned.
+    // SAFETY: the application passes what rdma_get_devices returned.
     unsafe { libc::free(list.cast()) };
 }

@@ -1,26 +1,59 @@
-//! Endpoints: identifiers that are set up in one call and used synchronously (rdma_create_ep(3), rdma_get_request(3)).
+//! Endpoints: identifiers that one call sets up, used synchronously (rdma_create_ep(3), rdma_get_request(3)).
 
 use std::ffi::c_int;
-use std::{ptr, slice};
+use std::net::SocketAddr;
+use std::ptr;
 
 use roxie::cm::CmEventKind;
 
-use crate::abi::cm::{rdma_addrinfo, rdma_cm_event, rdma_cm_id};
+use crate::abi::cm::{RAI_PASSIVE, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, rdma_addrinfo, rdma_cm_id};
 use crate::abi::objects::{ibv_pd, ibv_qp_init_attr};
-use crate::errno::minus1;
+use crate::errno::{errno, minus1};
+use crate::handle::{FromC, GivenUp, Out, Ref, Room, typed};
+use crate::ibv::pd_mr::PdObject;
+use crate::ibv::qp::InitAttr;
 
-use super::addr::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use super::addrinfo::RAI_PASSIVE;
-use super::event::{complete, drop_own_event, rdma_get_cm_event};
-use super::id::{self, InitAttr, find, rdma_destroy_id};
-use super::option::rdma_set_option;
-use super::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
+use super::addr::{bind, resolve, resolve_route};
+use super::event::{complete, drop_own_event, next};
+use super::id::{self, IdObject, channel_of};
+use super::option::set_option;
+use super::qp::{create_qp, destroy_qp, destroy_srq};
 
-/// Milliseconds that resolving may take.
+/// Milliseconds that resolving an address may take.
 const RESOLVE_TIMEOUT_MS: c_int = 2000;
-/// RDMA_OPTION_IB, RDMA_OPTION_IB_PATH.
-const OPTION_IB: c_int = 1;
-const OPTION_IB_PATH: c_int = 1;
+
+/// A result of rdma_getaddrinfo(3).
+struct Resolved<'a> {
+    is_passive: bool,
+    port_space: c_int,
+    qp_type: c_int,
+    src: Option<SocketAddr>,
+    /// Whether there is a source address, of whatever family.
+    has_src: bool,
+    dst: Option<SocketAddr>,
+    route: &'a [u8],
+    /// The bytes that precede the private data of rdma_connect(3).
+    connect: &'a [u8],
+}
+
+impl FromC<*mut rdma_addrinfo> for Option<Resolved<'_>> {
+    unsafe fn from_c(res: *mut rdma_addrinfo) -> Self {
+        // SAFETY: NULL or initialised, and the structure says how long its addresses and data are.
+        unsafe {
+            let res = res.as_ref()?;
+            Some(Resolved {
+                is_passive: res.ai_flags & RAI_PASSIVE != 0,
+                port_space: res.ai_port_space,
+                qp_type: res.ai_qp_type,
+                src: typed(res.ai_src_addr),
+                has_src: !res.ai_src_addr.is_null(),
+                dst: typed(res.ai_dst_addr),
+                route: typed((res.ai_route.cast_const(), res.ai_route_len)),
+                connect: typed((res.ai_connect.cast_const(), res.ai_connect_len)),
+            })
+        }
+    }
+}
 
 pub(crate) unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -28,157 +61,148 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: NULL or what rdma_getaddrinfo returned.
-    let Some(res) = (unsafe { res.as_ref() }) else { return minus1(libc::EINVAL) };
-    if id.is_null() {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: NULL makes a channel of its own.
-    let created = unsafe { id::create(ptr::null_mut(), ptr::null_mut(), res.ai_port_space, res.ai_qp_type) };
-    let created = match created {
+    // SAFETY: rdma_create_ep(3). A listener keeps the attributes; the application keeps their objects as
+    // long.
+    let (id, res, pd, init): (
+        Room<*mut rdma_cm_id>,
+        Option<Resolved>,
+        Ref<PdObject>,
+        Option<InitAttr<'static>>,
+    ) = unsafe { typed((id, res, pd, qp_init_attr)) };
+    let (Some(id), Some(res)) = (id, res) else { return minus1(libc::EINVAL) };
+    let created = match id::create(ptr::null_mut(), ptr::null_mut(), res.port_space, res.qp_type) {
         Ok(created) => created,
         Err(errno) => return minus1(errno),
     };
-    // SAFETY: as the caller's.
-    unsafe {
-        let set_up = if res.ai_flags & RAI_PASSIVE != 0 {
-            passive(created, res, pd, qp_init_attr)
-        } else {
-            active(created, res, pd, qp_init_attr)
-        };
-        if set_up != 0 {
-            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-            rdma_destroy_ep(created);
-            return minus1(errno);
-        }
-        id.write(created);
+    let init = init.map(|mut init| {
+        init.set_type(res.qp_type);
+        init
+    });
+    // The attributes of an active endpoint get the queues and capacities of its QP.
+    let mut active_init: Option<InitAttr> = init.filter(|_| !res.is_passive);
+    let set_up = if res.is_passive {
+        passive(&created, &res, pd, init)
+    } else {
+        active(&created, &res, pd, active_init.as_mut())
+    };
+    if let Some(init) = active_init {
+        // SAFETY: rdma_create_ep(3): the attributes are written, too.
+        let room: Option<Out<ibv_qp_init_attr>> = unsafe { typed(qp_init_attr) };
+        room.into_iter().for_each(|room| room.write(*init));
+    }
+    if set_up != 0 {
+        let errno = errno();
+        destroy(GivenUp::never_given(created));
+        return minus1(errno);
+    }
+    id.write(created.give());
+    0
+}
+
+/// Binds a listener, and keeps the attributes of the QPs of its requests.
+fn passive(id: &IdObject, res: &Resolved, pd: Option<&PdObject>, init: Option<InitAttr<'static>>) -> c_int {
+    let bound = bind(Some(id), res.src);
+    if bound != 0 {
+        return bound;
+    }
+    if let Some(pd) = pd {
+        id.pd().set(pd.public());
+    }
+    if init.is_some() {
+        id.tail.extra().qp_init_attr = init;
     }
     0
 }
 
-/// Binds, and remembers what the QPs of requests shall be.
-///
-/// # Safety
-/// `id` is live, the other pointers are the caller's.
-unsafe fn passive(
-    id: *mut rdma_cm_id,
-    res: &rdma_addrinfo,
-    pd: *mut ibv_pd,
-    qp_init_attr: *const ibv_qp_init_attr,
-) -> c_int {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let bound = rdma_bind_addr(id, res.ai_src_addr);
-        if bound != 0 {
-            return bound;
-        }
-        if !pd.is_null() {
-            (*id).pd = pd;
-        }
-        if let (Some(object), Some(init)) = (find(id), qp_init_attr.as_ref()) {
-            let init = ibv_qp_init_attr { qp_type: res.ai_qp_type, ..*init };
-            object.tail.extra().qp_init_attr = Some(InitAttr(init));
-        }
-        0
-    }
-}
-
 /// Resolves the destination and creates the QP.
-///
-/// # Safety
-/// `id` is live, the other pointers are the caller's.
-unsafe fn active(
-    id: *mut rdma_cm_id,
-    res: &rdma_addrinfo,
-    pd: *mut ibv_pd,
-    qp_init_attr: *mut ibv_qp_init_attr,
+fn active<'a>(
+    id: &'a IdObject,
+    res: &Resolved,
+    pd: Option<&'a PdObject>,
+    init: Option<&mut InitAttr<'a>>,
 ) -> c_int {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let resolved = rdma_resolve_addr(id, res.ai_src_addr, res.ai_dst_addr, RESOLVE_TIMEOUT_MS);
-        if resolved != 0 {
-            return resolved;
-        }
-        let routed = if res.ai_route_len != 0 {
-            match rdma_set_option(id, OPTION_IB, OPTION_IB_PATH, res.ai_route, res.ai_route_len) {
-                0 => complete(id),
-                failed => failed,
-            }
-        } else {
-            rdma_resolve_route(id, RESOLVE_TIMEOUT_MS)
-        };
-        if routed != 0 {
-            return routed;
-        }
-        if let Some(init) = qp_init_attr.as_mut() {
-            init.qp_type = res.ai_qp_type;
-            let created = rdma_create_qp(id, pd, init);
-            if created != 0 {
-                return created;
-            }
-        }
-        if let Some(object) = find(id)
-            && res.ai_connect_len != 0
-            && !res.ai_connect.is_null()
-        {
-            let prefix = slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len);
-            object.tail.extra().connect = prefix.to_vec();
-        }
-        0
+    if res.has_src && res.src.is_none() {
+        return minus1(libc::EINVAL);
     }
+    let resolved = resolve(Some(id), res.src, res.dst, RESOLVE_TIMEOUT_MS);
+    if resolved != 0 {
+        return resolved;
+    }
+    let routed = if res.route.is_empty() {
+        resolve_route(Some(id))
+    } else {
+        match set_option(Some(id), RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, res.route) {
+            0 => complete(id),
+            failed => failed,
+        }
+    };
+    if routed != 0 {
+        return routed;
+    }
+    if let Some(init) = init {
+        let created = create_qp(id, pd, init);
+        if created != 0 {
+            return created;
+        }
+    }
+    if !res.connect.is_empty() {
+        id.tail.extra().connect = res.connect.to_vec();
+    }
+    0
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: a live identifier that the caller gives up.
-    unsafe {
-        if find(id).is_none() {
-            return;
-        }
-        if !(*id).qp.is_null() {
-            rdma_destroy_qp(id);
-        }
-        if !(*id).srq.is_null() {
-            rdma_destroy_srq(id);
-        }
-        rdma_destroy_id(id);
+    // SAFETY: rdma_destroy_ep(3).
+    let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
+    if let Some(id) = id {
+        destroy(id);
     }
 }
 
-/// The next request at a synchronous listener, with a QP if the listener was created with attributes for it.
+/// Destroys an identifier and its queues.
+fn destroy(id: GivenUp<IdObject>) {
+    if !id.qp().get().is_null() {
+        destroy_qp(&id);
+    }
+    if !id.srq().get().is_null() {
+        destroy_srq(&id);
+    }
+    id::destroy(id);
+}
+
+/// Returns the next request at a synchronous listener, with a QP if the listener was created with attributes
+/// for it.
 pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { find(listen) }) else { return minus1(libc::EINVAL) };
-    if id.is_null() || !object.tail.is_sync() {
+    // SAFETY: rdma_get_request(3).
+    let (listen, id): (Option<&IdObject>, Option<Out<*mut rdma_cm_id>>) = unsafe { typed((listen, id)) };
+    let (Some(listen), Some(id)) = (listen, id) else { return minus1(libc::EINVAL) };
+    if !listen.tail.is_sync() {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: a live listener.
-    unsafe {
-        drop_own_event(listen);
-        let mut event: *mut rdma_cm_event = ptr::null_mut();
-        if rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
-            return -1;
-        }
-        let failed = if (*event).status != 0 {
-            Some((*event).status.abs())
-        } else if (*event).event != CmEventKind::ConnectRequest as c_int {
-            Some(libc::EINVAL)
-        } else {
-            None
-        };
-        if let Some(errno) = failed {
-            (*listen).event = event;
-            return minus1(errno);
-        }
-        let child = (*event).id;
-        let init = object.tail.extra().qp_init_attr.as_ref().map(|init| init.0);
-        if let Some(mut init) = init
-            && rdma_create_qp(child, (*listen).pd, &raw mut init) != 0
-        {
-            (*listen).event = event;
-            return -1;
-        }
-        (*child).event = event;
-        id.write(child);
-        0
+    drop_own_event(listen);
+    let Some(channel) = channel_of(listen) else { return minus1(libc::EINVAL) };
+    let event = match next(&channel) {
+        Ok(event) => event,
+        Err(errno) => return minus1(errno),
+    };
+    let failed = match (event.status().get(), event.kind().get()) {
+        (0, kind) if kind == CmEventKind::ConnectRequest as c_int => None,
+        (0, _) => Some(libc::EINVAL),
+        (status, _) => Some(status.abs()),
+    };
+    if let Some(errno) = failed {
+        listen.event().set(event.public());
+        return minus1(errno);
     }
+    let Some(child) = event.id() else { return minus1(libc::EINVAL) };
+    let init = listen.tail.extra().qp_init_attr;
+    if let Some(mut init) = init
+        && create_qp(child, listen.pd_object(), &mut init) != 0
+    {
+        listen.event().set(event.public());
+        return -1;
+    }
+    child.event().set(event.public());
+    id.write(child.public());
+    0
 }

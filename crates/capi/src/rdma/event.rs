@@ -1,105 +1,113 @@
 //! Events of connections (rdma_get_cm_event(3), rdma_ack_cm_event(3), rdma_event_str(3)).
 
 use std::ffi::{CStr, c_char, c_int};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Param};
 
+use crate::abi::Zeroed;
 use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use crate::errno::{minus1, of_io};
+use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
-use crate::object::Object;
+use crate::object::{Object, Tail};
 
 use super::addr::call;
-use super::channel::{self, rdma_migrate_id};
-use super::id::{by_cookie, channel_of, create_child, find, rdma_destroy_id, refresh, set_path_record};
+use super::channel::{self, migrate};
+use super::id::{self, IdObject, by_cookie, channel_of, create_child, refresh, set_path_record};
 
 /// Dropping the tail acknowledges the event and frees its private data.
-type EventObject = Object<rdma_cm_event, CmEvent>;
+pub(crate) type EventObject = Object<rdma_cm_event, CmEvent>;
 
-/// A program ends by destroying its channel while its event thread is about to wait there again (rping). The kernel is
-/// slow enough at this that the thread sleeps by then and the process exits in peace; an error at once would end it first.
-const GONE_WAIT: Duration = Duration::from_millis(500);
+impl Tail for CmEvent {}
+
+members! { EventObject {
+    id: id => IdObject;
+    kind: event as c_int;
+    status: status as c_int;
+} }
+
+/// How long rdma_get_cm_event waits before it fails for a destroyed channel.
+///
+/// A program ends by destroying its channel while its event thread is about to wait there again (rping). With
+/// the kernel the thread sleeps by then, and the process exits. An immediate error would end the program with
+/// a failure.
+const DESTROYED_WAIT: Duration = Duration::from_millis(500);
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     let Some(channel) = channel::find(channel) else {
-        std::thread::sleep(GONE_WAIT);
+        std::thread::sleep(DESTROYED_WAIT);
         return minus1(libc::EINVAL);
     };
-    if event.is_null() {
-        return minus1(libc::EINVAL);
-    }
+    // SAFETY: rdma_get_cm_event(3).
+    let event: Option<Out<*mut rdma_cm_event>> = unsafe { typed(event) };
+    let Some(event) = event else { return minus1(libc::EINVAL) };
     match next(&channel) {
         Ok(next) => {
-            // SAFETY: the caller passes room for a pointer.
-            unsafe { event.write(next) };
+            event.write(next.public());
             0
         }
         Err(errno) => minus1(errno),
     }
 }
 
-/// The next event whose identifier still exists.
-fn next(channel: &EventChannel) -> Result<*mut rdma_cm_event, c_int> {
+/// Waits for the next event that names a live identifier. The event lives until it is acknowledged.
+pub(crate) fn next(channel: &EventChannel) -> Result<&'static EventObject, c_int> {
     loop {
         let event = channel.get_event().map_err(|error| of_io(&error))?;
         if let Some(event) = export(event) {
-            return Ok(event);
+            return Ok(Box::leak(event));
         }
     }
 }
 
-/// The C form of an event; `None` if its identifier is gone.
-fn export(event: CmEvent) -> Option<*mut rdma_cm_event> {
-    let (id, listen_id) = match &event.listen_id {
-        Some(listener) => {
-            let listener = by_cookie(listener)?;
-            // SAFETY: found by its cookie, so alive until this event is acknowledged.
-            (unsafe { request(listener, &event) }?, listener)
+/// Returns the C form of an event; `None` if its identifier was destroyed.
+fn export(event: CmEvent) -> Option<Box<EventObject>> {
+    // SAFETY: destroying an identifier waits for the acknowledgement of the events that name it.
+    let (id, listener) = unsafe {
+        match &event.listen_id {
+            Some(listener) => {
+                let listener = by_cookie(listener)?;
+                (request(listener, &event)?, Some(listener))
+            }
+            None => (by_cookie(&event.id)?, None),
         }
-        None => (by_cookie(&event.id)?, ptr::null_mut()),
     };
-    // SAFETY: as above.
-    unsafe {
-        refresh(id);
-        if event.kind == CmEventKind::RouteResolved {
-            set_path_record(id);
-        }
+    refresh(id);
+    if event.kind == CmEventKind::RouteResolved {
+        set_path_record(id);
     }
-    let (kind, status, param) = (event.kind as c_int, event.status, param(&event));
-    Some(EventObject::export(rdma_cm_event { id, listen_id, event: kind, status, param }, event))
+    let public = rdma_cm_event {
+        id: id.public(),
+        listen_id: listener.map_or(ptr::null_mut(), Object::public),
+        event: event.kind as c_int,
+        status: event.status,
+        param: param(&event),
+    };
+    Some(EventObject::boxed(public, event))
 }
 
-/// A new identifier for a request; a synchronous listener's children are synchronous.
-///
-/// # Safety
-/// `listener` is live.
-unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Option<*mut rdma_cm_id> {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let child = create_child(listener, &event.id);
-        let sync = find(listener).is_some_and(|object| object.tail.is_sync());
-        if sync && rdma_migrate_id(child, ptr::null_mut()) != 0 {
-            rdma_destroy_id(child);
-            return None;
-        }
-        Some(child)
+/// Creates the identifier of a request; a synchronous listener's requests are synchronous.
+fn request(listener: &IdObject, event: &CmEvent) -> Option<&'static IdObject> {
+    let child = create_child(listener, &event.id);
+    if listener.tail.is_sync() && migrate(&child, ptr::null_mut()) != 0 {
+        id::destroy(GivenUp::never_given(child));
+        return None;
     }
+    Some(Box::leak(child))
 }
 
 fn param(event: &CmEvent) -> EventParam {
     let data = &event.private_data;
     let private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
     let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    // SAFETY: zero bytes are a valid parameter; the rest of the union stays zero.
-    let mut to: EventParam = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut to = EventParam::zeroed();
     match &event.param {
         Param::Conn(conn) => {
             to.conn = rdma_conn_param {
@@ -117,7 +125,7 @@ fn param(event: &CmEvent) -> EventParam {
         Param::Own(argument) => to.arg = *argument,
         Param::Ud(ud) => {
             to.ud = rdma_ud_param {
-                // Of a group: what the program gave with the join.
+                // For a multicast group: the context that the application passed with the join.
                 private_data: event.join.map_or(private_data, |join| join as *const _),
                 private_data_len,
                 ah_attr: ah_attr(&ud.av),
@@ -130,56 +138,42 @@ fn param(event: &CmEvent) -> EventParam {
 }
 
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    if event.is_null() {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: not NULL, hence one that `export` made; the caller gives it up.
-    drop(unsafe { EventObject::retire(event) });
+    // SAFETY: rdma_ack_cm_event(3).
+    let event: Option<GivenUp<EventObject>> = unsafe { typed(event) };
+    let Some(event) = event else { return minus1(libc::EINVAL) };
+    event.free();
     0
 }
 
 /// Acknowledges the event that a synchronous identifier keeps.
-///
-/// # Safety
-/// `id` is live.
-pub(crate) unsafe fn drop_own_event(id: *mut rdma_cm_id) {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let own = std::mem::replace(&mut (*id).event, ptr::null_mut());
-        if !own.is_null() {
-            rdma_ack_cm_event(own);
-        }
-    }
+pub(crate) fn drop_own_event(id: &IdObject) {
+    let own = id.event().replace(ptr::null_mut());
+    // SAFETY: NULL or an event that this library stored there and that nothing else refers to.
+    let own: Option<GivenUp<EventObject>> = unsafe { typed(own) };
+    own.into_iter().for_each(GivenUp::free);
 }
 
-/// On a synchronous identifier: waits for the event of the call that was just made and keeps it in `id->event`.
-///
-/// # Safety
-/// `id` is live.
-pub(crate) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
-    if !object.tail.is_sync() {
+/// Waits for the event of the call that was just made, and keeps it in `id->event`. Does nothing for an
+/// asynchronous identifier. Returns 0, or -1 with `errno` set.
+pub(crate) fn complete(id: &IdObject) -> c_int {
+    if !id.tail.is_sync() {
         return 0;
     }
-    // SAFETY: upheld by the caller; the event is the identifier's own.
-    unsafe {
-        drop_own_event(id);
-        let Some(channel) = channel_of(id) else { return minus1(libc::EINVAL) };
-        let event = match next(&channel) {
-            Ok(event) => event,
-            Err(errno) => return minus1(errno),
-        };
-        (*id).event = event;
-        match (*event).status {
-            0 => 0,
-            _ if (*event).event == CmEventKind::Rejected as c_int => minus1(libc::ECONNREFUSED),
-            status => minus1(status.abs()),
-        }
+    drop_own_event(id);
+    let Some(channel) = channel_of(id) else { return minus1(libc::EINVAL) };
+    let event = match next(&channel) {
+        Ok(event) => event,
+        Err(errno) => return minus1(errno),
+    };
+    id.event().set(event.public());
+    match event.status().get() {
+        0 => 0,
+        _ if event.kind().get() == CmEventKind::Rejected as c_int => minus1(libc::ECONNREFUSED),
+        status => minus1(status.abs()),
     }
 }
 
-/// An event of the program's own.
+/// Reports an event that the application defines.
 pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
     event: c_int,
@@ -189,8 +183,8 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     if event != CmEventKind::User as c_int {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: as the caller's.
-    unsafe { call(id, false, |tail| tail.id.report(CmEventKind::User, status, argument)) }
+    // SAFETY: rdma_write_cm_event(3).
+    call(unsafe { typed(id) }, false, |tail| tail.id.report(CmEventKind::User, status, argument))
 }
 
 pub(crate) unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {

@@ -1,7 +1,6 @@
 //! Identifiers (rdma_create_id(3), rdma_destroy_id(3)).
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,80 +9,121 @@ use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
 use roxie::transport::QpType;
 use roxie::wire::PKey;
 
-use crate::abi::cm::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr};
+use crate::abi::Zeroed;
+use crate::abi::cm::{
+    RDMA_PS_IPOIB, RDMA_PS_UDP, SockAddr, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id, rdma_event_channel,
+    rdma_ib_addr,
+};
+use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
-use crate::abi::objects::ibv_qp_init_attr;
+use crate::abi::objects::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq, ibv_pd,
+    ibv_qp, ibv_srq,
+};
 use crate::errno::{minus1, of_io};
+use crate::handle::{GivenUp, Out, members, typed};
+use crate::ibv::cq::CqObject;
 use crate::ibv::device::ContextObject;
 use crate::ibv::events::ObjectId;
-use crate::ibv::qp::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND, QpObject};
+use crate::ibv::pd_mr::PdObject;
+use crate::ibv::qp::{InitAttr, QpObject};
 use crate::ibv::query::PORT;
-use crate::object::{Living, Object};
+use crate::ibv::srq::SrqObject;
+use crate::object::{Living, Object, Tail};
 
 use super::addr::to_c;
 use super::addrinfo::AddrInfo;
-use super::channel::{self, rdma_create_event_channel, rdma_destroy_event_channel};
+use super::channel;
 use super::device::cm_device;
 use super::event::drop_own_event;
 
-/// RDMA_PS_IPOIB, TCP and UDP.
-pub(crate) const PS_IPOIB: c_int = 0x0002;
-pub(crate) const PS_TCP: c_int = 0x0106;
-pub(crate) const PS_UDP: c_int = 0x0111;
-
 pub(crate) type IdObject = Object<rdma_cm_id, IdTail>;
+
+members! { IdObject {
+    verbs: verbs as *mut ibv_context;
+    context_object: verbs => ContextObject;
+    channel: channel as *mut rdma_event_channel;
+    context: context as *mut c_void;
+    qp: qp as *mut ibv_qp;
+    qp_object: qp => QpObject;
+    path_rec: route.path_rec as *mut ibv_sa_path_rec;
+    num_paths: route.num_paths as c_int;
+    ps: ps as c_int;
+    port_num: port_num as u8;
+    event: event as *mut rdma_cm_event;
+    send_cq_channel: send_cq_channel as *mut ibv_comp_channel;
+    send_cq: send_cq as *mut ibv_cq;
+    send_cq_object: send_cq => CqObject;
+    recv_cq_channel: recv_cq_channel as *mut ibv_comp_channel;
+    recv_cq: recv_cq as *mut ibv_cq;
+    recv_cq_object: recv_cq => CqObject;
+    srq: srq as *mut ibv_srq;
+    srq_object: srq => SrqObject;
+    pd: pd as *mut ibv_pd;
+    pd_object: pd => PdObject;
+    qp_type: qp_type as c_int;
+} }
+
+impl IdObject {
+    /// Sets the public addresses that are known.
+    fn set_route(&self, src: Option<SockAddr>, dst: Option<SockAddr>, gids: Option<rdma_ib_addr>) {
+        // SAFETY: members of the public part of a live object; librdmacm writes them inside its calls, too.
+        unsafe {
+            let addr = &raw mut (*self.public()).route.addr;
+            if let Some(src) = src {
+                (*addr).src_addr = src;
+            }
+            if let Some(dst) = dst {
+                (*addr).dst_addr = dst;
+            }
+            if let Some(gids) = gids {
+                (*addr).addr = gids;
+            }
+        }
+    }
+}
 
 pub(crate) struct IdTail {
     pub(crate) id: Id,
     object_id: ObjectId,
-    /// Calls wait for their event; the channel is the identifier's own.
+    /// Set if calls wait for their event; the identifier owns its channel then.
     sync: AtomicBool,
     extra: Mutex<Extra>,
 }
 
 pub(crate) static LIVING: Living = Living::new();
 
-/// The identifier behind a pointer from C; `None` unless there is one.
-///
-/// # Safety
-/// Nobody destroys it meanwhile.
-pub(crate) unsafe fn find<'a>(id: *mut rdma_cm_id) -> Option<&'a IdObject> {
-    if !LIVING.contains(id) {
-        return None;
+impl Tail for IdTail {
+    fn is_live<P>(id: *mut P) -> bool {
+        LIVING.contains(id)
     }
-    // SAFETY: registered, hence exported and not retired; upheld by the caller.
-    unsafe { IdObject::from_ptr(id) }
 }
 
-/// The process ends: ends every connection, or agrees to its end, as the kernel does for a dead process.
-pub(crate) fn leave_all() {
+/// Ends every connection, or agrees to its end, because the process ends. The kernel does that for a dead
+/// process.
+pub(crate) fn disconnect_all() {
     LIVING.for_each(|id: *mut rdma_cm_id| {
         // SAFETY: it is in the set, and stays alive while the set is locked.
         if let Some(object) = unsafe { IdObject::from_ptr(id) } {
-            // Identifiers without a connection have nobody to tell.
+            // Fails for identifiers without a connection, which have no peer.
             object.tail.id.disconnect().ok();
         }
     });
 }
 
-/// What rdma_create_ep leaves for later calls, and what public pointers lead to.
+/// What calls leave for later calls, and what public pointers lead to.
 #[derive(Default)]
 pub(crate) struct Extra {
-    /// For the QPs of accepted connections.
-    pub(crate) qp_init_attr: Option<InitAttr>,
-    /// Goes in front of the private data of rdma_connect.
+    /// For the QPs of the requests at a listener.
+    pub(crate) qp_init_attr: Option<InitAttr<'static>>,
+    /// Precedes the private data of rdma_connect.
     pub(crate) connect: Vec<u8>,
     path_rec: Option<Box<ibv_sa_path_rec>>,
-    /// What rdma_resolve_addrinfo found, until somebody asks; and whether that is still to come.
+    /// The result of rdma_resolve_addrinfo, until the application gets it.
     pub(crate) resolved: Option<AddrInfo>,
+    /// Set from a call of rdma_resolve_addrinfo until the application gets the result.
     pub(crate) resolving: bool,
 }
-
-/// Attributes with pointers to objects that may be used from any thread.
-pub(crate) struct InitAttr(pub(crate) ibv_qp_init_attr);
-
-// SAFETY: the objects behind the pointers are thread-safe.
-unsafe impl Send for InitAttr {}
 
 impl IdTail {
     pub(crate) fn is_sync(&self) -> bool {
@@ -105,154 +145,114 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     port_space: c_int,
 ) -> c_int {
-    let qp_type = if port_space == PS_UDP || port_space == PS_IPOIB { QPT_UD } else { QPT_RC };
-    if id.is_null() {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: as the caller's.
-    match unsafe { create(channel, context, port_space, qp_type) } {
+    // SAFETY: rdma_create_id(3).
+    let id: Option<Out<*mut rdma_cm_id>> = unsafe { typed(id) };
+    let datagram = port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
+    let qp_type = if datagram { IBV_QPT_UD } else { IBV_QPT_RC };
+    let Some(id) = id else { return minus1(libc::EINVAL) };
+    match create(channel, context, port_space, qp_type) {
         Ok(created) => {
-            // SAFETY: the caller passes room for a pointer.
-            unsafe { id.write(created) };
+            id.write(created.give());
             0
         }
         Err(errno) => minus1(errno),
     }
 }
 
-/// # Safety
-/// `channel` is ours or NULL.
-pub(crate) unsafe fn create(
+/// Creates an identifier; NULL as the channel makes it synchronous. Returns an errno on failure.
+pub(crate) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
     port_space: c_int,
     qp_type: c_int,
-) -> Result<*mut rdma_cm_id, c_int> {
+) -> Result<Box<IdObject>, c_int> {
     let space = u16::try_from(port_space).ok().and_then(PortSpace::from_code).ok_or(libc::EINVAL)?;
     let device = cm_device().ok_or(libc::ENODEV)?;
-    // SAFETY: the shared context is never closed.
-    let device = unsafe { ContextObject::from_ptr(device.context) }.ok_or(libc::ENODEV)?;
     let sync = channel.is_null();
-    // SAFETY: no precondition.
-    let channel = if sync { unsafe { rdma_create_event_channel() } } else { channel };
+    let channel = if sync { channel::create().map_err(|_| libc::EMFILE)? } else { channel };
     let queue = channel::find(channel).ok_or(libc::EMFILE)?;
     let object_id = ObjectId::new();
-    let id = match Id::of_service(&device.tail.context, &queue, space, service(space, qp_type), object_id.0) {
-        Ok(id) => id,
+    let service = service(space, qp_type);
+    match Id::of_service(&device.context.tail.context, &queue, space, service, object_id.0) {
+        Ok(id) => {
+            let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..rdma_cm_id::zeroed() };
+            Ok(export(public, id, object_id, sync))
+        }
         Err(error) => {
             if sync {
-                // SAFETY: created above.
-                unsafe { rdma_destroy_event_channel(channel) };
+                channel::destroy(channel);
             }
-            return Err(of_io(&error));
+            Err(of_io(&error))
         }
-    };
-    let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..empty() };
-    Ok(export(public, id, object_id, sync))
+    }
 }
 
-/// The service that a program names, where its port space has several.
+/// Returns the service of a QP type, where the port space has several.
 fn service(space: PortSpace, qp_type: c_int) -> QpType {
     match qp_type {
         _ if space.qp_type() == QpType::Ud => QpType::Ud,
-        QPT_UC => QpType::Uc,
-        QPT_XRC_SEND => QpType::XrcIni,
-        QPT_XRC_RECV => QpType::XrcTgt,
+        IBV_QPT_UC => QpType::Uc,
+        IBV_QPT_XRC_SEND => QpType::XrcIni,
+        IBV_QPT_XRC_RECV => QpType::XrcTgt,
         _ => QpType::Rc,
     }
 }
 
-/// The C object of a connection request: in the listener's channel, with its context.
-///
-/// # Safety
-/// `listener` is live.
-pub(crate) unsafe fn create_child(listener: *mut rdma_cm_id, id: &Id) -> *mut rdma_cm_id {
+/// Makes the C object of a connection request: with the listener's channel and context.
+pub(crate) fn create_child(listener: &IdObject, id: &Id) -> Box<IdObject> {
     let object_id = ObjectId::new();
     id.set_cookie(object_id.0);
-    // SAFETY: upheld by the caller.
-    let public = unsafe {
-        rdma_cm_id {
-            channel: (*listener).channel,
-            context: (*listener).context,
-            ps: (*listener).ps,
-            qp_type: (*listener).qp_type,
-            ..empty()
-        }
+    let public = rdma_cm_id {
+        channel: listener.channel().get(),
+        context: listener.context().get(),
+        ps: listener.ps().get(),
+        qp_type: listener.qp_type().get(),
+        ..rdma_cm_id::zeroed()
     };
     let child = export(public, id.clone(), object_id, false);
-    // SAFETY: just created.
-    unsafe {
-        refresh(child);
-        set_path_record(child);
-    }
+    refresh(&child);
+    set_path_record(&child);
     child
 }
 
-fn empty() -> rdma_cm_id {
-    // SAFETY: zero bytes are a valid `rdma_cm_id`.
-    unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> *mut rdma_cm_id {
+fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> Box<IdObject> {
     let tail = IdTail { id, object_id, sync: AtomicBool::new(sync), extra: Mutex::default() };
-    let exported = IdObject::export(public, tail);
-    object_id.register(exported);
-    LIVING.insert(exported)
+    let object = IdObject::boxed(public, tail);
+    object_id.register(object.public());
+    LIVING.insert(object.public());
+    object
 }
 
-/// Brings the public addresses, device and QP state up to date with the identifier.
-///
-/// # Safety
-/// `id` is live.
-pub(crate) unsafe fn refresh(id: *mut rdma_cm_id) {
-    // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { find(id) }) else { return };
-    let inner = &object.tail.id;
-    // SAFETY: members of a live object; librdmacm writes them inside its calls, too.
-    unsafe {
-        if let Some(src) = inner.local_addr() {
-            (*id).route.addr.src_addr = to_c(src);
+/// Updates the public addresses, device and QP state of an identifier.
+pub(crate) fn refresh(id: &IdObject) {
+    let inner = &id.tail.id;
+    let gids = inner.path().map(|path| rdma_ib_addr {
+        sgid: ibv_gid { raw: path.sgid.0 },
+        dgid: ibv_gid { raw: path.dgid.0 },
+        pkey: PKey::DEFAULT.0.to_be(),
+    });
+    id.set_route(inner.local_addr().map(to_c), inner.peer_addr().map(to_c), gids);
+    if inner.context().is_some()
+        && let Some(device) = cm_device()
+    {
+        id.verbs().set(device.context.public());
+        if id.pd().get().is_null() {
+            id.pd().set(device.pd.public());
         }
-        if let Some(dst) = inner.peer_addr() {
-            (*id).route.addr.dst_addr = to_c(dst);
-        }
-        if inner.context().is_some()
-            && let Some(device) = cm_device()
-        {
-            (*id).verbs = device.context;
-            if (*id).pd.is_null() {
-                (*id).pd = device.pd;
-            }
-            (*id).port_num = PORT;
-        }
-        if let Some(path) = inner.path() {
-            (*id).route.addr.addr = rdma_ib_addr {
-                sgid: ibv_gid { raw: path.sgid.0 },
-                dgid: ibv_gid { raw: path.dgid.0 },
-                pkey: PKey::DEFAULT.0.to_be(),
-            };
-        }
-        if let Some(qp) = QpObject::from_qp((*id).qp) {
-            (*(*id).qp).state = qp.tail.qp.state() as c_int;
-        }
+        id.port_num().set(PORT);
+    }
+    if let Some(qp) = id.qp_object() {
+        qp.state().set(qp.tail.qp.state() as c_int);
     }
 }
 
 /// Fills `route.path_rec`.
-///
-/// # Safety
-/// `id` is live.
-pub(crate) unsafe fn set_path_record(id: *mut rdma_cm_id) {
-    // SAFETY: upheld by the caller.
-    let Some(object) = (unsafe { find(id) }) else { return };
-    let Some(path) = object.tail.id.path() else { return };
-    let mut extra = object.tail.extra();
+pub(crate) fn set_path_record(id: &IdObject) {
+    let Some(path) = id.tail.id.path() else { return };
+    let mut extra = id.tail.extra();
     let record = extra.path_rec.insert(Box::new(path_record(&path)));
-    // SAFETY: members of a live object, which owns the record.
-    unsafe {
-        (*id).route.path_rec = ptr::from_mut(&mut **record);
-        (*id).route.num_paths = 1;
-    }
+    id.path_rec().set(ptr::from_mut(&mut **record));
+    id.num_paths().set(1);
 }
 
 fn path_record(path: &PathInfo) -> ibv_sa_path_rec {
@@ -275,39 +275,43 @@ fn path_record(path: &PathInfo) -> ibv_sa_path_rec {
     }
 }
 
-/// The object with this cookie, if it still lives.
-pub(crate) fn by_cookie(id: &Id) -> Option<*mut rdma_cm_id> {
-    ObjectId(id.cookie()).find()
-}
-
-/// The channel of an identifier.
+/// Returns the C object of an identifier; `None` if it was destroyed.
 ///
 /// # Safety
-/// `id` is live.
-pub(crate) unsafe fn channel_of(id: *mut rdma_cm_id) -> Option<Arc<EventChannel>> {
-    // SAFETY: upheld by the caller.
-    channel::find(unsafe { (*id).channel })
+/// An unacknowledged event names the identifier, or the identifier is not destroyed before `'a` ends.
+pub(crate) unsafe fn by_cookie<'a>(id: &Id) -> Option<&'a IdObject> {
+    let found = ObjectId(id.cookie()).find()?;
+    // SAFETY: registered, hence live; destroying it waits for the acknowledgement of its events.
+    unsafe { IdObject::from_ptr(found) }
+}
+
+/// Returns the channel of an identifier.
+pub(crate) fn channel_of(id: &IdObject) -> Option<Arc<EventChannel>> {
+    channel::find(id.channel().get())
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { find(id) }) else { return minus1(libc::EINVAL) };
-    LIVING.remove(id);
-    // From here on no event finds it; those found before hold receipts, for which `destroy` waits.
-    object.tail.object_id.unregister();
-    // SAFETY: a live identifier that the caller gives up.
-    unsafe {
-        drop_own_event(id);
-        object.tail.id.destroy();
-        if let Some(qp) = QpObject::from_qp((*id).qp) {
-            qp.tail.leave_cm();
-        }
-        let channel = (*id).channel;
-        let sync = object.tail.is_sync();
-        drop(IdObject::retire(id));
-        if sync {
-            rdma_destroy_event_channel(channel);
-        }
-    }
+    // SAFETY: rdma_destroy_id(3).
+    let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
+    let Some(id) = id else { return minus1(libc::EINVAL) };
+    destroy(id);
     0
+}
+
+/// Destroys an identifier once its events are acknowledged.
+pub(crate) fn destroy(id: GivenUp<IdObject>) {
+    LIVING.remove(id.public());
+    // From here on no event finds it. Those that found it before hold receipts, for which `Id::destroy`
+    // waits.
+    id.tail.object_id.unregister();
+    drop_own_event(&id);
+    id.tail.id.destroy();
+    if let Some(qp) = id.qp_object() {
+        qp.tail.leave_cm();
+    }
+    let (channel, sync) = (id.channel().get(), id.tail.is_sync());
+    id.free();
+    if sync {
+        channel::destroy(channel);
+    }
 }

@@ -1,7 +1,8 @@
-//! librdmacm, by manual page. librdmacm.so.1 jumps here (see `symbols/rdmacm.txt`).
+//! The functions of librdmacm, one module per group of manual pages. librdmacm.so.1 jumps here
+//! (`symbols/rdmacm.txt`).
 //!
-//! The connection manager itself is in the crate `roxie`; what librdmacm does around the kernel's is here: moving a
-//! QP along with its connection, synchronous identifiers, the counting of acknowledged events.
+//! The connection manager itself is in the crate `roxie`. This module does what librdmacm does around the
+//! kernel's: it has synchronous identifiers, and creates and destroys the QPs, CQs and SRQs of identifiers.
 
 pub(crate) mod addr;
 pub(crate) mod addrinfo;
@@ -15,7 +16,7 @@ pub(crate) mod multicast;
 pub(crate) mod option;
 pub(crate) mod qp;
 
-/// What `symbols/rdmacm.txt` names.
+/// The functions that `symbols/rdmacm.txt` names.
 pub(crate) mod exported {
     pub(crate) use super::addr::{rdma_bind_addr, rdma_get_dst_port, rdma_get_src_port, rdma_listen};
     pub(crate) use super::addr::{rdma_resolve_addr, rdma_resolve_route};

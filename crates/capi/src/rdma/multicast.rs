@@ -1,21 +1,28 @@
 //! Multicast groups (rdma_join_multicast(3), rdma_leave_multicast(3)).
 
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 
 use libc::sockaddr;
 
-use crate::abi::cm::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use crate::abi::cm::{
+    RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_MC_JOIN_FLAG_FULLMEMBER,
+    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, rdma_cm_id, rdma_cm_join_mc_attr_ex,
+};
 use crate::errno::minus1;
+use crate::handle::typed;
 
-use super::addr::{call, from_c};
+use super::addr::call;
+use super::id::IdObject;
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller's.
-    unsafe { join(id, addr, false, context) }
+    // SAFETY: rdma_join_multicast(3).
+    let (id, group): (Option<&IdObject>, Option<SocketAddr>) = unsafe { typed((id, addr)) };
+    join(id, group, false, context)
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
@@ -23,36 +30,28 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    /// RDMA_CM_JOIN_MC_ATTR_ADDRESS, JOIN_FLAGS.
-    const ADDRESS: u32 = 1;
-    const JOIN_FLAGS: u32 = 1 << 1;
-    /// RDMA_MC_JOIN_FLAG_FULLMEMBER, SENDONLY_FULLMEMBER.
-    const FULL_MEMBER: u32 = 0;
-    const SEND_ONLY: u32 = 1;
-    // SAFETY: NULL or the program's attributes.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return minus1(libc::EINVAL) };
-    let complete = attr.comp_mask == ADDRESS | JOIN_FLAGS;
-    if !complete || ![FULL_MEMBER, SEND_ONLY].contains(&attr.join_flags) {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: as the caller's.
-    unsafe { join(id, attr.addr, attr.join_flags == SEND_ONLY, context) }
+    const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    // SAFETY: rdma_join_multicast_ex(3).
+    let (id, attr): (Option<&IdObject>, Option<&rdma_cm_join_mc_attr_ex>) =
+        unsafe { typed((id, attr.cast_const())) };
+    let Some(attr) = attr.filter(|attr| attr.comp_mask == NEEDED) else { return minus1(libc::EINVAL) };
+    let send_only = match attr.join_flags {
+        RDMA_MC_JOIN_FLAG_FULLMEMBER => false,
+        RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => true,
+        _ => return minus1(libc::EINVAL),
+    };
+    // SAFETY: rdma_join_multicast_ex(3): the attributes have an address.
+    join(id, unsafe { typed(attr.addr) }, send_only, context)
 }
 
-/// # Safety
-/// `id` is ours or NULL, `addr` the program's or NULL.
-unsafe fn join(id: *mut rdma_cm_id, addr: *mut sockaddr, send_only: bool, context: *mut c_void) -> c_int {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let Some(group) = from_c(addr) else { return minus1(libc::EINVAL) };
-        call(id, true, |tail| tail.id.join_multicast(group.ip(), send_only, context as u64))
-    }
+fn join(id: Option<&IdObject>, group: Option<SocketAddr>, send_only: bool, context: *mut c_void) -> c_int {
+    let Some(group) = group else { return minus1(libc::EINVAL) };
+    call(id, true, |tail| tail.id.join_multicast(group.ip(), send_only, context as u64))
 }
 
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: as the caller's.
-    unsafe {
-        let Some(group) = from_c(addr) else { return minus1(libc::EINVAL) };
-        call(id, false, |tail| tail.id.leave_multicast(group.ip()))
-    }
+    // SAFETY: rdma_leave_multicast(3).
+    let (id, group): (Option<&IdObject>, Option<SocketAddr>) = unsafe { typed((id, addr)) };
+    let Some(group) = group else { return minus1(libc::EINVAL) };
+    call(id, false, |tail| tail.id.leave_multicast(group.ip()))
 }

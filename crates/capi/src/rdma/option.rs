@@ -1,16 +1,17 @@
-//! Options (rdma_set_option(3)) and enhanced connection options (rdma_set_local_ece(3)), of which there are none.
+//! Options (rdma_set_option(3)) and the options of enhanced connection establishment (rdma_set_local_ece(3)),
+//! of which there are none.
 
 use std::ffi::{c_int, c_void};
-use std::slice;
 
 use libc::size_t;
 
 use crate::abi::cm::rdma_cm_id;
 use crate::abi::objects::ibv_ece;
 use crate::errno::minus1;
+use crate::handle::{Out, typed};
 
 use super::addr::call;
-use super::id::find;
+use super::id::IdObject;
 
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -22,35 +23,35 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     if value.is_null() {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: the caller passes `len` bytes.
-    let value = unsafe { slice::from_raw_parts(value.cast::<u8>(), len) };
-    // SAFETY: as the caller's.
-    unsafe { call(id, false, |tail| tail.id.set_option(level, name, value)) }
+    // SAFETY: rdma_set_option(3).
+    let (id, value): (Option<&IdObject>, &[u8]) = unsafe { typed((id, (value.cast_const(), len))) };
+    set_option(id, level, name, value)
 }
 
-/// Only for identifiers without a QP of their own.
-///
-/// # Safety
-/// `id` is live or NULL.
-unsafe fn takes_ece(id: *mut rdma_cm_id) -> bool {
-    // SAFETY: upheld by the caller.
-    unsafe { find(id).is_some() && (*id).qp.is_null() }
+/// As rdma_set_option(3).
+pub(crate) fn set_option(id: Option<&IdObject>, level: c_int, name: c_int, value: &[u8]) -> c_int {
+    call(id, false, |tail| tail.id.set_option(level, name, value))
+}
+
+/// Returns whether options of enhanced connection establishment may be set: only for identifiers without a
+/// QP.
+fn takes_ece(id: Option<&IdObject>) -> bool {
+    id.is_some_and(|id| id.qp().get().is_null())
 }
 
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: as the caller's.
-    if ece.is_null() || !unsafe { takes_ece(id) } {
+    // SAFETY: rdma_set_local_ece(3).
+    let (id, ece): (Option<&IdObject>, Option<&ibv_ece>) = unsafe { typed((id, ece.cast_const())) };
+    if ece.is_none() || !takes_ece(id) {
         return minus1(libc::EINVAL);
     }
     0
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: as the caller's.
-    if ece.is_null() || !unsafe { takes_ece(id) } {
-        return minus1(libc::EINVAL);
-    }
-    // SAFETY: the caller passes room for the structure.
-    unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    // SAFETY: rdma_get_remote_ece(3).
+    let (id, ece): (Option<&IdObject>, Option<Out<ibv_ece>>) = unsafe { typed((id, ece)) };
+    let Some(ece) = ece.filter(|_| takes_ece(id)) else { return minus1(libc::EINVAL) };
+    ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
     0
 }

@@ -1,216 +1,193 @@
 //! QPs and SRQs of identifiers (rdma_create_qp(3), rdma_create_srq(3), rdma_init_qp_attr(3)).
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::abi::cm::rdma_cm_id;
 use crate::abi::objects::{
-    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD,
+    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_XRC, ibv_comp_channel, ibv_cq, ibv_pd,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::errno::{minus1, of_io};
-use crate::ibv::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
-use crate::ibv::qp::{
-    self, INIT_ATTR_XRCD, QPT_XRC_RECV, QpObject, attr_to_c, create_qp_ex, ibv_create_qp, ibv_destroy_qp,
-    state_from_c,
-};
-use crate::ibv::srq::{self, create_srq_ex, ibv_create_srq, ibv_destroy_srq};
+use crate::handle::{GivenUp, Member, Out, Ref, Room, typed};
+use crate::ibv::cq::{self, ChannelObject, CqObject};
+use crate::ibv::pd_mr::PdObject;
+use crate::ibv::qp::{self, InitAttr, InitAttrEx, QpObject};
+use crate::ibv::qp_attr::{attr_to_c, state_from_c};
+use crate::ibv::srq::{self, SrqObject};
+use crate::object::Object;
 
 use super::device::cm_xrcd;
-use super::id::{find, refresh};
+use super::id::{IdObject, refresh};
 
 pub(crate) unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (Some(object), Some(init)) = (unsafe { (find(id), init_attr.as_mut()) }) else {
-        return minus1(libc::EINVAL);
-    };
-    // SAFETY: a live identifier.
-    let pd = if pd.is_null() { unsafe { (*object.public()).pd } } else { pd };
-    let create = |init: &mut ibv_qp_init_attr| {
-        // SAFETY: as the caller's.
-        unsafe {
-            if init.qp_type == QPT_XRC_RECV { create_target(id, init) } else { ibv_create_qp(pd, init) }
+    // SAFETY: rdma_create_qp(3).
+    let (id, pd, init, room): (Ref<IdObject>, Ref<PdObject>, Option<InitAttr>, Room<ibv_qp_init_attr>) =
+        unsafe { typed((id, pd, init_attr, init_attr)) };
+    let (Some(id), Some(mut init), Some(room)) = (id, init, room) else { return minus1(libc::EINVAL) };
+    let created = create_qp(id, pd, &mut init);
+    room.write(*init);
+    created
+}
+
+/// Creates the QP of an identifier, in its own domain if `pd` is `None`. Returns 0, or -1 with `errno` set.
+pub(crate) fn create_qp<'a>(id: &'a IdObject, pd: Option<&'a PdObject>, init: &mut InitAttr<'a>) -> c_int {
+    let pd = pd.or_else(|| id.pd_object());
+    create_with(id, pd, init, |init| {
+        if init.qp_type == IBV_QPT_XRC_RECV {
+            // The application's attributes stay as they are.
+            qp::create_target(id.context_object(), cm_xrcd(), &mut init.clone())
+        } else {
+            qp::create(pd, init, None)
         }
-    };
-    // SAFETY: as the caller's.
-    unsafe { create_with(id, pd, init, create) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (Some(object), Some(attr)) = (unsafe { (find(id), attr.as_mut()) }) else {
-        return minus1(libc::EINVAL);
-    };
-    if attr.comp_mask & qp::INIT_ATTR_PD == 0 {
-        attr.comp_mask |= qp::INIT_ATTR_PD;
-        // SAFETY: a live identifier.
-        attr.pd = unsafe { (*object.public()).pd };
+    // SAFETY: rdma_create_qp_ex(3).
+    let (id, attr): (Option<&IdObject>, Option<InitAttrEx>) = unsafe { typed((id, attr)) };
+    let (Some(id), Some(mut attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        attr.set_pd(id.pd_object());
     }
-    if attr.qp_type == QPT_XRC_RECV && (attr.comp_mask & INIT_ATTR_XRCD == 0 || attr.xrcd.is_null()) {
-        attr.comp_mask |= INIT_ATTR_XRCD;
-        attr.xrcd = cm_xrcd();
+    let lacks_xrcd = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null();
+    if attr.qp_type == IBV_QPT_XRC_RECV && lacks_xrcd {
+        attr.set_xrcd(cm_xrcd());
     }
     let mut init = attr.classic();
-    let pd = attr.pd;
-    let create = |init: &mut ibv_qp_init_attr| {
+    let pd = attr.pd();
+    create_with(id, pd, &mut init, |init| {
         attr.set_classic(init);
-        // SAFETY: as the caller's; a live identifier.
-        let qp = unsafe { create_qp_ex((*id).verbs, ptr::from_mut(attr)) };
-        init.cap = attr.cap;
-        qp
-    };
-    // SAFETY: as the caller's.
-    unsafe { create_with(id, pd, &mut init, create) }
+        let created = qp::create_ex(id.context_object(), &mut attr);
+        *init = attr.classic();
+        created
+    })
 }
 
-/// The receiving end of XRC, in the domain of all identifiers.
-///
-/// # Safety
-/// `id` is live.
-unsafe fn create_target(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
-    let xrcd = cm_xrcd();
-    // SAFETY: zero bytes are a valid `ibv_qp_init_attr_ex`.
-    let mut attr: ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
-    (attr.comp_mask, attr.xrcd) = (INIT_ATTR_XRCD, xrcd);
-    attr.set_classic(init);
-    // SAFETY: upheld by the caller; a domain of ours or NULL.
-    unsafe { create_qp_ex((*id).verbs, &raw mut attr) }
-}
-
-/// The common part: supplies what the program left out, and gives the QP to the identifier.
-///
-/// # Safety
-/// `id` is live; `pd` and the pointers in `init` are ours or NULL.
-unsafe fn create_with(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
-    create: impl FnOnce(&mut ibv_qp_init_attr) -> *mut ibv_qp,
+/// Supplies the queues that the application left out, creates a QP by `create` and ties it to the identifier.
+/// Returns 0, or -1 with `errno` set.
+fn create_with<'a>(
+    id: &'a IdObject,
+    pd: Option<&PdObject>,
+    init: &mut InitAttr<'a>,
+    create: impl FnOnce(&mut InitAttr<'a>) -> Result<Box<QpObject>, c_int>,
 ) -> c_int {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let Some(object) = find(id) else { return minus1(libc::EINVAL) };
-        let foreign = pd.as_ref().is_none_or(|pd| pd.context != (*id).verbs);
-        if !(*id).qp.is_null() || (*id).verbs.is_null() || foreign {
-            return minus1(libc::EINVAL);
-        }
-        let made = create_cqs(
-            id,
-            if init.send_cq.is_null() { init.cap.max_send_wr } else { 0 },
-            if init.recv_cq.is_null() { init.cap.max_recv_wr } else { 0 },
-        );
-        if made != 0 {
-            return made;
-        }
-        if init.send_cq.is_null() {
-            init.send_cq = (*id).send_cq;
-        }
-        if init.recv_cq.is_null() {
-            init.recv_cq = (*id).recv_cq;
-        }
-        if init.srq.is_null() {
-            init.srq = (*id).srq;
-        }
-        let qp = create(init);
-        let Some(qp_object) = QpObject::from_qp(qp) else {
+    let verbs = id.verbs().get();
+    let Some(pd) = pd.filter(|pd| pd.context().get() == verbs) else { return minus1(libc::EINVAL) };
+    if !id.qp().get().is_null() || verbs.is_null() {
+        return minus1(libc::EINVAL);
+    }
+    let made = create_cqs(
+        id,
+        if init.send_cq.is_null() { init.cap.max_send_wr } else { 0 },
+        if init.recv_cq.is_null() { init.cap.max_recv_wr } else { 0 },
+    );
+    if made != 0 {
+        return made;
+    }
+    if init.send_cq.is_null() {
+        init.set_send_cq(id.send_cq_object());
+    }
+    if init.recv_cq.is_null() {
+        init.set_recv_cq(id.recv_cq_object());
+    }
+    if init.srq.is_null() {
+        init.set_srq(id.srq_object());
+    }
+    let created = match create(init) {
+        Ok(created) => created,
+        Err(errno) => {
             destroy_cqs(id);
-            return -1;
-        };
-        if let Err(error) = object.tail.id.attach_qp(&qp_object.tail.qp) {
-            ibv_destroy_qp(qp);
-            destroy_cqs(id);
-            return minus1(of_io(&error));
+            return minus1(errno);
         }
-        qp_object.tail.join_cm(&object.tail.id);
-        (*id).qp = qp;
-        (*id).pd = pd;
-        refresh(id);
-        0
+    };
+    if let Err(error) = id.tail.id.attach_qp(&created.tail.qp) {
+        qp::destroy(GivenUp::never_given(created));
+        destroy_cqs(id);
+        return minus1(of_io(&error));
+    }
+    created.tail.join_cm(&id.tail.id);
+    id.qp().set(created.give().cast());
+    id.pd().set(pd.public());
+    refresh(id);
+    0
+}
+
+/// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a
+/// channel; its `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
+fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
+    let made = create_cq(id, send, id.send_cq_channel(), id.send_cq())
+        .and_then(|()| create_cq(id, recv, id.recv_cq_channel(), id.recv_cq()));
+    match made {
+        Ok(()) => 0,
+        Err(errno) => {
+            destroy_cqs(id);
+            minus1(errno)
+        }
     }
 }
 
-/// Creates the CQs, each with a channel, that a program did not bring; `cq_context` is the identifier.
-///
-/// # Safety
-/// `id` is live.
-unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> c_int {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        let (verbs, cookie) = ((*id).verbs, id.cast());
-        let make = |entries: u32| {
-            let channel = ibv_create_comp_channel(verbs);
-            let cqe = c_int::try_from(entries).unwrap_or(c_int::MAX);
-            let cq = if channel.is_null() {
-                ptr::null_mut()
-            } else {
-                ibv_create_cq(verbs, cqe, cookie, channel, 0)
-            };
-            (channel, cq)
-        };
-        if send != 0 {
-            ((*id).send_cq_channel, (*id).send_cq) = make(send);
-        }
-        if recv != 0 {
-            ((*id).recv_cq_channel, (*id).recv_cq) = make(recv);
-        }
-        if (send != 0 && (*id).send_cq.is_null()) || (recv != 0 && (*id).recv_cq.is_null()) {
-            destroy_cqs(id);
-            return -1;
-        }
-        0
+/// Creates a CQ with a channel, and stores both in the given members of the identifier; does nothing for 0
+/// entries.
+fn create_cq(
+    id: &IdObject,
+    entries: u32,
+    channel: &Member<*mut ibv_comp_channel>,
+    cq: &Member<*mut ibv_cq>,
+) -> Result<(), c_int> {
+    if entries == 0 {
+        return Ok(());
     }
+    let entries = entries.min(c_int::MAX as u32);
+    let context = id.context_object().ok_or(libc::EINVAL)?;
+    let new_channel = cq::create_comp_channel(context)?;
+    let new_cq = cq::create(context, entries, id.public().cast(), Some(&new_channel), 0);
+    channel.set(new_channel.give());
+    cq.set(new_cq?.give().cast());
+    Ok(())
 }
 
-/// # Safety
-/// `id` is live, and no QP uses the CQs.
-unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: upheld by the caller.
-    unsafe {
-        // The receives of XRC complete where its shared receive queue says.
-        if (*id).qp_type == QPT_XRC_RECV && !(*id).srq.is_null() {
-            return;
-        }
-        destroy_cq(&mut (*id).send_cq, &mut (*id).send_cq_channel);
-        destroy_cq(&mut (*id).recv_cq, &mut (*id).recv_cq_channel);
+/// Destroys the CQs of an identifier, which no QP uses.
+fn destroy_cqs(id: &IdObject) {
+    // The receives of XRC complete in the CQ of the shared receive queue.
+    if id.qp_type().get() == IBV_QPT_XRC_RECV && !id.srq().get().is_null() {
+        return;
     }
+    destroy_cq(id.send_cq(), id.send_cq_channel());
+    destroy_cq(id.recv_cq(), id.recv_cq_channel());
 }
 
-/// # Safety
-/// Both are ours or NULL.
-unsafe fn destroy_cq(cq: &mut *mut ibv_cq, channel: &mut *mut ibv_comp_channel) {
-    let cq = std::mem::replace(cq, ptr::null_mut());
-    let channel = std::mem::replace(channel, ptr::null_mut());
-    // SAFETY: upheld by the caller.
-    unsafe {
-        if !cq.is_null() {
-            ibv_destroy_cq(cq);
-        }
-        if !channel.is_null() {
-            ibv_destroy_comp_channel(channel);
-        }
-    }
+fn destroy_cq(cq: &Member<*mut ibv_cq>, channel: &Member<*mut ibv_comp_channel>) {
+    let (cq, channel) = (cq.replace(ptr::null_mut()), channel.replace(ptr::null_mut()));
+    // SAFETY: NULL or objects that the identifier owned, which refers to them no more.
+    let (cq, channel): (Option<GivenUp<CqObject>>, Option<GivenUp<ChannelObject>>) =
+        unsafe { typed((cq, channel)) };
+    // Fails, and leaves both as they are, if the application uses the CQ for another queue.
+    cq.map(cq::destroy);
+    channel.map(cq::destroy_comp_channel);
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: ours or NULL.
-    let Some(object) = (unsafe { find(id) }) else { return };
-    object.tail.id.detach_qp();
-    // SAFETY: a live identifier; the caller gives up its QP.
-    unsafe {
-        let qp = std::mem::replace(&mut (*id).qp, ptr::null_mut());
-        if !qp.is_null() {
-            ibv_destroy_qp(qp);
-        }
-        destroy_cqs(id);
-    }
+    // SAFETY: rdma_destroy_qp(3).
+    let id: Option<&IdObject> = unsafe { typed(id) };
+    id.into_iter().for_each(destroy_qp);
+}
+
+/// Destroys the QP of an identifier and the CQs that were created with it.
+pub(crate) fn destroy_qp(id: &IdObject) {
+    id.tail.id.detach_qp();
+    // SAFETY: NULL or a QP that the application gives up (rdma_destroy_qp(3)).
+    let qp: Option<GivenUp<QpObject>> = unsafe { typed(id.qp().replace(ptr::null_mut())) };
+    qp.map(qp::destroy);
+    destroy_cqs(id);
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_srq(
@@ -218,44 +195,39 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: ours or NULL.
-    unsafe {
-        if find(id).is_none() {
-            return minus1(libc::EINVAL);
+    // SAFETY: rdma_create_srq(3).
+    let (id, pd, attr): (Option<&IdObject>, Option<&PdObject>, Option<&mut ibv_srq_init_attr>) =
+        unsafe { typed((id, pd, attr)) };
+    let (Some(id), Some(attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    let pd = pd.or_else(|| id.pd_object());
+    if id.qp_type().get() == IBV_QPT_XRC_RECV {
+        return create_xrc_srq(id, pd, attr);
+    }
+    match srq::create(pd, attr.srq_context, &mut attr.attr, None) {
+        Ok(srq) => {
+            id.srq().set(srq.give());
+            id.pd().set(pd.map_or(ptr::null_mut(), Object::public));
+            0
         }
-        let pd = if pd.is_null() { (*id).pd } else { pd };
-        if (*id).qp_type == QPT_XRC_RECV {
-            return create_xrc_srq(id, pd, attr);
-        }
-        let srq = ibv_create_srq(pd, attr);
-        if srq.is_null() {
-            return -1;
-        }
-        (*id).srq = srq;
-        (*id).pd = pd;
-        0
+        Err(errno) => minus1(errno),
     }
 }
 
-/// One that XRC senders name, of the receiving end of a connection.
-///
-/// # Safety
-/// `id` is live; `pd` is ours or NULL, `attr` the program's or NULL.
-unsafe fn create_xrc_srq(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> c_int {
-    // SAFETY: upheld by the caller.
-    let Some(attr) = (unsafe { attr.as_mut() }) else { return minus1(libc::EINVAL) };
+/// Creates the SRQ of the receiving end of an XRC connection, which senders name by number. Returns 0, or -1
+/// with `errno` set.
+fn create_xrc_srq(id: &IdObject, pd: Option<&PdObject>, attr: &mut ibv_srq_init_attr) -> c_int {
     let mut extended = ibv_srq_init_attr_ex {
         srq_context: attr.srq_context,
         attr: attr.attr,
-        comp_mask: srq::INIT_ATTR_TYPE | srq::INIT_ATTR_PD,
-        srq_type: srq::XRC,
-        pd,
+        comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+        srq_type: IBV_SRQT_XRC,
+        pd: pd.map_or(ptr::null_mut(), Object::public),
         xrcd: ptr::null_mut(),
         cq: ptr::null_mut(),
         tm_cap: [0; 2],
     };
-    // SAFETY: upheld by the caller.
-    let created = unsafe { rdma_create_srq_ex(id, &raw mut extended) };
+    // SAFETY: the declared pointer is that of a live domain or NULL.
+    let created = unsafe { create_srq_ex(id, &mut extended) };
     attr.attr = extended.attr;
     created
 }
@@ -264,88 +236,90 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: ours or NULL; the program's attributes or NULL.
-    unsafe {
-        let (Some(_), Some(attr)) = (find(id), attr.as_mut()) else { return minus1(libc::EINVAL) };
-        if attr.comp_mask & srq::INIT_ATTR_TYPE == 0 {
-            return minus1(libc::EINVAL);
+    // SAFETY: rdma_create_srq_ex(3).
+    let (id, attr): (Option<&IdObject>, Option<&mut ibv_srq_init_attr_ex>) = unsafe { typed((id, attr)) };
+    let (Some(id), Some(attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    // SAFETY: rdma_create_srq_ex(3): the attributes name objects where `comp_mask` says so.
+    unsafe { create_srq_ex(id, attr) }
+}
+
+/// Creates the SRQ of an identifier. Returns 0, or -1 with `errno` set.
+///
+/// # Safety
+/// As for [`srq::create_ex`].
+unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
+        return minus1(libc::EINVAL);
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+        attr.pd = id.pd().get();
+    }
+    if attr.srq_type == IBV_SRQT_XRC {
+        let supplied = supply_xrc_scope(id, attr);
+        if supplied != 0 {
+            return supplied;
         }
-        if attr.comp_mask & srq::INIT_ATTR_PD == 0 || attr.pd.is_null() {
-            attr.comp_mask |= srq::INIT_ATTR_PD;
-            attr.pd = (*id).pd;
+    }
+    // SAFETY: the contract is the same; the supplied pointers are those of live objects or NULL.
+    match unsafe { srq::create_ex(attr) } {
+        Ok(srq) => {
+            id.srq().set(srq.give());
+            id.pd().set(attr.pd);
+            0
         }
-        if attr.srq_type == srq::XRC {
-            let scoped = supply_scope(id, attr);
-            if scoped != 0 {
-                return scoped;
-            }
-        }
-        let srq = create_srq_ex((*id).verbs, ptr::from_mut(attr));
-        if srq.is_null() {
-            return -1;
-        }
-        (*id).srq = srq;
-        (*id).pd = attr.pd;
-        0
+        Err(errno) => minus1(errno),
     }
 }
 
-/// The XRC domain and the CQ that a program left out.
-///
-/// # Safety
-/// `id` is live.
-unsafe fn supply_scope(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> c_int {
-    if attr.comp_mask & srq::INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
-        attr.comp_mask |= srq::INIT_ATTR_XRCD;
-        attr.xrcd = cm_xrcd();
+/// Supplies the XRC domain and the CQ that the application left out. Returns 0, or -1 with `errno` set.
+fn supply_xrc_scope(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+        attr.xrcd = cm_xrcd().map_or(ptr::null_mut(), Object::public);
     }
-    if attr.comp_mask & srq::INIT_ATTR_CQ == 0 || attr.cq.is_null() {
-        // SAFETY: upheld by the caller.
-        unsafe {
-            let made = if (*id).recv_cq.is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };
-            if made != 0 {
-                return made;
-            }
-            attr.comp_mask |= srq::INIT_ATTR_CQ;
-            attr.cq = (*id).recv_cq;
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+        let made = if id.recv_cq().get().is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };
+        if made != 0 {
+            return made;
         }
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+        attr.cq = id.recv_cq().get();
     }
     0
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: ours or NULL.
-    unsafe {
-        if find(id).is_some() {
-            let srq = std::mem::replace(&mut (*id).srq, ptr::null_mut());
-            if !srq.is_null() {
-                ibv_destroy_srq(srq);
-            }
-            if (*id).qp.is_null() {
-                destroy_cqs(id);
-            }
-        }
+    // SAFETY: rdma_destroy_srq(3).
+    let id: Option<&IdObject> = unsafe { typed(id) };
+    id.into_iter().for_each(destroy_srq);
+}
+
+/// Destroys the SRQ of an identifier, and its CQs if it has no QP.
+pub(crate) fn destroy_srq(id: &IdObject) {
+    // SAFETY: NULL or a queue that the application gives up (rdma_destroy_srq(3)).
+    let srq: Option<GivenUp<SrqObject>> = unsafe { typed(id.srq().replace(ptr::null_mut())) };
+    srq.map(srq::destroy);
+    if id.qp().get().is_null() {
+        destroy_cqs(id);
     }
 }
 
-/// What to give to `ibv_modify_qp` to reach `attr->qp_state`.
+/// Returns the attributes and the mask with which ibv_modify_qp reaches `attr->qp_state`.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: ours or NULL; the program's attributes or NULL.
-    let (object, attr) = unsafe { (find(id), attr.as_mut()) };
-    let (Some(object), Some(attr)) = (object, attr) else { return minus1(libc::EINVAL) };
+    // SAFETY: rdma_init_qp_attr(3).
+    let (id, attr, mask): (Option<&IdObject>, Option<&mut ibv_qp_attr>, Option<Out<c_int>>) =
+        unsafe { typed((id, attr, mask)) };
+    let (Some(id), Some(attr), Some(mask)) = (id, attr, mask) else { return minus1(libc::EINVAL) };
     let Some(state) = state_from_c(attr.qp_state) else { return minus1(libc::EINVAL) };
-    if mask.is_null() {
-        return minus1(libc::EINVAL);
-    }
-    match object.tail.id.init_qp_attr(state) {
+    match id.tail.id.init_qp_attr(state) {
         Ok((filled, bits)) => {
             *attr = attr_to_c(&filled);
-            // SAFETY: the caller passes room for an int.
-            unsafe { mask.write(bits.bits() as c_int) };
+            mask.write(bits.bits() as c_int);
             0
         }
         Err(error) => minus1(of_io(&error)),

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{io, slice};
 
 use libc::epoll_event;
 use roxie::rsocket::{self, PollEntry};
@@ -13,13 +13,15 @@ use sys::EventFd;
 
 use super::poll::entry;
 use crate::errno::{minus1, of_io};
+use crate::handle::typed;
 
-/// Longest that a thread waits for what it was to wait for when it began: of several that wait, one is told of a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Longest time that a thread waits for the members that the set had when it began to wait. A change of the
+/// set wakes only one of several waiting threads; the others look at the new members after this time.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A set of descriptors.
 struct Epoll {
-    /// Its number; signalled when the set changes under a thread that waits.
+    /// Its descriptor is the number of the set. Signalled when the set changes, to wake a waiting thread.
     changed: EventFd,
     members: Mutex<BTreeMap<c_int, Member>>,
 }
@@ -69,17 +71,17 @@ impl Epoll {
             let members: Vec<(c_int, Member)> =
                 self.members().iter().map(|(fd, member)| (*fd, *member)).collect();
             let mut entries: Vec<PollEntry> = members.iter().map(|(fd, _)| entry(*fd)).collect();
-            // The lower bits are those of poll(2); one that was reported once only is asked for nothing.
+            // The lower bits are those of poll(2). A member with EPOLLONESHOT that was reported has none.
             let mut events: Vec<i16> = members.iter().map(|(_, member)| member.events as i16).collect();
             entries.push(PollEntry::Fd(self.changed.as_raw_fd()));
             events.push(libc::POLLIN);
-            let left = deadline.map_or(LOOK_AGAIN, |deadline| {
-                deadline.saturating_duration_since(Instant::now()).min(LOOK_AGAIN)
+            let left = deadline.map_or(RECHECK_INTERVAL, |deadline| {
+                deadline.saturating_duration_since(Instant::now()).min(RECHECK_INTERVAL)
             });
             let mut ready = vec![0; entries.len()];
             rsocket::poll(&entries, &events, &mut ready, Some(left.as_nanos() as u64))?;
             if ready.pop() != Some(0) {
-                // Another thread may have been faster.
+                // Fails if another thread took the signal first.
                 self.changed.take().ok();
             }
             let reported = members.iter().zip(ready).filter(|(_, ready)| *ready != 0);
@@ -112,7 +114,7 @@ pub(crate) unsafe extern "C" fn repoll_create(flags: c_int) -> c_int {
     }
 }
 
-/// Ends a set; false if there is none of that number.
+/// Removes a set; returns false if there is none with that number.
 pub(super) fn close(number: c_int) -> bool {
     epolls().remove(&number).is_some()
 }
@@ -129,8 +131,8 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     if fd == epfd {
         return minus1(libc::EINVAL);
     }
-    // SAFETY: the caller's event, or NULL.
-    let event = unsafe { event.as_ref() };
+    // SAFETY: rsocket(7), epoll_ctl(2).
+    let event: Option<&epoll_event> = unsafe { typed(event.cast_const()) };
     match Epoll::find(epfd).and_then(|epoll| epoll.control(op, fd, event)) {
         Ok(()) => 0,
         Err(errno) => minus1(errno),
@@ -144,12 +146,10 @@ pub(crate) unsafe extern "C" fn repoll_wait(
     timeout_ms: c_int,
 ) -> c_int {
     let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { return minus1(libc::EINVAL) };
-    if events.is_null() {
-        return minus1(libc::EFAULT);
-    }
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    // SAFETY: the caller passes room for so many, which are plain numbers.
-    let found = unsafe { slice::from_raw_parts_mut(events, most) };
+    // SAFETY: rsocket(7), epoll_wait(2); any bytes are valid events.
+    let found: Option<&mut [epoll_event]> = unsafe { typed((events, most)) };
+    let Some(found) = found else { return minus1(libc::EFAULT) };
     let waited =
         Epoll::find(epfd).map_err(io::Error::from_raw_os_error).and_then(|epoll| epoll.wait(found, timeout));
     waited.map_or_else(|error| minus1(of_io(&error)), |count| c_int::try_from(count).unwrap_or(c_int::MAX))

@@ -1,7 +1,7 @@
 //! Memory that the peer writes to directly (riomap, riounmap, riowrite).
 
 use std::ffi::{c_int, c_void};
-use std::{io, slice};
+use std::io;
 
 use libc::{off_t, size_t};
 use roxie::rsocket::Flags;
@@ -10,6 +10,7 @@ use roxie::transport::Access;
 use super::socket::{call, count};
 use super::table;
 use crate::errno::{minus1, of_io};
+use crate::handle::typed;
 
 pub(crate) unsafe extern "C" fn riomap(
     socket: c_int,
@@ -22,13 +23,14 @@ pub(crate) unsafe extern "C" fn riomap(
     let map = || {
         let invalid = |()| io::Error::from_raw_os_error(libc::EINVAL);
         let socket = table::find(socket).map_err(io::Error::from_raw_os_error)?;
-        // Iomaps have 32 bits for a length.
+        // The length of a mapping has 32 bits.
         let sized = u32::try_from(len).is_ok() && prot & !libc::PROT_WRITE == 0;
         sized.then_some(()).ok_or(()).map_err(invalid)?;
         let writable = prot & libc::PROT_WRITE != 0;
         let remote = if writable { Access::REMOTE_WRITE } else { Access::empty() };
         let pd = socket.stream()?.pd()?;
-        // SAFETY: the program's memory, which it leaves mapped until riounmap, as ibv_reg_mr(3) has it.
+        // SAFETY: the application keeps its memory mapped until riounmap (rsocket(7)), as ibv_reg_mr(3)
+        // demands.
         let mr = unsafe { pd.reg_mr(buf.cast(), len, buf.addr() as u64, Access::LOCAL_WRITE | remote) };
         let mr = mr.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let offset = if offset == -1 { buf.addr() as off_t } else { offset };
@@ -49,12 +51,11 @@ pub(crate) unsafe extern "C" fn riowrite(
     offset: off_t,
     flags: c_int,
 ) -> size_t {
+    // SAFETY: rsocket(7).
+    let data: &[u8] = unsafe { typed((buf, len)) };
     let flags = Flags { nonblocking: flags & libc::MSG_DONTWAIT != 0, ..Flags::default() };
-    let written = table::find(socket).map_err(io::Error::from_raw_os_error).and_then(|socket| {
-        // SAFETY: the caller's buffer.
-        let data = if len == 0 { &[][..] } else { unsafe { slice::from_raw_parts(buf.cast::<u8>(), len) } };
-        socket.stream()?.write_mapped(data, offset as u64, flags)
-    });
-    // The manual page has a type without a sign, and -1 for failure.
+    let socket = table::find(socket).map_err(io::Error::from_raw_os_error);
+    let written = socket.and_then(|socket| socket.stream()?.write_mapped(data, offset as u64, flags));
+    // The manual page gives the result an unsigned type, and -1 for failure.
     count(written) as size_t
 }

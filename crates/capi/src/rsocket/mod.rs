@@ -1,5 +1,5 @@
-//! rsockets (rsocket(7)): socket calls by number. What a socket does is in the crate `roxie`; here are the numbers, the
-//! options, and the C forms of addresses and messages.
+//! rsockets (rsocket(7)): the socket calls. The crate `roxie` implements the sockets; this module has their
+//! numbers and options, and the C forms of addresses and messages.
 
 pub(crate) mod epoll;
 pub(crate) mod iomap;
@@ -9,7 +9,7 @@ pub(crate) mod socket;
 pub(crate) mod table;
 pub(crate) mod transfer;
 
-/// What `symbols/rdmacm.txt` names.
+/// The functions that `symbols/rdmacm.txt` names.
 pub(crate) mod exported {
     pub(crate) use super::epoll::{repoll_create, repoll_ctl, repoll_wait};
     pub(crate) use super::iomap::{riomap, riounmap, riowrite};

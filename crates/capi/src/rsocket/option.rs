@@ -1,16 +1,19 @@
-//! Options (rsetsockopt, rgetsockopt, rfcntl). Those that mean nothing here are remembered for programs that ask.
+//! Options (rsetsockopt, rgetsockopt, rfcntl). Those without effect here are stored, and returned to
+//! applications that read them.
 
 use std::ffi::{c_int, c_long, c_void};
-use std::{io, slice};
+use std::io;
 
 use libc::socklen_t;
 use roxie::rsocket::{Sizes, Socket as Rsocket, Stream};
 
 use super::socket::call;
 use super::table::Socket;
+use crate::abi::cm::{RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS};
 use crate::errno::minus1;
+use crate::handle::{Out, OutBytes, typed};
 
-/// Level of the options of rdma/rsocket.h, and those.
+/// The option level of rdma/rsocket.h, and its options.
 const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
@@ -19,20 +22,15 @@ const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
 /// Size of struct ibv_path_data.
 const PATH_DATA_LEN: usize = 72;
-/// RDMA_OPTION_ID of rdma_set_option(3).
-const LEVEL_ID: i32 = 0;
-const ID_TOS: i32 = 0;
-const ID_REUSEADDR: i32 = 1;
-const ID_AFONLY: i32 = 2;
 /// tcpi_state of tcp(7) (linux/tcp.h).
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
 /// Linux's default of net.ipv4.tcp_keepalive_time.
 const KEEP_IDLE: c_int = 7200;
-/// Most of what rdma-core says before it knows the path.
+/// The maximum segment size that rdma-core reports before it knows the path.
 const SEGMENT_BEFORE: u32 = 2048;
 
-/// What programs have set and nobody looks at, and the flags of rfcntl.
+/// Options that applications set without an effect here, and the flags of rfcntl.
 pub(crate) struct Options {
     cloexec: bool,
     /// File status flags beside O_NONBLOCK.
@@ -48,7 +46,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Of a socket made with or without SOCK_CLOEXEC.
+    /// Returns the options of a new socket, made with or without SOCK_CLOEXEC.
     pub(super) fn new(cloexec: bool) -> Self {
         Self { cloexec, ..Self::default() }
     }
@@ -66,7 +64,7 @@ impl Default for Options {
             keep_idle: KEEP_IDLE,
             v6_only: 0,
             tos: 0,
-            // Closing waits for what was sent.
+            // Closing a socket waits until the sent data have arrived.
             linger: libc::linger { l_onoff: 1, l_linger: 0 },
         }
     }
@@ -86,8 +84,8 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     if value.is_null() {
         return minus1(libc::EFAULT);
     }
-    // SAFETY: the caller passes `len` bytes.
-    let value = unsafe { slice::from_raw_parts(value.cast::<u8>(), len as usize) };
+    // SAFETY: rsocket(7), setsockopt(2).
+    let value: &[u8] = unsafe { typed((value, len as usize)) };
     call(socket, |socket| set(socket, level, name, value))
 }
 
@@ -99,7 +97,7 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
         rsocket.set_sizes(|sizes| change(sizes, value))
     };
-    // Twice what is asked for, as the kernel's sockets; too late is not an error there.
+    // Twice the requested size, as for the kernel's sockets, which do not fail either when it is too late.
     let buffer = |change: fn(&mut Sizes, u32)| -> io::Result<()> {
         let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
         rsocket.set_sizes(|sizes| change(sizes, value.saturating_mul(2))).ok();
@@ -107,9 +105,12 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
     };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
-            // Once it is bound it makes no difference.
+            // Fails, without consequence, once the socket is bound.
             let value = int()?.to_ne_bytes();
-            socket.stream().and_then(|stream| stream.set_id_option(LEVEL_ID, ID_REUSEADDR, &value)).ok();
+            socket
+                .stream()
+                .and_then(|stream| stream.set_id_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &value))
+                .ok();
             socket.options().reuse = int()?;
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(Sizes::set_receive_buffer)?,
@@ -124,13 +125,13 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.options().keepalive = int()?,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.options().oob_inline = int()?,
         (libc::IPPROTO_IP, libc::IP_TOS) => {
-            socket.stream()?.set_id_option(LEVEL_ID, ID_TOS, &[int()? as u8])?;
+            socket.stream()?.set_id_option(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &[int()? as u8])?;
             socket.options().tos = int()?;
         }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
             match rsocket {
                 Rsocket::Stream(stream) => {
-                    stream.set_id_option(LEVEL_ID, ID_AFONLY, &int()?.to_ne_bytes())?
+                    stream.set_id_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &int()?.to_ne_bytes())?
                 }
                 Rsocket::Datagram(datagram) => datagram.set_v6_only(int()? != 0)?,
             }
@@ -151,7 +152,7 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
             sizes(|sizes, bytes| sizes.inline = bytes.min(u32::from(u16::MAX)) as u16)?
         }
         (SOL_RDMA, RDMA_IOMAPSIZE) => sizes(Sizes::set_iomaps)?,
-        // There is one path to a peer.
+        // There is one path to a peer, so routes are ignored.
         (SOL_RDMA, RDMA_ROUTE) if !value.is_empty() && value.len().is_multiple_of(PATH_DATA_LEN) => {}
         (SOL_RDMA, RDMA_ROUTE) => return error(libc::EINVAL),
         _ => return error(libc::ENOTSUP),
@@ -166,22 +167,20 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if value.is_null() || len.is_null() {
-        return minus1(libc::EFAULT);
-    }
+    // SAFETY: rsocket(7), getsockopt(2): the length says how much room there is.
+    let (room, len): (Option<OutBytes>, Option<Out<socklen_t>>) = unsafe {
+        let size: Option<&socklen_t> = typed(len.cast_const());
+        typed(((value, size.map_or(0, |size| *size as usize)), len))
+    };
+    let (Some(room), Some(len)) = (room, len) else { return minus1(libc::EFAULT) };
     call(socket, |socket| {
         let bytes = get(socket, level, name)?;
-        // SAFETY: the caller passes room for `*len` bytes.
-        unsafe {
-            let room = bytes.len().min(*len as usize);
-            bytes.as_ptr().copy_to_nonoverlapping(value.cast(), room);
-            len.write(room as socklen_t);
-        }
+        len.write(room.copy_at(0, &bytes) as socklen_t);
         Ok(())
     })
 }
 
-/// The bytes of an option.
+/// Returns the bytes of an option.
 fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     let sizes = socket.rsocket.sizes();
     let size = |size: u32| c_int::try_from(size).unwrap_or(c_int::MAX);
@@ -210,7 +209,7 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(b"rdma\0".to_vec()),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => size(socket.stream()?.path_mtu().unwrap_or(SEGMENT_BEFORE)),
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            // The first byte is the state; nothing else is known of a connection that is not TCP.
+            // The first byte is the state. The other members of TCP's information have no meaning here.
             let mut info = vec![0; size_of::<libc::tcp_info>()];
             info[0] = if socket.stream()?.is_connected() { TCP_ESTABLISHED } else { TCP_CLOSE };
             return Ok(info);
@@ -224,7 +223,7 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     Ok(int.to_ne_bytes().to_vec())
 }
 
-/// In C the third argument is variadic; on the supported machines it is passed as an ordinary one.
+/// As fcntl(2). In C the third argument is variadic; the supported machines pass it as an ordinary one.
 pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, cmd: c_int, argument: c_long) -> c_int {
     let argument = argument as c_int;
     let mut result = 0;

@@ -2,25 +2,23 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::{ptr, slice};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
 use roxie::rsocket::{self, PollEntry};
 
 use super::table;
 use crate::errno::{minus1, of_io};
+use crate::handle::{FromC, Out, typed};
 
 pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-    let fds = match usize::try_from(count) {
-        Ok(0) | Err(_) => &mut [][..],
-        // SAFETY: the caller passes so many.
-        Ok(count) => unsafe { slice::from_raw_parts_mut(fds, count) },
-    };
+    // SAFETY: rsocket(7), poll(2).
+    let fds: Option<&mut [pollfd]> = unsafe { typed((fds, usize::try_from(count).unwrap_or(0))) };
+    let Some(fds) = fds else { return minus1(libc::EFAULT) };
     let timeout_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     poll(fds, timeout_ns)
 }
 
-/// A socket of ours, or a descriptor of the kernel.
+/// Returns the rsocket with this number, or else the kernel's descriptor.
 pub(super) fn entry(fd: c_int) -> PollEntry {
     table::find(fd).map_or(PollEntry::Fd(fd), |socket| PollEntry::Socket(socket.rsocket.clone()))
 }
@@ -41,31 +39,40 @@ fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
 }
 
 /// A set of descriptors of select(2), or none.
-struct Set(*mut fd_set);
+struct Set<'a> {
+    /// A copy, which stays as it is when the application gets the result.
+    asked: Option<fd_set>,
+    room: Option<Out<'a, fd_set>>,
+}
 
-impl Set {
+impl FromC<*mut fd_set> for Set<'_> {
+    unsafe fn from_c(set: *mut fd_set) -> Self {
+        // SAFETY: NULL or an initialised set.
+        let (asked, room): (Option<&fd_set>, Option<Out<fd_set>>) = unsafe { typed((set.cast_const(), set)) };
+        Set { asked: asked.copied(), room }
+    }
+}
+
+impl Set<'_> {
+    /// Returns whether the application asks for `fd`, which is below FD_SETSIZE.
     fn has(&self, fd: c_int) -> bool {
-        // SAFETY: the caller's set, and `fd` is below FD_SETSIZE.
-        !self.0.is_null() && unsafe { libc::FD_ISSET(fd, self.0) }
+        // SAFETY: an initialised set and a number within it.
+        self.asked.as_ref().is_some_and(|set| unsafe { libc::FD_ISSET(fd, set) })
     }
 
-    fn clear(&self) {
-        // SAFETY: as above; zero bytes are the empty set.
-        unsafe {
-            if !self.0.is_null() {
-                self.0.write(MaybeUninit::zeroed().assume_init());
-            }
+    /// Gives the set of ready descriptors to the application; returns their number.
+    fn give(&self, ready: impl Iterator<Item = c_int>) -> c_int {
+        let Some(room) = &self.room else { return 0 };
+        // SAFETY: zero bytes are the empty set.
+        let mut set: fd_set = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut count = 0;
+        for fd in ready {
+            // SAFETY: a number below FD_SETSIZE.
+            unsafe { libc::FD_SET(fd, &raw mut set) };
+            count += 1;
         }
-    }
-
-    /// Adds `fd` if it `is` ready; how many bits that makes.
-    fn add(&self, fd: c_int, is: bool) -> c_int {
-        if self.0.is_null() || !is {
-            return 0;
-        }
-        // SAFETY: as above.
-        unsafe { libc::FD_SET(fd, self.0) };
-        1
+        room.write(set);
+        count
     }
 }
 
@@ -79,7 +86,10 @@ pub(crate) unsafe extern "C" fn rselect(
     if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
         return minus1(libc::EINVAL);
     }
-    let sets = [Set(readable), Set(writable), Set(exceptional)];
+    // SAFETY: rsocket(7), select(2).
+    let (readable, writable, exceptional, timeout): (Set, Set, Set, Option<&timeval>) =
+        unsafe { typed((readable, writable, exceptional, timeout.cast_const())) };
+    let sets = [readable, writable, exceptional];
     let asked = |fd: c_int| {
         let events = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
         let events =
@@ -87,8 +97,7 @@ pub(crate) unsafe extern "C" fn rselect(
         (events != 0).then_some(pollfd { fd, events, revents: 0 })
     };
     let mut fds: Vec<pollfd> = (0..count).filter_map(asked).collect();
-    // SAFETY: the caller's time, or NULL.
-    let timeout_ns = match unsafe { ptr::NonNull::new(timeout).map(|timeout| timeout.read()) } {
+    let timeout_ns = match timeout {
         None => None,
         Some(time) => {
             let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
@@ -99,15 +108,12 @@ pub(crate) unsafe extern "C" fn rselect(
     if poll(&mut fds, timeout_ns) < 0 {
         return -1;
     }
-    let wanted: Vec<[bool; 3]> = fds.iter().map(|fd| [0, 1, 2].map(|n: usize| sets[n].has(fd.fd))).collect();
-    sets.iter().for_each(Set::clear);
-    let mut bits = 0;
-    for (fd, [read, write, except]) in fds.iter().zip(wanted) {
-        let is = |events: i16| fd.revents & events != 0;
-        // As select(2) of Linux: the end of a stream and an error are readable, an error is writable.
-        bits += sets[0].add(fd.fd, read && is(libc::POLLIN | libc::POLLHUP | libc::POLLERR));
-        bits += sets[1].add(fd.fd, write && is(libc::POLLOUT | libc::POLLERR));
-        bits += sets[2].add(fd.fd, except && is(libc::POLLPRI));
-    }
-    bits
+    // As select(2) of Linux: the end of a stream and an error are readable, an error is writable.
+    let causes = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
+    let given = sets.iter().zip(causes).map(|(set, causes)| {
+        let ready: Vec<c_int> =
+            fds.iter().filter(|fd| fd.revents & causes != 0 && set.has(fd.fd)).map(|fd| fd.fd).collect();
+        set.give(ready.into_iter())
+    });
+    given.sum()
 }

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use roxie::rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
@@ -12,8 +12,8 @@ use super::epoll;
 use super::option::Options;
 use super::table::{self, Socket};
 use crate::errno::{errno, minus1, of_io, set_errno};
-use crate::ibv::device::ContextObject;
-use crate::rdma::addr::{from_c, to_c};
+use crate::handle::{FromC, typed};
+use crate::rdma::addr::to_c;
 use crate::rdma::device::cm_device;
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_int) -> c_int {
@@ -27,11 +27,7 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_in
         return minus1(libc::ENOTSUP);
     }
     let Some(device) = cm_device() else { return minus1(libc::ENODEV) };
-    // SAFETY: the shared context is never closed.
-    let Some(context) = (unsafe { ContextObject::from_ptr(device.context) }) else {
-        return minus1(libc::ENODEV);
-    };
-    let context = &context.tail.context;
+    let context = &device.context.tail.context;
     let made = if is_stream {
         Stream::new(context).map(Rsocket::Stream)
     } else {
@@ -47,7 +43,7 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_in
     }
 }
 
-/// Does something with a socket; -1 and `errno` if there is none or it fails.
+/// Calls `f` with a socket. Returns 0, or -1 with `errno` set if there is no such socket or `f` fails.
 pub(super) fn call(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<()>) -> c_int {
     match table::find(socket) {
         Ok(socket) => f(&socket).map_or_else(|error| minus1(of_io(&error)), |()| 0),
@@ -55,25 +51,80 @@ pub(super) fn call(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<()>) -> 
     }
 }
 
-/// The program's address, if it is long enough for its family.
-///
-/// # Safety
-/// `addr` is NULL or has `len` bytes.
-pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
-    // SAFETY: upheld by the caller.
-    let (known, family) = unsafe {
-        let long = !addr.is_null() && len as usize >= size_of::<sockaddr_in>();
-        (long, if long { c_int::from((*addr).sa_family) } else { 0 })
-    };
-    let fits = family != libc::AF_INET6 || len as usize >= size_of::<sockaddr_in6>();
-    // SAFETY: as long as its family says.
-    let addr = if known && fits { unsafe { from_c(addr) } } else { None };
-    addr.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+/// An address of the application and its length.
+pub(super) struct Address<'a> {
+    addr: *const sockaddr,
+    len: socklen_t,
+    bytes: PhantomData<&'a sockaddr>,
+}
+
+impl FromC<(*const sockaddr, socklen_t)> for Address<'_> {
+    unsafe fn from_c((addr, len): (*const sockaddr, socklen_t)) -> Self {
+        Address { addr, len, bytes: PhantomData }
+    }
+}
+
+impl Address<'_> {
+    /// Returns whether the application names no address.
+    pub(super) fn is_absent(&self) -> bool {
+        self.addr.is_null() && self.len == 0
+    }
+
+    /// Returns the address; `EINVAL` if it is shorter than its family says.
+    pub(super) fn get(&self) -> io::Result<SocketAddr> {
+        let len = self.len as usize;
+        let known = !self.addr.is_null() && len >= size_of::<sockaddr_in>();
+        // SAFETY: this value was made by `typed`: there are `len` bytes, and they are converted only if they
+        // are as long as their family says.
+        let addr: Option<SocketAddr> = unsafe {
+            let fits = known
+                && (c_int::from((*self.addr).sa_family) != libc::AF_INET6
+                    || len >= size_of::<sockaddr_in6>());
+            if fits { typed(self.addr) } else { None }
+        };
+        addr.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+}
+
+/// Room for an address, and the place of its length; either may be NULL.
+pub(super) struct AddressRoom<'a> {
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+    room: PhantomData<&'a mut sockaddr>,
+}
+
+impl FromC<(*mut sockaddr, *mut socklen_t)> for AddressRoom<'_> {
+    unsafe fn from_c((to, len): (*mut sockaddr, *mut socklen_t)) -> Self {
+        AddressRoom { to, len, room: PhantomData }
+    }
+}
+
+impl AddressRoom<'_> {
+    fn is_absent(&self) -> bool {
+        self.to.is_null() || self.len.is_null()
+    }
+
+    /// Copies as much of an address as there is room for, and says how long it is; does nothing without room.
+    pub(super) fn give(&self, from: SocketAddr) {
+        if self.is_absent() {
+            return;
+        }
+        let length = if from.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
+        let from = to_c(from);
+        // SAFETY: this value was made by `typed`: there is room for `*len` bytes. `from` is longer than
+        // `length`.
+        unsafe {
+            let room = (*self.len as usize).min(length);
+            std::ptr::from_ref(&from).cast::<u8>().copy_to_nonoverlapping(self.to.cast(), room);
+            self.len.write(length as socklen_t);
+        }
+    }
 }
 
 pub(crate) unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's address.
-    call(socket, |socket| socket.rsocket.bind(unsafe { address(addr, len) }?))
+    // SAFETY: rsocket(7), bind(2).
+    let address: Address = unsafe { typed((addr, len)) };
+    call(socket, |socket| socket.rsocket.bind(address.get()?))
 }
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
@@ -81,11 +132,14 @@ pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int 
 }
 
 pub(crate) unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's address.
-    call(socket, |socket| socket.rsocket.connect(unsafe { address(addr, len) }?))
+    // SAFETY: rsocket(7), connect(2).
+    let address: Address = unsafe { typed((addr, len)) };
+    call(socket, |socket| socket.rsocket.connect(address.get()?))
 }
 
 pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: rsocket(7), accept(2).
+    let room: AddressRoom = unsafe { typed((addr, len)) };
     let listener = match table::find(socket) {
         Ok(listener) => listener,
         Err(errno) => return minus1(errno),
@@ -93,8 +147,7 @@ pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len:
     match listener.stream().and_then(Stream::accept) {
         Ok(connection) => {
             if let Some(peer) = connection.peer_addr() {
-                // SAFETY: room for an address, or NULL.
-                unsafe { give_address(peer, addr, len) };
+                room.give(peer);
             }
             table::insert(Rsocket::Stream(connection), listener.family, Options::default())
         }
@@ -126,39 +179,14 @@ pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
     }
 }
 
-/// Copies an address to the program, as much of it as there is room for, and says how long it is.
-///
-/// # Safety
-/// Room for `*len` bytes, or NULL.
-pub(super) unsafe fn give_address(from: SocketAddr, to: *mut sockaddr, len: *mut socklen_t) {
-    let whole = if from.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
-    let from = to_c(from);
-    // SAFETY: upheld by the caller; the address is longer than `whole`.
-    unsafe {
-        if to.is_null() || len.is_null() {
-            return;
-        }
-        let room = (*len as usize).min(whole);
-        ptr::from_ref(&from).cast::<u8>().copy_to_nonoverlapping(to.cast(), room);
-        len.write(whole as socklen_t);
-    }
-}
-
-/// # Safety
-/// Room for `*len` bytes, or NULL.
-unsafe fn give(
-    socket: c_int,
-    to: *mut sockaddr,
-    len: *mut socklen_t,
-    which: impl FnOnce(&Socket) -> io::Result<SocketAddr>,
-) -> c_int {
+/// Gives an address of a socket to the application.
+fn give(socket: c_int, room: &AddressRoom, get: impl FnOnce(&Socket) -> io::Result<SocketAddr>) -> c_int {
     call(socket, |socket| {
-        let addr = which(socket)?;
-        if to.is_null() || len.is_null() {
+        let addr = get(socket)?;
+        if room.is_absent() {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        // SAFETY: upheld by the caller.
-        unsafe { give_address(addr, to, len) };
+        room.give(addr);
         Ok(())
     })
 }
@@ -168,11 +196,11 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    let peer = |socket: &Socket| {
+    // SAFETY: rsocket(7), getpeername(2).
+    let room: AddressRoom = unsafe { typed((addr, len)) };
+    give(socket, &room, |socket| {
         socket.rsocket.peer_addr().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
-    };
-    // SAFETY: as the caller's.
-    unsafe { give(socket, addr, len, peer) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn rgetsockname(
@@ -180,23 +208,23 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    let own = |socket: &Socket| {
+    // SAFETY: rsocket(7), getsockname(2).
+    let room: AddressRoom = unsafe { typed((addr, len)) };
+    give(socket, &room, |socket| {
         let any: SocketAddr = match socket.family {
             libc::AF_INET => (Ipv4Addr::UNSPECIFIED, 0).into(),
             _ => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         Ok(socket.rsocket.local_addr().unwrap_or(any))
-    };
-    // SAFETY: as the caller's.
-    unsafe { give(socket, addr, len, own) }
+    })
 }
 
-/// The result of a transfer as C has it.
+/// Returns the result of a transfer in C: the number of bytes, or -1 with `errno` set.
 pub(super) fn count(result: io::Result<usize>) -> isize {
     let before = errno();
     match result {
         Ok(count) => {
-            // What was tried on the way is nobody's business.
+            // Errors of calls that succeeded in the end are not shown to the application.
             set_errno(before);
             isize::try_from(count).unwrap_or(isize::MAX)
         }

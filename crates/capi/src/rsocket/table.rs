@@ -1,4 +1,4 @@
-//! The sockets of the process by their numbers.
+//! The sockets of the process, by number.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use sys::{lock_until, now_ns};
 use super::option::Options;
 use crate::signal::HOLD_MS;
 
-/// Longest that the end of the process waits for a thread to unlock what it needs: longer than the handler of a signal that ends the
-/// process holds the thread that it has interrupted.
+/// Longest time that the exiting process waits for a lock that another thread holds. It is longer than the
+/// time for which the signal handler stops the thread that it interrupted.
 const LOCK_MAX_NS: u64 = 50_000_000;
 const _: () = assert!(LOCK_MAX_NS > HOLD_MS as u64 * 1_000_000);
-/// Longest that it waits for what was sent to arrive.
+/// Longest time that the exiting process waits for sent data to arrive.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 
-/// A socket and what programs have set about it.
+/// A socket and the options that the application set.
 pub(crate) struct Socket {
     pub(crate) rsocket: Rsocket,
     /// AF_INET or AF_INET6.
@@ -31,7 +31,7 @@ pub(crate) struct Socket {
 static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
 
 impl Socket {
-    /// The socket, if it is a stream; else `EOPNOTSUPP`.
+    /// Returns the stream, or `EOPNOTSUPP` for a datagram socket.
     pub(crate) fn stream(&self) -> io::Result<&Stream> {
         self.rsocket.stream()
     }
@@ -45,32 +45,34 @@ fn sockets() -> MutexGuard<'static, HashMap<c_int, Arc<Socket>>> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a socket to the program; its number.
+/// Adds a socket and returns its number.
 pub(crate) fn insert(rsocket: Rsocket, family: c_int, options: Options) -> c_int {
     let number = rsocket.fd();
     sockets().insert(number, Arc::new(Socket { rsocket, family, options: Mutex::new(options) }));
     number
 }
 
-/// The socket of a number; `EBADF` if there is none. A forked child cannot use its parent's.
+/// Returns the socket with a number; `EBADF` if there is none. A forked child cannot use its parent's
+/// sockets.
 pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, c_int> {
     let found = sockets().get(&number).cloned();
     found.filter(|socket| !socket.rsocket.is_inherited()).ok_or(libc::EBADF)
 }
 
-/// Takes a socket from the program.
+/// Removes a socket.
 pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
     let mut sockets = sockets();
     let socket = sockets.remove(&number).ok_or(libc::EBADF)?;
     if socket.rsocket.is_inherited() {
-        // Its engine is the parent's, and so is what a destructor would undo.
+        // The engine and its state belong to the parent, so the child must not run the destructor.
         std::mem::forget(Arc::clone(&socket));
     }
     Ok(socket)
 }
 
-/// The process ends: what was sent arrives if it does so soon, and peers are told.
-pub(crate) fn leave_all() {
+/// Closes all sockets because the process ends: waits a short time for sent data to arrive, and disconnects
+/// the peers.
+pub(crate) fn close_all() {
     let lock_until_ns = now_ns() + LOCK_MAX_NS;
     let Some(sockets) = lock_until(&SOCKETS, lock_until_ns) else { return };
     for socket in sockets.values().filter(|socket| !socket.rsocket.is_inherited()) {
@@ -78,7 +80,7 @@ pub(crate) fn leave_all() {
     }
 }
 
-/// Locks the table until the value is dropped, or gives up at `until_ns`.
+/// Locks the table until the returned value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(lock_until(&SOCKETS, until_ns))
 }

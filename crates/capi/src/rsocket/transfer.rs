@@ -3,20 +3,17 @@
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::{ptr, slice};
 
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use roxie::rsocket::Flags;
 
-use super::socket::{address, count, give_address};
+use super::socket::{Address, AddressRoom, count};
 use super::table::{self, Socket};
 use crate::errno::{minus1, set_errno};
+use crate::handle::{FromC, typed};
 
 /// Most parts of a message (UIO_MAXIOV of the kernel).
 const PARTS_MAX: usize = 1024;
-
-/// No address.
-const NAMELESS: (*const sockaddr, socklen_t) = (ptr::null(), 0);
 
 fn flags(bits: c_int) -> Flags {
     Flags {
@@ -26,33 +23,57 @@ fn flags(bits: c_int) -> Flags {
     }
 }
 
-/// The program's memory; empty for no bytes, whatever the address.
-///
-/// # Safety
-/// `len` bytes at `from`.
-unsafe fn bytes<'a>(from: *const c_void, len: usize) -> &'a [u8] {
-    // SAFETY: upheld by the caller.
-    if len == 0 || from.is_null() { &[] } else { unsafe { slice::from_raw_parts(from.cast(), len) } }
-}
+/// The parts of a message, each with its buffer; an errno for an unusable list.
+struct Parts<'a>(Result<&'a [iovec], c_int>);
 
-/// # Safety
-/// `len` bytes at `from`, which nobody else uses.
-unsafe fn bytes_mut<'a>(from: *mut c_void, len: usize) -> &'a mut [u8] {
-    // SAFETY: upheld by the caller.
-    if len == 0 || from.is_null() { &mut [] } else { unsafe { slice::from_raw_parts_mut(from.cast(), len) } }
-}
-
-/// # Safety
-/// `parts` elements at `iov`, or NULL.
-unsafe fn vector<'a>(iov: *const iovec, parts: usize) -> Result<&'a [iovec], c_int> {
-    match parts {
-        0 => Ok(&[]),
-        1..=PARTS_MAX if !iov.is_null() => {
-            // SAFETY: upheld by the caller.
-            Ok(unsafe { slice::from_raw_parts(iov, parts) })
+impl FromC<(*const iovec, usize)> for Parts<'_> {
+    unsafe fn from_c((first, count): (*const iovec, usize)) -> Self {
+        if count > PARTS_MAX {
+            return Parts(Err(libc::EMSGSIZE));
         }
-        1..=PARTS_MAX => Err(libc::EFAULT),
-        _ => Err(libc::EMSGSIZE),
+        // SAFETY: the contract is that of an array.
+        Parts(unsafe { Option::from_c((first, count)) }.ok_or(libc::EFAULT))
+    }
+}
+
+impl<'a> Parts<'a> {
+    fn to_send(&self) -> Result<Vec<IoSlice<'a>>, c_int> {
+        // SAFETY: `typed` made this value, and its contract covers the buffers.
+        let part = |part: &iovec| IoSlice::new(unsafe { typed((part.iov_base.cast_const(), part.iov_len)) });
+        Ok(self.0?.iter().map(part).collect())
+    }
+
+    fn to_receive(&self) -> Result<Vec<IoSliceMut<'a>>, c_int> {
+        // SAFETY: `typed` made this value, and its contract covers the buffers.
+        let part = |part: &iovec| IoSliceMut::new(unsafe { typed((part.iov_base, part.iov_len)) });
+        Ok(self.0?.iter().map(part).collect())
+    }
+}
+
+/// A message without control data; an errno for another one.
+struct Message<'a> {
+    parts: Parts<'a>,
+    /// The address to send to.
+    address: Address<'a>,
+    /// Room for the address of the sender.
+    room: AddressRoom<'a>,
+}
+
+impl FromC<*mut msghdr> for Result<Message<'_>, c_int> {
+    unsafe fn from_c(message: *mut msghdr) -> Self {
+        // SAFETY: NULL or initialised. The message says how many parts there are and how long its address is.
+        unsafe {
+            let msg = message.as_ref().ok_or(libc::EFAULT)?;
+            if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
+                return Err(libc::ENOTSUP);
+            }
+            let name_len = &raw mut (*message).msg_namelen;
+            Ok(Message {
+                parts: typed((msg.msg_iov.cast_const(), msg.msg_iovlen)),
+                address: typed((msg.msg_name.cast_const().cast::<sockaddr>(), msg.msg_namelen)),
+                room: typed((msg.msg_name.cast::<sockaddr>(), name_len)),
+            })
+        }
     }
 }
 
@@ -62,15 +83,21 @@ fn transfer(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<usize>) -> ssiz
         Err(errno) => minus1(errno) as ssize_t,
     };
     if moved == 0 {
-        // At the end of a stream rstream looks at errno, and goes on for ever if our own calls have left EAGAIN there.
+        // At the end of a stream rstream looks at errno, and never ends if our own calls have left EAGAIN
+        // there.
         set_errno(0);
     }
     moved
 }
 
+/// Returns whether a socket number is that of a datagram socket.
+fn is_datagram(socket: c_int) -> bool {
+    table::find(socket).is_ok_and(|socket| socket.stream().is_err())
+}
+
 pub(crate) unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, len: size_t, bits: c_int) -> ssize_t {
-    // SAFETY: the caller's buffer.
-    let buf = unsafe { bytes_mut(buf, len) };
+    // SAFETY: rsocket(7), recv(2).
+    let buf: &mut [u8] = unsafe { typed((buf, len)) };
     transfer(socket, |socket| Ok(socket.rsocket.receive(&mut [IoSliceMut::new(buf)], flags(bits))?.0))
 }
 
@@ -82,51 +109,34 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's buffer.
-    let buf = unsafe { bytes_mut(buf, len) };
+    // SAFETY: rsocket(7), recvfrom(2).
+    let (buf, room): (&mut [u8], AddressRoom) = unsafe { typed(((buf, len), (addr, addr_len))) };
     transfer(socket, |socket| {
         let (received, from) = socket.rsocket.receive(&mut [IoSliceMut::new(buf)], flags(bits))?;
         if let Some(from) = from {
-            // SAFETY: room for an address, or NULL.
-            unsafe { give_address(from, addr, addr_len) };
+            room.give(from);
         }
         Ok(received)
     })
 }
 
-/// The address that a message goes to, if the program names one; a stream's has none.
-///
-/// # Safety
-/// `addr` is NULL or has `len` bytes.
-unsafe fn named(addr: *const sockaddr, len: socklen_t, socket: &Socket) -> io::Result<Option<SocketAddr>> {
-    if addr.is_null() && len == 0 {
+/// Returns the address that a message goes to, if the application names one; an error for a stream.
+fn destination(address: &Address, socket: &Socket) -> io::Result<Option<SocketAddr>> {
+    if address.is_absent() {
         return Ok(None);
     }
     if socket.stream().is_ok() {
         return Err(io::Error::from_raw_os_error(libc::EISCONN));
     }
-    // SAFETY: upheld by the caller.
-    unsafe { address(addr, len) }.map(Some)
+    address.get().map(Some)
 }
 
-/// Returns the number of bytes and whom they are from.
-///
-/// # Safety
-/// Parts as [`vector`] wants them, each with its buffer.
-unsafe fn receive_parts(
-    socket: c_int,
-    iov: *const iovec,
-    parts: usize,
-    bits: c_int,
-) -> (ssize_t, Option<SocketAddr>) {
-    // SAFETY: upheld by the caller.
-    let parts = match unsafe { vector(iov, parts) } {
+/// Returns the number of bytes, and the address of the sender of a datagram.
+fn receive_parts(socket: c_int, parts: &Parts, bits: c_int) -> (ssize_t, Option<SocketAddr>) {
+    let mut parts = match parts.to_receive() {
         Ok(parts) => parts,
         Err(errno) => return (minus1(errno) as ssize_t, None),
     };
-    // SAFETY: upheld by the caller.
-    let part = |part: &iovec| IoSliceMut::new(unsafe { bytes_mut(part.iov_base, part.iov_len) });
-    let mut parts: Vec<IoSliceMut<'_>> = parts.iter().map(part).collect();
     let mut from = None;
     let received = transfer(socket, |socket| {
         let (received, sender) = socket.rsocket.receive(&mut parts, flags(bits))?;
@@ -136,73 +146,45 @@ unsafe fn receive_parts(
     (received, from)
 }
 
-/// # Safety
-/// Parts as [`vector`] wants them, each with its buffer; an address as [`named`] wants it.
-unsafe fn send_parts(
-    socket: c_int,
-    iov: *const iovec,
-    parts: usize,
-    bits: c_int,
-    (addr, addr_len): (*const sockaddr, socklen_t),
-) -> ssize_t {
-    // SAFETY: upheld by the caller.
-    let parts = match unsafe { vector(iov, parts) } {
+fn send_parts(socket: c_int, parts: &Parts, bits: c_int, address: Option<&Address>) -> ssize_t {
+    let parts = match parts.to_send() {
         Ok(parts) => parts,
         Err(errno) => return minus1(errno) as ssize_t,
     };
-    // SAFETY: upheld by the caller.
-    let part = |part: &iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
-    let parts: Vec<IoSlice<'_>> = parts.iter().map(part).collect();
     transfer(socket, |socket| {
-        // SAFETY: upheld by the caller.
-        let to = unsafe { named(addr, addr_len, socket) }?;
+        let to = address.map_or(Ok(None), |address| destination(address, socket))?;
         socket.rsocket.send(&parts, to, flags(bits))
     })
 }
 
-/// The parts of a message without control data, of which there is none here.
-///
-/// # Safety
-/// The caller's message or NULL.
-unsafe fn message<'a>(message: *const msghdr) -> Result<&'a msghdr, c_int> {
-    // SAFETY: upheld by the caller.
-    let message = unsafe { message.as_ref() }.ok_or(libc::EFAULT)?;
-    if message.msg_control.is_null() || message.msg_controllen == 0 {
-        Ok(message)
-    } else {
-        Err(libc::ENOTSUP)
-    }
-}
-
 pub(crate) unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, bits: c_int) -> ssize_t {
-    // SAFETY: the caller's message, whose parts have buffers.
-    unsafe {
-        match message(msg) {
-            Ok(parts) => {
-                let (received, from) = receive_parts(socket, parts.msg_iov, parts.msg_iovlen, bits);
-                if received >= 0 {
-                    (*msg).msg_flags = 0;
-                    // A stream's program knows its peer, and may not have room for an address.
-                    let datagram = table::find(socket).is_ok_and(|socket| socket.stream().is_err());
-                    if let Some(from) = from.filter(|_| datagram) {
-                        give_address(from, (*msg).msg_name.cast(), &raw mut (*msg).msg_namelen);
-                    }
-                }
-                received
-            }
-            Err(errno) => minus1(errno) as ssize_t,
+    // SAFETY: rsocket(7), recvmsg(2).
+    let message: Result<Message, c_int> = unsafe { typed(msg) };
+    let message = match message {
+        Ok(message) => message,
+        Err(errno) => return minus1(errno) as ssize_t,
+    };
+    let (received, from) = receive_parts(socket, &message.parts, bits);
+    if received >= 0 {
+        // SAFETY: not NULL, or there would be no message; recvmsg(2) writes the flags.
+        unsafe { (&raw mut (*msg).msg_flags).write(0) };
+        // The application of a stream knows its peer, and may have no room for an address.
+        if let Some(from) = from.filter(|_| is_datagram(socket)) {
+            message.room.give(from);
         }
     }
+    received
 }
 
 pub(crate) unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: as the caller's.
+    // SAFETY: rsocket(7), read(2).
     unsafe { rrecv(socket, buf, len, 0) }
 }
 
 pub(crate) unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, parts: c_int) -> ssize_t {
-    // SAFETY: as the caller's.
-    unsafe { receive_parts(socket, iov, usize::try_from(parts).unwrap_or(usize::MAX), 0).0 }
+    // SAFETY: rsocket(7), readv(2).
+    let parts: Parts = unsafe { typed((iov, usize::try_from(parts).unwrap_or(usize::MAX))) };
+    receive_parts(socket, &parts, 0).0
 }
 
 pub(crate) unsafe extern "C" fn rsend(
@@ -211,8 +193,8 @@ pub(crate) unsafe extern "C" fn rsend(
     len: size_t,
     bits: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's buffer.
-    let buf = unsafe { bytes(buf, len) };
+    // SAFETY: rsocket(7), send(2).
+    let buf: &[u8] = unsafe { typed((buf, len)) };
     transfer(socket, |socket| socket.rsocket.send(&[IoSlice::new(buf)], None, flags(bits)))
 }
 
@@ -224,37 +206,34 @@ pub(crate) unsafe extern "C" fn rsendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's buffer.
-    let buf = unsafe { bytes(buf, len) };
+    // SAFETY: rsocket(7), sendto(2).
+    let (buf, address): (&[u8], Address) = unsafe { typed(((buf, len), (addr, addr_len))) };
     transfer(socket, |socket| {
-        // SAFETY: the caller's address, or NULL.
-        let to = unsafe { named(addr, addr_len, socket) }?;
+        let to = destination(&address, socket)?;
         socket.rsocket.send(&[IoSlice::new(buf)], to, flags(bits))
     })
 }
 
 pub(crate) unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, bits: c_int) -> ssize_t {
-    // SAFETY: the caller's message, whose parts have buffers.
-    unsafe {
-        match message(msg) {
-            Ok(parts) => {
-                // A stream's has none, whatever is in its place.
-                let datagram = table::find(socket).is_ok_and(|socket| socket.stream().is_err());
-                let name =
-                    if datagram { (parts.msg_name.cast_const().cast(), parts.msg_namelen) } else { NAMELESS };
-                send_parts(socket, parts.msg_iov, parts.msg_iovlen, bits, name)
-            }
-            Err(errno) => minus1(errno) as ssize_t,
+    // SAFETY: rsocket(7), sendmsg(2).
+    let message: Result<Message, c_int> = unsafe { typed(msg.cast_mut()) };
+    match message {
+        Ok(message) => {
+            // A stream has no use for an address; whatever the structure names is ignored.
+            let address = is_datagram(socket).then_some(&message.address);
+            send_parts(socket, &message.parts, bits, address)
         }
+        Err(errno) => minus1(errno) as ssize_t,
     }
 }
 
 pub(crate) unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: as the caller's.
+    // SAFETY: rsocket(7), write(2).
     unsafe { rsend(socket, buf, len, 0) }
 }
 
 pub(crate) unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, parts: c_int) -> ssize_t {
-    // SAFETY: as the caller's.
-    unsafe { send_parts(socket, iov, usize::try_from(parts).unwrap_or(usize::MAX), 0, NAMELESS) }
+    // SAFETY: rsocket(7), writev(2).
+    let parts: Parts = unsafe { typed((iov, usize::try_from(parts).unwrap_or(usize::MAX))) };
+    send_parts(socket, &parts, 0, None)
 }

@@ -1,4 +1,4 @@
-//! C programs against our libraries.
+//! Compiles C programs and runs them with roxie's libraries.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use crate::libraries::built;
 
-/// Compiles `tests/<name>.c` against the installed headers; `None` after saying why that is impossible.
+/// Compiles `tests/<name>.c` against the installed headers; `None` after printing why that is impossible.
 pub(crate) fn compile(name: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&dir).expect("a scratch directory");
@@ -31,7 +31,8 @@ pub(crate) fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a program with our libraries, in a domain of its own; `None` after saying why there are none.
+/// Runs a program with roxie's libraries, in a domain of its own; `None` after printing which library is
+/// missing.
 pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     let libraries = run_directory(program)?;
     let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
@@ -42,15 +43,15 @@ pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     Some(command.output().expect("running the program"))
 }
 
-/// A directory beside the program with both libraries under the names that programs ask for; `None` after saying which
-/// of them is not there.
+/// Returns a directory beside the program with both libraries under the names that programs load; `None`
+/// after printing which of them is missing.
 fn run_directory(program: &Path) -> Option<PathBuf> {
     let links = program.with_extension("lib");
     fs::create_dir_all(&links).expect("a scratch directory");
     for name in ["libibverbs.so", "librdmacm.so"] {
         let library = built(name)?;
         let link = links.join(format!("{name}.1"));
-        // A link of an earlier run may be there and may be stale.
+        // Removes a link of an earlier run.
         drop(fs::remove_file(&link));
         symlink(&library, &link).expect("a link in the scratch directory");
     }

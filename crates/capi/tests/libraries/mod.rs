@@ -1,10 +1,10 @@
-//! Where the libraries under test are.
+//! Finds the libraries under test.
 
 use std::env;
 use std::path::PathBuf;
 
-/// One of our libraries: in `ROXIE_BIN_DIR`, as for the programs of `tests/`, or else in the directory this test was
-/// built into; `None` after saying that it is not there.
+/// Returns the path of a library: in `ROXIE_BIN_DIR`, as for the programs of `tests/`, or else in the
+/// directory that this test was built into; `None` after printing that it is missing.
 pub(crate) fn built(file: &str) -> Option<PathBuf> {
     let given = env::var_os("ROXIE_BIN_DIR").map(PathBuf::from);
     let dir = given.clone().or_else(|| Some(env::current_exe().ok()?.parent()?.parent()?.to_owned()))?;

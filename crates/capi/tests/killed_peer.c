@@ -1,6 +1,7 @@
 /*
- * A process that is killed while its connections are idle: the peer, in another process of the host, is told at once,
- * although neither has anything to send. Prints what is wrong and exits 1; exits 77 without a device.
+ * A process is killed while its connections are idle. The peer, another process of the host, gets its
+ * disconnect events at once, although neither has anything to send. Prints the first false condition and
+ * exits 1; exits 77 without a device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 #include "check.h"
 
 #define CONNECTIONS 3
-/* Retries alone would take a minute, and the peer of an idle connection sends nothing to retry. */
+/* Retries would take a minute, and the peer of an idle connection sends nothing to retry. */
 #define BOUND_MS 3000
 
 static struct rdma_cm_event *expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
@@ -35,7 +36,7 @@ static struct ibv_qp_init_attr attributes(void)
 	return (struct ibv_qp_init_attr){ .cap = { 8, 8, 1, 1, 16 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 }
 
-/* Accepts whoever comes, says when all are there, and waits for its end. */
+/* Accepts all connections, reports when they are established, and waits until it is killed. */
 static void server(int out)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -69,7 +70,8 @@ static void server(int out)
 
 static struct rdma_cm_id *connect_to(struct rdma_event_channel *ch, uint16_t port)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr =
+		htonl(INADDR_LOOPBACK) };
 	struct ibv_qp_init_attr init = attributes();
 	struct rdma_cm_id *id;
 
@@ -96,7 +98,7 @@ int main(void)
 	uint16_t port;
 
 	CHECK(!pipe(fds));
-	/* Before anything of ours is open: two processes that have nothing in common. */
+	/* Forks before the device is open, so that the two processes share no state of the library. */
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (!child)
@@ -120,7 +122,7 @@ int main(void)
 		CHECK(event->status == 0);
 		rdma_ack_cm_event(event);
 	}
-	printf("told after %ld ms\n", now_ms() - start);
+	printf("disconnected after %ld ms\n", now_ms() - start);
 	for (int i = 0; i < CONNECTIONS; i++) {
 		CHECK(!rdma_disconnect(ids[i]));
 		rdma_destroy_qp(ids[i]);

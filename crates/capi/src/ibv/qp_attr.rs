@@ -1,0 +1,112 @@
+//! Attributes of queue pairs in C and in Rust (ibv_modify_qp(3), ibv_query_qp(3)).
+
+use std::ffi::c_int;
+
+use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, VerbsError};
+use roxie::wire::{Psn, QKey, Qpn};
+
+use crate::abi::objects::{IBV_MIG_MIGRATED, ibv_qp_attr, ibv_qp_cap};
+
+use super::ah;
+use super::query::PORT;
+
+pub(crate) fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+pub(crate) fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// Returns the state of an `enum ibv_qp_state`; `None` for other numbers.
+pub(crate) fn state_from_c(state: c_int) -> Option<QpState> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|s| *s as c_int == state)
+}
+
+/// Returns the attributes that `mask` names; the others have their defaults.
+pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr, VerbsError> {
+    let has = |bit| mask.contains(bit);
+    let wrong_port = has(QpAttrMask::PORT) && attr.port_num != PORT;
+    let wrong_pkey = has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0;
+    if wrong_port || wrong_pkey {
+        return Err(VerbsError::Invalid);
+    }
+    let mut to = QpAttr {
+        q_key: QKey(attr.qkey),
+        rq_psn: Psn::new(attr.rq_psn),
+        sq_psn: Psn::new(attr.sq_psn),
+        dest_qp: Qpn::new(attr.dest_qp_num),
+        cap: cap_from_c(&attr.cap),
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit,
+        ..QpAttr::default()
+    };
+    if has(QpAttrMask::STATE) {
+        to.state = state_from_c(attr.qp_state).ok_or(VerbsError::Invalid)?;
+    }
+    if has(QpAttrMask::CUR_STATE) {
+        to.cur_state = state_from_c(attr.cur_qp_state).ok_or(VerbsError::Invalid)?;
+    }
+    if has(QpAttrMask::PATH_MTU) {
+        let mtu = u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
+        to.path_mtu = mtu.ok_or(VerbsError::Invalid)?;
+    }
+    if has(QpAttrMask::ACCESS_FLAGS) {
+        to.access = Access::from_bits(attr.qp_access_flags).ok_or(VerbsError::Invalid)?;
+    }
+    if has(QpAttrMask::AV) {
+        to.av = ah::address_vector(&attr.ah_attr).ok_or(VerbsError::Invalid)?;
+    }
+    Ok(to)
+}
+
+/// Returns the C form of all attributes.
+pub(crate) fn attr_to_c(attr: &QpAttr) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: attr.state as c_int,
+        cur_qp_state: attr.state as c_int,
+        path_mtu: attr.path_mtu as c_int,
+        // There is no alternate path.
+        path_mig_state: IBV_MIG_MIGRATED,
+        qkey: attr.q_key.0,
+        rq_psn: attr.rq_psn.value(),
+        sq_psn: attr.sq_psn.value(),
+        dest_qp_num: attr.dest_qp.value(),
+        qp_access_flags: attr.access.bits(),
+        cap: cap_to_c(&attr.cap),
+        ah_attr: ah::ah_attr(&attr.av),
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: u8::from(attr.en_sqd_async_notify),
+        sq_draining: u8::from(attr.sq_draining),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit,
+        ..ibv_qp_attr::default()
+    }
+}
