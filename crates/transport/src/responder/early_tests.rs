@@ -2,7 +2,7 @@
 
 use wire::{DropReason, Opcode};
 
-use super::{REACH, ReorderBuffer};
+use crate::reorder::{REACH, ReorderBuffer};
 use crate::testing::{Bench, Pkt, REMOTE, RKEY};
 use crate::{PathMtu, QpEvent, QpState, WcOpcode};
 
@@ -153,7 +153,7 @@ fn selective() -> Bench {
 #[test]
 fn a_peer_that_sends_single_packets_again_is_told_of_all_gaps() {
     let mut b = selective();
-    let unit = crate::resend::GAP_UNIT as u32;
+    let unit = crate::requester::GAP_UNIT as u32;
     b.batch(&[write(112, 0, 1), write(113, 0, 1), write(116, 0, 1), write(119, 0, 1)]);
     let wrapped = |psn: u32, packets: u32| (psn.wrapping_sub(packets * unit)) & 0xff_ffff;
     let reports = |gaps: &[(u32, u32)]| -> Vec<String> {

@@ -1,27 +1,26 @@
-//! The round-trip time, measured on packets that ask for an acknowledgement, and what follows from it (RFC 6298).
+//! The round-trip time, measured on packets that ask for an acknowledgement, and the timers derived from it (RFC 6298).
 
 use crate::time::Instant;
 
-/// An answer that takes less is not missing yet: it may wait for a short request to leave with (50 us, 250 in a lasting
-/// ping-pong), for a thread to be woken (40 us) or for another thread to take the device over (250 us, later if somebody has polled
-/// for long).
+/// Shortest wait before the first probe (400 us). An acknowledgement may be delayed for 250 us (`ack_policy.rs`), and the peer
+/// may have to wake a thread (40 us) or hand its device to another thread (250 us).
 pub(crate) const PROBE_MIN_NS: u64 = 400_000;
-/// ... and before anything was measured: ten times what a LAN takes, or a program needs to get ready.
+/// Wait before the first probe while nothing was measured: ten times what a LAN takes.
 const PROBE_FIRST_NS: u64 = 4_000_000;
-/// While packets are being sent again the peer is awake, and the answer waits for nothing.
+/// Shortest wait while packets are being retransmitted: the peer is awake then and delays nothing.
 const REPAIR_MIN_NS: u64 = 100_000;
-/// The wait between probes doubles so many times.
+/// The wait between probes doubles at most this many times.
 const DOUBLINGS: u8 = 8;
-/// How long a repetition is given before its own loss is believed, while nothing was measured.
+/// Time for a retransmission to take effect before it counts as lost itself, while nothing was measured, and the shortest.
 const PERIOD_NS: u64 = 1_000_000;
 const PERIOD_MIN_NS: u64 = 20_000;
 
-/// One path's estimate.
+/// Round-trip estimates of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
-    /// From a packet that is new to the answer; that of a READ waits for the answers before it.
+    /// From a new packet to its acknowledgement; a READ response waits for the responses before it.
     answer: Estimate,
-    /// From one that is sent again to the progress that it makes.
+    /// From a retransmission to the progress that it causes.
     repair: Estimate,
     /// The packet being timed, when it was sent, and whether again.
     timed: (u64, Instant, Timed),
@@ -54,7 +53,7 @@ impl Estimate {
         *self = Self { smoothed_ns, variation_plus_ns: variation_ns + 1 };
     }
 
-    /// What is known of this, or else of another.
+    /// This estimate, or else the other.
     fn or(self, other: Self) -> Option<(u64, u64)> {
         self.known().or_else(|| other.known())
     }
@@ -74,10 +73,9 @@ impl Rtt {
         }
     }
 
-    /// A packet is sent again, the oldest one or another. An acknowledgement of that, or past it, tells how long the oldest
-    /// has taken this time. Should it be one of the transmission before, the estimate is too short, which costs a probe.
-    /// Without this a path that loses often would never be measured.
-    pub(crate) fn sent_again(&mut self, position: u64, is_oldest: bool, now: Instant) {
+    /// A packet is retransmitted, the oldest one or another. The oldest one is timed from here, so that a path with frequent
+    /// loss is measured at all; an ACK of the earlier transmission makes the estimate too short, which costs a probe.
+    pub(crate) fn retransmitted(&mut self, position: u64, is_oldest: bool, now: Instant) {
         if is_oldest {
             self.timed = (position, now, Timed::Again);
         } else if self.timed.0 >= position {
@@ -96,7 +94,7 @@ impl Rtt {
         }
     }
 
-    /// From a packet to its answer, smoothed; of packets sent again if there were no others.
+    /// Smoothed time from a packet to its acknowledgement; of retransmissions if nothing else was measured.
     pub(crate) fn smoothed_ns(&self) -> Option<u64> {
         self.answer.or(self.repair).map(|(smoothed_ns, _)| smoothed_ns)
     }
@@ -107,8 +105,8 @@ impl Rtt {
         self.answer.or(self.repair).is_some()
     }
 
-    /// How long nothing may happen before the peer is asked, after so many questions in vain, and whether it has said that
-    /// packets are missing.
+    /// How long the peer may be silent before the next probe. `probes` is how many were made without progress;
+    /// `is_repairing`, whether the peer has reported a missing packet.
     #[inline]
     pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> u64 {
         let once = if is_repairing && self.repair.known().is_some() {
@@ -121,7 +119,7 @@ impl Rtt {
         once << probes.min(DOUBLINGS)
     }
 
-    /// How long a packet that was sent again may be on its way, and the report of its loss back.
+    /// How long a retransmission and the report of its loss may take together.
     pub(crate) fn period_ns(&self) -> u64 {
         let known = self.repair.or(self.answer);
         known.map_or(PERIOD_NS, |(smoothed_ns, variation_ns)| (smoothed_ns + variation_ns).max(PERIOD_MIN_NS))
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_estimate_follows_what_is_measured() {
+    fn the_estimate_follows_the_measured_times() {
         let mut rtt = Rtt::default();
         assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (PROBE_FIRST_NS, PERIOD_NS));
         for round in 0..40 {
@@ -147,36 +145,36 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_is_not_asked_more_often_than_threads_wake() {
+    fn a_short_path_is_not_probed_more_often_than_threads_wake() {
         let mut rtt = Rtt::default();
         rtt.sent(1, Instant(0));
         rtt.acknowledged(2, Instant(9_000));
         assert_eq!((rtt.probe_ns(0, false), rtt.period_ns()), (PROBE_MIN_NS, PERIOD_MIN_NS));
         assert_eq!(rtt.probe_ns(0, true), PROBE_MIN_NS, "no repair was seen");
-        rtt.sent_again(2, true, Instant(10_000));
+        rtt.retransmitted(2, true, Instant(10_000));
         rtt.acknowledged(3, Instant(20_000));
         assert_eq!(rtt.probe_ns(1, true), 2 * REPAIR_MIN_NS);
     }
 
     #[test]
-    fn a_repair_is_given_twice_its_time() {
+    fn a_probe_waits_twice_the_time_of_a_repair() {
         let mut rtt = Rtt::default();
-        rtt.sent_again(1, true, Instant(0));
+        rtt.retransmitted(1, true, Instant(0));
         rtt.acknowledged(2, Instant(1_000_000));
         assert_eq!((rtt.period_ns(), rtt.probe_ns(0, true)), (1_500_000, 3_000_000));
     }
 
     /// RFC 6298, section 3, but for the oldest packet.
     #[test]
-    fn a_packet_that_was_sent_again_is_timed_only_if_it_is_the_oldest() {
+    fn a_retransmission_is_timed_only_if_it_is_the_oldest_packet() {
         let mut rtt = Rtt::default();
         rtt.sent(9, Instant(0));
-        rtt.sent_again(8, false, Instant(50));
+        rtt.retransmitted(8, false, Instant(50));
         rtt.acknowledged(10, Instant(100));
         assert_eq!(rtt.probe_ns(0, false), PROBE_FIRST_NS);
         rtt.sent(11, Instant(200));
-        rtt.sent_again(12, false, Instant(250));
-        rtt.sent_again(10, true, Instant(300));
+        rtt.retransmitted(12, false, Instant(250));
+        rtt.retransmitted(10, true, Instant(300));
         rtt.acknowledged(10, Instant(350));
         assert_eq!(rtt.probe_ns(0, false), PROBE_FIRST_NS, "not yet");
         rtt.acknowledged(12, Instant(60_300));

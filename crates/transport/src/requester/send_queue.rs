@@ -124,12 +124,12 @@ pub(crate) struct SendQueue {
     limit: u32,
     max_sge: usize,
     max_inline: usize,
-    pub(crate) head: u32,
-    pub(crate) tail: u32,
+    head: u32,
+    tail: u32,
     /// Number of the packet after the youngest work request's last.
-    pub(crate) end: u64,
-    /// Bytes of all messages posted.
-    pub(crate) end_byte: u64,
+    end: u64,
+    /// Payload bytes of all messages posted.
+    end_byte: u64,
 }
 
 impl SendQueue {
@@ -268,10 +268,50 @@ impl SendQueue {
         self.head == self.tail
     }
 
-    /// Whether so many work requests take half of the room.
+    /// Work requests that the queue holds at most.
     #[inline]
-    pub(crate) fn is_half(&self, wrs: u32) -> bool {
-        wrs >= self.limit / 2
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Index of the oldest work request.
+    #[inline]
+    pub(crate) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Index one past the youngest work request.
+    #[inline]
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// One past the number of the last packet.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Payload bytes of all messages since the start.
+    #[inline]
+    pub(crate) fn end_byte(&self) -> u64 {
+        self.end_byte
+    }
+
+    /// Payload bytes of all packets before `position`, which belongs to the work request at `index`.
+    #[inline]
+    pub(crate) fn byte_at(&self, index: u32, position: u64, mtu: usize) -> u64 {
+        if index == self.tail {
+            return self.end_byte;
+        }
+        let wqe = self.wqe(index);
+        wqe.first_byte + (position - wqe.first) * mtu as u64
+    }
+
+    /// Removes the oldest work request.
+    #[inline]
+    pub(crate) fn pop(&mut self) {
+        self.head = self.head.wrapping_add(1);
     }
 
     /// The work request at an index between `head` and `tail`.

@@ -2,17 +2,17 @@
 
 use wire::QKey;
 
+use super::Qp;
+use super::transition::transition;
 use crate::attr::{MAX_RD_ATOMIC, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::VerbsError;
-use crate::qp::Qp;
 use crate::time::Instant;
-use crate::transition::transition;
 
 /// The only port.
 const PORT: u8 = 1;
 
 impl Qp {
-    /// Changes state and attributes; the call is refused as a whole or done as a whole.
+    /// Changes state and attributes: all of them, or on an error none.
     ///
     /// # Errors
     /// `Invalid` when the transition does not exist, an attribute is missing or extra, or a value is out of range.
@@ -21,7 +21,7 @@ impl Qp {
         let from = self.ep.attr.state;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
         let row = transition(self.ep.ty, from, to).ok_or(VerbsError::Invalid)?;
-        // A key or a draining flag that comes with RESET or ERR is extra like any other.
+        // RESET and ERR, too, take no extra attribute.
         if !row.accepts(mask) {
             return Err(VerbsError::Invalid);
         }
@@ -120,7 +120,7 @@ impl Qp {
         }
     }
 
-    /// Clears queues and numbers without completions, those not taken yet included.
+    /// Clears queues and packet numbers without completions; completions that were not polled are dropped.
     fn enter_reset(&mut self) {
         self.requester.reset();
         self.responder.reset();

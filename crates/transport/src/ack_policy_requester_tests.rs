@@ -47,10 +47,10 @@ fn where_message_follows_message_an_answer_is_under_way() {
     b.recv(&Pkt::ack(500)).unwrap();
     post_answer(&mut b, 0);
     assert_eq!(b.sent(), ["WRITE Only 501 +0x0 len 8 [8]"]);
-    assert!(!b.qp.is_answer_owed());
+    assert!(!b.qp.backlog().is_ack_expected);
     post_silent(&mut b);
     assert_eq!(b.sent(), [only(502)]);
-    assert!(b.qp.is_answer_owed());
+    assert!(b.qp.backlog().is_ack_expected);
 }
 
 #[test]

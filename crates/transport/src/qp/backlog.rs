@@ -1,6 +1,6 @@
 //! What a queue pair has to send and what it waits for, as one value for the owner's scheduler.
 
-use crate::qp::Qp;
+use super::Qp;
 use crate::requester::full_packets;
 
 /// State of a [`Qp`] that a scheduler needs to decide when its packets leave; a snapshot made by [`Qp::backlog`].
@@ -58,12 +58,12 @@ impl Qp {
     #[inline(always)]
     pub fn backlog(&self) -> Backlog {
         let (requester, ep) = (&self.requester, &self.ep);
-        let pending_packets = requester.sq.end - requester.cursor;
+        let pending_packets = requester.pending_packets();
         let pending_bytes = requester.pending_bytes();
         let in_flight = requester.in_flight();
-        let owes_responses = self.owes_answers();
+        let owes_responses = self.may_respond() && self.responder.owes_responses();
         let isolated_packets = if owes_responses {
-            self.responder.replay.lone_packets()
+            self.responder.isolated_packets()
         } else if in_flight > 0 {
             0
         } else {
@@ -72,13 +72,13 @@ impl Qp {
         Backlog {
             pending_packets: pending_packets as usize,
             pending_bytes: pending_bytes as usize,
-            last_posted_bytes: requester.sq.last().map_or(0, |wqe| wqe.length as usize),
-            unsignaled_run: requester.run.ended,
+            last_posted_bytes: requester.last_posted_bytes() as usize,
+            unsignaled_run: requester.unsignaled_run(),
             in_flight_packets: in_flight as usize,
-            window_room_packets: requester.window(ep.mtu).saturating_sub(in_flight) as usize,
+            window_room_packets: requester.window_limit(ep.mtu).saturating_sub(in_flight) as usize,
             path_mtu_bytes: ep.mtu,
             is_paced: ep.congestion.is_paced(),
-            is_ack_expected: requester.is_asked(),
+            is_ack_expected: requester.is_ack_expected(),
             owes_responses,
             isolated_packets: isolated_packets as usize,
             only_small_messages: requester.has_only_small_messages()

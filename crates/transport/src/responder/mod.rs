@@ -1,27 +1,38 @@
-//! The receiving half of a connection: requests to memory and completions (IBA 9.7.4, 9.7.5). What is sent back is in
-//! `reply.rs`, the unreliable variant in `uc.rs`.
+//! The receiving half of a connection: requests to memory and completions (IBA 9.7.4, 9.7.5).
+//!
+//! `transmit.rs` sends the responses, `early.rs` handles requests ahead of a missing one, `unreliable.rs` is the UC variant.
 //!
 //! Invariant: everything before `expected` was executed exactly once and in order; `received` bytes of the current
 //! message are placed. Order of checks: PSN, opcode sequence, access flags of the queue pair, receive work request or
 //! replay slot, lengths, R_Key.
 
+mod early;
+mod flush;
+mod nak;
+mod replay;
+mod transmit;
+mod unreliable;
+
 use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
 
+use early::EarlyRequests;
+use nak::NakState;
+use replay::{Entry, Replay, Response};
+
+use crate::ack_policy::AckDelay;
 use crate::attr::{MAX_MSG_SZ, QpType};
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::{Access, AtomicOp, Memory, PdId};
 use crate::recv_queue::{RecvQueue, RecvWqe, SrqTable};
-use crate::reorder::{Ahead, ReorderBuffer};
-use crate::replay::{Answer, Entry, Replay};
-use crate::reply::Reply;
+use crate::reorder::ReorderBuffer;
 use crate::time::Instant;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// The message being received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Message {
+enum Message {
     /// Between messages.
     None,
     /// Inside a SEND.
@@ -30,32 +41,39 @@ pub(crate) enum Message {
     Write,
 }
 
+/// The message being received, or the last one.
+#[derive(Debug)]
+struct Incoming {
+    kind: Message,
+    /// XRC: the shared receive queue that the message is for.
+    srqn: Option<u32>,
+    /// The protection domain that R_Keys must belong to: the queue pair's, on XRC that of the shared receive queue.
+    pd: PdId,
+    /// The receive work request that the message has taken, if `holds_wqe`.
+    wqe: RecvWqe,
+    holds_wqe: bool,
+    /// Bytes of the message placed so far.
+    received: u64,
+    /// Where a WRITE goes (its RETH).
+    va: u64,
+    r_key: Rkey,
+    dma_len: u32,
+    /// UC: the rest of a damaged message is being skipped.
+    is_skipped: bool,
+}
+
 /// The receiving half of a connected queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
     /// Number of the packet that comes next; its low 24 bits are the expected PSN.
-    pub(crate) expected: u64,
+    expected: u64,
     /// Request messages completed.
-    pub(crate) msn: Msn,
-    pub(crate) message: Message,
-    /// XRC: the shared receive queue that the current message, or the last one, is for.
-    srqn: Option<u32>,
-    /// The protection domain that R_Keys must be of: the queue pair's, on XRC that of the shared receive queue.
-    pub(crate) pd: PdId,
-    /// The receive work request that the current message has taken, if `holds_wqe`.
-    wqe: RecvWqe,
-    pub(crate) holds_wqe: bool,
-    /// Bytes of the current message placed so far.
-    received: u64,
-    va: u64,
-    r_key: Rkey,
-    dma_len: u32,
-    pub(crate) replay: Replay,
-    pub(crate) reply: Reply,
-    /// Packets that arrived before the expected one.
-    pub(crate) ahead: Ahead,
-    /// UC: the rest of a damaged message is being skipped.
-    pub(crate) dropping: bool,
+    msn: Msn,
+    message: Incoming,
+    replay: Replay,
+    ack: AckDelay,
+    nak: NakState,
+    early: EarlyRequests,
 }
 
 impl Responder {
@@ -63,19 +81,22 @@ impl Responder {
         Self {
             expected: 0,
             msn: Msn::new(0),
-            message: Message::None,
-            srqn: None,
-            pd: PdId(0),
-            wqe: RecvWqe::new(),
-            holds_wqe: false,
-            received: 0,
-            va: 0,
-            r_key: Rkey(0),
-            dma_len: 0,
+            message: Incoming {
+                kind: Message::None,
+                srqn: None,
+                pd: PdId(0),
+                wqe: RecvWqe::new(),
+                holds_wqe: false,
+                received: 0,
+                va: 0,
+                r_key: Rkey(0),
+                dma_len: 0,
+                is_skipped: false,
+            },
             replay: Replay::new(0),
-            reply: Reply::new(),
-            ahead: Ahead::default(),
-            dropping: false,
+            ack: AckDelay::new(),
+            nak: NakState::default(),
+            early: EarlyRequests::default(),
         }
     }
 
@@ -86,7 +107,7 @@ impl Responder {
         self.replay = Replay::new(usize::from(ep.attr.max_dest_rd_atomic));
     }
 
-    /// Sets how many READs and atomics are kept for replay, forgetting those that are.
+    /// Sets how many READs and atomics are kept for replay; those kept so far are dropped.
     pub(crate) fn set_fetch_limit(&mut self, limit: u8) {
         self.replay = Replay::new(usize::from(limit));
     }
@@ -95,30 +116,43 @@ impl Responder {
     pub(crate) fn reset(&mut self) {
         self.expected = 0;
         self.msn = Msn::new(0);
-        self.message = Message::None;
-        self.holds_wqe = false;
-        self.received = 0;
-        self.ahead = Ahead::default();
-        self.dropping = false;
+        self.message.kind = Message::None;
+        self.message.holds_wqe = false;
+        self.message.received = 0;
+        self.message.is_skipped = false;
+        self.early = EarlyRequests::default();
         self.silence();
     }
 
-    /// Forgets every answer that was not sent.
+    /// Drops every response, NAK and ACK that was not sent.
     pub(crate) fn silence(&mut self) {
         self.replay.clear();
-        self.reply = Reply::new();
+        self.ack = AckDelay::new();
+        self.nak = NakState::default();
     }
 
-    /// Completes the receive work request in hand with this status. Returns whether there was one.
+    /// Number of the packet that comes next.
+    pub(crate) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// Whether a receive work request is in use.
+    #[inline]
+    pub(crate) fn holds_wqe(&self) -> bool {
+        self.message.holds_wqe
+    }
+
+    /// Completes the receive work request in use with this status. Returns whether there was one.
     pub(crate) fn fail_wqe(&mut self, status: WcStatus, ep: &mut Endpoint) -> bool {
-        if !core::mem::take(&mut self.holds_wqe) {
+        if !core::mem::take(&mut self.message.holds_wqe) {
             return false;
         }
-        ep.fail_recv(self.srqn, self.wqe.wr_id, status);
+        ep.fail_recv(self.message.srqn, self.message.wqe.wr_id, status);
         true
     }
 
-    /// A request packet on a reliable connection. An error is a fault that is not mended by dropping the packet.
+    /// Handles a request packet on a reliable connection. The outer error is a fault of the connection or of the request, the
+    /// inner one the reason why the packet was dropped.
     #[inline]
     pub(crate) fn handle_request(
         &mut self,
@@ -131,24 +165,24 @@ impl Responder {
     ) -> Result<Result<(), DropReason>, Fault> {
         let distance = packet.bth.psn.distance_from(psn_of(self.expected));
         let position = self.expected.wrapping_add_signed(i64::from(distance));
-        self.ahead.watch(position);
+        self.early.watch(position);
         if distance < 0 {
             return Ok(self.handle_duplicate(position, packet, mem, srqs, ep));
         }
         if distance > 0 {
             return Ok(self.handle_early(now, position, packet, reorder, ep));
         }
-        self.reply.expected_arrived();
+        self.nak.expected_arrived();
         self.execute_next(packet, mem, srqs, ep)?;
-        if self.ahead.is_beyond(self.expected) {
+        if self.early.is_beyond(self.expected) {
             self.execute_kept(now, reorder, mem, srqs, ep)?;
         }
         Ok(Ok(()))
     }
 
-    /// Executes the packet that is next in order, and acknowledges it if it asks for that.
+    /// Executes the packet that is next in order, and notes whether it asks for an acknowledgement.
     #[inline]
-    pub(crate) fn execute_next(
+    fn execute_next(
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
@@ -158,15 +192,15 @@ impl Responder {
         let position = self.expected;
         self.execute(packet, mem, srqs, ep)?;
         if packet.bth.ack_req && !packet_is_fetch(packet) {
-            self.reply.request_ack(position);
+            self.ack.asked(position);
         }
         Ok(())
     }
 
-    /// Executes the packet that is next in order, checking it on the way. Nothing changes when it is refused, but a
-    /// receive work request may have been taken.
+    /// Executes the packet that is next in order, after checking it. A refused packet changes nothing, except that a receive
+    /// work request may have been taken.
     #[inline]
-    pub(crate) fn execute(
+    fn execute(
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
@@ -204,7 +238,7 @@ impl Responder {
         }
     }
 
-    /// The queue that a message takes its receive from. On XRC the packet names it, all packets of a message the same one.
+    /// The queue that a message takes its receive work request from. On XRC every packet of a message names the same one.
     #[inline]
     fn choose_queue<'a>(
         &mut self,
@@ -213,26 +247,26 @@ impl Responder {
         ep: &Endpoint,
     ) -> Result<&'a mut RecvQueue, Fault> {
         if ep.ty != QpType::XrcTgt {
-            self.pd = ep.pd;
+            self.message.pd = ep.pd;
             return srqs.own().ok_or(Fault::NoReceiveWqe);
         }
         let srqn = packet.xrceth().map(|header| header.srqn);
-        if self.message != Message::None && srqn != self.srqn {
+        if self.message.kind != Message::None && srqn != self.message.srqn {
             return Err(Fault::Opcode);
         }
         let rq = srqn.and_then(|srqn| srqs.xrc(srqn)).ok_or(Fault::XrcSrq)?;
-        (self.srqn, self.pd) = (srqn, rq.pd());
+        (self.message.srqn, self.message.pd) = (srqn, rq.pd());
         Ok(rq)
     }
 
     /// First and Only start a message, Middle and Last continue one of the same kind.
     #[inline]
     fn check_order(&self, position: Position, kind: Message) -> Result<(), Fault> {
-        let fits = if position.starts() { self.message == Message::None } else { self.message == kind };
+        let fits = self.message.kind == if position.starts() { Message::None } else { kind };
         if fits { Ok(()) } else { Err(Fault::Opcode) }
     }
 
-    /// A SEND packet.
+    /// Executes a SEND packet.
     fn receive(
         &mut self,
         packet: &Packet<'_>,
@@ -244,32 +278,32 @@ impl Responder {
         let payload = packet.payload();
         if position.starts() {
             self.take_wqe(rq, ep)?;
-            self.received = 0;
+            self.message.received = 0;
         }
         check_payload(packet, ep.mtu)?;
-        if self.received + payload.len() as u64 > self.wqe.room {
+        if self.message.received + payload.len() as u64 > self.message.wqe.room {
             return Err(Fault::RecvTooLong);
         }
-        self.wqe.write(mem, self.received, payload).map_err(|_| Fault::RecvWqeProtection)?;
-        self.received += payload.len() as u64;
+        self.message.wqe.write(mem, self.message.received, payload).map_err(|_| Fault::RecvWqeProtection)?;
+        self.message.received += payload.len() as u64;
         ep.counters.rcvd_bytes += payload.len() as u64;
         if !position.ends() {
-            self.message = Message::Send;
+            self.message.kind = Message::Send;
             self.expected += 1;
             return Ok(());
         }
         let mut wc = Wc { opcode: WcOpcode::Recv, ..self.recv_wc(packet, ep) };
         if let Some(r_key) = packet.ieth() {
-            mem.invalidate(self.pd, ep.qpn, r_key).map_err(|_| Fault::Invalidate)?;
+            mem.invalidate(self.message.pd, ep.qpn, r_key).map_err(|_| Fault::Invalidate)?;
             wc.imm_data = r_key.0.to_ne_bytes();
             wc.wc_flags |= Wc::WITH_INV;
         }
-        self.message_done(false, position);
+        self.message_done(false);
         self.deliver(wc, packet, ep);
         Ok(())
     }
 
-    /// A WRITE packet. Bytes are placed in order, the last one last.
+    /// Executes a WRITE packet. Bytes are placed in order, the last one last.
     #[inline]
     fn write(
         &mut self,
@@ -296,30 +330,33 @@ impl Responder {
                 return Err(Fault::Length);
             }
             if !ends {
-                mem.check_remote(self.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
+                mem.check_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
                     .map_err(Fault::from_access)?;
             }
-            (self.va, self.r_key, self.dma_len, self.received) = (reth.va, reth.r_key, reth.dma_len, 0);
+            let message = &mut self.message;
+            (message.va, message.r_key) = (reth.va, reth.r_key);
+            (message.dma_len, message.received) = (reth.dma_len, 0);
         } else {
-            let left = u64::from(self.dma_len) - self.received;
+            let left = u64::from(self.message.dma_len) - self.message.received;
             let ends = row.position.ends();
             if (ends && length != left) || (!ends && length >= left) {
                 return Err(Fault::Length);
             }
         }
-        // IBA C9-88: neither key nor address of a zero-length message are looked at.
+        // IBA C9-88: key and address of a zero-length message are not checked.
         if !payload.is_empty() {
-            let va = self.va.wrapping_add(self.received);
-            mem.write_remote(self.pd, ep.qpn, self.r_key, va, payload).map_err(Fault::from_access)?;
+            let Incoming { pd, r_key, va, received, .. } = self.message;
+            mem.write_remote(pd, ep.qpn, r_key, va.wrapping_add(received), payload)
+                .map_err(Fault::from_access)?;
         }
-        self.received += length;
+        self.message.received += length;
         ep.counters.rcvd_bytes += length;
         if !row.position.ends() {
-            self.message = Message::Write;
+            self.message.kind = Message::Write;
             self.expected += 1;
             return Ok(());
         }
-        self.message_done(row.operation == Operation::Write, row.position);
+        self.message_done(row.operation == Operation::Write);
         if row.operation == Operation::WriteImm {
             let wc = Wc { opcode: WcOpcode::RecvRdmaWithImm, ..self.recv_wc(packet, ep) };
             self.deliver(wc, packet, ep);
@@ -327,7 +364,7 @@ impl Responder {
         Ok(())
     }
 
-    /// A READ request: its answer is made when it is sent.
+    /// Accepts a READ request. Its response is made from memory when it is sent.
     fn read(&mut self, packet: &Packet<'_>, mem: &impl Memory, ep: &Endpoint) -> Result<(), Fault> {
         if !ep.attr.access.contains(Access::REMOTE_READ) {
             return Err(Fault::QpAccess);
@@ -341,16 +378,17 @@ impl Responder {
             return Err(Fault::Length);
         }
         if length > 0 {
-            mem.check_remote(self.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
+            mem.check_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
                 .map_err(Fault::from_access)?;
         }
         let packets = length.div_ceil(ep.mtu as u64).max(1);
-        let answer = Answer::Read { pd: self.pd, va: reth.va, r_key: reth.r_key, dma_len: reth.dma_len };
-        self.push_answer(packets, answer);
+        let response =
+            Response::Read { pd: self.message.pd, va: reth.va, r_key: reth.r_key, dma_len: reth.dma_len };
+        self.push_response(packets, response);
         Ok(())
     }
 
-    /// An atomic: executed now, answered in turn.
+    /// Executes an atomic. Its result is sent in request order.
     fn atomic(&mut self, packet: &Packet<'_>, mem: &impl Memory, ep: &Endpoint) -> Result<(), Fault> {
         if !ep.attr.access.contains(Access::REMOTE_ATOMIC) {
             return Err(Fault::QpAccess);
@@ -370,20 +408,21 @@ impl Responder {
             _ => AtomicOp::FetchAdd { add: eth.swap_or_add },
         };
         let original =
-            mem.atomic_remote(self.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
-        self.push_answer(1, Answer::Atomic { original });
+            mem.atomic_remote(self.message.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
+        self.push_response(1, Response::Atomic { original });
         Ok(())
     }
 
-    pub(crate) fn push_answer(&mut self, packets: u64, answer: Answer) {
+    /// Queues the response to a request whose response takes `packets` packet numbers.
+    fn push_response(&mut self, packets: u64, response: Response) {
         let first = self.expected;
         self.expected += packets;
         self.msn = self.msn.advance(1);
-        self.replay.push(Entry::new(first, self.expected, self.msn, answer));
-        self.reply.answered_by_fetch(first);
+        self.replay.push(Entry::new(first, self.expected, self.msn, response));
+        self.ack.covered_by_response(first);
     }
 
-    /// A request that was executed before: it is not executed again, but answered.
+    /// Handles a request that was executed before: it gets its response again, and is not executed again.
     fn handle_duplicate(
         &mut self,
         position: u64,
@@ -410,7 +449,7 @@ impl Responder {
                 self.replay.repeat_atomic(position)
             }
             _ => {
-                self.reply.repeat_ack(self.expected.wrapping_sub(1));
+                self.ack.asked_by_duplicate(self.expected.wrapping_sub(1));
                 true
             }
         };
@@ -420,16 +459,16 @@ impl Responder {
     /// Takes a receive work request for the current message, unless it has one.
     #[inline]
     fn take_wqe(&mut self, rq: &mut RecvQueue, ep: &mut Endpoint) -> Result<(), Fault> {
-        if self.holds_wqe {
+        if self.message.holds_wqe {
             return Ok(());
         }
         if !ep.events.has_recv_room() {
             return Err(Fault::NoReceiveWqe);
         }
-        let taken = rq.take(&mut self.wqe).ok_or(Fault::NoReceiveWqe)?;
-        self.holds_wqe = true;
-        if taken.limit_reached && (ep.srq || self.srqn.is_some()) {
-            ep.events.push_limit(self.srqn);
+        let taken = rq.take(&mut self.message.wqe).ok_or(Fault::NoReceiveWqe)?;
+        self.message.holds_wqe = true;
+        if taken.limit_reached && (ep.srq || self.message.srqn.is_some()) {
+            ep.events.push_limit(self.message.srqn);
         }
         Ok(())
     }
@@ -438,8 +477,8 @@ impl Responder {
     fn recv_wc(&self, packet: &Packet<'_>, ep: &Endpoint) -> Wc {
         let imm = packet.imm();
         Wc {
-            wr_id: self.wqe.wr_id,
-            byte_len: self.received as u32,
+            wr_id: self.message.wqe.wr_id,
+            byte_len: self.message.received as u32,
             imm_data: imm.unwrap_or_default(),
             wc_flags: if imm.is_some() { Wc::WITH_IMM } else { 0 },
             qp_num: ep.qpn.value(),
@@ -448,26 +487,26 @@ impl Responder {
         }
     }
 
-    /// Whether the rest of a message is still to come.
+    /// Whether a message is half received.
     #[inline]
-    pub(crate) fn is_within_message(&self) -> bool {
-        self.message != Message::None
+    fn is_within_message(&self) -> bool {
+        self.message.kind != Message::None
     }
 
-    /// `silent`: the application learns of the message only by looking at its memory.
+    /// The message is complete. `is_silent`: the application learns of it only from its memory.
     #[inline]
-    fn message_done(&mut self, silent: bool, position: Position) {
+    fn message_done(&mut self, is_silent: bool) {
         self.expected += 1;
         self.msn = self.msn.advance(1);
-        self.message = Message::None;
-        self.reply.message_arrived(silent, position == Position::Only);
+        self.message.kind = Message::None;
+        self.ack.message_arrived(is_silent);
     }
 
     #[inline]
     fn deliver(&mut self, wc: Wc, packet: &Packet<'_>, ep: &mut Endpoint) {
-        self.holds_wqe = false;
+        self.message.holds_wqe = false;
         ep.counters.rdma_recvs += 1;
-        ep.events.push_recv(self.srqn, wc, packet.bth.solicited);
+        ep.events.push_recv(self.message.srqn, wc, packet.bth.solicited);
     }
 }
 
@@ -497,5 +536,4 @@ fn check_payload(packet: &Packet<'_>, mtu: usize) -> Result<(), Fault> {
 }
 
 #[cfg(test)]
-#[path = "responder_tests.rs"]
 mod tests;

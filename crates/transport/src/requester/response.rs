@@ -1,27 +1,25 @@
 //! What the requester does with responses: ACK, NAK, READ data, atomic results (IBA 9.7.5, 9.9.2).
 //!
-//! A response never acknowledges past a READ or atomic that was not answered; one that tries is taken as the news that
-//! the answer was lost ("implied NAK"). Answers behind a missing one are placed where they belong, because that memory is
-//! ours until the work request completes; only the missing ones are asked for again.
+//! An ACK does not acknowledge a READ or atomic whose response is missing; an ACK beyond one shows that the response was
+//! lost ("implied NAK"). Responses behind a missing one are placed at once, because the application leaves that memory
+//! alone until the work request completes; only the missing responses are requested again.
 
 use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer_ns};
 
+use super::peer::Remedy;
+use super::retransmit::gap_of;
+use super::{Requester, Step, window_pkts};
+use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::status_of_nak;
 use crate::memory::Memory;
-use crate::peer::Remedy;
 use crate::recv_queue::scatter;
-use crate::requester::{Requester, Step, window_pkts};
-use crate::resend::gap_of;
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wr::WrOp;
 
-/// `rnr_retry` of 7 means without end.
-const RNR_RETRY_FOREVER: u8 = 7;
-
 impl Requester {
-    /// A response packet for this queue pair.
+    /// Handles a response packet.
     #[inline]
     pub(crate) fn handle_response(
         &mut self,
@@ -30,21 +28,21 @@ impl Requester {
         mem: &impl Memory,
         ep: &mut Endpoint,
     ) -> Result<Step, DropReason> {
-        let distance = packet.bth.psn.distance_from(crate::emit::psn_of(self.una));
-        let position = self.una.wrapping_add_signed(i64::from(distance));
+        let distance = packet.bth.psn.distance_from(psn_of(self.window.una()));
+        let position = self.window.una().wrapping_add_signed(i64::from(distance));
         let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
         if distance < 0
-            && self.peer.keeps()
+            && self.peer.repeats_selectively()
             && matches!(syndrome, Some(Syndrome::Ack(_)))
-            && let Some((first, packets)) = gap_of(self.una, u64::from(distance.unsigned_abs()))
+            && let Some((first, packets)) = gap_of(self.window.una(), u64::from(distance.unsigned_abs()))
         {
             ep.counters.rcvd_gap_report += 1;
             self.on_gap(now, first, first + packets);
-            // The peer knows of it by the packet behind.
-            self.reached = self.reached.max((first + packets + 1).min(self.cursor));
+            // The peer found the gap when the packet behind it arrived.
+            self.window.reach(first + packets + 1);
             return Ok(Step::Idle);
         }
-        if distance < 0 || position >= self.next {
+        if distance < 0 || position >= self.window.next() {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         }
@@ -58,7 +56,9 @@ impl Requester {
                     Err(DropReason::ReservedSyndrome)
                 }
             },
-            Operation::ReadResponse | Operation::AtomicAck => self.on_fetched(now, position, packet, mem, ep),
+            Operation::ReadResponse | Operation::AtomicAck => {
+                self.on_response_data(now, position, packet, mem, ep)
+            }
             _ => Err(DropReason::WrongService),
         }
     }
@@ -66,26 +66,25 @@ impl Requester {
     /// The first packet that only a READ response or atomic ack can acknowledge.
     #[inline]
     fn first_unanswered(&self) -> u64 {
-        self.fetches.front().map_or(u64::MAX, |fetch| fetch.first.max(self.una))
+        self.fetches.in_flight.front().map_or(u64::MAX, |fetch| fetch.first.max(self.window.una()))
     }
 
-    /// Acknowledges, reloads the retry counters and the timer. Returns whether it was news.
+    /// Acknowledges everything before `to`; restarts the retry counters and the timer if that is new, and returns whether
+    /// it is.
     #[inline]
     fn acknowledge(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
-        let (before, sent) = (self.una, self.cursor);
+        let (before, sent) = (self.window.una(), self.window.cursor());
         let news = self.progress(to, ep);
         if news {
             self.peer.on_ack(to, to - before, sent);
             self.rtt.acknowledged(to, now);
-            self.reload_retries(ep);
-            self.timer_base = now;
-            self.probes = 0;
+            self.retry.progress(now, ep);
         }
         news
     }
 
-    /// The peer executed everything before `to`: acknowledges that, up to the first answer that is missing. Returns whether
-    /// there was news.
+    /// The peer executed everything before `to`: acknowledges that up to the first missing response. Returns whether any of
+    /// it is new.
     #[inline]
     fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         let unanswered = self.first_unanswered();
@@ -101,10 +100,10 @@ impl Requester {
         self.report_failure(ep)
     }
 
-    /// Answers before `to` are missing: they are asked for again, once per loss.
+    /// Responses before `to` are missing: requests them again, once per loss.
     #[cold]
     fn implied_nak(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
-        self.acked = self.acked.max(to);
+        self.fetches.executed = self.fetches.executed.max(to);
         let news = self.advance(now, ep);
         let unanswered = self.first_unanswered();
         if unanswered < to && self.on_missing_answers(now, unanswered, to) {
@@ -114,15 +113,17 @@ impl Requester {
         news
     }
 
-    /// Acknowledges as far as answers are here, and what the peer has acknowledged lies between them.
+    /// Acknowledges as far as the responses are here and the peer has executed the requests between them.
     #[cold]
     fn advance(&mut self, now: Instant, ep: &mut Endpoint) -> bool {
         let mut news = false;
         loop {
             let unanswered = self.first_unanswered();
-            let to = match self.fetches.front() {
-                Some(fetch) if unanswered == self.una => self.board.first_missing(self.una, fetch.end),
-                _ => self.acked.min(unanswered),
+            let to = match self.fetches.in_flight.front() {
+                Some(fetch) if unanswered == self.window.una() => {
+                    self.board.first_missing(self.window.una(), fetch.end)
+                }
+                _ => self.fetches.executed.min(unanswered),
             };
             if !self.acknowledge(now, to, ep) {
                 return news;
@@ -133,30 +134,30 @@ impl Requester {
 
     fn on_nak(&mut self, now: Instant, position: u64, code: NakCode, ep: &mut Endpoint) -> Step {
         if code == NakCode::PsnSequenceError {
-            self.peer.hear_nak(position);
+            self.peer.on_sequence_nak(position);
         }
         let news = self.acknowledge_up_to(now, position, ep);
         if let Some(status) = status_of_nak(code) {
-            // Answers before it are missing: it is refused again when they are here.
-            if self.una < position {
+            // Responses before it are missing. The peer refuses the request again when these have arrived.
+            if self.window.una() < position {
                 return Step::Idle;
             }
             self.complete_head(status, ep);
             return Step::Fatal;
         }
         ep.counters.rcvd_seq_err += 1;
-        // It will be sent anyway, or was said to be missing before it was sent again.
-        if position >= self.cursor || self.rnr_until.is_some() || position < self.una {
+        // The packet is about to be sent anyway, or the NAK is older than its retransmission.
+        if position >= self.window.cursor() || self.retry.is_rnr_wait() || position < self.window.una() {
             return self.report_failure(ep);
         }
-        if self.peer.keeps() && !self.on_gap(now, position, position + 1) {
+        if self.peer.repeats_selectively() && !self.on_gap(now, position, position + 1) {
             return self.report_failure(ep);
         }
-        if !news && self.peer.is_asked(position) && ep.attr.timeout != 0 {
-            return self.ask_again(now, position, ep);
+        if !news && self.peer.is_probe(position) && ep.attr.timeout != 0 {
+            return self.repeat_probe(now, position, ep);
         }
-        let numbers = self.fetch_at(position).map_or(1, |fetch| fetch.end - position);
-        match self.peer.on_nak(position, numbers, self.next, window_pkts(ep.mtu)) {
+        let numbers = self.fetches.at(position).map_or(1, |fetch| fetch.end - position);
+        match self.peer.remedy(position, numbers, self.window.next(), window_pkts(ep.mtu)) {
             Remedy::Packets(packets) => {
                 self.on_gap(now, position, position + packets);
                 self.report_failure(ep)
@@ -165,24 +166,24 @@ impl Requester {
         }
     }
 
-    /// Goes back. Without progress since the last time the ACK timeout goes on, and uses up the retries; without one, this does.
+    /// Goes back to `position`. Without progress (`news`) the ACK timeout goes on and uses up the retries; where there is no
+    /// ACK timeout, each return without progress uses up one.
     fn resend_from(&mut self, now: Instant, position: u64, news: bool, ep: &mut Endpoint) -> Step {
         if news {
-            self.timer_base = now;
+            self.retry.restart_timer(now);
         } else if ep.attr.timeout == 0 && !self.take_retry(ep) {
             return Step::Fatal;
         }
-        self.probed_at = now;
+        self.retry.probed(now);
         self.go_back(position, ep);
         Step::Idle
     }
 
-    /// The packet that is on its way alone is still missed. One that keeps says so as often as later packets arrive, while this
-    /// one may wait in a queue behind them. So it is sent again now and then, and how long that goes on is what `timeout` and
-    /// `retry_cnt` say.
-    fn ask_again(&mut self, now: Instant, position: u64, ep: &Endpoint) -> Step {
-        if now >= self.timer_base.max(self.probed_at).plus_ns(self.rtt.period_ns()) {
-            self.probed_at = now;
+    /// The probe was NAKed again. A selective-repeat peer repeats its NAK for each later packet, while the probe may wait in a
+    /// queue behind them. So the probe is repeated once per round-trip time, until `timeout` and `retry_cnt` end it.
+    fn repeat_probe(&mut self, now: Instant, position: u64, ep: &Endpoint) -> Step {
+        if now >= self.retry.quiet_since().plus_ns(self.rtt.period_ns()) {
+            self.retry.probed(now);
             self.go_back(position, ep);
         }
         Step::Idle
@@ -191,31 +192,25 @@ impl Requester {
     fn on_rnr_nak(&mut self, now: Instant, position: u64, code: u8, ep: &mut Endpoint) -> Step {
         ep.counters.rcvd_rnr_err += 1;
         self.acknowledge_up_to(now, position, ep);
-        if self.rnr_until.is_some() || self.una < position {
+        if self.retry.is_rnr_wait() || self.window.una() < position {
             return Step::Idle;
         }
-        if ep.attr.rnr_retry != RNR_RETRY_FOREVER {
-            let Some(left) = self.rnr_left.checked_sub(1) else {
-                ep.counters.retry_rnr_exceeded_err += 1;
-                self.complete_head(WcStatus::RnrRetryExcErr, ep);
-                return Step::Fatal;
-            };
-            self.rnr_left = left;
+        if !self.retry.begin_rnr_wait(now.plus_ns(rnr_timer_ns(code)), ep) {
+            ep.counters.retry_rnr_exceeded_err += 1;
+            self.complete_head(WcStatus::RnrRetryExcErr, ep);
+            return Step::Fatal;
         }
-        // It is there: how often it may be silent is counted anew.
-        self.retry_left = ep.attr.retry_cnt;
-        if self.peer.keeps() && position < self.cursor {
+        if self.peer.repeats_selectively() && position < self.window.cursor() {
             self.board.lose(position);
         } else {
             self.go_back(position, ep);
         }
-        self.rnr_until = Some(now.plus_ns(rnr_timer_ns(code)));
         Step::Idle
     }
 
     /// READ data or the result of an atomic.
     #[inline]
-    fn on_fetched(
+    fn on_response_data(
         &mut self,
         now: Instant,
         position: u64,
@@ -223,35 +218,35 @@ impl Requester {
         mem: &impl Memory,
         ep: &mut Endpoint,
     ) -> Result<Step, DropReason> {
-        let Some(fetch) = self.fetches.front().copied() else {
+        let Some(fetch) = self.fetches.in_flight.front().copied() else {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         };
-        if position != fetch.first.max(self.una) {
-            return self.on_fetched_early(now, position, packet, mem, ep);
+        if position != fetch.first.max(self.window.una()) {
+            return self.on_early_response(now, position, packet, mem, ep);
         }
-        // It acknowledges everything before it, which makes its own work request the oldest.
+        // The response acknowledges everything before it, which makes its own work request the oldest.
         self.acknowledge(now, position, ep);
-        if let Err(status) = self.place(self.sq.head, position, fetch.end, packet, mem, ep) {
+        if let Err(status) = self.place(self.sq.head(), position, fetch.end, packet, mem, ep) {
             self.complete_head(status, ep);
             return Ok(Step::Fatal);
         }
-        self.seen = self.seen.max(position + 1);
+        self.fetches.seen = self.fetches.seen.max(position + 1);
         let one_by_one = !self.peer.answers_parts();
-        self.hear_part(position, packet);
+        self.note_part_response(position, packet);
         self.acknowledge(now, position + 1, ep);
-        if self.board.is_in_use() || self.acked > self.una {
+        if self.board.is_in_use() || self.fetches.executed > self.window.una() {
             self.advance(now, ep);
         }
-        if one_by_one && self.board.is_in_use() && self.una < self.seen {
-            self.on_missing_answers(now, self.una, self.seen);
+        if one_by_one && self.board.is_in_use() && self.window.una() < self.fetches.seen {
+            self.on_missing_answers(now, self.window.una(), self.fetches.seen);
         }
         Ok(self.report_failure(ep))
     }
 
-    /// An answer while one before it is missing.
+    /// READ data or the result of an atomic, while a response before it is missing.
     #[cold]
-    fn on_fetched_early(
+    fn on_early_response(
         &mut self,
         now: Instant,
         position: u64,
@@ -259,40 +254,42 @@ impl Requester {
         mem: &impl Memory,
         ep: &mut Endpoint,
     ) -> Result<Step, DropReason> {
-        let fetch = self.fetch_at(position).filter(|_| !self.board.has_received(position));
-        let Some(fetch) = fetch.filter(|_| position >= self.una && position < self.cursor) else {
+        let fetch = self.fetches.at(position).filter(|_| !self.board.has_received(position));
+        let Some(fetch) = fetch.filter(|_| position >= self.window.una() && position < self.window.cursor())
+        else {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         };
-        // One that does not fit is an error when it is its turn; until then it has not come.
+        // A response that does not fit is an error when it is next in order; here it is dropped.
         if self.place(self.index_of(position), position, fetch.end, packet, mem, ep).is_err() {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::OutOfOrderResponse);
         }
         let one_by_one = !self.peer.answers_parts();
-        self.hear_part(position, packet);
+        self.note_part_response(position, packet);
         self.board.receive(position);
-        self.reached = self.reached.max(position + 1);
-        // Whoever answers this has executed everything before it.
-        self.acked = self.acked.max(fetch.first);
+        self.window.reach(position + 1);
+        // The peer executed everything before the request that it responds to.
+        self.fetches.executed = self.fetches.executed.max(fetch.first);
         self.advance(now, ep);
         let again = self.board.age(now, self.rtt.period_ns());
-        let from = if again || one_by_one { self.una } else { self.seen.max(self.una) };
-        self.seen = self.seen.max(position + 1);
+        let from =
+            if again || one_by_one { self.window.una() } else { self.fetches.seen.max(self.window.una()) };
+        self.fetches.seen = self.fetches.seen.max(position + 1);
         if from < position && self.on_missing_answers(now, from, position) {
             ep.counters.completer_retry_err += 1;
         }
         Ok(self.report_failure(ep))
     }
 
-    /// How the part of a READ that was asked for last begins shows what the peer takes it for.
-    fn hear_part(&mut self, position: u64, packet: &Packet<'_>) {
-        if self.part != Some(position) {
+    /// The opcode of the first response to a part of a READ shows whether the peer treats the part as a READ of its own.
+    fn note_part_response(&mut self, position: u64, packet: &Packet<'_>) {
+        if self.fetches.part != Some(position) {
             return;
         }
-        self.part = None;
+        self.fetches.part = None;
         if matches!(packet.row().position, Position::First | Position::Only) {
-            self.peer.hear_part();
+            self.peer.answered_part();
         }
     }
 
@@ -340,5 +337,5 @@ impl Requester {
 }
 
 #[cfg(test)]
-#[path = "completer_tests.rs"]
+#[path = "response_tests.rs"]
 mod tests;

@@ -1,37 +1,36 @@
-//! Segmentation: one packet of a work request, from the headers that belong to its place in the message to the payload
-//! (IBA 9.4, 9.7.3). The requester decides which packet, this file writes it.
+//! Segmentation: writes one packet of a work request, with the headers that its place in the message needs (IBA 9.4, 9.7.3).
+//! `transmit.rs` decides which packet.
 
 use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
+use super::send_queue::SendWqe;
+use super::{Fetch, Requester, full_packets};
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
-use crate::requester::{Fetch, Requester, full_packets};
-use crate::unasked::Unasked;
 use crate::wc::WcStatus;
-use crate::wqe::SendWqe;
 use crate::wr::{SendFlags, WrOp};
 
-/// A READ is issued in pieces of at most this many bytes, so that the requester paces the responder.
-const READ_CHUNK: u64 = 64 * 1024;
-/// ... and of at most this many response packets.
-const READ_CHUNK_PKTS: u64 = 64;
+/// A READ request asks for at most this many bytes, so that the requester paces the responder.
+const READ_REQUEST_BYTES: u64 = 64 * 1024;
+/// A READ request asks for at most this many response packets.
+const READ_REQUEST_PKTS: u64 = 64;
 
-/// What one packet carries, or asks for.
+/// The part of a work request that one packet carries or asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(super) struct Part {
     /// Index of its work request.
-    pub(crate) index: u32,
-    /// Number of the packet; of a READ request, that of the first response.
-    pub(crate) first: u64,
-    /// One past it; of a READ request, past the last response.
-    pub(crate) end: u64,
+    pub(super) index: u32,
+    /// Number of the packet; for a READ request, of its first response.
+    pub(super) first: u64,
+    /// One past it; for a READ request, past its last response.
+    pub(super) end: u64,
 }
 
 impl Requester {
-    /// One packet of a SEND or WRITE; returns its length.
+    /// Writes one packet of a SEND or WRITE and returns its length.
     #[inline]
-    pub(crate) fn write_message(
+    pub(super) fn write_message(
         &mut self,
         part: Part,
         wqe: &SendWqe,
@@ -72,7 +71,7 @@ impl Requester {
         Ok(packet.finish(Bth { opcode, solicited, ack_req, ..bth(part.first, ep) }))
     }
 
-    /// A request on a connection, behind the header that XRC adds.
+    /// Starts a request on a connection, with the header that XRC adds.
     #[inline]
     fn request<'a>(&self, part: Part, buf: &'a mut Buffer) -> Emitter<'a> {
         let mut packet = Emitter::new(buf);
@@ -82,8 +81,8 @@ impl Requester {
         packet
     }
 
-    /// A READ request, atomic or FLUSH for the first time, or again after going back.
-    pub(crate) fn begin_fetch(
+    /// Writes a READ request, atomic or FLUSH for the first time, or again after going back.
+    pub(super) fn begin_fetch(
         &mut self,
         part: Part,
         wqe: &SendWqe,
@@ -101,18 +100,18 @@ impl Requester {
             }
         }
         let len = self.write_fetch(part, wqe, mem, ep, buf)?;
-        // One that is sent again is still in the ring.
-        if self.cursor >= self.next {
-            self.unasked = Unasked::default();
-            if !self.fetches.push(Fetch { first: part.first, end: part.end }) {
+        // A request that is sent again is still in the ring.
+        if !self.window.is_resending() {
+            self.acks.asked();
+            if !self.fetches.in_flight.push(Fetch { first: part.first, end: part.end }) {
                 return Err(WcStatus::LocQpOpErr);
             }
         }
         Ok(len)
     }
 
-    /// A READ request for a part of a message, an atomic, or a FLUSH.
-    pub(crate) fn write_fetch(
+    /// Writes a READ request for a part of a message, an atomic, or a FLUSH.
+    pub(super) fn write_fetch(
         &mut self,
         part: Part,
         wqe: &SendWqe,
@@ -150,8 +149,8 @@ impl Requester {
         Ok(packet.finish(Bth { opcode, ack_req: true, ..bth(part.first, ep) }))
     }
 
-    /// A whole datagram.
-    pub(crate) fn write_datagram(
+    /// Writes a datagram.
+    pub(super) fn write_datagram(
         &mut self,
         part: Part,
         wqe: &SendWqe,
@@ -193,11 +192,11 @@ fn bytes_before(wqe: &SendWqe, end: u64, mtu: usize) -> u64 {
     ((end - wqe.first) * mtu as u64).min(u64::from(wqe.length))
 }
 
-/// Where the READ request at `cursor` ends and how many bytes it asks for. Boundaries are multiples of the chunk from
-/// the start of the message, so that a request that is sent again is a tail of the first one.
+/// One past the last response packet of the READ request at `cursor`, and how many bytes the request asks for. Requests end
+/// at fixed places of the message, so that a retransmitted request is a tail of the first one.
 #[inline]
-pub(crate) fn chunk(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
-    let packets = full_packets(READ_CHUNK, mtu).clamp(1, READ_CHUNK_PKTS);
+pub(super) fn read_request_end(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
+    let packets = full_packets(READ_REQUEST_BYTES, mtu).clamp(1, READ_REQUEST_PKTS);
     let at = cursor - wqe.first;
     let end = ((at / packets + 1) * packets).min(wqe.end - wqe.first);
     (wqe.first + end, bytes_before(wqe, wqe.first + end, mtu) - at * mtu as u64)

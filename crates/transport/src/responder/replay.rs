@@ -1,61 +1,61 @@
-//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost answer can be given again
-//! (IBA 9.7.5.1.5). Answers leave in the order of the requests. A duplicate request is answered before them, and nothing
-//! else again; one that reaches into the answer in progress restarts that.
+//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost response can be sent again (IBA
+//! 9.7.5.1.5). Responses leave in request order. The response to a duplicate request leaves before them; a duplicate of the
+//! request whose response is being sent restarts that response.
 
 use wire::{Msn, Rkey};
 
 use crate::memory::PdId;
 use crate::ring::Ring;
 
-/// What an answer is made from.
+/// What a response is made from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(super) enum Response {
     /// READ: from memory, again for a replay.
     Read { pd: PdId, va: u64, r_key: Rkey, dma_len: u32 },
-    /// Atomic: the stored value; it is never executed twice.
+    /// Atomic: the original value; the atomic is never executed twice.
     Atomic { original: u64 },
-    /// FLUSH and ATOMIC WRITE: that it was done.
+    /// FLUSH and ATOMIC WRITE: an empty response.
     Done,
 }
 
 /// A READ or atomic that was received.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    /// Number of the first packet of the answer.
-    pub(crate) first: u64,
+pub(super) struct Entry {
+    /// Number of the first packet of the response.
+    pub(super) first: u64,
     /// One past the last.
-    pub(crate) end: u64,
+    pub(super) end: u64,
     /// Messages complete, this one included.
-    pub(crate) msn: Msn,
-    pub(crate) answer: Answer,
-    /// The whole answer was sent at least once, so the peer may have taken it off its books.
-    answered: bool,
+    pub(super) msn: Msn,
+    pub(super) response: Response,
+    /// The response was sent to its end at least once, so the peer may have completed the request.
+    is_sent: bool,
 }
 
 impl Entry {
-    pub(crate) fn new(first: u64, end: u64, msn: Msn, answer: Answer) -> Self {
-        Self { first, end, msn, answer, answered: false }
+    pub(super) fn new(first: u64, end: u64, msn: Msn, response: Response) -> Self {
+        Self { first, end, msn, response, is_sent: false }
     }
 }
 
-/// The part of an answer that is being sent.
+/// The part of a response that is being sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor {
+pub(super) struct Cursor {
     /// Number of the next packet.
-    pub(crate) at: u64,
+    pub(super) at: u64,
     /// Number of the first packet: it has opcode First or Only.
-    pub(crate) start: u64,
+    pub(super) start: u64,
     /// One past the last packet.
-    pub(crate) end: u64,
+    pub(super) end: u64,
     /// Bytes of the entry before the end of the last packet.
-    pub(crate) end_byte: u32,
+    pub(super) end_byte: u32,
 }
 
-/// Parts of answers that wait to be given again. A requester of ours can ask for one per gap in its window of five READ
-/// requests; it asks again for those that find no room.
+/// Parts of responses that may wait to be sent again. A roxie requester asks for one per gap in its window of five READ
+/// requests, and asks again for those that find no room.
 const PARTS: usize = 32;
 
-/// A part of an answer that is given again.
+/// A part of a response that is sent again.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     /// Index of its entry.
@@ -63,7 +63,7 @@ struct Part {
     cursor: Cursor,
 }
 
-/// One that waits, in the form that there is room for in every queue pair: counted from the first packet of its entry.
+/// A part that waits, in compact form, counted from the first packet of its entry.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     index: u32,
@@ -78,20 +78,20 @@ impl Part {
     }
 }
 
-/// The queue and the place of the answering in it.
+/// The queue, and how far its responses were sent.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(super) struct Replay {
     ring: Ring<Entry>,
-    /// Index of the entry being answered for the first time; the end of the ring when there is none.
+    /// Index of the entry whose response is being sent for the first time; the end of the ring when there is none.
     index: u32,
     cursor: Cursor,
-    /// Given again, before the one above.
+    /// The part that is sent again, before the response above.
     part: Option<Part>,
     parts: Ring<Waiting>,
 }
 
 impl Replay {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         let ring = Ring::new(capacity);
         let index = ring.bounds().1;
         let parts = Ring::new(if capacity == 0 { 0 } else { PARTS });
@@ -100,12 +100,12 @@ impl Replay {
 
     /// Whether one more request is within the limit.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        !self.ring.is_full() || self.ring.front().is_some_and(|oldest| oldest.answered)
+    pub(super) fn has_room(&self) -> bool {
+        !self.ring.is_full() || self.ring.front().is_some_and(|oldest| oldest.is_sent)
     }
 
-    /// Appends a request, forgetting the oldest if need be; the caller made sure that there is room.
-    pub(crate) fn push(&mut self, entry: Entry) {
+    /// Appends a request and drops the oldest if the queue is full; the caller has checked that there is room.
+    pub(super) fn push(&mut self, entry: Entry) {
         if self.ring.is_full() {
             let (oldest, _) = self.ring.bounds();
             self.ring.pop();
@@ -122,30 +122,30 @@ impl Replay {
         }
     }
 
-    /// Whether something is to be answered.
+    /// Whether a response is due.
     #[inline]
-    pub(crate) fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.part.is_some() || self.index != self.ring.bounds().1
     }
 
-    /// Packets of the answer if it is the only one, and none of it was sent; else 0.
+    /// Packets of the response that is due, if it is the only one and none of it was sent; else 0.
     #[inline]
-    pub(crate) fn lone_packets(&self) -> u64 {
+    pub(super) fn isolated_packets(&self) -> u64 {
         let is_last = self.index.wrapping_add(1) == self.ring.bounds().1;
         let Cursor { at, start, end, .. } = self.cursor;
         if is_last && self.part.is_none() && at == start { end - at } else { 0 }
     }
 
-    /// The request being answered and how far.
+    /// The request whose response is being sent, and how far it was sent.
     #[inline]
-    pub(crate) fn current(&self) -> Option<(Entry, Cursor)> {
+    pub(super) fn current(&self) -> Option<(Entry, Cursor)> {
         let (index, cursor) = self.part.map_or((self.index, self.cursor), |part| (part.index, part.cursor));
         Some((*self.ring.get(index)?, cursor))
     }
 
-    /// One packet of the answer was sent.
+    /// One packet of the response was sent.
     #[inline]
-    pub(crate) fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         if let Some(part) = &mut self.part {
             part.cursor.at += 1;
             if part.cursor.at == part.cursor.end {
@@ -158,15 +158,15 @@ impl Replay {
             return;
         }
         if let Some(entry) = self.ring.get_mut(self.index) {
-            entry.answered = true;
+            entry.is_sent = true;
         }
         self.begin(self.index.wrapping_add(1));
     }
 
     /// A duplicate READ request: answers again from there, if it is a part of one in the queue and there is room.
-    pub(crate) fn repeat_read(&mut self, at: u64, mtu: usize, va: u64, r_key: Rkey, dma_len: u32) -> bool {
+    pub(super) fn repeat_read(&mut self, at: u64, mtu: usize, va: u64, r_key: Rkey, dma_len: u32) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
-        let Answer::Read { va: first_va, r_key: key, dma_len: whole, .. } = entry.answer else {
+        let Response::Read { va: first_va, r_key: key, dma_len: whole, .. } = entry.response else {
             return false;
         };
         let skipped = (at - entry.first) * mtu as u64;
@@ -182,10 +182,10 @@ impl Replay {
     }
 
     /// A duplicate atomic: gives its result again, if it is in the queue and there is room.
-    pub(crate) fn repeat_atomic(&mut self, at: u64) -> bool {
+    pub(super) fn repeat_atomic(&mut self, at: u64) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
         let cursor = Cursor { at, start: at, end: entry.end, end_byte: 0 };
-        !matches!(entry.answer, Answer::Read { .. }) && self.repeat(Part { index, cursor })
+        !matches!(entry.response, Response::Read { .. }) && self.repeat(Part { index, cursor })
     }
 
     fn repeat(&mut self, part: Part) -> bool {
@@ -211,11 +211,11 @@ impl Replay {
         self.wait(part)
     }
 
-    /// Lines a part up; false without room.
+    /// Queues a part; false without room.
     fn wait(&mut self, part: Part) -> bool {
         let Part { index, cursor } = part;
         let Some(first) = self.ring.get(index).map(|entry| entry.first) else { return false };
-        // An answer has at most 2^23 packets.
+        // A response has at most 2^23 packets.
         let (skipped, packets) = ((cursor.at - first) as u32, (cursor.end - cursor.at) as u32);
         self.parts.push(Waiting { index, skipped, packets, end_byte: cursor.end_byte })
     }
@@ -228,8 +228,8 @@ impl Replay {
         Some(Part { index, cursor })
     }
 
-    /// Stops answering.
-    pub(crate) fn clear(&mut self) {
+    /// Drops all responses.
+    pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.index = self.ring.bounds().1;
         self.part = None;
@@ -239,7 +239,7 @@ impl Replay {
     fn drop_parts(&mut self, unwanted: impl Fn(&Part) -> bool) {
         for _ in 0..self.parts.len() {
             if let Some(part) = self.next_part().filter(|part| !unwanted(part)) {
-                // There is room: it was there before.
+                // There is room: it was in the queue before.
                 let _kept = self.wait(part);
             }
         }
@@ -248,12 +248,12 @@ impl Replay {
         }
     }
 
-    /// Whether this is the request being answered for the first time.
+    /// Whether the response to this request is being sent for the first time.
     fn is_pending_at(&self, index: u32) -> bool {
         self.index == index && index != self.ring.bounds().1
     }
 
-    /// Whether an earlier request is still being answered, so that this one's turn comes anyway.
+    /// Whether the response to an earlier request is being sent, so that this one follows anyway.
     fn is_ahead_of(&self, index: u32) -> bool {
         let (oldest, end) = self.ring.bounds();
         self.index != end && self.index.wrapping_sub(oldest) < index.wrapping_sub(oldest)
@@ -271,9 +271,9 @@ impl Replay {
     fn begin(&mut self, index: u32) {
         self.index = index;
         if let Some(entry) = self.ring.get(index) {
-            let end_byte = match entry.answer {
-                Answer::Read { dma_len, .. } => dma_len,
-                Answer::Atomic { .. } | Answer::Done => 0,
+            let end_byte = match entry.response {
+                Response::Read { dma_len, .. } => dma_len,
+                Response::Atomic { .. } | Response::Done => 0,
             };
             self.cursor = Cursor { at: entry.first, start: entry.first, end: entry.end, end_byte };
         }
@@ -285,8 +285,9 @@ mod tests {
     use super::*;
 
     fn read(first: u64, packets: u64) -> Entry {
-        let answer = Answer::Read { pd: PdId(1), va: 0x1000, r_key: Rkey(7), dma_len: packets as u32 * 256 };
-        Entry::new(first, first + packets, Msn::new(1), answer)
+        let response =
+            Response::Read { pd: PdId(1), va: 0x1000, r_key: Rkey(7), dma_len: packets as u32 * 256 };
+        Entry::new(first, first + packets, Msn::new(1), response)
     }
 
     fn sent(replay: &mut Replay, count: usize) -> Vec<u64> {
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn nothing_is_found_behind_the_youngest_request() {
         let mut replay = Replay::new(2);
-        replay.push(Entry::new(10, 11, Msn::new(1), Answer::Done));
+        replay.push(Entry::new(10, 11, Msn::new(1), Response::Done));
         assert!(!replay.repeat_atomic(11) && !replay.repeat_atomic(9));
     }
 
@@ -386,7 +387,7 @@ mod tests {
     fn only_what_is_asked_for_again_is_given_again() {
         let mut replay = Replay::new(4);
         replay.push(read(10, 1));
-        replay.push(Entry::new(11, 12, Msn::new(2), Answer::Atomic { original: 5 }));
+        replay.push(Entry::new(11, 12, Msn::new(2), Response::Atomic { original: 5 }));
         replay.push(read(12, 1));
         sent(&mut replay, 3);
         assert!(replay.repeat_atomic(11));

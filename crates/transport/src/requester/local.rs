@@ -1,6 +1,6 @@
-//! Work requests that send nothing: they change keys of this side, in queue order (IBA 10.6.6.3, 10.7.2.2).
+//! Local work requests, which send nothing: they change keys of this side, in queue order (IBA 10.6.6.3, 10.7.2.2).
 //!
-//! Each waits until everything before it is complete, so it is executed once, however often packets are sent again.
+//! Each waits until everything before it is complete, so a retransmission never executes it again.
 
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
@@ -47,7 +47,7 @@ mod tests {
         let key = Rkey(0x300);
         b.post(3, WrOp::RegMr(FastReg { key, iova: 0, access: Access::empty() }), 0);
         b.post(4, WrOp::Send, 8);
-        assert_eq!(b.sent().len(), 1, "what follows must not overtake it");
+        assert_eq!(b.sent().len(), 1, "the SEND behind the bind must not overtake it");
         assert!(b.mem.changed.borrow().is_empty());
         b.recv(&Pkt::ack(500)).unwrap();
         assert_eq!(b.sent(), ["SEND Only 501 AckReq [8]"]);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_that_fails_has_a_status_of_its_own() {
+    fn a_bind_that_fails_completes_with_mw_bind_err() {
         let mut b = Bench::rc();
         b.mem.read_only.set(true);
         b.post(1, WrOp::BindMw(BIND), 0);

@@ -1,11 +1,11 @@
-//! What is known about single packets of a window, besides where it begins: sets of packet numbers.
+//! What the requester knows about single packets of the window: sets of packet numbers.
 
 use crate::time::Instant;
 
-/// Packet numbers that a set tells apart; more than any window of ours.
+/// Consecutive packet numbers that a set tells apart; more than the send window.
 pub(crate) const SPAN: u64 = 768;
 const WORDS: u64 = SPAN / 64;
-/// A period and a half, so that a whole one is over whenever in a half a packet was sent.
+/// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one period.
 const HALVES: usize = 3;
 
 /// A set of packet numbers out of [`SPAN`] consecutive ones.
@@ -47,7 +47,7 @@ impl PacketSet {
     pub(crate) fn first(&self, from: u64, to: u64, present: bool) -> u64 {
         let mut at = from;
         while at < to {
-            // Nothing to be found in the rest of this word?
+            // Skips the rest of a word without a match.
             let word = self.0[(at / 64 % WORDS) as usize];
             let wanted = if present { word } else { !word } >> (at % 64);
             if wanted != 0 {
@@ -59,27 +59,27 @@ impl PacketSet {
     }
 }
 
-/// What a requester knows about the packets on their way. Empty, and looked at by nobody, while nothing is lost.
+/// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scoreboard {
-    /// To be sent again; how many.
+    /// Packets to be retransmitted, and how many.
     lost: PacketSet,
     lost_count: u32,
-    /// Sent again in this half of a period, and in those before: a report of their loss is older than their repetition.
+    /// Packets retransmitted in this half period, and in those before. A report of their loss may be older than that.
     recent: [PacketSet; HALVES],
     half_end: Instant,
-    /// Answers of READs and atomics that were placed ahead of a missing one.
+    /// Responses of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
-    /// Answers that end a part of a READ that was asked for again.
+    /// Responses that end a retransmitted part of a READ.
     ends: PacketSet,
-    /// The peer has said that something is missing.
+    /// The peer has reported a missing packet.
     reported: bool,
     /// One past the furthest member that any set has had; 0 when all are empty.
     end: u64,
 }
 
 impl Scoreboard {
-    /// Whether something is to be sent again.
+    /// Whether a packet is to be retransmitted.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
         self.lost_count > 0
@@ -90,17 +90,17 @@ impl Scoreboard {
         self.end > 0
     }
 
-    /// The first packet of `from..to` that is to be sent again; `to` when there is none.
+    /// The first packet of `from..to` that is to be retransmitted; `to` when there is none.
     pub(crate) fn first_lost(&self, from: u64, to: u64) -> u64 {
         self.lost.first(from, to, true)
     }
 
-    /// Whether a packet is to be sent again.
+    /// Whether this packet is to be retransmitted.
     pub(crate) fn is_lost(&self, position: u64) -> bool {
         self.lost.contains(position)
     }
 
-    /// A packet is reported missing; no news if it was sent again since the report was made. Returns whether it is.
+    /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was retransmitted recently.
     pub(crate) fn report(&mut self, position: u64) -> bool {
         if self.received.contains(position) || self.recent.iter().any(|set| set.contains(position)) {
             return false;
@@ -109,13 +109,13 @@ impl Scoreboard {
         self.lose(position)
     }
 
-    /// Whether the peer has said that something is missing, and may still miss it.
+    /// Whether the peer has reported a missing packet and may still miss it.
     #[inline]
     pub(crate) fn is_repairing(&self) -> bool {
         self.reported
     }
 
-    /// A packet is to be sent again, however recently it was. Returns whether that is new.
+    /// A packet is to be retransmitted, however recently it was. Returns whether that is new.
     pub(crate) fn lose(&mut self, position: u64) -> bool {
         self.end = self.end.max(position + 1);
         let new = self.lost.insert(position);
@@ -123,8 +123,8 @@ impl Scoreboard {
         new
     }
 
-    /// `from..to` are sent again now.
-    pub(crate) fn sent_again(&mut self, from: u64, to: u64) {
+    /// `from..to` are retransmitted now.
+    pub(crate) fn retransmitted(&mut self, from: u64, to: u64) {
         self.lost_count -= self.lost.remove_range(from, to);
         self.end = self.end.max(to);
         for position in from..to {
@@ -132,13 +132,13 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets which packets were sent again more than a period ago. Returns whether time has moved on by half of one.
+    /// Forgets which packets were retransmitted more than a period ago. Returns whether half a period has passed.
     pub(crate) fn age(&mut self, now: Instant, period_ns: u64) -> bool {
         if now < self.half_end {
             return false;
         }
         let half_ns = period_ns / 2;
-        // After a silence all are old.
+        // After a pause all retransmissions are old.
         if now >= self.half_end.plus_ns(period_ns) {
             self.recent = [PacketSet::default(); HALVES];
         } else {
@@ -157,7 +157,7 @@ impl Scoreboard {
         self.is_in_use() && self.received.contains(position)
     }
 
-    /// An answer was placed early.
+    /// A response was placed ahead of a missing one.
     pub(crate) fn receive(&mut self, position: u64) {
         self.end = self.end.max(position + 1);
         self.received.insert(position);
@@ -174,7 +174,7 @@ impl Scoreboard {
         self.received.first(from, to, true)
     }
 
-    /// The answer that is asked for again ends with this packet.
+    /// The retransmitted part of a READ ends with this response.
     pub(crate) fn set_end(&mut self, position: u64) {
         self.ends.insert(position);
     }
@@ -183,14 +183,14 @@ impl Scoreboard {
         self.is_in_use() && self.ends.contains(position)
     }
 
-    /// Everything from `position` on will be sent anyway.
+    /// The cursor goes back to `position`, so everything from there will be sent anyway.
     pub(crate) fn going_back(&mut self, position: u64, next: u64) {
         if self.is_in_use() {
             self.lost_count -= self.lost.remove_range(position, next);
         }
     }
 
-    /// `from..to` are done with.
+    /// `from..to` are acknowledged.
     pub(crate) fn done(&mut self, from: u64, to: u64) {
         if to >= self.end {
             *self = Self::default();
@@ -209,9 +209,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest::proptest! {
-        /// As a plain set, anywhere in the numbers.
         #[test]
-        fn a_set_behaves_as_a_set(base in 0_u64..1 << 40, ops in proptest::collection::vec((0_u8..4, 0..SPAN, 0..SPAN), 0..60)) {
+        fn a_packet_set_behaves_as_a_set_anywhere_in_the_numbers(
+            base in 0_u64..1 << 40,
+            ops in proptest::collection::vec((0_u8..4, 0..SPAN, 0..SPAN), 0..60),
+        ) {
             let (mut set, mut model) = (PacketSet::default(), BTreeSet::new());
             for (op, a, b) in ops {
                 let (from, to) = (base + a.min(b), base + a.max(b));
@@ -237,20 +239,20 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_believed_again_when_the_repetition_is_old() {
+    fn a_report_counts_again_when_the_retransmission_is_old() {
         let mut board = Scoreboard::default();
         let at = |us: u64| Instant(us * 1000);
         board.age(at(0), 90_000);
         assert!(board.report(7) && !board.report(7));
-        board.sent_again(7, 8);
+        board.retransmitted(7, 8);
         assert!(!board.report(7) && !board.has_lost());
         assert!(board.age(at(45), 90_000) && !board.age(at(89), 90_000));
         assert!(board.age(at(90), 90_000));
         assert!(!board.report(7), "within a period");
         board.age(at(135), 90_000);
         assert!(board.report(7));
-        board.sent_again(7, 8);
+        board.retransmitted(7, 8);
         board.age(at(1000), 90_000);
-        assert!(board.report(7), "after a silence");
+        assert!(board.report(7), "after a pause");
     }
 }

@@ -1,22 +1,23 @@
-//! FLUSH and ATOMIC WRITE at the responder (IBA Annex A19): done at once, answered in turn by an empty READ response.
+//! FLUSH and ATOMIC WRITE at the responder (IBA Annex A19): executed at once, confirmed in request order by an empty READ
+//! response.
 //!
-//! What earlier packets wrote is in memory before a later one is executed, so a FLUSH to global visibility has nothing to
-//! wait for; it only checks that the peer may ask.
+//! Bytes of earlier packets are in memory before a later packet is executed. So a FLUSH to global visibility has nothing to
+//! wait for and only checks access rights.
 
 use wire::{Feth, Packet, Reth};
 
+use super::Responder;
+use super::replay::Response;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::{Access, Memory};
-use crate::replay::Answer;
-use crate::responder::Responder;
 
 /// Bytes of an ATOMIC WRITE.
 const WORD: u32 = 8;
 
 impl Responder {
-    /// A FLUSH of a range, or of a whole region, whose range the RETH then does not tell.
-    pub(crate) fn flush(
+    /// Executes a FLUSH of a range, or of a region, for which the RETH names no range.
+    pub(super) fn flush(
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
@@ -27,20 +28,20 @@ impl Responder {
         if !ep.attr.access.contains(need) {
             return Err(Fault::QpAccess);
         }
-        self.check_answerable(packet.payload().is_empty())?;
+        self.check_replay(packet.payload().is_empty())?;
         let Reth { va, r_key, dma_len } = reth;
         let checked = match feth.selectivity {
-            Feth::RANGE => mem.check_remote(self.pd, ep.qpn, r_key, va, u64::from(dma_len), need),
-            Feth::WHOLE_MR => mem.check_remote_key(self.pd, ep.qpn, r_key, need),
+            Feth::RANGE => mem.check_remote(self.message.pd, ep.qpn, r_key, va, u64::from(dma_len), need),
+            Feth::WHOLE_MR => mem.check_remote_key(self.message.pd, ep.qpn, r_key, need),
             _ => return Err(Fault::Opcode),
         };
         checked.map_err(Fault::from_access)?;
-        self.push_answer(1, Answer::Done);
+        self.push_response(1, Response::Done);
         Ok(())
     }
 
-    /// Eight bytes, stored at once.
-    pub(crate) fn atomic_write(
+    /// Executes an ATOMIC WRITE: stores eight bytes.
+    pub(super) fn atomic_write(
         &mut self,
         packet: &Packet<'_>,
         mem: &impl Memory,
@@ -51,17 +52,18 @@ impl Responder {
         }
         let reth = packet.reth().ok_or(Fault::Length)?;
         let payload = packet.payload();
-        self.check_answerable(reth.dma_len == WORD && payload.len() == WORD as usize)?;
+        self.check_replay(reth.dma_len == WORD && payload.len() == WORD as usize)?;
         if !reth.va.is_multiple_of(u64::from(WORD)) {
             return Err(Fault::Misaligned);
         }
-        mem.write_remote(self.pd, ep.qpn, reth.r_key, reth.va, payload).map_err(Fault::from_access)?;
+        mem.write_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, payload)
+            .map_err(Fault::from_access)?;
         ep.counters.rcvd_bytes += u64::from(WORD);
-        self.push_answer(1, Answer::Done);
+        self.push_response(1, Response::Done);
         Ok(())
     }
 
-    fn check_answerable(&self, right_length: bool) -> Result<(), Fault> {
+    fn check_replay(&self, right_length: bool) -> Result<(), Fault> {
         if !self.replay.has_room() {
             return Err(Fault::TooManyReads);
         }
@@ -69,7 +71,7 @@ impl Responder {
     }
 }
 
-/// What a placement needs; `None` for one that is none.
+/// Access rights that a placement type needs; `None` for an unknown one.
 fn rights(placement: u8) -> Option<Access> {
     let bits =
         [(Feth::GLOBAL_VISIBILITY, Access::FLUSH_GLOBAL), (Feth::PERSISTENCE, Access::FLUSH_PERSISTENT)];
@@ -102,29 +104,27 @@ mod tests {
 
     /// A responder that permits everything.
     fn bench() -> Bench {
-        let mut b = Bench::rc();
-        b.qp.ep.attr.access |= Access::FLUSH_GLOBAL;
-        b
+        Bench::rc_with(|attr| attr.access |= Access::FLUSH_GLOBAL)
     }
 
     #[test]
-    fn both_are_answered_by_an_empty_read_response() {
+    fn flush_and_atomic_write_get_an_empty_read_response() {
         let mut b = bench();
         b.mem.put_remote(REMOTE, &[0; 24]);
         let mut second = flush(GLOBAL, 0);
         second.bth.psn = second.bth.psn.advance(1);
         b.recv(&word(REMOTE + 8, 7)).unwrap();
         b.recv(&second).unwrap();
-        let answers = b.sent();
-        assert_eq!(answers.len(), 2);
-        for (psn, answer) in (RQ_PSN..).zip(&answers) {
-            assert!(answer.starts_with(&format!("READ Response Only {psn}")), "{answer}");
+        let responses = b.sent();
+        assert_eq!(responses.len(), 2);
+        for (psn, response) in (RQ_PSN..).zip(&responses) {
+            assert!(response.starts_with(&format!("READ Response Only {psn}")), "{response}");
         }
         assert_eq!(b.mem.remote_at(REMOTE, 24), [[0; 8], [7; 8], [0; 8]].concat());
     }
 
     #[test]
-    fn a_duplicate_is_answered_and_not_done_again() {
+    fn a_duplicate_flush_or_atomic_write_gets_its_response_and_is_not_executed_again() {
         let mut b = bench();
         b.recv(&word(REMOTE, 7)).unwrap();
         let first = b.sent();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requester_sends_them_and_takes_the_answer() {
+    fn a_requester_completes_flush_and_atomic_write_by_their_response() {
         let mut b = Bench::rc();
         let (remote_addr, r_key) = (REMOTE + 64, Rkey(9));
         b.mem.put_local(LOCAL, b"ATOMIC W");
@@ -174,7 +174,7 @@ mod tests {
         let sent = b.sent();
         assert!(sent[0].starts_with("ATOMIC WRITE 500") && sent[1].starts_with("FLUSH 501"), "{sent:?}");
         b.recv(&Pkt::ack(501)).unwrap();
-        assert!(b.send_wcs().is_empty(), "an acknowledgement is no answer");
+        assert!(b.send_wcs().is_empty(), "an ACK does not complete it");
         b.sent();
         b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 500)).unwrap();
         b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501)).unwrap();
