@@ -1,4 +1,5 @@
-//! What the transport costs per packet, without ports and ICRC: two queue pairs in one thread, ACKs once per batch.
+//! What the transport costs per packet, without ports and ICRC: two queue pairs in one thread, ACKs once per
+//! batch.
 //!
 //! `cargo run --release -p roxie-transport --example packet_cost`
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock; the library has none")]

@@ -1,63 +1,69 @@
 //! ACK policy: when a requester asks for an acknowledgement, and when a responder sends it.
 //!
 //! # When a requester sets AckReq
-//! An acknowledgement costs both sides a small packet, and IBA 9.7.5.1 leaves it to the requester which packets ask
-//! for one. READ requests, atomics and retransmissions always ask. A packet of a SEND or WRITE asks in three cases:
+//! An acknowledgement costs both sides a small packet, and IBA 9.7.5.1 leaves it to the requester which
+//! packets ask for one. READ requests, atomics and retransmissions always ask. A packet of a SEND or WRITE
+//! asks in three cases:
 //! - it fills the send window, or uses up the transmit budget, so that nothing can follow it;
 //! - [`ACK_INTERVAL_PKTS`] packets (fewer with a path MTU above 1024) have left since the last AckReq;
-//! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the last AckReq.
+//! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the
+//!   last AckReq.
 //!
-//! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload that is read
-//! from application memory if it must be retransmitted (the application may reuse that memory when the peer's reply
-//! shows that the message arrived), and for a message that does not reply to a request of the peer (it may be the first
-//! of many, and the ACK clocks the batch behind it). The rest are unsignaled inline or empty replies. They go without
-//! AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue, wait for an ACK, or until nothing has been sent for
-//! [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the youngest packet with AckReq.
+//! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload
+//! that is read from application memory if it must be retransmitted (the application may reuse that memory
+//! when the peer's reply shows that the message arrived), and for a message that does not reply to a request
+//! of the peer (it may be the first of many, and the ACK clocks the batch behind it). The rest are unsignaled
+//! inline or empty replies. They go without AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue,
+//! wait for an ACK, or until nothing has been sent for [`ASK_AFTER_SILENCE_NS`]; then the requester
+//! retransmits the youngest packet with AckReq.
 //!
 //! # When a responder delays an ACK
-//! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case only, the
-//! ping-pong of two programs that spin on memory (`ib_write_lat`): there the ACK leaves directly behind the next request
-//! of this side, so the peer sees the request no later than the ACK and both fit one burst. All of this must hold:
-//! - in each of the last [`ROUNDS_MIN`] rounds this side posted a request and then a message of the peer arrived, all
-//!   of them WRITEs without immediate (a message that makes a completion is polled for, and its ACK costs nothing);
+//! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
+//! only, the ping-pong of two programs that spin on memory (`ib_write_lat`): there the ACK leaves directly
+//! behind the next request of this side, so the peer sees the request no later than the ACK and both fit one
+//! burst. All of this must hold:
+//! - in each of the last [`ROUNDS_MIN`] rounds this side posted a request and then a message of the peer
+//!   arrived, all of them WRITEs without immediate (a message that makes a completion is polled for, and its
+//!   ACK costs nothing);
 //! - everything that this side posted has left, and no message of the peer is half received;
-//! - this round of the peer has fewer messages than an ACK interval (a roxie peer sends a long WRITE as one message per
-//!   packet, and the ACKs in its middle open the peer's window);
+//! - this round of the peer has fewer messages than an ACK interval (a roxie peer sends a long WRITE as one
+//!   message per packet, and the ACKs in its middle open the peer's window);
 //! - the packet that asks is not a duplicate.
 //!
-//! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`] after the
-//! batch whose packet asked first, when a duplicate arrives, and when the owner is about to close the queue pair. When it
-//! had to leave alone, the number of rounds required before the next delay doubles, or halves after
-//! [`ROUNDS_STABLE`] rounds: two programs that send at the same time and wait for each other's ACKs lose little, and a
-//! long ping-pong survives a pause.
+//! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
+//! after the batch with the packet that asked first, when a duplicate arrives, and when the owner is about to
+//! close the queue pair. When it had to leave alone, the number of rounds required before the next delay
+//! doubles, or halves after [`ROUNDS_STABLE`] rounds: two programs that send at the same time and wait for
+//! each other's ACKs lose little, and a long ping-pong survives a pause.
 //!
 //! # What a foreign peer sees
-//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late, a fraction of the Local CA ACK Delay
-//! that the device reports and of any usable timeout. An explicit ACK is never withheld beyond that; a response to a READ
-//! or atomic, or a NAK, acknowledges in its place.
+//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late, a fraction of the Local CA
+//! ACK Delay that the device reports and of any usable timeout. An explicit ACK is never withheld beyond
+//! that; a response to a READ or atomic, or a NAK, acknowledges in its place.
 
 use crate::requester::{PROBE_MIN_NS, full_packets};
 use crate::time::Instant;
 
-/// At most this many packets leave from one AckReq to the next: two bursts of 62, so that an ACK is in flight while the
-/// next burst leaves. At half, every burst costs an ACK; at double, too little of the window (310) is left when the ACK
-/// arrives.
+/// At most this many packets leave from one AckReq to the next: two bursts of 62, so that an ACK is in flight
+/// while the next burst leaves. At half, every burst costs an ACK; at double, too little of the window (310)
+/// is left when the ACK arrives.
 const ACK_INTERVAL_PKTS: u64 = 124;
 /// The same in payload bytes, which is fewer packets with a path MTU above 1024.
 const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
-/// This many unsignaled replies may wait for an ACK without AckReq. They hold send queue slots and window space, and are
-/// flushed with an error if the connection ends.
+/// This many unsignaled replies may wait for an ACK without AckReq. They hold send queue slots and window
+/// space, and are flushed with an error if the connection ends.
 const UNSIGNALED_MAX: u32 = 16;
 /// Messages without AckReq are asked about when nothing was sent for this long (400 us).
 pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
-/// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor often stop a
-/// program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer stops polling. Double would
-/// exceed the probe timeout of a roxie peer, which would then retransmit.
+/// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor
+/// often stop a program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer
+/// stops polling. Double would exceed the probe timeout of a roxie peer, which would then retransmit.
 pub(crate) const ACK_DELAY_MAX_NS: u64 = 250_000;
 const _: () = assert!(ACK_DELAY_MAX_NS < PROBE_MIN_NS);
 /// Ping-pong rounds before the first ACK is delayed.
 const ROUNDS_MIN: u16 = 2;
-/// A ping-pong of this many rounds is stable. Bounds how far the required number of rounds grows: below double of this.
+/// A ping-pong of this many rounds is stable. Bounds how far the required number of rounds grows: below
+/// double of this.
 const ROUNDS_STABLE: u16 = 64;
 
 /// The most packets from one AckReq to the next at a path MTU.
@@ -71,7 +77,8 @@ fn ack_interval(mtu: usize) -> u64 {
 pub(crate) struct Outgoing {
     /// It is the last packet of its message.
     pub(crate) ends_message: bool,
-    /// Its message is signaled, or its payload is read from application memory again when it is retransmitted.
+    /// Its message is signaled, or its payload is read from application memory again when it is
+    /// retransmitted.
     pub(crate) is_awaited: bool,
     /// Nothing can follow it: the window or the budget is used up.
     pub(crate) is_last_allowed: bool,
@@ -118,8 +125,8 @@ impl AckRequests {
         ack_interval(mtu).saturating_sub(self.packets.into())
     }
 
-    /// Counts a packet that leaves now and decides whether it sets AckReq. `is_followed` tells whether another message
-    /// follows at once.
+    /// Counts a packet that leaves now and decides whether it sets AckReq. `is_followed` tells whether
+    /// another message follows at once.
     #[inline]
     pub(crate) fn decide(
         &mut self,
@@ -197,8 +204,8 @@ impl AckDelay {
         self.has_posted = true;
     }
 
-    /// A SEND or WRITE of the peer is complete. `is_silent`: it makes no completion, so the application learns of it only
-    /// from its memory.
+    /// A SEND or WRITE of the peer is complete. `is_silent`: it makes no completion, so the application
+    /// learns of it only from its memory.
     #[inline]
     pub(crate) fn message_arrived(&mut self, is_silent: bool) {
         if std::mem::take(&mut self.has_posted) {
@@ -232,8 +239,8 @@ impl AckDelay {
         }
     }
 
-    /// The receive batch is over: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`: everything
-    /// posted has left and no message is half received.
+    /// The receive batch is over: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`:
+    /// everything posted has left and no message is half received.
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
         if self.owed != Owed::InBatch {
@@ -277,7 +284,7 @@ impl AckDelay {
         self.deadline.filter(|_| self.is_delayed())
     }
 
-    /// Time has passed: a delayed ACK whose deadline is reached leaves alone.
+    /// Time has passed: a delayed ACK leaves alone when its deadline is reached.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.owed = Owed::Now;

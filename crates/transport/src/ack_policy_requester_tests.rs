@@ -1,64 +1,67 @@
-//! When the peer is asked about work requests that make no completion. The first PSN is 500, the path MTU 1024.
+//! When the requester sets AckReq. The first PSN is 500, the path MTU
+//! 1024.
 
 use wire::{Opcode, Rkey};
 
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, attr, config, us, write};
 use crate::{QpAttr, QpAttrMask, QpState, QpType, SendFlags, Sge, WcStatus, WrOp};
 
-/// No completion, and nothing in memory that could be taken back.
-const SILENT: SendFlags = SendFlags::INLINE;
+/// Unsignaled, and no application memory is needed after the post.
+const UNSIGNALED_INLINE: SendFlags = SendFlags::INLINE;
 const NONE: [&str; 0] = [];
-/// Of a key that does not exist.
+/// An element with an unknown key.
 const BAD: Sge = Sge { addr: LOCAL, length: 8, lkey: wire::Lkey(LKEY.0 + 1) };
 
 fn only(psn: u32) -> String {
     format!("WRITE Only {psn} AckReq +0x0 len 8 [8]")
 }
 
-/// Answers what the peer has written for the `n`th time.
-fn post_answer(b: &mut Bench, n: u32) {
+/// The peer writes for the `n`th time and this side replies.
+fn post_reply(b: &mut Bench, n: u32) {
     b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100 + n).reth(0, Rkey(0), 0)).unwrap();
-    post_silent(b);
+    post_unsignaled(b);
 }
 
-fn post_silent(b: &mut Bench) {
-    b.post_flags(1, write(0), 8, SILENT).unwrap();
+fn post_unsignaled(b: &mut Bench) {
+    b.post_flags(1, write(0), 8, UNSIGNALED_INLINE).unwrap();
 }
 
 #[test]
-fn nobody_asks_about_what_nobody_waits_for() {
+fn unsignaled_inline_replies_set_no_ack_req() {
     let mut b = Bench::rc();
     for n in 0..10 {
-        post_answer(&mut b, n);
+        post_reply(&mut b, n);
         assert_eq!(b.sent(), [format!("WRITE Only {} +0x0 len 8 [8]", 500 + n)]);
     }
     b.post(2, write(0), 8);
-    assert_eq!(b.sent(), [only(510)], "a completion is waited for");
+    assert_eq!(b.sent(), [only(510)], "signaled");
     b.recv(&Pkt::ack(510)).unwrap();
     assert!(b.qp.is_send_idle());
 }
 
-/// What is posted meanwhile gathers until an acknowledgement comes, so there must be one under way.
+/// Later posts are batched until an ACK arrives, so one must be expected.
 #[test]
-fn where_message_follows_message_an_answer_is_under_way() {
+fn a_message_that_follows_another_sets_ack_req() {
     let mut b = Bench::rc();
-    post_silent(&mut b);
-    assert_eq!(b.sent(), [only(500)], "this may be the first of many");
+    post_unsignaled(&mut b);
+    assert_eq!(b.sent(), [only(500)], "no reply: it may be the first of many");
     b.recv(&Pkt::ack(500)).unwrap();
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     assert_eq!(b.sent(), ["WRITE Only 501 +0x0 len 8 [8]"]);
     assert!(!b.qp.backlog().is_ack_expected);
-    post_silent(&mut b);
+    post_unsignaled(&mut b);
     assert_eq!(b.sent(), [only(502)]);
     assert!(b.qp.backlog().is_ack_expected);
 }
 
 #[test]
-fn a_completion_ends_a_run_of_posts_without() {
+fn a_signaled_work_request_ends_an_unsignaled_run() {
     let mut b = Bench::rc();
     assert_eq!(b.qp.backlog().unsignaled_run, 0, "nothing was posted");
     let signaled = SendFlags::SIGNALED;
-    for (flags, run) in [(signaled, 0), (SILENT, 0), (SILENT, 0), (signaled, 2), (signaled, 0)] {
+    for (flags, run) in
+        [(signaled, 0), (UNSIGNALED_INLINE, 0), (UNSIGNALED_INLINE, 0), (signaled, 2), (signaled, 0)]
+    {
         b.post_flags(1, write(0), 8, flags).unwrap();
         assert_eq!(b.qp.backlog().unsignaled_run, run, "{flags:?}");
     }
@@ -69,36 +72,36 @@ fn a_completion_ends_a_run_of_posts_without() {
     assert_eq!((b.sent().len(), b.qp.backlog().last_posted_bytes), (7, 2000));
     assert_eq!((b.qp.pending_packets(), b.qp.pending_bytes()), (0, 0));
     b.post(2, crate::testing::read(0), 8);
-    assert!(!b.qp.backlog().only_small_messages, "an answer is waited for");
+    assert!(!b.qp.backlog().only_small_messages, "a READ");
 }
 
-/// It was posted together with one that makes no completion, which closes the burst.
+/// A signaled message was posted together with an unsignaled one, which ends the burst.
 #[test]
-fn the_last_of_a_list_asks_for_one_before_it() {
+fn the_last_message_of_a_list_sets_ack_req_for_a_signaled_one_before_it() {
     let mut b = Bench::rc();
     b.post(1, write(0), 8);
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]".to_owned(), only(501)]);
-    post_answer(&mut b, 1);
+    post_reply(&mut b, 1);
     assert_eq!(b.sent(), ["WRITE Only 502 +0x0 len 8 [8]"]);
 }
 
 #[test]
-fn a_queue_that_signals_everything_always_asks() {
+fn a_queue_that_signals_everything_always_sets_ack_req() {
     let mut b = Bench::new(crate::QpConfig { sq_sig_all: true, ..config(QpType::Rc) }, &attr(), QpState::Rts);
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     assert_eq!(b.sent(), [only(500)]);
 }
 
-/// Its lifetime in the queue, and the discovery of its loss, do not depend on what follows. No retry is used up, however short the
-/// timeout is: nobody has asked before.
+/// A reply leaves the queue, and its loss is noticed, even if no packet follows. The probe uses up no retry,
+/// however short the timeout is.
 #[test]
-fn the_peer_is_asked_when_nothing_follows() {
+fn the_peer_is_probed_when_no_packet_follows_a_reply() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 2));
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     b.sent();
     b.at(us(300));
-    post_answer(&mut b, 1);
+    post_reply(&mut b, 1);
     b.sent();
     assert_eq!(b.qp.poll_timeout(), Some(us(700)), "0.4 ms after the last one");
     b.at(us(700));
@@ -111,22 +114,22 @@ fn the_peer_is_asked_when_nothing_follows() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_noticed_without_a_completion_to_wait_for() {
+fn a_dead_peer_is_noticed_without_a_signaled_work_request() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     b.sent();
     b.at(us(400));
     assert_eq!(b.sent(), [only(500)]);
     b.at(us(400 + 4195));
-    assert_eq!(b.qp.state(), QpState::Err, "4.2 ms after the question");
+    assert_eq!(b.qp.state(), QpState::Err, "4.2 ms after the probe");
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
 #[test]
-fn what_is_sent_again_is_asked_about() {
+fn a_retransmission_sets_ack_req() {
     let mut b = Bench::rc();
-    post_answer(&mut b, 0);
-    post_answer(&mut b, 1);
+    post_reply(&mut b, 0);
+    post_reply(&mut b, 1);
     assert_eq!(b.sent().len(), 2);
     b.recv(&Pkt::rnr(500, 1)).unwrap();
     assert_eq!(b.sent(), NONE);
@@ -135,24 +138,24 @@ fn what_is_sent_again_is_asked_about() {
 }
 
 #[test]
-fn half_a_send_queue_is_asked_about_and_no_more_than_sixteen() {
-    for (slots, questions) in [(1, &[1][..]), (3, &[1, 2, 3]), (16, &[8, 16]), (400, &[16, 32, 48])] {
+fn at_most_half_a_send_queue_or_sixteen_replies_go_without_ack_req() {
+    for (slots, expected) in [(1, &[1][..]), (3, &[1, 2, 3]), (16, &[8, 16]), (400, &[16, 32, 48])] {
         let mut config = config(QpType::Rc);
         config.cap.max_send_wr = slots;
         let mut b = Bench::new(config, &attr(), QpState::Rts);
         let asked = (1..=slots.min(50)).filter(|&n| {
-            post_answer(&mut b, n - 1);
+            post_reply(&mut b, n - 1);
             b.sent().iter().any(|text| text.contains("AckReq"))
         });
-        assert_eq!(asked.collect::<Vec<_>>(), questions, "of {slots}");
+        assert_eq!(asked.collect::<Vec<_>>(), expected, "of {slots}");
     }
 }
 
-/// A program takes the peer's answer for proof and its memory back; nothing is read from there again.
+/// The application reuses its memory when the peer's reply shows that the message arrived.
 #[test]
-fn what_lies_in_memory_is_asked_about_at_once() {
+fn a_reply_that_is_not_inline_sets_ack_req() {
     let mut b = Bench::rc();
-    post_answer(&mut b, 0);
+    post_reply(&mut b, 0);
     assert_eq!(b.sent(), ["WRITE Only 500 +0x0 len 8 [8]"]);
     b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(0, Rkey(0), 0)).unwrap();
     b.post_flags(1, write(0), 8, SendFlags::empty()).unwrap();
@@ -160,7 +163,7 @@ fn what_lies_in_memory_is_asked_about_at_once() {
 }
 
 #[test]
-fn what_waits_for_everything_before_asks_at_once() {
+fn an_operation_that_waits_for_earlier_replies_probes_at_once() {
     type Step = fn(&mut Bench);
     let cases: [(Step, Step); 3] = [
         (|b| b.post(2, WrOp::LocalInv(Rkey(0x99)), 0), |b| assert_eq!(*b.mem.invalidated.borrow(), [0x99])),
@@ -178,7 +181,7 @@ fn what_waits_for_everything_before_asks_at_once() {
     ];
     for (wait, check) in cases {
         let mut b = Bench::rc();
-        post_answer(&mut b, 0);
+        post_reply(&mut b, 0);
         assert_eq!(b.sent().len(), 1);
         wait(&mut b);
         assert_eq!(b.sent(), NONE);

@@ -1,4 +1,5 @@
-//! When the responder delays an ACK. The peer's first PSN is 100, that of this side 500; the path MTU is 1024.
+//! When the responder delays an ACK. The peer's first PSN is 100, that of this side 500; the path MTU is
+//! 1024.
 
 use proptest::prelude::*;
 use wire::{Opcode, Rkey, Syndrome};
@@ -78,7 +79,8 @@ fn a_stable_ping_pong_survives_a_pause() {
     assert_eq!(rounds_until_delay(&mut b, stable), 2);
 }
 
-/// A roxie peer sends a long WRITE as one message per packet, the last of which asks; they arrive in any number of batches.
+/// A roxie peer sends a long WRITE as one message per packet, the last of which asks; they arrive in any
+/// number of batches.
 #[test]
 fn in_a_ping_pong_of_several_packets_the_ack_is_delayed_too() {
     let mut b = Bench::rc();
@@ -95,7 +97,8 @@ fn in_a_ping_pong_of_several_packets_the_ack_is_delayed_too() {
     assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
 }
 
-/// The first ACK that is not delayed in a round that does not end, by the number of the peer's message in this round.
+/// The first ACK that is not delayed in a round that does not end, by the number of the peer's message in
+/// this round.
 fn first_prompt_ack(b: Bench) -> u32 {
     let mut b = in_ping_pong(b);
     let prompt = |n: &u32| {
@@ -209,7 +212,8 @@ enum Input {
 
 fn input() -> impl Strategy<Value = Input> {
     prop_oneof![
-        6 => (prop::bool::weighted(0.1), 0..4000_u32).prop_map(|(is_read, bytes)| Input::Post { is_read, bytes }),
+        6 => (prop::bool::weighted(0.1), 0..4000_u32)
+            .prop_map(|(is_read, bytes)| Input::Post { is_read, bytes }),
         4 => Just(Input::Ack),
         8 => (prop_oneof![4 => Just(1_u32), 1 => 1..130_u32], prop::bool::weighted(0.9))
             .prop_map(|(count, asks)| Input::Writes { count, asks }),
@@ -220,7 +224,7 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// A queue pair whose owner polls, and the packets that have asked it for an ACK.
+/// A queue pair with an owner that polls, and the packets that have asked it for an ACK.
 struct Polled {
     b: Bench,
     /// Number of the peer's next packet.

@@ -1,22 +1,24 @@
 //! The reorder buffer: requests that arrived ahead of a missing one, of all queue pairs of a device.
 //!
-//! Packets are kept as they arrived and executed in order, instead of being placed at once. A WRITE placed early would show
-//! its last byte before its first, could be undone by an older WRITE to the same bytes that is still missing, and would stay
-//! if the missing packet turned out to be an error. The copy costs nothing while nothing is lost.
+//! Packets are kept as they arrived and executed in order, instead of being placed at once. A WRITE placed
+//! early would show its last byte before its first, could be undone by an older WRITE to the same bytes that
+//! is still missing, and would stay if the missing packet turned out to be an error. The copy costs nothing
+//! while nothing is lost.
 //!
-//! The buffer promises nothing: a packet that was displaced is missing like any other. That is why one buffer of fixed size
-//! serves all queue pairs of a device without accounting.
+//! The buffer promises nothing: a packet that was displaced is missing like any other. That is why one buffer
+//! of fixed size serves all queue pairs of a device without accounting.
 
 use crate::attr::{MAX_PACKET, PathMtu};
 use crate::requester::SPAN;
 
-/// Packets ahead of the expected one that may be kept; further ones are dropped. More than the send window of roxie.
+/// Packets ahead of the expected one that may be kept; further ones are dropped. More than the send window of
+/// roxie.
 pub(crate) const REACH: u64 = SPAN;
 /// Memory of the buffer: six windows of 320 KiB.
 const BYTES: usize = 2 << 20;
 
-/// Requests that arrived ahead of a missing one, of all queue pairs of a device. Direct-mapped: a later packet displaces an
-/// earlier one.
+/// Requests that arrived ahead of a missing one, of all queue pairs of a device. Direct-mapped: a later
+/// packet displaces an earlier one.
 #[derive(Debug)]
 pub struct ReorderBuffer {
     slots: Box<[Slot]>,
@@ -62,7 +64,8 @@ impl ReorderBuffer {
         self.episodes
     }
 
-    /// The slot of a packet. Neighbours have neighbouring slots; each episode starts at a hashed one (Fibonacci hashing).
+    /// The slot of a packet. Neighbours have neighbouring slots; each episode starts at a hashed one
+    /// (Fibonacci hashing).
     fn place(&self, episode: u64, position: u64) -> usize {
         let start = episode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (start.wrapping_add(position)) as usize & self.slots.len().wrapping_sub(1)

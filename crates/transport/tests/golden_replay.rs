@@ -1,5 +1,5 @@
-//! Our responder against the kernel's: it gets the requests of a capture and must answer as the kernel did, byte for byte
-//! from the BTH to the pad. `tests/golden/` describes the captures.
+//! Our responder against the kernel's: it gets the requests of a capture and must answer as the kernel did,
+//! byte for byte from the BTH to the pad. `tests/golden/` describes the captures.
 
 #[path = "../../../tests/golden/capture.rs"]
 mod capture;
@@ -29,8 +29,8 @@ fn push(flows: &mut Vec<Flow>, packet: &Packet<'_>, bytes: &[u8]) {
     flows[index].1.push(bytes.to_vec());
 }
 
-/// The connections of a capture as the end `me` sees them: requests that arrive, and the answers it gives, which are
-/// without ICRC.
+/// The connections of a capture as the end `me` sees them: requests that arrive, and the answers it gives,
+/// which are without ICRC.
 fn connections(name: &str, me: End) -> Vec<(Requests, Vec<Vec<u8>>)> {
     let (mut requests, mut answers) = (vec![], vec![]);
     for frame in capture::frames(name) {
@@ -45,7 +45,7 @@ fn connections(name: &str, me: End) -> Vec<(Requests, Vec<Vec<u8>>)> {
             _ => {}
         }
     }
-    // Of several connections each is answered before the next one begins, so the order tells which answers are whose.
+    // Each connection gets its responses before the next one begins, so the order tells them apart.
     answers.resize(requests.len(), (Qpn::default(), vec![]));
     let pair = |((qpn, packets), (from_qpn, answers))| (Requests { qpn, from_qpn, packets }, answers);
     requests.into_iter().zip(answers).map(pair).collect()

@@ -91,17 +91,17 @@ impl CmDriver {
 
     /// Tells the peer of another process of this host, which has died; with the next [`poll`](Self::poll).
     pub(crate) fn say_farewell(&self, now: Instant, farewell: Farewell) {
-        self.lock().cm.say_farewell(now, farewell);
+        self.lock().cm.send_notice(now, farewell);
     }
 
     /// The process is about to end; see [`Cm::take_leave`].
     pub(crate) fn take_leave(&self, now: Instant) {
-        self.lock().cm.take_leave(now);
+        self.lock().cm.begin_shutdown(now);
     }
 
     /// Peers are still to be told.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.lock().cm.is_leaving()
+        self.lock().cm.is_shutting_down()
     }
 
     /// A QP of ours has received its first packet.
@@ -247,7 +247,7 @@ impl State {
             mads.push(mad);
         }
         let mut will = Vec::new();
-        while let Some(change) = self.cm.poll_will() {
+        while let Some(change) = self.cm.poll_journal() {
             will.push(change);
         }
         Output { will, mads, deliveries }

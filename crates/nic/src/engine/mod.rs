@@ -381,7 +381,7 @@ impl Engine {
 
     /// Peers are asked to disconnect until they have heard it.
     pub(crate) fn take_leave(&self) {
-        let until = now() + (Cm::LEAVING_MAX + LEAVING_SLACK);
+        let until = now() + (Cm::SHUTDOWN_MAX + LEAVING_SLACK);
         self.cm.take_leave(now());
         while self.cm.is_leaving() && now() < until {
             self.poll_all();

@@ -1,4 +1,4 @@
-//! Deadlines: repeat a message, give up, or leave TIMEWAIT.
+//! Timers: repeat a message, give up, or leave TIMEWAIT.
 
 use core::time::Duration;
 
@@ -11,12 +11,12 @@ impl Cm {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.next_farewell()).min()
+        timer.into_iter().chain(self.next_notice()).min()
     }
 
-    /// Repeats what was not answered and gives up what was repeated often enough.
+    /// Repeats messages without response, and gives up after enough repetitions.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.send_farewells(now);
+        self.send_due_notices(now);
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -55,7 +55,7 @@ impl Cm {
         self.timers.insert((at, id));
     }
 
-    /// Nothing is expected any more.
+    /// Stops the timer: no message is expected.
     pub(super) fn disarm(&mut self, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.unanswered = None;
@@ -64,7 +64,7 @@ impl Cm {
         }
     }
 
-    /// Waits until no packet of the old connection can be about any more.
+    /// Enters TIMEWAIT, until no packet of the connection can be in the network.
     pub(super) fn enter_timewait(&mut self, now: Instant, id: CmId) {
         self.leave(id, ConnState::Timewait);
         if let Some(conn) = self.conns.get(&id) {

@@ -1,4 +1,4 @@
-//! How long connection management waits: IBTA exponents as Linux converts them, and its fixed figures.
+//! Times of connection management: IBTA exponents as Linux converts them, and Linux's fixed figures.
 
 use core::time::Duration;
 
@@ -10,8 +10,9 @@ pub const PACKET_LIFE_TIME: u8 = 16;
 pub const MAX_CM_RETRIES: u8 = 15;
 /// Service timeout in an MRA: 65.5 s (Linux cma.c CMA_CM_MRA_SETTING).
 pub const MRA_SERVICE_TIMEOUT: u8 = 24;
-/// How long a request may wait for its listener, from when it is made. Programs connect twice in a row (perftest with `-R`) and rely
-/// on the other side's second listen being faster than address resolution in a kernel, which takes us no time.
+/// How long a request may wait for its listener. perftest with `-R` connects twice in a row and relies on
+/// address resolution in the kernel to be slower than the second listen of its peer; roxie resolves addresses
+/// at once.
 pub const LISTENER_WAIT: Duration = Duration::from_millis(50);
 /// Longest value of a five-bit timeout field.
 const TIMEOUT_MAX: u8 = 31;

@@ -3,43 +3,46 @@
 use super::Qp;
 use crate::requester::full_packets;
 
-/// State of a [`Qp`] that a scheduler needs to decide when its packets leave; a snapshot made by [`Qp::backlog`].
+/// State of a [`Qp`] that a scheduler needs to decide when its packets leave; a snapshot made by
+/// [`Qp::backlog`].
 ///
-/// "Posted" and "pending" mean requests of this side. Responses (ACKs, READ data, atomic results) appear only in
-/// [`owes_responses`](Self::owes_responses), [`isolated_packets`](Self::isolated_packets) and
+/// "Posted" and "pending" mean requests of this side. Responses (ACKs, READ data, atomic results) appear only
+/// in [`owes_responses`](Self::owes_responses), [`isolated_packets`](Self::isolated_packets) and
 /// [`wants_transmit`](Self::wants_transmit).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Backlog {
-    /// Packets posted and not in flight, those to be retransmitted by go-back-N included. A READ counts its response
-    /// packets, a local operation (bind, fast registration, invalidation) none.
+    /// Packets posted and not in flight, those to be retransmitted by go-back-N included. A READ counts its
+    /// response packets, a local operation (bind, fast registration, invalidation) none.
     pub pending_packets: usize,
     /// Payload bytes of the pending packets; a READ counts the bytes that it asks for.
     pub pending_bytes: usize,
-    /// Payload bytes of the work request that was posted last; a READ counts the bytes that it asks for. Meaningless
-    /// before the first post.
+    /// Payload bytes of the work request that was posted last; a READ counts the bytes that it asks for.
+    /// Meaningless before the first post.
     pub last_posted_bytes: usize,
-    /// Unsignaled work requests posted in a row directly before the one that was posted last, if that one is signaled;
-    /// else 0.
+    /// Unsignaled work requests posted in a row directly before the one that was posted last, if that one is
+    /// signaled; else 0.
     pub unsignaled_run: u32,
-    /// Request packets in flight: sent and not acknowledged. A READ counts the response packets that it still expects.
-    /// Packets known to have arrived behind a missing one do not count.
+    /// Request packets in flight: sent and not acknowledged. A READ counts the response packets that it still
+    /// expects. Packets known to have arrived behind a missing one do not count.
     pub in_flight_packets: usize,
     /// Packets of the path MTU that the send window still has room for.
     pub window_room_packets: usize,
     /// Payload bytes of the largest packet of this queue pair.
     pub path_mtu_bytes: usize,
-    /// The queue pair keeps a rate (congestion control or a rate limit), so a quantum may end at any packet and not only
-    /// where the window or a message ends.
+    /// The queue pair keeps a rate (congestion control or a rate limit), so a quantum may end at any packet
+    /// and not only where the window or a message ends.
     pub is_paced: bool,
-    /// A packet in flight asked for an acknowledgement or a response that has not arrived, so one is expected.
+    /// A packet in flight asked for an acknowledgement or a response that has not arrived, so one is
+    /// expected.
     pub is_ack_expected: bool,
     /// READ responses or atomic results wait to be sent.
     pub owes_responses: bool,
-    /// Packets of the path MTU that will leave with nothing before or after them while the peer waits for them: the
-    /// only response that is owed, or all pending requests while nothing is in flight. Else 0.
+    /// Packets of the path MTU that will leave with nothing before or after them while the peer waits for
+    /// them: the only response that is owed, or all pending requests while nothing is in flight. Else 0.
     pub isolated_packets: usize,
-    /// There are pending packets, all of them are new messages of one packet each, nothing is to be retransmitted, no
-    /// response or CNP is owed, and neither the first nor the last of the messages is a READ, atomic or local operation.
+    /// There are pending packets, all of them are new messages of one packet each, nothing is to be
+    /// retransmitted, no response or CNP is owed, and neither the first nor the last of the messages is a
+    /// READ, atomic or local operation.
     pub only_small_messages: bool,
     /// [`Qp::poll_event`] returns something.
     pub has_event: bool,
@@ -52,8 +55,8 @@ pub struct Backlog {
 impl Qp {
     /// What this queue pair has to send and what it waits for, for a scheduler.
     ///
-    /// Fields that the caller does not read cost nothing: this function is always inlined, only reads memory and cannot
-    /// panic, so the compiler drops the rest.
+    /// Fields that the caller does not read cost nothing: this function is always inlined, only reads memory
+    /// and cannot panic, so the compiler drops the rest.
     #[must_use]
     #[inline(always)]
     pub fn backlog(&self) -> Backlog {

@@ -1,7 +1,8 @@
-//! A queue pair: the checks that every packet passes first, the ways into and out of the error states, and its timers.
+//! A queue pair: the checks that every packet passes first, the ways into and out of the error states, and
+//! its timers.
 //!
-//! `quantum.rs` sends, `backlog.rs` and `query.rs` report, `modify.rs` and `transition.rs` are `ibv_modify_qp`. The halves are
-//! in `requester/` and `responder/`.
+//! `quantum.rs` sends, `backlog.rs` and `query.rs` report, `modify.rs` and `transition.rs` are
+//! `ibv_modify_qp`. The halves are in `requester/` and `responder/`.
 
 mod backlog;
 mod modify;
@@ -31,10 +32,10 @@ use crate::wr::{RecvWr, SendWr};
 
 /// A queue pair, without clock, socket or memory of its own.
 ///
-/// The owner passes input to `handle_packet` (and once per batch `end_of_batch`), `handle_timeout`, `post_send`, `post_recv`
-/// and `modify`. Outputs are level-triggered: after any of these calls the owner drains a
-/// [`transmit_quantum`](Self::transmit_quantum) and `poll_event` to `None`, then asks `poll_timeout`. Only `new` and `modify`
-/// allocate.
+/// The owner passes input to `handle_packet` (and once per batch `end_of_batch`), `handle_timeout`,
+/// `post_send`, `post_recv` and `modify`. Outputs are level-triggered: after any of these calls the owner
+/// drains a [`transmit_quantum`](Self::transmit_quantum) and `poll_event` to `None`, then asks
+/// `poll_timeout`. Only `new` and `modify` allocate.
 #[derive(Debug)]
 pub struct Qp {
     ep: Endpoint,
@@ -72,8 +73,8 @@ impl Qp {
         })
     }
 
-    /// Limits what the queue pair sends to this rate in kbit/s on the wire (0: no limit), until `modify` sets another limit.
-    /// RESET restores this one.
+    /// Limits what the queue pair sends to this rate in kbit/s on the wire (0: no limit), until `modify` sets
+    /// another limit. RESET restores this one.
     pub fn set_initial_rate_limit(&mut self, rate_limit_kbps: u32) {
         self.ep.attr.rate_limit = rate_limit_kbps;
         self.ep.congestion.set_initial_limit(rate_limit_kbps);
@@ -82,8 +83,8 @@ impl Qp {
     /// Queues a send work request; a [`transmit_quantum`](Self::transmit_quantum) sends it.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full (work requests whose completions were not polled count), `Invalid` for a malformed request
-    /// or in RESET, INIT and RTR, `Fault` when inline data cannot be read.
+    /// `NoMem` when the queue is full (work requests count until their completions are polled), `Invalid` for
+    /// a malformed request or in RESET, INIT and RTR, `Fault` when inline data cannot be read.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
         self.requester.post(wr, mem, &mut self.ep)?;
@@ -94,8 +95,8 @@ impl Qp {
     /// Queues a receive work request.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full (work requests whose completions were not polled count), `Invalid` for too many
-    /// elements, in RESET, or when the queue pair uses a shared receive queue or cannot receive.
+    /// `NoMem` when the queue is full (work requests count until their completions are polled), `Invalid` for
+    /// too many elements, in RESET, or when the queue pair uses a shared receive queue or cannot receive.
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         if self.ep.attr.state == QpState::Reset || self.ep.srq || self.ep.ty.service() == Service::Xrc {
@@ -112,11 +113,12 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// Handles one packet addressed to this queue pair, whose ICRC was verified. `srqs` has its shared receive queue, if it
-    /// uses one; `reorder` is the device's reorder buffer, the same one in every call.
+    /// Handles one packet addressed to this queue pair, after its ICRC was verified. `srqs` has its shared
+    /// receive queue, if it uses one; `reorder` is the device's reorder buffer, the same one in every call.
     ///
     /// # Errors
-    /// Why the packet was dropped, for counting. What the protocol sends in response to such a packet is sent all the same.
+    /// Why the packet was dropped, for counting. What the protocol sends in response to such a packet is sent
+    /// all the same.
     #[inline]
     pub fn handle_packet(
         &mut self,
@@ -187,8 +189,8 @@ impl Qp {
         })
     }
 
-    /// Handles a packet of another service. Only a congestion notification has an effect: it slows down what this queue pair
-    /// sends, responses included.
+    /// Handles a packet of another service. Only a congestion notification has an effect: it slows down what
+    /// this queue pair sends, responses included.
     #[cold]
     fn handle_other_service(
         &mut self,
@@ -290,7 +292,8 @@ impl Qp {
             }
             NakKind::Nak(code) => self.responder.nak_fatal(position, code),
         }
-        // In the error state only a response that was still due can fail: the peer is told, the application is not.
+        // In the error state only a response that was still due can fail: the peer is told, the application
+        // is not.
         if !row.fatal || self.ep.attr.state == QpState::Err {
             return;
         }
@@ -304,7 +307,8 @@ impl Qp {
         self.enter_err();
     }
 
-    /// Enters ERR and flushes sends in order, then receives in order. A shared receive queue keeps its receives.
+    /// Enters ERR and flushes sends in order, then receives in order. A shared receive queue keeps its
+    /// receives.
     fn enter_err(&mut self) {
         self.ep.attr.state = QpState::Err;
         self.ep.attr.sq_draining = false;

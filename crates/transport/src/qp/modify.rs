@@ -1,4 +1,5 @@
-//! `ibv_modify_qp`: checks a call against the table of transitions, then sets attributes and enters the new state.
+//! `ibv_modify_qp`: checks a call against the table of transitions, then sets attributes and enters the new
+//! state.
 
 use wire::QKey;
 
@@ -15,7 +16,8 @@ impl Qp {
     /// Changes state and attributes: all of them, or on an error none.
     ///
     /// # Errors
-    /// `Invalid` when the transition does not exist, an attribute is missing or extra, or a value is out of range.
+    /// `Invalid` when the transition does not exist, an attribute is missing or extra, or a value is out of
+    /// range.
     pub fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         let mask = mask.heeded(self.ep.ty);
         let from = self.ep.attr.state;

@@ -1,7 +1,7 @@
 //! What a queue pair sends, and in which order.
 //!
-//! Nothing else happens to a queue pair during a transmit quantum. So what decides about mid-message packets is decided once,
-//! with the packet before them.
+//! Nothing else happens to a queue pair during a transmit quantum. So what decides about mid-message packets
+//! is decided once, with the packet before them.
 
 use crate::attr::{MAX_PACKET, QpState};
 use crate::emit::{Buffer, Transmit, congestion_notification};
@@ -37,8 +37,8 @@ impl TransmitQuantum<'_> {
         self.budget
     }
 
-    /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when nothing may be sent
-    /// now. Responses leave before requests.
+    /// Writes one packet, BTH to pad without ICRC, to `buf` (at least [`MAX_PACKET`] bytes); `None` when
+    /// nothing may be sent now. Responses leave before requests.
     #[inline]
     pub fn poll(&mut self, mem: &impl Memory, buf: &mut [u8]) -> Option<Transmit> {
         let Some(buf) = buf.first_chunk_mut::<MAX_PACKET>() else {
@@ -69,8 +69,8 @@ impl TransmitQuantum<'_> {
 }
 
 impl Qp {
-    /// Starts a transmit quantum, which ends when the result is dropped. `budget` is how many new request packets may leave;
-    /// responses and the retransmission of the oldest unacknowledged packet ignore it.
+    /// Starts a transmit quantum, which ends when the result is dropped. `budget` is how many new request
+    /// packets may leave; responses and the retransmission of the oldest unacknowledged packet ignore it.
     #[inline]
     pub fn transmit_quantum(&mut self, now: Instant, budget: usize) -> TransmitQuantum<'_> {
         TransmitQuantum { qp: self, now, budget, mid_message: 0 }
@@ -93,7 +93,8 @@ impl Qp {
         self.transmit_quantum(now, budget).poll(mem, buf)
     }
 
-    /// Every packet of a receive batch was handled: the ACK for the batch becomes due, or is delayed (`ack_policy.rs`).
+    /// Every packet of a receive batch was handled: the ACK for the batch becomes due, or is delayed
+    /// (`ack_policy.rs`).
     #[inline]
     pub fn end_of_batch(&mut self, now: Instant) {
         // A request that is blocked would not take the ACK along.
@@ -164,15 +165,16 @@ impl Qp {
         self.after(step);
         let Step::Sent(transmit) = step else { return None };
         self.note_sent(now, transmit, true);
-        // The ACK follows the last packet of the request that it waited for: a peer that stops polling at its ACK has then
-        // seen the request as well, and the shorter packet can end the same burst.
+        // The ACK follows the last packet of the request that it waited for: a peer that stops polling at its
+        // ACK has then seen the request as well, and the shorter packet can end the same burst.
         if self.responder.is_ack_delayed() && self.requester.pending_packets() == 0 {
             self.ep.counters.ack_deferred += u64::from(self.responder.requests_left());
         }
         Some(transmit)
     }
 
-    /// Writes the next response, NAK, ACK or gap report. A response whose memory was deregistered becomes a NAK.
+    /// Writes the next response, NAK, ACK or gap report. A response from memory that was deregistered becomes
+    /// a NAK.
     #[inline]
     fn transmit_reply(&mut self, now: Instant, mem: &impl Memory, buf: &mut Buffer) -> Option<Transmit> {
         let is_response = self.responder.owes_responses();

@@ -37,7 +37,7 @@ fn to_state(b: &mut Bench, state: QpState) -> Result<(), VerbsError> {
 }
 
 #[test]
-fn values_at_their_limits_are_taken() {
+fn values_at_their_limits_are_accepted() {
     let most = QpAttr {
         path_mtu: PathMtu::M1024,
         min_rnr_timer: 31,
@@ -136,7 +136,7 @@ fn posting_is_refused_before_its_state() {
 }
 
 #[test]
-fn err_flushes_in_order_and_what_is_posted_later() {
+fn err_flushes_in_order_and_flushes_later_posts() {
     let mut b = Bench::rc();
     b.post_recv(10, 0, 8);
     b.post_recv(11, 0, 8);
@@ -163,7 +163,7 @@ fn err_flushes_in_order_and_what_is_posted_later() {
 }
 
 #[test]
-fn flushing_never_overflows_however_much_is_posted() {
+fn the_event_queue_never_overflows_while_posts_are_flushed() {
     let mut b = Bench::rc();
     to_state(&mut b, QpState::Err).unwrap();
     let mut taken = 0;
@@ -239,7 +239,7 @@ fn a_datagram_is_one_packet_and_completes_when_sent() {
 }
 
 #[test]
-fn a_controlled_q_key_stands_for_the_own_one() {
+fn a_controlled_q_key_is_replaced_by_the_senders_own() {
     let mut b = ud();
     post_ud(&mut b, 1, WrOp::Send, 5, 0x8000_0000).unwrap();
     let (bytes, _) = b.poll().unwrap();
@@ -294,7 +294,7 @@ fn a_datagram_arrives_behind_the_grh_area() {
 }
 
 #[test]
-fn datagrams_that_do_not_belong_are_dropped_and_take_no_receive() {
+fn datagrams_with_a_wrong_key_are_dropped_and_take_no_receive() {
     let mut b = ud();
     let good = Pkt::new(Opcode::UD_SEND_ONLY, 7).deth(QKey(0x1111), 0x33).payload(9, 8);
     assert_eq!(b.recv(&good), Err(DropReason::NoReceive));
@@ -338,7 +338,7 @@ fn a_local_error_on_ud_stops_only_the_send_queue() {
 }
 
 #[test]
-fn uc_sends_complete_when_handed_over_and_ask_for_nothing() {
+fn uc_sends_complete_when_sent_and_set_no_ack_req() {
     let mut b = uc();
     b.post(1, write(0), 2000);
     assert_eq!(b.sent(), ["UC WRITE First 500 +0x0 len 2000 [1024]", "UC WRITE Last 501 [976]"]);
@@ -347,7 +347,7 @@ fn uc_sends_complete_when_handed_over_and_ask_for_nothing() {
 }
 
 #[test]
-fn a_damaged_uc_message_is_dropped_and_its_receive_used_again() {
+fn a_damaged_uc_message_is_dropped_and_its_receive_is_reused() {
     let mut b = uc();
     b.post_recv(1, 0, 4096);
     let first = |psn| Pkt::new(Opcode::UC_SEND_FIRST, psn).payload(1, 1024);
@@ -359,7 +359,7 @@ fn a_damaged_uc_message_is_dropped_and_its_receive_used_again() {
     b.recv(&last(501)).unwrap();
     let wc = b.recv_wc();
     assert_eq!((wc.wr_id, wc.byte_len), (1, 1032));
-    assert_eq!(b.sent(), NONE, "nothing is answered");
+    assert_eq!(b.sent(), NONE, "UC sends no response");
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_first_packet_abandons_the_uc_message_before_it() {
 }
 
 #[test]
-fn errors_on_uc_drop_the_message_and_nothing_else() {
+fn errors_on_uc_drop_only_the_message() {
     let mut b = uc();
     let bad_key = Pkt::new(Opcode::UC_WRITE_ONLY, 100).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8);
     assert_eq!(b.recv(&bad_key), Err(DropReason::AccessFault));
@@ -384,9 +384,9 @@ fn errors_on_uc_drop_the_message_and_nothing_else() {
     assert_eq!((b.qp.state(), b.sent().len(), b.events().len()), (QpState::Rts, 0, 0));
 }
 
-/// Kept, it would take every message that comes, and nobody would be told.
+/// If the receive stayed in the queue it would swallow every later message without a completion.
 #[test]
-fn a_receive_on_uc_whose_memory_is_gone_completes_with_a_protection_error() {
+fn a_uc_receive_with_deregistered_memory_completes_with_a_protection_error() {
     let mut b = uc();
     b.post_recv(1, 0, 1024);
     b.post_recv(2, 1 << 40, 1024);
@@ -405,9 +405,9 @@ fn a_receive_on_uc_whose_memory_is_gone_completes_with_a_protection_error() {
 }
 
 proptest::proptest! {
-    /// Whatever arrives, in whatever order, nothing panics and the queue pair stays consistent.
+    /// No sequence of packets makes the queue pair panic or inconsistent.
     #[test]
-    fn any_packets_are_survived(
+    fn a_queue_pair_survives_any_packets(
         packets in proptest::collection::vec(
             (0_u8..0x40, 0_u32..12, 0_usize..1100, 0_u32..3000, proptest::bool::ANY), 0..60),
     ) {
@@ -435,7 +435,7 @@ proptest::proptest! {
     }
 }
 
-/// Found by fuzzing: unwrapped, the number of such a packet fell below zero.
+/// The number of such a packet must not fall below zero (found by fuzzing).
 #[test]
 fn a_uc_message_may_begin_before_the_first_psn() {
     let attr = QpAttr { rq_psn: wire::Psn::new(0), ..attr() };

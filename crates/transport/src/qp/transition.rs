@@ -3,7 +3,7 @@
 
 use crate::attr::{QpAttrMask, QpState, QpType};
 
-/// What one transition needs and permits, besides `STATE`.
+/// The attributes that one transition needs and permits, besides `STATE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Transition {
     pub(crate) required: QpAttrMask,
@@ -63,7 +63,7 @@ const RC_SQD: QpAttrMask = bits(&[
     QpAttrMask::MAX_DEST_RD_ATOMIC,
     QpAttrMask::MIN_RNR_TIMER,
 ]);
-/// XRC: the rows of RC without what belongs to the other half.
+/// XRC: the rows of RC without the attributes of the other half.
 const TGT_RTS: QpAttrMask = bits(&[QpAttrMask::SQ_PSN, QpAttrMask::TIMEOUT]);
 const INI_LACKS: QpAttrMask = bits(&[QpAttrMask::MAX_DEST_RD_ATOMIC, QpAttrMask::MIN_RNR_TIMER]);
 const TGT_LACKS: QpAttrMask =
@@ -73,7 +73,7 @@ const TGT_SQD: QpAttrMask = RC_SQD.difference(TGT_LACKS);
 const UD_SQD: QpAttrMask = bits(&[QpAttrMask::PKEY_INDEX, QpAttrMask::QKEY]);
 const UC_SQE: QpAttrMask = bits(&[CUR, QpAttrMask::ACCESS_FLAGS]);
 
-/// What this transition needs; `None` when it is not one.
+/// The attributes of this transition; `None` when there is no such transition.
 pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     use QpType::{Gsi, Rc, Uc, Ud, XrcIni, XrcTgt};
@@ -112,7 +112,8 @@ pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Trans
 }
 
 impl QpAttrMask {
-    /// Without what is ignored: programs set the attributes of both halves of RC on XRC, and the kernel lets them.
+    /// Without what is ignored: programs set the attributes of both halves of RC on XRC, and the kernel lets
+    /// them.
     pub(crate) fn heeded(self, ty: QpType) -> Self {
         match ty {
             QpType::XrcIni => self - INI_LACKS,
@@ -121,8 +122,8 @@ impl QpAttrMask {
         }
     }
 
-    /// What a call must set that takes a queue pair of this service to INIT, RTR or RTS from the state before; for other
-    /// states only `STATE`.
+    /// What a call must set that takes a queue pair of this service to INIT, RTR or RTS from the state
+    /// before; for other states only `STATE`.
     #[must_use]
     pub fn required(ty: QpType, to: QpState) -> Self {
         let from = match to {
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// An XRC queue pair has the attributes of the half of RC that it is.
+    /// An XRC queue pair has the attributes of its half of RC.
     #[test]
     fn each_half_of_xrc_needs_what_its_half_of_rc_needs() {
         let needs = QpAttrMask::required;
@@ -188,9 +189,10 @@ mod tests {
         assert_eq!(rc(QpState::Rtr, QpState::Rts), 0x1_2e00);
     }
 
-    /// The whole table: what a transition needs, and what it takes in addition. `ROXIE_BLESS=1` writes it anew.
+    /// The whole table: what a transition needs, and what it takes in addition. `ROXIE_BLESS=1` writes it
+    /// anew.
     #[test]
-    fn every_transition_is_as_pictured() {
+    fn every_transition_matches_the_snapshot() {
         use std::fmt::Write;
         let mut picture = String::new();
         for ty in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcIni, QpType::XrcTgt] {
@@ -221,7 +223,7 @@ mod tests {
         for from in ALL {
             assert!(transition(QpType::Rc, from, QpState::Reset).is_some());
             assert_eq!(transition(QpType::Rc, from, QpState::Err).is_some(), from != QpState::Reset);
-            // Nobody asks for SQE, and RC has none.
+            // No call enters SQE, and RC has none.
             assert!(transition(QpType::Ud, from, QpState::Sqe).is_none());
         }
         assert!(transition(QpType::Rc, QpState::Reset, QpState::Rtr).is_none());

@@ -1,4 +1,5 @@
-//! Extended reliable connections: a header that names a shared receive queue, and halves of queue pairs (IBA Annex A14).
+//! Extended reliable connections: a header that names a shared receive queue, and halves of queue pairs (IBA
+//! Annex A14).
 
 use wire::{DropReason, ExtHeader, NakCode, Opcode, Packet, Psn, Service};
 
@@ -18,14 +19,14 @@ fn sender() -> Bench {
     Bench::new(config(QpType::XrcIni), &attr(), QpState::Rts)
 }
 
-/// Can be reached, with two shared receive queues of different protection domains.
+/// A receiving end with two shared receive queues of different protection domains.
 fn target() -> Bench {
     let attr = QpAttr { rq_psn: Psn::new(RQ_PSN - 1), ..attr() };
     let mut b = Bench::new(config(QpType::XrcTgt), &attr, QpState::Rtr);
     for (number, pd) in [(SRQ, SRQ_PD), (OTHER, PdId(51))] {
         b.xrc.push((number, RecvQueue::new(16, 4, pd).unwrap()));
     }
-    // COMM_EST is another test's.
+    // Drops COMM_EST.
     b.recv(&Pkt::new(Opcode::XRC_WRITE_ONLY, RQ_PSN - 1).srq(SRQ)).unwrap();
     b.sent();
     b.events();
@@ -89,7 +90,7 @@ fn every_request_packet_names_the_shared_receive_queue() {
 }
 
 #[test]
-fn answers_complete_what_was_sent() {
+fn responses_complete_xrc_requests() {
     let mut b = sender();
     post(&mut b, Some(Dest::Srq(SRQ)), read(0), 8).unwrap();
     post(&mut b, Some(Dest::Srq(OTHER)), WrOp::Send, 8).unwrap();
@@ -101,7 +102,7 @@ fn answers_complete_what_was_sent() {
 }
 
 #[test]
-fn a_message_goes_to_the_queue_it_names_and_the_completion_says_from_whom() {
+fn a_message_goes_to_the_queue_that_it_names_and_the_completion_names_the_sender() {
     let mut b = target();
     receive(&mut b, 0, 10, 64);
     receive(&mut b, 1, 11, 64);
@@ -126,9 +127,9 @@ fn a_message_goes_to_the_queue_it_names_and_the_completion_says_from_whom() {
     assert_eq!((ack.bth.psn.value(), ack.bth.dest_qp.value()), (RQ_PSN + 1, PEER_QPN));
 }
 
-/// IBA A14: the R_Key is of the protection domain of the shared receive queue, and so are its buffers.
+/// IBA A14: R_Key and receive buffers belong to the protection domain of the shared receive queue.
 #[test]
-fn keys_are_of_the_domain_of_the_queue() {
+fn keys_belong_to_the_domain_of_the_shared_receive_queue() {
     let mut b = target();
     receive(&mut b, 0, 10, 64);
     let (write, atomic) = (Opcode::XRC_WRITE_ONLY, Opcode::XRC_FETCH_ADD);
@@ -146,7 +147,7 @@ fn keys_are_of_the_domain_of_the_queue() {
 }
 
 #[test]
-fn answers_have_no_xrc_header_and_are_given_again() {
+fn responses_have_no_xrc_header_and_are_sent_again_for_duplicates() {
     let mut b = target();
     b.mem.put_remote(REMOTE, &[5; 2048]);
     let read = Pkt::new(Opcode::XRC_READ_REQUEST, RQ_PSN).srq(SRQ).reth(REMOTE, RKEY, 2048);
@@ -163,7 +164,7 @@ fn answers_have_no_xrc_header_and_are_given_again() {
 }
 
 #[test]
-fn an_empty_queue_is_not_ready() {
+fn an_empty_shared_receive_queue_causes_an_rnr_nak() {
     let mut b = target();
     receive(&mut b, 1, 11, 64);
     b.recv(&send(RQ_PSN, 8)).unwrap_err();
@@ -174,7 +175,7 @@ fn an_empty_queue_is_not_ready() {
 }
 
 #[test]
-fn what_waits_for_a_missing_packet_goes_to_its_own_queue() {
+fn an_early_packet_goes_to_the_queue_that_it_names() {
     let mut b = target();
     receive(&mut b, 0, 10, 64);
     receive(&mut b, 1, 11, 64);
@@ -189,7 +190,7 @@ fn what_waits_for_a_missing_packet_goes_to_its_own_queue() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_or_changes_within_a_message_is_refused() {
+fn an_unknown_queue_or_a_change_of_queue_within_a_message_is_refused() {
     let first = || Pkt::new(Opcode::XRC_SEND_FIRST, RQ_PSN).srq(SRQ).payload(1, 1024);
     let refused = |mut b: Bench, packet: &Pkt, reason, psn| {
         assert_eq!(b.recv(packet), Err(reason));
@@ -215,7 +216,7 @@ fn a_queue_that_is_not_there_or_changes_within_a_message_is_refused() {
 }
 
 #[test]
-fn the_limit_event_is_that_of_the_queue() {
+fn the_limit_event_names_the_shared_receive_queue() {
     let mut b = target();
     receive(&mut b, 1, 11, 64);
     b.xrc[1].1.arm_limit(1).unwrap();
@@ -224,10 +225,10 @@ fn the_limit_event_is_that_of_the_queue() {
 }
 
 #[test]
-fn each_end_is_half_a_queue_pair() {
+fn each_end_of_xrc_is_half_a_queue_pair() {
     let (mut ini, mut tgt) = (sender(), target());
     let srq = Some(Dest::Srq(SRQ));
-    assert_eq!(post(&mut ini, None, WrOp::Send, 8), Err(VerbsError::Invalid), "to which queue?");
+    assert_eq!(post(&mut ini, None, WrOp::Send, 8), Err(VerbsError::Invalid), "it names no queue");
     let flush = WrOp::Flush { remote_addr: REMOTE, r_key: RKEY, length: 8, placement: 1, selectivity: 0 };
     assert_eq!(post(&mut ini, srq, flush, 0), Err(VerbsError::Invalid), "XRC has no FLUSH");
     let receive = RecvWr { wr_id: 1, sg_list: &[] };

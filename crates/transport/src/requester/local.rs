@@ -1,4 +1,5 @@
-//! Local work requests, which send nothing: they change keys of this side, in queue order (IBA 10.6.6.3, 10.7.2.2).
+//! Local work requests, which send nothing: they change keys of this side, in queue order (IBA 10.6.6.3,
+//! 10.7.2.2).
 //!
 //! Each waits until everything before it is complete, so a retransmission never executes it again.
 

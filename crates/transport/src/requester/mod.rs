@@ -1,7 +1,8 @@
 //! The sending half of a queue pair: work requests to packets, in order, within the window; retransmission.
 //!
-//! `window.rs` holds the packet numbers, `transmit.rs` decides which packet leaves and `segment.rs` writes it,
-//! `response.rs` handles what the peer sends back, `retransmit.rs` and `timeout.rs` repair losses. Read IBA 9.7.3, 9.7.4.
+//! `window.rs` holds the packet numbers, `transmit.rs` decides which packet leaves and `segment.rs` writes
+//! it, `response.rs` handles what the peer sends back, `retransmit.rs` and `timeout.rs` repair losses. Read
+//! IBA 9.7.3, 9.7.4.
 
 mod local;
 mod peer;
@@ -38,8 +39,8 @@ use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
 use crate::wr::{SendFlags, SendWr, WrOp};
 
-/// Packets that may be unacknowledged: five bursts of 62. Large enough for a burst in each direction of the path, small
-/// enough that what is retransmitted after a loss fits a socket buffer.
+/// Packets that may be unacknowledged: five bursts of 62. Large enough for a burst in each direction of the
+/// path, small enough that what is retransmitted after a loss fits a socket buffer.
 const WINDOW_PKTS: u64 = 310;
 /// Payload bytes that may be unacknowledged, expected READ data included.
 const WINDOW_BYTES: u64 = 320 * 1024;
@@ -50,7 +51,8 @@ fn window_pkts(mtu: usize) -> u64 {
     WINDOW_PKTS.min(full_packets(WINDOW_BYTES, mtu))
 }
 
-/// How many whole packets `bytes` fill. A path MTU is a power of two (IBA 9.2); a division per packet would show.
+/// How many whole packets `bytes` fill. A path MTU is a power of two (IBA 9.2); a division per packet would
+/// show.
 #[inline]
 pub(crate) fn full_packets(bytes: u64, mtu: usize) -> u64 {
     bytes >> mtu.trailing_zeros()
@@ -85,7 +87,8 @@ struct Fetches {
     executed: u64,
     /// One past the furthest response that arrived.
     seen: u64,
-    /// First packet of the READ request that was retransmitted last for a part of a READ other than its beginning.
+    /// First packet of the READ request that was retransmitted last for a part of a READ other than its
+    /// beginning.
     part: Option<u64>,
 }
 
@@ -267,8 +270,8 @@ impl Requester {
             || (self.window.has_gap() && self.window_has_beyond(packets, limit, mtu))
     }
 
-    /// As [`window_has`](Self::window_has) while packets behind a missing one have arrived. They are not in flight, so the
-    /// window opens while the missing one is retransmitted, as far as the scoreboard reaches.
+    /// As [`window_has`](Self::window_has) while packets behind a missing one have arrived. They are not in
+    /// flight, so the window opens while the missing one is retransmitted, as far as the scoreboard reaches.
     #[cold]
     fn window_has_beyond(&self, packets: u64, limit: u64, mtu: usize) -> bool {
         let window = &self.window;
@@ -317,8 +320,8 @@ impl Requester {
         self.unsignaled.ended
     }
 
-    /// Whether all pending packets are new messages of one packet each, and neither the first nor the last of them is a
-    /// READ, atomic or local operation.
+    /// Whether all pending packets are new messages of one packet each, and neither the first nor the last of
+    /// them is a READ, atomic or local operation.
     #[inline]
     pub(crate) fn has_only_small_messages(&self) -> bool {
         let (index, cursor) = self.cursor();
@@ -365,8 +368,8 @@ impl Requester {
         self.retry.restart_timer(now);
     }
 
-    /// Takes everything before `to` as acknowledged and completes the work requests that end there. Returns whether that
-    /// is new.
+    /// Takes everything before `to` as acknowledged and completes the work requests that end there. Returns
+    /// whether that is new.
     #[inline]
     fn progress(&mut self, to: u64, ep: &mut Endpoint) -> bool {
         let una = self.window.una();

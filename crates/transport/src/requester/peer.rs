@@ -1,9 +1,9 @@
 //! Whether the peer repeats selectively or goes back N, and how much may be in flight to it.
 //!
-//! A selective-repeat peer keeps packets behind a gap; a go-back-N peer (hardware, rxe) drops them. Nothing on the wire tells
-//! which. So the requester probes: it retransmits the first missing packet alone. A selective-repeat peer then acknowledges,
-//! or misses, a packet further on; a go-back-N peer acknowledges just this one and gets everything from there. The result
-//! holds until the peer shows otherwise.
+//! A selective-repeat peer keeps packets behind a gap; a go-back-N peer (hardware, rxe) drops them. Nothing
+//! on the wire tells which. So the requester probes: it retransmits the first missing packet alone. A
+//! selective-repeat peer then acknowledges, or misses, a packet further on; a go-back-N peer acknowledges
+//! just this one and gets everything from there. The result holds until the peer shows otherwise.
 
 /// What the peer was seen to do with packets behind a gap.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -17,14 +17,15 @@ enum Kind {
     GoBackN,
 }
 
-/// Smallest limit of packets in flight to a go-back-N peer: enough for an ACK every two packets, and for a NAK after one
-/// loss.
+/// Smallest limit of packets in flight to a go-back-N peer: enough for an ACK every two packets, and for a
+/// NAK after one loss.
 const LIMIT_MIN: u64 = 4;
 /// The limit when a peer has just turned out to go back N.
 const LIMIT_FIRST: u64 = 64;
 /// Packets that must arrive before the limit grows by one.
 const GROWTH: u64 = 4;
-/// A peer that misses exactly the packet behind a retransmission this many times in a row goes back N after all.
+/// A peer that misses exactly the packet behind a retransmission this many times in a row goes back N after
+/// all.
 const CREEPS_MAX: u8 = 4;
 
 /// What the requester does about a sequence NAK.
@@ -49,8 +50,8 @@ pub(crate) struct Peer {
     /// The packet behind those that were retransmitted last, and how often exactly that one was missing then.
     behind: u64,
     creeps: u8,
-    /// It responds to a retransmitted part of a READ as to a READ, beginning with First or Only. rxe begins with Middle or
-    /// Last, and from then on silently drops requests for earlier parts of the same READ.
+    /// It responds to a retransmitted part of a READ as to a READ, beginning with First or Only. rxe begins
+    /// with Middle or Last, and from then on silently drops requests for earlier parts of the same READ.
     answers_parts: bool,
 }
 
@@ -117,16 +118,18 @@ impl Peer {
         self.kind == Kind::Probed
     }
 
-    /// The peer NAKs the packet at `position`; called before the NAK counts as an acknowledgement. A peer that misses the
-    /// packet behind the probe has kept one further on. (Or that packet was sent since, and lost; the creep count notices.)
+    /// The peer NAKs the packet at `position`; called before the NAK counts as an acknowledgement. A peer
+    /// that misses the packet behind the probe has kept one further on. (Or that packet was sent since, and
+    /// lost; the creep count notices.)
     pub(crate) fn on_sequence_nak(&mut self, position: u64) {
         if matches!(self.kind, Kind::Probed | Kind::GoBackN) && position == self.behind {
             self.set_selective();
         }
     }
 
-    /// What to do about the missing packet at `position`. `numbers` is how many packet numbers it takes (a READ request: one
-    /// per response), `next` the first packet that was never sent, `window` the limit without a loss.
+    /// What to do about the missing packet at `position`. `numbers` is how many packet numbers it takes (a
+    /// READ request: one per response), `next` the first packet that was never sent, `window` the limit
+    /// without a loss.
     pub(crate) fn remedy(&mut self, position: u64, numbers: u64, next: u64, window: u64) -> Remedy {
         match self.kind {
             Kind::Unknown => {
@@ -155,8 +158,8 @@ impl Peer {
         }
     }
 
-    /// Everything before `to` is acknowledged, `packets` of them new. After going back, everything before `sent` was
-    /// retransmitted.
+    /// Everything before `to` is acknowledged, `packets` of them new. After going back, everything before
+    /// `sent` was retransmitted.
     #[inline]
     pub(crate) fn on_ack(&mut self, to: u64, packets: u64, sent: u64) {
         match self.kind {
@@ -190,8 +193,8 @@ impl Peer {
         self.recover = next;
     }
 
-    /// Grows the limit by one packet for every four that arrive. As each loss halves the limit, it settles near half the number
-    /// of packets that arrive between two losses.
+    /// Grows the limit by one packet for every four that arrive. As each loss halves the limit, it settles
+    /// near half the number of packets that arrive between two losses.
     fn grow(&mut self, packets: u64) {
         self.credit += packets;
         self.limit = self.limit.saturating_add(self.credit / GROWTH);
@@ -264,7 +267,8 @@ mod tests {
         assert_eq!(peer.limit(310), 1);
     }
 
-    /// A peer taken for selective repeat misses the next packet again and again: runs double, then the requester goes back N.
+    /// A peer taken for selective repeat misses the next packet again and again: runs double, then the
+    /// requester goes back N.
     #[test]
     fn a_peer_that_misses_each_next_packet_goes_back_n() {
         let mut peer = Peer { kind: Kind::SelectiveRepeat, ..Peer::default() };

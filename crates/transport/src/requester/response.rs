@@ -1,8 +1,9 @@
 //! What the requester does with responses: ACK, NAK, READ data, atomic results (IBA 9.7.5, 9.9.2).
 //!
-//! An ACK does not acknowledge a READ or atomic whose response is missing; an ACK beyond one shows that the response was
-//! lost ("implied NAK"). Responses behind a missing one are placed at once, because the application leaves that memory
-//! alone until the work request completes; only the missing responses are requested again.
+//! An ACK does not acknowledge a READ or atomic without its response; an ACK beyond one shows that the
+//! response was lost ("implied NAK"). Responses behind a missing one are placed at once, because the
+//! application leaves that memory alone until the work request completes; only the missing responses are
+//! requested again.
 
 use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer_ns};
 
@@ -69,8 +70,8 @@ impl Requester {
         self.fetches.in_flight.front().map_or(u64::MAX, |fetch| fetch.first.max(self.window.una()))
     }
 
-    /// Acknowledges everything before `to`; restarts the retry counters and the timer if that is new, and returns whether
-    /// it is.
+    /// Acknowledges everything before `to`; restarts the retry counters and the timer if that is new, and
+    /// returns whether it is.
     #[inline]
     fn acknowledge(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         let (before, sent) = (self.window.una(), self.window.cursor());
@@ -83,8 +84,8 @@ impl Requester {
         news
     }
 
-    /// The peer executed everything before `to`: acknowledges that up to the first missing response. Returns whether any of
-    /// it is new.
+    /// The peer executed everything before `to`: acknowledges that up to the first missing response. Returns
+    /// whether any of it is new.
     #[inline]
     fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         let unanswered = self.first_unanswered();
@@ -166,8 +167,8 @@ impl Requester {
         }
     }
 
-    /// Goes back to `position`. Without progress (`news`) the ACK timeout goes on and uses up the retries; where there is no
-    /// ACK timeout, each return without progress uses up one.
+    /// Goes back to `position`. Without progress (`news`) the ACK timeout goes on and uses up the retries;
+    /// where there is no ACK timeout, each return without progress uses up one.
     fn resend_from(&mut self, now: Instant, position: u64, news: bool, ep: &mut Endpoint) -> Step {
         if news {
             self.retry.restart_timer(now);
@@ -179,8 +180,9 @@ impl Requester {
         Step::Idle
     }
 
-    /// The probe was NAKed again. A selective-repeat peer repeats its NAK for each later packet, while the probe may wait in a
-    /// queue behind them. So the probe is repeated once per round-trip time, until `timeout` and `retry_cnt` end it.
+    /// The probe was NAKed again. A selective-repeat peer repeats its NAK for each later packet, while the
+    /// probe may wait in a queue behind them. So the probe is repeated once per round-trip time, until
+    /// `timeout` and `retry_cnt` end it.
     fn repeat_probe(&mut self, now: Instant, position: u64, ep: &Endpoint) -> Step {
         if now >= self.retry.quiet_since().plus_ns(self.rtt.period_ns()) {
             self.retry.probed(now);
@@ -282,7 +284,8 @@ impl Requester {
         Ok(self.report_failure(ep))
     }
 
-    /// The opcode of the first response to a part of a READ shows whether the peer treats the part as a READ of its own.
+    /// The opcode of the first response to a part of a READ shows whether the peer treats the part as a READ
+    /// of its own.
     fn note_part_response(&mut self, position: u64, packet: &Packet<'_>) {
         if self.fetches.part != Some(position) {
             return;

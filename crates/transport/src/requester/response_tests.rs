@@ -1,4 +1,5 @@
-//! The rules of the requester, one by one. Requests start at PSN 500; the path MTU is 1024, the ACK timeout 67.1 ms.
+//! The rules of the requester, one by one. Requests start at PSN 500; the path MTU is 1024, the ACK timeout
+//! 67.1 ms.
 
 use wire::{DropReason, NakCode, Opcode, Psn, Syndrome};
 
@@ -73,7 +74,7 @@ fn one_ack_completes_everything_before_it_in_order() {
 }
 
 #[test]
-fn ghosts_duplicates_and_reserved_syndromes_are_ignored() {
+fn old_duplicate_and_reserved_responses_are_ignored() {
     let mut b = Bench::rc();
     b.post(1, WrOp::Send, 8);
     b.sent();
@@ -88,9 +89,9 @@ fn ghosts_duplicates_and_reserved_syndromes_are_ignored() {
     assert_eq!(b.send_wcs(), [(1, SUCCESS)], "credits are an ACK");
 }
 
-/// The first packet alone shows what the peer does with those behind it; one that dropped them gets them all again.
+/// The first missing packet is the probe; a peer that dropped the packets behind it gets all of them again.
 #[test]
-fn a_sequence_nak_resends_from_there() {
+fn a_sequence_nak_retransmits_from_the_named_packet() {
     let mut b = Bench::rc();
     for i in 0..5 {
         b.post(i, WrOp::Send, 8);
@@ -105,7 +106,7 @@ fn a_sequence_nak_resends_from_there() {
 }
 
 #[test]
-fn a_resend_starts_in_the_middle_of_a_message() {
+fn a_retransmission_starts_in_the_middle_of_a_message() {
     let mut b = Bench::rc();
     b.mem.put_local(LOCAL + 1024, &[7; 1024]);
     b.post(1, write(0), 3000);
@@ -116,9 +117,9 @@ fn a_resend_starts_in_the_middle_of_a_message() {
     assert_eq!(b.sent(), ["WRITE Last 502 AckReq [952]"]);
 }
 
-/// What refuses a request may overtake the answers before it, which the application must still get.
+/// A fatal NAK may overtake earlier READ responses, which the application must still get.
 #[test]
-fn a_refusal_waits_for_the_answers_before_it() {
+fn a_fatal_nak_waits_for_the_read_responses_before_it() {
     let mut b = Bench::rc();
     b.post(1, read(0), 8);
     b.post(2, write(0), 8);
@@ -131,7 +132,7 @@ fn a_refusal_waits_for_the_answers_before_it() {
 }
 
 #[test]
-fn an_rnr_nak_behind_missing_answers_does_not_stop_the_queue() {
+fn an_rnr_nak_behind_missing_responses_does_not_stop_the_queue() {
     let mut b = Bench::rc();
     b.post(1, read(0), 8);
     b.post(2, WrOp::Send, 8);
@@ -144,7 +145,7 @@ fn an_rnr_nak_behind_missing_answers_does_not_stop_the_queue() {
 }
 
 #[test]
-fn the_result_of_an_atomic_does_not_answer_a_read() {
+fn an_atomic_result_does_not_complete_a_read() {
     let mut b = Bench::rc();
     b.post(1, read(0), 0);
     b.sent();
@@ -152,7 +153,7 @@ fn the_result_of_an_atomic_does_not_answer_a_read() {
     assert_eq!(b.send_wcs(), [(1, WcStatus::BadRespErr)]);
 }
 
-/// The timeouts take the retries: however often the peer says that it misses the packet.
+/// Only timeouts use up retries, however often the peer NAKs the packet.
 #[test]
 fn sequence_naks_without_progress_end_in_retry_exceeded() {
     let nak = Pkt::nak(500, NakCode::PsnSequenceError);
@@ -161,7 +162,7 @@ fn sequence_naks_without_progress_end_in_retry_exceeded() {
     b.sent();
     b.recv(&nak).unwrap();
     b.recv(&nak).unwrap();
-    assert_eq!(b.sent().len(), 1, "the same report twice is one");
+    assert_eq!(b.sent().len(), 1, "the same NAK twice counts once");
     for i in 1..=40 {
         b.at(ms(5 * i));
         b.recv(&nak).unwrap();
@@ -172,7 +173,7 @@ fn sequence_naks_without_progress_end_in_retry_exceeded() {
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
-/// Without a timeout there is nothing else that ends it.
+/// Without a timeout only the NAKs can end the connection.
 #[test]
 fn sequence_naks_cost_retries_where_there_is_no_timeout() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (2, 0));
@@ -186,9 +187,9 @@ fn sequence_naks_cost_retries_where_there_is_no_timeout() {
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
-/// A responder whose queue is long takes packet after packet, and names the gap again, before it sees the one it misses.
+/// A responder with a long queue NAKs the gap for each packet that arrives before the retransmission.
 #[test]
-fn a_gap_that_is_named_again_and_again_uses_up_no_retries() {
+fn repeated_naks_of_one_gap_use_up_no_retries() {
     let mut b = Bench::rc();
     for i in 0..60 {
         b.post(i, WrOp::Send, 8);
@@ -207,7 +208,7 @@ fn a_gap_that_is_named_again_and_again_uses_up_no_retries() {
 
 /// `retry_cnt` 7 means seven: eight times the timeout, then the error. Probes do not count.
 #[test]
-fn seven_retries_are_seven() {
+fn a_retry_count_of_seven_means_seven_retries() {
     let mut b = Bench::rc();
     b.post(1, WrOp::Send, 8);
     b.post_flags(2, WrOp::Send, 8, SendFlags::empty()).unwrap();
@@ -252,7 +253,7 @@ fn progress_reloads_the_retry_counter_and_the_timer() {
 }
 
 #[test]
-fn an_rnr_nak_stops_the_queue_for_the_time_it_says() {
+fn an_rnr_nak_stops_the_queue_for_the_time_that_it_names() {
     let mut b = Bench::rc();
     for i in 0..3 {
         b.post(i, WrOp::Send, 8);
@@ -270,9 +271,9 @@ fn an_rnr_nak_stops_the_queue_for_the_time_it_says() {
 }
 
 /// The table's longest time is code 0.
-/// A receive is posted meanwhile, or not: nobody else would ask.
+/// Without budget the requester must still learn whether the peer has posted a receive.
 #[test]
-fn what_found_no_receive_is_sent_again_whatever_the_budget_and_what_follows_is_not() {
+fn the_packet_of_an_rnr_nak_is_retransmitted_without_budget_and_later_ones_are_not() {
     let mut b = Bench::rc();
     b.post(1, WrOp::Send, 2048);
     b.sent();
@@ -292,7 +293,7 @@ fn rnr_code_zero_is_655_ms() {
 }
 
 #[test]
-fn rnr_retries_are_counted_by_themselves_and_seven_is_endless() {
+fn rnr_retries_are_counted_separately_and_seven_means_no_limit() {
     for (rnr_retry, naks, error) in [(0, 1, true), (2, 3, true), (7, 100, false)] {
         let mut b = Bench::rc_with(|attr| (attr.rnr_retry, attr.retry_cnt) = (rnr_retry, 0));
         b.post(1, WrOp::Send, 8);
@@ -306,27 +307,27 @@ fn rnr_retries_are_counted_by_themselves_and_seven_is_endless() {
     }
 }
 
-/// Retries are for a peer that does not answer; one that is not ready does.
+/// Retries count for a silent peer; a peer that is not ready is not silent.
 #[test]
-fn time_outs_between_rnr_naks_do_not_add_up() {
+fn ack_timeouts_between_rnr_naks_do_not_add_up() {
     let mut b = Bench::rc_with(|attr| (attr.rnr_retry, attr.retry_cnt) = (7, 1));
     b.post(1, WrOp::Send, 8);
     for _ in 0..5 {
         assert_eq!(b.sent().len(), 1);
         b.at(Instant(b.now.0 + T));
-        assert!(!b.sent().is_empty(), "asked again after the timeout");
+        assert!(!b.sent().is_empty(), "retransmitted after the timeout");
         b.recv(&Pkt::rnr(500, 1)).unwrap();
         b.at(Instant(b.now.0 + 10_000));
         assert_eq!(b.send_wcs(), []);
     }
-    // Silence is silence.
+    // A silent peer uses up the retries.
     b.sent();
     b.at(Instant(b.now.0 + 2 * T));
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
 #[test]
-fn payload_is_counted_whichever_way_it_goes() {
+fn payload_bytes_are_counted_in_both_directions() {
     let mut b = Bench::rc();
     b.post(1, read(0), 2000);
     b.post(2, write(0), 1500);
@@ -340,7 +341,7 @@ fn payload_is_counted_whichever_way_it_goes() {
 }
 
 #[test]
-fn a_final_nak_ends_the_request_that_it_names() {
+fn a_fatal_nak_completes_the_request_that_it_names_in_error() {
     for (code, status) in [
         (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
         (NakCode::RemoteAccessError, WcStatus::RemAccessErr),
@@ -399,7 +400,7 @@ fn a_read_takes_as_many_psns_as_responses() {
 }
 
 #[test]
-fn a_large_read_is_asked_for_in_chunks_within_the_window() {
+fn a_large_read_is_split_into_requests_within_the_window() {
     let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 16);
     b.post(1, read(0), 512 * 1024);
     let sent = b.sent();
@@ -415,9 +416,9 @@ fn a_large_read_is_asked_for_in_chunks_within_the_window() {
     assert_eq!(b.sent(), ["READ Request 756 AckReq +0x40000 len 65536"]);
 }
 
-/// What is here is kept; one new READ request for each run of responses that are not, once per loss event.
+/// Responses that are here stay; one new READ request for each run of missing ones, once per loss.
 #[test]
-fn a_read_response_that_is_missing_is_asked_for_once() {
+fn a_missing_read_response_is_requested_again_once() {
     let mut b = Bench::rc();
     b.post(1, read(0), 5000);
     b.sent();
@@ -441,9 +442,9 @@ fn a_read_response_that_is_missing_is_asked_for_once() {
     assert!(b.qp.is_send_idle());
 }
 
-/// An ACK never completes a READ: it says that the answer was lost.
+/// An ACK never completes a READ: it shows that the response was lost.
 #[test]
-fn an_ack_past_an_unanswered_read_is_an_implied_nak() {
+fn an_ack_past_a_read_without_response_is_an_implied_nak() {
     let mut b = Bench::rc();
     b.post(1, WrOp::Send, 8);
     b.post(2, read(0), 8);
@@ -535,7 +536,7 @@ fn a_fence_waits_for_reads_and_nothing_else() {
 }
 
 #[test]
-fn local_invalidate_waits_for_everything_before_and_is_done_once() {
+fn local_invalidate_waits_for_earlier_requests_and_is_executed_once() {
     let mut b = Bench::rc();
     b.post(1, WrOp::Send, 8);
     b.post(2, WrOp::LocalInv(wire::Rkey(0x99)), 0);
@@ -655,7 +656,7 @@ fn psn_wrap_in_the_middle_of_a_message() {
 }
 
 #[test]
-fn a_late_ack_moves_a_resend_forward() {
+fn a_late_ack_moves_a_retransmission_forward() {
     let mut b = Bench::rc();
     for i in 0..4 {
         b.post(i, WrOp::Send, 8);
@@ -667,7 +668,7 @@ fn a_late_ack_moves_a_resend_forward() {
 }
 
 #[test]
-fn a_full_queue_is_told_and_completions_hold_their_slot_until_taken() {
+fn a_full_queue_refuses_posts_and_completions_hold_their_slot_until_polled() {
     let mut b = Bench::rc();
     for i in 0..400 {
         b.post_flags(i, WrOp::Send, 0, SendFlags::SIGNALED).unwrap();
@@ -682,7 +683,7 @@ fn a_full_queue_is_told_and_completions_hold_their_slot_until_taken() {
 }
 
 #[test]
-fn sqd_finishes_the_message_drains_and_tells_if_asked() {
+fn sqd_finishes_the_message_and_raises_sq_drained_if_requested() {
     use crate::{QpAttr, QpAttrMask};
     for notify in [false, true] {
         let mut b = Bench::rc();
@@ -706,9 +707,9 @@ fn sqd_finishes_the_message_drains_and_tells_if_asked() {
     }
 }
 
-/// Half sent for the first time, or whole and sent again.
+/// Half sent for the first time, or being retransmitted.
 #[test]
-fn what_has_begun_goes_on_in_sqd() {
+fn a_message_that_has_begun_goes_on_in_sqd() {
     use crate::{QpAttr, QpAttrMask};
     let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
     let mut b = Bench::rc();
@@ -722,7 +723,7 @@ fn what_has_begun_goes_on_in_sqd() {
 }
 
 #[test]
-fn a_queue_that_drains_may_be_changed_otherwise() {
+fn attributes_may_change_while_a_queue_drains() {
     use crate::{QpAttr, QpAttrMask};
     let mut b = Bench::rc();
     b.post(1, read(0), 8);
@@ -735,7 +736,7 @@ fn a_queue_that_drains_may_be_changed_otherwise() {
 }
 
 #[test]
-fn the_peer_has_its_time_anew_when_a_queue_goes_on() {
+fn the_ack_timer_restarts_when_a_queue_leaves_sqd() {
     use crate::{QpAttr, QpAttrMask};
     let mut b = Bench::rc();
     b.post(1, write(0), 8);
@@ -775,7 +776,7 @@ fn the_end_of_a_message_asks_for_an_ack_unless_another_follows_at_once() {
     b.post_flags(3, write(0), 8, SendFlags::FENCE).unwrap();
     b.post(4, read(0), 8);
     let asks: Vec<bool> = b.sent().iter().map(|text| text.contains("AckReq")).collect();
-    assert_eq!(asks, [false, true, true, true], "neither a fenced request nor a READ need follow");
+    assert_eq!(asks, [false, true, true, true], "a fenced request or a READ does not follow at once");
     b.qp.modify(us(1), &QpAttr { state: QpState::Sqd, ..QpAttr::default() }, QpAttrMask::STATE).unwrap();
     b.post(5, write(0), 8);
     b.at(ms(68));

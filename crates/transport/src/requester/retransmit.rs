@@ -1,7 +1,9 @@
-//! Retransmission of single packets: gaps that the peer reports, missing responses, and probes (IBA 9.7.5.1.1).
+//! Retransmission of single packets: gaps that the peer reports, missing responses, and probes (IBA
+//! 9.7.5.1.1).
 //!
-//! A NAK names the first gap only. A roxie responder reports further gaps by ACKs that name old packets, which every
-//! other requester ignores (see [`gap_of`]). A gap report can cause a retransmission, but never acknowledges anything.
+//! A NAK names the first gap only. A roxie responder reports further gaps by ACKs that name old packets,
+//! which every other requester ignores (see [`gap_of`]). A gap report can cause a retransmission, but never
+//! acknowledges anything.
 
 use super::scoreboard::SPAN;
 use super::segment::Part;
@@ -11,13 +13,15 @@ use crate::endpoint::Endpoint;
 use crate::memory::Memory;
 use crate::time::Instant;
 
-/// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A multiple of
-/// [`SPAN`], so that a late ACK is not taken for a report.
+/// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
+/// multiple of [`SPAN`], so that a late ACK is not taken for a report.
 pub(crate) const GAP_UNIT: u64 = 2 * SPAN;
-/// After this many probes without progress a READ is requested again up to its end: some responders repeat only that.
+/// After this many probes without progress a READ is requested again up to its end: some responders repeat
+/// only that.
 const PROBES_FOR_TAIL: u8 = 3;
 
-/// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it reports none.
+/// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it
+/// reports none.
 pub(super) fn gap_of(una: u64, back: u64) -> Option<(u64, u64)> {
     let offset = (GAP_UNIT - back % GAP_UNIT) % GAP_UNIT;
     let packets = (offset + back) / GAP_UNIT;
@@ -62,7 +66,8 @@ impl Requester {
         let len = match written {
             Ok(len) => len,
             Err(status) => {
-                // The memory was deregistered. Packets before this one may still succeed, those behind are not needed.
+                // The memory was deregistered. Packets before this one may still succeed, those behind are
+                // not needed.
                 self.go_back(first, ep);
                 return self.fail(status, ep);
             }
@@ -96,7 +101,8 @@ impl Requester {
         news
     }
 
-    /// Responses between `first` and `end` are missing although later ones arrived. Returns whether any of that is new.
+    /// Responses between `first` and `end` are missing although later ones arrived. Returns whether any of
+    /// that is new.
     pub(super) fn on_missing_answers(&mut self, now: Instant, first: u64, end: u64) -> bool {
         self.board.age(now, self.rtt.period_ns());
         let (oldest, youngest) = self.fetches.in_flight.bounds();
@@ -112,8 +118,8 @@ impl Requester {
         news
     }
 
-    /// Reports those of `from..to` that are in flight missing. To a peer that may not answer an earlier part of a READ after a
-    /// later one, only the first gap of the READ is reported.
+    /// Reports those of `from..to` that are in flight missing. To a peer that may not answer an earlier part
+    /// of a READ after a later one, only the first gap of the READ is reported.
     fn miss(&mut self, fetch: Fetch, from: u64, to: u64) -> bool {
         let to = to.min(self.window.cursor());
         if !self.peer.answers_parts() {
@@ -134,8 +140,8 @@ impl Requester {
         news
     }
 
-    /// The peer is silent: retransmits the oldest packet in case it was lost, and the youngest so that the peer NAKs what it
-    /// misses.
+    /// The peer is silent: retransmits the oldest packet in case it was lost, and the youngest so that the
+    /// peer NAKs what it misses.
     pub(super) fn probe(&mut self, now: Instant) {
         if self.window.una() >= self.window.cursor() {
             return;
@@ -157,7 +163,8 @@ impl Requester {
         }
     }
 
-    /// Takes a packet for lost, however recently it was retransmitted; of a READ, all responses up to the next that is here.
+    /// Takes a packet for lost, however recently it was retransmitted; of a READ, all responses up to the
+    /// next that is here.
     fn lose(&mut self, position: u64) {
         let (first, end) = match self.fetches.at(position) {
             None => (position, position + 1),

@@ -1,4 +1,5 @@
-//! What is sent again, and what not. Requests start at PSN 500; the path MTU is 1024, the ACK timeout 67.1 ms.
+//! Which packets are retransmitted. Requests start at PSN 500; the path MTU is 1024, the ACK timeout 67.1
+//! ms.
 
 use wire::{DropReason, NakCode, Opcode};
 
@@ -15,12 +16,13 @@ fn nak(psn: u32) -> Pkt {
     Pkt::nak(psn, NakCode::PsnSequenceError)
 }
 
-/// The ACK that tells of a gap.
+/// A gap report.
 fn gap(psn: u32, packets: u32) -> Pkt {
     Pkt::ack(psn.wrapping_sub(packets * GAP_UNIT as u32) & 0xff_ffff)
 }
 
-/// Ten SENDs on their way, 500 to 509, to a peer that was seen to keep 510 to 599 while it missed this one.
+/// Ten SENDs in flight, 500 to 509, to a selective-repeat peer: it kept 510 to 599 while this one was
+/// missing.
 fn keeper(lost: u32) -> Bench {
     let mut b = Bench::rc();
     for i in 0..100 {
@@ -47,7 +49,7 @@ fn post(b: &mut Bench, count: u64) {
 }
 
 #[test]
-fn a_peer_that_keeps_gets_only_what_it_misses() {
+fn a_selective_repeat_peer_gets_only_the_missing_packets() {
     let mut b = keeper(520);
     post(&mut b, 20);
     b.recv(&nak(603)).unwrap();
@@ -55,17 +57,17 @@ fn a_peer_that_keeps_gets_only_what_it_misses() {
     post(&mut b, 1);
     assert_eq!(b.qp.packets_in_flight(), 18, "and new packets go on");
     b.recv(&nak(603)).unwrap();
-    assert_eq!(b.sent(), NONE, "the report is older than the repetition");
+    assert_eq!(b.sent(), NONE, "the report is older than the retransmission");
     b.at(us(60));
     b.recv(&nak(603)).unwrap();
-    assert_eq!(b.sent(), [only(603)], "this one is not");
+    assert_eq!(b.sent(), [only(603)], "this report is newer");
     b.recv(&Pkt::ack(620)).unwrap();
     assert!(b.qp.is_send_idle());
     assert_eq!(b.qp.counters().retransmitted_pkts, 3);
 }
 
 #[test]
-fn a_nak_for_the_next_packet_shows_that_the_peer_keeps() {
+fn a_nak_for_the_packet_behind_the_probe_shows_selective_repeat() {
     let mut b = Bench::rc();
     post(&mut b, 10);
     b.recv(&nak(500)).unwrap();
@@ -78,7 +80,7 @@ fn a_nak_for_the_next_packet_shows_that_the_peer_keeps() {
 }
 
 #[test]
-fn while_packets_are_sent_again_the_peer_is_asked_earlier() {
+fn probes_are_earlier_while_packets_are_being_retransmitted() {
     let mut b = keeper(520);
     post(&mut b, 20);
     let calm = b.qp.poll_timeout();
@@ -87,9 +89,9 @@ fn while_packets_are_sent_again_the_peer_is_asked_earlier() {
     assert_eq!((calm, b.qp.poll_timeout()), (Some(us(400)), Some(us(100))));
 }
 
-/// It was asked for again together with everything behind the gap, so the old one is as good as lost.
+/// Its request is retransmitted with everything behind the gap, so the old response counts as lost.
 #[test]
-fn an_answer_behind_the_packet_that_is_sent_alone_is_late() {
+fn a_read_response_behind_the_probe_is_ignored() {
     let mut b = Bench::rc();
     b.post(1, read(0), 8);
     b.post(2, read(8), 8);
@@ -101,7 +103,7 @@ fn an_answer_behind_the_packet_that_is_sent_alone_is_late() {
 }
 
 #[test]
-fn a_read_is_asked_for_again_though_no_other_may_be_outstanding() {
+fn a_read_is_requested_again_at_the_limit_of_outstanding_reads() {
     let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 1);
     b.post(1, read(0), 8);
     b.sent();
@@ -110,7 +112,7 @@ fn a_read_is_asked_for_again_though_no_other_may_be_outstanding() {
 }
 
 #[test]
-fn an_early_answer_of_another_length_is_ignored_and_counted() {
+fn an_early_response_of_another_length_is_ignored_and_counted() {
     let mut b = Bench::rc();
     b.post(1, read(0), 8);
     b.post(2, read(8), 8);
@@ -120,7 +122,7 @@ fn an_early_answer_of_another_length_is_ignored_and_counted() {
 }
 
 #[test]
-fn gaps_behind_the_first_are_told_by_old_acks() {
+fn old_acks_report_gaps_behind_the_first() {
     let mut b = keeper(520);
     post(&mut b, 20);
     b.batch(&[nak(603), gap(605, 1), gap(610, 3)]);
@@ -133,18 +135,18 @@ fn gaps_behind_the_first_are_told_by_old_acks() {
     assert!(b.qp.is_send_idle());
 }
 
-/// A peer that was never seen to keep anything is not believed to report gaps.
+/// Only a peer that has shown selective repeat reports gaps.
 #[test]
-fn old_acks_of_others_are_old() {
+fn old_acks_of_an_unknown_peer_report_no_gap() {
     let mut b = Bench::rc();
     post(&mut b, 20);
     assert_eq!(b.recv(&gap(510, 2)), Err(DropReason::StaleResponse));
     assert_eq!(b.sent(), NONE);
 }
 
-/// The arithmetic, by hand: 3 packets from 20 behind `una` are told 3052 packets before it.
+/// By hand: a gap of 3 packets, 20 behind `una`, is reported by an ACK 3052 packets before the gap.
 #[test]
-fn a_gap_is_coded_by_how_old_the_ack_is() {
+fn the_age_of_an_ack_encodes_a_gap() {
     assert_eq!(gap_of(500, 3 * GAP_UNIT - 20), Some((520, 3)));
     assert_eq!(gap_of(500, GAP_UNIT), Some((500, 1)));
     for late in 1..GAP_UNIT - super::SPAN {
@@ -152,9 +154,9 @@ fn a_gap_is_coded_by_how_old_the_ack_is() {
     }
 }
 
-/// Taken for a peer that keeps, it misses the next packet each time: it is served as one that goes back.
+/// A peer taken for selective repeat misses the next packet each time: the requester goes back N.
 #[test]
-fn a_peer_that_creeps_is_served_the_old_way() {
+fn a_peer_that_misses_each_next_packet_is_sent_everything_again() {
     let mut b = keeper(520);
     post(&mut b, 40);
     for (missing, run) in [(600, 1), (601, 2), (603, 4), (607, 8)] {
@@ -167,7 +169,7 @@ fn a_peer_that_creeps_is_served_the_old_way() {
 
 /// Towards a go-back-N peer the window shrinks with each loss and grows back.
 #[test]
-fn the_window_towards_a_peer_that_goes_back_shrinks_and_grows() {
+fn the_window_of_a_go_back_n_peer_shrinks_and_grows() {
     let mut b = Bench::rc();
     b.post(1, write(0), 500 * 1024);
     assert_eq!(b.sent().len(), 310);
@@ -188,7 +190,8 @@ fn the_window_towards_a_peer_that_goes_back_shrinks_and_grows() {
     assert_eq!(b.sent().len(), 80, "half of 160");
 }
 
-/// Overdue by what the path takes: oldest and youngest are sent again, without using up a retry.
+/// When an ACK is overdue by the round-trip time, the oldest and the youngest packet are retransmitted
+/// without using up a retry.
 #[test]
 fn a_lost_tail_is_probed_for_long_before_the_timeout() {
     let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
@@ -210,7 +213,7 @@ fn a_lost_tail_is_probed_for_long_before_the_timeout() {
 }
 
 #[test]
-fn an_answer_to_a_probe_ends_it() {
+fn a_response_to_a_probe_ends_the_probing() {
     let mut b = Bench::rc();
     post(&mut b, 1);
     b.recv(&Pkt::ack(500)).unwrap();
@@ -222,10 +225,10 @@ fn an_answer_to_a_probe_ends_it() {
     assert_eq!((b.qp.poll_timeout(), b.qp.counters().probes), (None, 1));
 }
 
-/// All that is missing, since no later answer will show it. Some responders repeat only the rest of a READ request: after three
-/// probes in vain that is asked for.
+/// A probe requests every missing response, since no later response will show it. Some responders repeat only
+/// the rest of a READ request: after three probes without progress that is requested.
 #[test]
-fn a_missing_read_response_is_probed_for_exactly_and_then_to_the_end() {
+fn a_probe_requests_the_missing_read_responses_and_later_all_to_the_end() {
     let mut b = keeper(520);
     b.post(1, read(0), 4096);
     b.sent();
@@ -248,13 +251,13 @@ fn a_missing_read_response_is_probed_for_exactly_and_then_to_the_end() {
         Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, 602).payload(3, 1024),
     ]);
     assert_eq!(b.send_wcs(), [(1, SUCCESS)]);
-    assert_eq!(b.mem.local_at(LOCAL + 1024, 1), [2], "what was here is not written again");
+    assert_eq!(b.mem.local_at(LOCAL + 1024, 1), [2], "the data that was here is not written again");
 }
 
-/// rxe drops what is asked for before a part of the same READ that it was asked for already; so that is not done until an answer
-/// shows that the peer is another.
+/// rxe drops a request for an earlier part of a READ after one for a later part. So the requester requests
+/// one gap at a time until a response shows that the peer is another.
 #[test]
-fn of_a_read_one_gap_at_a_time_is_asked_for_until_the_peer_answers_a_part_as_a_read() {
+fn one_gap_of_a_read_at_a_time_is_requested_until_the_peer_responds_to_a_part_as_to_a_read() {
     for (opcode, wanted) in [
         (Opcode::RC_READ_RESPONSE_LAST, &["READ Request 504 AckReq +0xc00 len 1024"][..]),
         (
@@ -276,9 +279,9 @@ fn of_a_read_one_gap_at_a_time_is_asked_for_until_the_peer_answers_a_part_as_a_r
     }
 }
 
-/// Whole READ requests may be missing, too: the peer's NAK names the first.
+/// READ requests may be lost, too: the NAK names the first.
 #[test]
-fn a_lost_read_request_is_sent_again_whole() {
+fn a_lost_read_request_is_retransmitted_whole() {
     let mut b = keeper(520);
     b.post(1, read(0), 3000);
     b.post(2, WrOp::FetchAdd { remote_addr: REMOTE, r_key: RKEY, add: 1 }, 8);
@@ -299,9 +302,9 @@ fn a_lost_read_request_is_sent_again_whole() {
     assert_eq!(b.send_wcs(), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
 }
 
-/// Of a READ one packet shows as well what the peer does with the requests behind.
+/// A READ request for one packet is the probe.
 #[test]
-fn a_lost_read_request_is_sent_again_for_one_packet_to_an_unknown_peer() {
+fn a_lost_read_request_is_retransmitted_for_one_packet_to_an_unknown_peer() {
     let mut b = Bench::rc();
     for wr_id in 1..=3 {
         b.post(wr_id, read(0), 4096);
@@ -314,7 +317,7 @@ fn a_lost_read_request_is_sent_again_for_one_packet_to_an_unknown_peer() {
 }
 
 #[test]
-fn memory_that_is_gone_when_a_packet_is_sent_again_is_a_local_error_in_its_turn() {
+fn memory_deregistered_before_a_retransmission_is_a_local_error_in_queue_order() {
     let mut b = keeper(520);
     b.post(1, WrOp::Send, 8);
     let beyond = crate::Sge { addr: LOCAL, length: 8, lkey: crate::testing::LKEY };
@@ -329,7 +332,7 @@ fn memory_that_is_gone_when_a_packet_is_sent_again_is_a_local_error_in_its_turn(
 }
 
 #[test]
-fn a_peer_that_keeps_gets_only_the_refused_packet_after_an_rnr_nak() {
+fn a_selective_repeat_peer_gets_only_the_refused_packet_after_an_rnr_nak() {
     let mut b = keeper(520);
     post(&mut b, 10);
     b.recv(&Pkt::rnr(604, 12)).unwrap();
@@ -338,9 +341,10 @@ fn a_peer_that_keeps_gets_only_the_refused_packet_after_an_rnr_nak() {
     assert_eq!(b.sent(), [only(604)]);
 }
 
-/// The round trip of an unknown path is guessed, so that a lost packet with nothing behind it does not cost the timeout.
+/// The round trip of an unknown path is guessed, so that a lost packet with nothing behind it does not cost
+/// the timeout.
 #[test]
-fn a_lost_tail_is_probed_for_before_anything_was_measured() {
+fn a_lost_tail_is_probed_for_before_any_round_trip_was_measured() {
     let mut b = Bench::rc_with(|attr| attr.retry_cnt = 0);
     post(&mut b, 3);
     b.at(Instant(ms(4).0 - 1));
@@ -350,7 +354,7 @@ fn a_lost_tail_is_probed_for_before_anything_was_measured() {
     assert_eq!(b.qp.counters().local_ack_timeout_err, 0);
 }
 
-/// What has arrived behind a missing packet is not on its way: the window goes on from there.
+/// Packets that have arrived behind a missing one are not in flight: the window goes on from there.
 #[test]
 fn the_window_moves_on_while_a_packet_is_missing() {
     let mut b = keeper(520);
@@ -366,7 +370,7 @@ fn the_window_moves_on_while_a_packet_is_missing() {
 }
 
 #[test]
-fn answers_that_came_early_make_room_for_further_reads() {
+fn early_responses_make_room_for_further_reads() {
     let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 16);
     b.post(1, read(0), 500 * 1024);
     assert_eq!(b.sent().len(), 4, "of 64 packets each");

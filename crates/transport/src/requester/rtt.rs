@@ -1,9 +1,11 @@
-//! The round-trip time, measured on packets that ask for an acknowledgement, and the timers derived from it (RFC 6298).
+//! The round-trip time, measured on packets that ask for an acknowledgement, and the timers derived from it
+//! (RFC 6298).
 
 use crate::time::Instant;
 
-/// Shortest wait before the first probe (400 us). An acknowledgement may be delayed for 250 us (`ack_policy.rs`), and the peer
-/// may have to wake a thread (40 us) or hand its device to another thread (250 us).
+/// Shortest wait before the first probe (400 us). An acknowledgement may be delayed for 250 us
+/// (`ack_policy.rs`), and the peer may have to wake a thread (40 us) or hand its device to another thread
+/// (250 us).
 pub(crate) const PROBE_MIN_NS: u64 = 400_000;
 /// Wait before the first probe while nothing was measured: ten times what a LAN takes.
 const PROBE_FIRST_NS: u64 = 4_000_000;
@@ -11,7 +13,8 @@ const PROBE_FIRST_NS: u64 = 4_000_000;
 const REPAIR_MIN_NS: u64 = 100_000;
 /// The wait between probes doubles at most this many times.
 const DOUBLINGS: u8 = 8;
-/// Time for a retransmission to take effect before it counts as lost itself, while nothing was measured, and the shortest.
+/// Time for a retransmission to take effect before it counts as lost itself, while nothing was measured, and
+/// the shortest.
 const PERIOD_NS: u64 = 1_000_000;
 const PERIOD_MIN_NS: u64 = 20_000;
 
@@ -73,8 +76,9 @@ impl Rtt {
         }
     }
 
-    /// A packet is retransmitted, the oldest one or another. The oldest one is timed from here, so that a path with frequent
-    /// loss is measured at all; an ACK of the earlier transmission makes the estimate too short, which costs a probe.
+    /// A packet is retransmitted, the oldest one or another. The oldest one is timed from here, so that a
+    /// path with frequent loss is measured at all; an ACK of the earlier transmission makes the estimate too
+    /// short, which costs a probe.
     pub(crate) fn retransmitted(&mut self, position: u64, is_oldest: bool, now: Instant) {
         if is_oldest {
             self.timed = (position, now, Timed::Again);
@@ -105,8 +109,8 @@ impl Rtt {
         self.answer.or(self.repair).is_some()
     }
 
-    /// How long the peer may be silent before the next probe. `probes` is how many were made without progress;
-    /// `is_repairing`, whether the peer has reported a missing packet.
+    /// How long the peer may be silent before the next probe. `probes` is how many were made without
+    /// progress; `is_repairing`, whether the peer has reported a missing packet.
     #[inline]
     pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> u64 {
         let once = if is_repairing && self.repair.known().is_some() {

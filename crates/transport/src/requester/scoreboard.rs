@@ -5,7 +5,8 @@ use crate::time::Instant;
 /// Consecutive packet numbers that a set tells apart; more than the send window.
 pub(crate) const SPAN: u64 = 768;
 const WORDS: u64 = SPAN / 64;
-/// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one period.
+/// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one
+/// period.
 const HALVES: usize = 3;
 
 /// A set of packet numbers out of [`SPAN`] consecutive ones.
@@ -65,7 +66,8 @@ pub(crate) struct Scoreboard {
     /// Packets to be retransmitted, and how many.
     lost: PacketSet,
     lost_count: u32,
-    /// Packets retransmitted in this half period, and in those before. A report of their loss may be older than that.
+    /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
+    /// than that.
     recent: [PacketSet; HALVES],
     half_end: Instant,
     /// Responses of READs and atomics that were placed ahead of a missing one.
@@ -100,7 +102,8 @@ impl Scoreboard {
         self.lost.contains(position)
     }
 
-    /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was retransmitted recently.
+    /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was
+    /// retransmitted recently.
     pub(crate) fn report(&mut self, position: u64) -> bool {
         if self.received.contains(position) || self.recent.iter().any(|set| set.contains(position)) {
             return false;
@@ -132,7 +135,8 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets which packets were retransmitted more than a period ago. Returns whether half a period has passed.
+    /// Forgets which packets were retransmitted more than a period ago. Returns whether half a period has
+    /// passed.
     pub(crate) fn age(&mut self, now: Instant, period_ns: u64) -> bool {
         if now < self.half_end {
             return false;

@@ -1,5 +1,5 @@
-//! Segmentation: writes one packet of a work request, with the headers that its place in the message needs (IBA 9.4, 9.7.3).
-//! `transmit.rs` decides which packet.
+//! Segmentation: writes one packet of a work request, with the headers that its place in the message needs
+//! (IBA 9.4, 9.7.3). `transmit.rs` decides which packet.
 
 use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
@@ -192,8 +192,9 @@ fn bytes_before(wqe: &SendWqe, end: u64, mtu: usize) -> u64 {
     ((end - wqe.first) * mtu as u64).min(u64::from(wqe.length))
 }
 
-/// One past the last response packet of the READ request at `cursor`, and how many bytes the request asks for. Requests end
-/// at fixed places of the message, so that a retransmitted request is a tail of the first one.
+/// One past the last response packet of the READ request at `cursor`, and how many bytes the request asks
+/// for. Requests end at fixed places of the message, so that a retransmitted request is a tail of the first
+/// one.
 #[inline]
 pub(super) fn read_request_end(wqe: &SendWqe, cursor: u64, mtu: usize) -> (u64, u64) {
     let packets = full_packets(READ_REQUEST_BYTES, mtu).clamp(1, READ_REQUEST_PKTS);

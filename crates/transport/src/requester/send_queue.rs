@@ -1,5 +1,5 @@
-//! The send queue: a ring of work requests with their elements, inline data and datagram destinations in storage of
-//! their own, all allocated once.
+//! The send queue: a ring of work requests. Elements, inline data and datagram destinations have arrays of
+//! their own; all is allocated once.
 
 use crate::attr::{MAX_INLINE_DATA, MAX_MSG_SZ, MAX_QP_WR, MAX_SGE, QpConfig, QpType};
 use crate::endpoint::Endpoint;
@@ -11,27 +11,28 @@ use crate::wr::{Dest, SendFlags, SendWr, Sge, UdDest, WrOp};
 
 /// A posted send work request.
 ///
-/// Packets are numbered from `sq_psn` on without wrapping; the PSN is the low 24 bits of that number. So positions
-/// compare as plain integers.
+/// Packets are numbered from `sq_psn` on without wrapping; the PSN is the low 24 bits of that number. So
+/// packet numbers compare as plain integers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWqe {
     pub(crate) wr_id: u64,
     pub(crate) op: WrOp,
     /// Number of the first packet.
     pub(crate) first: u64,
-    /// One past the number of the last packet; a READ counts the packets of its response, a local operation none.
+    /// One past the number of the last packet. A READ counts the packets of its response, a local operation
+    /// none.
     pub(crate) end: u64,
     /// Bytes of all earlier messages.
     pub(crate) first_byte: u64,
     pub(crate) length: u32,
     num_sge: u8,
     pub(crate) flags: SendFlags,
-    /// Why it cannot be executed, known since it was posted.
+    /// Why it cannot be executed, if that was known when it was posted.
     pub(crate) fault: Option<WcStatus>,
 }
 
 impl SendWqe {
-    /// Whether success makes a completion.
+    /// Whether it makes a completion on success.
     #[inline]
     pub(crate) fn is_signaled(&self, ep: &Endpoint) -> bool {
         ep.sq_sig_all || self.flags.contains(SendFlags::SIGNALED)
@@ -39,7 +40,7 @@ impl SendWqe {
 }
 
 impl WrOp {
-    /// The opcode of its completion.
+    /// The opcode of the completion.
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self {
             Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
@@ -60,19 +61,19 @@ impl WrOp {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it brings data back: READ and atomics.
+    /// Whether its response carries data: READ and atomics.
     #[inline]
     pub(crate) fn scatters(&self) -> bool {
         matches!(self, Self::Read { .. }) || self.is_atomic()
     }
 
-    /// Whether it has an answer of its own, for which an acknowledgement will not do: READ, atomics, FLUSH.
+    /// Whether it has a response of its own, which no ACK replaces: READ, atomics, ATOMIC WRITE, FLUSH.
     #[inline]
     pub(crate) fn is_fetch(&self) -> bool {
         self.scatters() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
-    /// Whether it sends nothing: it changes keys of this side.
+    /// Whether it sends nothing and only changes keys of this side.
     #[inline]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::RegMr(_))
@@ -82,7 +83,7 @@ impl WrOp {
         !self.scatters() && !self.is_local() && !matches!(self, Self::Flush { .. })
     }
 
-    /// Whether the length of its memory is one that it can have.
+    /// Whether its elements may have this length in total.
     fn takes(&self, length: u64) -> bool {
         match self {
             Self::AtomicWrite { remote_addr, .. } => length == 8 && remote_addr.is_multiple_of(8),
@@ -172,7 +173,7 @@ impl SendQueue {
         })
     }
 
-    /// Checks a work request and returns its length: what makes `ibv_post_send` fail at once.
+    /// Checks what makes `ibv_post_send` fail at once, and returns the length of the work request.
     pub(crate) fn check(&self, wr: &SendWr<'_>, undelivered: u32) -> Result<u64, VerbsError> {
         let inline = wr.flags.contains(SendFlags::INLINE);
         let length: u64 = wr.sg_list.iter().map(|sge| u64::from(sge.length)).sum();
@@ -190,7 +191,7 @@ impl SendQueue {
         Ok(length)
     }
 
-    /// Whether it says where to, as far as it must.
+    /// Whether it names the destination that this service needs.
     #[inline]
     fn has_destination(&self, dest: Option<Dest>) -> bool {
         match self.ty {
@@ -326,24 +327,24 @@ impl SendQueue {
         self.wqes.get(self.slot(index))
     }
 
-    /// The work request that was posted last; an empty one before the first post.
+    /// The work request that was posted last; the content of an unused slot before the first post.
     #[inline]
     pub(crate) fn last(&self) -> Option<&SendWqe> {
         self.get(self.tail.wrapping_sub(1))
     }
 
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     pub(crate) fn destination(&self, index: u32) -> Option<UdDest> {
         self.destinations.get(self.slot(index)).copied()
     }
 
-    /// The shared receive queue that a request is for; `None` unless the queue pair is XRC.
+    /// The XRC shared receive queue that a request names; `None` on other services.
     #[inline]
     pub(crate) fn srqn(&self, index: u32) -> Option<u32> {
         self.srqns.get(self.slot(index)).copied()
     }
 
-    /// The memory of a work request.
+    /// The elements of a work request.
     #[inline]
     pub(crate) fn sges(&self, index: u32) -> &[Sge] {
         let slot = self.slot(index);
@@ -373,7 +374,7 @@ impl SendQueue {
         gather(mem, pd, self.sges(index), offset, dst)
     }
 
-    /// Forgets everything and numbers packets from `psn` on.
+    /// Drops all work requests; packets are numbered from `psn` on.
     pub(crate) fn restart_at(&mut self, psn: u64) {
         self.head = self.tail;
         self.end = psn;

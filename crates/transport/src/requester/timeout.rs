@@ -1,5 +1,5 @@
-//! The requester's deadlines: the local ACK timeout, the probe before it, and the wait after an RNR NAK (IBA 9.7.6.1.3,
-//! 9.7.5.2.8).
+//! The requester's deadlines: the local ACK timeout, the probe before it, and the wait after an RNR NAK (IBA
+//! 9.7.6.1.3, 9.7.5.2.8).
 
 use super::{Requester, Step, window_pkts};
 use crate::ack_policy::ASK_AFTER_SILENCE_NS;
@@ -75,8 +75,8 @@ impl RetryState {
         self.rnr_until = None;
     }
 
-    /// Begins the wait after an RNR NAK. The peer is alive, so the retries of the ACK timeout count anew. Returns false,
-    /// and does nothing, when no RNR retry is left.
+    /// Begins the wait after an RNR NAK. The peer is alive, so the retries of the ACK timeout count anew.
+    /// Returns false, and does nothing, when no RNR retry is left.
     pub(super) fn begin_rnr_wait(&mut self, until: Instant, ep: &Endpoint) -> bool {
         if ep.attr.rnr_retry != RNR_RETRY_FOREVER {
             let Some(left) = self.rnr_left.checked_sub(1) else { return false };
@@ -128,7 +128,8 @@ impl Requester {
         }
     }
 
-    /// When the peer is asked about packets that left without AckReq: at once if something waits for their completion.
+    /// When the peer is asked about packets that left without AckReq: at once if something waits for their
+    /// completion.
     fn ask_due(&self, ep: &Endpoint) -> Instant {
         let index = self.window.cursor_index();
         let is_waited_for = ep.attr.sq_draining
@@ -143,8 +144,8 @@ impl Requester {
         Some(self.retry.timer_base.plus_ns(ack_timeout_ns(ep.attr.timeout)?))
     }
 
-    /// When an acknowledgement is overdue by the measured round-trip time. A probe costs no retry: `timeout` and
-    /// `retry_cnt` alone say how long the peer may be silent.
+    /// When an acknowledgement is overdue by the measured round-trip time. A probe costs no retry: `timeout`
+    /// and `retry_cnt` alone say how long the peer may be silent.
     #[inline]
     fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
         let is_repairing = self.board.is_repairing() || self.window.una() < self.peer.recover();

@@ -13,7 +13,8 @@ use crate::wc::WcStatus;
 use crate::wr::SendFlags;
 
 impl Requester {
-    /// Writes the next packet, executing local operations on the way. The caller has checked [`Requester::sendable`].
+    /// Writes the next packet, executing local operations on the way. The caller has checked
+    /// [`Requester::sendable`].
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -26,6 +27,7 @@ impl Requester {
         if self.board.has_lost() {
             return self.retransmit_lost(now, mem, ep, buf);
         }
+        let (is_datagram, is_reliable) = (ep.ty.is_datagram(), ep.ty.is_reliable());
         loop {
             let (index, cursor) = self.cursor();
             let wqe = *self.sq.wqe(index);
@@ -47,7 +49,7 @@ impl Requester {
             if budget == 0 && !(is_resending && cursor == self.window.una()) {
                 return Step::Idle;
             }
-            if ep.ty.is_datagram() && wqe.length as usize > ep.mtu {
+            if is_datagram && wqe.length as usize > ep.mtu {
                 // IBA C10-93.1.1: nothing is sent, no error is raised.
                 ep.counters.ud_send_too_long += 1;
                 self.window.advance_cursor(&wqe, cursor + 1, ep.mtu);
@@ -60,8 +62,8 @@ impl Requester {
             let is_fetch = wqe.op.is_fetch();
             let end = if is_fetch { self.fetch_end(&wqe, ep.mtu) } else { cursor + 1 };
             let part = Part { index, first: cursor, end };
-            let ack_req = ep.ty.is_reliable() && (is_fetch || self.asks(&wqe, end == wqe.end, budget, ep));
-            let written = if ep.ty.is_datagram() {
+            let ack_req = is_reliable && (is_fetch || self.asks(&wqe, end == wqe.end, budget, ep));
+            let written = if is_datagram {
                 self.write_datagram(part, &wqe, mem, ep, buf)
             } else if is_fetch {
                 self.begin_fetch(part, &wqe, mem, ep, buf)
@@ -80,15 +82,16 @@ impl Requester {
                 self.rtt.sent(cursor, now);
             }
             self.window.advance_cursor(&wqe, end, ep.mtu);
-            if !ep.ty.is_reliable() {
+            if !is_reliable {
                 self.progress(end, ep);
             }
-            return Step::Sent(Transmit { len, is_datagram: ep.ty.is_datagram() });
+            return Step::Sent(Transmit { len, is_datagram });
         }
     }
 
-    /// How many packets may leave by [`transmit_mid_message`](Self::transmit_mid_message) behind a packet of the same
-    /// message that has just left. None of them ends the message or asks for an acknowledgement, and none was sent before.
+    /// How many packets may leave by [`transmit_mid_message`](Self::transmit_mid_message) behind a packet of
+    /// the same message that has just left. None of them ends the message or asks for an acknowledgement, and
+    /// none was sent before.
     #[inline]
     pub(crate) fn mid_message_packets(&self, budget: usize, ep: &Endpoint) -> u64 {
         let (index, cursor) = self.cursor();
@@ -101,8 +104,8 @@ impl Requester {
         before_ask.min(wqe.end - cursor - 1)
     }
 
-    /// Writes the packet at the cursor, one of the [`mid_message_packets`](Self::mid_message_packets), and returns its
-    /// length. `None`, and nothing has changed, when its memory is gone.
+    /// Writes the packet at the cursor, one of the [`mid_message_packets`](Self::mid_message_packets), and
+    /// returns its length. `None`, and nothing has changed, when its memory is gone.
     #[inline]
     pub(crate) fn transmit_mid_message(
         &mut self,
@@ -159,7 +162,8 @@ impl Requester {
         }
     }
 
-    /// One past the last packet of the READ request at the cursor. A request that probes the peer asks for one packet.
+    /// One past the last packet of the READ request at the cursor. A request that probes the peer asks for
+    /// one packet.
     #[inline]
     fn fetch_end(&mut self, wqe: &SendWqe, mtu: usize) -> u64 {
         let cursor = self.window.cursor();

@@ -1,8 +1,9 @@
 //! The send window: which packets are acknowledged, in flight, and next to leave.
 //!
-//! Packets are numbered from `sq_psn` on without wrapping (see [`SendWqe`]). Invariant: `una <= cursor <= next`. Packets
-//! before `una` are acknowledged; those before `cursor` are in flight, except those that the scoreboard lists as lost;
-//! those from `cursor` to `next` were sent before the requester went back, and will be sent again.
+//! Packets are numbered from `sq_psn` on without wrapping (see [`SendWqe`]). Invariant: `una <= cursor <=
+//! next`. Packets before `una` are acknowledged; those before `cursor` are in flight, except those that the
+//! scoreboard lists as lost; those from `cursor` to `next` were sent before the requester went back, and will
+//! be sent again.
 
 use super::send_queue::{SendQueue, SendWqe};
 
@@ -15,11 +16,13 @@ pub(super) struct SendWindow {
     una_byte: u64,
     /// One past the last packet ever sent.
     next: u64,
-    /// The packet to send next, the work request that it belongs to, and the payload bytes of all packets before it.
+    /// The packet to send next, the work request that it belongs to, and the payload bytes of all packets
+    /// before it.
     cursor: u64,
     cursor_index: u32,
     cursor_byte: u64,
-    /// One past the furthest packet known to have arrived, or whose response is here, while an earlier one is missing.
+    /// One past the furthest packet that is known to have arrived, or that the peer responded to, while an
+    /// earlier one is missing.
     reached: u64,
 }
 

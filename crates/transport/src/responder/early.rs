@@ -1,8 +1,10 @@
-//! Requests that arrive ahead of a missing one: they go to the reorder buffer, and the gaps are reported to the peer.
+//! Requests that arrive ahead of a missing one: they go to the reorder buffer, and the gaps are reported to
+//! the peer.
 //!
-//! The NAK names the first gap. A requester that repeats selectively is told of the further gaps as well, by ACKs that other
-//! requesters ignore (`requester/retransmit.rs`). The responder recognizes such a requester when the first gap is closed: a
-//! go-back-N requester then retransmits the packets behind the gap, although they are here.
+//! The NAK names the first gap. A requester that repeats selectively is told of the further gaps as well, by
+//! ACKs that other requesters ignore (`requester/retransmit.rs`). The responder recognizes such a requester
+//! when the first gap is closed: a go-back-N requester then retransmits the packets behind the gap, although
+//! they are here.
 
 use wire::{DropReason, Packet};
 
@@ -16,13 +18,13 @@ use crate::reorder::ReorderBuffer;
 use crate::requester::PacketSet;
 use crate::time::Instant;
 
-/// A gap is reported again when its retransmission takes longer than others took: the report or the retransmission was lost.
-/// Never sooner than this, because each report costs both sides a packet.
+/// A gap is reported again when its retransmission takes longer than others took: the report or the
+/// retransmission was lost. Never sooner than this, because each report costs both sides a packet.
 const REPORT_MIN_NS: u64 = 25_000;
 /// A gap is reported again after this at the latest.
 const REPORT_MAX_NS: u64 = 2_000_000;
-/// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester appears
-/// selective if exactly these packets are lost a second time.
+/// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
+/// appears selective if exactly these packets are lost a second time.
 const PROOF: u64 = 8;
 
 /// The requests of one queue pair that are in the reorder buffer, and the gaps between them.
@@ -120,7 +122,7 @@ impl EarlyRequests {
 }
 
 impl Responder {
-    /// Keeps a request whose predecessors are missing, and reports the gap before it.
+    /// Keeps a request that arrived ahead of a missing one, and reports the gap before it.
     #[cold]
     pub(super) fn handle_early(
         &mut self,
@@ -132,8 +134,8 @@ impl Responder {
     ) -> Result<(), DropReason> {
         ep.counters.out_of_seq_request += 1;
         if self.nak.is_rnr_sent() {
-            // The requester retransmits everything behind a request that was not accepted. A packet kept until then, and
-            // displaced meanwhile by another queue pair, would look like a loss.
+            // The requester retransmits everything behind a request that was not accepted. A packet kept
+            // until then, and displaced meanwhile by another queue pair, would look like a loss.
             return Err(DropReason::OutOfSequence);
         }
         if !self.nak.is_sent() {
@@ -169,7 +171,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes the requests that were kept behind the one just executed, up to the next gap, and reports that gap.
+    /// Executes the requests that were kept behind the one just executed, up to the next gap, and reports
+    /// that gap.
     #[cold]
     pub(super) fn execute_kept(
         &mut self,

@@ -16,9 +16,10 @@ fn send(psn: u32, value: u8) -> Pkt {
     Pkt::new(Opcode::RC_SEND_ONLY, psn).payload(value, 8)
 }
 
-/// The NAK names the first gap and nothing is placed; the packet that closes it brings the others along.
+/// The NAK names the first gap and no early packet is placed. When the missing packet arrives all are
+/// executed.
 #[test]
-fn early_packets_wait_and_are_executed_in_order() {
+fn early_packets_are_kept_and_executed_in_order() {
     let mut b = Bench::rc();
     b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 8, 3).ack_req()]);
     assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
@@ -30,20 +31,20 @@ fn early_packets_wait_and_are_executed_in_order() {
 }
 
 #[test]
-fn each_gap_is_reported_when_it_becomes_the_first() {
+fn each_gap_is_nakked_when_it_becomes_the_first() {
     let mut b = Bench::rc();
     b.batch(&[write(101, 0, 1), write(103, 0, 1), write(105, 0, 1).ack_req()]);
     assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
     b.recv(&write(100, 0, 1)).unwrap();
     assert_eq!(b.sent(), ["Acknowledge 102 NAK 0 msn 2"]);
     b.recv(&write(104, 0, 1)).unwrap();
-    assert_eq!(b.sent(), NONE, "not the one that is missing first");
+    assert_eq!(b.sent(), NONE, "the first gap is still open");
     b.recv(&write(102, 0, 1)).unwrap();
     assert_eq!(b.sent(), ["Acknowledge 105 msn 6"]);
 }
 
 #[test]
-fn completions_come_in_order_and_once() {
+fn completions_of_early_packets_come_in_order_and_once() {
     let mut b = Bench::rc();
     for i in 0..4 {
         b.post_recv(i, 8 * i, 8);
@@ -62,9 +63,9 @@ fn completions_come_in_order_and_once() {
     assert_eq!(wcs, [0, 1, 2].map(|id| (id, WcOpcode::Recv)));
 }
 
-/// A READ that waited is answered in its turn, and takes the PSNs of its answer.
+/// An early READ takes the PSNs of its response when it is executed.
 #[test]
-fn an_early_read_takes_its_psns_when_its_turn_comes() {
+fn an_early_read_takes_its_psns_when_it_is_executed() {
     let mut b = Bench::rc();
     let read = Pkt::new(Opcode::RC_READ_REQUEST, 101).reth(REMOTE, RKEY, 2048).ack_req();
     b.batch(&[read, write(103, 0, 5).ack_req()]);
@@ -80,9 +81,9 @@ fn an_early_read_takes_its_psns_when_its_turn_comes() {
     );
 }
 
-/// What follows a packet that ends the connection is never executed.
+/// Packets behind a fatal fault are never executed.
 #[test]
-fn an_error_in_the_missing_packet_forgets_what_waited() {
+fn an_error_in_the_missing_packet_drops_the_early_packets() {
     let mut b = Bench::rc();
     b.batch(&[write(101, 0, 1), write(102, 0, 2)]);
     b.sent();
@@ -93,7 +94,7 @@ fn an_error_in_the_missing_packet_forgets_what_waited() {
 }
 
 #[test]
-fn an_error_in_a_packet_that_waited_is_its_own() {
+fn an_error_in_an_early_packet_names_that_packet() {
     let mut b = Bench::rc();
     b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8)).unwrap();
     b.sent();
@@ -103,16 +104,16 @@ fn an_error_in_a_packet_that_waited_is_its_own() {
 }
 
 #[test]
-fn too_far_ahead_is_dropped() {
+fn a_packet_too_far_ahead_is_dropped() {
     let mut b = Bench::rc();
     let reach = REACH as u32;
     assert_eq!(b.recv(&write(100 + reach, 0, 1)), Err(DropReason::OutOfSequence));
     assert_eq!(b.recv(&write(99 + reach, 0, 1)), Ok(()));
 }
 
-/// Two queue pairs of a device may want the same place: the later packet gets it, the earlier one is missing again.
+/// Two queue pairs of a device may need the same slot: the later packet displaces the earlier one.
 #[test]
-fn a_packet_that_lost_its_place_is_missing_again() {
+fn a_displaced_packet_is_missing_again() {
     let mut b = Bench::rc();
     b.reorder = ReorderBuffer::with_slots(4, 200);
     b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 0, 3)]);
@@ -128,7 +129,7 @@ fn a_packet_that_lost_its_place_is_missing_again() {
     assert_eq!(b.mem.remote_at(REMOTE, 8), [3; 8]);
 }
 
-/// A connection that begins again with the same numbers does not find the packets of its former life.
+/// A connection that starts again with the same packet numbers does not find the packets of the earlier one.
 #[test]
 fn packets_of_an_earlier_gap_are_never_found() {
     let mut buffer = ReorderBuffer::new(PathMtu::M1024);
@@ -140,7 +141,8 @@ fn packets_of_an_earlier_gap_are_never_found() {
     assert!(!buffer.keep(second, 7, &[0; 2000]), "longer than the path MTU allows");
 }
 
-/// Closes a gap of `early` packets whose sender goes on with what is new, which shows that it sends single packets.
+/// A queue pair with a peer that has shown selective repeat: it went on with new packets after a gap was
+/// closed.
 fn selective() -> Bench {
     let mut b = Bench::rc();
     b.batch(&(101..110).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
@@ -151,7 +153,7 @@ fn selective() -> Bench {
 }
 
 #[test]
-fn a_peer_that_sends_single_packets_again_is_told_of_all_gaps() {
+fn a_selective_repeat_peer_gets_a_report_of_every_gap() {
     let mut b = selective();
     let unit = crate::requester::GAP_UNIT as u32;
     b.batch(&[write(112, 0, 1), write(113, 0, 1), write(116, 0, 1), write(119, 0, 1)]);
@@ -163,22 +165,22 @@ fn a_peer_that_sends_single_packets_again_is_told_of_all_gaps() {
     expected.extend(reports(&[(114, 2), (117, 2)]));
     assert_eq!(b.sent(), expected);
     b.recv(&write(120, 0, 1)).unwrap();
-    assert_eq!(b.sent(), NONE, "nothing new is missing");
+    assert_eq!(b.sent(), NONE, "no new gap");
     b.recv(&write(122, 0, 1)).unwrap();
-    assert_eq!(b.sent(), reports(&[(121, 1)]), "only what is new");
+    assert_eq!(b.sent(), reports(&[(121, 1)]), "only the new gap");
     b.at(crate::testing::us(50));
     b.recv(&write(115, 0, 1)).unwrap();
     expected.truncate(1);
-    assert_eq!(b.sent(), expected, "the oldest from time to time: reports and repetitions get lost");
+    assert_eq!(b.sent(), expected, "old gaps again after a while: reports and retransmissions get lost");
     b.at(crate::testing::us(100));
     b.recv(&write(118, 0, 1)).unwrap();
     expected.extend(reports(&[(114, 1), (117, 1), (121, 1)]));
-    assert_eq!(b.sent(), expected, "by now all are old");
+    assert_eq!(b.sent(), expected, "all gaps are old now");
 }
 
-/// Each report costs both sides a packet, and a full pipe takes long.
+/// Each report costs both sides a packet, and retransmissions take long through a full queue.
 #[test]
-fn a_gap_is_reported_again_when_it_takes_longer_than_others_did() {
+fn a_gap_is_reported_again_when_its_retransmission_takes_longer_than_others() {
     let mut b = selective();
     let nak = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
     b.recv(&write(112, 0, 1)).unwrap();
@@ -189,16 +191,16 @@ fn a_gap_is_reported_again_when_it_takes_longer_than_others_did() {
     b.sent();
     b.at(crate::testing::us(1_900));
     b.recv(&write(115, 0, 1)).unwrap();
-    assert_eq!(b.sent(), NONE, "the one before took longer");
+    assert_eq!(b.sent(), NONE, "the retransmission before took longer");
     b.at(crate::testing::us(2_000));
     b.recv(&write(116, 0, 1)).unwrap();
     assert_eq!(b.sent(), ["Acknowledge 113 NAK 0 msn 13"]);
     b.recv(&write(117, 0, 1)).unwrap();
-    assert_eq!(b.sent(), NONE, "not with every packet");
+    assert_eq!(b.sent(), NONE, "one report, not one per packet");
 }
 
 #[test]
-fn a_peer_that_goes_back_is_never_told_of_further_gaps() {
+fn a_go_back_n_peer_gets_no_gap_reports() {
     let mut b = selective();
     b.batch(&[write(112, 0, 1), write(114, 0, 1)]);
     b.sent();

@@ -1,8 +1,8 @@
-//! FLUSH and ATOMIC WRITE at the responder (IBA Annex A19): executed at once, confirmed in request order by an empty READ
-//! response.
+//! FLUSH and ATOMIC WRITE at the responder (IBA Annex A19): executed at once, confirmed in request order by
+//! an empty READ response.
 //!
-//! Bytes of earlier packets are in memory before a later packet is executed. So a FLUSH to global visibility has nothing to
-//! wait for and only checks access rights.
+//! Bytes of earlier packets are in memory before a later packet is executed. So a FLUSH to global visibility
+//! has nothing to wait for and only checks access rights.
 
 use wire::{Feth, Packet, Reth};
 
@@ -161,7 +161,7 @@ mod tests {
         }
         let mut b = bench();
         b.recv(&flush(GLOBAL, 1).reth(0, RKEY, 0)).unwrap();
-        assert_eq!(b.sent().len(), 1, "of a whole region the address does not count");
+        assert_eq!(b.sent().len(), 1, "the address of a FLUSH of a region is not checked");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The receiving half of a connection: requests to memory and completions (IBA 9.7.4, 9.7.5).
 //!
-//! `transmit.rs` sends the responses, `early.rs` handles requests ahead of a missing one, `unreliable.rs` is the UC variant.
+//! `transmit.rs` sends the responses, `early.rs` handles requests ahead of a missing one, `unreliable.rs` is
+//! the UC variant.
 //!
-//! Invariant: everything before `expected` was executed exactly once and in order; `received` bytes of the current
-//! message are placed. Order of checks: PSN, opcode sequence, access flags of the queue pair, receive work request or
-//! replay slot, lengths, R_Key.
+//! Invariant: everything before `expected` was executed exactly once and in order; `received` bytes of the
+//! current message are placed. Order of checks: PSN, opcode sequence, access flags of the queue pair, receive
+//! work request or replay slot, lengths, R_Key.
 
 mod early;
 mod flush;
@@ -47,7 +48,8 @@ struct Incoming {
     kind: Message,
     /// XRC: the shared receive queue that the message is for.
     srqn: Option<u32>,
-    /// The protection domain that R_Keys must belong to: the queue pair's, on XRC that of the shared receive queue.
+    /// The protection domain that R_Keys must belong to: the queue pair's, on XRC that of the shared receive
+    /// queue.
     pd: PdId,
     /// The receive work request that the message has taken, if `holds_wqe`.
     wqe: RecvWqe,
@@ -151,8 +153,8 @@ impl Responder {
         true
     }
 
-    /// Handles a request packet on a reliable connection. The outer error is a fault of the connection or of the request, the
-    /// inner one the reason why the packet was dropped.
+    /// Handles a request packet on a reliable connection. The outer error is a fault of the connection or of
+    /// the request, the inner one the reason why the packet was dropped.
     #[inline]
     pub(crate) fn handle_request(
         &mut self,
@@ -197,8 +199,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes the packet that is next in order, after checking it. A refused packet changes nothing, except that a receive
-    /// work request may have been taken.
+    /// Executes the packet that is next in order, after checking it. A refused packet changes nothing, except
+    /// that a receive work request may have been taken.
     #[inline]
     fn execute(
         &mut self,
@@ -238,7 +240,8 @@ impl Responder {
         }
     }
 
-    /// The queue that a message takes its receive work request from. On XRC every packet of a message names the same one.
+    /// The queue that a message takes its receive work request from. On XRC every packet of a message names
+    /// the same one.
     #[inline]
     fn choose_queue<'a>(
         &mut self,
@@ -413,7 +416,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues the response to a request whose response takes `packets` packet numbers.
+    /// Queues the response to a request; the response takes `packets` packet numbers.
     fn push_response(&mut self, packets: u64, response: Response) {
         let first = self.expected;
         self.expected += packets;

@@ -1,6 +1,6 @@
-//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost response can be sent again (IBA
-//! 9.7.5.1.5). Responses leave in request order. The response to a duplicate request leaves before them; a duplicate of the
-//! request whose response is being sent restarts that response.
+//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost response can be sent
+//! again (IBA 9.7.5.1.5). Responses leave in request order. The response to a duplicate request leaves before
+//! them; a duplicate request for the response in progress restarts it.
 
 use wire::{Msn, Rkey};
 
@@ -51,8 +51,8 @@ pub(super) struct Cursor {
     pub(super) end_byte: u32,
 }
 
-/// Parts of responses that may wait to be sent again. A roxie requester asks for one per gap in its window of five READ
-/// requests, and asks again for those that find no room.
+/// Parts of responses that may wait to be sent again. A roxie requester asks for one per gap in its window of
+/// five READ requests, and asks again for those that find no room.
 const PARTS: usize = 32;
 
 /// A part of a response that is sent again.
@@ -82,7 +82,7 @@ impl Part {
 #[derive(Debug)]
 pub(super) struct Replay {
     ring: Ring<Entry>,
-    /// Index of the entry whose response is being sent for the first time; the end of the ring when there is none.
+    /// Index of the entry with the response in progress; the end of the ring when there is none.
     index: u32,
     cursor: Cursor,
     /// The part that is sent again, before the response above.
@@ -104,7 +104,8 @@ impl Replay {
         !self.ring.is_full() || self.ring.front().is_some_and(|oldest| oldest.is_sent)
     }
 
-    /// Appends a request and drops the oldest if the queue is full; the caller has checked that there is room.
+    /// Appends a request and drops the oldest if the queue is full; the caller has checked that there is
+    /// room.
     pub(super) fn push(&mut self, entry: Entry) {
         if self.ring.is_full() {
             let (oldest, _) = self.ring.bounds();
@@ -136,7 +137,7 @@ impl Replay {
         if is_last && self.part.is_none() && at == start { end - at } else { 0 }
     }
 
-    /// The request whose response is being sent, and how far it was sent.
+    /// The request with the response in progress, and how far that was sent.
     #[inline]
     pub(super) fn current(&self) -> Option<(Entry, Cursor)> {
         let (index, cursor) = self.part.map_or((self.index, self.cursor), |part| (part.index, part.cursor));
@@ -163,7 +164,8 @@ impl Replay {
         self.begin(self.index.wrapping_add(1));
     }
 
-    /// A duplicate READ request: answers again from there, if it is a part of one in the queue and there is room.
+    /// Sends the response to a duplicate READ request again. Returns false if it is no part of a READ in the
+    /// queue, or without room.
     pub(super) fn repeat_read(&mut self, at: u64, mtu: usize, va: u64, r_key: Rkey, dma_len: u32) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
         let Response::Read { va: first_va, r_key: key, dma_len: whole, .. } = entry.response else {
@@ -181,7 +183,8 @@ impl Replay {
         self.repeat(Part { index, cursor: Cursor { at, start: at, end, end_byte: end_byte as u32 } })
     }
 
-    /// A duplicate atomic: gives its result again, if it is in the queue and there is room.
+    /// Sends the response to a duplicate atomic again. Returns false if it is not in the queue, or without
+    /// room.
     pub(super) fn repeat_atomic(&mut self, at: u64) -> bool {
         let Some((index, entry)) = self.find(at) else { return false };
         let cursor = Cursor { at, start: at, end: entry.end, end_byte: 0 };
@@ -194,7 +197,7 @@ impl Replay {
                 return true;
             }
             if part.cursor.end > self.cursor.at {
-                // To its end: the rest was never sent.
+                // Up to the end of the response, because the rest was never sent.
                 self.cursor.at = part.cursor.at;
                 self.cursor.start = part.cursor.at;
                 self.drop_parts(|other| other.index == part.index && other.cursor.end > part.cursor.at);
@@ -301,17 +304,17 @@ mod tests {
     }
 
     #[test]
-    fn answers_leave_in_order_of_the_requests() {
+    fn responses_leave_in_request_order() {
         let mut replay = Replay::new(2);
         replay.push(read(10, 3));
         replay.push(read(13, 2));
-        assert!(!replay.has_room(), "two unanswered ones are the limit");
+        assert!(!replay.has_room(), "two requests without response are the limit");
         assert_eq!(sent(&mut replay, 9), [10, 11, 12, 13, 14]);
         assert!(!replay.is_pending() && replay.has_room());
     }
 
     #[test]
-    fn a_restart_inside_the_answer_abandons_it() {
+    fn a_restart_inside_a_response_abandons_the_rest_of_it() {
         let mut replay = Replay::new(2);
         replay.push(read(10, 4));
         assert_eq!(sent(&mut replay, 3), [10, 11, 12]);
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_must_be_part_of_the_original() {
+    fn a_duplicate_read_must_be_part_of_the_original() {
         let mut replay = Replay::new(2);
         replay.push(read(10, 4));
         sent(&mut replay, 4);
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_was_answered_is_answered_again_by_itself() {
+    fn a_requested_part_of_a_response_is_sent_again_alone() {
         let mut replay = Replay::new(2);
         replay.push(read(10, 4));
         assert_eq!(sent(&mut replay, 2), [10, 11]);
@@ -350,9 +353,9 @@ mod tests {
         assert_eq!(cursors, [(10, 10, 12), (10, 11, 12), (10, 12, 14), (10, 13, 14)]);
     }
 
-    /// A restart inside the answer in progress forgets what waits to be given again of that answer, and of no other.
+    /// A restart inside the response in progress drops the waiting parts of that response, and of no other.
     #[test]
-    fn a_restart_leaves_other_repetitions_alone() {
+    fn a_restart_of_a_response_keeps_waiting_parts_of_other_responses() {
         let mut replay = Replay::new(4);
         replay.push(read(10, 2));
         replay.push(read(12, 4));
@@ -361,19 +364,22 @@ mod tests {
         assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256));
         assert!(replay.repeat_read(10, 256, 0x1000, Rkey(7), 256));
         assert!(replay.repeat_read(16, 256, 0x1000, Rkey(7), 256));
-        assert!(replay.repeat_read(17, 256, 0x1100, Rkey(7), 2 * 256), "it reaches into the answer");
+        assert!(
+            replay.repeat_read(17, 256, 0x1100, Rkey(7), 2 * 256),
+            "it reaches into the response in progress"
+        );
         assert_eq!(sent(&mut replay, 99), [12, 10, 16, 17, 18, 19, 20, 21, 22, 23]);
     }
 
     #[test]
-    fn nothing_is_found_behind_the_youngest_request() {
+    fn no_request_is_found_behind_the_youngest_one() {
         let mut replay = Replay::new(2);
         replay.push(Entry::new(10, 11, Msn::new(1), Response::Done));
         assert!(!replay.repeat_atomic(11) && !replay.repeat_atomic(9));
     }
 
     #[test]
-    fn a_stale_repetition_does_not_block_a_new_request() {
+    fn a_part_of_a_dropped_response_does_not_block_a_new_request() {
         let mut replay = Replay::new(1);
         replay.push(read(10, 4));
         sent(&mut replay, 4);
@@ -384,23 +390,23 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_again_is_given_again() {
+    fn only_requested_parts_of_a_response_are_sent_again() {
         let mut replay = Replay::new(4);
         replay.push(read(10, 1));
         replay.push(Entry::new(11, 12, Msn::new(2), Response::Atomic { original: 5 }));
         replay.push(read(12, 1));
         sent(&mut replay, 3);
         assert!(replay.repeat_atomic(11));
-        assert_eq!(sent(&mut replay, 9), [11], "what was not asked for again is not given again");
+        assert_eq!(sent(&mut replay, 9), [11], "only the requested part is sent again");
         assert!(replay.repeat_atomic(11));
         assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256));
-        assert!(replay.repeat_atomic(11), "asked twice, given once");
+        assert!(replay.repeat_atomic(11), "two duplicates, one response");
         assert_eq!(sent(&mut replay, 9), [12, 11]);
     }
 
-    /// The requester keeps what it has and asks for the gaps while later answers are still being sent.
+    /// The requester requests the gaps while later responses are still being sent.
     #[test]
-    fn gaps_are_filled_before_the_answering_goes_on() {
+    fn requested_parts_leave_before_the_rest_of_the_response() {
         let mut replay = Replay::new(2);
         replay.push(read(10, 6));
         replay.push(read(16, 3));

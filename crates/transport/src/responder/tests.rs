@@ -77,7 +77,7 @@ fn a_duplicate_write_is_not_executed_and_acknowledged_with_the_last_psn() {
 }
 
 #[test]
-fn a_read_is_answered_in_segments_with_aeth_on_the_outer_ones() {
+fn a_read_response_has_an_aeth_in_its_first_and_last_packet() {
     let mut b = Bench::rc();
     b.mem.put_remote(REMOTE, &[5; 2050]);
     b.recv(&read(100, 0, 2050)).unwrap();
@@ -94,7 +94,7 @@ fn a_read_is_answered_in_segments_with_aeth_on_the_outer_ones() {
 }
 
 #[test]
-fn answers_to_later_requests_wait_for_the_read_data() {
+fn the_ack_of_a_later_request_waits_for_the_read_data() {
     let mut b = Bench::rc();
     b.batch(&[
         write(100, 0, 3, 8).ack_req(),
@@ -116,7 +116,7 @@ fn answers_to_later_requests_wait_for_the_read_data() {
 }
 
 #[test]
-fn a_duplicate_read_is_answered_again_from_memory() {
+fn a_duplicate_read_gets_a_new_response_from_memory() {
     let mut b = Bench::rc();
     b.recv(&read(100, 0, 3000)).unwrap();
     b.sent();
@@ -130,7 +130,7 @@ fn a_duplicate_read_is_answered_again_from_memory() {
 }
 
 #[test]
-fn a_restart_inside_a_read_abandons_the_answer_in_progress() {
+fn a_retransmitted_read_restarts_the_response_in_progress() {
     let mut b = Bench::rc();
     b.recv(&read(100, 0, 5 * 1024)).unwrap();
     for _ in 0..3 {
@@ -181,7 +181,7 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
             "READ Response Only 101 msn 2 [8]",
             "Acknowledge 102 NAK 1 msn 2",
         ],
-        "what was accepted is answered, then the last word"
+        "the accepted READs get their responses, then the NAK follows"
     );
     b.assert_err_event(AsyncEventKind::QpReqErr);
     assert_eq!(b.recv(&read(102, 0, 8)), Err(DropReason::WrongState));
@@ -189,11 +189,11 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
 }
 
 #[test]
-fn a_send_without_a_receive_is_rnr_nakked_and_what_follows_waits_quietly() {
+fn a_send_without_a_receive_is_rnr_nakked_and_later_packets_are_dropped_silently() {
     let mut b = Bench::rc();
     b.batch(&[send(100, 1, 8), send(101, 2, 8)]);
     assert_eq!(b.sent(), ["Acknowledge 100 RNR 12 msn 0"]);
-    assert_eq!(b.recv(&send(102, 3, 8)), Err(DropReason::OutOfSequence), "it comes again with the others");
+    assert_eq!(b.recv(&send(102, 3, 8)), Err(DropReason::OutOfSequence), "the requester retransmits it");
     assert_eq!(b.sent(), [""; 0], "a sequence NAK would bring the peer back too early");
     b.post_recv(1, 0, 8);
     b.recv(&send(100, 1, 8).ack_req()).unwrap();
@@ -243,7 +243,7 @@ fn a_write_with_immediate_takes_its_receive_at_the_last_packet() {
     b.recv(&Pkt::new(Opcode::RC_WRITE_FIRST, 100).reth(REMOTE, RKEY, 1030).payload(1, 1024)).unwrap();
     let last = Pkt::new(Opcode::RC_WRITE_LAST_IMM, 101).payload(2, 6).ack_req();
     b.recv(&last).unwrap_err();
-    assert_eq!(b.sent(), ["Acknowledge 101 RNR 12 msn 0"], "only the last packet comes again");
+    assert_eq!(b.sent(), ["Acknowledge 101 RNR 12 msn 0"], "only the last packet is retransmitted");
     assert_eq!(b.mem.remote_at(REMOTE + 1023, 2), [1, 0]);
     b.post_recv(4, 0, 0);
     b.recv(&last).unwrap();
@@ -253,7 +253,7 @@ fn a_write_with_immediate_takes_its_receive_at_the_last_packet() {
     assert_eq!(b.sent(), ["Acknowledge 101 msn 1"]);
 }
 
-/// IBA C9-88: neither key nor address of a zero-length request are looked at.
+/// IBA C9-88: key and address of a zero-length request are not checked.
 #[test]
 fn zero_length_requests_need_no_key() {
     let mut b = Bench::rc();
@@ -286,7 +286,7 @@ fn opcodes_out_of_order_are_invalid_requests() {
     }
 }
 
-/// IBA C9-222: with a receive work request in hand there is a completion to blame, and no event.
+/// IBA C9-222: if a receive work request is in use it completes in error, and no event is raised.
 #[test]
 fn an_error_inside_a_send_completes_its_receive_and_flushes_the_others() {
     let mut b = Bench::rc();
@@ -311,7 +311,7 @@ fn an_error_inside_a_send_completes_its_receive_and_flushes_the_others() {
 }
 
 #[test]
-fn length_rules() {
+fn packets_that_break_a_length_rule_are_invalid_requests() {
     let first =
         |len: u32, payload| Pkt::new(Opcode::RC_WRITE_FIRST, 100).reth(REMOTE, RKEY, len).payload(0, payload);
     let after = |opcode, payload| vec![first(2048 + 10, 1024), Pkt::new(opcode, 101).payload(0, payload)];

@@ -1,5 +1,5 @@
-//! What the responder sends, in this order: READ responses and atomic results, since responses leave in PSN order (IBA
-//! 9.7.5.1); then a NAK; then an ACK; then gap reports.
+//! What the responder sends, in this order: READ responses and atomic results, since responses leave in PSN
+//! order (IBA 9.7.5.1); then a NAK; then an ACK; then gap reports.
 
 use wire::{Aeth, AtomicAckEth, NakCode, Syndrome};
 
@@ -30,7 +30,8 @@ impl Responder {
         self.nak.is_fatal_due()
     }
 
-    /// Packets of the READ response that is due, if nothing precedes or follows it and none of it was sent; else 0.
+    /// Packets of the READ response that is due, if nothing precedes or follows it and none of it was sent;
+    /// else 0.
     #[inline]
     pub(crate) fn isolated_packets(&self) -> u64 {
         self.replay.isolated_packets()
@@ -74,7 +75,8 @@ impl Responder {
         self.ack.is_delayed()
     }
 
-    /// The receive batch is over. `may_delay`: this side could send a request and has sent all that was posted.
+    /// The receive batch is over. `may_delay`: this side could send a request and has sent all that was
+    /// posted.
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
         self.ack.end_of_batch(now, may_delay && !self.is_within_message(), mtu);
@@ -124,8 +126,8 @@ impl Responder {
         Ok(Some(Transmit { len, is_datagram: false }))
     }
 
-    /// Writes the next packet of a READ response, or an atomic result. A fault means that the memory was deregistered since
-    /// the request arrived.
+    /// Writes the next packet of a READ response, or an atomic result. A fault means that the memory was
+    /// deregistered since the request arrived.
     fn transmit_response(
         &mut self,
         mem: &impl Memory,

@@ -1,4 +1,5 @@
-//! The receiving half of an unreliable connection: it sends nothing, and drops a damaged message as a whole (IBA 9.8.2).
+//! The receiving half of an unreliable connection: it sends nothing, and drops a damaged message as a whole
+//! (IBA 9.8.2).
 
 use wire::{DropReason, Packet};
 
@@ -10,9 +11,9 @@ use crate::memory::Memory;
 use crate::recv_queue::SrqTable;
 
 impl Responder {
-    /// Handles a packet on an unreliable connection. The next message reuses the receive work request of an abandoned SEND
-    /// from its start; an abandoned WRITE leaves the bytes that it placed. The outer error is a fault of the receive work
-    /// request, which every later message would meet too.
+    /// Handles a packet on an unreliable connection. The next message reuses the receive work request of an
+    /// abandoned SEND from its start; an abandoned WRITE leaves the bytes that it placed. The outer error is
+    /// a fault of the receive work request, which every later message would meet too.
     pub(crate) fn handle_unreliable(
         &mut self,
         packet: &Packet<'_>,

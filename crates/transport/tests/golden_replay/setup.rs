@@ -1,4 +1,5 @@
-//! How the responding end of each capture was set up, and where our answers differ from the kernel's on purpose.
+//! How the responding end of each capture was set up, and where our answers differ from the kernel's on
+//! purpose.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ pub(crate) const NEVER: usize = usize::MAX;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) path_mtu: PathMtu,
-    /// Lost on the way to the responder: of the packets with this opcode those with these numbers, counted from 0.
+    /// Lost on the way to the responder: of the packets with this opcode those with these numbers, counted
+    /// from 0.
     pub(crate) lost: Option<(Opcode, Range<usize>)>,
     pub(crate) mr_access: Access,
     pub(crate) qp_access: Access,
@@ -37,7 +39,8 @@ pub(crate) enum Deviation {
     RestOfReadBeginsWithFirst,
     /// The same, and behind a later part rxe is silent about an earlier one of the same READ; we answer it.
     EveryPartIsAnswered,
-    /// rxe calls a message that is too long for its receive a Remote operational error; for us it is an Invalid request.
+    /// rxe calls a message that is too long for its receive a Remote operational error; for us it is an
+    /// Invalid request.
     TooLongIsInvalid,
 }
 
@@ -146,7 +149,8 @@ impl Deviation {
     }
 }
 
-/// Middle becomes First and Last becomes Only. It is always the first READ that is asked for again, so the MSN is 1.
+/// Middle becomes First and Last becomes Only. It is always the first READ that is asked for again, so the
+/// MSN is 1.
 fn begin_read_response(answer: &mut Vec<u8>) {
     let (bth, _) = decode(answer);
     let opcode = match bth.opcode {

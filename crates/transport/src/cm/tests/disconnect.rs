@@ -71,13 +71,13 @@ fn a_dreq_in_timewait_is_answered_again() {
     net.lose.push((B, "DREP", 1));
     net.cm[A].disconnect(net.now, a, b"").unwrap();
     net.run();
-    net.cm[B].drep(net.now, b, b"farewell").unwrap();
+    net.cm[B].drep(net.now, b, b"notice").unwrap();
     net.run();
     assert_eq!(net.states(a, b), (DreqSent, Timewait));
     net.repeat_last(A, "DREQ");
     assert_eq!(net.states(a, b), (Timewait, Timewait));
     let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
-    assert_eq!(&drep.private_data[..9], b"farewell\0");
+    assert_eq!(&drep.private_data[..9], b"notice\0\0\0");
     assert_eq!(net.cm[B].counters().rx_duplicates, 1);
 }
 
@@ -145,7 +145,7 @@ fn a_dreq_that_is_lost_is_said_again_although_its_owner_has_gone() {
         assert_eq!(net.cm[A].state(a), None);
         assert_eq!(told(&mut net, b), 2000);
         assert_eq!(net.names(), [(A, "DREQ"), (A, "DREQ"), (A, "DREQ"), (B, "DREP")]);
-        assert!(!net.cm[A].is_leaving());
+        assert!(!net.cm[A].is_shutting_down());
     }
 }
 
@@ -168,7 +168,7 @@ fn whoever_asks_to_disconnect_as_well_is_not_asked_again() {
     net.run();
     net.cm[B].disconnect(net.now, b, b"").unwrap();
     net.run();
-    assert!(!net.cm[A].is_leaving());
+    assert!(!net.cm[A].is_shutting_down());
     assert_eq!(net.names(), [(A, "DREQ"), (B, "DREQ"), (A, "DREP")]);
 }
 
@@ -182,10 +182,10 @@ fn a_process_that_ends_repeats_its_dreqs_soon() {
         if destroyed {
             net.cm[A].destroy(net.now, a);
         }
-        net.cm[A].take_leave(net.now);
-        assert!(net.cm[A].is_leaving());
+        net.cm[A].begin_shutdown(net.now);
+        assert!(net.cm[A].is_shutting_down());
         assert_eq!(told(&mut net, b), 15, "ms");
-        assert!(!net.cm[A].is_leaving(), "the process may end");
+        assert!(!net.cm[A].is_shutting_down(), "the process may end");
     }
 }
 
@@ -194,8 +194,8 @@ fn a_process_that_ends_does_not_wait_for_long() {
     let (mut net, a, _) = Net::established();
     net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
-    net.cm[A].take_leave(net.now);
-    while net.cm[A].is_leaving() {
+    net.cm[A].begin_shutdown(net.now);
+    while net.cm[A].is_shutting_down() {
         net.step();
     }
     assert_eq!(net.now_ms(), 25);

@@ -154,7 +154,7 @@ fn unlistening_leaves_requests_alone() {
     net.run();
     let other = net.connect();
     net.run();
-    assert!(matches!(net.cm[A].state(other), Some(Idle | Timewait)), "refused: nobody listens, or stale");
+    assert!(matches!(net.cm[A].state(other), Some(Idle | Timewait)), "refused: no listener, or stale");
 }
 
 #[test]

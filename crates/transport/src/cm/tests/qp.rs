@@ -56,7 +56,8 @@ fn uc_and_ud_have_their_own_masks() {
     assert_eq!(QpStep::early_init().attr.access, Access::empty());
 }
 
-/// As Linux has it: the request says what a sender has, the reply names the receiver where reliable datagrams had a context.
+/// As Linux has it: the request says what a sender has, the reply names the receiver where reliable datagrams
+/// had a context.
 #[test]
 fn xrc_has_a_sender_and_a_receiver() {
     let mut net = Net::new();
@@ -85,7 +86,7 @@ fn xrc_has_a_sender_and_a_receiver() {
     let rtr = step(&net, B, b, QpState::Rtr);
     assert_eq!((rtr.dest_qp, rtr.max_dest_rd_atomic), (params.qp.qpn, accepted.responder_resources));
 
-    // Who wants XRC does not get RC.
+    // A REQ for XRC does not match a listener for RC.
     net.cm[A].connect(net.now, &ConnectParams { transport: Transport::Rc, ..params }).unwrap();
     net.run();
     assert!(matches!(net.sent.last().unwrap().1, CmMessage::Rej(_)));

@@ -15,7 +15,7 @@ fn ask(net: &mut Net) -> CmId {
     let params = SidrParams {
         service_id: ServiceId::from_port(ServiceId::UDP, PORT),
         path: net.path(),
-        private_data: b"who",
+        private_data: b"ask",
     };
     let id = net.cm[A].sidr_connect(net.now, &params).unwrap();
     net.run();
@@ -32,7 +32,7 @@ fn a_question_is_answered() {
     let a = ask(&mut net);
     let CmEvent { id: b, kind: CmEventKind::SidrRequest(request) } = net.event(B).unwrap() else { panic!() };
     assert_eq!((request.peer, request.peer_port), (net.gid[A], 45678));
-    assert_eq!(&request.private_data[..4], b"who\0");
+    assert_eq!(&request.private_data[..4], b"ask\0");
     net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).unwrap();
     assert!(net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).is_err(), "twice");
     net.run();
