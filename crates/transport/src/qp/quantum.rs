@@ -176,6 +176,7 @@ impl Qp {
     /// Writes the next response, NAK, ACK or gap report. A response from memory that was deregistered becomes
     /// a NAK.
     #[inline]
+    #[inline(never)] // keeps the path of a request short
     fn transmit_reply(&mut self, now: Instant, mem: &impl Memory, buf: &mut Buffer) -> Option<Transmit> {
         let is_response = self.responder.owes_responses();
         match self.responder.transmit(mem, &mut self.ep, buf) {

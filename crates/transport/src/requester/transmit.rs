@@ -27,7 +27,8 @@ impl Requester {
         if self.board.has_lost() {
             return self.retransmit_lost(now, mem, ep, buf);
         }
-        let (is_datagram, is_reliable) = (ep.ty.is_datagram(), ep.ty.is_reliable());
+        let is_reliable = ep.ty.is_reliable();
+        let is_datagram = !is_reliable && ep.ty.is_datagram();
         loop {
             let (index, cursor) = self.cursor();
             let wqe = *self.sq.wqe(index);
@@ -176,3 +177,7 @@ impl Requester {
         read_request_end(wqe, cursor, mtu).0
     }
 }
+
+#[cfg(test)]
+#[path = "transmit_tests.rs"]
+mod tests;
