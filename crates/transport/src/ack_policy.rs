@@ -173,7 +173,7 @@ pub(crate) struct AckDelay {
     position: u64,
     /// When a delayed ACK leaves at the latest; kept until an ACK leaves, whatever else asks for one.
     deadline: Option<Instant>,
-    /// The ACK answers a duplicate: only an explicit ACK will do.
+    /// The ACK is for a duplicate: only an explicit ACK counts.
     is_duplicate: bool,
     /// Rounds in a row, and how many are required for a delay.
     rounds: u16,

@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     /// The message needs a receive work request and there is none.
     NoReceiveWqe,
     /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
-    DuplicateUnanswerable,
+    DuplicateNotKept,
     /// An opcode that this service does not have, or not at this place of a message.
     Opcode,
     /// `qp_access_flags` does not permit the operation.
@@ -92,7 +92,7 @@ static ROWS: [Row; 13] = {
     [
         transient(F::PsnAhead,              SEQUENCE,     Drop::OutOfSequence),
         transient(F::NoReceiveWqe,          NakKind::Rnr, Drop::NoReceive),
-        transient(F::DuplicateUnanswerable, SILENCE,      Drop::Duplicate),
+        transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
         fatal(F::Opcode,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadSequenceOfOpcodes),
         fatal(F::QpAccess,          INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),
         fatal(F::Length,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadLength),

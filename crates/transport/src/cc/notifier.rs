@@ -40,13 +40,13 @@ mod tests {
     #[test]
     fn the_peer_gets_one_cnp_in_50_us() {
         let mut notifier = Notifier::default();
-        let mut told = vec![];
+        let mut cnps = vec![];
         for us in 0..200 {
             notifier.on_marked(Instant(us * 1000));
             if notifier.is_due() && notifier.take() {
-                told.push(us);
+                cnps.push(us);
             }
         }
-        assert_eq!(told, [0, 50, 100, 150]);
+        assert_eq!(cnps, [0, 50, 100, 150]);
     }
 }

@@ -159,7 +159,7 @@ fn no_probe_is_sent_before_a_packet_with_ack_req() {
     assert_eq!(b.qp.counters().probes, 1, "4 ms behind the last one");
 }
 
-/// A packet takes 8.88 ms at 1 Mbit/s, longer than any answer: what the peer was not asked for is not
+/// A packet takes 8.88 ms at 1 Mbit/s, longer than any round trip: without AckReq no ACK is
 /// overdue.
 #[test]
 fn a_slow_sender_sends_each_packet_once() {

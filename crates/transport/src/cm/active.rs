@@ -45,9 +45,9 @@ impl Cm {
             timeout: timing::req_timeout(life),
             max_cm_retries: timing::MAX_CM_RETRIES,
             backlog_of: None,
-            unanswered: None,
+            awaiting: None,
             ask_again_at: Some(now + timing::LISTENER_WAIT),
-            answer: None,
+            reply: None,
             in_journal: false,
             deadline: None,
         };
@@ -75,7 +75,7 @@ impl Cm {
         }
         let mad = message::rtu(id, conn, private_data);
         conn.state = ConnState::Established;
-        conn.answer = Some(mad.clone());
+        conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
         // So far the journal entry only withdraws the request.
         self.remove_from_journal(id);
@@ -136,7 +136,7 @@ impl Cm {
             return;
         };
         let mad = match conn.state {
-            ConnState::Established => conn.answer.clone(),
+            ConnState::Established => conn.reply.clone(),
             ConnState::MraRepSent => Some(message::mra(id, conn, Answered::REP)),
             _ => None,
         };
@@ -168,7 +168,7 @@ impl Cm {
         };
         let wait = conn.mra_wait(mra.service_timeout);
         conn.state = next;
-        if let Some(message) = &mut conn.unanswered {
+        if let Some(message) = &mut conn.awaiting {
             message.interval = wait;
         }
         self.arm(id, now + wait);

@@ -51,11 +51,11 @@ pub(super) struct Conn {
     /// Passive: counted against this listener's backlog.
     pub(super) backlog_of: Option<ListenerId>,
     /// The message under the retransmission timer.
-    pub(super) unanswered: Option<Unanswered>,
+    pub(super) awaiting: Option<AwaitingResponse>,
     /// Active, until the first refusal for want of a listener: when the REQ is repeated after such a refusal.
     pub(super) ask_again_at: Option<Instant>,
     /// RTU or DREP, sent again whenever its cause is repeated.
-    pub(super) answer: Option<Box<MadBytes>>,
+    pub(super) reply: Option<Box<MadBytes>>,
     /// It is in the disconnect journal of this process.
     pub(super) in_journal: bool,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
@@ -64,7 +64,7 @@ pub(super) struct Conn {
 
 /// A message that is repeated until the peer responds.
 #[derive(Debug)]
-pub(super) struct Unanswered {
+pub(super) struct AwaitingResponse {
     pub(super) mad: Box<MadBytes>,
     pub(super) interval: Duration,
     pub(super) retries_left: u8,
@@ -100,9 +100,9 @@ impl Conn {
             timeout: timing::wait(req.local_cm_response_timeout),
             max_cm_retries: req.max_cm_retries,
             backlog_of: None,
-            unanswered: None,
+            awaiting: None,
             ask_again_at: None,
-            answer: None,
+            reply: None,
             in_journal: false,
             deadline: None,
         }

@@ -27,7 +27,7 @@ impl Cm {
         }
         conn.state = ConnState::DreqSent;
         conn.tid = tid;
-        conn.answer = None;
+        conn.reply = None;
         let mad = message::dreq(id, conn, private_data);
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.send_and_arm(now, id, mad, interval, retries);
@@ -47,7 +47,7 @@ impl Cm {
             return Err(VerbsError::Invalid);
         }
         let mad = message::drep(conn.tid, (id.0, conn.remote_id), private_data);
-        conn.answer = Some(mad.clone());
+        conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
         self.enter_timewait(now, id);
         self.send(src, dst, mad);
@@ -59,7 +59,7 @@ impl Cm {
     pub fn destroy(&mut self, now: Instant, id: CmId) {
         if let Some(exchange) = self.exchanges.get(&id) {
             if exchange.state == ExchangeState::Asked {
-                self.answer_sidr(id, SidrStatus::REJECT);
+                self.reply_sidr(id, SidrStatus::REJECT);
             }
             return self.remove_exchange(id);
         }
@@ -103,7 +103,7 @@ impl Cm {
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
             // The connection is gone here: the peer need not wait, and neither do we.
-            self.notice_answered(CmId(dreq.remote_comm_id), dreq.local_comm_id);
+            self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id);
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.send(dst, src, mad);
         };
@@ -120,15 +120,15 @@ impl Cm {
             ConnState::DreqSent | ConnState::Established => {
                 conn.state = ConnState::DreqRcvd;
                 conn.tid = dreq.tid;
-                conn.answer = None;
+                conn.reply = None;
                 self.disarm(id);
                 self.report(id, CmEventKind::Disconnected { timed_out: false });
             }
             // Linux does not respond in IDLE, and the peer repeats its DREQ for a minute. A DREP does no harm
             // by then.
             ConnState::Timewait | ConnState::Idle => {
-                let said = conn.answer.as_deref().map(Drep::parse).unwrap_or_default();
-                let mad = message::drep(dreq.tid, (id.0, conn.remote_id), &said.private_data);
+                let sent = conn.reply.as_deref().map(Drep::parse).unwrap_or_default();
+                let mad = message::drep(dreq.tid, (id.0, conn.remote_id), &sent.private_data);
                 let (to, from) = (conn.dst, conn.src);
                 self.counters.rx_duplicates += 1;
                 self.send(from, to, mad);
@@ -139,7 +139,7 @@ impl Cm {
     }
 
     pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) {
-        self.notice_answered(CmId(drep.remote_comm_id), drep.local_comm_id);
+        self.notice_acknowledged(CmId(drep.remote_comm_id), drep.local_comm_id);
         let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id) else {
             self.counters.rx_unexpected += 1;
             return;

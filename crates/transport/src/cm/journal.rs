@@ -5,7 +5,7 @@
 //! other processes of the host find them, and one of these sends them ([`Cm::send_notice`]). Invariant: the
 //! journal has a connection while its peer may count it as established, from our REP or RTU until TIMEWAIT.
 //! It has a request from the REQ on: the peer would respond, and wait a minute for the RTU. Notices also go
-//! to peers of connections that their owner destroyed before the DREQ was answered.
+//! to peers of connections that their owner destroyed before the DREP arrived.
 
 use core::mem;
 use core::time::Duration;
@@ -62,7 +62,7 @@ const SHUTDOWN_TIMES: u8 = 5;
 /// Time between two of these.
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(5);
 /// Notices for destroyed connections that are repeated; further ones are sent once.
-const UNANSWERED_MAX: usize = 4096;
+const REPEATED_MAX: usize = 4096;
 /// A notice is added only while fewer MADs than this wait: thousands of notices must not delay other
 /// messages.
 const WAITING_MAX: usize = 256;
@@ -105,7 +105,7 @@ impl Cm {
         self.notices.push_front(Pending { at: now, notice, left: TIMES, in_journal: true });
     }
 
-    /// The process is about to end: repeats every unanswered DREQ at short intervals, until
+    /// The process is about to end: repeats every unacknowledged DREQ at short intervals, until
     /// [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
     /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
     pub fn begin_shutdown(&mut self, now: Instant) {
@@ -135,7 +135,7 @@ impl Cm {
     /// The owner destroyed a connection before the DREP arrived: repeats the DREQ, which may have been lost.
     pub(super) fn repeat_dreq(&mut self, now: Instant, id: CmId) {
         if let Some(conn) = self.conns.get(&id)
-            && self.notices.len() < UNANSWERED_MAX
+            && self.notices.len() < REPEATED_MAX
         {
             let notice = DisconnectNotice::of(id, conn);
             self.notices.push_back(Pending {
@@ -153,7 +153,7 @@ impl Cm {
     }
 
     /// The peer sent DREP, or a DREQ of its own.
-    pub(super) fn notice_answered(&mut self, id: CmId, remote_id: u32) {
+    pub(super) fn notice_acknowledged(&mut self, id: CmId, remote_id: u32) {
         let heard = |pending: &Pending| pending.notice.id == id && pending.notice.remote_id == remote_id;
         for queue in [&mut self.notices, &mut self.shutdown] {
             let index = queue.iter().position(heard);

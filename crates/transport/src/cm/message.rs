@@ -163,18 +163,18 @@ pub(super) fn sidr_rep(
     tid: u64,
     request_id: u32,
     service_id: ServiceId,
-    answer: &SidrAnswer<'_>,
+    reply: &SidrAnswer<'_>,
 ) -> Box<MadBytes> {
     let mut message = SidrRep {
         tid,
         request_id,
-        status: answer.status,
-        qpn: answer.qpn,
+        status: reply.status,
+        qpn: reply.qpn,
         service_id,
-        q_key: answer.q_key,
+        q_key: reply.q_key,
         ..SidrRep::default()
     };
-    fill(&mut message.private_data, answer.private_data);
+    fill(&mut message.private_data, reply.private_data);
     emit(|mad| message.emit(mad))
 }
 

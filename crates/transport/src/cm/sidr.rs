@@ -76,15 +76,15 @@ impl Cm {
     ///
     /// # Errors
     /// `Invalid` if a SIDR_REP was sent already, or for too much private data.
-    pub fn sidr_reply(&mut self, id: CmId, answer: &SidrAnswer<'_>) -> CmResult<()> {
+    pub fn sidr_reply(&mut self, id: CmId, reply: &SidrAnswer<'_>) -> CmResult<()> {
         let asked = self.exchanges.get(&id).is_some_and(|e| e.state == ExchangeState::Asked);
-        if answer.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
+        if reply.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
             return Err(VerbsError::Invalid);
         }
         self.request_taken(id);
         if let Some(exchange) = self.exchanges.get_mut(&id) {
             exchange.state = ExchangeState::Done;
-            let mad = message::sidr_rep(exchange.tid, exchange.request_id, exchange.service_id, answer);
+            let mad = message::sidr_rep(exchange.tid, exchange.request_id, exchange.service_id, reply);
             let (src, dst) = (exchange.src, exchange.dst);
             self.send(src, dst, mad);
         }
@@ -179,7 +179,7 @@ impl Cm {
         self.refuse_sidr_with(req, SidrStatus::UNSUPPORTED, src, dst);
     }
 
-    pub(super) fn answer_sidr(&mut self, id: CmId, status: SidrStatus) {
+    pub(super) fn reply_sidr(&mut self, id: CmId, status: SidrStatus) {
         let sent = self.sidr_reply(id, &without_qp(status));
         debug_assert!(sent.is_ok());
     }

@@ -135,7 +135,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Stops listening. Requests already reported stay and must be answered or destroyed.
+    /// Stops listening. Requests already reported stay and must be accepted, refused or destroyed.
     pub fn unlisten(&mut self, id: ListenerId) {
         let Some(listener) = self.listeners.by_id.remove(&id) else { return };
         if let Entry::Occupied(mut entry) = self.listeners.by_service.entry(listener.params.service_id) {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::conn::{MadBytes, Unanswered};
+use super::conn::{AwaitingResponse, MadBytes};
 use super::{Cm, CmEventKind, CmId, ConnState, timing};
 use crate::Instant;
 
@@ -41,7 +41,7 @@ impl Cm {
     ) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (src, dst) = (conn.src, conn.dst);
-        conn.unanswered = Some(Unanswered { mad: mad.clone(), interval, retries_left: retries });
+        conn.awaiting = Some(AwaitingResponse { mad: mad.clone(), interval, retries_left: retries });
         self.arm(id, now + interval);
         self.send(src, dst, mad);
     }
@@ -58,7 +58,7 @@ impl Cm {
     /// Stops the timer: no message is expected.
     pub(super) fn disarm(&mut self, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.unanswered = None;
+        conn.awaiting = None;
         if let Some(old) = conn.deadline.take() {
             self.timers.remove(&(old, id));
         }
@@ -77,7 +77,7 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.deadline = None;
         let (src, dst) = (conn.src, conn.dst);
-        if let Some(message) = &mut conn.unanswered
+        if let Some(message) = &mut conn.awaiting
             && message.retries_left > 0
         {
             message.retries_left -= 1;

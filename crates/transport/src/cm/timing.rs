@@ -38,7 +38,7 @@ pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     if t > TIMEOUT_MAX { TIMEOUT_MAX } else { t }
 }
 
-/// How long the active side waits for the answer to a REQ: two packet life times and the peer's response
+/// How long the active side waits for the REP: two packet life times and the peer's response
 /// time.
 #[must_use]
 pub const fn req_timeout(packet_life_time: u8) -> Duration {

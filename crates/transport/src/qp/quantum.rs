@@ -175,7 +175,6 @@ impl Qp {
 
     /// Writes the next response, NAK, ACK or gap report. A response from memory that was deregistered becomes
     /// a NAK.
-    #[inline]
     #[inline(never)] // keeps the path of a request short
     fn transmit_reply(&mut self, now: Instant, mem: &impl Memory, buf: &mut Buffer) -> Option<Transmit> {
         let is_response = self.responder.owes_responses();
@@ -255,7 +254,7 @@ mod tests {
             budget: usize,
         },
         /// The peer acknowledges this many packets, then NAKs one (true: sequence NAK, false: RNR NAK).
-        Answer {
+        Acknowledge {
             packets: u32,
             nak: Option<bool>,
         },
@@ -279,7 +278,7 @@ mod tests {
                 .prop_map(|(kind, bytes, flags)| Event::Post { kind, bytes, flags }),
             8 => (1..150_usize, 0..200_usize).prop_map(|(packets, budget)| Event::Poll { packets, budget }),
             4 => (1..200_u32, prop::option::weighted(0.2, any::<bool>()))
-                .prop_map(|(packets, nak)| Event::Answer { packets, nak }),
+                .prop_map(|(packets, nak)| Event::Acknowledge { packets, nak }),
             1 => any::<bool>().prop_map(|asks| Event::Request { asks }),
             1 => (1..40_000_u64).prop_map(|us| Event::Wait { us }),
             1 => prop::bool::weighted(0.2).prop_map(|is_gone| Event::Memory { is_gone }),
@@ -319,7 +318,7 @@ mod tests {
             }
             let (mut una, mut requests) = (SQ_PSN, RQ_PSN);
             for event in events {
-                if let Event::Answer { packets, .. } = event {
+                if let Event::Acknowledge { packets, .. } = event {
                     una += packets.min(both[0].qp.packets_in_flight() as u32);
                 }
                 let request = Pkt::new(Opcode::RC_WRITE_ONLY, requests);
@@ -336,7 +335,7 @@ mod tests {
                             let _full = b.post_flags(bytes.into(), op, bytes, flags);
                         }
                         Event::Poll { packets, budget } => return poll(b, packets, budget, is_one_quantum),
-                        Event::Answer { nak, .. } => {
+                        Event::Acknowledge { nak, .. } => {
                             let _stale = b.recv(&match nak {
                                 None => Pkt::ack(una - 1),
                                 Some(true) => Pkt::nak(una, NakCode::PsnSequenceError),

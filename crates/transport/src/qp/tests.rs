@@ -394,13 +394,13 @@ fn a_uc_receive_with_deregistered_memory_completes_with_a_protection_error() {
     let only = |psn| Pkt::new(Opcode::UC_SEND_ONLY, psn).payload(1, 8);
     b.recv(&only(RQ_PSN)).unwrap();
     assert_eq!(b.recv(&only(RQ_PSN + 1)), Err(DropReason::AccessFault));
-    let told: Vec<_> = core::iter::from_fn(|| b.qp.poll_event())
+    let completions: Vec<_> = core::iter::from_fn(|| b.qp.poll_event())
         .map(|event| match event {
             QpEvent::RecvWc { wc, .. } => (wc.wr_id, wc.status),
             event => panic!("{event:?}"),
         })
         .collect();
-    assert_eq!(told, [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, WcStatus::WrFlushErr)]);
+    assert_eq!(completions, [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, WcStatus::WrFlushErr)]);
     assert_eq!((b.qp.state(), b.sent()), (QpState::Err, vec![]), "UC has no NAK");
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Peer {
     creeps: u8,
     /// It responds to a retransmitted part of a READ as to a READ, beginning with First or Only. rxe begins
     /// with Middle or Last, and from then on silently drops requests for earlier parts of the same READ.
-    answers_parts: bool,
+    responds_to_parts: bool,
 }
 
 impl Default for Peer {
@@ -64,7 +64,7 @@ impl Default for Peer {
             recover: 0,
             behind: 0,
             creeps: 0,
-            answers_parts: false,
+            responds_to_parts: false,
         }
     }
 }
@@ -92,13 +92,13 @@ impl Peer {
     }
 
     /// Whether parts of one READ may be requested in any order.
-    pub(crate) fn answers_parts(&self) -> bool {
-        self.answers_parts || self.repeats_selectively()
+    pub(crate) fn responds_to_parts(&self) -> bool {
+        self.responds_to_parts || self.repeats_selectively()
     }
 
     /// It responded to a part of a READ, other than its beginning, with First or Only.
-    pub(crate) fn answered_part(&mut self) {
-        self.answers_parts = true;
+    pub(crate) fn responded_to_part(&mut self) {
+        self.responds_to_parts = true;
     }
 
     /// One past the packets that were in flight at the last loss, to a go-back-N peer; else 0.

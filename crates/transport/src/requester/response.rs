@@ -66,7 +66,7 @@ impl Requester {
 
     /// The first packet that only a READ response or atomic ack can acknowledge.
     #[inline]
-    fn first_unanswered(&self) -> u64 {
+    fn first_without_response(&self) -> u64 {
         self.fetches.in_flight.front().map_or(u64::MAX, |fetch| fetch.first.max(self.window.una()))
     }
 
@@ -75,21 +75,21 @@ impl Requester {
     #[inline]
     fn acknowledge(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         let (before, sent) = (self.window.una(), self.window.cursor());
-        let news = self.progress(to, ep);
-        if news {
+        let is_new = self.progress(to, ep);
+        if is_new {
             self.peer.on_ack(to, to - before, sent);
             self.rtt.acknowledged(to, now);
             self.retry.progress(now, ep);
         }
-        news
+        is_new
     }
 
     /// The peer executed everything before `to`: acknowledges that up to the first missing response. Returns
     /// whether any of it is new.
     #[inline]
     fn acknowledge_up_to(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
-        let unanswered = self.first_unanswered();
-        if unanswered < to {
+        let awaited = self.first_without_response();
+        if awaited < to {
             return self.implied_nak(now, to, ep);
         }
         self.acknowledge(now, to, ep)
@@ -105,31 +105,31 @@ impl Requester {
     #[cold]
     fn implied_nak(&mut self, now: Instant, to: u64, ep: &mut Endpoint) -> bool {
         self.fetches.executed = self.fetches.executed.max(to);
-        let news = self.advance(now, ep);
-        let unanswered = self.first_unanswered();
-        if unanswered < to && self.on_missing_answers(now, unanswered, to) {
+        let is_new = self.advance(now, ep);
+        let awaited = self.first_without_response();
+        if awaited < to && self.on_missing_responses(now, awaited, to) {
             ep.counters.completer_retry_err += 1;
             ep.counters.implied_nak_seq_err += 1;
         }
-        news
+        is_new
     }
 
     /// Acknowledges as far as the responses are here and the peer has executed the requests between them.
     #[cold]
     fn advance(&mut self, now: Instant, ep: &mut Endpoint) -> bool {
-        let mut news = false;
+        let mut is_new = false;
         loop {
-            let unanswered = self.first_unanswered();
+            let awaited = self.first_without_response();
             let to = match self.fetches.in_flight.front() {
-                Some(fetch) if unanswered == self.window.una() => {
+                Some(fetch) if awaited == self.window.una() => {
                     self.board.first_missing(self.window.una(), fetch.end)
                 }
-                _ => self.fetches.executed.min(unanswered),
+                _ => self.fetches.executed.min(awaited),
             };
             if !self.acknowledge(now, to, ep) {
-                return news;
+                return is_new;
             }
-            news = true;
+            is_new = true;
         }
     }
 
@@ -137,7 +137,7 @@ impl Requester {
         if code == NakCode::PsnSequenceError {
             self.peer.on_sequence_nak(position);
         }
-        let news = self.acknowledge_up_to(now, position, ep);
+        let is_new = self.acknowledge_up_to(now, position, ep);
         if let Some(status) = status_of_nak(code) {
             // Responses before it are missing. The peer refuses the request again when these have arrived.
             if self.window.una() < position {
@@ -154,7 +154,7 @@ impl Requester {
         if self.peer.repeats_selectively() && !self.on_gap(now, position, position + 1) {
             return self.report_failure(ep);
         }
-        if !news && self.peer.is_probe(position) && ep.attr.timeout != 0 {
+        if !is_new && self.peer.is_probe(position) && ep.attr.timeout != 0 {
             return self.repeat_probe(now, position, ep);
         }
         let numbers = self.fetches.at(position).map_or(1, |fetch| fetch.end - position);
@@ -163,14 +163,14 @@ impl Requester {
                 self.on_gap(now, position, position + packets);
                 self.report_failure(ep)
             }
-            Remedy::GoBack => self.resend_from(now, position, news, ep),
+            Remedy::GoBack => self.resend_from(now, position, is_new, ep),
         }
     }
 
-    /// Goes back to `position`. Without progress (`news`) the ACK timeout goes on and uses up the retries;
-    /// where there is no ACK timeout, each return without progress uses up one.
-    fn resend_from(&mut self, now: Instant, position: u64, news: bool, ep: &mut Endpoint) -> Step {
-        if news {
+    /// Goes back to `position`. Without progress (`is_new` is false) the ACK timeout goes on and uses up the
+    /// retries; where there is no ACK timeout, each return without progress uses up one.
+    fn resend_from(&mut self, now: Instant, position: u64, is_new: bool, ep: &mut Endpoint) -> Step {
+        if is_new {
             self.retry.restart_timer(now);
         } else if ep.attr.timeout == 0 && !self.take_retry(ep) {
             return Step::Fatal;
@@ -234,14 +234,14 @@ impl Requester {
             return Ok(Step::Fatal);
         }
         self.fetches.seen = self.fetches.seen.max(position + 1);
-        let one_by_one = !self.peer.answers_parts();
+        let one_by_one = !self.peer.responds_to_parts();
         self.note_part_response(position, packet);
         self.acknowledge(now, position + 1, ep);
         if self.board.is_in_use() || self.fetches.executed > self.window.una() {
             self.advance(now, ep);
         }
         if one_by_one && self.board.is_in_use() && self.window.una() < self.fetches.seen {
-            self.on_missing_answers(now, self.window.una(), self.fetches.seen);
+            self.on_missing_responses(now, self.window.una(), self.fetches.seen);
         }
         Ok(self.report_failure(ep))
     }
@@ -267,7 +267,7 @@ impl Requester {
             ep.counters.ignored_responses += 1;
             return Err(DropReason::OutOfOrderResponse);
         }
-        let one_by_one = !self.peer.answers_parts();
+        let one_by_one = !self.peer.responds_to_parts();
         self.note_part_response(position, packet);
         self.board.receive(position);
         self.window.reach(position + 1);
@@ -278,7 +278,7 @@ impl Requester {
         let from =
             if again || one_by_one { self.window.una() } else { self.fetches.seen.max(self.window.una()) };
         self.fetches.seen = self.fetches.seen.max(position + 1);
-        if from < position && self.on_missing_answers(now, from, position) {
+        if from < position && self.on_missing_responses(now, from, position) {
             ep.counters.completer_retry_err += 1;
         }
         Ok(self.report_failure(ep))
@@ -292,7 +292,7 @@ impl Requester {
         }
         self.fetches.part = None;
         if matches!(packet.row().position, Position::First | Position::Only) {
-            self.peer.answered_part();
+            self.peer.responded_to_part();
         }
     }
 

@@ -83,46 +83,46 @@ impl Requester {
     /// The peer reports `first..end` missing. Returns whether any of it is new.
     pub(super) fn on_gap(&mut self, now: Instant, first: u64, end: u64) -> bool {
         self.board.age(now, self.rtt.period_ns());
-        let mut news = false;
+        let mut is_new = false;
         let mut at = first.max(self.window.una());
         while at < end.min(self.window.cursor()) {
             // A READ or atomic is one request packet, however many packet numbers it takes.
             match self.fetches.at(at) {
                 Some(fetch) => {
-                    news |= self.miss(fetch, fetch.first.max(self.window.una()), fetch.end);
+                    is_new |= self.miss(fetch, fetch.first.max(self.window.una()), fetch.end);
                     at = fetch.end;
                 }
                 None => {
-                    news |= self.board.report(at);
+                    is_new |= self.board.report(at);
                     at += 1;
                 }
             }
         }
-        news
+        is_new
     }
 
     /// Responses between `first` and `end` are missing although later ones arrived. Returns whether any of
     /// that is new.
-    pub(super) fn on_missing_answers(&mut self, now: Instant, first: u64, end: u64) -> bool {
+    pub(super) fn on_missing_responses(&mut self, now: Instant, first: u64, end: u64) -> bool {
         self.board.age(now, self.rtt.period_ns());
         let (oldest, youngest) = self.fetches.in_flight.bounds();
-        let mut news = false;
+        let mut is_new = false;
         for i in 0..youngest.wrapping_sub(oldest) {
             match self.fetches.in_flight.get(oldest.wrapping_add(i)).copied() {
                 Some(fetch) if fetch.first < end => {
-                    news |= self.miss(fetch, fetch.first.max(first), fetch.end.min(end));
+                    is_new |= self.miss(fetch, fetch.first.max(first), fetch.end.min(end));
                 }
                 _ => break,
             }
         }
-        news
+        is_new
     }
 
-    /// Reports those of `from..to` that are in flight missing. To a peer that may not answer an earlier part
-    /// of a READ after a later one, only the first gap of the READ is reported.
+    /// Reports those of `from..to` that are in flight missing. To a peer that may not respond to an earlier
+    /// part of a READ after a later one, only the first gap of the READ is reported.
     fn miss(&mut self, fetch: Fetch, from: u64, to: u64) -> bool {
         let to = to.min(self.window.cursor());
-        if !self.peer.answers_parts() {
+        if !self.peer.responds_to_parts() {
             let first = self.board.first_missing(fetch.first.max(self.window.una()), fetch.end);
             let end = to.min(self.board.first_received(first, fetch.end));
             if first >= end || !self.board.report(first) {
@@ -133,11 +133,11 @@ impl Requester {
             });
             return true;
         }
-        let mut news = false;
+        let mut is_new = false;
         for position in from..to.max(from) {
-            news |= self.board.report(position);
+            is_new |= self.board.report(position);
         }
-        news
+        is_new
     }
 
     /// The peer is silent: retransmits the oldest packet in case it was lost, and the youngest so that the
@@ -148,7 +148,7 @@ impl Requester {
         }
         self.lose(self.window.una());
         // Nothing else shows that responses were lost when no later one follows.
-        self.on_missing_answers(now, self.window.una(), self.fetches.seen);
+        self.on_missing_responses(now, self.window.una(), self.fetches.seen);
         self.probe_youngest();
     }
 

@@ -374,16 +374,16 @@ fn early_responses_make_room_for_further_reads() {
     let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 16);
     b.post(1, read(0), 500 * 1024);
     assert_eq!(b.sent().len(), 4, "of 64 packets each");
-    let answer = |psn| Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(2, 1024);
+    let response = |psn| Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(2, 1024);
     b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 500).payload(1, 1024)).unwrap();
-    b.recv(&answer(502)).unwrap();
+    b.recv(&response(502)).unwrap();
     assert_eq!(b.sent(), ["READ Request 501 AckReq +0x400 len 1024"]);
-    b.recv(&answer(508)).unwrap();
+    b.recv(&response(508)).unwrap();
     assert_eq!(b.sent(), NONE, "of a READ one gap at a time");
-    b.recv(&answer(509)).unwrap();
+    b.recv(&response(509)).unwrap();
     assert_eq!(b.sent(), ["READ Request 756 AckReq +0x40000 len 65536"]);
     for psn in 510..820 {
-        b.batch(&[answer(psn)]);
+        b.batch(&[response(psn)]);
     }
     let last = b.sent().pop();
     assert_eq!(last.as_deref(), Some("READ Request 948 AckReq +0x70000 len 53248"));

@@ -22,7 +22,7 @@ const PERIOD_MIN_NS: u64 = 20_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     /// From a new packet to its acknowledgement; a READ response waits for the responses before it.
-    answer: Estimate,
+    ack: Estimate,
     /// From a retransmission to the progress that it causes.
     repair: Estimate,
     /// The packet being timed, when it was sent, and whether again.
@@ -93,20 +93,20 @@ impl Rtt {
         let (position, sent, timed) = self.timed;
         if timed != Timed::None && position < to {
             self.timed.2 = Timed::None;
-            let estimate = if timed == Timed::Again { &mut self.repair } else { &mut self.answer };
+            let estimate = if timed == Timed::Again { &mut self.repair } else { &mut self.ack };
             estimate.sample(now.since(sent).as_nanos() as u64);
         }
     }
 
     /// Smoothed time from a packet to its acknowledgement; of retransmissions if nothing else was measured.
     pub(crate) fn smoothed_ns(&self) -> Option<u64> {
-        self.answer.or(self.repair).map(|(smoothed_ns, _)| smoothed_ns)
+        self.ack.or(self.repair).map(|(smoothed_ns, _)| smoothed_ns)
     }
 
     /// Whether anything was measured.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
-        self.answer.or(self.repair).is_some()
+        self.ack.or(self.repair).is_some()
     }
 
     /// How long the peer may be silent before the next probe. `probes` is how many were made without
@@ -115,7 +115,7 @@ impl Rtt {
     pub(crate) fn probe_ns(&self, probes: u8, is_repairing: bool) -> u64 {
         let once = if is_repairing && self.repair.known().is_some() {
             (2 * self.period_ns()).max(REPAIR_MIN_NS)
-        } else if let Some((smoothed_ns, variation_ns)) = self.answer.or(self.repair) {
+        } else if let Some((smoothed_ns, variation_ns)) = self.ack.or(self.repair) {
             (smoothed_ns + 4 * variation_ns).max(PROBE_MIN_NS)
         } else {
             PROBE_FIRST_NS
@@ -125,7 +125,7 @@ impl Rtt {
 
     /// How long a retransmission and the report of its loss may take together.
     pub(crate) fn period_ns(&self) -> u64 {
-        let known = self.repair.or(self.answer);
+        let known = self.repair.or(self.ack);
         known.map_or(PERIOD_NS, |(smoothed_ns, variation_ns)| (smoothed_ns + variation_ns).max(PERIOD_MIN_NS))
     }
 }

@@ -106,7 +106,7 @@ impl Requester {
     }
 
     /// Writes the packet at the cursor, one of the [`mid_message_packets`](Self::mid_message_packets), and
-    /// returns its length. `None`, and nothing has changed, when its memory is gone.
+    /// returns its length. `None`, and nothing has changed, when its memory was deregistered.
     #[inline]
     pub(crate) fn transmit_mid_message(
         &mut self,

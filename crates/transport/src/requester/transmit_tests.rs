@@ -1,5 +1,5 @@
-//! What the requester sends, and when: segmentation, the window, the budget, SQD. Requests start at PSN 500; the path MTU
-//! is 1024, the ACK timeout 67.1 ms.
+//! What the requester sends, and when: segmentation, the window, the budget, SQD. Requests start at PSN 500;
+//! the path MTU is 1024, the ACK timeout 67.1 ms.
 
 use wire::{NakCode, Opcode, Psn};
 
@@ -89,7 +89,7 @@ fn the_budget_limits_new_packets_and_the_last_one_asks_for_an_ack() {
     assert_eq!(
         b.sent(),
         ["WRITE First 500 AckReq +0x0 len 4096 [1024]", "WRITE Middle 501 AckReq [1024]"],
-        "what is on its way already is sent again regardless"
+        "packets in flight are retransmitted regardless"
     );
 }
 
@@ -147,8 +147,8 @@ fn sqd_finishes_the_message_and_raises_sq_drained_if_requested() {
         b.recv(&Pkt::ack(501)).unwrap();
         let events = b.events();
         assert!(matches!(events[0], QpEvent::SendWc(wc) if wc.wr_id == 1));
-        let told = events[1..] == [QpEvent::Async(AsyncEventKind::SqDrained)];
-        assert_eq!(told, notify);
+        let is_raised = events[1..] == [QpEvent::Async(AsyncEventKind::SqDrained)];
+        assert_eq!(is_raised, notify);
         assert!(!b.qp.attr().sq_draining && !b.qp.wants_transmit());
         b.post(3, write(0), 8);
         assert_eq!(b.sent(), NONE, "posts are queued");

@@ -1,7 +1,7 @@
 //! Requests that arrive ahead of a missing one: they go to the reorder buffer, and the gaps are reported to
 //! the peer.
 //!
-//! The NAK names the first gap. A requester that repeats selectively is told of the further gaps as well, by
+//! The NAK names the first gap. A requester that repeats selectively gets reports of the further gaps, by
 //! ACKs that other requesters ignore (`requester/retransmit.rs`). The responder recognizes such a requester
 //! when the first gap is closed: a go-back-N requester then retransmits the packets behind the gap, although
 //! they are here.

@@ -435,7 +435,7 @@ impl Responder {
         ep: &mut Endpoint,
     ) -> Result<(), DropReason> {
         ep.counters.duplicate_request += 1;
-        let answered = match packet.row().operation {
+        let has_response = match packet.row().operation {
             Operation::ReadRequest => packet.reth().is_some_and(|reth| {
                 let length = u64::from(reth.dma_len);
                 let pd = match packet.xrceth() {
@@ -456,7 +456,7 @@ impl Responder {
                 true
             }
         };
-        if answered { Ok(()) } else { Err(DropReason::Duplicate) }
+        if has_response { Ok(()) } else { Err(DropReason::Duplicate) }
     }
 
     /// Takes a receive work request for the current message, unless it has one.

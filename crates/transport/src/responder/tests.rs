@@ -197,7 +197,7 @@ fn a_send_without_a_receive_is_rnr_nakked_and_later_packets_are_dropped_silently
     assert_eq!(b.sent(), [""; 0], "a sequence NAK would bring the peer back too early");
     b.post_recv(1, 0, 8);
     b.recv(&send(100, 1, 8).ack_req()).unwrap();
-    assert_eq!(b.sent(), ["Acknowledge 100 msn 1"], "101 is under way, not missing");
+    assert_eq!(b.sent(), ["Acknowledge 100 msn 1"], "101 is in flight, not missing");
     assert_eq!(b.recv_wc().wr_id, 1);
     assert_eq!(b.recv(&send(101, 2, 8)), Err(DropReason::NoReceive));
     assert_eq!(b.sent(), ["Acknowledge 101 RNR 12 msn 1"]);
@@ -443,7 +443,7 @@ fn memory_taken_back_during_a_write_refuses_the_rest() {
 }
 
 #[test]
-fn memory_taken_back_while_a_read_is_answered_is_nakked() {
+fn memory_revoked_during_a_read_response_is_nakked() {
     let mut b = Bench::rc();
     b.recv(&read(100, 0, 3000)).unwrap();
     b.poll();
@@ -458,7 +458,7 @@ fn comm_est_is_raised_by_the_first_packet_in_rtr_only() {
     b.recv(&write(101, 0, 1, 8)).unwrap();
     b.recv(&write(100, 0, 1, 8).ack_req()).unwrap();
     assert_eq!(b.events(), [QpEvent::Async(AsyncEventKind::CommEst)]);
-    assert_eq!(b.sent(), ["Acknowledge 100 msn 2"], "RTR answers");
+    assert_eq!(b.sent(), ["Acknowledge 100 msn 2"], "RTR sends ACKs");
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn packets_that_are_not_for_this_connection_are_dropped_first() {
 }
 
 #[test]
-fn a_read_that_asks_for_an_acknowledgement_gets_just_its_answer() {
+fn a_read_with_ack_req_gets_only_its_response() {
     let mut b = Bench::rc();
     b.recv(&Pkt::new(Opcode::RC_READ_REQUEST, 100).reth(REMOTE, RKEY, 8).ack_req()).unwrap();
     assert_eq!(b.sent().len(), 1);

@@ -37,7 +37,7 @@ impl Responder {
         self.replay.isolated_packets()
     }
 
-    /// Number of the packet that the next response answers.
+    /// Number of the packet that the next response is for.
     pub(crate) fn responding_to(&self) -> u64 {
         self.replay.current().map_or(self.expected, |(_, cursor)| cursor.at)
     }

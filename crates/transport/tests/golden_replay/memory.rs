@@ -1,4 +1,4 @@
-//! The memory region of the end that answers: 64 KiB at a fixed address with known contents, under one or
+//! The memory region of the responding end: 64 KiB at a fixed address with known contents, under one or
 //! more keys.
 
 use std::cell::RefCell;

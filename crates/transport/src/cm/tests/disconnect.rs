@@ -12,7 +12,7 @@ fn the_drep_waits_for_the_application() {
     assert_eq!(net.names(), [(A, "DREQ")]);
     assert_eq!(net.states(a, b), (DreqSent, DreqRcvd));
     assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
-    assert!(net.event(A).is_none(), "not before the answer");
+    assert!(net.event(A).is_none(), "not before the DREP");
     net.cm[B].drep(net.now, b, b"").unwrap();
     net.run();
     assert!(matches!(net.event(A).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
@@ -27,7 +27,7 @@ fn the_drep_waits_for_the_application() {
 }
 
 #[test]
-fn an_unanswered_dreq_is_repeated_and_given_up() {
+fn a_dreq_without_drep_is_repeated_and_given_up() {
     let (mut net, a, b) = Net::established();
     net.cm[A].disconnect(net.now, a, b"").unwrap();
     net.run();
@@ -66,7 +66,7 @@ fn crossing_dreqs_end_with_two_dreps() {
 }
 
 #[test]
-fn a_dreq_in_timewait_is_answered_again() {
+fn a_dreq_in_timewait_gets_another_drep() {
     let (mut net, a, b) = Net::established();
     net.lose.push((B, "DREP", 1));
     net.cm[A].disconnect(net.now, a, b"").unwrap();
@@ -99,7 +99,7 @@ fn a_dreq_for_another_qp_is_ignored() {
 }
 
 #[test]
-fn a_dreq_for_unknown_ids_is_answered() {
+fn a_dreq_for_unknown_ids_gets_a_drep() {
     let mut net = Net::new();
     let mut mad = [0; 256];
     Dreq { tid: 5, local_comm_id: 7, remote_comm_id: 0x0100_0009, ..Dreq::default() }.emit(&mut mad);
@@ -110,7 +110,7 @@ fn a_dreq_for_unknown_ids_is_answered() {
 }
 
 #[test]
-fn a_dreq_that_is_answered_is_not_said_again() {
+fn a_dreq_is_not_repeated_after_its_drep() {
     let (mut net, a, b) = Net::established();
     net.cm[A].destroy(net.now, a);
     net.run();
@@ -124,8 +124,8 @@ fn a_dreq_that_is_answered_is_not_said_again() {
     net.assert_quiet();
 }
 
-/// B's applications answer at once what they hear.
-fn told(net: &mut Net, b: CmId) -> u64 {
+/// The applications of B confirm every DREQ at once.
+fn disconnect_time(net: &mut Net, b: CmId) -> u64 {
     assert!(matches!(net.wait_event(B).kind, CmEventKind::Disconnected { timed_out: false }));
     net.cm[B].drep(net.now, b, b"").unwrap();
     net.run();
@@ -143,14 +143,14 @@ fn a_dreq_that_is_lost_is_said_again_although_its_owner_has_gone() {
         net.cm[A].destroy(net.now, a);
         net.run();
         assert_eq!(net.cm[A].state(a), None);
-        assert_eq!(told(&mut net, b), 2000);
+        assert_eq!(disconnect_time(&mut net, b), 2000);
         assert_eq!(net.names(), [(A, "DREQ"), (A, "DREQ"), (A, "DREQ"), (B, "DREP")]);
         assert!(!net.cm[A].is_shutting_down());
     }
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_asked_three_times() {
+fn a_silent_peer_gets_three_dreqs() {
     let (mut net, a, _) = Net::established();
     net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
@@ -184,7 +184,7 @@ fn a_process_that_ends_repeats_its_dreqs_soon() {
         }
         net.cm[A].begin_shutdown(net.now);
         assert!(net.cm[A].is_shutting_down());
-        assert_eq!(told(&mut net, b), 15, "ms");
+        assert_eq!(disconnect_time(&mut net, b), 15, "ms");
         assert!(!net.cm[A].is_shutting_down(), "the process may end");
     }
 }

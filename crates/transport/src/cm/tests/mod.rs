@@ -128,7 +128,7 @@ impl Net {
         (net, a, request.id)
     }
 
-    /// Up to the application's turn at A: the REP is there, no RTU sent.
+    /// Until A has the REP and has sent no RTU.
     pub(super) fn responded() -> (Self, CmId, CmId) {
         let (mut net, a, b) = Self::requested();
         net.accept(b);

@@ -29,7 +29,7 @@ fn both_ends_get_matching_attributes() {
 }
 
 #[test]
-fn before_the_answer_the_active_side_gets_init_only() {
+fn before_the_rep_the_active_side_gets_init_only() {
     let (net, a, b) = Net::requested();
     assert!(net.cm[A].qp_attr(a, QpState::Init).is_ok());
     assert!(net.cm[A].qp_attr(a, QpState::Rtr).is_err());
@@ -104,7 +104,7 @@ fn the_ack_timeout_option_shortens_everything() {
 }
 
 #[test]
-fn depths_that_were_settled_before_the_answer_count() {
+fn depths_settled_before_the_rep_count() {
     let (mut net, _, b) = Net::requested();
     net.cm[B].set_depths(b, 5, 6);
     let step = |net: &Net, state| net.cm[B].qp_attr(b, state).unwrap().attr;
