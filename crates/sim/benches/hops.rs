@@ -68,9 +68,9 @@ fn post(way: &mut Way) {
 #[inline(never)]
 fn transmit(way: &mut Way) {
     let End { qp, memory, .. } = &mut way.requester;
-    let mut turn = qp.turn(NOW, BURST);
+    let mut quantum = qp.transmit_quantum(NOW, BURST);
     for (packet, len) in way.packets.iter_mut().zip(&mut way.lengths) {
-        *len = turn.poll(memory, packet).expect("the window has room").len;
+        *len = quantum.poll(memory, packet).expect("the window has room").len;
     }
 }
 
