@@ -2,8 +2,8 @@
 //!
 //! # When a requester sets AckReq
 //! An acknowledgement costs both sides a small packet, and IBA 9.7.5.1 leaves it to the requester which
-//! packets ask for one. READ requests, atomics and retransmissions always ask. A packet of a SEND or WRITE
-//! asks in three cases:
+//! packets ask for one. READ requests, atomics and retransmissions of single packets always ask. A packet of
+//! a SEND or WRITE asks in three cases:
 //! - it fills the send window, or uses up the transmit budget, so that nothing can follow it;
 //! - [`ACK_INTERVAL_PKTS`] packets (fewer with a path MTU above 1024) have left since the last AckReq;
 //! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the
@@ -11,11 +11,11 @@
 //!
 //! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload
 //! that is read from application memory if it must be retransmitted (the application may reuse that memory
-//! when the peer's reply shows that the message arrived), and for a message that does not reply to a request
-//! of the peer (it may be the first of many, and the ACK clocks the batch behind it). The rest are unsignaled
-//! inline or empty replies. They go without AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue,
-//! wait for an ACK, or until nothing has been sent for [`ASK_AFTER_SILENCE_NS`]; then the requester
-//! retransmits the youngest packet with AckReq.
+//! when the peer's reply shows that the message arrived), for a message that does not reply to a request of
+//! the peer (it may be the first of many, and the ACK clocks the batch behind it), and after going back. The
+//! rest are unsignaled inline or empty replies. They go without AckReq until [`UNSIGNALED_MAX`] of them, or
+//! half a send queue, wait for an ACK, or until nothing has been sent for [`ASK_AFTER_SILENCE_NS`]; then the
+//! requester retransmits the youngest packet with AckReq.
 //!
 //! # When a responder delays an ACK
 //! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
@@ -26,8 +26,9 @@
 //!   arrived, all of them WRITEs without immediate (a message that makes a completion is polled for, and its
 //!   ACK costs nothing);
 //! - everything that this side posted has left, and no message of the peer is half received;
-//! - this round of the peer has fewer messages than an ACK interval (a roxie peer sends a long WRITE as one
-//!   message per packet, and the ACKs in its middle open the peer's window);
+//! - fewer messages than an ACK interval have arrived since the last packet that asked. A roxie peer sends a
+//!   long WRITE as one message per packet; its packets that ask because the interval is over are acknowledged
+//!   at once, because that opens its window;
 //! - the packet that asks is not a duplicate.
 //!
 //! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
@@ -37,9 +38,10 @@
 //! each other's ACKs lose little, and a long ping-pong survives a pause.
 //!
 //! # What a foreign peer sees
-//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late, a fraction of the Local CA
-//! ACK Delay that the device reports and of any usable timeout. An explicit ACK is never withheld beyond
-//! that; a response to a READ or atomic, or a NAK, acknowledges in its place.
+//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late. That is far below the Local
+//! CA ACK Delay that the device reports (134 ms), from which connection managers derive timeouts; only a
+//! `timeout` of 5 or less (131 us) is shorter. An ACK is never withheld beyond that; a response to a READ or
+//! atomic, or a NAK, acknowledges in its place.
 
 use crate::requester::{PROBE_MIN_NS, full_packets};
 use crate::time::Instant;
@@ -180,8 +182,9 @@ pub(crate) struct AckDelay {
     rounds_required: u16,
     /// This side has posted a request since the last message of the peer.
     has_posted: bool,
-    /// Messages of the peer in this round.
+    /// Messages of the peer since the last packet that asked, and how many there were before that packet.
     messages: u32,
+    messages_before_ask: u32,
 }
 
 impl AckDelay {
@@ -195,6 +198,7 @@ impl AckDelay {
             rounds_required: ROUNDS_MIN,
             has_posted: false,
             messages: 0,
+            messages_before_ask: 0,
         }
     }
 
@@ -210,7 +214,6 @@ impl AckDelay {
     pub(crate) fn message_arrived(&mut self, is_silent: bool) {
         if std::mem::take(&mut self.has_posted) {
             self.rounds = self.rounds.saturating_add(1);
-            self.messages = 0;
         }
         self.messages = self.messages.saturating_add(1);
         if !is_silent {
@@ -222,6 +225,7 @@ impl AckDelay {
     #[inline]
     pub(crate) fn asked(&mut self, position: u64) {
         self.position = position;
+        self.messages_before_ask = std::mem::take(&mut self.messages);
         self.owed = Owed::InBatch;
     }
 
@@ -246,8 +250,8 @@ impl AckDelay {
         if self.owed != Owed::InBatch {
             return;
         }
-        let is_ping_pong =
-            self.rounds >= self.rounds_required && u64::from(self.messages) < ack_interval(mtu);
+        let is_interval_ask = u64::from(self.messages_before_ask) >= ack_interval(mtu);
+        let is_ping_pong = self.rounds >= self.rounds_required && !is_interval_ask;
         self.owed = if is_ping_pong && may_delay && !self.is_duplicate {
             self.deadline.get_or_insert(now.plus_ns(ACK_DELAY_MAX_NS));
             Owed::Delayed

@@ -97,21 +97,47 @@ fn in_a_ping_pong_of_several_packets_the_ack_is_delayed_too() {
     assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
 }
 
-/// The first ACK that is not delayed in a round that does not end, by the number of the peer's message in
-/// this round.
-fn first_prompt_ack(b: Bench) -> u32 {
-    let mut b = in_ping_pong(b);
-    let prompt = |n: &u32| {
-        b.batch(&[peer_write(RQ_PSN + 1 + n)]);
-        !b.sent().is_empty()
-    };
-    (2..400).find(prompt).unwrap()
+/// Rounds of 300 messages, of which every `interval`th and the last ask; how many packets leave after each that
+/// asks in the last round.
+fn long_rounds(mut b: Bench, interval: u32) -> Vec<usize> {
+    let mut sent = Vec::new();
+    for i in 0..3 {
+        b.post(u64::from(i), write(0), 8);
+        b.sent();
+        b.recv(&Pkt::ack(SQ_PSN + i)).unwrap();
+        sent.clear();
+        for n in 1..=300 {
+            let asks = n % interval == 0 || n == 300;
+            let mut packet = peer_write(RQ_PSN + 300 * i + n - 1);
+            packet.bth.ack_req = asks;
+            b.recv(&packet).unwrap();
+            if asks {
+                sent.push(b.sent().len());
+            }
+        }
+    }
+    sent
 }
 
 #[test]
-fn a_round_longer_than_an_ack_interval_is_acknowledged_at_once() {
-    assert_eq!(first_prompt_ack(Bench::rc()), 124);
-    assert_eq!(first_prompt_ack(Bench::rc_with(|attr| attr.path_mtu = PathMtu::M4096)), 31);
+fn in_a_ping_pong_of_long_writes_only_the_last_ack_is_delayed() {
+    assert_eq!(long_rounds(Bench::rc(), 124), [1, 1, 0]);
+    let b = Bench::rc_with(|attr| attr.path_mtu = PathMtu::M4096);
+    assert_eq!(long_rounds(b, 31), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn a_ping_pong_that_turns_into_a_stream_loses_250_us_once() {
+    let mut b = in_ping_pong(Bench::rc());
+    for n in 0..24 {
+        b.recv(&peer_write(103 + n)).unwrap();
+        assert_eq!(b.sent(), NONE);
+        b.at(us(10 * (u64::from(n) + 1)));
+    }
+    b.at(us(250));
+    assert_eq!(b.sent(), ["Acknowledge 126 msn 27"]);
+    b.recv(&peer_write(127)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 127 msn 28"]);
 }
 
 #[test]
