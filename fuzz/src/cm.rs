@@ -511,7 +511,7 @@ impl<'a> World<'a> {
 
     fn finish(&mut self) {
         self.events(usize::MAX);
-        while self.cm.poll_will().is_some() {}
+        while self.cm.poll_journal().is_some() {}
         assert!(!self.cm.has_output());
         for id in std::mem::take(&mut self.known) {
             self.cm.destroy(self.now, id);

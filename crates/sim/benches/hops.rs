@@ -70,9 +70,9 @@ fn post(pipeline: &mut Pipeline) {
 #[inline(never)]
 fn transmit(pipeline: &mut Pipeline) {
     let End { qp, memory, .. } = &mut pipeline.requester;
-    let mut turn = qp.turn(NOW, BURST);
+    let mut quantum = qp.transmit_quantum(NOW, BURST);
     for (packet, len) in pipeline.packets.iter_mut().zip(&mut pipeline.lengths) {
-        *len = turn.poll(memory, packet).expect("the window is open").len;
+        *len = quantum.poll(memory, packet).expect("the window has room").len;
     }
 }
 

@@ -318,15 +318,15 @@ impl<'w> World<'w> {
         let endpoint = &mut self.endpoints[at];
         let node = endpoint.node;
         let qp = &mut endpoint.queue.qp;
-        let mut turn =
-            qp.turn(Instant(self.now), endpoint.flow_window.saturating_sub(qp.packets_in_flight()));
+        let mut quantum = qp
+            .transmit_quantum(Instant(self.now), endpoint.flow_window.saturating_sub(qp.packets_in_flight()));
         for _ in 0..TX_QUOTA {
             if self.fabric.blocked_until(node, self.now).is_some() {
                 break;
             }
-            let wanted = turn.qp().wants_transmit();
-            let sent = turn.poll(&endpoint.queue.memory, &mut buf);
-            let qp = turn.qp();
+            let wanted = quantum.qp().wants_transmit();
+            let sent = quantum.poll(&endpoint.queue.memory, &mut buf);
+            let qp = quantum.qp();
             let Some(sent) = sent else { break };
             ensure!(wanted, State, "a queue pair sends although it reported nothing to send");
             ensure!(

@@ -1,4 +1,5 @@
-//! What the transport costs per packet, without ports and ICRC: two queue pairs in one thread, ACKs once per batch.
+//! What the transport costs per packet, without ports and ICRC: two queue pairs in one thread, ACKs once per
+//! batch.
 //!
 //! `cargo run --release -p roxie-transport --example packet_cost`
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock; the library has none")]
@@ -134,8 +135,8 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
         }
         let t1 = Clock::now();
         let mut count = 0;
-        let mut turn = a.turn(now, usize::MAX);
-        while let Some(transmit) = turn.poll(&region, &mut buffers[count]) {
+        let mut quantum = a.transmit_quantum(now, usize::MAX);
+        while let Some(transmit) = quantum.poll(&region, &mut buffers[count]) {
             lengths[count] = transmit.len + 4;
             count += 1;
         }

@@ -16,7 +16,8 @@ pub const MAX_QP_WR: u32 = 32768;
 pub const MAX_INLINE_DATA: u32 = 1024;
 /// The longest message, 2^31 bytes (IBA C9-94).
 pub const MAX_MSG_SZ: u64 = 1 << 31;
-/// Length of the longest packet from the BTH to the pad, with room to spare: payload 4096, headers at most 40.
+/// Length of the longest packet from the BTH to the pad, with room to spare: payload 4096, headers at most
+/// 40.
 pub const MAX_PACKET: usize = 4096 + 64;
 
 /// Service of a queue pair.
@@ -32,7 +33,8 @@ pub enum QpType {
     Gsi,
     /// The sending end of an extended reliable connection (IBA Annex A14): RC without the receiving half.
     XrcIni,
-    /// The receiving end of one: RC without the sending half. Every request names the shared receive queue it is for.
+    /// The receiving end of an extended reliable connection: RC without the sending half. Every request names
+    /// its shared receive queue.
     XrcTgt,
 }
 
@@ -63,7 +65,7 @@ impl QpType {
         }
     }
 
-    /// The opcode that means in this connected service what `rc` means on RC: the top three bits are the service's.
+    /// The opcode of this connected service for an RC opcode: the top three bits name the service.
     #[inline]
     pub(crate) const fn opcode(self, rc: Opcode) -> Opcode {
         let service = match self {
@@ -164,15 +166,17 @@ pub struct QpConfig {
     pub pd: PdId,
     /// Its sizes.
     pub cap: QpCap,
-    /// Every send makes a completion.
+    /// Every send work request is signaled.
     pub sq_sig_all: bool,
-    /// Receives come from a shared receive queue, which is within reach of every call that may need it ([`SrqTable`](crate::SrqTable)).
+    /// Receives come from a shared receive queue, which the owner passes to every call that may need it
+    /// ([`SrqTable`](crate::SrqTable)).
     pub srq: bool,
     /// The largest path MTU that the port carries.
     pub max_path_mtu: PathMtu,
-    /// A long WRITE without immediate leaves as WRITE Only packets with consecutive addresses instead of First, Middle
-    /// and Last (RC, XRC). All packets are then equal, and a port that sends bursts of equal packets need not break them at
-    /// every First. The responder finds the same bytes in its memory and the same PSNs.
+    /// A long WRITE without immediate leaves as WRITE Only packets with consecutive addresses instead of
+    /// First, Middle and Last (RC, XRC). All packets then have equal length, and a port that sends bursts of
+    /// equal packets need not end one at every First. The responder sees the same bytes in its memory and the
+    /// same PSNs.
     pub equal_writes: bool,
 }
 
@@ -200,7 +204,7 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    /// In kbit/s on the wire, for what this queue pair sends, answers of READs included; 0 for no limit.
+    /// Limit in kbit/s on the wire for what this queue pair sends, READ responses included; 0 for no limit.
     pub rate_limit: u32,
 }
 

@@ -1,6 +1,6 @@
-//! What a queue pair counts, under the names that rxe users know where rxe has one.
+//! Counters of a queue pair, with the names that rxe uses where it has one.
 
-/// One list makes the struct, its rows for people, and the sum over queue pairs.
+/// Makes the struct, its rows for display, and the sum over queue pairs from one list.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters of one queue pair, or of many; they only grow.
@@ -15,7 +15,7 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
 
-            /// What the one of this name counts.
+            /// Description of the counter with this name.
             #[must_use]
             pub fn help(name: &str) -> Option<&'static str> {
                 match name {
@@ -24,7 +24,7 @@ macro_rules! counters {
                 }
             }
 
-            /// Sets the one of this name; false if there is none.
+            /// Sets the counter with this name; returns false if there is none.
             pub fn set(&mut self, name: &str, value: u64) -> bool {
                 match name {
                     $(stringify!($name) => self.$name = value,)*
@@ -33,7 +33,7 @@ macro_rules! counters {
                 true
             }
 
-            /// Adds another queue pair's.
+            /// Adds the counters of another queue pair.
             pub fn absorb(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
@@ -44,9 +44,9 @@ macro_rules! counters {
 counters! {
     /// Packets given to the owner for sending.
     sent_pkts,
-    /// Packets taken from the owner.
+    /// Packets received from the owner.
     rcvd_pkts,
-    /// Payload bytes sent, resent ones included.
+    /// Payload bytes sent, retransmitted ones included.
     sent_bytes,
     /// Payload bytes received in packets that were accepted for this queue pair.
     rcvd_bytes,
@@ -54,7 +54,7 @@ counters! {
     duplicate_request,
     /// Requests received ahead of the expected one.
     out_of_seq_request,
-    /// Requests received ahead of the expected one and kept until those before them had arrived.
+    /// Requests received ahead of the expected one and kept in the reorder buffer.
     kept_request,
     /// RNR NAKs received.
     rcvd_rnr_err,
@@ -64,7 +64,7 @@ counters! {
     rcvd_seq_err,
     /// Sequence NAKs sent.
     send_seq_err,
-    /// Packets that arrived with the mark of congestion (ECN CE).
+    /// Packets that arrived with a congestion mark (ECN CE).
     np_ecn_marked_roce_packets,
     /// CNPs sent.
     np_cnp_sent,
@@ -72,7 +72,7 @@ counters! {
     rp_cnp_handled,
     /// CNPs received too soon after the one before.
     rp_cnp_ignored,
-    /// Times that sending waited for its rate.
+    /// Times that a packet was held back by the rate.
     rate_waits,
     /// Plain ACKs that left together with a request.
     ack_deferred,
@@ -80,19 +80,20 @@ counters! {
     retry_exceeded_err,
     /// Work requests that ended with `RNR_RETRY_EXC_ERR`.
     retry_rnr_exceeded_err,
-    /// Times the requester asked again for answers that are missing, as later ones, or an acknowledgement of what follows, show.
+    /// Times the requester requested missing responses again because a later response or ACK had arrived.
     completer_retry_err,
-    /// Times that an acknowledgement of what follows has shown that answers are missing.
+    /// Times an ACK of a later request showed that responses were missing.
     implied_nak_seq_err,
     /// Times the local ACK timer fired.
     local_ack_timeout_err,
-    /// Times the peer was asked because an answer was overdue, before that timer, or because nobody had asked for one.
+    /// Probes: retransmissions before that timer because an ACK was overdue, or to ask about packets without
+    /// AckReq.
     probes,
-    /// Gaps that the peer reported besides its NAKs.
+    /// Gap reports received (gaps beyond the one that a NAK names).
     rcvd_gap_report,
-    /// Gaps reported to the peer besides NAKs.
+    /// Gap reports sent (gaps beyond the one that a NAK names).
     send_gap_report,
-    /// Request packets sent again.
+    /// Request packets retransmitted.
     retransmitted_pkts,
     /// Send work requests that failed for a local reason.
     send_err,
@@ -100,7 +101,7 @@ counters! {
     rdma_sends,
     /// Messages received that made a completion.
     rdma_recvs,
-    /// Responses that were duplicates, ghosts or reserved.
+    /// Responses dropped: duplicates, from an earlier connection, or with a reserved syndrome.
     ignored_responses,
     /// UD messages longer than the MTU; they complete and nothing is sent (IBA C10-93.1.1).
     ud_send_too_long,

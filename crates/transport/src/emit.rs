@@ -1,4 +1,4 @@
-//! Writing packets: headers at the front of a transmit buffer, payload straight behind them, pad at the end.
+//! Writes packets: headers at the front of a transmit buffer, payload directly behind them, pad at the end.
 
 use wire::{Aeth, Bth, Msn, Opcode, PKey, Psn, Syndrome};
 
@@ -8,7 +8,7 @@ use crate::attr::QpType;
 use crate::endpoint::Endpoint;
 use crate::wr::{AddressVector, UdDest, WrOp};
 
-/// DSCP 48 (CS6), as hardware sends them (mlx5: `np_cnp_dscp`); not ECN-capable.
+/// Traffic class of CNPs: DSCP 48 (CS6), as hardware sends them (mlx5: `np_cnp_dscp`); not ECN-capable.
 const CNP_TRAFFIC_CLASS: u8 = 48 << 2;
 
 /// A buffer that every packet fits in.
@@ -17,11 +17,12 @@ pub(crate) type Buffer = [u8; MAX_PACKET];
 /// A packet that was written to the owner's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Transmit {
-    /// Bytes from the BTH to the pad; the ICRC is the owner's.
+    /// Bytes from the BTH to the pad; the owner appends the ICRC.
     pub len: usize,
-    /// It does not take the path of the connection but goes to [`Qp::datagram_dest`](crate::Qp::datagram_dest): a datagram, or a
-    /// congestion notification, whose traffic class is another. Not the destination itself: written in other pieces than it is
-    /// read, it would hold up the processor until the payload has left its store buffer (docs/performance.md).
+    /// It goes to [`Qp::datagram_dest`](crate::Qp::datagram_dest) instead of the path of the connection: a
+    /// datagram, or a congestion notification, which has another traffic class. The destination is not in
+    /// this struct because a store followed by a load of another size would stall the processor
+    /// (docs/performance.md).
     pub is_datagram: bool,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    /// Starts behind the space for the BTH.
+    /// Starts a packet behind the space for the BTH.
     #[inline]
     pub(crate) fn new(buf: &'a mut Buffer) -> Self {
         Self { buf, len: Bth::LEN }
@@ -98,7 +99,7 @@ pub(crate) fn response_bth(rc: Opcode, ep: &Endpoint, psn: Psn) -> Bth {
     Bth { opcode, dest_qp, psn, p_key: PKey::DEFAULT, ..Bth::default() }
 }
 
-/// The opcode of a packet of a SEND or WRITE, as on RC; see [`QpType::opcode`].
+/// The RC opcode of a packet of a SEND or WRITE; see [`QpType::opcode`].
 #[inline]
 pub(crate) fn rc_opcode(op: &WrOp, starts: bool, ends: bool) -> Opcode {
     match (op, starts, ends) {
@@ -140,9 +141,9 @@ mod tests {
     use super::*;
     use wire::Rkey;
 
-    /// The opcode table itself says which operation and position an opcode is.
+    /// The opcode table says which operation and position an opcode has.
     #[test]
-    fn opcodes_are_those_of_their_rows() {
+    fn every_opcode_matches_its_row_of_the_table() {
         use wire::{Operation, Position};
         let r_key = Rkey(0);
         let ops = [

@@ -1,4 +1,5 @@
-//! What requester and responder of one queue pair share: identity, attributes, outgoing events, counters.
+//! State shared by the requester and the responder of one queue pair: identity, attributes, outgoing events,
+//! counters.
 
 use wire::Qpn;
 
@@ -10,7 +11,7 @@ use crate::memory::PdId;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::UdDest;
 
-/// The half-independent part of a queue pair.
+/// The part of a queue pair that both halves use.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) qpn: Qpn,
@@ -19,18 +20,19 @@ pub(crate) struct Endpoint {
     pub(crate) sq_sig_all: bool,
     pub(crate) srq: bool,
     pub(crate) attr: QpAttr,
-    /// Payload bytes per packet: the path's, or for datagrams the port's.
+    /// Payload bytes per packet: the path MTU, or for datagrams the MTU of the port.
     pub(crate) mtu: usize,
     /// See [`QpConfig::equal_writes`].
     pub(crate) equal_writes: bool,
-    /// Where the last packet went that is a datagram.
+    /// Destination of the last datagram sent.
     pub(crate) datagram_dest: UdDest,
     pub(crate) congestion: Congestion,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
 }
 
-/// Undelivered receive completions that a queue pair on a shared receive queue may have; beyond it is "not ready".
+/// Receive completions that the owner may leave unpolled on a queue pair with a shared receive queue; beyond
+/// that it is not ready.
 const SRQ_EVENTS: u32 = 1024;
 
 impl Endpoint {
@@ -53,7 +55,7 @@ impl Endpoint {
         }
     }
 
-    /// Never sends faster, in kbit/s as the verbs interface has it; 0 for no limit.
+    /// Sets the rate limit in kbit/s; 0 for no limit.
     pub(crate) fn set_rate_limit(&mut self, rate_limit_kbps: u32) {
         self.attr.rate_limit = rate_limit_kbps;
         self.congestion.set_limit(rate_limit_kbps);

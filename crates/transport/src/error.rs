@@ -1,33 +1,33 @@
-//! What can be wrong with a call of the application, one variant per errno.
+//! Errors of calls of the application, one variant per errno.
 
 use core::fmt;
 
-/// A refused verbs call. Nothing was changed.
+/// Why a verbs call was refused. A refused call changes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
 pub enum VerbsError {
     /// An argument is wrong, or not allowed in this state (EINVAL).
     Invalid,
     /// The queue is full or a limit is reached (ENOMEM).
     NoMem,
-    /// The device does not do this (EOPNOTSUPP).
+    /// The device does not support this (EOPNOTSUPP).
     NotSupported,
-    /// Still in use (EBUSY).
+    /// The object is in use (EBUSY).
     Busy,
     /// No such device (ENODEV).
     NoDev,
     /// No such entry (ENODATA).
     NoData,
-    /// Nothing now (EAGAIN).
+    /// Nothing available now (EAGAIN).
     Again,
     /// Not permitted (EACCES).
     Perm,
     /// An address that cannot be accessed (EFAULT).
     Fault,
-    /// The address is taken (EADDRINUSE).
+    /// The address is in use (EADDRINUSE).
     AddrInUse,
-    /// The address is not ours (EADDRNOTAVAIL).
+    /// The address is not a local one (EADDRNOTAVAIL).
     AddrNotAvail,
-    /// Took too long (ETIMEDOUT).
+    /// Timed out (ETIMEDOUT).
     TimedOut,
     /// Not connected (ENOTCONN).
     NotConn,

@@ -1,24 +1,25 @@
-//! What the owner of a queue pair must pass on: completions and asynchronous events.
+//! Completions and asynchronous events, which the owner of a queue pair passes on.
 
 use std::collections::VecDeque;
 
 use crate::wc::Wc;
 
-/// Something that happened inside a queue pair.
+/// A completion or asynchronous event of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QpEvent {
-    /// A completion for the send CQ. One with an error status counts as solicited.
+    /// A completion for the send CQ. A completion with an error status counts as solicited.
     SendWc(Wc),
     /// A completion for the receive CQ.
     RecvWc {
-        /// XRC: the shared receive queue whose CQ it is for.
+        /// XRC: the shared receive queue that it belongs to.
         srqn: Option<u32>,
         /// The completion.
         wc: Wc,
         /// Whether it fires a CQ that is armed for solicited completions only.
         solicited: bool,
     },
-    /// An asynchronous event. `SrqLimitReached` belongs to the shared receive queue, every other kind to the queue pair.
+    /// An asynchronous event. `SrqLimitReached` belongs to the shared receive queue, every other kind to the
+    /// queue pair.
     Async(AsyncEventKind),
     /// `SrqLimitReached` of the XRC shared receive queue with this number.
     XrcLimitReached(u32),
@@ -51,15 +52,15 @@ pub enum AsyncEventKind {
     WqFatal = 19,
 }
 
-/// Asynchronous events that wait at a time: every kind happens at most once per life of a queue pair but SQ_DRAINED, which
-/// ends what was asked for, and SRQ limits, one per queue and arming.
+/// Asynchronous events that may wait at a time. Every kind happens at most once per life of a queue pair,
+/// except SQ_DRAINED (once per SQD) and SRQ limit events (once per arming).
 const ASYNC_ROOM: usize = 32;
-/// Room made for them and for receives from a shared queue. There is more of both only when a batch brings a burst; then the
-/// room grows once, and stays.
+/// Initial room for asynchronous events and for receives from a shared queue. A burst of both in one batch
+/// makes the room grow once.
 const RARE_ROOM: usize = 4;
 
-/// The events that the owner has not taken yet. It cannot overflow: a work request holds its queue slot until its
-/// completion was taken.
+/// The events that the owner has not polled yet. The queue cannot overflow: a work request holds its queue
+/// slot until its completion was polled.
 #[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<QpEvent>,
@@ -73,7 +74,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Room for the completions of all sends, and of all receives unless those are `shared`.
+    /// Makes room for the completions of all sends, and of all receives unless the receive queue is `shared`.
     pub(crate) fn new(send_max: u32, recv_max: u32, shared: bool) -> Self {
         let receives = if shared { 0 } else { recv_max as usize };
         let queue = VecDeque::with_capacity(send_max as usize + receives + RARE_ROOM);
@@ -100,7 +101,7 @@ impl Events {
         self.recv < self.recv_max
     }
 
-    /// Queues an asynchronous event; when nobody takes them, later ones are lost.
+    /// Queues an asynchronous event; drops it when too many wait.
     pub(crate) fn push_async(&mut self, kind: AsyncEventKind) {
         self.push_rare(QpEvent::Async(kind));
     }
@@ -143,9 +144,9 @@ impl Events {
 mod tests {
     use super::*;
 
-    /// Nobody takes them: a peer that provokes them cannot make the queue grow.
+    /// A peer that provokes events cannot make the queue grow while the owner does not poll.
     #[test]
-    fn asynchronous_events_that_nobody_takes_are_bounded() {
+    fn asynchronous_events_that_are_not_polled_are_bounded() {
         let mut events = Events::new(1, 1, false);
         for _ in 0..ASYNC_ROOM + 5 {
             events.push_async(AsyncEventKind::SqDrained);

@@ -1,5 +1,5 @@
-//! The tables of faults: what the responder answers and completes when a request breaks a rule (IBA 9.9.3, C9-222), and
-//! which status a send work request ends with (IBA 9.9.2).
+//! The tables of faults: NAK, completion, event and state when a request breaks a rule (IBA 9.9.3, C9-222),
+//! and the status of a send work request that was NAKed (IBA 9.9.2).
 
 use wire::{DropReason, NakCode};
 
@@ -7,7 +7,7 @@ use crate::event::AsyncEventKind;
 use crate::memory::AccessFault;
 use crate::wc::WcStatus;
 
-/// What can be wrong with a request that the responder received.
+/// A fault of a request that the responder received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
     /// The PSN is ahead of the expected one.
@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     /// The message needs a receive work request and there is none.
     NoReceiveWqe,
     /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
-    DuplicateUnanswerable,
+    DuplicateNotKept,
     /// An opcode that this service does not have, or not at this place of a message.
     Opcode,
     /// `qp_access_flags` does not permit the operation.
@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     XrcSrq,
 }
 
-/// What a fault is answered with.
+/// The NAK that a fault causes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NakKind {
     /// Nothing.
@@ -49,7 +49,7 @@ pub(crate) enum NakKind {
     Rnr,
 }
 
-/// One row: the consequences of a fault on a reliable connection. On an unreliable one the message is dropped.
+/// The consequences of a fault on a reliable connection. On an unreliable one the message is dropped.
 #[derive(Debug)]
 pub(crate) struct Row {
     #[cfg_attr(not(test), expect(dead_code, reason = "names the row"))]
@@ -57,11 +57,11 @@ pub(crate) struct Row {
     pub(crate) nak: NakKind,
     /// Status of the receive work request that the message holds, if it holds one.
     pub(crate) completion: Option<WcStatus>,
-    /// The event when it holds none.
+    /// The event if it holds none.
     pub(crate) event: Option<AsyncEventKind>,
     /// Whether the queue pair goes to the error state.
     pub(crate) fatal: bool,
-    /// What the packet is counted as.
+    /// The drop reason that counts the packet.
     pub(crate) reason: DropReason,
 }
 
@@ -79,26 +79,32 @@ const fn fatal(
     Row { fault, nak, reason, completion: Some(completion), event, fatal: true }
 }
 
-const REQ: Option<AsyncEventKind> = Some(AsyncEventKind::QpReqErr);
-const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
-const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
-
 #[rustfmt::skip]
-static ROWS: [Row; 13] = [
-    transient(Fault::PsnAhead,              NakKind::Nak(NakCode::PsnSequenceError), DropReason::OutOfSequence),
-    transient(Fault::NoReceiveWqe,          NakKind::Rnr, DropReason::NoReceive),
-    transient(Fault::DuplicateUnanswerable, NakKind::Silence, DropReason::Duplicate),
-    fatal(Fault::Opcode,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::BadSequenceOfOpcodes),
-    fatal(Fault::QpAccess,          INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::AccessFault),
-    fatal(Fault::Length,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::BadLength),
-    fatal(Fault::RecvTooLong,       INVALID,                                   WcStatus::LocLenErr,    None, DropReason::ReceiveTooSmall),
-    fatal(Fault::TooManyReads,      INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::QueueFull),
-    fatal(Fault::Misaligned,        INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::AccessFault),
-    fatal(Fault::RemoteAccess,      NakKind::Nak(NakCode::RemoteAccessError),        WcStatus::LocAccessErr, ACCESS, DropReason::AccessFault),
-    fatal(Fault::RecvWqeProtection, NakKind::Nak(NakCode::RemoteOperationalError),   WcStatus::LocProtErr,   None, DropReason::AccessFault),
-    fatal(Fault::Invalidate,        NakKind::Silence,                           WcStatus::RemInvReqErr, None, DropReason::AccessFault),
-    fatal(Fault::XrcSrq,            INVALID,                                   WcStatus::LocQpOpErr,   REQ, DropReason::NoSuchSrq),
-];
+static ROWS: [Row; 13] = {
+    use {DropReason as Drop, Fault as F, WcStatus as Wc};
+    const SEQUENCE: NakKind = NakKind::Nak(NakCode::PsnSequenceError);
+    const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
+    const REMOTE_ACCESS: NakKind = NakKind::Nak(NakCode::RemoteAccessError);
+    const REMOTE_OP: NakKind = NakKind::Nak(NakCode::RemoteOperationalError);
+    const SILENCE: NakKind = NakKind::Silence;
+    const REQ: Option<AsyncEventKind> = Some(AsyncEventKind::QpReqErr);
+    const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
+    [
+        transient(F::PsnAhead,              SEQUENCE,     Drop::OutOfSequence),
+        transient(F::NoReceiveWqe,          NakKind::Rnr, Drop::NoReceive),
+        transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
+        fatal(F::Opcode,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadSequenceOfOpcodes),
+        fatal(F::QpAccess,          INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),
+        fatal(F::Length,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadLength),
+        fatal(F::RecvTooLong,       INVALID,       Wc::LocLenErr,    None,   Drop::ReceiveTooSmall),
+        fatal(F::TooManyReads,      INVALID,       Wc::LocQpOpErr,   REQ,    Drop::QueueFull),
+        fatal(F::Misaligned,        INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),
+        fatal(F::RemoteAccess,      REMOTE_ACCESS, Wc::LocAccessErr, ACCESS, Drop::AccessFault),
+        fatal(F::RecvWqeProtection, REMOTE_OP,     Wc::LocProtErr,   None,   Drop::AccessFault),
+        fatal(F::Invalidate,        SILENCE,       Wc::RemInvReqErr, None,   Drop::AccessFault),
+        fatal(F::XrcSrq,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::NoSuchSrq),
+    ]
+};
 
 impl Fault {
     /// The consequences.
@@ -106,7 +112,7 @@ impl Fault {
         &ROWS[self as usize]
     }
 
-    /// The fault that a refused access to memory named by the peer is.
+    /// The fault of a refused access to memory that the peer named.
     pub(crate) fn from_access(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Misaligned => Self::Misaligned,
@@ -119,7 +125,7 @@ impl Fault {
     }
 }
 
-/// The status of a send work request that the peer refused; `None` for a NAK that is not final.
+/// The status of a send work request that was NAKed for good; `None` for a sequence NAK.
 pub(crate) fn status_of_nak(code: NakCode) -> Option<WcStatus> {
     match code {
         NakCode::PsnSequenceError => None,
@@ -135,16 +141,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_has_the_row_of_its_name() {
+    fn every_row_belongs_to_its_fault() {
         for (index, row) in ROWS.iter().enumerate() {
             assert_eq!(row.fault as usize, index);
             assert!(core::ptr::eq(row.fault.row(), row));
         }
     }
 
-    /// IBA C9-222: an error that has no work request to blame raises an event, unless one is always held.
+    /// IBA C9-222: an error without a work request that can complete in error raises an event.
     #[test]
-    fn fatal_faults_are_reported_somewhere() {
+    fn every_fatal_fault_makes_a_completion_or_an_event() {
         for row in &ROWS {
             assert_eq!(row.fatal, row.completion.is_some(), "{:?}", row.fault);
             assert!(row.fatal || row.event.is_none(), "{:?}", row.fault);

@@ -1,15 +1,17 @@
-//! The one seam between the protocol and memory: reading, writing and atomics by key and address.
-//! The device implements it with raw pointers, tests with a vector; that is why this crate needs no unsafe code.
+//! The interface between the protocol and memory: reads, writes and atomics by key and address.
+//!
+//! The device implements it with raw pointers, tests implement it with a vector; so this crate needs no
+//! unsafe code.
 
 use bitflags::bitflags;
 use wire::{Lkey, Qpn, Rkey};
 
-/// Names a protection domain. Keys and queue pairs of different domains do not work together.
+/// Number of a protection domain. A queue pair can use only keys of its own domain.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
 pub struct PdId(pub u32);
 
 bitflags! {
-    /// What a key or a queue pair permits; the bits are those of `ibv_access_flags`.
+    /// Access that a key or a queue pair permits; the bits are those of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
     pub struct Access: u32 {
         /// The local queue pair may write (receive buffers, READ and atomic results).
@@ -26,14 +28,14 @@ bitflags! {
         const ZERO_BASED = 32;
         /// Pages may be faulted in.
         const ON_DEMAND = 64;
-        /// The peer may FLUSH to where everybody sees it.
+        /// The peer may FLUSH to global visibility.
         const FLUSH_GLOBAL = 1 << 8;
-        /// The peer may FLUSH to where a power failure leaves it.
+        /// The peer may FLUSH to persistence.
         const FLUSH_PERSISTENT = 1 << 9;
     }
 }
 
-/// Why an access was refused. A refused access touched nothing.
+/// Why an access was refused. A refused access reads and writes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AccessFault {
     /// No such key, or it was invalidated.
@@ -46,29 +48,29 @@ pub enum AccessFault {
     Permission,
     /// An atomic on an address that is not a multiple of 8.
     Misaligned,
-    /// The memory behind the key is gone.
+    /// The memory behind the key is no longer mapped.
     Unmapped,
 }
 
-/// What a memory window shall grant (ibv_bind_mw(3)).
+/// A bind of a memory window (ibv_bind_mw(3)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MwBind {
-    /// The window's key from now on: its upper 24 bits name the window, the low byte is free.
+    /// The new key of the window: the upper 24 bits name the window, the application chooses the low byte.
     pub r_key: Rkey,
-    /// The region it is bound to; not looked at when `len` is 0.
+    /// The region that the window is bound to; ignored when `len` is 0.
     pub mr: Lkey,
-    /// First byte, as the region's users address it.
+    /// Address of the first byte, in the addresses of the region.
     pub addr: u64,
     /// Bytes; 0 unbinds a type 1 window.
     pub len: u64,
-    /// What peers may do: remote rights, and `ZERO_BASED`.
+    /// Remote rights, and `ZERO_BASED`.
     pub access: Access,
 }
 
-/// How a fast-registered region shall be reached (REG_MR).
+/// A fast registration of a region (REG_MR).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FastReg {
-    /// The region's key from now on: its upper 24 bits name the region, the low byte is free.
+    /// The new key of the region: the upper 24 bits name the region, the application chooses the low byte.
     pub key: Rkey,
     /// Address of the first byte for peers and work requests.
     pub iova: u64,
@@ -83,7 +85,7 @@ pub enum AtomicOp {
     CompareSwap {
         /// The value expected in memory.
         compare: u64,
-        /// The value to store then.
+        /// The value to store in that case.
         swap: u64,
     },
     /// Add modulo 2^64.
@@ -93,17 +95,18 @@ pub enum AtomicOp {
     },
 }
 
-/// Memory as the protocol sees it. Every method checks key, domain, rights and bounds; one that fails touched nothing.
+/// Memory as the protocol sees it. Every method checks key, domain, rights and bounds; a method that fails
+/// reads and writes nothing.
 ///
 /// Writes place bytes in increasing address order, the last byte last: programs poll it (IBA o9-20).
 pub trait Memory {
-    /// Copies unregistered memory of the caller (`IBV_SEND_INLINE`).
+    /// Copies unregistered memory of the application to `dst` (`IBV_SEND_INLINE`).
     ///
     /// # Errors
     /// The address cannot be read.
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault>;
 
-    /// Checks a local range without touching it.
+    /// Checks access to a local range.
     ///
     /// # Errors
     /// Key, domain, bounds or rights.
@@ -128,7 +131,7 @@ pub trait Memory {
     /// Key, domain, bounds or rights.
     fn write_local(&self, pd: PdId, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessFault>;
 
-    /// Checks a range that the peer named, without touching it.
+    /// Checks access to a range that the peer named.
     ///
     /// # Errors
     /// Key, domain, bounds or rights.
@@ -142,7 +145,7 @@ pub trait Memory {
         access: Access,
     ) -> Result<(), AccessFault>;
 
-    /// Checks a key that the peer named, whatever its range.
+    /// Checks access to a key that the peer named, for any range.
     ///
     /// # Errors
     /// Key, domain or rights. The default permits nothing.
@@ -164,7 +167,8 @@ pub trait Memory {
     /// Key, domain, bounds or rights.
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault>;
 
-    /// Does an atomic on memory that the peer named and returns the value before it; needs `REMOTE_ATOMIC`.
+    /// Executes an atomic on memory that the peer named and returns the original value; needs
+    /// `REMOTE_ATOMIC`.
     ///
     /// # Errors
     /// Key, domain, bounds, rights or alignment.
@@ -180,13 +184,13 @@ pub trait Memory {
     /// Invalidates a key (LOCAL_INV, SEND with Invalidate).
     ///
     /// # Errors
-    /// The key is not one that may be invalidated by this queue pair.
+    /// This queue pair may not invalidate the key.
     fn invalidate(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), AccessFault>;
 
-    /// Binds a memory window for the queue pair that asks.
+    /// Binds a memory window for this queue pair.
     ///
     /// # Errors
-    /// Window or region are not what the bind needs. The default has no windows.
+    /// The window or the region does not permit the bind. The default has no windows.
     fn bind(&self, pd: PdId, qpn: Qpn, bind: &MwBind) -> Result<(), AccessFault> {
         let _none = (pd, qpn, bind);
         Err(AccessFault::BadKey)
@@ -195,7 +199,7 @@ pub trait Memory {
     /// Makes a fast-registered region valid.
     ///
     /// # Errors
-    /// The region is valid already, or not one of this kind. The default has none.
+    /// The region is valid already, or not made for fast registration. The default has none.
     fn register_fast(&self, pd: PdId, reg: &FastReg) -> Result<(), AccessFault> {
         let _none = (pd, reg);
         Err(AccessFault::BadKey)

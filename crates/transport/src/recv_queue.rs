@@ -5,7 +5,7 @@ use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::wr::{RecvWr, Sge};
 
-/// Receive work requests in the order in which messages take them. Allocated once, and when it is resized.
+/// Receive work requests in the order in which messages take them. Allocates only when it is made or resized.
 #[derive(Debug)]
 pub struct RecvQueue {
     wr_ids: Box<[u64]>,
@@ -17,12 +17,13 @@ pub struct RecvQueue {
     pd: PdId,
     head: u32,
     tail: u32,
-    /// Armed while not 0.
+    /// The limit is armed while this is not 0.
     limit: u32,
 }
 
 impl RecvQueue {
-    /// An empty queue of `max_wr` work requests with up to `max_sge` elements each, whose keys are of the domain `pd`.
+    /// Makes an empty queue for `max_wr` work requests of up to `max_sge` elements each, with keys of the
+    /// domain `pd`.
     ///
     /// # Errors
     /// `Invalid` when a size is above what the device has.
@@ -65,7 +66,8 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Arms the limit: when fewer than `limit` work requests are left, one taker is told and the limit becomes 0.
+    /// Arms the limit: the message that leaves fewer than `limit` work requests raises an event, and the
+    /// limit becomes 0.
     ///
     /// # Errors
     /// `Invalid` when it is above the size of the queue.
@@ -77,10 +79,11 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Makes room for `max_wr` work requests; those that wait stay.
+    /// Makes room for `max_wr` work requests and keeps those that are posted.
     ///
     /// # Errors
-    /// `Invalid`, and nothing changes, when it is 0, above what the device has, or below the armed limit or what waits.
+    /// `Invalid`, and nothing changes, when it is 0, above the limit of the device, below the armed limit, or
+    /// below the number of posted work requests.
     pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
         let waiting = self.len();
         if max_wr == 0 || max_wr < waiting.max(self.limit) {
@@ -105,14 +108,14 @@ impl RecvQueue {
         self.limit
     }
 
-    /// How many work requests wait.
+    /// Number of posted work requests.
     #[must_use]
     #[inline]
     pub fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// Whether none waits.
+    /// Whether no work request is posted.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -138,7 +141,7 @@ impl RecvQueue {
         self.pd
     }
 
-    /// Bytes that the next work request has room for; `None` when there is no work request.
+    /// Bytes that fit into the next work request; `None` when there is no work request.
     #[must_use]
     pub fn next_room(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.front_sges().iter().map(|sge| u64::from(sge.length)).sum())
@@ -191,16 +194,16 @@ impl RecvQueue {
     }
 }
 
-/// The shared receive queues within reach of a queue pair.
+/// The shared receive queues that a queue pair may use.
 pub trait SrqTable {
-    /// The one that its receives come from, if it was made with one.
+    /// The shared receive queue of the queue pair, if it was made with one.
     fn own(&mut self) -> Option<&mut RecvQueue>;
 
-    /// XRC: the one with this number, if it is of the same XRC domain.
+    /// XRC: the shared receive queue with this number, if it belongs to the same XRC domain.
     fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue>;
 }
 
-/// At most one, and none for XRC.
+/// At most one shared receive queue, and none for XRC.
 impl SrqTable for Option<&mut RecvQueue> {
     #[inline]
     fn own(&mut self) -> Option<&mut RecvQueue> {
@@ -212,10 +215,10 @@ impl SrqTable for Option<&mut RecvQueue> {
     }
 }
 
-/// What taking a work request caused.
+/// The result of taking a work request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Taken {
-    /// The armed limit was reached by this one.
+    /// This work request reached the armed limit.
     pub(crate) limit_reached: bool,
 }
 
@@ -242,8 +245,8 @@ impl RecvWqe {
     }
 }
 
-/// Copies `src` to a list of elements, `offset` bytes from the start of the list. Elements of length 0 are passed over
-/// without a look at their key.
+/// Copies `src` to a list of elements, `offset` bytes from the start of the list. The keys of elements of
+/// length 0 are not checked.
 #[inline]
 pub(crate) fn scatter(
     mem: &impl Memory,
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_is_armed_is_told() {
+    fn the_armed_limit_can_be_queried() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
         assert_eq!((queue.limit(), queue.arm_limit(4)), (0, Err(VerbsError::Invalid)));
         queue.arm_limit(3).unwrap();
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_and_the_limit_survive_another_size() {
+    fn posted_work_requests_and_the_limit_survive_a_resize() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
         let mut wqe = RecvWqe::new();
         (0..3).for_each(|i| post(&mut queue, i).unwrap());

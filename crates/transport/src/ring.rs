@@ -1,6 +1,6 @@
 //! A first-in first-out ring of fixed capacity: allocated once, indexed by mask.
 
-/// At most `capacity` values in order of arrival.
+/// A ring of at most `capacity` values in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Ring<T> {
     slots: Box<[Option<T>]>,
@@ -35,7 +35,7 @@ impl<T: Copy> Ring<T> {
         self.len() >= self.capacity
     }
 
-    /// Appends; false when full.
+    /// Appends a value; returns false when the ring is full.
     #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, value: T) -> bool {
@@ -97,7 +97,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn behaves_as_a_bounded_deque(capacity in 0_usize..9, ops in proptest::collection::vec(0_u8..4, 0..200)) {
+        fn a_ring_behaves_as_a_bounded_deque(
+            capacity in 0_usize..9,
+            ops in proptest::collection::vec(0_u8..4, 0..200),
+        ) {
             let mut ring = Ring::new(capacity);
             let mut model = VecDeque::new();
             for (i, op) in ops.into_iter().enumerate() {

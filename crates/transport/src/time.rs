@@ -1,4 +1,4 @@
-//! Time as the protocol sees it: a number of nanoseconds that the owner passes in.
+//! Time: a number of nanoseconds that the owner passes in.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -19,7 +19,7 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` plus a number of nanoseconds; stops at the largest.
+    /// `self` plus a number of nanoseconds; saturates.
     #[must_use]
     #[inline]
     pub const fn plus_ns(self, ns: u64) -> Self {
@@ -56,7 +56,8 @@ impl fmt::Display for Instant {
     }
 }
 
-/// Local ACK timeout of the 5-bit code `timeout`: 4.096 us x 2^timeout. `None` for 0, which means never (IBA 9.7.6.1.3).
+/// Local ACK timeout of the 5-bit code `timeout`: 4.096 us x 2^timeout. `None` for 0, which means never (IBA
+/// 9.7.6.1.3).
 #[must_use]
 #[inline]
 pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {

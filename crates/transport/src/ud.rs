@@ -1,4 +1,5 @@
-//! Receiving datagrams: key checks, the 40-byte GRH area, one receive work request each (IBA 9.8.3, Annex A17.4.5).
+//! Receives datagrams: checks keys, fills the 40-byte GRH area, takes one receive work request each (IBA
+//! 9.8.3, Annex A17.4.5).
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -10,13 +11,13 @@ use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
-/// Bytes in front of the payload of every datagram received.
+/// Bytes of the GRH area in front of the payload of every datagram received.
 pub const GRH_LEN: usize = Ipv6::LEN;
 
-/// UDP and ICRC around a packet, for the length fields of the IP header.
+/// Bytes of UDP header and ICRC around a packet, for the length fields of the IP header.
 const UDP_AND_ICRC: usize = Udp::LEN + ICRC_LEN;
 
-/// Where a packet came from: what the outer headers said.
+/// Where a packet came from, by its outer headers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PacketSource {
     /// Source address.
@@ -29,15 +30,16 @@ pub struct PacketSource {
     pub ttl: u8,
 }
 
-/// What became of a datagram.
+/// Result of a datagram that was received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Received {
     Delivered,
-    /// The receive work request's memory could not be written: its completion was in error and the queue pair is.
+    /// The memory of the receive work request could not be written: it completed in error, and the queue pair
+    /// enters ERR.
     Fatal,
 }
 
-/// Delivers a datagram or drops it; a drop takes no receive work request.
+/// Delivers a datagram, or drops it without taking a receive work request.
 pub(crate) fn receive(
     packet: &Packet<'_>,
     from: &PacketSource,
@@ -91,11 +93,12 @@ pub(crate) fn receive(
     Ok(Received::Delivered)
 }
 
-/// The GRH area: the IP header as received, an IPv4 one in the last 20 bytes. `l4_len` counts from the UDP header to the
-/// ICRC. Programs tell the two apart by version, IHL and a correct IPv4 checksum (`ibv_init_ah_from_wc`).
+/// The GRH area: the IP header as received, an IPv4 header in the last 20 bytes. `l4_len` counts from the UDP
+/// header to the ICRC. Applications distinguish the two by version, IHL and a correct IPv4 checksum
+/// (`ibv_init_ah_from_wc`).
 pub(crate) fn grh(from: &PacketSource, l4_len: usize) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
-    // The sum of the lengths that made one packet: below 64 KiB.
+    // The packet was received whole, so its length is below 64 KiB.
     let l4_len = l4_len as u16;
     match (from.src.ip(), from.dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

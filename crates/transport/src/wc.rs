@@ -4,13 +4,13 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Wc {
-    /// The work request's.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result of the work request.
     pub status: WcStatus,
-    /// What it was; only meaningful on success.
+    /// Its operation; valid only on success.
     pub opcode: WcOpcode,
-    /// Provider's detail of an error; 0 here.
+    /// Vendor error code; always 0.
     pub vendor_err: u32,
     /// Bytes received (for UD with the 40-byte GRH area), or read.
     pub byte_len: u32,
@@ -26,15 +26,16 @@ pub struct Wc {
     pub pkey_index: u16,
     /// InfiniBand only; 0.
     pub slid: u16,
-    /// Of a datagram what IP header it had, [`Wc::SL_IPV4`] or [`Wc::SL_IPV6`]; else 0. RoCE has no service levels.
+    /// Datagrams: the kind of IP header, [`Wc::SL_IPV4`] or [`Wc::SL_IPV6`]; else 0. RoCE has no service
+    /// levels.
     pub sl: u8,
     /// InfiniBand only; 0.
     pub dlid_path_bits: u8,
 }
 
 impl Wc {
-    /// RoCEv2 with an IPv4 header, as mlx5 has it in `sl`: UCX finds the address by it (IBA A17.4.5.1 wants the flag, verbs have no
-    /// place for it).
+    /// RoCEv2 with an IPv4 header, in `sl` as mlx5 does: UCX needs it to find the address. (IBA A17.4.5.1
+    /// wants a flag, for which verbs have no field.)
     pub const SL_IPV4: u8 = 0xa;
     /// RoCEv2 with an IPv6 header.
     pub const SL_IPV6: u8 = 0x9;

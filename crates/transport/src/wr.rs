@@ -1,4 +1,4 @@
-//! Work requests as the application hands them over.
+//! Work requests as the application posts them.
 
 use bitflags::bitflags;
 use wire::{Gid, Lkey, QKey, Qpn, Rkey};
@@ -13,7 +13,7 @@ pub struct Sge {
     pub addr: u64,
     /// Bytes.
     pub length: u32,
-    /// The key that covers them; not looked at when `length` is 0.
+    /// The key of that memory; ignored when `length` is 0.
     pub lkey: Lkey,
 }
 
@@ -35,24 +35,24 @@ bitflags! {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: WrOp,
     /// The local memory, gathered (or, for READ and atomics, scattered to) in order.
     pub sg_list: &'a [Sge],
-    /// How to do it.
+    /// Options.
     pub flags: SendFlags,
-    /// Where to, where that is not the queue pair's only peer: UD and XRC.
+    /// The destination, on UD and XRC.
     pub dest: Option<Dest>,
 }
 
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The memory that the message is written to.
     pub sg_list: &'a [Sge],
 }
 
@@ -78,7 +78,8 @@ pub enum WrOp {
     FetchAdd { remote_addr: u64, r_key: Rkey, add: u64 },
     /// Store 8 bytes at once; the address is a multiple of 8.
     AtomicWrite { remote_addr: u64, r_key: Rkey },
-    /// Wait until earlier WRITEs have arrived: see [`wire::Feth`] for how far, and for how much of the region.
+    /// Wait until earlier WRITEs have arrived: see [`wire::Feth`] for how far, and for how much of the
+    /// region.
     Flush { remote_addr: u64, r_key: Rkey, length: u32, placement: u8, selectivity: u8 },
     /// Invalidate a key of this side, in queue order.
     LocalInv(Rkey),
@@ -110,8 +111,8 @@ pub struct AddressVector {
 pub enum Dest {
     /// UD: any queue pair.
     Ud(UdDest),
-    /// XRC: a shared receive queue of the peer, 24 bits. Requests that take no receive name one, too: its protection
-    /// domain is the one that the R_Key must be of.
+    /// XRC: a shared receive queue of the peer, 24 bits. Requests that take no receive name one, too: its
+    /// protection domain is the one that the R_Key must be of.
     Srq(u32),
 }
 

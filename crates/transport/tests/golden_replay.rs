@@ -1,5 +1,5 @@
-//! Our responder against the kernel's: it gets the requests of a capture and must answer as the kernel did, byte for byte
-//! from the BTH to the pad. `tests/golden/` describes the captures.
+//! Our responder against the kernel's: it gets the requests of a capture and must respond as the kernel did,
+//! byte for byte from the BTH to the pad. `tests/golden/` describes the captures.
 
 #[path = "../../../tests/golden/capture.rs"]
 mod capture;
@@ -29,10 +29,10 @@ fn push(flows: &mut Vec<Flow>, packet: &Packet<'_>, bytes: &[u8]) {
     flows[index].1.push(bytes.to_vec());
 }
 
-/// The connections of a capture as the end `me` sees them: requests that arrive, and the answers it gives, which are
-/// without ICRC.
+/// The connections of a capture as the end `me` sees them: requests that arrive, and the responses it gives,
+/// which are without ICRC.
 fn connections(name: &str, me: End) -> Vec<(Requests, Vec<Vec<u8>>)> {
-    let (mut requests, mut answers) = (vec![], vec![]);
+    let (mut requests, mut responses) = (vec![], vec![]);
     for frame in capture::frames(name) {
         let Some((ip, _, payload)) = capture::datagram(&frame) else { continue };
         let packet = Packet::parse(payload).expect("decodes");
@@ -41,14 +41,14 @@ fn connections(name: &str, me: End) -> Vec<(Requests, Vec<Vec<u8>>)> {
         }
         match (packet.row().is_response(), ip.dst() == me.ip) {
             (false, true) => push(&mut requests, &packet, payload),
-            (true, false) => push(&mut answers, &packet, &payload[..payload.len() - 4]),
+            (true, false) => push(&mut responses, &packet, &payload[..payload.len() - 4]),
             _ => {}
         }
     }
-    // Of several connections each is answered before the next one begins, so the order tells which answers are whose.
-    answers.resize(requests.len(), (Qpn::default(), vec![]));
-    let pair = |((qpn, packets), (from_qpn, answers))| (Requests { qpn, from_qpn, packets }, answers);
-    requests.into_iter().zip(answers).map(pair).collect()
+    // Each connection gets its responses before the next one begins, so the order tells them apart.
+    responses.resize(requests.len(), (Qpn::default(), vec![]));
+    let pair = |((qpn, packets), (from_qpn, responses))| (Requests { qpn, from_qpn, packets }, responses);
+    requests.into_iter().zip(responses).map(pair).collect()
 }
 
 fn replay(name: &str, me: End, peer: End) -> usize {
@@ -68,32 +68,32 @@ fn replay(name: &str, me: End, peer: End) -> usize {
                 .as_ref()
                 .is_some_and(|(opcode, numbers)| *opcode == request.bth.opcode && numbers.contains(&number));
             if !lost {
-                ours.append(&mut responder.answer(&request));
+                ours.append(&mut responder.respond(&request));
             }
         }
         if let Some(deviation) = setup.deviation {
             deviation.apply(&mut theirs);
         }
         let (got, want) = (text(&ours), text(&theirs));
-        assert!(ours == theirs, "{name}, answers of {me:?}\nours:\n{got}the kernel's:\n{want}");
+        assert!(ours == theirs, "{name}, responses of {me:?}\nours:\n{got}the kernel's:\n{want}");
         compared += ours.len();
     }
     compared
 }
 
-fn text(answers: &[Vec<u8>]) -> String {
-    let line = |answer: &Vec<u8>| {
-        let bytes = [answer.as_slice(), &[0; 4]].concat();
+fn text(responses: &[Vec<u8>]) -> String {
+    let line = |response: &Vec<u8>| {
+        let bytes = [response.as_slice(), &[0; 4]].concat();
         format!("  {}\n", Packet::parse(&bytes).expect("decodes"))
     };
-    answers.iter().map(line).collect()
+    responses.iter().map(line).collect()
 }
 
 #[test]
-fn our_responder_answers_as_the_kernel_did() {
+fn our_responder_responds_as_the_kernel_did() {
     let mut compared = 0;
     for name in capture::names() {
-        // Their memory lies elsewhere, they answer nothing, or we do not have their operations.
+        // Their memory has another address, they have no responses, or roxie lacks their operations.
         if ["cm-", "uc-", "ud-", "rc-flush-"].iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
@@ -104,6 +104,6 @@ fn our_responder_answers_as_the_kernel_did() {
         let b = End { ip: ip_b, sq_psn: 0x100, seed: 2 };
         compared += replay(&name, b, a) + replay(&name, a, b);
     }
-    println!("{compared} answers compared");
+    println!("{compared} responses compared");
     assert!(compared > 400, "the captures were found");
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::Instant;
 use transport::cm::{
-    Cm, CmConfig, CmEventKind, CmId, Farewell, ListenerId, MadBytes, MadOutcome, WillChange,
+    Cm, CmConfig, CmEventKind, CmId, DisconnectNotice, JournalChange, ListenerId, MadBytes, MadOutcome,
 };
 use wire::{Gid, Qpn};
 
@@ -55,7 +55,7 @@ pub(crate) struct CmLocks {
 
 /// Output of the state machine.
 struct Output {
-    journal: Vec<WillChange>,
+    journal: Vec<JournalChange>,
     mads: Vec<(Gid, Gid, MadBytes)>,
     deliveries: Vec<Delivery>,
 }
@@ -94,18 +94,18 @@ impl CmDriver {
 
     /// Sends a disconnect notice for another process of this host, which has died; the next
     /// [`poll`](Self::poll) delivers it.
-    pub(crate) fn send_disconnect_notice(&self, now: Instant, notice: Farewell) {
-        self.lock().cm.say_farewell(now, notice);
+    pub(crate) fn send_disconnect_notice(&self, now: Instant, notice: DisconnectNotice) {
+        self.lock().cm.send_notice(now, notice);
     }
 
-    /// Repeats the unanswered disconnects of a process that is about to end; see [`Cm::take_leave`].
+    /// Repeats the unanswered disconnects of a process that is about to end; see [`Cm::begin_shutdown`].
     pub(crate) fn send_disconnects(&self, now: Instant) {
-        self.lock().cm.take_leave(now);
+        self.lock().cm.begin_shutdown(now);
     }
 
     /// True while disconnects of [`send_disconnects`](Self::send_disconnects) are unanswered.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.lock().cm.is_leaving()
+        self.lock().cm.is_shutting_down()
     }
 
     /// Records that a QP has received its first packet.
@@ -240,7 +240,7 @@ impl State {
             }
         }
         let mads = iter::from_fn(|| self.cm.poll_transmit()).collect();
-        let journal = iter::from_fn(|| self.cm.poll_will()).collect();
+        let journal = iter::from_fn(|| self.cm.poll_journal()).collect();
         Output { journal, mads, deliveries }
     }
 

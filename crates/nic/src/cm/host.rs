@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use transport::Instant;
-use transport::cm::{MadBytes, WillChange};
+use transport::cm::{JournalChange, MadBytes};
 use wire::Gid;
 
 use super::CmDriver;
@@ -20,7 +20,7 @@ use sys::{Netlink, Route, SockAddr};
 pub(crate) trait GsiLink {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes);
     /// Records a change of the disconnect notices that other processes send if this one dies.
-    fn update_journal(&self, change: WillChange);
+    fn update_journal(&self, change: JournalChange);
 }
 
 pub(crate) use crate::registry::ClaimedService as Claim;
@@ -51,7 +51,7 @@ impl GsiLink for Engine {
         Engine::send_mad(self, src, dst, mad);
     }
 
-    fn update_journal(&self, change: WillChange) {
+    fn update_journal(&self, change: JournalChange) {
         // If memory is short, the peer notices the death by its timeouts.
         let _unwritten = self.registry.update_journal(change);
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use transport::cm::{MadBytes, MadOutcome, WillChange};
+use transport::cm::{JournalChange, MadBytes, MadOutcome};
 use transport::{AsyncEventKind, Instant, QpAttrMask, QpState};
 use wire::{Gid, Qpn};
 
@@ -45,7 +45,7 @@ impl GsiLink for TestHost {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
-    fn update_journal(&self, _change: WillChange) {}
+    fn update_journal(&self, _change: JournalChange) {}
 }
 
 impl Host for TestHost {

@@ -47,7 +47,7 @@ use tables::{QpEntry, Tables};
 
 /// Interval at which a process that ends looks for the replies to its disconnect requests.
 const CLOSING_POLL: Duration = Duration::from_micros(50);
-/// How much longer than [`Cm::LEAVING_MAX`] that may take on a busy machine.
+/// How much longer than [`Cm::SHUTDOWN_MAX`] that may take on a busy machine.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
 /// What an engine is made of.
@@ -396,7 +396,7 @@ impl Engine {
 
     /// Asks the peers to disconnect, and waits some milliseconds for their replies.
     pub(crate) fn send_disconnects(&self) {
-        let until = self.now() + (Cm::LEAVING_MAX + CLOSING_SLACK);
+        let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
         self.cm.send_disconnects(self.now());
         while self.cm.is_leaving() && self.now() < until {
             self.poll_all();

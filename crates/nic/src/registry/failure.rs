@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use transport::cm::Farewell;
+use transport::cm::DisconnectNotice;
 
 use super::join::{Neighbour, slots_at_random};
 use super::{Membership, SLOTS, group};
@@ -24,7 +24,7 @@ impl Membership {
     /// Returns the disconnect notices of members that have died, and of the last owner of this slot. They are
     /// now in this member's journal; the caller removes each one after it has been sent. Call this after
     /// every [`poll_listener`](Self::poll_listener), and at [`rescan_at`](Self::rescan_at).
-    pub fn take_disconnect_notices(&self) -> Vec<Farewell> {
+    pub fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
         let mut notices = std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
         let suspects = self.server.take_suspects();
         let rescan = self.rescan_at().is_some_and(|at| at <= now_ns());
@@ -57,7 +57,7 @@ impl Membership {
     }
 
     /// Takes over the journal of a slot after its owner died, and stops its socket from queueing datagrams.
-    fn take_over_journal(&self, slot: u8) -> Vec<Farewell> {
+    fn take_over_journal(&self, slot: u8) -> Vec<DisconnectNotice> {
         // The holder of the name may take over. If the name is taken, the owner is alive, or another process
         // is taking over.
         let Ok(_name) = sys::bind_seqpacket(&self.server.config.slot_name(slot)) else { return Vec::new() };
@@ -83,7 +83,7 @@ impl Membership {
 
 #[cfg(test)]
 mod tests {
-    use transport::cm::WillChange;
+    use transport::cm::JournalChange;
 
     use super::super::journal::Journal;
     use super::super::tests::{members_of, new_domain, notice_of, spawn_member, while_serving};
@@ -92,7 +92,7 @@ mod tests {
 
     /// Serves `members` until disconnect notices arrive, and a little longer; returns the notices of each
     /// member.
-    fn notices_to(members: &[&Membership]) -> Vec<Vec<Farewell>> {
+    fn notices_to(members: &[&Membership]) -> Vec<Vec<DisconnectNotice>> {
         let mut got = vec![Vec::new(); members.len()];
         let mut until = now_ns() + 3_000_000_000;
         while now_ns() < until {
@@ -163,7 +163,7 @@ mod tests {
         for slot in (0..SLOTS).filter(|slot| *slot != a.slot()) {
             Journal::open(&a.journal_file, slot)
                 .0
-                .change(&a.journal_file, WillChange::Add(notice_of(slot)))
+                .change(&a.journal_file, JournalChange::Add(notice_of(slot)))
                 .unwrap();
         }
         let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
@@ -175,7 +175,7 @@ mod tests {
             [left],
             "the notice stays until it is removed"
         );
-        b.update_journal(WillChange::Remove(left.id)).unwrap();
+        b.update_journal(JournalChange::Remove(left.id)).unwrap();
         assert!(Journal::open(&b.journal_file, b.slot()).1.is_empty());
     }
 
@@ -186,7 +186,7 @@ mod tests {
         let ((mut b, slot), _) = while_serving(&[&a], || spawn_member(&config));
         // As if this member had just taken over the journal of another slot.
         let other = notice_of(slot ^ 1);
-        Journal::open(&a.journal_file, slot).0.change(&a.journal_file, WillChange::Add(other)).unwrap();
+        Journal::open(&a.journal_file, slot).0.change(&a.journal_file, JournalChange::Add(other)).unwrap();
         b.kill().unwrap();
         b.wait().unwrap();
         assert_eq!(notices_to(&[&a]).concat(), [notice_of(slot), other]);

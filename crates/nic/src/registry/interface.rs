@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::os::fd::RawFd;
 
-use transport::cm::{Farewell, WillChange};
+use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
 use super::{ForwardOutcome, Membership, ServiceAddress};
@@ -54,9 +54,9 @@ pub trait Registry: Send + Sync {
     ///
     /// # Errors
     /// `ENOMEM`.
-    fn update_journal(&self, change: WillChange) -> io::Result<()>;
+    fn update_journal(&self, change: JournalChange) -> io::Result<()>;
     /// What dead members left to be told to their peers.
-    fn take_disconnect_notices(&self) -> Vec<Farewell>;
+    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice>;
     /// When to look for dead members again (nanoseconds).
     fn rescan_at(&self) -> Option<u64>;
     /// The slots of the other engines of this device.
@@ -107,11 +107,11 @@ impl Registry for Membership {
         Ok(Box::new(Membership::claim_service(self, port_space, port, address)?))
     }
 
-    fn update_journal(&self, change: WillChange) -> io::Result<()> {
+    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
         Membership::update_journal(self, change)
     }
 
-    fn take_disconnect_notices(&self) -> Vec<Farewell> {
+    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
         Membership::take_disconnect_notices(self)
     }
 

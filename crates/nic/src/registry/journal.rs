@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use transport::cm::{CmId, Farewell, WillChange};
+use transport::cm::{CmId, DisconnectNotice, JournalChange};
 use wire::{Gid, Qpn};
 
 use super::SLOTS;
@@ -49,7 +49,7 @@ impl JournalFile {
 
     /// Returns the rows of a slot in order, `None` for a free row. The caller holds the slot's name. Returns
     /// nothing if the region cannot be read, or could not be cleared afterwards.
-    fn rows(&self, slot: u8) -> Vec<Option<Farewell>> {
+    fn rows(&self, slot: u8) -> Vec<Option<DisconnectNotice>> {
         let mut rows = Vec::new();
         if !may_write(slot) {
             return rows;
@@ -72,12 +72,12 @@ impl JournalFile {
 
     /// Moves the notices of the last owner of `slot` to `successor`, and returns them. The caller holds the
     /// names of both slots, and removes each notice from `successor` when it has been sent.
-    pub(super) fn transfer(&self, slot: u8, successor: &mut Journal) -> Vec<Farewell> {
+    pub(super) fn transfer(&self, slot: u8, successor: &mut Journal) -> Vec<DisconnectNotice> {
         let rows = self.rows(slot);
-        let notices: Vec<Farewell> = rows.iter().flatten().copied().collect();
+        let notices: Vec<DisconnectNotice> = rows.iter().flatten().copied().collect();
         for notice in &notices {
             // A notice that cannot be recorded can still be sent.
-            let _unwritten = successor.change(self, WillChange::Add(*notice));
+            let _unwritten = successor.change(self, JournalChange::Add(*notice));
         }
         // A zero row ends the region, so the first rows are cleared last.
         for row in (0..rows.len()).step_by(READ_ROWS).rev() {
@@ -117,7 +117,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens the region of a slot, and returns the notices of its last owner. The caller holds the slot's
     /// name.
-    pub(super) fn open(file: &JournalFile, slot: u8) -> (Journal, Vec<Farewell>) {
+    pub(super) fn open(file: &JournalFile, slot: u8) -> (Journal, Vec<DisconnectNotice>) {
         let rows = file.rows(slot);
         let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
         let mut journal = Journal { slot, rows: HashMap::new(), free_rows: Vec::new(), used };
@@ -131,9 +131,9 @@ impl Journal {
     }
 
     /// Writes a change to the region.
-    pub(super) fn change(&mut self, file: &JournalFile, change: WillChange) -> io::Result<()> {
+    pub(super) fn change(&mut self, file: &JournalFile, change: JournalChange) -> io::Result<()> {
         let (index, row) = match change {
-            WillChange::Add(notice) => {
+            JournalChange::Add(notice) => {
                 let known = self.rows.get(&notice.id).copied();
                 let index = match known.or_else(|| self.free_rows.pop()) {
                     Some(index) => index,
@@ -146,7 +146,7 @@ impl Journal {
                 self.rows.insert(notice.id, index);
                 (index, emit(&notice))
             }
-            WillChange::Remove(id) => {
+            JournalChange::Remove(id) => {
                 let Some(index) = self.rows.remove(&id) else { return Ok(()) };
                 self.free_rows.push(index);
                 let mut row = [0; ROW_LEN];
@@ -169,8 +169,8 @@ fn row_at(slot: u8, row: u32) -> u64 {
     u64::from(slot) * REGION_LEN + u64::from(row) * ROW_LEN as u64
 }
 
-fn emit(notice: &Farewell) -> [u8; ROW_LEN] {
-    let Farewell { id, src, dst, remote_id, remote_qpn } = *notice;
+fn emit(notice: &DisconnectNotice) -> [u8; ROW_LEN] {
+    let DisconnectNotice { id, src, dst, remote_id, remote_qpn } = *notice;
     let mut row = [0; ROW_LEN];
     row[..4].copy_from_slice(&VALID.to_le_bytes());
     row[4..8].copy_from_slice(&id.0.to_le_bytes());
@@ -182,12 +182,12 @@ fn emit(notice: &Farewell) -> [u8; ROW_LEN] {
 }
 
 /// Returns `None` for a row that was never used, `Some(None)` for a free row.
-fn parse(row: &[u8; ROW_LEN]) -> Option<Option<Farewell>> {
+fn parse(row: &[u8; ROW_LEN]) -> Option<Option<DisconnectNotice>> {
     let word = |at: usize| row[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
     let gid = |at: usize| Gid(row[at..].first_chunk().copied().unwrap_or_default());
     match word(0) {
         0 => None,
-        VALID => Some(Some(Farewell {
+        VALID => Some(Some(DisconnectNotice {
             id: CmId(word(4)),
             src: gid(16),
             dst: gid(32),
@@ -203,28 +203,28 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn notice(n: u32) -> Farewell {
+    fn notice(n: u32) -> DisconnectNotice {
         let dst = Ipv4Addr::from(0x0a00_0000 + n).into();
         let src = Ipv4Addr::LOCALHOST.into();
-        Farewell { id: CmId(n), src, dst, remote_id: n + 1, remote_qpn: Qpn::new(n + 2) }
+        DisconnectNotice { id: CmId(n), src, dst, remote_id: n + 1, remote_qpn: Qpn::new(n + 2) }
     }
 
     #[test]
     fn notices_that_were_added_and_not_removed_are_left() {
         let file = JournalFile::new().unwrap();
         let (mut journal, mut neighbour) = (Journal::open(&file, 250).0, Journal::open(&file, 0).0);
-        neighbour.change(&file, WillChange::Add(notice(9999))).unwrap();
+        neighbour.change(&file, JournalChange::Add(notice(9999))).unwrap();
         for n in 0..200 {
-            journal.change(&file, WillChange::Add(notice(n))).unwrap();
+            journal.change(&file, JournalChange::Add(notice(n))).unwrap();
         }
         for n in (0..200).filter(|n| n % 3 == 0) {
-            journal.change(&file, WillChange::Remove(CmId(n))).unwrap();
+            journal.change(&file, JournalChange::Remove(CmId(n))).unwrap();
         }
-        journal.change(&file, WillChange::Add(notice(500))).unwrap();
+        journal.change(&file, JournalChange::Add(notice(500))).unwrap();
         assert_eq!(journal.used, 200, "a free row is used again");
         assert!(file.has_rows(250) && !file.has_rows(7));
         let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(notice).collect();
-        let sorted = |mut left: Vec<Farewell>| {
+        let sorted = |mut left: Vec<DisconnectNotice>| {
             left.sort_unstable_by_key(|notice| notice.id);
             left
         };
@@ -237,16 +237,16 @@ mod tests {
     #[test]
     fn a_notice_that_was_taken_over_stays_until_it_is_removed() {
         let file = JournalFile::new().unwrap();
-        Journal::open(&file, 7).0.change(&file, WillChange::Add(notice(1))).unwrap();
+        Journal::open(&file, 7).0.change(&file, JournalChange::Add(notice(1))).unwrap();
         let mut survivor = Journal::open(&file, 8).0;
         file.transfer(7, &mut survivor);
         for _ in 0..2 {
             let (mut next, left) = Journal::open(&file, 8);
             assert_eq!(left, [notice(1)]);
-            next.change(&file, WillChange::Add(notice(2))).unwrap();
-            next.change(&file, WillChange::Remove(CmId(2))).unwrap();
+            next.change(&file, JournalChange::Add(notice(2))).unwrap();
+            next.change(&file, JournalChange::Remove(CmId(2))).unwrap();
         }
-        Journal::open(&file, 8).0.change(&file, WillChange::Remove(CmId(1))).unwrap();
+        Journal::open(&file, 8).0.change(&file, JournalChange::Remove(CmId(1))).unwrap();
         let (journal, left) = Journal::open(&file, 8);
         assert_eq!((left, journal.used, journal.free_rows.len()), (vec![], 2, 2));
     }
@@ -256,9 +256,9 @@ mod tests {
         let file = JournalFile::new().unwrap();
         let mut journal = Journal::open(&file, 3).0;
         for n in 0..=ROWS_MAX {
-            journal.change(&file, WillChange::Add(notice(n))).unwrap();
+            journal.change(&file, JournalChange::Add(notice(n))).unwrap();
         }
-        journal.change(&file, WillChange::Remove(CmId(ROWS_MAX))).unwrap();
+        journal.change(&file, JournalChange::Remove(CmId(ROWS_MAX))).unwrap();
         assert!(!file.has_rows(4));
         assert_eq!(Journal::open(&file, 3).1.len(), ROWS_MAX as usize);
     }

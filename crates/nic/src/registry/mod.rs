@@ -47,7 +47,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transport::cm::{Farewell, WillChange};
+use transport::cm::{DisconnectNotice, JournalChange};
 use wire::{Gid, ROCE_PORT};
 
 use crate::port::{BadVariable, RxBatch};
@@ -146,7 +146,7 @@ pub struct Membership {
     journal_file: JournalFile,
     journal: Mutex<Journal>,
     /// Disconnect notices that the last owner of the slot left.
-    inherited: Mutex<Vec<Farewell>>,
+    inherited: Mutex<Vec<DisconnectNotice>>,
     /// When to scan the journal again (nanoseconds); 0: no scan is planned.
     rescan_at: AtomicU64,
     server: Arc<Server>,
@@ -256,7 +256,7 @@ impl Membership {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn update_journal(&self, change: WillChange) -> io::Result<()> {
+    pub fn update_journal(&self, change: JournalChange) -> io::Result<()> {
         self.journal().change(&self.journal_file, change)
     }
 

@@ -388,7 +388,7 @@ fn member_process() {
     let member = Membership::join(&config).unwrap();
     // Only one member gets the claim.
     let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
-    member.update_journal(WillChange::Add(notice_of(member.slot()))).unwrap();
+    member.update_journal(JournalChange::Add(notice_of(member.slot()))).unwrap();
     // Number of descriptors to leave free.
     let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
     let mut files: Vec<_> = left.map(|_| fill_descriptors()).unwrap_or_default();
@@ -400,7 +400,7 @@ fn member_process() {
         sys::poll(&mut fds, Some(100_000_000)).unwrap();
         member.poll_listener(&mut |_| {});
         for notice in member.take_disconnect_notices() {
-            member.update_journal(WillChange::Remove(notice.id)).unwrap();
+            member.update_journal(JournalChange::Remove(notice.id)).unwrap();
         }
         if left.is_some() {
             println!("\nround");
@@ -414,10 +414,10 @@ fn fill_descriptors() -> Vec<std::fs::File> {
 }
 
 /// The notice that the member with a slot records in [`member_process`].
-pub(super) fn notice_of(slot: u8) -> Farewell {
+pub(super) fn notice_of(slot: u8) -> DisconnectNotice {
     let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
     let id = CmId(u32::from(slot) << 24 | 1);
-    Farewell { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
+    DisconnectNotice { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
 }
 
 /// Starts a member in another process; also returns its slot.

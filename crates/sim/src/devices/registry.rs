@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use roxie::port::RxBatch;
 use roxie::registry::{ClaimedService, ForwardOutcome, Membership, Registry, ServiceAddress};
-use transport::cm::{Farewell, WillChange};
+use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
 /// The only member of its host, with this slot.
@@ -40,11 +40,11 @@ impl Registry for OnlyMember {
         Ok(Box::new(()))
     }
 
-    fn update_journal(&self, _change: WillChange) -> io::Result<()> {
+    fn update_journal(&self, _change: JournalChange) -> io::Result<()> {
         Ok(())
     }
 
-    fn take_disconnect_notices(&self) -> Vec<Farewell> {
+    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
         Vec::new()
     }
 

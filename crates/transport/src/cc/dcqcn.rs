@@ -1,15 +1,17 @@
-//! DCQCN, the reaction point (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, sections 3 and 5).
+//! DCQCN, the reaction point (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015,
+//! sections 3 and 5).
 //!
-//! A CNP cuts the rate by half of `alpha`, the estimate of how congested the path is. Then the rate is raised in steps, one for
-//! each period of a timer and for each `BYTE_COUNTER` bytes: five times half-way back to where it was (fast recovery), then by
-//! a constant, and by more and more once both the timer and the counter have gone on for so long.
+//! A CNP cuts the rate by half of `alpha`, the estimate of how congested the path is. Then the rate rises in
+//! steps, one for each period of a timer and one for each `BYTE_COUNTER` bytes: five times half-way back to
+//! the old rate (fast recovery), then by a constant (additive increase), and by growing amounts once timer
+//! and counter are both beyond five steps (hyper increase).
 
 use super::ReactionPoint;
 use crate::time::Instant;
 
-/// Rate at which a flow starts, in bits per second: what the UDP port moves.
+/// Rate at which a flow starts, in bits per second: throughput of the UDP port.
 const LINE_RATE_BPS: u64 = 40_000_000_000;
-/// No flow is cut below this: one packet of 1 KiB in 0.9 ms (mlx5: `rp_min_rate`).
+/// Lowest rate: one packet of 1 KiB in 0.9 ms (mlx5: `rp_min_rate`).
 const RATE_MIN_BPS: u64 = 10_000_000;
 /// `alpha` of 1.
 const ONE: u64 = 1 << 24;
@@ -30,7 +32,8 @@ const HYPER_BPS: u64 = 200_000_000;
 /// At most one cut in this time (mlx5: `rp_rate_reduce_monitor_period`).
 const MONITOR_NS: u64 = 4_000;
 
-/// The reaction point of one queue pair. Without a CNP since the rate was back at that of the line, all is as in the beginning.
+/// The reaction point of one queue pair. It is in its initial state again when the rate is back at the line
+/// rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dcqcn {
     limited: Option<Limited>,
@@ -45,7 +48,7 @@ struct Limited {
     alpha: u64,
     alpha_due: Instant,
     increase_due: Instant,
-    /// Bytes towards the next step.
+    /// Bytes sent towards the next step.
     bytes: u64,
     /// Steps of the timer and of the byte counter since the last cut.
     timer_steps: u64,
@@ -104,7 +107,7 @@ impl ReactionPoint for Dcqcn {
 }
 
 impl Limited {
-    /// One step of the timer or the byte counter was made.
+    /// Raises the rate after one step of the timer or of the byte counter.
     fn increase(&mut self) {
         let (fewer, more) = (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps));
         if fewer > FAST_STEPS {
@@ -113,7 +116,7 @@ impl Limited {
             self.target_bps += ADDITIVE_BPS;
         }
         self.target_bps = self.target_bps.min(LINE_RATE_BPS);
-        // Rounded up, so that it gets there.
+        // Rounded up, so that the rate reaches the target.
         self.current_bps = (self.target_bps + self.current_bps).div_ceil(2);
     }
 }
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_notification_halves_the_rate_of_the_line() {
+    fn the_first_cnp_halves_the_line_rate() {
         let mut flow = Dcqcn::default();
         assert_eq!(flow.rate_bps(at(0)), None);
         assert!(flow.on_cnp(at(10)));
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(rates, [30_000, 35_000, 37_500, 38_750]);
     }
 
-    /// After 5 steps 40 Mbit/s are added to the target with each.
+    /// After 5 steps each step adds 40 Mbit/s to the target.
     #[test]
     fn additive_increase_follows_fast_recovery() {
         let mut flow = Dcqcn::default();
@@ -209,6 +212,6 @@ mod tests {
         assert_eq!(flow.rate_bps(at(4950)), Some(RATE_MIN_BPS));
         assert_eq!(flow.rate_bps(at(1_000_000)), None, "at 40 Mbit/s each 55 us");
         flow.on_cnp(at(1_000_000));
-        assert_eq!(flow.rate_bps(at(1_000_000)), Some(20 * GBPS), "as in the beginning");
+        assert_eq!(flow.rate_bps(at(1_000_000)), Some(20 * GBPS), "the initial state");
     }
 }

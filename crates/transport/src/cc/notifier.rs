@@ -1,11 +1,11 @@
-//! The notification point: CNPs for packets that a switch has marked (Annex A17.9; DCQCN, section 3).
+//! The notification point: sends CNPs for packets that a switch has marked (Annex A17.9; DCQCN, section 3).
 
 use crate::time::Instant;
 
 /// At most one CNP of a queue pair in this time (N of the paper; mlx5: `np_min_time_between_cnps`).
 const INTERVAL_NS: u64 = 50_000;
 
-/// Whether the peer of one queue pair is to be told.
+/// Decides when the peer of one queue pair gets a CNP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notifier {
     due: bool,
@@ -21,13 +21,13 @@ impl Notifier {
         }
     }
 
-    /// Whether a CNP is to be sent.
+    /// Whether a CNP is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Whether a CNP is to be sent, which is sent then.
+    /// Takes the CNP that is due; the caller sends it. Returns whether there was one.
     pub(crate) fn take(&mut self) -> bool {
         core::mem::take(&mut self.due)
     }
@@ -38,15 +38,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peer_is_told_once_in_50_us() {
+    fn the_peer_gets_one_cnp_in_50_us() {
         let mut notifier = Notifier::default();
-        let mut told = vec![];
+        let mut cnps = vec![];
         for us in 0..200 {
             notifier.on_marked(Instant(us * 1000));
             if notifier.is_due() && notifier.take() {
-                told.push(us);
+                cnps.push(us);
             }
         }
-        assert_eq!(told, [0, 50, 100, 150]);
+        assert_eq!(cnps, [0, 50, 100, 150]);
     }
 }

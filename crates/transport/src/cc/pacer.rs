@@ -1,22 +1,23 @@
-//! From a rate to the time of each packet.
+//! The pacer: turns a rate into a time for each packet.
 
 use super::ReactionPoint;
 use crate::time::Instant;
 
-/// What was not sent in this time may be sent at once: threads wake late by 70 us, and a burst costs a system call.
+/// Unused sending time that may be made up at once: threads wake up to 70 us late, and each burst costs a
+/// system call.
 const CREDIT_NS: u64 = 100_000;
-/// IPv4, UDP and ICRC around a packet, and Ethernet with preamble, checksum and gap; a rate is one on the wire.
+/// Bytes on the wire around a packet: IPv4, UDP, ICRC, and Ethernet with preamble, checksum and gap.
 const OVERHEAD_BYTES: u64 = 20 + 8 + 4 + 38;
 
-/// Holds packets back so that a rate is kept. One that has none lets everything pass.
+/// Holds packets back to keep a rate. Without a rate it lets everything pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pacer<C> {
     control: C,
-    /// What the program has set, in bits per second; 0 means nothing.
+    /// The limit of the application, in bits per second; 0 for none.
     limit_bps: u64,
-    /// There is a rate to be kept.
+    /// A rate is in force.
     is_active: bool,
-    /// When what was sent has left at that rate.
+    /// When everything that was sent has left at that rate.
     free_at: Instant,
     /// The next packet waits for `free_at`.
     is_holding: bool,
@@ -29,13 +30,13 @@ impl<C: ReactionPoint> Pacer<C> {
         self.control.on_cnp(now)
     }
 
-    /// Never faster than this, in bits per second; 0 for no limit.
+    /// Sets the limit in bits per second; 0 for no limit.
     pub(crate) fn set_limit(&mut self, limit_bps: u64) {
         self.limit_bps = limit_bps;
         (self.is_active, self.is_holding) = (true, false);
     }
 
-    /// Whether there is a rate to be kept; only then the others need to be asked.
+    /// Whether a rate is in force. Only then the other methods must be called.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.is_active
@@ -51,7 +52,7 @@ impl<C: ReactionPoint> Pacer<C> {
         !self.is_holding
     }
 
-    /// A packet of so many bytes, BTH to pad, was sent.
+    /// A packet of `len` bytes, BTH to pad, was sent.
     pub(crate) fn on_sent(&mut self, now: Instant, len: usize) {
         let Some(rate) = self.rate_bps(now) else { return };
         let bytes = len as u64 + OVERHEAD_BYTES;
@@ -66,13 +67,13 @@ impl<C: ReactionPoint> Pacer<C> {
         self.is_holding
     }
 
-    /// When the packet that is held back may be sent.
+    /// When the packet that is being held back may be sent.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.is_holding.then_some(self.free_at)
     }
 
-    /// Time has passed.
+    /// Stops holding the packet back when its time has come.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.is_holding = self.is_holding && now < self.free_at;
     }
@@ -104,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Packets of 1000 bytes on the wire that leave until then, looked at every microsecond.
+    /// Packets of 1000 bytes on the wire that leave in this time; the owner polls every microsecond.
     fn sent(pacer: &mut Pacer<Halving>, from_us: u64, to_us: u64) -> u64 {
         let mut sent = 0;
         for us in from_us..to_us {
@@ -126,11 +127,11 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_kept_whoever_sets_it() {
+    fn the_lower_of_congestion_rate_and_limit_is_kept() {
         let mut pacer = Pacer::<Halving>::default();
         pacer.set_limit(2_000_000_000);
         let (first, rest) = (sent(&mut pacer, 1000, 2000), sent(&mut pacer, 2000, 12_000));
-        assert!((250..=280).contains(&first), "{first}: 4 us each, and what 100 us allow at once");
+        assert!((250..=280).contains(&first), "{first}: 4 us each, and a burst of 100 us");
         assert!((2499..=2501).contains(&rest), "{rest}");
         assert!(pacer.on_cnp(Instant(12_000_000)));
         assert_eq!(sent(&mut pacer, 12_000, 22_000).abs_diff(2500), 0, "4 Gbit/s are above the limit");
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_taken_back_ends() {
+    fn a_limit_of_zero_removes_the_limit() {
         let mut pacer = Pacer::<Halving>::default();
         pacer.set_limit(1_000_000);
         assert!(pacer.lets_pass(Instant(0)));

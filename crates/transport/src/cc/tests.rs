@@ -1,4 +1,5 @@
-//! A queue pair that is told of congestion, and one that tells. The path MTU is 1024; a packet is 1110 bytes on the wire.
+//! A queue pair that receives CNPs, and one that sends them. The path MTU is 1024; a packet is 1110 bytes
+//! on the wire.
 
 use wire::{DropReason, Opcode, Packet};
 
@@ -12,14 +13,14 @@ fn cnp() -> Pkt {
     Pkt::new(Opcode::CNP, 0)
 }
 
-/// Packets that leave until then, looked at whenever the queue pair asks for it.
+/// Packets that leave until then; the owner polls at every timeout.
 fn sent_until(b: &mut Bench, end: Instant) -> usize {
     let mut sent = 0;
     loop {
         sent += core::iter::from_fn(|| b.poll()).count();
         match b.qp.poll_timeout().filter(|&at| at <= end) {
             Some(at) => {
-                assert!(at > b.now, "nothing is due that was looked at");
+                assert!(at > b.now, "no timer is due twice");
                 b.at(at);
             }
             None => return sent,
@@ -33,7 +34,7 @@ fn limit(b: &mut Bench, kbps: u32) {
 }
 
 #[test]
-fn a_marked_packet_is_answered_by_a_notification_before_all_else() {
+fn a_marked_packet_causes_a_cnp_before_all_other_packets() {
     let mut b = Bench::rc();
     let request = |psn| Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE, RKEY, 8).payload(1, 8).ack_req();
     b.from.tos = ECT_0;
@@ -56,12 +57,12 @@ fn a_marked_packet_is_answered_by_a_notification_before_all_else() {
     b.recv(&request(103)).unwrap();
     assert!(b.qp.wants_transmit());
     assert_eq!(b.sent().len(), 2);
-    assert_eq!(b.qp.counters().sent_pkts, 5, "two notifications among them");
+    assert_eq!(b.qp.counters().sent_pkts, 5, "two CNPs among them");
 }
 
-/// A response may be marked, too; a notification never makes another.
+/// A response may be marked, too; a CNP never causes a CNP.
 #[test]
-fn marked_answers_are_notified_of_and_notifications_are_not() {
+fn a_marked_response_causes_a_cnp_and_a_marked_cnp_does_not() {
     let mut b = Bench::rc();
     b.post(1, read(0), 1024);
     b.sent();
@@ -75,7 +76,7 @@ fn marked_answers_are_notified_of_and_notifications_are_not() {
 
 /// From 40 to 2.5 Gbit/s by four cuts: 281 packets of 1110 bytes take a millisecond, without recovery.
 #[test]
-fn a_sender_that_is_notified_slows_down_and_recovers() {
+fn a_sender_that_receives_cnps_slows_down_and_recovers() {
     let mut b = Bench::rc();
     b.post(1, write(0), 500 * 1024);
     for i in 0..4 {
@@ -89,19 +90,19 @@ fn a_sender_that_is_notified_slows_down_and_recovers() {
     assert!((30..=50).contains(&next), "{next} in 100 us, recovering to 5 Gbit/s");
     b.recv(&Pkt::ack(500 + (first + next) as u32 - 1)).unwrap();
     b.at(ms(60));
-    assert!(b.sent().len() > 300, "as fast as it goes, after additive increase");
+    assert!(b.sent().len() > 300, "no limit, after additive increase");
     assert_eq!(b.qp.poll_timeout().map(|at| at >= ms(60)), Some(true), "and no timer of the rate");
 }
 
 #[test]
-fn a_burst_of_notifications_counts_once() {
+fn a_burst_of_cnps_counts_once() {
     let mut b = Bench::rc();
     b.batch(&[cnp(), cnp(), cnp()]);
     assert_eq!((b.qp.counters().rp_cnp_handled, b.qp.counters().rp_cnp_ignored), (1, 2));
 }
 
 #[test]
-fn a_notification_that_is_none_of_ours_has_no_effect() {
+fn a_cnp_of_another_peer_has_no_effect() {
     let mut b = Bench::rc();
     b.from.src = core::net::Ipv4Addr::new(10, 0, 0, 9).into();
     assert_eq!(b.recv(&cnp()), Err(DropReason::WrongPeer));
@@ -115,7 +116,7 @@ fn a_notification_that_is_none_of_ours_has_no_effect() {
 
 /// 1 Gbit/s: 8.88 us for each packet of 1110 bytes, 112 in a millisecond.
 #[test]
-fn a_rate_limit_holds_for_requests_and_is_taken_back() {
+fn a_rate_limit_holds_for_requests_and_can_be_removed() {
     let mut b = Bench::rc();
     limit(&mut b, 1_000_000);
     assert_eq!(b.qp.attr().rate_limit, 1_000_000);
@@ -128,7 +129,7 @@ fn a_rate_limit_holds_for_requests_and_is_taken_back() {
 }
 
 #[test]
-fn answers_of_reads_keep_the_rate_and_acknowledgements_need_not() {
+fn read_responses_keep_the_rate_and_acks_need_not() {
     let mut b = Bench::rc();
     limit(&mut b, 1_000_000);
     let write = Pkt::new(Opcode::RC_WRITE_ONLY, 100).reth(REMOTE, RKEY, 8).payload(1, 8).ack_req();
@@ -137,7 +138,7 @@ fn answers_of_reads_keep_the_rate_and_acknowledgements_need_not() {
     b.recv(&Pkt::new(Opcode::RC_READ_REQUEST, 101).reth(REMOTE, RKEY, 200 * 1024)).unwrap();
     let sent = sent_until(&mut b, ms(1));
     assert!((112..=114).contains(&sent), "{sent}");
-    assert!(!b.qp.wants_transmit(), "it is not asked for before the time");
+    assert!(!b.qp.wants_transmit(), "not before its time");
     let sent = sent + sent_until(&mut b, ms(2));
     assert_eq!(sent, 200);
     b.post(2, WrOp::Send, 8);
@@ -147,7 +148,7 @@ fn answers_of_reads_keep_the_rate_and_acknowledgements_need_not() {
 
 /// A packet takes 88.8 us at 100 Mbit/s, and only the last one asks for an acknowledgement.
 #[test]
-fn a_peer_is_not_asked_again_before_it_was_asked() {
+fn no_probe_is_sent_before_a_packet_with_ack_req() {
     let mut b = Bench::rc();
     limit(&mut b, 100_000);
     b.post(1, write(0), 100 * 1024);
@@ -158,7 +159,8 @@ fn a_peer_is_not_asked_again_before_it_was_asked() {
     assert_eq!(b.qp.counters().probes, 1, "4 ms behind the last one");
 }
 
-/// A packet takes 8.88 ms at 1 Mbit/s, longer than any answer: what the peer was not asked for is not overdue.
+/// A packet takes 8.88 ms at 1 Mbit/s, longer than any round trip: without AckReq no ACK is
+/// overdue.
 #[test]
 fn a_slow_sender_sends_each_packet_once() {
     let mut b = Bench::rc();
@@ -169,9 +171,9 @@ fn a_slow_sender_sends_each_packet_once() {
     assert_eq!((counters.sent_pkts, counters.probes, counters.local_ack_timeout_err), (10, 0, 0));
 }
 
-/// RESET forgets what `modify` has set, but not what the owner has.
+/// RESET drops the limit of `modify`, but not the initial one.
 #[test]
-fn the_owners_limit_survives_reset() {
+fn the_initial_rate_limit_survives_reset() {
     let mut b = Bench::rc();
     b.qp.set_initial_rate_limit(5000);
     limit(&mut b, 1_000_000);

@@ -10,7 +10,7 @@ use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    /// Asks for a connection.
+    /// Sends a REQ for a connection.
     ///
     /// # Errors
     /// `Invalid` for too much private data; `NoMem` when there are too many connections.
@@ -45,10 +45,10 @@ impl Cm {
             timeout: timing::req_timeout(life),
             max_cm_retries: timing::MAX_CM_RETRIES,
             backlog_of: None,
-            unanswered: None,
+            awaiting: None,
             ask_again_at: Some(now + timing::LISTENER_WAIT),
-            answer: None,
-            in_will: false,
+            reply: None,
+            in_journal: false,
             deadline: None,
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
@@ -56,7 +56,7 @@ impl Cm {
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.conns.insert(id, conn);
         self.peers.insert_local(id, params.qp.qpn);
-        self.enter_in_will(id);
+        self.enter_in_journal(id);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(id)
     }
@@ -64,7 +64,7 @@ impl Cm {
     /// The QP is ready: completes the connection.
     ///
     /// # Errors
-    /// `Invalid` if no REP waits for this, or for too much private data.
+    /// `Invalid` if no REP was received, or for too much private data.
     pub fn rtu(&mut self, id: CmId, private_data: &[u8]) -> CmResult<()> {
         if private_data.len() > RTU_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
@@ -75,11 +75,11 @@ impl Cm {
         }
         let mad = message::rtu(id, conn, private_data);
         conn.state = ConnState::Established;
-        conn.answer = Some(mad.clone());
+        conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
-        // So far it only withdraws the request.
-        self.strike_from_will(id);
-        self.enter_in_will(id);
+        // So far the journal entry only withdraws the request.
+        self.remove_from_journal(id);
+        self.enter_in_journal(id);
         self.send(src, dst, mad);
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Cm {
             return;
         }
         if let Some(old) = self.peers.by_qpn(guid, qpn) {
-            // Our REQ stays under its timer: the peer repeats its REP, or gives up.
+            // The REQ keeps its timer: the peer repeats its REP, or gives up.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
             let rej = message::rej(rep.tid, ids, Answered::REP, RejReason::STALE_CONNECTION, &[]);
             let mad = message::emit(|mad| rej.emit(mad));
@@ -136,7 +136,7 @@ impl Cm {
             return;
         };
         let mad = match conn.state {
-            ConnState::Established => conn.answer.clone(),
+            ConnState::Established => conn.reply.clone(),
             ConnState::MraRepSent => Some(message::mra(id, conn, Answered::REP)),
             _ => None,
         };
@@ -147,7 +147,7 @@ impl Cm {
         }
     }
 
-    /// The peer needs longer: our REQ or REP waits as long as it says, from now on.
+    /// Handles an MRA: the REQ or REP waits as long as the peer asks for, from now on.
     pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra) {
         let remote_id = if mra.message == Answered::REQ { 0 } else { mra.local_comm_id };
         let Some((id, conn)) = self.lookup(mra.remote_comm_id, remote_id) else {
@@ -168,7 +168,7 @@ impl Cm {
         };
         let wait = conn.mra_wait(mra.service_timeout);
         conn.state = next;
-        if let Some(message) = &mut conn.unanswered {
+        if let Some(message) = &mut conn.awaiting {
             message.interval = wait;
         }
         self.arm(id, now + wait);

@@ -18,7 +18,7 @@ pub type MadBytes = [u8; MAD_LEN];
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) state: ConnState,
-    /// Transaction id of the exchange under way.
+    /// Transaction id of the exchange in progress.
     pub(super) tid: u64,
     /// The peer's communication id, 0 until it is known.
     pub(super) remote_id: u32,
@@ -27,7 +27,7 @@ pub(super) struct Conn {
     pub(super) transport: Transport,
     pub(super) local_qpn: Qpn,
     pub(super) remote_qpn: Qpn,
-    /// Where MADs and packets go.
+    /// Addresses of MADs and packets.
     pub(super) src: Gid,
     pub(super) dst: Gid,
     pub(super) hop_limit: u8,
@@ -37,9 +37,9 @@ pub(super) struct Conn {
     pub(super) path_mtu: PathMtu,
     pub(super) rq_psn: Psn,
     pub(super) sq_psn: Psn,
-    /// What our QP serves.
+    /// READs and atomics that our QP serves.
     pub(super) responder_resources: u8,
-    /// What our QP may have outstanding.
+    /// READs and atomics that our QP may have outstanding.
     pub(super) initiator_depth: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
@@ -51,29 +51,28 @@ pub(super) struct Conn {
     /// Passive: counted against this listener's backlog.
     pub(super) backlog_of: Option<ListenerId>,
     /// The message under the retransmission timer.
-    pub(super) unanswered: Option<Unanswered>,
-    /// Active, as long as nobody refused it for want of a listener: when it is asked again if that happens earlier.
+    pub(super) awaiting: Option<AwaitingResponse>,
+    /// Active, until the first refusal for want of a listener: when the REQ is repeated after such a refusal.
     pub(super) ask_again_at: Option<Instant>,
     /// RTU or DREP, sent again whenever its cause is repeated.
-    pub(super) answer: Option<Box<MadBytes>>,
-    /// It is in this process's will.
-    pub(super) in_will: bool,
-    /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must look at it: in the timer set under this
-    /// key.
+    pub(super) reply: Option<Box<MadBytes>>,
+    /// It is in the disconnect journal of this process.
+    pub(super) in_journal: bool,
+    /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,
 }
 
-/// A message that wants an answer.
+/// A message that is repeated until the peer responds.
 #[derive(Debug)]
-pub(super) struct Unanswered {
+pub(super) struct AwaitingResponse {
     pub(super) mad: Box<MadBytes>,
     pub(super) interval: Duration,
     pub(super) retries_left: u8,
 }
 
 impl Conn {
-    /// The passive end a REQ asks for. MADs and packets go to its primary local GID, whatever the IP header
-    /// said.
+    /// The passive end that a REQ asks for. MADs and packets go to its primary local GID, not to the address
+    /// in the IP header.
     pub(super) fn from_req(req: &Req, transport: Transport, path_mtu: PathMtu) -> Self {
         let path = &req.primary;
         Self {
@@ -101,15 +100,15 @@ impl Conn {
             timeout: timing::wait(req.local_cm_response_timeout),
             max_cm_retries: req.max_cm_retries,
             backlog_of: None,
-            unanswered: None,
+            awaiting: None,
             ask_again_at: None,
-            answer: None,
-            in_will: false,
+            reply: None,
+            in_journal: false,
             deadline: None,
         }
     }
 
-    /// The message an MRA may be about is a REQ (active) or a REP (passive); the wait it asks for.
+    /// How long the peer asks to wait by an MRA for a REQ (active) or a REP (passive).
     pub(super) fn mra_wait(&self, service_timeout: u8) -> Duration {
         timing::wait(service_timeout) + timing::wait(self.ack_timeout)
     }

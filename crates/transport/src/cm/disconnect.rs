@@ -1,4 +1,5 @@
-//! The end of a connection: DREQ, DREP, TIMEWAIT, and the owner going away (IBA 12.9.8; Linux cm.c cm_dreq_handler).
+//! The end of a connection: DREQ, DREP, TIMEWAIT, and destruction by the owner (IBA 12.9.8; Linux cm.c
+//! cm_dreq_handler).
 
 use wire::Gid;
 use wire::cm::{Drep, Dreq, RejReason};
@@ -10,7 +11,7 @@ use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    /// Asks the peer to disconnect. `Disconnected` follows when it agrees, asks too, or does not answer.
+    /// Asks the peer to disconnect. `Disconnected` follows when it agrees, asks too, or does not respond.
     ///
     /// # Errors
     /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private
@@ -26,14 +27,14 @@ impl Cm {
         }
         conn.state = ConnState::DreqSent;
         conn.tid = tid;
-        conn.answer = None;
+        conn.reply = None;
         let mad = message::dreq(id, conn, private_data);
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(())
     }
 
-    /// Agrees to the peer's DREQ. Linux leaves this to the application, and so do we.
+    /// Agrees to the peer's DREQ. As on Linux, the application does this.
     ///
     /// # Errors
     /// `Invalid` if no DREQ waits, or for too much private data.
@@ -46,19 +47,19 @@ impl Cm {
             return Err(VerbsError::Invalid);
         }
         let mad = message::drep(conn.tid, (id.0, conn.remote_id), private_data);
-        conn.answer = Some(mad.clone());
+        conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
         self.enter_timewait(now, id);
         self.send(src, dst, mad);
         Ok(())
     }
 
-    /// The owner no longer cares: tells the peer what fits the state, and forgets the connection or exchange. A DREQ is
-    /// said again until it is answered, a few times.
+    /// Destroys the connection or exchange, after telling the peer what fits its state. A DREQ is repeated a
+    /// few times until the peer responds.
     pub fn destroy(&mut self, now: Instant, id: CmId) {
         if let Some(exchange) = self.exchanges.get(&id) {
             if exchange.state == ExchangeState::Asked {
-                self.answer_sidr(id, SidrStatus::REJECT);
+                self.reply_sidr(id, SidrStatus::REJECT);
             }
             return self.remove_exchange(id);
         }
@@ -79,9 +80,9 @@ impl Cm {
             Some(ConnState::Established) => {
                 let sent = self.disconnect(now, id, &[]);
                 debug_assert!(sent.is_ok());
-                self.leave_unanswered(now, id);
+                self.repeat_dreq(now, id);
             }
-            Some(ConnState::DreqSent) => self.leave_unanswered(now, id),
+            Some(ConnState::DreqSent) => self.repeat_dreq(now, id),
             Some(ConnState::DreqRcvd) => {
                 let sent = self.drep(now, id, &[]);
                 debug_assert!(sent.is_ok());
@@ -101,8 +102,8 @@ impl Cm {
 
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
-            // Whoever it was, the peer need not wait for it, nor we for the peer.
-            self.farewell_heard(CmId(dreq.remote_comm_id), dreq.local_comm_id);
+            // The connection is gone here: the peer need not wait, and neither do we.
+            self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id);
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.send(dst, src, mad);
         };
@@ -111,7 +112,7 @@ impl Cm {
             return;
         }
         if matches!(conn.state, ConnState::RepSent | ConnState::MraRepRcvd) {
-            // Nobody ends what was not established: the RTU is lost, or was overtaken.
+            // The peer disconnects only an established connection: the RTU was lost or overtaken.
             self.established(id);
         }
         let Some(conn) = self.conns.get_mut(&id) else { return };
@@ -119,14 +120,15 @@ impl Cm {
             ConnState::DreqSent | ConnState::Established => {
                 conn.state = ConnState::DreqRcvd;
                 conn.tid = dreq.tid;
-                conn.answer = None;
+                conn.reply = None;
                 self.disarm(id);
                 self.report(id, CmEventKind::Disconnected { timed_out: false });
             }
-            // Linux is silent in IDLE, and the peer repeats its DREQ for a minute; no DREP can hurt by then.
+            // Linux does not respond in IDLE, and the peer repeats its DREQ for a minute. A DREP does no harm
+            // by then.
             ConnState::Timewait | ConnState::Idle => {
-                let said = conn.answer.as_deref().map(Drep::parse).unwrap_or_default();
-                let mad = message::drep(dreq.tid, (id.0, conn.remote_id), &said.private_data);
+                let sent = conn.reply.as_deref().map(Drep::parse).unwrap_or_default();
+                let mad = message::drep(dreq.tid, (id.0, conn.remote_id), &sent.private_data);
                 let (to, from) = (conn.dst, conn.src);
                 self.counters.rx_duplicates += 1;
                 self.send(from, to, mad);
@@ -137,7 +139,7 @@ impl Cm {
     }
 
     pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) {
-        self.farewell_heard(CmId(drep.remote_comm_id), drep.local_comm_id);
+        self.notice_acknowledged(CmId(drep.remote_comm_id), drep.local_comm_id);
         let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id) else {
             self.counters.rx_unexpected += 1;
             return;

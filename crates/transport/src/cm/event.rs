@@ -1,4 +1,4 @@
-//! What the owner of a [`Cm`](super::Cm) is told.
+//! Events for the owner of a [`Cm`](super::Cm).
 
 use wire::cm::{RejReason, ServiceId, SidrStatus};
 use wire::{Gid, QKey, Qpn};
@@ -7,43 +7,43 @@ use super::params::{CmId, ListenerId, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIV
 use super::params::{SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, Transport};
 use crate::{PathMtu, VerbsError};
 
-/// Something happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug)]
 pub struct CmEvent {
-    /// To which one.
+    /// The connection.
     pub id: CmId,
-    /// What.
+    /// The event.
     pub kind: CmEventKind,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Debug)]
 pub enum CmEventKind {
-    /// Passive: somebody wants to connect. Answer with accept, reject or destroy.
+    /// Passive: a REQ arrived. The owner calls accept, reject or destroy.
     ConnectRequest(Box<ConnectRequest>),
-    /// Active: the peer accepted. Bring the QP to RTS and call rtu, or reject.
+    /// Active: the peer accepted. The owner brings the QP to RTS and calls rtu, or calls reject.
     ConnectResponse(Box<ConnectResponse>),
-    /// Passive: RTU, or the first packet, has come.
+    /// Passive: the RTU or the first packet arrived.
     Established,
-    /// The peer refused, or took back its acceptance.
+    /// The peer refused, or withdrew its acceptance.
     Rejected(Box<Rejection>),
-    /// No answer after all retries.
+    /// The peer did not respond to any retry.
     Unreachable,
-    /// DREQ has come (`Ok`), DREP has come (`Ok`), or neither did (`timed_out`).
+    /// DREQ or DREP arrived, or neither did (`timed_out`).
     Disconnected {
-        /// The DREQ was never answered.
+        /// The peer did not respond to any DREQ.
         timed_out: bool,
     },
     /// The QP number may be reused.
     TimewaitExit,
-    /// Passive: somebody asks for a UD QP. Answer with sidr_reply or destroy.
+    /// Passive: a SIDR_REQ arrived. The owner calls sidr_reply or destroy.
     SidrRequest(Box<SidrRequest>),
-    /// Active: the answer to our SIDR_REQ.
+    /// Active: the SIDR_REP.
     SidrResponse(Box<SidrResponse>),
 }
 
-/// The peer's half of the negotiation, already swapped for the reader: `responder_resources` is what we may
-/// be asked to serve, `initiator_depth` what we may have outstanding.
+/// The peer's half of the negotiation, from the view of this side: `responder_resources` is what this side
+/// may have to serve, `initiator_depth` what it may have outstanding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerParams {
     /// READs and atomics the peer wants outstanding.
@@ -54,7 +54,7 @@ pub struct PeerParams {
     pub flow_control: bool,
     /// Retries of both QPs; 0 in a response, which does not carry it.
     pub retry_count: u8,
-    /// RNR retries our QP shall make.
+    /// RNR retries of our QP.
     pub rnr_retry_count: u8,
     /// The peer's QP uses an SRQ.
     pub srq: bool,
@@ -65,9 +65,9 @@ pub struct PeerParams {
 /// A REQ.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
-    /// Whose listener it met.
+    /// The listener that it matched.
     pub listener: ListenerId,
-    /// What it asked for.
+    /// The service that it asked for.
     pub service_id: ServiceId,
     /// Our address (IP-CM header).
     pub local: Gid,
@@ -110,9 +110,9 @@ pub struct Rejection {
 /// A SIDR_REQ.
 #[derive(Clone, Debug)]
 pub struct SidrRequest {
-    /// Whose listener it met.
+    /// The listener that it matched.
     pub listener: ListenerId,
-    /// What it asked for.
+    /// The service that it asked for.
     pub service_id: ServiceId,
     /// Our address (IP-CM header).
     pub local: Gid,
@@ -137,21 +137,21 @@ pub struct SidrResponse {
     pub private_data: [u8; SIDR_REP_PRIVATE_MAX],
 }
 
-/// What became of a MAD given to [`Cm::handle_mad`](super::Cm::handle_mad).
+/// Result of [`Cm::handle_mad`](super::Cm::handle_mad).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MadOutcome {
-    /// Used, answered, or dropped for a reason.
+    /// The MAD was used or dropped.
     Handled,
-    /// A request nobody here listens for; another process may. If none does, call
-    /// [`Cm::reject_no_listener`](super::Cm::reject_no_listener).
+    /// No listener of this process matches the request; another process may have one. If none has, the owner
+    /// calls [`Cm::reject_no_listener`](super::Cm::reject_no_listener).
     NotOurs {
-        /// What it asks for.
+        /// The service that it asks for.
         service_id: ServiceId,
-        /// The address it asks at.
+        /// The address that it was sent to.
         dst_gid: Gid,
     },
-    /// A request dropped because its listener has as many unread ones as it wants. Given again a little later it may
-    /// find room; the peer repeats it only after seconds.
+    /// The request was dropped because the backlog of its listener is full. The owner may pass it again a
+    /// little later; the peer repeats it only after seconds.
     BacklogFull,
 }
 

@@ -1,4 +1,4 @@
-//! The messages we send, as Linux fills them (cm.c cm_format_req and its relatives, cma.c cma_format_hdr).
+//! Messages, filled as Linux does (cm.c cm_format_req and its relatives, cma.c cma_format_hdr).
 
 use wire::cm::{Answered, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu};
 use wire::cm::{ServiceId, SidrRep, SidrReq};
@@ -23,7 +23,7 @@ pub(super) fn req(
     params: &ConnectParams<'_>,
     ack_timeout: u8,
 ) -> Box<MadBytes> {
-    // What an XRC sender does not have stays 0, as Linux has it.
+    // As in Linux, fields that an XRC sender does not have stay 0.
     let is_xrc = params.transport == Transport::Xrc;
     let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
     let mut message = Req {
@@ -70,7 +70,7 @@ pub(super) fn req(
 }
 
 pub(super) fn rep(config: &CmConfig, id: CmId, conn: &Conn, params: &AcceptParams<'_>) -> Box<MadBytes> {
-    // The number of an XRC receiver has a place of its own, and what it does not have stays 0.
+    // The number of an XRC receiver has a field of its own; fields that it does not have stay 0.
     let is_xrc = conn.transport == Transport::Xrc;
     let (local_qpn, local_eecn) =
         if is_xrc { (Qpn::new(0), params.qp.qpn.value()) } else { (params.qp.qpn, 0) };
@@ -163,29 +163,29 @@ pub(super) fn sidr_rep(
     tid: u64,
     request_id: u32,
     service_id: ServiceId,
-    answer: &SidrAnswer<'_>,
+    reply: &SidrAnswer<'_>,
 ) -> Box<MadBytes> {
     let mut message = SidrRep {
         tid,
         request_id,
-        status: answer.status,
-        qpn: answer.qpn,
+        status: reply.status,
+        qpn: reply.qpn,
         service_id,
-        q_key: answer.q_key,
+        q_key: reply.q_key,
         ..SidrRep::default()
     };
-    fill(&mut message.private_data, answer.private_data);
+    fill(&mut message.private_data, reply.private_data);
     emit(|mad| message.emit(mad))
 }
 
-/// A message in a buffer of its own.
+/// A message in a new buffer.
 pub(super) fn emit(write: impl FnOnce(&mut MadBytes)) -> Box<MadBytes> {
     let mut mad = Box::new([0; MAD_LEN]);
     write(&mut mad);
     mad
 }
 
-/// Copies what the caller has checked to fit.
+/// Copies private data; the caller has checked that it fits.
 pub(super) fn fill(field: &mut [u8], bytes: &[u8]) {
     debug_assert!(bytes.len() <= field.len());
     for (to, from) in field.iter_mut().zip(bytes) {
@@ -201,7 +201,7 @@ fn put_ip_header(private_data: &mut [u8], path: &Path, user_data: &[u8]) {
     }
 }
 
-/// The address a request is for.
+/// The address that a request was sent to.
 pub(super) fn destination(header: Option<IpCmHeader>, mad_dst: Gid) -> Gid {
     header.map_or(mad_dst, |header| Gid::from(header.dst))
 }

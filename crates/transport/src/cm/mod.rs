@@ -8,6 +8,7 @@ mod active;
 mod conn;
 mod disconnect;
 mod event;
+mod journal;
 mod message;
 mod params;
 mod passive;
@@ -19,7 +20,6 @@ mod table;
 mod timer;
 pub mod timing;
 mod validate;
-mod will;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +34,9 @@ pub use event::{
     CmEvent, CmEventKind, CmResult, ConnectRequest, ConnectResponse, MadOutcome, PeerParams, Rejection,
     SidrRequest, SidrResponse,
 };
+pub use journal::{DisconnectNotice, JournalChange};
+#[doc(hidden)] // old names, for crates/nic/src/registry
+pub use journal::{DisconnectNotice, JournalChange};
 pub use params::{
     AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress,
     ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX,
@@ -42,17 +45,16 @@ pub use params::{
 pub use qp_attr::{QpStep, UDP_QKEY};
 pub use reject::is_for_every_process;
 pub use state::ConnState;
-pub use will::{Farewell, WillChange};
 pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 
 use conn::Conn;
+use journal::Pending;
 use sidr::Exchange;
 use table::{Listeners, Peers};
-use will::Pending;
 
 use crate::Instant;
 
-/// Datagrams waiting to be sent; more are dropped and left to the retransmission timers.
+/// MADs that may wait to be sent; further ones are dropped and left to the retransmission timers.
 const TRANSMIT_MAX: usize = 4096;
 
 /// A MAD to send from one address to another.
@@ -63,22 +65,22 @@ pub(crate) struct Outgoing {
     mad: Box<MadBytes>,
 }
 
-/// What was seen and repeated, in Linux's `cm_*_counters` words.
+/// Counters, named as in Linux's `cm_*_counters`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CmCounters {
     /// Messages received.
     pub rx_msgs: u64,
     /// Messages received again.
     pub rx_duplicates: u64,
-    /// MADs that are no CM message we handle.
+    /// MADs that are not a supported CM message.
     pub rx_malformed: u64,
-    /// Messages that fit no connection or not its state.
+    /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
     /// Requests dropped because a backlog was full.
     pub rx_backlog_full: u64,
     /// Messages sent.
     pub tx_msgs: u64,
-    /// Messages sent again by the timer.
+    /// Messages retransmitted by the timer.
     pub tx_retries: u64,
     /// Messages not sent because the queue was full.
     pub tx_dropped: u64,
@@ -87,7 +89,7 @@ pub struct CmCounters {
 /// All connections of one process.
 ///
 /// Input: [`handle_mad`](Self::handle_mad), [`handle_timeout`](Self::handle_timeout) and the calls. After any
-/// of them drain [`poll_will`](Self::poll_will), [`poll_transmit`](Self::poll_transmit) and
+/// of them drain [`poll_journal`](Self::poll_journal), [`poll_transmit`](Self::poll_transmit) and
 /// [`poll_event`](Self::poll_event) to `None`, then ask [`poll_timeout`](Self::poll_timeout).
 #[derive(Debug)]
 pub struct Cm {
@@ -99,16 +101,16 @@ pub struct Cm {
     timers: BTreeSet<(Instant, CmId)>,
     transmit: VecDeque<Outgoing>,
     events: VecDeque<CmEvent>,
-    will: VecDeque<WillChange>,
-    farewells: VecDeque<Pending>,
-    leaving: VecDeque<Pending>,
+    journal: VecDeque<JournalChange>,
+    notices: VecDeque<Pending>,
+    shutdown: VecDeque<Pending>,
     gids: Vec<Gid>,
     next_id: u32,
     counters: CmCounters,
 }
 
 impl Cm {
-    /// No connections, no listeners.
+    /// Makes a connection manager without connections and listeners.
     #[must_use]
     pub fn new(config: CmConfig) -> Self {
         let next_id = config.first_id;
@@ -121,22 +123,22 @@ impl Cm {
             timers: BTreeSet::new(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
-            will: VecDeque::new(),
-            farewells: VecDeque::new(),
-            leaving: VecDeque::new(),
+            journal: VecDeque::new(),
+            notices: VecDeque::new(),
+            shutdown: VecDeque::new(),
             gids: Vec::new(),
             next_id,
             counters: CmCounters::default(),
         }
     }
 
-    /// Sets the addresses requests may be for; index 0 is proposed to peers who ask at another one. While the
-    /// list is empty every address is ours.
+    /// Sets the local addresses. A REQ to another address is rejected with the first one as the proposal.
+    /// While the list is empty every address counts as local.
     pub fn set_gids(&mut self, gids: &[Gid]) {
         self.gids = gids.to_vec();
     }
 
-    /// Takes one MAD that arrived on QP1 from `src` at `dst`. Never panics.
+    /// Handles one MAD that arrived on QP1 from `src` at `dst`. Never panics.
     pub fn handle_mad(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
         let Ok(message) = CmMessage::parse(mad) else {
             self.counters.rx_malformed += 1;
@@ -166,8 +168,7 @@ impl Cm {
         Some((out.src, out.dst, *out.mad))
     }
 
-    /// The next event. A request or response counts as shown to the application from now on: duplicates of it
-    /// are answered with an MRA.
+    /// The next event. From then on duplicates of the REQ or REP that it reports get an MRA.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         let event = self.events.pop_front()?;
         if let Some(conn) = self.conns.get_mut(&event.id) {
@@ -181,10 +182,10 @@ impl Cm {
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event) or
-    /// [`poll_will`](Self::poll_will) has something.
+    /// [`poll_journal`](Self::poll_journal) has something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.transmit.is_empty() || !self.events.is_empty() || !self.will.is_empty()
+        !self.transmit.is_empty() || !self.events.is_empty() || !self.journal.is_empty()
     }
 
     /// State of a connection; `None` if there is no such id.
@@ -193,7 +194,7 @@ impl Cm {
         self.conns.get(&id).map(|conn| conn.state)
     }
 
-    /// What was seen so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> CmCounters {
         self.counters

@@ -29,13 +29,13 @@ pub struct CmId(pub u32);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ListenerId(pub u32);
 
-/// Who this process is.
+/// Identity and figures of this process.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// This process among those of the host; bits 31..24 of its communication ids.
+    /// Slot of this process among those of the host; bits 31..24 of its communication ids.
     pub slot: u8,
-    /// Where the counter of communication ids starts. Random, or a restarted process is taken for its
-    /// predecessor.
+    /// First value of the counter of communication ids. Must be random, else peers take a restarted process
+    /// for its predecessor.
     pub first_id: u32,
     /// Node GUID.
     pub ca_guid: u64,
@@ -87,7 +87,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether a request to `dst` is meant.
+    /// Whether the listener serves requests to `dst`.
     #[must_use]
     pub fn covers(&self, dst: Gid) -> bool {
         match self {
@@ -99,14 +99,14 @@ impl ListenAddress {
     }
 }
 
-/// What is listened for.
+/// Parameters of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenParams {
     /// Port space and port.
     pub service_id: ServiceId,
     /// Where.
     pub address: ListenAddress,
-    /// Requests shown but not yet taken; 0 means [`BACKLOG_DEFAULT`].
+    /// Most requests that may be reported and not yet accepted; 0 means [`BACKLOG_DEFAULT`].
     pub backlog: u32,
     /// Service that a REQ must ask for; ignored for SIDR.
     pub transport: Transport,
@@ -120,7 +120,7 @@ pub const BACKLOG_DEFAULT: u32 = 1024;
 pub struct LocalQp {
     /// Its number.
     pub qpn: Qpn,
-    /// The PSN the peer shall start with.
+    /// The PSN that the peer starts with.
     pub starting_psn: Psn,
     /// It takes receives from an SRQ.
     pub srq: bool,
@@ -148,7 +148,7 @@ pub struct Path {
 /// Everything a REQ needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams<'a> {
-    /// Whom to ask for.
+    /// The service to ask for.
     pub service_id: ServiceId,
     /// Where.
     pub path: Path,
@@ -194,7 +194,7 @@ pub struct AcceptParams<'a> {
 /// Everything a SIDR_REQ needs.
 #[derive(Clone, Copy, Debug)]
 pub struct SidrParams<'a> {
-    /// Whom to ask for.
+    /// The service to ask for.
     pub service_id: ServiceId,
     /// Where.
     pub path: Path,
@@ -202,7 +202,7 @@ pub struct SidrParams<'a> {
     pub private_data: &'a [u8],
 }
 
-/// The answer to a SIDR_REQ.
+/// Parameters of a SIDR_REP.
 #[derive(Clone, Copy, Debug)]
 pub struct SidrAnswer<'a> {
     /// Whether the QP may be used.

@@ -66,7 +66,7 @@ impl Cm {
         MadOutcome::Handled
     }
 
-    /// Answers a request that no process of this host listens for: REJ 8, or 28 if somebody here listens at
+    /// Refuses a request that no process of this host listens for: REJ 8, or 28 if this process listens at
     /// another address (as Linux's rdma_cm does); SIDR status 1.
     pub fn reject_no_listener(&mut self, mad: &MadBytes, src: Gid, dst: Gid) {
         match CmMessage::parse(mad) {
@@ -86,7 +86,7 @@ impl Cm {
     /// Accepts a request: sends the REP and waits for RTU or the first packet.
     ///
     /// # Errors
-    /// `Invalid` if the request is gone or answered, or for too much private data.
+    /// `Invalid` if the request was withdrawn, accepted or refused, or for too much private data.
     pub fn accept(&mut self, now: Instant, id: CmId, params: &AcceptParams<'_>) -> CmResult<()> {
         if params.private_data.len() > REP_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
@@ -104,7 +104,7 @@ impl Cm {
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
         self.peers.insert_local(id, params.qp.qpn);
         self.request_taken(id);
-        self.enter_in_will(id);
+        self.enter_in_journal(id);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Cm {
         }
     }
 
-    /// The QP has received its first packet although no RTU has come (`rdma_notify` with IBV_EVENT_COMM_EST).
+    /// The QP has received its first packet before the RTU (`rdma_notify` with IBV_EVENT_COMM_EST).
     ///
     /// # Errors
     /// `Invalid` if the connection is in a state where no packet can be expected.
@@ -132,7 +132,7 @@ impl Cm {
         Ok(())
     }
 
-    /// As [`establish`](Self::establish), for the connection that uses our QP `qpn`, if one does.
+    /// As [`establish`](Self::establish), for the connection that uses our QP `qpn`, if there is one.
     pub fn establish_qp(&mut self, qpn: Qpn) {
         if let Some(id) = self.peers.by_local_qpn(qpn)
             && matches!(self.state(id), Some(ConnState::RepSent | ConnState::MraRepRcvd))

@@ -28,7 +28,7 @@ impl Cm {
     /// The attributes that bring the QP of a connection into `state` (INIT, RTR or RTS).
     ///
     /// # Errors
-    /// `Invalid` if the connection has not come that far.
+    /// `Invalid` if the state of the connection does not permit that yet.
     pub fn qp_attr(&self, id: CmId, state: QpState) -> CmResult<QpStep> {
         let conn = self.conns.get(&id).ok_or(VerbsError::Invalid)?;
         let possible = match state {
@@ -50,7 +50,7 @@ impl Cm {
 }
 
 impl QpStep {
-    /// INIT before any connection exists: what librdmacm does in rdma_create_qp.
+    /// INIT before any connection exists, for rdma_create_qp.
     #[must_use]
     pub fn early_init() -> Self {
         let attr = QpAttr { state: QpState::Init, port_num: PORT_NUM, ..QpAttr::default() };
@@ -101,7 +101,7 @@ fn rtr(conn: &Conn, transport: Transport, attr: &mut QpAttr) -> QpAttrMask {
         QpAttrMask::STATE | QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::RQ_PSN | QpAttrMask::DEST_QPN;
     match transport {
         Transport::Uc => mask,
-        // Of XRC each end takes its half.
+        // Each end of XRC takes its half.
         Transport::Rc | Transport::Xrc => {
             attr.max_dest_rd_atomic = conn.responder_resources;
             attr.min_rnr_timer = 0;

@@ -1,4 +1,4 @@
-//! Saying no, hearing no, and giving up (IBA 12.6.7; Linux cm.c cm_rej_handler).
+//! REJ: sending it, receiving it, and giving up (IBA 12.6.7; Linux cm.c cm_rej_handler).
 
 use wire::cm::{Answered, CmMessage, Rej, RejReason};
 
@@ -11,7 +11,7 @@ impl Cm {
     /// Refuses a request, or a response to ours.
     ///
     /// # Errors
-    /// `Invalid` if there is nothing to refuse, or for too much private data.
+    /// `Invalid` if no request or response can be refused, or for too much private data.
     pub fn reject(&mut self, id: CmId, reason: RejReason, private_data: &[u8]) -> CmResult<()> {
         if private_data.len() > REJ_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
@@ -90,8 +90,8 @@ impl Cm {
     }
 }
 
-/// Whether a MAD is for every process of the host: a REJ from a peer that gave up before it knew our id
-/// cannot be steered.
+/// Whether a MAD goes to every process of the host: a REJ from a peer that gave up before it knew our id
+/// names no process.
 #[must_use]
 pub fn is_for_every_process(mad: &MadBytes) -> bool {
     match CmMessage::parse(mad) {
@@ -100,7 +100,7 @@ pub fn is_for_every_process(mad: &MadBytes) -> bool {
     }
 }
 
-/// The additional information, as long as the sender says it is.
+/// The additional information, with the length that the sender names.
 fn ari(rej: &Rej) -> &[u8] {
     rej.ari.get(..usize::from(rej.ari_len)).unwrap_or(&rej.ari)
 }

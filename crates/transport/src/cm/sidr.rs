@@ -1,4 +1,4 @@
-//! UD services: one question (SIDR_REQ), one answer (SIDR_REP), nothing kept (IBA 12.11; Linux cm.c cm_sidr_req_handler).
+//! UD services: one SIDR_REQ, one SIDR_REP, no connection (IBA 12.11; Linux cm.c cm_sidr_req_handler).
 
 use core::time::Duration;
 
@@ -11,18 +11,18 @@ use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, Sidr
 use super::{Cm, CmEventKind, CmId, SidrStatus, message, timing, validate};
 use crate::{Instant, VerbsError};
 
-/// One question under way.
+/// One SIDR exchange.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) state: ExchangeState,
     tid: u64,
-    /// The id on the wire: ours (asking) or the peer's (asked).
+    /// The id on the wire: ours (active) or the peer's (passive).
     request_id: u32,
     service_id: ServiceId,
     src: Gid,
     dst: Gid,
     pub(super) backlog_of: Option<ListenerId>,
-    /// Asking: the question, how often it may still be repeated, and when.
+    /// Active: the SIDR_REQ, how often it may still be repeated, and when.
     question: Option<(Box<MadBytes>, u8)>,
     deadline: Option<Instant>,
 }
@@ -30,11 +30,11 @@ pub(super) struct Exchange {
 /// Which side we are on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ExchangeState {
-    /// We wait for an answer.
+    /// Active: waits for the SIDR_REP.
     Asking,
-    /// The owner has to answer.
+    /// Passive: the owner must reply.
     Asked,
-    /// Answered or given up.
+    /// Replied or given up.
     Done,
 }
 
@@ -42,10 +42,10 @@ pub(super) enum ExchangeState {
 const INTERVAL: Duration = timing::wait(timing::RESPONSE_TIMEOUT);
 
 impl Cm {
-    /// Asks for the QP behind a UD service.
+    /// Sends a SIDR_REQ for the QP behind a UD service.
     ///
     /// # Errors
-    /// `Invalid` for too much private data; `NoMem` when too much is under way.
+    /// `Invalid` for too much private data; `NoMem` when there are too many exchanges.
     pub fn sidr_connect(&mut self, now: Instant, params: &SidrParams<'_>) -> CmResult<CmId> {
         if params.private_data.len() > SIDR_REQ_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
@@ -72,19 +72,19 @@ impl Cm {
         Ok(id)
     }
 
-    /// Answers a question.
+    /// Sends the SIDR_REP.
     ///
     /// # Errors
-    /// `Invalid` if it was answered already, or for too much private data.
-    pub fn sidr_reply(&mut self, id: CmId, answer: &SidrAnswer<'_>) -> CmResult<()> {
+    /// `Invalid` if a SIDR_REP was sent already, or for too much private data.
+    pub fn sidr_reply(&mut self, id: CmId, reply: &SidrAnswer<'_>) -> CmResult<()> {
         let asked = self.exchanges.get(&id).is_some_and(|e| e.state == ExchangeState::Asked);
-        if answer.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
+        if reply.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
             return Err(VerbsError::Invalid);
         }
         self.request_taken(id);
         if let Some(exchange) = self.exchanges.get_mut(&id) {
             exchange.state = ExchangeState::Done;
-            let mad = message::sidr_rep(exchange.tid, exchange.request_id, exchange.service_id, answer);
+            let mad = message::sidr_rep(exchange.tid, exchange.request_id, exchange.service_id, reply);
             let (src, dst) = (exchange.src, exchange.dst);
             self.send(src, dst, mad);
         }
@@ -174,12 +174,12 @@ impl Cm {
         }
     }
 
-    /// Nobody listens.
+    /// No process listens for the service.
     pub(super) fn refuse_sidr(&mut self, req: &SidrReq, src: Gid, dst: Gid) {
         self.refuse_sidr_with(req, SidrStatus::UNSUPPORTED, src, dst);
     }
 
-    pub(super) fn answer_sidr(&mut self, id: CmId, status: SidrStatus) {
+    pub(super) fn reply_sidr(&mut self, id: CmId, status: SidrStatus) {
         let sent = self.sidr_reply(id, &without_qp(status));
         debug_assert!(sent.is_ok());
     }

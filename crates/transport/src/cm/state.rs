@@ -2,11 +2,11 @@
 
 /// Where one connection is in the exchange.
 ///
-/// The delayed MRA of Linux's rdma_cm is part of the states: a request that has been shown to the owner is in
-/// `MraReqSent`, which means only that a duplicate is answered with an MRA from now on.
+/// As in Linux's rdma_cm, the MRA is delayed: a request that was reported to the owner is in `MraReqSent`,
+/// which only means that a duplicate gets an MRA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnState {
-    /// Nothing under way: refused, given up, or TIMEWAIT is over.
+    /// No exchange: refused, given up, or TIMEWAIT is over.
     Idle,
     /// Active: REQ sent.
     ReqSent,
@@ -30,7 +30,7 @@ pub enum ConnState {
     DreqSent,
     /// DREQ received; the DREP waits for the owner.
     DreqRcvd,
-    /// Disconnected; late packets may still be about.
+    /// Disconnected; late packets may still be in the network.
     Timewait,
 }
 

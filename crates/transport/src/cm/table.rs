@@ -1,4 +1,4 @@
-//! The lookup tables: communication ids, what peers call themselves, and who listens for what.
+//! The lookup tables: communication ids, the peers' ids, and listeners.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,14 +17,14 @@ const CONNECTIONS_MAX: usize = 65_000;
 /// The counter part of a communication id.
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 
-/// Connections by what the peer calls its end; only those that are not in TIMEWAIT.
+/// Connections by the ids of the peer; only those that are not in TIMEWAIT.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     /// (node GUID, communication id): finds duplicates.
     by_comm_id: HashMap<(u64, u32), CmId>,
     /// (node GUID, QPN): finds stale connections.
     by_qpn: HashMap<(u64, Qpn), CmId>,
-    /// Our QPN: finds the connection whose first packet came.
+    /// Our QPN: finds the connection that the first packet arrived on.
     by_local_qpn: HashMap<Qpn, CmId>,
 }
 
@@ -58,7 +58,7 @@ impl Peers {
     }
 }
 
-/// Another connection may have entered under the same key since.
+/// Removes an entry, unless another connection has taken the key since.
 fn remove_if_ours<K: Eq + core::hash::Hash>(map: &mut HashMap<K, CmId>, key: K, id: CmId) {
     if let Entry::Occupied(entry) = map.entry(key)
         && *entry.get() == id
@@ -67,7 +67,7 @@ fn remove_if_ours<K: Eq + core::hash::Hash>(map: &mut HashMap<K, CmId>, key: K, 
     }
 }
 
-/// Who listens for what.
+/// The listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     by_id: HashMap<ListenerId, Listener>,
@@ -93,7 +93,7 @@ impl Listeners {
         covering.max_by_key(|(_, l)| matches!(l.params.address, super::ListenAddress::Gid(_)))
     }
 
-    /// Whether anybody here listens for the service, at whatever address.
+    /// Whether this process listens for the service, at any address.
     pub(super) fn knows(&self, service_id: ServiceId) -> bool {
         self.by_service.contains_key(&service_id)
     }
@@ -118,10 +118,10 @@ impl Listeners {
 }
 
 impl Cm {
-    /// Listens for a service. Whether the port is free was decided by the owner.
+    /// Listens for a service. The owner has checked that the port is free.
     ///
     /// # Errors
-    /// `Invalid` if the same service is already listened for at the same address.
+    /// `Invalid` if a listener has the same service and address.
     pub fn listen(&mut self, params: ListenParams) -> CmResult<ListenerId> {
         let ids = self.listeners.by_service.entry(params.service_id).or_default();
         let by_id = &self.listeners.by_id;
@@ -135,7 +135,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Stops listening. Requests already reported stay and must be answered or destroyed.
+    /// Stops listening. Requests already reported stay and must be accepted, refused or destroyed.
     pub fn unlisten(&mut self, id: ListenerId) {
         let Some(listener) = self.listeners.by_id.remove(&id) else { return };
         if let Entry::Occupied(mut entry) = self.listeners.by_service.entry(listener.params.service_id) {
@@ -178,17 +178,16 @@ impl Cm {
             let counter = self.next_id & COUNTER_MASK;
             self.next_id = self.next_id.wrapping_add(1);
             let id = CmId(u32::from(self.config.slot) << 24 | counter);
-            // The last owner of the slot may have left something to be said in its name.
+            // A notice of the last owner of the slot may still be due under this id.
             let is_taken =
-                self.conns.contains_key(&id) || self.exchanges.contains_key(&id) || self.has_farewell_of(id);
+                self.conns.contains_key(&id) || self.exchanges.contains_key(&id) || self.has_notice_of(id);
             if counter != 0 && !is_taken {
                 return Ok(id);
             }
         }
     }
 
-    /// The connection a message's pair of ids means. `remote_id` 0 finds only connections whose peer is
-    /// unknown.
+    /// The connection with this pair of ids. `remote_id` 0 finds only connections without a known peer.
     pub(super) fn lookup(&mut self, local_id: u32, remote_id: u32) -> Option<(CmId, &mut Conn)> {
         let id = CmId(local_id);
         let conn = self.conns.get_mut(&id)?;
@@ -200,17 +199,17 @@ impl Cm {
         self.leave(id, ConnState::Idle);
     }
 
-    /// Out of the tables and the timer, into `state`.
+    /// Removes it from the tables and the timer, and sets its state.
     pub(super) fn leave(&mut self, id: CmId, state: ConnState) {
         self.disarm(id);
-        self.strike_from_will(id);
+        self.remove_from_journal(id);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = state;
             self.peers.remove(id, conn);
         }
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(super) fn remove(&mut self, id: CmId) {
         self.request_taken(id);
         self.reset_to_idle(id);

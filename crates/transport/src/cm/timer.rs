@@ -1,8 +1,8 @@
-//! Deadlines: repeat a message, give up, or leave TIMEWAIT.
+//! Timers: repeat a message, give up, or leave TIMEWAIT.
 
 use core::time::Duration;
 
-use super::conn::{MadBytes, Unanswered};
+use super::conn::{AwaitingResponse, MadBytes};
 use super::{Cm, CmEventKind, CmId, ConnState, timing};
 use crate::Instant;
 
@@ -11,12 +11,12 @@ impl Cm {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.next_farewell()).min()
+        timer.into_iter().chain(self.next_notice()).min()
     }
 
-    /// Repeats what was not answered and gives up what was repeated often enough.
+    /// Repeats messages without response, and gives up after enough repetitions.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.send_farewells(now);
+        self.send_due_notices(now);
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -41,7 +41,7 @@ impl Cm {
     ) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (src, dst) = (conn.src, conn.dst);
-        conn.unanswered = Some(Unanswered { mad: mad.clone(), interval, retries_left: retries });
+        conn.awaiting = Some(AwaitingResponse { mad: mad.clone(), interval, retries_left: retries });
         self.arm(id, now + interval);
         self.send(src, dst, mad);
     }
@@ -55,16 +55,16 @@ impl Cm {
         self.timers.insert((at, id));
     }
 
-    /// Nothing is expected any more.
+    /// Stops the timer: no message is expected.
     pub(super) fn disarm(&mut self, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.unanswered = None;
+        conn.awaiting = None;
         if let Some(old) = conn.deadline.take() {
             self.timers.remove(&(old, id));
         }
     }
 
-    /// Waits until no packet of the old connection can be about any more.
+    /// Enters TIMEWAIT, until no packet of the connection can be in the network.
     pub(super) fn enter_timewait(&mut self, now: Instant, id: CmId) {
         self.leave(id, ConnState::Timewait);
         if let Some(conn) = self.conns.get(&id) {
@@ -77,7 +77,7 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.deadline = None;
         let (src, dst) = (conn.src, conn.dst);
-        if let Some(message) = &mut conn.unanswered
+        if let Some(message) = &mut conn.awaiting
             && message.retries_left > 0
         {
             message.retries_left -= 1;

@@ -1,4 +1,4 @@
-//! How long connection management waits: IBTA exponents as Linux converts them, and its fixed figures.
+//! Times of connection management: IBTA exponents as Linux converts them, and Linux's fixed figures.
 
 use core::time::Duration;
 
@@ -10,8 +10,9 @@ pub const PACKET_LIFE_TIME: u8 = 16;
 pub const MAX_CM_RETRIES: u8 = 15;
 /// Service timeout in an MRA: 65.5 s (Linux cma.c CMA_CM_MRA_SETTING).
 pub const MRA_SERVICE_TIMEOUT: u8 = 24;
-/// How long a request may wait for its listener, from when it is made. Programs connect twice in a row (perftest with `-R`) and rely
-/// on the other side's second listen being faster than address resolution in a kernel, which takes us no time.
+/// How long a request may wait for its listener. perftest with `-R` connects twice in a row and relies on
+/// address resolution in the kernel to be slower than the second listen of its peer; roxie resolves addresses
+/// at once.
 pub const LISTENER_WAIT: Duration = Duration::from_millis(50);
 /// Longest value of a five-bit timeout field.
 const TIMEOUT_MAX: u8 = 31;
@@ -37,7 +38,7 @@ pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     if t > TIMEOUT_MAX { TIMEOUT_MAX } else { t }
 }
 
-/// How long the active side waits for the answer to a REQ: two packet life times and the peer's response
+/// How long the active side waits for the REP: two packet life times and the peer's response
 /// time.
 #[must_use]
 pub const fn req_timeout(packet_life_time: u8) -> Duration {

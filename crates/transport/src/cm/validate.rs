@@ -1,4 +1,4 @@
-//! Whether a REQ may be shown to a listener (Annex A11; Linux cma.c validate_net_dev).
+//! Checks whether a REQ may be reported to a listener (Annex A11; Linux cma.c validate_net_dev).
 
 use core::net::IpAddr;
 
@@ -8,7 +8,7 @@ use wire::{Gid, PKey};
 use super::params::Transport;
 use crate::PathMtu;
 
-/// Who asks whom.
+/// The addresses of a REQ.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Addresses {
     pub(super) local: Gid,
@@ -16,7 +16,7 @@ pub(super) struct Addresses {
     pub(super) peer_port: u16,
 }
 
-/// What was agreed to by not refusing it.
+/// What a REQ that was not refused asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checked {
     pub(super) addresses: Addresses,
@@ -24,7 +24,7 @@ pub(super) struct Checked {
     pub(super) path_mtu: PathMtu,
 }
 
-/// Checks a REQ against our addresses (`gids`, empty: all are ours), the listener's service and the port's
+/// Checks a REQ against our addresses (`gids`, empty: all are local), the listener's service and the port's
 /// MTU. The error is the reason for a REJ.
 pub(super) fn req(
     req: &Req,
@@ -58,7 +58,7 @@ pub(super) fn addresses(header: Option<IpCmHeader>, gids: &[Gid]) -> Option<Addr
     plausible.then_some(Addresses { local, peer, peer_port: header.src_port })
 }
 
-/// Loopback addresses are for roxie processes on a device that has them.
+/// Loopback addresses connect roxie processes on a device that has them.
 fn may_ask(src: IpAddr, gid: Gid, gids: &[Gid]) -> bool {
     let impossible = src.is_multicast()
         || match src {

@@ -1,4 +1,5 @@
-//! The memory region of the end that answers: 64 KiB at a fixed address with known contents, under one or more keys.
+//! The memory region of the responding end: 64 KiB at a fixed address with known contents, under one or
+//! more keys.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -17,8 +18,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `keys` exist and grant `access`. The contents are the pattern that the captures were made with, from the `seed` of
-    /// the end, behind a first word of this value, if given.
+    /// `keys` exist and grant `access`. The contents are the pattern that the captures were made with, from
+    /// the `seed` of the end, behind a first word of this value, if given.
     pub(crate) fn new(keys: Vec<Rkey>, access: Access, seed: u64, word: Option<u64>) -> Self {
         let mut bytes: Vec<u8> = (0..MR_LEN).map(|i| (i * 7 + seed * 31 + (i >> 8)) as u8).collect();
         if let Some(word) = word {

@@ -79,14 +79,14 @@ impl Responder {
         Self { qp, region, setup, from, recvs: 0, rnr_naks: 0 }
     }
 
-    /// Takes a request that arrives by itself; what is answered at once, BTH to pad.
-    pub(crate) fn answer(&mut self, request: &Packet<'_>) -> Vec<Vec<u8>> {
+    /// Handles a request that arrives alone; returns the immediate responses, BTH to pad.
+    pub(crate) fn respond(&mut self, request: &Packet<'_>) -> Vec<Vec<u8>> {
         if self.recvs == 0 && self.rnr_naks >= self.setup.recv_after {
             let sge = Sge { addr: MR_ADDR + MR_LEN / 2, length: self.setup.recv_len, lkey: Lkey(0) };
             self.qp.post_recv(&RecvWr { wr_id: 0, sg_list: &[sge] }).expect("there is room for one");
             self.recvs = 1;
         }
-        // Why a request was refused is what the answer tells.
+        // The response says why a request was refused.
         let _: Result<_, _> = self.qp.handle_packet(
             Instant::ZERO,
             request,
@@ -96,17 +96,17 @@ impl Responder {
             &mut ReorderBuffer::none(),
         );
         self.qp.end_of_batch(Instant::ZERO);
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         let mut buf = [0; MAX_PACKET];
         while let Some(sent) = self.qp.poll_transmit(Instant::ZERO, &self.region, usize::MAX, &mut buf) {
-            let answer = buf[..sent.len].to_vec();
-            self.rnr_naks += usize::from(is_rnr_nak(&answer));
-            answers.push(answer);
+            let response = buf[..sent.len].to_vec();
+            self.rnr_naks += usize::from(is_rnr_nak(&response));
+            responses.push(response);
         }
         while let Some(event) = self.qp.poll_event() {
             self.recvs -= usize::from(matches!(event, QpEvent::RecvWc { .. }));
         }
-        answers
+        responses
     }
 }
 
@@ -118,8 +118,8 @@ fn keys(requests: &[Vec<u8>]) -> impl Iterator<Item = Rkey> {
     })
 }
 
-fn is_rnr_nak(answer: &[u8]) -> bool {
-    let bytes = [answer, &[0; 4]].concat();
+fn is_rnr_nak(response: &[u8]) -> bool {
+    let bytes = [response, &[0; 4]].concat();
     let aeth = Packet::parse(&bytes).expect("decodes").aeth();
     matches!(aeth, Some(aeth) if matches!(aeth.syndrome, Syndrome::RnrNak(_)))
 }

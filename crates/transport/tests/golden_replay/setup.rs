@@ -1,4 +1,5 @@
-//! How the responding end of each capture was set up, and where our answers differ from the kernel's on purpose.
+//! How the responding end of each capture was set up, and where our responses differ from the kernel's on
+//! purpose.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ pub(crate) const NEVER: usize = usize::MAX;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) path_mtu: PathMtu,
-    /// Lost on the way to the responder: of the packets with this opcode those with these numbers, counted from 0.
+    /// Lost on the way to the responder: of the packets with this opcode those with these numbers, counted
+    /// from 0.
     pub(crate) lost: Option<(Opcode, Range<usize>)>,
     pub(crate) mr_access: Access,
     pub(crate) qp_access: Access,
@@ -23,7 +25,7 @@ pub(crate) struct Setup {
     pub(crate) recv_len: u32,
     /// Receive work requests are posted once this many RNR NAKs were sent.
     pub(crate) recv_after: usize,
-    /// The RNR timer of each queue pair in turn.
+    /// The RNR timer of each queue pair, in order.
     pub(crate) min_rnr_timers: &'static [u8],
     pub(crate) deviation: Option<Deviation>,
 }
@@ -31,13 +33,15 @@ pub(crate) struct Setup {
 /// A row of `docs/deviations.md`.
 #[derive(Clone, Copy)]
 pub(crate) enum Deviation {
-    /// rxe sends a sequence NAK for packets behind one that it refused with an RNR NAK; we are quiet.
+    /// rxe sends a sequence NAK for packets behind one that it refused with an RNR NAK; roxie does not.
     QuietAfterRnrNak,
-    /// rxe answers the rest of a READ with Middle and Last; we begin with First or Only.
+    /// rxe responds to the rest of a READ with Middle and Last; roxie begins with First or Only.
     RestOfReadBeginsWithFirst,
-    /// The same, and behind a later part rxe is silent about an earlier one of the same READ; we answer it.
-    EveryPartIsAnswered,
-    /// rxe calls a message that is too long for its receive a Remote operational error; for us it is an Invalid request.
+    /// The same, and behind a later part rxe is silent about an earlier one of the same READ; roxie responds
+    /// to it.
+    EveryPartGetsAResponse,
+    /// rxe calls a message that is too long for its receive a Remote operational error; for us it is an
+    /// Invalid request.
     TooLongIsInvalid,
 }
 
@@ -88,7 +92,7 @@ impl Setup {
             "rc-atomic" => Self { word: Some(5), ..rule },
             "rc-mtu1024" => Self { path_mtu: PathMtu::M1024, ..rule },
             "rc-mtu4096" => Self { path_mtu: PathMtu::M4096, ..rule },
-            "read-parts" => Self { deviation: Some(Deviation::EveryPartIsAnswered), ..rule },
+            "read-parts" => Self { deviation: Some(Deviation::EveryPartGetsAResponse), ..rule },
             "rnr-exhausted" => no_receive_before(NEVER, &[14]),
             "rnr-then-ok" => {
                 Self { deviation: Some(Deviation::QuietAfterRnrNak), ..no_receive_before(3, &[20]) }
@@ -100,13 +104,13 @@ impl Setup {
 }
 
 impl Deviation {
-    /// Turns the kernel's answers, BTH to pad, into what ours are to be.
-    pub(crate) fn apply(self, answers: &mut Vec<Vec<u8>>) {
-        let before = answers.clone();
+    /// Changes the responses of the kernel, BTH to pad, into those that roxie must send.
+    pub(crate) fn apply(self, responses: &mut Vec<Vec<u8>>) {
+        let before = responses.clone();
         match self {
             Self::QuietAfterRnrNak => {
                 let mut refused = None;
-                answers.retain(|answer| match decode(answer) {
+                responses.retain(|response| match decode(response) {
                     (bth, Some(Syndrome::RnrNak(_))) => {
                         refused = Some(bth.psn);
                         true
@@ -117,53 +121,54 @@ impl Deviation {
             }
             Self::RestOfReadBeginsWithFirst => {
                 let mut next = None;
-                for answer in answers.iter_mut() {
-                    let (bth, _) = decode(answer);
+                for response in responses.iter_mut() {
+                    let (bth, _) = decode(response);
                     if next.is_some_and(|next| next != bth.psn) {
-                        begin_read_response(answer);
+                        begin_read_response(response);
                     }
                     next = Some(bth.psn.advance(1));
                 }
             }
-            Self::EveryPartIsAnswered => {
-                answers[4..].iter_mut().for_each(begin_read_response);
+            Self::EveryPartGetsAResponse => {
+                responses[4..].iter_mut().for_each(begin_read_response);
                 // The second packet of the READ, asked for twice between the first part and the last.
                 let mut part = before[1].clone();
                 begin_read_response(&mut part);
                 part[0] = Opcode::RC_READ_RESPONSE_ONLY.0;
-                answers.splice(5..5, [part.clone(), part]);
+                responses.splice(5..5, [part.clone(), part]);
             }
             Self::TooLongIsInvalid => {
                 let at = Bth::LEN;
-                for answer in answers.iter_mut() {
-                    if Syndrome::from_byte(answer[at]) == Syndrome::Nak(NakCode::RemoteOperationalError) {
-                        answer[at] = Syndrome::Nak(NakCode::InvalidRequest).byte();
+                for response in responses.iter_mut() {
+                    if Syndrome::from_byte(response[at]) == Syndrome::Nak(NakCode::RemoteOperationalError) {
+                        response[at] = Syndrome::Nak(NakCode::InvalidRequest).byte();
                     }
                 }
             }
         }
-        assert_ne!(*answers, before, "the kernel does what we do; the deviation can go");
+        assert_ne!(*responses, before, "the kernel does what we do; the deviation can go");
     }
 }
 
-/// Middle becomes First and Last becomes Only. It is always the first READ that is asked for again, so the MSN is 1.
-fn begin_read_response(answer: &mut Vec<u8>) {
-    let (bth, _) = decode(answer);
+/// Middle becomes First and Last becomes Only. It is always the first READ that is asked for again, so the
+/// MSN is 1.
+fn begin_read_response(response: &mut Vec<u8>) {
+    let (bth, _) = decode(response);
     let opcode = match bth.opcode {
         Opcode::RC_READ_RESPONSE_MIDDLE => {
             let mut aeth = [0; Aeth::LEN];
             Aeth { syndrome: Syndrome::ACK, msn: Msn::new(1) }.emit(&mut aeth);
-            answer.splice(Bth::LEN..Bth::LEN, aeth);
+            response.splice(Bth::LEN..Bth::LEN, aeth);
             Opcode::RC_READ_RESPONSE_FIRST
         }
         Opcode::RC_READ_RESPONSE_LAST => Opcode::RC_READ_RESPONSE_ONLY,
         other => panic!("{other} is not the rest of a READ"),
     };
-    answer[0] = opcode.0;
+    response[0] = opcode.0;
 }
 
-fn decode(answer: &[u8]) -> (Bth, Option<Syndrome>) {
-    let bytes = [answer, &[0; 4]].concat();
+fn decode(response: &[u8]) -> (Bth, Option<Syndrome>) {
+    let bytes = [response, &[0; 4]].concat();
     let packet = Packet::parse(&bytes).expect("decodes");
     let is_ack = packet.row().operation == Operation::Ack;
     (packet.bth, packet.aeth().filter(|_| is_ack).map(|aeth| aeth.syndrome))

@@ -87,7 +87,7 @@ fn a_req_is_repeated_15_times_and_then_the_peer_is_unreachable() {
         4608,
         "two packet life times of 2^16 and a response time of 2^20, as Linux 6.12"
     );
-    assert_eq!(net.now_ms(), 16 * 4608, "74 s of patience");
+    assert_eq!(net.now_ms(), 16 * 4608, "74 s until it gives up");
     assert_eq!(net.cm[A].state(a), Some(Idle));
     let first = net.sent[0].2;
     assert!(net.sent.iter().all(|(_, _, mad)| *mad == first), "identical bytes");
@@ -104,7 +104,11 @@ fn a_rejection_ends_it() {
     assert_eq!(&rejection.private_data[..3], b"no\0");
     assert_eq!(net.states(a, b), (Idle, Idle));
     let CmMessage::Rej(rej) = net.sent[1].1 else { panic!() };
-    assert_eq!((rej.local_comm_id, rej.message), (b.0, Answered::REQ), "asked, so the id is real");
+    assert_eq!(
+        (rej.local_comm_id, rej.message),
+        (b.0, Answered::REQ),
+        "the REQ was reported, so the id is real"
+    );
     net.assert_quiet();
 }
 
@@ -180,7 +184,7 @@ fn destroying_a_request_takes_it_back() {
 }
 
 #[test]
-fn a_duplicate_rep_is_answered_with_an_mra_while_the_owner_prepares() {
+fn a_duplicate_rep_gets_an_mra_while_the_owner_prepares() {
     let (mut net, a, b) = Net::responded();
     assert_eq!(net.states(a, b), (MraRepSent, RepSent));
     net.repeat_last(B, "REP");
@@ -195,7 +199,7 @@ fn a_duplicate_rep_is_answered_with_an_mra_while_the_owner_prepares() {
 }
 
 #[test]
-fn a_duplicate_rep_is_answered_with_the_same_rtu_once_established() {
+fn a_duplicate_rep_gets_the_same_rtu_once_established() {
     let (mut net, ..) = Net::established();
     let rtu = net.sent.last().unwrap().2;
     net.repeat_last(B, "REP");
@@ -249,9 +253,9 @@ fn crossing_requests_are_two_connections() {
     let (at_a, at_b) = (net.event(A).unwrap().id, net.event(B).unwrap().id);
     assert!(at_a != a && at_b != b);
     net.accept(at_b);
-    let mut answer = Net::accept_params();
-    answer.qp.qpn = Qpn::new(0x10888);
-    net.cm[A].accept(net.now, at_a, &answer).unwrap();
+    let mut params = Net::accept_params();
+    params.qp.qpn = Qpn::new(0x10888);
+    net.cm[A].accept(net.now, at_a, &params).unwrap();
     net.run();
     let response_at_a = net.event(A).unwrap().id;
     net.cm[A].rtu(response_at_a, b"").unwrap();

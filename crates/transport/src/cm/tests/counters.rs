@@ -58,7 +58,7 @@ fn what_fits_no_connection_is_unexpected_and_what_is_no_message_malformed() {
     let unknown = 0x7777;
     add(&|mad| Lap::default().emit(mad));
     add(&|mad| Mra { remote_comm_id: unknown, ..Mra::default() }.emit(mad));
-    // An MRA to what was answered long ago.
+    // An MRA for a REP that was confirmed long ago.
     let late = Mra { message: Answered::REP, local_comm_id: b.0, remote_comm_id: a.0, ..Mra::default() };
     add(&|mad| late.emit(mad));
     add(&|mad| wire::cm::Rtu { remote_comm_id: unknown, ..Default::default() }.emit(mad));
@@ -119,10 +119,10 @@ fn private_data_goes_up_to_the_limit_of_each_message() {
         connect.private_data = &BYTES[..len];
         assert_eq!(net.cm[A].connect(net.now, &connect).is_ok(), fits, "REQ {len}");
     }
-    let mut answer = Net::accept_params();
+    let mut params = Net::accept_params();
     for (len, fits) in [(REP_PRIVATE_MAX + 1, false), (256, false), (REP_PRIVATE_MAX, true)] {
-        answer.private_data = &BYTES[..len];
-        assert_eq!(net.cm[B].accept(net.now, b, &answer).is_ok(), fits, "REP {len}");
+        params.private_data = &BYTES[..len];
+        assert_eq!(net.cm[B].accept(net.now, b, &params).is_ok(), fits, "REP {len}");
     }
     net.run();
     let cm = &mut net.cm;

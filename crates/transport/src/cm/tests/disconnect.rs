@@ -12,7 +12,7 @@ fn the_drep_waits_for_the_application() {
     assert_eq!(net.names(), [(A, "DREQ")]);
     assert_eq!(net.states(a, b), (DreqSent, DreqRcvd));
     assert!(matches!(net.event(B).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
-    assert!(net.event(A).is_none(), "not before the answer");
+    assert!(net.event(A).is_none(), "not before the DREP");
     net.cm[B].drep(net.now, b, b"").unwrap();
     net.run();
     assert!(matches!(net.event(A).unwrap().kind, CmEventKind::Disconnected { timed_out: false }));
@@ -27,7 +27,7 @@ fn the_drep_waits_for_the_application() {
 }
 
 #[test]
-fn an_unanswered_dreq_is_repeated_and_given_up() {
+fn a_dreq_without_drep_is_repeated_and_given_up() {
     let (mut net, a, b) = Net::established();
     net.cm[A].disconnect(net.now, a, b"").unwrap();
     net.run();
@@ -66,18 +66,18 @@ fn crossing_dreqs_end_with_two_dreps() {
 }
 
 #[test]
-fn a_dreq_in_timewait_is_answered_again() {
+fn a_dreq_in_timewait_gets_another_drep() {
     let (mut net, a, b) = Net::established();
     net.lose.push((B, "DREP", 1));
     net.cm[A].disconnect(net.now, a, b"").unwrap();
     net.run();
-    net.cm[B].drep(net.now, b, b"farewell").unwrap();
+    net.cm[B].drep(net.now, b, b"notice").unwrap();
     net.run();
     assert_eq!(net.states(a, b), (DreqSent, Timewait));
     net.repeat_last(A, "DREQ");
     assert_eq!(net.states(a, b), (Timewait, Timewait));
     let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
-    assert_eq!(&drep.private_data[..9], b"farewell\0");
+    assert_eq!(&drep.private_data[..9], b"notice\0\0\0");
     assert_eq!(net.cm[B].counters().rx_duplicates, 1);
 }
 
@@ -99,7 +99,7 @@ fn a_dreq_for_another_qp_is_ignored() {
 }
 
 #[test]
-fn a_dreq_for_unknown_ids_is_answered() {
+fn a_dreq_for_unknown_ids_gets_a_drep() {
     let mut net = Net::new();
     let mut mad = [0; 256];
     Dreq { tid: 5, local_comm_id: 7, remote_comm_id: 0x0100_0009, ..Dreq::default() }.emit(&mut mad);
@@ -110,7 +110,7 @@ fn a_dreq_for_unknown_ids_is_answered() {
 }
 
 #[test]
-fn a_dreq_that_is_answered_is_not_said_again() {
+fn a_dreq_is_not_repeated_after_its_drep() {
     let (mut net, a, b) = Net::established();
     net.cm[A].destroy(net.now, a);
     net.run();
@@ -124,8 +124,8 @@ fn a_dreq_that_is_answered_is_not_said_again() {
     net.assert_quiet();
 }
 
-/// B's applications answer at once what they hear.
-fn told(net: &mut Net, b: CmId) -> u64 {
+/// The applications of B confirm every DREQ at once.
+fn disconnect_time(net: &mut Net, b: CmId) -> u64 {
     assert!(matches!(net.wait_event(B).kind, CmEventKind::Disconnected { timed_out: false }));
     net.cm[B].drep(net.now, b, b"").unwrap();
     net.run();
@@ -143,14 +143,14 @@ fn a_dreq_that_is_lost_is_said_again_although_its_owner_has_gone() {
         net.cm[A].destroy(net.now, a);
         net.run();
         assert_eq!(net.cm[A].state(a), None);
-        assert_eq!(told(&mut net, b), 2000);
+        assert_eq!(disconnect_time(&mut net, b), 2000);
         assert_eq!(net.names(), [(A, "DREQ"), (A, "DREQ"), (A, "DREQ"), (B, "DREP")]);
-        assert!(!net.cm[A].is_leaving());
+        assert!(!net.cm[A].is_shutting_down());
     }
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_asked_three_times() {
+fn a_silent_peer_gets_three_dreqs() {
     let (mut net, a, _) = Net::established();
     net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
@@ -168,7 +168,7 @@ fn whoever_asks_to_disconnect_as_well_is_not_asked_again() {
     net.run();
     net.cm[B].disconnect(net.now, b, b"").unwrap();
     net.run();
-    assert!(!net.cm[A].is_leaving());
+    assert!(!net.cm[A].is_shutting_down());
     assert_eq!(net.names(), [(A, "DREQ"), (B, "DREQ"), (A, "DREP")]);
 }
 
@@ -182,10 +182,10 @@ fn a_process_that_ends_repeats_its_dreqs_soon() {
         if destroyed {
             net.cm[A].destroy(net.now, a);
         }
-        net.cm[A].take_leave(net.now);
-        assert!(net.cm[A].is_leaving());
-        assert_eq!(told(&mut net, b), 15, "ms");
-        assert!(!net.cm[A].is_leaving(), "the process may end");
+        net.cm[A].begin_shutdown(net.now);
+        assert!(net.cm[A].is_shutting_down());
+        assert_eq!(disconnect_time(&mut net, b), 15, "ms");
+        assert!(!net.cm[A].is_shutting_down(), "the process may end");
     }
 }
 
@@ -194,8 +194,8 @@ fn a_process_that_ends_does_not_wait_for_long() {
     let (mut net, a, _) = Net::established();
     net.lose.push((A, "DREQ", 9));
     net.cm[A].destroy(net.now, a);
-    net.cm[A].take_leave(net.now);
-    while net.cm[A].is_leaving() {
+    net.cm[A].begin_shutdown(net.now);
+    while net.cm[A].is_shutting_down() {
         net.step();
     }
     assert_eq!(net.now_ms(), 25);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Connects, disconnects, and returns when the last TIMEWAIT ends (ms). Both applications answer at once.
+/// Connects, disconnects, and returns when the last TIMEWAIT ends (ms). Both applications react at once.
 fn life(net: &mut Net) -> u64 {
     let a = net.connect();
     net.run();

@@ -4,6 +4,7 @@
 mod active;
 mod counters;
 mod disconnect;
+mod journal;
 mod loss;
 mod passive;
 mod qp;
@@ -11,7 +12,6 @@ mod refuse;
 mod sidr;
 mod stale;
 mod vectors;
-mod will;
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub(super) struct Net {
     pub(super) now: Instant,
     pub(super) cm: [Cm; 2],
     pub(super) gid: [Gid; 2],
-    /// What was sent: when (ms), by whom, which message.
+    /// Messages sent: time (ms), sender, name.
     pub(super) log: Vec<(u64, usize, &'static str)>,
     /// Messages to lose: sender, name, how many of them.
     pub(super) lose: Vec<(usize, &'static str, u32)>,
@@ -128,7 +128,7 @@ impl Net {
         (net, a, request.id)
     }
 
-    /// Up to the application's turn at A: the REP is there, no RTU sent.
+    /// Until A has the REP and has sent no RTU.
     pub(super) fn responded() -> (Self, CmId, CmId) {
         let (mut net, a, b) = Self::requested();
         net.accept(b);
@@ -242,7 +242,7 @@ impl Net {
     pub(super) fn assert_quiet(&mut self) {
         for side in [A, B] {
             assert!(self.event(side).is_none());
-            while self.cm[side].poll_will().is_some() {}
+            while self.cm[side].poll_journal().is_some() {}
             assert!(!self.cm[side].has_output());
             assert!(self.cm[side].poll_transmit().is_none());
             assert_eq!(self.cm[side].poll_timeout(), None);

@@ -21,7 +21,7 @@ fn a_duplicate_req_is_silent_until_the_application_has_seen_it() {
 }
 
 #[test]
-fn a_duplicate_req_is_silent_once_answered() {
+fn a_duplicate_req_gets_no_mra_once_accepted() {
     let (mut net, _, b) = Net::requested();
     net.lose.push((B, "REP", 1));
     net.accept(b);
@@ -44,7 +44,7 @@ fn a_rep_is_repeated_and_then_the_peer_is_unreachable() {
     let reps: Vec<u64> = net.log.iter().filter(|(_, _, n)| *n == "REP").map(|(at, ..)| *at).collect();
     assert_eq!(reps.len(), 16, "1 + max_cm_retries of the REQ");
     assert!(reps.windows(2).all(|w| w[1] - w[0] == 4096));
-    assert_eq!(net.now_ms(), 16 * 4096, "66 s of patience");
+    assert_eq!(net.now_ms(), 16 * 4096, "66 s until it gives up");
     assert_eq!(net.cm[B].state(b), Some(Idle));
 }
 
@@ -65,7 +65,7 @@ fn the_first_packet_establishes_without_an_rtu() {
 }
 
 #[test]
-fn notify_is_invalid_before_the_answer() {
+fn notify_is_invalid_before_the_rep() {
     let (mut net, _, b) = Net::requested();
     assert!(net.cm[B].establish(b).is_err());
     net.accept(b);
@@ -154,7 +154,7 @@ fn unlistening_leaves_requests_alone() {
     net.run();
     let other = net.connect();
     net.run();
-    assert!(matches!(net.cm[A].state(other), Some(Idle | Timewait)), "refused: nobody listens, or stale");
+    assert!(matches!(net.cm[A].state(other), Some(Idle | Timewait)), "refused: no listener, or stale");
 }
 
 #[test]

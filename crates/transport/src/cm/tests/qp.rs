@@ -29,7 +29,7 @@ fn both_ends_get_matching_attributes() {
 }
 
 #[test]
-fn before_the_answer_the_active_side_gets_init_only() {
+fn before_the_rep_the_active_side_gets_init_only() {
     let (net, a, b) = Net::requested();
     assert!(net.cm[A].qp_attr(a, QpState::Init).is_ok());
     assert!(net.cm[A].qp_attr(a, QpState::Rtr).is_err());
@@ -56,7 +56,8 @@ fn uc_and_ud_have_their_own_masks() {
     assert_eq!(QpStep::early_init().attr.access, Access::empty());
 }
 
-/// As Linux has it: the request says what a sender has, the reply names the receiver where reliable datagrams had a context.
+/// As Linux has it: the request says what a sender has, the reply names the receiver where reliable datagrams
+/// had a context.
 #[test]
 fn xrc_has_a_sender_and_a_receiver() {
     let mut net = Net::new();
@@ -85,7 +86,7 @@ fn xrc_has_a_sender_and_a_receiver() {
     let rtr = step(&net, B, b, QpState::Rtr);
     assert_eq!((rtr.dest_qp, rtr.max_dest_rd_atomic), (params.qp.qpn, accepted.responder_resources));
 
-    // Who wants XRC does not get RC.
+    // A REQ for XRC does not match a listener for RC.
     net.cm[A].connect(net.now, &ConnectParams { transport: Transport::Rc, ..params }).unwrap();
     net.run();
     assert!(matches!(net.sent.last().unwrap().1, CmMessage::Rej(_)));
@@ -103,7 +104,7 @@ fn the_ack_timeout_option_shortens_everything() {
 }
 
 #[test]
-fn depths_that_were_settled_before_the_answer_count() {
+fn depths_settled_before_the_rep_count() {
     let (mut net, _, b) = Net::requested();
     net.cm[B].set_depths(b, 5, 6);
     let step = |net: &Net, state| net.cm[B].qp_attr(b, state).unwrap().attr;

@@ -19,7 +19,7 @@ fn refused(change: impl FnOnce(&mut Req)) -> wire::cm::Rej {
     }
     assert!(net.event(B).is_none());
     assert!(net.cm[B].is_empty());
-    let (from, to, mad) = net.cm[B].poll_transmit().expect("an answer");
+    let (from, to, mad) = net.cm[B].poll_transmit().expect("a REJ");
     assert_eq!((from, to), (dst, src));
     let CmMessage::Rej(rej) = CmMessage::parse(&mad).unwrap() else { panic!() };
     assert_eq!((rej.message, rej.local_comm_id, rej.tid), (Answered::REQ, 0, req.tid));
@@ -45,7 +45,7 @@ fn another_process_is_asked_before_a_request_is_refused() {
 }
 
 #[test]
-fn a_wrong_gid_or_partition_is_answered_with_the_right_gid() {
+fn a_wrong_gid_or_partition_is_refused_with_the_right_gid() {
     let ours = Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 2));
     let wrong = Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 99));
     let by_gid = refused(|req| req.primary.remote_gid = wrong);

@@ -1,4 +1,4 @@
-//! Service id resolution: asked, answered, repeated and refused (IBA 12.11).
+//! Service id resolution: request, reply, repetition and refusal (IBA 12.11).
 
 use super::*;
 use wire::QKey;
@@ -15,26 +15,26 @@ fn ask(net: &mut Net) -> CmId {
     let params = SidrParams {
         service_id: ServiceId::from_port(ServiceId::UDP, PORT),
         path: net.path(),
-        private_data: b"who",
+        private_data: b"ask",
     };
     let id = net.cm[A].sidr_connect(net.now, &params).unwrap();
     net.run();
     id
 }
 
-fn answer(status: SidrStatus) -> SidrAnswer<'static> {
+fn reply(status: SidrStatus) -> SidrAnswer<'static> {
     SidrAnswer { status, qpn: Qpn::new(0x789), q_key: UDP_QKEY, private_data: b"me" }
 }
 
 #[test]
-fn a_question_is_answered() {
+fn a_sidr_req_gets_a_sidr_rep() {
     let mut net = listening();
     let a = ask(&mut net);
     let CmEvent { id: b, kind: CmEventKind::SidrRequest(request) } = net.event(B).unwrap() else { panic!() };
     assert_eq!((request.peer, request.peer_port), (net.gid[A], 45678));
-    assert_eq!(&request.private_data[..4], b"who\0");
-    net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).unwrap();
-    assert!(net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).is_err(), "twice");
+    assert_eq!(&request.private_data[..4], b"ask\0");
+    net.cm[B].sidr_reply(b, &reply(SidrStatus::SUCCESS)).unwrap();
+    assert!(net.cm[B].sidr_reply(b, &reply(SidrStatus::SUCCESS)).is_err(), "twice");
     net.run();
     let CmEvent { id, kind: CmEventKind::SidrResponse(response) } = net.event(A).unwrap() else { panic!() };
     assert_eq!((id, response.status, response.qpn), (a, SidrStatus::SUCCESS, Qpn::new(0x789)));
@@ -84,7 +84,7 @@ fn either_message_may_be_lost() {
         ask(&mut net);
         for _ in 0..2 {
             if let Some(event) = net.event(B) {
-                net.cm[B].sidr_reply(event.id, &answer(SidrStatus::SUCCESS)).unwrap();
+                net.cm[B].sidr_reply(event.id, &reply(SidrStatus::SUCCESS)).unwrap();
                 net.run();
             }
             if name == "SIDR_REP" || net.log.len() == 1 {
@@ -92,7 +92,7 @@ fn either_message_may_be_lost() {
             }
         }
         while let Some(event) = net.event(B) {
-            net.cm[B].sidr_reply(event.id, &answer(SidrStatus::SUCCESS)).unwrap();
+            net.cm[B].sidr_reply(event.id, &reply(SidrStatus::SUCCESS)).unwrap();
             net.run();
         }
         assert!(matches!(net.event(A).unwrap().kind, CmEventKind::SidrResponse(_)), "{name}");
@@ -100,16 +100,16 @@ fn either_message_may_be_lost() {
 }
 
 #[test]
-fn a_repeated_question_is_one_until_it_is_answered() {
+fn a_repeated_sidr_req_is_reported_once_until_the_sidr_rep() {
     let mut net = listening();
     ask(&mut net);
     let b = net.event(B).unwrap().id;
     net.repeat_last(A, "SIDR_REQ");
     assert!(net.event(B).is_none());
-    net.cm[B].sidr_reply(b, &answer(SidrStatus::SUCCESS)).unwrap();
+    net.cm[B].sidr_reply(b, &reply(SidrStatus::SUCCESS)).unwrap();
     net.run();
     net.repeat_last(A, "SIDR_REQ");
-    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::SidrRequest(_)), "a new question");
+    assert!(matches!(net.event(B).unwrap().kind, CmEventKind::SidrRequest(_)), "a new SIDR_REQ");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn private_data_goes_up_to_the_limit() {
         assert_eq!(net.cm[A].sidr_connect(net.now, &params).is_ok(), fits, "{len}");
     }
     for (len, fits) in [(SIDR_REP_PRIVATE_MAX + 1, false), (256, false), (SIDR_REP_PRIVATE_MAX, true)] {
-        let answer = SidrAnswer { private_data: &BYTES[..len], ..answer(SidrStatus::SUCCESS) };
-        assert_eq!(net.cm[B].sidr_reply(b, &answer).is_ok(), fits, "{len}");
+        let reply = SidrAnswer { private_data: &BYTES[..len], ..reply(SidrStatus::SUCCESS) };
+        assert_eq!(net.cm[B].sidr_reply(b, &reply).is_ok(), fits, "{len}");
     }
 }

@@ -29,7 +29,7 @@ fn a_reused_qpn_is_refused_and_the_old_connection_disconnected() {
 #[test]
 fn a_rep_from_a_qp_we_are_connected_to_is_refused() {
     let (mut net, a, _) = Net::established();
-    // The passive process dies; its successor answers with the same QPN.
+    // The passive process dies; its successor uses the same QPN.
     let gids = net.gid;
     net.cm[B] = Cm::new(CmConfig::new(2, 0x0044_0000, 0x0200_0aff_fe00_0002, PathMtu::M4096));
     net.cm[B].set_gids(&gids[1..]);

@@ -1,0 +1,322 @@
+//! ACK policy: when a requester asks for an acknowledgement, and when a responder sends it.
+//!
+//! # When a requester sets AckReq
+//! An acknowledgement costs both sides a small packet, and IBA 9.7.5.1 leaves it to the requester which
+//! packets ask for one. READ requests, atomics and retransmissions of single packets always ask. A packet of
+//! a SEND or WRITE asks in three cases:
+//! - it fills the send window, or uses up the transmit budget, so that nothing can follow it;
+//! - [`ACK_INTERVAL_PKTS`] packets (fewer with a path MTU above 1024) have left since the last AckReq;
+//! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the
+//!   last AckReq.
+//!
+//! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload
+//! that is read from application memory if it must be retransmitted (the application may reuse that memory
+//! when the peer's reply shows that the message arrived), for a message that does not reply to a request of
+//! the peer (it may be the first of many, and the ACK clocks the batch behind it), and after going back. The
+//! rest are unsignaled inline or empty replies. They go without AckReq until [`UNSIGNALED_MAX`] of them, or
+//! half a send queue, wait for an ACK, or until nothing has been sent for [`ASK_AFTER_SILENCE_NS`]; then the
+//! requester retransmits the youngest packet with AckReq.
+//!
+//! # When a responder delays an ACK
+//! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
+//! only, the ping-pong of two programs that spin on memory (`ib_write_lat`): there the ACK leaves directly
+//! behind the next request of this side, so the peer sees the request no later than the ACK and both fit one
+//! burst. All of this must hold:
+//! - in each of the last [`ROUNDS_MIN`] rounds this side posted a request and then a message of the peer
+//!   arrived, all of them WRITEs without immediate (a message that makes a completion is polled for, and its
+//!   ACK costs nothing);
+//! - everything that this side posted has left, and no message of the peer is half received;
+//! - fewer messages than an ACK interval have arrived since the last packet that asked. A roxie peer sends a
+//!   long WRITE as one message per packet; its packets that ask because the interval is over are acknowledged
+//!   at once, because that opens its window;
+//! - the packet that asks is not a duplicate.
+//!
+//! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
+//! after the batch with the packet that asked first, when a duplicate arrives, and when the owner is about to
+//! close the queue pair. When it had to leave alone, the number of rounds required before the next delay
+//! doubles, or halves after [`ROUNDS_STABLE`] rounds: two programs that send at the same time and wait for
+//! each other's ACKs lose little, and a long ping-pong survives a pause.
+//!
+//! # What a foreign peer sees
+//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late. That is far below the Local
+//! CA ACK Delay that the device reports (134 ms), from which connection managers derive timeouts; only a
+//! `timeout` of 5 or less (131 us) is shorter. An ACK is never withheld beyond that; a response to a READ or
+//! atomic, or a NAK, acknowledges in its place.
+
+use crate::requester::{PROBE_MIN_NS, full_packets};
+use crate::time::Instant;
+
+/// At most this many packets leave from one AckReq to the next: two bursts of 62, so that an ACK is in flight
+/// while the next burst leaves. At half, every burst costs an ACK; at double, too little of the window (310)
+/// is left when the ACK arrives.
+const ACK_INTERVAL_PKTS: u64 = 124;
+/// The same in payload bytes, which is fewer packets with a path MTU above 1024.
+const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
+/// This many unsignaled replies may wait for an ACK without AckReq. They hold send queue slots and window
+/// space, and are flushed with an error if the connection ends.
+const UNSIGNALED_MAX: u32 = 16;
+/// Messages without AckReq are asked about when nothing was sent for this long (400 us).
+pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
+/// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor
+/// often stop a program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer
+/// stops polling. Double would exceed the probe timeout of a roxie peer, which would then retransmit.
+pub(crate) const ACK_DELAY_MAX_NS: u64 = 250_000;
+const _: () = assert!(ACK_DELAY_MAX_NS < PROBE_MIN_NS);
+/// Ping-pong rounds before the first ACK is delayed.
+const ROUNDS_MIN: u16 = 2;
+/// A ping-pong of this many rounds is stable. Bounds how far the required number of rounds grows: below
+/// double of this.
+const ROUNDS_STABLE: u16 = 64;
+
+/// The most packets from one AckReq to the next at a path MTU.
+#[inline]
+fn ack_interval(mtu: usize) -> u64 {
+    ACK_INTERVAL_PKTS.min(full_packets(ACK_INTERVAL_BYTES, mtu))
+}
+
+/// A packet of a SEND or WRITE that is about to leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    /// It is the last packet of its message.
+    pub(crate) ends_message: bool,
+    /// Its message is signaled, or its payload is read from application memory again when it is
+    /// retransmitted.
+    pub(crate) is_awaited: bool,
+    /// Nothing can follow it: the window or the budget is used up.
+    pub(crate) is_last_allowed: bool,
+    /// It was sent before.
+    pub(crate) is_retransmission: bool,
+    /// Work requests in half a send queue.
+    pub(crate) half_queue: u32,
+}
+
+/// The requester's side: what was sent since the last AckReq.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckRequests {
+    packets: u32,
+    /// Messages that end in these packets.
+    messages: u32,
+    /// An ACK is wanted for one of them.
+    is_awaited: bool,
+    /// A request of the peer has arrived since the last message left.
+    is_reply: bool,
+}
+
+impl AckRequests {
+    /// A request of the peer has arrived: the next message is taken for a reply.
+    #[inline]
+    pub(crate) fn peer_request_arrived(&mut self) {
+        self.is_reply = true;
+    }
+
+    /// A mid-message packet leaves without AckReq.
+    #[inline]
+    pub(crate) fn packet_sent(&mut self) {
+        self.packets += 1;
+    }
+
+    /// A packet with AckReq leaves.
+    #[inline]
+    pub(crate) fn asked(&mut self) {
+        *self = Self { is_reply: self.is_reply, ..Self::default() };
+    }
+
+    /// Packets that may still leave before the interval ends with one that asks.
+    #[inline]
+    pub(crate) fn packets_left(&self, mtu: usize) -> u64 {
+        ack_interval(mtu).saturating_sub(self.packets.into())
+    }
+
+    /// Counts a packet that leaves now and decides whether it sets AckReq. `is_followed` tells whether
+    /// another message follows at once.
+    #[inline]
+    pub(crate) fn decide(
+        &mut self,
+        packet: Outgoing,
+        is_followed: impl FnOnce() -> bool,
+        mtu: usize,
+    ) -> bool {
+        self.packets += 1;
+        if packet.ends_message {
+            self.messages += 1;
+            self.is_awaited |= packet.is_awaited;
+        }
+        let is_wanted = self.is_awaited
+            || !self.is_reply
+            || packet.is_retransmission
+            || self.messages >= UNSIGNALED_MAX.min(packet.half_queue);
+        let asks = packet.is_last_allowed
+            || (packet.ends_message && is_wanted && !is_followed())
+            || self.packets_left(mtu) == 0;
+        self.is_reply &= !packet.ends_message;
+        if asks {
+            self.asked();
+        }
+        asks
+    }
+}
+
+/// A plain ACK that is owed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Owed {
+    Nothing,
+    /// Asked for in the present receive batch.
+    InBatch,
+    /// Leaves with the next request of this side, or at the deadline.
+    Delayed,
+    Now,
+}
+
+/// The responder's side: the ACK that is owed, and whether the two sides play ping-pong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckDelay {
+    owed: Owed,
+    /// Number of the packet that the ACK names.
+    position: u64,
+    /// When a delayed ACK leaves at the latest; kept until an ACK leaves, whatever else asks for one.
+    deadline: Option<Instant>,
+    /// The ACK is for a duplicate: only an explicit ACK counts.
+    is_duplicate: bool,
+    /// Rounds in a row, and how many are required for a delay.
+    rounds: u16,
+    rounds_required: u16,
+    /// This side has posted a request since the last message of the peer.
+    has_posted: bool,
+    /// Messages of the peer since the last packet that asked, and how many there were before that packet.
+    messages: u32,
+    messages_before_ask: u32,
+}
+
+impl AckDelay {
+    pub(crate) fn new() -> Self {
+        Self {
+            owed: Owed::Nothing,
+            position: 0,
+            deadline: None,
+            is_duplicate: false,
+            rounds: 0,
+            rounds_required: ROUNDS_MIN,
+            has_posted: false,
+            messages: 0,
+            messages_before_ask: 0,
+        }
+    }
+
+    /// This side posted a request.
+    #[inline]
+    pub(crate) fn request_posted(&mut self) {
+        self.has_posted = true;
+    }
+
+    /// A SEND or WRITE of the peer is complete. `is_silent`: it makes no completion, so the application
+    /// learns of it only from its memory.
+    #[inline]
+    pub(crate) fn message_arrived(&mut self, is_silent: bool) {
+        if std::mem::take(&mut self.has_posted) {
+            self.rounds = self.rounds.saturating_add(1);
+        }
+        self.messages = self.messages.saturating_add(1);
+        if !is_silent {
+            self.rounds = 0;
+        }
+    }
+
+    /// The packet at `position` asks for an acknowledgement, which covers every earlier packet that asked.
+    #[inline]
+    pub(crate) fn asked(&mut self, position: u64) {
+        self.position = position;
+        self.messages_before_ask = std::mem::take(&mut self.messages);
+        self.owed = Owed::InBatch;
+    }
+
+    /// A SEND or WRITE that was executed before arrived again; `position` is the last one executed.
+    pub(crate) fn asked_by_duplicate(&mut self, position: u64) {
+        self.position = position;
+        self.owed = Owed::Now;
+        self.is_duplicate = true;
+    }
+
+    /// The response to the READ or atomic at `position` will acknowledge everything before it.
+    pub(crate) fn covered_by_response(&mut self, position: u64) {
+        if !self.is_duplicate && self.position < position {
+            self.sent();
+        }
+    }
+
+    /// The receive batch is over: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`:
+    /// everything posted has left and no message is half received.
+    #[inline]
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
+        if self.owed != Owed::InBatch {
+            return;
+        }
+        let is_interval_ask = u64::from(self.messages_before_ask) >= ack_interval(mtu);
+        let is_ping_pong = self.rounds >= self.rounds_required && !is_interval_ask;
+        self.owed = if is_ping_pong && may_delay && !self.is_duplicate {
+            self.deadline.get_or_insert(now.plus_ns(ACK_DELAY_MAX_NS));
+            Owed::Delayed
+        } else {
+            Owed::Now
+        };
+    }
+
+    /// Everything that this side posted has left: a delayed ACK follows it. Returns whether there is one.
+    #[inline]
+    pub(crate) fn requests_left(&mut self) -> bool {
+        let is_delayed = self.is_delayed();
+        self.release();
+        is_delayed
+    }
+
+    /// Makes a delayed ACK due.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        if self.is_delayed() {
+            self.owed = Owed::Now;
+        }
+    }
+
+    /// Whether an ACK waits for a request to leave with.
+    #[inline]
+    pub(crate) fn is_delayed(&self) -> bool {
+        self.owed == Owed::Delayed
+    }
+
+    /// When a delayed ACK must leave.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| self.is_delayed())
+    }
+
+    /// Time has passed: a delayed ACK leaves alone when its deadline is reached.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.owed = Owed::Now;
+            let is_stable = self.rounds >= ROUNDS_STABLE;
+            let required = if is_stable { self.rounds_required / 2 } else { self.rounds_required * 2 };
+            self.rounds_required = required.max(ROUNDS_MIN);
+            self.rounds = 0;
+        }
+    }
+
+    /// Number of the packet that the ACK which is due now names.
+    #[inline]
+    pub(crate) fn due(&self) -> Option<u64> {
+        (self.owed == Owed::Now).then_some(self.position)
+    }
+
+    /// An acknowledgement of everything leaves: an ACK, or a NAK in its place.
+    #[inline]
+    pub(crate) fn sent(&mut self) {
+        self.owed = Owed::Nothing;
+        self.deadline = None;
+        self.is_duplicate = false;
+    }
+}
+
+#[cfg(test)]
+#[path = "ack_policy_requester_tests.rs"]
+mod requester_tests;
+#[cfg(test)]
+#[path = "ack_policy_responder_tests.rs"]
+mod responder_tests;

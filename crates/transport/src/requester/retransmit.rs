@@ -1,0 +1,193 @@
+//! Retransmission of single packets: gaps that the peer reports, missing responses, and probes (IBA
+//! 9.7.5.1.1).
+//!
+//! A NAK names the first gap only. A roxie responder reports further gaps by ACKs that name old packets,
+//! which every other requester ignores (see [`gap_of`]). A gap report can cause a retransmission, but never
+//! acknowledges anything.
+
+use super::scoreboard::SPAN;
+use super::segment::Part;
+use super::{Fetch, Requester, Step};
+use crate::emit::{Buffer, Transmit};
+use crate::endpoint::Endpoint;
+use crate::memory::Memory;
+use crate::time::Instant;
+
+/// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
+/// multiple of [`SPAN`], so that a late ACK is not taken for a report.
+pub(crate) const GAP_UNIT: u64 = 2 * SPAN;
+/// After this many probes without progress a READ is requested again up to its end: some responders repeat
+/// only that.
+const PROBES_FOR_TAIL: u8 = 3;
+
+/// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it
+/// reports none.
+pub(super) fn gap_of(una: u64, back: u64) -> Option<(u64, u64)> {
+    let offset = (GAP_UNIT - back % GAP_UNIT) % GAP_UNIT;
+    let packets = (offset + back) / GAP_UNIT;
+    (offset + packets <= SPAN).then_some((una + offset, packets))
+}
+
+impl Requester {
+    /// Sends the first lost packet. Lost packets that follow it in a READ are requested together with it.
+    #[cold]
+    pub(super) fn retransmit_lost(
+        &mut self,
+        now: Instant,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Step {
+        let first = self.board.first_lost(self.window.una(), self.window.cursor());
+        if first == self.window.cursor() {
+            debug_assert!(false, "a lost packet outside the window");
+            self.board.going_back(self.window.una(), self.window.una() + SPAN);
+            return Step::Idle;
+        }
+        let index = self.index_of(first);
+        let wqe = *self.sq.wqe(index);
+        let fetch = self.fetches.at(first);
+        let end = match fetch {
+            None => first + 1,
+            Some(fetch) if self.retry.probes() >= PROBES_FOR_TAIL => fetch.end,
+            Some(fetch) => (first..fetch.end).find(|&at| !self.board.is_lost(at)).unwrap_or(fetch.end),
+        };
+        let part = Part { index, first, end };
+        let written = match fetch {
+            Some(fetch) => {
+                self.board.set_end(end - 1);
+                if first > fetch.first {
+                    self.fetches.part = Some(first);
+                }
+                self.write_fetch(part, &wqe, mem, ep, buf)
+            }
+            None => self.write_message(part, &wqe, mem, true, ep, buf),
+        };
+        let len = match written {
+            Ok(len) => len,
+            Err(status) => {
+                // The memory was deregistered. Packets before this one may still succeed, those behind are
+                // not needed.
+                self.go_back(first, ep);
+                return self.fail(status, ep);
+            }
+        };
+        self.note_sent(now, end, true);
+        self.board.age(now, self.rtt.period_ns());
+        self.board.retransmitted(first, end);
+        self.rtt.retransmitted(first, first == self.window.una(), now);
+        ep.counters.retransmitted_pkts += 1;
+        Step::Sent(Transmit { len, is_datagram: false })
+    }
+
+    /// The peer reports `first..end` missing. Returns whether any of it is new.
+    pub(super) fn on_gap(&mut self, now: Instant, first: u64, end: u64) -> bool {
+        self.board.age(now, self.rtt.period_ns());
+        let mut is_new = false;
+        let mut at = first.max(self.window.una());
+        while at < end.min(self.window.cursor()) {
+            // A READ or atomic is one request packet, however many packet numbers it takes.
+            match self.fetches.at(at) {
+                Some(fetch) => {
+                    is_new |= self.miss(fetch, fetch.first.max(self.window.una()), fetch.end);
+                    at = fetch.end;
+                }
+                None => {
+                    is_new |= self.board.report(at);
+                    at += 1;
+                }
+            }
+        }
+        is_new
+    }
+
+    /// Responses between `first` and `end` are missing although later ones arrived. Returns whether any of
+    /// that is new.
+    pub(super) fn on_missing_responses(&mut self, now: Instant, first: u64, end: u64) -> bool {
+        self.board.age(now, self.rtt.period_ns());
+        let (oldest, youngest) = self.fetches.in_flight.bounds();
+        let mut is_new = false;
+        for i in 0..youngest.wrapping_sub(oldest) {
+            match self.fetches.in_flight.get(oldest.wrapping_add(i)).copied() {
+                Some(fetch) if fetch.first < end => {
+                    is_new |= self.miss(fetch, fetch.first.max(first), fetch.end.min(end));
+                }
+                _ => break,
+            }
+        }
+        is_new
+    }
+
+    /// Reports those of `from..to` that are in flight missing. To a peer that may not respond to an earlier
+    /// part of a READ after a later one, only the first gap of the READ is reported.
+    fn miss(&mut self, fetch: Fetch, from: u64, to: u64) -> bool {
+        let to = to.min(self.window.cursor());
+        if !self.peer.responds_to_parts() {
+            let first = self.board.first_missing(fetch.first.max(self.window.una()), fetch.end);
+            let end = to.min(self.board.first_received(first, fetch.end));
+            if first >= end || !self.board.report(first) {
+                return false;
+            }
+            (first + 1..end).for_each(|position| {
+                self.board.lose(position);
+            });
+            return true;
+        }
+        let mut is_new = false;
+        for position in from..to.max(from) {
+            is_new |= self.board.report(position);
+        }
+        is_new
+    }
+
+    /// The peer is silent: retransmits the oldest packet in case it was lost, and the youngest so that the
+    /// peer NAKs what it misses.
+    pub(super) fn probe(&mut self, now: Instant) {
+        if self.window.una() >= self.window.cursor() {
+            return;
+        }
+        self.lose(self.window.una());
+        // Nothing else shows that responses were lost when no later one follows.
+        self.on_missing_responses(now, self.window.una(), self.fetches.seen);
+        self.probe_youngest();
+    }
+
+    /// Retransmits the youngest packet in flight, of which there is one: a retransmission sets AckReq.
+    pub(super) fn probe_youngest(&mut self) {
+        debug_assert!(self.window.una() < self.window.cursor());
+        let last = self.window.cursor() - 1;
+        // Its responses are arriving: no probe is needed.
+        let fetch = self.fetches.at(last);
+        if fetch.is_none_or(|fetch| self.board.first_received(fetch.first, fetch.end) == fetch.end) {
+            self.lose(last);
+        }
+    }
+
+    /// Takes a packet for lost, however recently it was retransmitted; of a READ, all responses up to the
+    /// next that is here.
+    fn lose(&mut self, position: u64) {
+        let (first, end) = match self.fetches.at(position) {
+            None => (position, position + 1),
+            Some(fetch) => {
+                let first = fetch.first.max(self.window.una());
+                (first, self.board.first_received(first, fetch.end.min(self.window.cursor())))
+            }
+        };
+        for position in first..end {
+            self.board.lose(position);
+        }
+    }
+
+    /// Index of the work request that a packet between `una` and `cursor` belongs to.
+    pub(super) fn index_of(&self, position: u64) -> u32 {
+        let mut index = self.sq.head();
+        while self.sq.wqe(index).end <= position && index.wrapping_add(1) != self.sq.tail() {
+            index = index.wrapping_add(1);
+        }
+        index
+    }
+}
+
+#[cfg(test)]
+#[path = "retransmit_tests.rs"]
+mod tests;

@@ -1,0 +1,262 @@
+//! What the requester knows about single packets of the window: sets of packet numbers.
+
+use crate::time::Instant;
+
+/// Consecutive packet numbers that a set tells apart; more than the send window.
+pub(crate) const SPAN: u64 = 768;
+const WORDS: u64 = SPAN / 64;
+/// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one
+/// period.
+const HALVES: usize = 3;
+
+/// A set of packet numbers out of [`SPAN`] consecutive ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PacketSet([u64; WORDS as usize]);
+
+impl PacketSet {
+    fn place(position: u64) -> (usize, u64) {
+        ((position / 64 % WORDS) as usize, 1 << (position % 64))
+    }
+
+    pub(crate) fn contains(&self, position: u64) -> bool {
+        let (word, bit) = Self::place(position);
+        self.0[word] & bit != 0
+    }
+
+    /// Adds a number. Returns whether it is new.
+    pub(crate) fn insert(&mut self, position: u64) -> bool {
+        let (word, bit) = Self::place(position);
+        let new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        new
+    }
+
+    /// Removes a number. Returns whether it was there.
+    pub(crate) fn remove(&mut self, position: u64) -> bool {
+        let (word, bit) = Self::place(position);
+        let was = self.0[word] & bit != 0;
+        self.0[word] &= !bit;
+        was
+    }
+
+    /// Removes `from..to`; returns how many were there.
+    pub(crate) fn remove_range(&mut self, from: u64, to: u64) -> u32 {
+        (from..to.min(from + SPAN)).map(|position| u32::from(self.remove(position))).sum()
+    }
+
+    /// The first number of `from..to` that is in the set, or is not; `to` when there is none.
+    pub(crate) fn first(&self, from: u64, to: u64, present: bool) -> u64 {
+        let mut at = from;
+        while at < to {
+            // Skips the rest of a word without a match.
+            let word = self.0[(at / 64 % WORDS) as usize];
+            let wanted = if present { word } else { !word } >> (at % 64);
+            if wanted != 0 {
+                return (at + u64::from(wanted.trailing_zeros())).min(to);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        to
+    }
+}
+
+/// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scoreboard {
+    /// Packets to be retransmitted, and how many.
+    lost: PacketSet,
+    lost_count: u32,
+    /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
+    /// than that.
+    recent: [PacketSet; HALVES],
+    half_end: Instant,
+    /// Responses of READs and atomics that were placed ahead of a missing one.
+    received: PacketSet,
+    /// Responses that end a retransmitted part of a READ.
+    ends: PacketSet,
+    /// The peer has reported a missing packet.
+    reported: bool,
+    /// One past the furthest member that any set has had; 0 when all are empty.
+    end: u64,
+}
+
+impl Scoreboard {
+    /// Whether a packet is to be retransmitted.
+    #[inline]
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost_count > 0
+    }
+
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.end > 0
+    }
+
+    /// The first packet of `from..to` that is to be retransmitted; `to` when there is none.
+    pub(crate) fn first_lost(&self, from: u64, to: u64) -> u64 {
+        self.lost.first(from, to, true)
+    }
+
+    /// Whether this packet is to be retransmitted.
+    pub(crate) fn is_lost(&self, position: u64) -> bool {
+        self.lost.contains(position)
+    }
+
+    /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was
+    /// retransmitted recently.
+    pub(crate) fn report(&mut self, position: u64) -> bool {
+        if self.received.contains(position) || self.recent.iter().any(|set| set.contains(position)) {
+            return false;
+        }
+        self.reported = true;
+        self.lose(position)
+    }
+
+    /// Whether the peer has reported a missing packet and may still miss it.
+    #[inline]
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.reported
+    }
+
+    /// A packet is to be retransmitted, however recently it was. Returns whether that is new.
+    pub(crate) fn lose(&mut self, position: u64) -> bool {
+        self.end = self.end.max(position + 1);
+        let new = self.lost.insert(position);
+        self.lost_count += u32::from(new);
+        new
+    }
+
+    /// `from..to` are retransmitted now.
+    pub(crate) fn retransmitted(&mut self, from: u64, to: u64) {
+        self.lost_count -= self.lost.remove_range(from, to);
+        self.end = self.end.max(to);
+        for position in from..to {
+            self.recent[0].insert(position);
+        }
+    }
+
+    /// Forgets which packets were retransmitted more than a period ago. Returns whether half a period has
+    /// passed.
+    pub(crate) fn age(&mut self, now: Instant, period_ns: u64) -> bool {
+        if now < self.half_end {
+            return false;
+        }
+        let half_ns = period_ns / 2;
+        // After a pause all retransmissions are old.
+        if now >= self.half_end.plus_ns(period_ns) {
+            self.recent = [PacketSet::default(); HALVES];
+        } else {
+            let mut end = self.half_end;
+            while end <= now {
+                self.recent.rotate_right(1);
+                self.recent[0] = PacketSet::default();
+                end = end.plus_ns(half_ns);
+            }
+        }
+        self.half_end = now.plus_ns(half_ns);
+        true
+    }
+
+    pub(crate) fn has_received(&self, position: u64) -> bool {
+        self.is_in_use() && self.received.contains(position)
+    }
+
+    /// A response was placed ahead of a missing one.
+    pub(crate) fn receive(&mut self, position: u64) {
+        self.end = self.end.max(position + 1);
+        self.received.insert(position);
+        self.lost_count -= u32::from(self.lost.remove(position));
+    }
+
+    /// The first of `from..to` that was not received; `to` when there is none.
+    pub(crate) fn first_missing(&self, from: u64, to: u64) -> u64 {
+        if self.is_in_use() { self.received.first(from, to, false) } else { from.min(to) }
+    }
+
+    /// The first of `from..to` that was received; `to` when there is none.
+    pub(crate) fn first_received(&self, from: u64, to: u64) -> u64 {
+        self.received.first(from, to, true)
+    }
+
+    /// The retransmitted part of a READ ends with this response.
+    pub(crate) fn set_end(&mut self, position: u64) {
+        self.ends.insert(position);
+    }
+
+    pub(crate) fn may_end(&self, position: u64) -> bool {
+        self.is_in_use() && self.ends.contains(position)
+    }
+
+    /// The cursor goes back to `position`, so everything from there will be sent anyway.
+    pub(crate) fn going_back(&mut self, position: u64, next: u64) {
+        if self.is_in_use() {
+            self.lost_count -= self.lost.remove_range(position, next);
+        }
+    }
+
+    /// `from..to` are acknowledged.
+    pub(crate) fn done(&mut self, from: u64, to: u64) {
+        if to >= self.end {
+            *self = Self::default();
+            return;
+        }
+        self.lost_count -= self.lost.remove_range(from, to);
+        for set in self.recent.iter_mut().chain([&mut self.received, &mut self.ends]) {
+            set.remove_range(from, to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    proptest::proptest! {
+        #[test]
+        fn a_packet_set_behaves_as_a_set_anywhere_in_the_numbers(
+            base in 0_u64..1 << 40,
+            ops in proptest::collection::vec((0_u8..4, 0..SPAN, 0..SPAN), 0..60),
+        ) {
+            let (mut set, mut model) = (PacketSet::default(), BTreeSet::new());
+            for (op, a, b) in ops {
+                let (from, to) = (base + a.min(b), base + a.max(b));
+                match op {
+                    0 => proptest::prop_assert_eq!(set.insert(from), model.insert(from)),
+                    1 => proptest::prop_assert_eq!(set.remove(from), model.remove(&from)),
+                    2 => {
+                        let there: Vec<u64> = model.range(from..to).copied().collect();
+                        proptest::prop_assert_eq!(set.remove_range(from, to) as usize, there.len());
+                        model.retain(|position| !there.contains(position));
+                    }
+                    _ => {
+                        for position in from..to { set.insert(position); model.insert(position); }
+                    }
+                }
+                proptest::prop_assert_eq!(set.contains(to), model.contains(&to));
+                let present = model.range(from..to).next().copied().unwrap_or(to);
+                proptest::prop_assert_eq!(set.first(from, to, true), present);
+                let absent = (from..to).find(|position| !model.contains(position)).unwrap_or(to);
+                proptest::prop_assert_eq!(set.first(from, to, false), absent);
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_counts_again_when_the_retransmission_is_old() {
+        let mut board = Scoreboard::default();
+        let at = |us: u64| Instant(us * 1000);
+        board.age(at(0), 90_000);
+        assert!(board.report(7) && !board.report(7));
+        board.retransmitted(7, 8);
+        assert!(!board.report(7) && !board.has_lost());
+        assert!(board.age(at(45), 90_000) && !board.age(at(89), 90_000));
+        assert!(board.age(at(90), 90_000));
+        assert!(!board.report(7), "within a period");
+        board.age(at(135), 90_000);
+        assert!(board.report(7));
+        board.retransmitted(7, 8);
+        board.age(at(1000), 90_000);
+        assert!(board.report(7), "after a pause");
+    }
+}

@@ -1,0 +1,214 @@
+//! Requests that arrive early. They start at PSN 100; the path MTU is 1024.
+
+use wire::{DropReason, Opcode};
+
+use crate::reorder::{REACH, ReorderBuffer};
+use crate::testing::{Bench, Pkt, REMOTE, RKEY};
+use crate::{PathMtu, QpEvent, QpState, WcOpcode};
+
+const NONE: [&str; 0] = [];
+
+fn write(psn: u32, at: u64, value: u8) -> Pkt {
+    Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE + at, RKEY, 8).payload(value, 8)
+}
+
+fn send(psn: u32, value: u8) -> Pkt {
+    Pkt::new(Opcode::RC_SEND_ONLY, psn).payload(value, 8)
+}
+
+/// The NAK names the first gap and no early packet is placed. When the missing packet arrives all are
+/// executed.
+#[test]
+fn early_packets_are_kept_and_executed_in_order() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 8, 3).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
+    assert_eq!(b.mem.remote_at(REMOTE, 16), [0; 16], "an early WRITE could be undone by an older one");
+    b.recv(&write(100, 8, 9)).unwrap();
+    assert_eq!(b.mem.remote_at(REMOTE, 16), [[2; 8], [3; 8]].concat(), "the younger one wins");
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"]);
+    assert_eq!(b.qp.counters().kept_request, 3);
+}
+
+#[test]
+fn each_gap_is_nakked_when_it_becomes_the_first() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(103, 0, 1), write(105, 0, 1).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 0 msn 0"]);
+    b.recv(&write(100, 0, 1)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 102 NAK 0 msn 2"]);
+    b.recv(&write(104, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "the first gap is still open");
+    b.recv(&write(102, 0, 1)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 105 msn 6"]);
+}
+
+#[test]
+fn completions_of_early_packets_come_in_order_and_once() {
+    let mut b = Bench::rc();
+    for i in 0..4 {
+        b.post_recv(i, 8 * i, 8);
+    }
+    b.batch(&[send(102, 3), send(101, 2), send(101, 2)]);
+    assert_eq!(b.events(), []);
+    b.batch(&[send(100, 1), send(101, 2), send(102, 3)]);
+    let wcs: Vec<_> = b
+        .events()
+        .iter()
+        .map(|event| match event {
+            QpEvent::RecvWc { wc, .. } => (wc.wr_id, wc.opcode),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(wcs, [0, 1, 2].map(|id| (id, WcOpcode::Recv)));
+}
+
+/// An early READ takes the PSNs of its response when it is executed.
+#[test]
+fn an_early_read_takes_its_psns_when_it_is_executed() {
+    let mut b = Bench::rc();
+    let read = Pkt::new(Opcode::RC_READ_REQUEST, 101).reth(REMOTE, RKEY, 2048).ack_req();
+    b.batch(&[read, write(103, 0, 5).ack_req()]);
+    b.sent();
+    b.recv(&write(100, 0, 1)).unwrap();
+    assert_eq!(
+        b.sent(),
+        [
+            "READ Response First 101 msn 2 [1024]",
+            "READ Response Last 102 msn 2 [1024]",
+            "Acknowledge 103 msn 3",
+        ]
+    );
+}
+
+/// Packets behind a fatal fault are never executed.
+#[test]
+fn an_error_in_the_missing_packet_drops_the_early_packets() {
+    let mut b = Bench::rc();
+    b.batch(&[write(101, 0, 1), write(102, 0, 2)]);
+    b.sent();
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 100).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8)).unwrap_err();
+    assert_eq!(b.sent(), ["Acknowledge 100 NAK 2 msn 0"]);
+    assert_eq!(b.qp.state(), QpState::Err);
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [0; 8]);
+}
+
+#[test]
+fn an_error_in_an_early_packet_names_that_packet() {
+    let mut b = Bench::rc();
+    b.recv(&Pkt::new(Opcode::RC_WRITE_ONLY, 101).reth(REMOTE, wire::Rkey(1), 8).payload(1, 8)).unwrap();
+    b.sent();
+    assert_eq!(b.recv(&write(100, 0, 4)), Err(DropReason::AccessFault));
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [4; 8]);
+    assert_eq!(b.sent(), ["Acknowledge 101 NAK 2 msn 1"]);
+}
+
+#[test]
+fn a_packet_too_far_ahead_is_dropped() {
+    let mut b = Bench::rc();
+    let reach = REACH as u32;
+    assert_eq!(b.recv(&write(100 + reach, 0, 1)), Err(DropReason::OutOfSequence));
+    assert_eq!(b.recv(&write(99 + reach, 0, 1)), Ok(()));
+}
+
+/// Two queue pairs of a device may need the same slot: the later packet displaces the earlier one.
+#[test]
+fn a_displaced_packet_is_missing_again() {
+    let mut b = Bench::rc();
+    b.reorder = ReorderBuffer::with_slots(4, 200);
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 0, 3)]);
+    b.sent();
+    let other = b.reorder.begin_episode();
+    for position in 0..4 {
+        b.reorder.keep(other, position, &[0; 20]);
+    }
+    b.recv(&write(100, 8, 9)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 101 NAK 0 msn 1"]);
+    b.batch(&[write(101, 0, 1), write(102, 0, 2), write(103, 0, 3).ack_req()]);
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"]);
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [3; 8]);
+}
+
+/// A connection that starts again with the same packet numbers does not find the packets of the earlier one.
+#[test]
+fn packets_of_an_earlier_gap_are_never_found() {
+    let mut buffer = ReorderBuffer::new(PathMtu::M1024);
+    let first = buffer.begin_episode();
+    assert!(buffer.keep(first, 7, &[1; 40]));
+    assert_eq!(buffer.get(first, 7), Some(&[1; 40][..]));
+    let second = buffer.begin_episode();
+    assert_eq!((buffer.get(second, 7), buffer.get(first, 8)), (None, None));
+    assert!(!buffer.keep(second, 7, &[0; 2000]), "longer than the path MTU allows");
+}
+
+/// A queue pair with a peer that has shown selective repeat: it went on with new packets after a gap was
+/// closed.
+fn selective() -> Bench {
+    let mut b = Bench::rc();
+    b.batch(&(101..110).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+    b.recv(&write(100, 0, 1)).unwrap();
+    b.recv(&write(110, 0, 1).ack_req()).unwrap();
+    b.sent();
+    b
+}
+
+#[test]
+fn a_selective_repeat_peer_gets_a_report_of_every_gap() {
+    let mut b = selective();
+    let unit = crate::requester::GAP_UNIT as u32;
+    b.batch(&[write(112, 0, 1), write(113, 0, 1), write(116, 0, 1), write(119, 0, 1)]);
+    let wrapped = |psn: u32, packets: u32| (psn.wrapping_sub(packets * unit)) & 0xff_ffff;
+    let reports = |gaps: &[(u32, u32)]| -> Vec<String> {
+        gaps.iter().map(|&(psn, n)| format!("Acknowledge {} msn 11", wrapped(psn, n))).collect()
+    };
+    let mut expected = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
+    expected.extend(reports(&[(114, 2), (117, 2)]));
+    assert_eq!(b.sent(), expected);
+    b.recv(&write(120, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "no new gap");
+    b.recv(&write(122, 0, 1)).unwrap();
+    assert_eq!(b.sent(), reports(&[(121, 1)]), "only the new gap");
+    b.at(crate::testing::us(50));
+    b.recv(&write(115, 0, 1)).unwrap();
+    expected.truncate(1);
+    assert_eq!(b.sent(), expected, "old gaps again after a while: reports and retransmissions get lost");
+    b.at(crate::testing::us(100));
+    b.recv(&write(118, 0, 1)).unwrap();
+    expected.extend(reports(&[(114, 1), (117, 1), (121, 1)]));
+    assert_eq!(b.sent(), expected, "all gaps are old now");
+}
+
+/// Each report costs both sides a packet, and retransmissions take long through a full queue.
+#[test]
+fn a_gap_is_reported_again_when_its_retransmission_takes_longer_than_others() {
+    let mut b = selective();
+    let nak = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
+    b.recv(&write(112, 0, 1)).unwrap();
+    assert_eq!(b.sent(), nak);
+    b.at(crate::testing::us(1_000));
+    b.recv(&write(111, 0, 1).ack_req()).unwrap();
+    b.recv(&write(114, 0, 1)).unwrap();
+    b.sent();
+    b.at(crate::testing::us(1_900));
+    b.recv(&write(115, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "the retransmission before took longer");
+    b.at(crate::testing::us(2_000));
+    b.recv(&write(116, 0, 1)).unwrap();
+    assert_eq!(b.sent(), ["Acknowledge 113 NAK 0 msn 13"]);
+    b.recv(&write(117, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "one report, not one per packet");
+}
+
+#[test]
+fn a_go_back_n_peer_gets_no_gap_reports() {
+    let mut b = selective();
+    b.batch(&[write(112, 0, 1), write(114, 0, 1)]);
+    b.sent();
+    b.batch(&[write(111, 0, 1), write(112, 0, 1), write(113, 0, 1), write(114, 0, 1)]);
+    b.sent();
+    b.batch(&[write(116, 0, 1), write(118, 0, 1)]);
+    assert_eq!(b.sent(), ["Acknowledge 115 NAK 0 msn 15"]);
+    b.at(crate::testing::ms(1));
+    b.recv(&write(119, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "one NAK for a gap");
+}

@@ -1,0 +1,170 @@
+//! What the responder sends, in this order: READ responses and atomic results, since responses leave in PSN
+//! order (IBA 9.7.5.1); then a NAK; then an ACK; then gap reports.
+
+use wire::{Aeth, AtomicAckEth, NakCode, Syndrome};
+
+use super::Responder;
+use super::replay::Response;
+use crate::emit::{Buffer, Emitter, Transmit, acknowledge, psn_of, read_response_opcode, response_bth};
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::requester::GAP_UNIT;
+use crate::time::Instant;
+
+impl Responder {
+    /// Whether a response, NAK, ACK or gap report is due.
+    #[inline]
+    pub(crate) fn has_reply(&self) -> bool {
+        self.ack.due().is_some() || self.nak.is_due() || self.owes_responses() || self.early.has_report()
+    }
+
+    /// Whether READ responses or atomic results are due.
+    #[inline]
+    pub(crate) fn owes_responses(&self) -> bool {
+        self.replay.is_pending()
+    }
+
+    /// Whether a NAK is due that leaves even in the error state.
+    pub(crate) fn owes_fatal_nak(&self) -> bool {
+        self.nak.is_fatal_due()
+    }
+
+    /// Packets of the READ response that is due, if nothing precedes or follows it and none of it was sent;
+    /// else 0.
+    #[inline]
+    pub(crate) fn isolated_packets(&self) -> u64 {
+        self.replay.isolated_packets()
+    }
+
+    /// Number of the packet that the next response is for.
+    pub(crate) fn responding_to(&self) -> u64 {
+        self.replay.current().map_or(self.expected, |(_, cursor)| cursor.at)
+    }
+
+    /// Drops all responses.
+    pub(crate) fn clear_responses(&mut self) {
+        self.replay.clear();
+    }
+
+    /// The request at `position` cannot be executed yet.
+    pub(crate) fn nak_not_ready(&mut self, position: u64, timer: u8) {
+        self.nak.not_ready(position, timer);
+    }
+
+    /// The request at `position` is refused for good.
+    pub(crate) fn nak_fatal(&mut self, position: u64, code: NakCode) {
+        self.nak.refuse(position, code);
+    }
+
+    /// This side posted a request.
+    #[inline]
+    pub(crate) fn request_posted(&mut self) {
+        self.ack.request_posted();
+    }
+
+    /// Everything that this side posted has left. Returns whether an ACK was waiting for that.
+    #[inline]
+    pub(crate) fn requests_left(&mut self) -> bool {
+        self.ack.requests_left()
+    }
+
+    /// Whether an ACK waits for a request of this side.
+    #[inline]
+    pub(crate) fn is_ack_delayed(&self) -> bool {
+        self.ack.is_delayed()
+    }
+
+    /// The receive batch is over. `may_delay`: this side could send a request and has sent all that was
+    /// posted.
+    #[inline]
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
+        self.ack.end_of_batch(now, may_delay && !self.is_within_message(), mtu);
+    }
+
+    /// Makes a delayed ACK due.
+    pub(crate) fn release_ack(&mut self) {
+        self.ack.release();
+    }
+
+    /// When [`Responder::handle_timeout`] must be called next.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.ack.deadline()
+    }
+
+    /// Makes a delayed ACK due when its time is over.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.ack.handle_timeout(now);
+    }
+
+    /// Writes the next packet that is due.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<Option<Transmit>, Fault> {
+        if self.replay.is_pending() {
+            return self.transmit_response(mem, ep, buf);
+        }
+        let (syndrome, position) = if let Some(nak) = self.nak.take() {
+            self.ack.sent();
+            (nak.syndrome, nak.position)
+        } else if let Some(position) = self.ack.due() {
+            self.ack.sent();
+            (Syndrome::ACK, position)
+        } else if let Some((first, packets)) = self.early.next_gap(self.expected) {
+            // A gap report (see `requester/retransmit.rs`), which other requesters ignore as an old ACK.
+            ep.counters.send_gap_report += 1;
+            (Syndrome::ACK, first.wrapping_sub(packets * GAP_UNIT))
+        } else {
+            return Ok(None);
+        };
+        let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
+        Ok(Some(Transmit { len, is_datagram: false }))
+    }
+
+    /// Writes the next packet of a READ response, or an atomic result. A fault means that the memory was
+    /// deregistered since the request arrived.
+    fn transmit_response(
+        &mut self,
+        mem: &impl Memory,
+        ep: &mut Endpoint,
+        buf: &mut Buffer,
+    ) -> Result<Option<Transmit>, Fault> {
+        let Some((entry, cursor)) = self.replay.current() else { return Ok(None) };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: entry.msn };
+        let mut packet = Emitter::new(buf);
+        let opcode = match entry.response {
+            Response::Atomic { original } => {
+                aeth.emit(packet.header());
+                AtomicAckEth { original }.emit(packet.header());
+                wire::Opcode::RC_ATOMIC_ACKNOWLEDGE
+            }
+            Response::Done => {
+                aeth.emit(packet.header());
+                wire::Opcode::RC_READ_RESPONSE_ONLY
+            }
+            Response::Read { pd, va, r_key, .. } => {
+                let (starts, ends) = (cursor.at == cursor.start, cursor.at + 1 == cursor.end);
+                if starts || ends {
+                    aeth.emit(packet.header());
+                }
+                let offset = (cursor.at - entry.first) * ep.mtu as u64;
+                let bytes = u64::from(cursor.end_byte).saturating_sub(offset).min(ep.mtu as u64);
+                let payload = packet.payload(bytes as usize);
+                if !payload.is_empty() {
+                    mem.read_remote(pd, ep.qpn, r_key, va.wrapping_add(offset), payload)
+                        .map_err(Fault::from_access)?;
+                }
+                ep.counters.sent_bytes += bytes;
+                read_response_opcode(starts, ends)
+            }
+        };
+        self.replay.advance();
+        let len = packet.finish(response_bth(opcode, ep, psn_of(cursor.at)));
+        Ok(Some(Transmit { len, is_datagram: false }))
+    }
+}
