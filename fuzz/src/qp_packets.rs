@@ -217,7 +217,7 @@ impl<'a> World<'a> {
     fn transmit(&mut self, most: usize) -> bool {
         let mut buf = [0; MAX_PACKET + 4];
         let budget = self.draw.pick(&[usize::MAX, 0, 1, 40]);
-        let mut turn = self.qp.turn(self.now, budget);
+        let mut turn = self.qp.transmit_quantum(self.now, budget);
         for _ in 0..most {
             let wanted = turn.qp().wants_transmit();
             self.memory.doing.set(Doing::Transmit);

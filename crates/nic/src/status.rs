@@ -108,6 +108,7 @@ impl Core {
 impl QpStatus {
     fn of(entry: &mut QpEntry, gids: &GidTable, now: Instant) -> QpStatus {
         let qp = &mut entry.qp;
+        let backlog = qp.backlog();
         let attr = qp.attr();
         let has_path = !matches!(attr.state, QpState::Reset | QpState::Init);
         let is_connected = has_path && !qp.ty().is_datagram();
@@ -118,7 +119,7 @@ impl QpStatus {
             local: gids.address(attr.av.sgid_index).filter(|_| is_connected),
             remote: is_connected.then(|| attr.av.dgid.ip()),
             dest_qpn: is_connected.then_some(attr.dest_qp),
-            path_mtu: qp.path_mtu_bytes() as u32,
+            path_mtu: backlog.path_mtu_bytes as u32,
             sq_psn: attr.sq_psn,
             rq_psn: attr.rq_psn,
             timeout: attr.timeout,
@@ -129,8 +130,8 @@ impl QpStatus {
             traffic_class: attr.av.traffic_class,
             max_send_wr: attr.cap.max_send_wr,
             max_recv_wr: attr.cap.max_recv_wr,
-            in_flight: qp.packets_in_flight() as u32,
-            pending: qp.pending_packets() as u32,
+            in_flight: backlog.in_flight_packets as u32,
+            pending: backlog.pending_packets as u32,
             round_trip_ns: qp.round_trip_ns(),
             paced_bps: qp.paced_bps(now),
             counters: *qp.counters(),

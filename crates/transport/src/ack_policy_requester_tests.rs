@@ -67,10 +67,10 @@ fn a_signaled_work_request_ends_an_unsignaled_run() {
     }
     assert!(b.qp.backlog().only_small_messages);
     b.post_flags(1, write(0), 2000, SendFlags::empty()).unwrap();
-    assert_eq!((b.qp.pending_packets(), b.qp.pending_bytes()), (7, 2040));
+    assert_eq!((b.qp.backlog().pending_packets, b.qp.backlog().pending_bytes), (7, 2040));
     assert!(!b.qp.backlog().only_small_messages);
     assert_eq!((b.sent().len(), b.qp.backlog().last_posted_bytes), (7, 2000));
-    assert_eq!((b.qp.pending_packets(), b.qp.pending_bytes()), (0, 0));
+    assert_eq!((b.qp.backlog().pending_packets, b.qp.backlog().pending_bytes), (0, 0));
     b.post(2, crate::testing::read(0), 8);
     assert!(!b.qp.backlog().only_small_messages, "a READ");
 }

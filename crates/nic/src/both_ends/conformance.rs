@@ -34,7 +34,7 @@ fn limits_of_reads_are_exact_at_both_ends() {
     for _ in 0..8 {
         pair.post(open.read(0), 8);
     }
-    pair.here.turn(pair.now);
+    pair.here.run_batch(pair.now);
     assert_eq!(asks(&pair), 5);
 
     let setup =
@@ -149,10 +149,10 @@ fn an_answer_that_lies_unread_is_not_overdue() {
     pair.cable.hand_over_one_by_one();
     pair.cable.deliver_again(THERE, 0);
     pair.post(open.write(8), 8);
-    pair.here.turn(pair.now);
-    pair.there.turn(pair.now);
+    pair.here.run_batch(pair.now);
+    pair.there.run_batch(pair.now);
     pair.now = pair.now.plus_ns(1_000_000_000);
-    pair.here.turn(pair.now);
+    pair.here.run_batch(pair.now);
     let here = pair.here.look();
     assert_eq!((here.sends, here.state), (vec![OK], QpState::Rts));
     assert_eq!(asks(&pair), 2, "nothing was sent again");

@@ -338,7 +338,7 @@ impl End {
     }
 
     /// One batch, as the engine does it. Returns whether anything had arrived.
-    pub(super) fn turn(&mut self, now: Instant) -> bool {
+    pub(super) fn run_batch(&mut self, now: Instant) -> bool {
         let trains = self.core.receive(now, RxQueues::ALL.into()) + self.core.expire(now, RxQueues::ALL);
         self.core.transmit(now);
         trains > 0

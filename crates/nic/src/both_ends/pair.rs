@@ -131,7 +131,7 @@ impl Pair {
     /// ... or until that time.
     pub(super) fn run_until(&mut self, end: Instant) {
         for _ in 0..TURNS_MAX {
-            let moved = self.here.turn(self.now) | self.there.turn(self.now);
+            let moved = self.here.run_batch(self.now) | self.there.run_batch(self.now);
             let next = self.now.plus_ns(HOP_NS);
             if moved || !self.cable.is_empty() {
                 self.now = next;

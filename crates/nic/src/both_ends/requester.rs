@@ -95,7 +95,7 @@ fn memory_of_its_own_that_does_not_fit_is_a_protection_error() {
                 let sge = Sge { addr: target.va, length: 8, lkey: Lkey(target.key) };
                 let open = pair.there.open;
                 pair.post_sges(open.read(0), &[sge]);
-                pair.here.turn(pair.now);
+                pair.here.run_batch(pair.now);
                 pair.here.take_back(target);
             },
             asks: &["READ Request 100", "WRITE Only 101"],
@@ -289,7 +289,7 @@ fn who_is_not_answered_asks_as_often_as_it_was_told_and_gives_up() {
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.write(0), 8);
-                pair.here.turn(pair.now);
+                pair.here.run_batch(pair.now);
                 let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
                 pair.here.modify(pair.now, &attr, QpAttrMask::STATE).expect("always legal");
             },

@@ -57,15 +57,15 @@ impl Core {
         let (mut sent, mut is_other_flow) = (0, false);
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
-        let mut turn = entry.qp.turn(now, quantum.budget_pkts);
+        let mut sending = entry.qp.transmit_quantum(now, quantum.budget_pkts);
         while sent < quantum.max_pkts {
             if sent == quantum.flush_at_pkts {
                 hooks.change_flow();
                 port.flush();
             }
-            let Some(packet) = turn.poll(&tables.mrs, port.tx_slot()) else { break };
+            let Some(packet) = sending.poll(&tables.mrs, port.tx_slot()) else { break };
             let flow = if packet.is_datagram {
-                let UdDest { av, remote_qpn, .. } = turn.qp().datagram_dest();
+                let UdDest { av, remote_qpn, .. } = sending.qp().datagram_dest();
                 let src = tables.gids.address(av.sgid_index);
                 src.and_then(|src| port.datagram_flow(&flow_key(src, av, *remote_qpn)).ok())
             } else {
@@ -80,7 +80,7 @@ impl Core {
             }
             sent += 1;
         }
-        let budget_pkts = turn.budget();
+        let budget_pkts = sending.budget();
         hooks.change_flow();
         let is_full = sent == quantum.max_pkts;
         if sent > 0 && !is_full && tables.queue.is_empty() {
@@ -92,7 +92,7 @@ impl Core {
         }
         if is_full {
             tables.queue.list(index);
-            return tables.qp(index).is_some_and(|entry| entry.qp.owes_answers());
+            return tables.qp(index).is_some_and(|entry| entry.qp.backlog().owes_responses);
         }
         if budget_pkts == 0 {
             // Only the window of the flow blocks it: an ACK there lists it again.

@@ -35,8 +35,6 @@ pub use event::{
     SidrRequest, SidrResponse,
 };
 pub use journal::{DisconnectNotice, JournalChange};
-#[doc(hidden)] // old names, for crates/nic/src/registry
-pub use journal::{DisconnectNotice, JournalChange};
 pub use params::{
     AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress,
     ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX,

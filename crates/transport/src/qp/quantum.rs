@@ -76,12 +76,6 @@ impl Qp {
         TransmitQuantum { qp: self, now, budget, mid_message: 0 }
     }
 
-    /// [`transmit_quantum`](Self::transmit_quantum).
-    #[inline]
-    pub fn turn(&mut self, now: Instant, budget: usize) -> TransmitQuantum<'_> {
-        self.transmit_quantum(now, budget)
-    }
-
     /// The first packet of a [`transmit_quantum`](Self::transmit_quantum).
     pub fn poll_transmit(
         &mut self,
@@ -353,7 +347,7 @@ mod tests {
                 });
                 prop_assert_eq!(&sent[0], &sent[1]);
                 let [one, other] = both.each_mut().map(|b| {
-                    let (in_flight, pending) = (b.qp.packets_in_flight(), b.qp.pending_packets());
+                    let (in_flight, pending) = (b.qp.packets_in_flight(), b.qp.backlog().pending_packets);
                     let state = (b.qp.wants_transmit(), b.qp.poll_timeout(), *b.qp.counters());
                     (in_flight, pending, state, b.events())
                 });

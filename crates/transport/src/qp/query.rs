@@ -83,88 +83,11 @@ impl Qp {
         &self.ep.counters
     }
 
-    /// [`Backlog::is_paced`](super::Backlog::is_paced).
-    #[must_use]
-    #[inline]
-    pub fn is_paced(&self) -> bool {
-        self.ep.congestion.is_paced()
-    }
-
-    /// [`Backlog::owes_responses`](super::Backlog::owes_responses).
-    #[must_use]
-    #[inline]
-    pub fn owes_answers(&self) -> bool {
-        self.backlog().owes_responses
-    }
-
     /// [`Backlog::in_flight_packets`](super::Backlog::in_flight_packets).
     #[must_use]
     #[inline]
     pub fn packets_in_flight(&self) -> usize {
         self.requester.in_flight() as usize
-    }
-
-    /// [`Backlog::isolated_packets`](super::Backlog::isolated_packets).
-    #[must_use]
-    #[inline]
-    pub fn lone_packets(&self) -> usize {
-        self.backlog().isolated_packets
-    }
-
-    /// [`Backlog::pending_packets`](super::Backlog::pending_packets).
-    #[must_use]
-    #[inline]
-    pub fn pending_packets(&self) -> usize {
-        self.requester.pending_packets() as usize
-    }
-
-    /// [`Backlog::pending_bytes`](super::Backlog::pending_bytes).
-    #[must_use]
-    #[inline]
-    pub fn pending_bytes(&self) -> usize {
-        self.requester.pending_bytes() as usize
-    }
-
-    /// [`Backlog::unsignaled_run`](super::Backlog::unsignaled_run).
-    #[must_use]
-    #[inline]
-    pub fn ended_run(&self) -> u32 {
-        self.backlog().unsignaled_run
-    }
-
-    /// [`Backlog::last_posted_bytes`](super::Backlog::last_posted_bytes).
-    #[must_use]
-    #[inline]
-    pub fn last_posted_bytes(&self) -> usize {
-        self.backlog().last_posted_bytes
-    }
-
-    /// [`Backlog::only_small_messages`](super::Backlog::only_small_messages).
-    #[must_use]
-    #[inline]
-    pub fn has_only_small_messages(&self) -> bool {
-        self.backlog().only_small_messages
-    }
-
-    /// [`Backlog::path_mtu_bytes`](super::Backlog::path_mtu_bytes).
-    #[must_use]
-    #[inline]
-    pub fn path_mtu_bytes(&self) -> usize {
-        self.ep.mtu
-    }
-
-    /// [`Backlog::window_room_packets`](super::Backlog::window_room_packets).
-    #[must_use]
-    #[inline]
-    pub fn window_room(&self) -> usize {
-        self.backlog().window_room_packets
-    }
-
-    /// [`Backlog::is_ack_expected`](super::Backlog::is_ack_expected).
-    #[must_use]
-    #[inline]
-    pub fn is_answer_owed(&self) -> bool {
-        self.requester.is_ack_expected()
     }
 
     /// Whether every packet that was sent is acknowledged.

@@ -61,7 +61,7 @@ fn the_window_is_310_packets_and_asks_for_acks_on_the_way() {
         sent.iter().enumerate().filter(|(_, text)| text.contains("AckReq")).map(|(i, _)| i).collect();
     assert_eq!(asking, [123, 247, 309], "the last one, since nothing may follow");
     assert!(!b.qp.wants_transmit());
-    assert_eq!(b.qp.pending_packets(), 3);
+    assert_eq!(b.qp.backlog().pending_packets, 3);
     b.recv(&Pkt::ack(501)).unwrap();
     assert_eq!(b.sent().len(), 2);
 }
