@@ -24,7 +24,8 @@ enum Armed {
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Wc>,
-    /// When each entry was added (nanoseconds of the engine's clock); `None` unless the application asked for it.
+    /// When each entry was added (nanoseconds of the engine's clock); `None` unless the application asked
+    /// for it.
     times: Option<VecDeque<u64>>,
     capacity: usize,
     armed: Armed,
@@ -37,8 +38,8 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<Ring>,
     /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
     len: AtomicUsize,
-    /// Polls of other queues during which the application still counts as busy with this queue, because its last poll
-    /// left entries here. While there are any the CQ is backlogged, and sends keep batching.
+    /// Polls of other queues during which the application still counts as busy with this queue, because its
+    /// last poll left entries here. While there are any the CQ is backlogged, and sends keep batching.
     credits: AtomicU8,
     /// The engine's poll that spent a credit last.
     spent_at: AtomicU64,
@@ -194,8 +195,8 @@ impl CompletionQueue {
         self.credits.load(Ordering::Relaxed) > 0
     }
 
-    /// The engine's poll with this number held messages because this CQ is backlogged: one credit less. A poll spends one
-    /// credit of a CQ, however many queue pairs complete here.
+    /// The engine's poll with this number held messages because this CQ is backlogged: one credit less. A
+    /// poll spends one credit of a CQ, however many queue pairs complete here.
     #[inline]
     pub(crate) fn spend_poll(&self, poll: u64) {
         if self.spent_at.swap(poll, Ordering::Relaxed) != poll {

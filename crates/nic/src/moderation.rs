@@ -1,8 +1,8 @@
 //! Completion moderation (ibv_modify_cq(3)): one channel event for several completions.
 //!
-//! The first completion that could raise the event starts a period; the event comes with the last of a number of
-//! completions, or when the period ends. Invariant: an event that is held back has a deadline with the [`Moderator`], so it
-//! is never lost.
+//! The first completion that could raise the event starts a period; the event comes with the last of a
+//! number of completions, or when the period ends. Invariant: an event that is held back has a deadline
+//! with the [`Moderator`], so it is never lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};

@@ -1,7 +1,8 @@
 //! The world that an engine runs in: time, and threads that yield, sleep and are woken.
 //!
-//! An engine takes all of that from its [`Runtime`] and never reads a clock itself. [`Runtime::Kernel`] is the operating
-//! system. [`Runtime::Virtual`] is a simulation with a clock and threads of its own, which also decides at each
+//! An engine takes all of that from its [`Runtime`] and never reads a clock itself. [`Runtime::Kernel`] is
+//! the operating system. [`Runtime::Virtual`] is a simulation with a clock and threads of its own, which
+//! also decides at each
 //! [`Point`] which thread runs next.
 
 use std::io;
@@ -12,8 +13,8 @@ use std::time::Duration;
 use sys::{PollFd, now_ns, process_cpu_ns};
 use transport::Instant;
 
-/// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control socket and the
-/// monitor of the netdev.
+/// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control
+/// socket and the monitor of the netdev.
 const WAIT_FDS_MAX: usize = 8;
 /// Sleep of a thread that may not poll(2) so many descriptors; the engine then runs by the clock.
 const POLL_REFUSED: Duration = Duration::from_millis(1);
@@ -119,8 +120,8 @@ impl Runtime {
         }
     }
 
-    /// Sleeps until one of `fds` is readable or the time is `until`. Returns whether the last of them is readable.
-    /// Descriptors of -1 are skipped.
+    /// Sleeps until one of `fds` is readable or the time is `until`. Returns whether the last of them is
+    /// readable. Descriptors of -1 are skipped.
     pub fn sleep(&self, fds: &[RawFd], until: Instant) -> bool {
         let mut polled: [PollFd; WAIT_FDS_MAX] =
             std::array::from_fn(|i| PollFd::readable(fds.get(i).copied().unwrap_or(-1)));

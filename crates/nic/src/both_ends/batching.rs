@@ -1,5 +1,5 @@
-//! Messages that are held for a larger batch while the application has completions left to take, and what ends that.
-//! The decisions themselves are a table in `sched/departure_tests.rs`.
+//! Messages that are held for a larger batch while the application has completions left to take, and what
+//! ends that. The decisions themselves are a table in `sched/departure_tests.rs`.
 
 use transport::{QpType, SendFlags, WcStatus};
 

@@ -246,7 +246,8 @@ impl Port for Plug {
     }
 }
 
-/// A packet without its service, its destination and its addresses: `SEND Only 100`, `NAK Invalid request 100`.
+/// A packet without its service, its destination and its addresses: `SEND Only 100`, `NAK Invalid request
+/// 100`.
 pub(super) fn words(bytes: &[u8]) -> String {
     let packet = Packet::parse(bytes).expect("we send whole packets");
     let psn = packet.bth.psn;

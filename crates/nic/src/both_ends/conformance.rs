@@ -1,4 +1,5 @@
-//! What other implementations of RoCEv2 got wrong, as far as it takes both ends to see; docs/conformance.md has the list.
+//! What other implementations of RoCEv2 got wrong, as far as it takes both ends to see; docs/conformance.md
+//! has the list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -267,7 +268,8 @@ fn a_burst_of_duplicates_is_answered_once() {
 /// What happens to the packets of a run.
 type Mishap = fn(&str, usize) -> Fate;
 
-/// Each of these has shown a bug of rxe once. A packet is given in words, with how many of its kind there were before.
+/// Each of these has shown a bug of rxe once. A packet is given in words, with how many of its kind there
+/// were before.
 const MISHAPS: [(&str, usize, Mishap); 9] = [
     ("a READ response in the middle is lost", THERE, |said, nth| {
         if said.starts_with("READ Response Middle") && nth == 0 { Fate::IsLost } else { Fate::Arrives }

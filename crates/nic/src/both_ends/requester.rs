@@ -1,4 +1,5 @@
-//! The requester's table (IBA 9.9.2): a work request that cannot be executed here, an answer that does not fit, no answer.
+//! The requester's table (IBA 9.9.2): a work request that cannot be executed here, an answer that does not
+//! fit, no answer.
 
 use transport::AsyncEventKind::{CqErr, QpFatal};
 use transport::WcStatus::{
@@ -332,7 +333,8 @@ fn who_is_not_answered_asks_as_often_as_it_was_told_and_gives_up() {
     ]);
 }
 
-/// The flow has room for 80 packets of 1024 bytes, of which a QP without a rate uses a burst of 62, whose last one asks.
+/// The flow has room for 80 packets of 1024 bytes, of which a QP without a rate uses a burst of 62, whose
+/// last one asks.
 #[test]
 fn a_window_that_a_rate_fills_one_by_one_asks_before_it_is_full() {
     let mut pair = Pair::new(&SETUP);

@@ -1,4 +1,5 @@
-//! The responder's table (IBA 9.9.3, C9-222): a request that the responder refuses, does not get or cannot serve.
+//! The responder's table (IBA 9.9.3, C9-222): a request that the responder refuses, does not get or cannot
+//! serve.
 
 use transport::AsyncEventKind::{CommEst, CqErr, QpFatal, QpLastWqeReached, QpReqErr};
 use transport::WcStatus::{
@@ -15,7 +16,8 @@ use super::row::{DEAD, NOTHING, Row, Told, fails, show};
 pub(super) const RC: Row = Row::new(QpType::Rc);
 pub(super) const SETUP: Setup = RC.setup;
 
-/// There, without a receive to blame: an event, and the receive that was posted is flushed. The request behind is dropped.
+/// There, without a receive to blame: an event, and the receive that was posted is flushed. The request
+/// behind is dropped.
 const REQ_ERR: Told = Told { events: &[QpReqErr], ..DEAD };
 /// Here: the peer said that the request is invalid, or that it may not.
 const INVALID: Told = fails(&[RemInvReqErr, WrFlushErr]);

@@ -138,8 +138,8 @@ fn is_count_of(told: &str, seen: &str) -> bool {
     told == seen || seen.strip_prefix(told).is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Queue pairs that live carry a message, after SQE once they are told to go on; those in error complete what is posted as
-/// flushed, and say nothing more.
+/// Queue pairs that live carry a message, after SQE once they are told to go on; those in error complete
+/// what is posted as flushed, and say nothing more.
 fn afterlife(row: &Row, pair: &mut Pair) -> Vec<String> {
     let mut found = Vec::new();
     pair.cable.mend();

@@ -1,5 +1,5 @@
-//! UC and UD (IBA 9.8.2, 9.8.3, 10.3.1): the sender never learns what became of a message, and a local error stops its send
-//! queue only (SQE), which `ibv_modify_qp` starts again.
+//! UC and UD (IBA 9.8.2, 9.8.3, 10.3.1): the sender never learns what became of a message, and a local
+//! error stops its send queue only (SQE), which `ibv_modify_qp` starts again.
 
 use transport::WcStatus::{LocLenErr, LocProtErr, MwBindErr, Success, WrFlushErr};
 use transport::{Access, Dest, QpState, QpType, Sge, WrOp};

@@ -31,8 +31,9 @@ impl Core {
         self.tables.queue.is_empty() && self.port.is_quiet()
     }
 
-    /// Receives, runs timers and transmits one batch; several batches while READ responses are owed, so that a request for
-    /// a lost response is not behind all that are left. Returns the number of batches received.
+    /// Receives, runs timers and transmits one batch; several batches while READ responses are owed, so
+    /// that a request for a lost response is not behind all that are left. Returns the number of batches
+    /// received.
     #[inline]
     pub(crate) fn poll(&mut self, clock: impl Fn() -> Instant, queues: RxQueues, trigger: Trigger) -> usize {
         self.polls += 1;
@@ -49,8 +50,9 @@ impl Core {
         batches
     }
 
-    /// Runs the timers that are due, after everything has been read that lies in the sockets: a response that has arrived
-    /// is not overdue, however long this process was kept from reading it. Returns the number of batches received.
+    /// Runs the timers that are due, after everything has been read that lies in the sockets: a response
+    /// that has arrived is not overdue, however long this process was kept from reading it. Returns the
+    /// number of batches received.
     pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
         if self.tables.timers.next().is_none_or(|at| at > now) {
             return 0;
@@ -67,8 +69,8 @@ impl Core {
         batches
     }
 
-    /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if nothing has changed that
-    /// the progress thread must know: an earlier post that is still held has seen to that.
+    /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if nothing has
+    /// changed that the progress thread must know: an earlier post that is still held has seen to that.
     #[inline]
     pub(crate) fn posted(&mut self, clock: impl Fn() -> Instant, index: u16, work_requests: usize) -> bool {
         let Some(entry) = self.tables.qp(index) else { return false };

@@ -1,14 +1,16 @@
 //! Several engines of one device: queue pairs spread over CPUs.
 //!
-//! Each is a member of the domain in its own right, with a slot, sockets, a lock, a thread and a table of keys: nothing
-//! that a packet needs is shared. A queue pair lives where its completion queue is served, so that a thread that polls
-//! drives what it waits for, and threads with completion queues of their own do not meet. The first engine manages
-//! connections; the others hand it what arrives on QP1.
+//! Each is a member of the domain in its own right, with a slot, sockets, a lock, a thread and a table of
+//! keys: nothing that a packet needs is shared. A queue pair lives where its completion queue is served, so
+//! that a thread that polls drives what it waits for, and threads with completion queues of their own do
+//! not meet. The first engine manages connections; the others hand it what arrives on QP1.
 //!
-//! Invariant: the tables of keys are equal whenever nobody holds `keys`. Of a change by a call the others know before it
-//! returns; of one by a work request (a bind, an invalidation), after the batch that carried it out.
+//! Invariant: the tables of keys are equal whenever nobody holds `keys`. Of a change by a call the others
+//! know before it returns; of one by a work request (a bind, an invalidation), after the batch that carried
+//! it out.
 //!
-//! Lock order: `keys`, then an engine's. No two engines' locks are held at once, except while the process forks.
+//! Lock order: `keys`, then an engine's. No two engines' locks are held at once, except while the process
+//! forks.
 
 use std::iter;
 use std::ptr;
@@ -36,7 +38,8 @@ pub(crate) struct Place {
     /// Held while the tables of keys are made equal.
     pub(crate) keys: Mutex<()>,
     turn: AtomicUsize,
-    /// Polls of others that found nothing, while they looked for an engine that nobody polls; the first engine's.
+    /// Polls of others that found nothing, while they looked for an engine that nobody polls; the first
+    /// engine's.
     glances: AtomicUsize,
     /// How often this engine was polled when that was looked at last.
     polls_seen: AtomicU64,
@@ -89,7 +92,8 @@ impl Place {
 }
 
 impl Engine {
-    /// The device's further engines, of which there are some; called once, for the first, before anybody uses it.
+    /// The device's further engines, of which there are some; called once, for the first, before anybody
+    /// uses it.
     pub(crate) fn lead(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
@@ -123,7 +127,8 @@ impl Engine {
         index.checked_sub(1).and_then(|index| self.others().get(index)).unwrap_or(self)
     }
 
-    /// Somebody has polled the engines in `polled`, a bit for each: now and then he polls one of the others, if nobody else does.
+    /// Somebody has polled the engines in `polled`, a bit for each: now and then he polls one of the
+    /// others, if nobody else does.
     #[inline]
     pub(crate) fn glance_beside(self: &Arc<Self>, polled: u32) {
         if !self.others().is_empty() {
@@ -164,7 +169,8 @@ impl Engine {
         }
     }
 
-    /// A management datagram arrived here. What another process forwards goes to all our engines, and the first has it.
+    /// A management datagram arrived here. What another process forwards goes to all our engines, and the
+    /// first has it.
     pub(crate) fn take_mad(&self, mad: Mad) {
         if self.place.index == 0 || !mad.packet.is_forwarded() {
             self.leading(|first| first.deliver_mad(mad));

@@ -1,7 +1,8 @@
-//! Management datagrams on their way from QP1 to a connection manager: ours, or another process's of this host.
+//! Management datagrams on their way from QP1 to a connection manager: ours, or another process's of this
+//! host.
 //!
-//! A request may come too early. It is then kept for a while and offered again, because its peer repeats it only after
-//! seconds, or takes a refusal for an answer.
+//! A request may come too early. It is then kept for a while and offered again, because its peer repeats it
+//! only after seconds, or takes a refusal for an answer.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -14,8 +15,8 @@ use super::inbox::Mad;
 use crate::cm::MadOutcome;
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
-/// How long a request waits for room in its listener's backlog: a burst of requests arrives here in one batch, before
-/// the program can read the first. A quarter of the time after which Linux repeats it.
+/// How long a request waits for room in its listener's backlog: a burst of requests arrives here in one
+/// batch, before the program can read the first. A quarter of the time after which Linux repeats it.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
 /// How often they are offered again meanwhile.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
@@ -57,8 +58,8 @@ impl Held {
 impl Engine {
     /// A datagram from QP1 goes to the connection manager it is for.
     pub(crate) fn deliver_mad(&self, mad: Mad) {
-        // A rejection of a request that was never answered names no communication id of ours, so any process of this
-        // host may have read it.
+        // A rejection of a request that was never answered names no communication id of ours, so any
+        // process of this host may have read it.
         if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.is_forwarded() {
             self.registry.forward_to_all(&mad.packet.batch());
         }

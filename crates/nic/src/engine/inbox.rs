@@ -1,5 +1,5 @@
-//! What the engine collects under its lock and delivers after it has released the lock: management datagrams, packets of
-//! other processes, and connections whose first packet arrived.
+//! What the engine collects under its lock and delivers after it has released the lock: management
+//! datagrams, packets of other processes, and connections whose first packet arrived.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,9 @@
 //! The engine: one port, its queue pairs and their timers, behind one lock.
 //!
 //! A thread that polls an empty CQ takes the lock if it is free and processes one batch inline
-//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls. What each does is decided
-//! in [`crate::sched`]. Invariant: completions, events and management datagrams are collected under the lock and
-//! delivered by the same call.
+//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls. What each
+//! does is decided in [`crate::sched`]. Invariant: completions, events and management datagrams are
+//! collected under the lock and delivered by the same call.
 
 mod control;
 mod core;
@@ -69,7 +69,8 @@ pub(crate) struct Engine {
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
-    /// `None` in sandboxes that forbid netlink, where the addresses stay those of the start; and in further engines.
+    /// `None` in sandboxes that forbid netlink, where the addresses stay those of the start; and in further
+    /// engines.
     pub(crate) monitor: Option<AddressMonitor>,
     pub(crate) place: Place,
     pub(crate) held: Held,
@@ -96,12 +97,14 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine without its progress thread. `first`: the first engine of the device and the number of this one.
+    /// An engine without its progress thread. `first`: the first engine of the device and the number of
+    /// this one.
     pub(crate) fn new(parts: Parts, first: Option<(&Arc<Self>, usize)>) -> std::io::Result<Arc<Self>> {
         let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let prefers_equal_packets = port.properties().prefers_equal_packets;
-        // The monitor is first, so that no change is missed between the two. The first engine tells the others.
+        // The monitor is first, so that no change is missed between the two. The first engine tells the
+        // others.
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
         let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
@@ -168,7 +171,8 @@ impl Engine {
         self.armed_cqs.load(Ordering::Relaxed) > 0
     }
 
-    /// Processes one batch in the calling thread, unless another thread is at it; returns whether packets arrived.
+    /// Processes one batch in the calling thread, unless another thread is at it; returns whether packets
+    /// arrived.
     pub(crate) fn poll_inline(&self) -> bool {
         let found = self.try_poll();
         if self.inline_yield.polled(found, &self.tuning) {
@@ -184,8 +188,8 @@ impl Engine {
     fn try_poll(&self) -> bool {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
         let Some(mut core) = self.runtime.try_lock(&self.core) else {
-            // The progress thread may hold the lock and wait for the CPU that this thread has. (While an application sleeps
-            // until a completion, the progress thread holds the lock only briefly.)
+            // The progress thread may hold the lock and wait for the CPU that this thread has. (While an
+            // application sleeps until a completion, the progress thread holds the lock only briefly.)
             if !self.is_watching.load(Ordering::Relaxed) && !self.has_armed_cq() {
                 self.runtime.yield_now();
             }
@@ -201,7 +205,8 @@ impl Engine {
         batches > 0
     }
 
-    /// Processes some batches of the queues, while there are any; returns the number received. Nothing is held.
+    /// Processes some batches of the queues, while there are any; returns the number received. Nothing is
+    /// held.
     pub(crate) fn poll_batches(&self, queues: RxQueues) -> usize {
         let mut batches = 0;
         for _ in 0..self.tuning.progress_batches {
@@ -223,7 +228,8 @@ impl Engine {
         batches + self.cm.poll(self.now(), self)
     }
 
-    /// Serves the port, connection management, the registry and the control socket; returns what there was to do.
+    /// Serves the port, connection management, the registry and the control socket; returns what there was
+    /// to do.
     pub(crate) fn serve_everything(&self) -> usize {
         self.serve_control();
         self.poll_all() + self.serve_members()
@@ -265,8 +271,8 @@ impl Engine {
         });
     }
 
-    /// Rings the doorbell: `work_requests` were posted to a queue pair in one list. Whether they leave now is decided
-    /// in `sched/departure.rs`.
+    /// Rings the doorbell: `work_requests` were posted to a queue pair in one list. Whether they leave now
+    /// is decided in `sched/departure.rs`.
     #[inline]
     pub(crate) fn ring_doorbell(&self, core: &mut Core, index: u16, work_requests: usize) {
         if core.posted(|| self.now(), index, work_requests) {
@@ -288,8 +294,8 @@ impl Engine {
         [self.kick.as_raw_fd(), self.control_fd(), self.monitor_fd()]
     }
 
-    /// Forwarded packets of other processes of this host, and the disconnect notices of dead ones; returns the number of
-    /// records.
+    /// Forwarded packets of other processes of this host, and the disconnect notices of dead ones; returns
+    /// the number of records.
     fn serve_members(&self) -> usize {
         let mut records = 0;
         self.registry.poll_listener(&mut |batch| {

@@ -9,7 +9,8 @@ use sys::AddressMonitor;
 use super::Engine;
 
 impl Engine {
-    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be known.
+    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be
+    /// known.
     pub(super) fn monitor_fd(&self) -> RawFd {
         self.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
     }
@@ -28,8 +29,8 @@ impl Engine {
         }
     }
 
-    /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail, and applications get DEVICE_FATAL and
-    /// RDMA_CM_EVENT_DEVICE_REMOVAL. Loopback goes on.
+    /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail, and applications get
+    /// DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL. Loopback goes on.
     fn lose_netdev(&self) {
         let now = self.now();
         let table = self.gids.get();

@@ -1,5 +1,5 @@
-//! What the engine's lock protects besides the port and the hooks: queue pairs, their timers and transmit queue, keys,
-//! and what waits to be delivered.
+//! What the engine's lock protects besides the port and the hooks: queue pairs, their timers and transmit
+//! queue, keys, and what waits to be delivered.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -216,7 +216,8 @@ impl Tables {
         flow
     }
 
-    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow it left.
+    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow
+    /// it left.
     pub(super) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
         let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
         let old = self.queue.move_to(&mut entry.share, flow);
@@ -227,15 +228,16 @@ impl Tables {
         old
     }
 
-    /// After a queue pair was given input: [`drain_events`](Self::drain_events), and lists it if it has packets to send.
+    /// After a queue pair was given input: [`drain_events`](Self::drain_events), and lists it if it has
+    /// packets to send.
     pub(crate) fn update_after_input(&mut self, now: Instant, index: u16) {
         if self.drain_events(now, index) {
             self.queue.list(index);
         }
     }
 
-    /// Moves connected queue pairs whose own address is at a `lost` GID index to ERR, and raises DEVICE_FATAL for their
-    /// contexts.
+    /// Moves connected queue pairs whose own address is at a `lost` GID index to ERR, and raises
+    /// DEVICE_FATAL for their contexts.
     pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
         let mut notified: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
         for index in 0..self.qps.len() {
@@ -256,8 +258,8 @@ impl Tables {
         }
     }
 
-    /// Delivers the queue pair's completions and events, arms its timer and updates its flow. True if it has packets to
-    /// send.
+    /// Delivers the queue pair's completions and events, arms its timer and updates its flow. True if it
+    /// has packets to send.
     pub(super) fn drain_events(&mut self, now: Instant, index: u16) -> bool {
         let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;

@@ -1,9 +1,10 @@
 //! Deadlines of queue pairs: when the engine must look at which one again.
 //!
-//! A binary heap with lazy deletion. A deadline that moves later stays where it is and is looked at in vain; one that
-//! moves earlier, or is gone, leaves a stale entry behind. Invariant: stale entries never outnumber the others by more
-//! than [`STALE_MAX`], because then the heap is built anew; so a far deadline that short ones interrupt for hours (ACK
-//! timeouts up to 2.4 h, acknowledgements every 50 us) costs nothing.
+//! A binary heap with lazy deletion. A deadline that moves later stays where it is and is looked at in
+//! vain; one that moves earlier, or is gone, leaves a stale entry behind. Invariant: stale entries never
+//! outnumber the others by more than [`STALE_MAX`], because then the heap is built anew; so a far deadline
+//! that short ones interrupt for hours (ACK timeouts up to 2.4 h, acknowledgements every 50 us) costs
+//! nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -99,8 +100,8 @@ mod tests {
     use super::*;
     use sys::random_u64;
 
-    /// Goal: exactly those expire that a plain table says, in its order, and the heap stays small. Method: random calls,
-    /// most deadlines near, some far, on a few queue pairs.
+    /// Goal: exactly those expire that a plain table says, in its order, and the heap stays small. Method:
+    /// random calls, most deadlines near, some far, on a few queue pairs.
     #[test]
     fn they_expire_as_in_a_plain_table_and_the_heap_stays_small() {
         let mut timers = Timers::new();

@@ -13,9 +13,9 @@ impl Core {
         while self.transmit_round(now, Trigger::Flush) {}
     }
 
-    /// One round over the ready list: each queue pair sends a quantum, or holds its packets as the scheduler decides. Ends
-    /// early behind a queue pair that owes more responses than a quantum: requests that arrived meanwhile, for
-    /// a lost response for example, go first. Returns whether it ended so.
+    /// One round over the ready list: each queue pair sends a quantum, or holds its packets as the
+    /// scheduler decides. Ends early behind a queue pair that owes more responses than a quantum: requests
+    /// that arrived meanwhile, for a lost response for example, go first. Returns whether it ended so.
     pub(crate) fn transmit_round(&mut self, now: Instant, trigger: Trigger) -> bool {
         if self.tables.queue.is_empty() {
             return false;

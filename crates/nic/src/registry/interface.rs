@@ -13,8 +13,8 @@ use crate::port::RxBatch;
 /// A claimed service name; dropping it releases the name.
 pub type ClaimedService = Box<dyn Any + Send>;
 
-/// The processes of one host that share an address: which slot this engine has, and how it reaches the others. All methods
-/// may be called by any thread, and none waits.
+/// The processes of one host that share an address: which slot this engine has, and how it reaches the
+/// others. All methods may be called by any thread, and none waits.
 pub trait Registry: Send + Sync {
     /// The slot of this engine: bits 23..16 of its QPNs, 31..24 of its communication ids.
     fn slot(&self) -> u8;
@@ -29,7 +29,8 @@ pub trait Registry: Send + Sync {
     fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
-    /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other process does.
+    /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
+    /// process does.
     ///
     /// # Errors
     /// Those of [`forward`](Self::forward).

@@ -1,12 +1,12 @@
 //! When a message leaves: [`decide`] is the only function that decides it.
 //!
-//! Each packet that leaves alone costs a system call, so messages of a stream leave in batches; but an application that
-//! waits for one message must not wait for company. The decision needs no clock. What tells a stream from a
-//! ping-pong is its structure: how much is in flight, whether an ACK is expected, and whether the application has
-//! completions left to take.
+//! Each packet that leaves alone costs a system call, so messages of a stream leave in batches; but an
+//! application that waits for one message must not wait for company. The decision needs no clock. What
+//! tells a stream from a ping-pong is its structure: how much is in flight, whether an ACK is expected, and
+//! whether the application has completions left to take.
 //!
-//! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the progress
-//! thread, which takes over when the application stops polling.
+//! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the
+//! progress thread, which takes over when the application stops polling.
 
 use transport::Backlog;
 
@@ -22,7 +22,8 @@ pub(crate) enum Trigger {
     Post { work_requests: usize, is_listed: bool },
     /// An application thread polls, and the queue pair is on the ready list.
     Poll,
-    /// Nothing may be held: a poll of the progress thread, a state change, a message that was decided to leave.
+    /// Nothing may be held: a poll of the progress thread, a state change, a message that was decided to
+    /// leave.
     Flush,
 }
 
@@ -46,8 +47,8 @@ pub(crate) struct Quantum {
     pub(crate) max_pkts: usize,
 }
 
-/// Decides whether a queue pair with this backlog sends now. `cq_is_backlogged`: the application left entries in
-/// the send CQ. `flow_room_pkts`: packets that the flow window accepts.
+/// Decides whether a queue pair with this backlog sends now. `cq_is_backlogged`: the application left
+/// entries in the send CQ. `flow_room_pkts`: packets that the flow window accepts.
 #[inline]
 pub(crate) fn decide(
     trigger: Trigger,
@@ -83,8 +84,9 @@ fn is_batch_full(work_requests: usize, backlog: &Backlog, tuning: &Tuning) -> bo
 fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum {
     let burst = tuning.burst_bytes / backlog.path_mtu_bytes.max(PACKET_BYTES_MIN);
     let room = backlog.window_room_packets.min(flow_room_pkts);
-    // A window that cannot take the whole backlog is filled by whole bursts. The ACK that opens the rest is expected:
-    // every second burst asked for one, and so did the last packet of the budget. (A rate limit ends anywhere.)
+    // A window that cannot take the whole backlog is filled by whole bursts. The ACK that opens the rest is
+    // expected: every second burst asked for one, and so did the last packet of the budget. (A rate limit
+    // ends anywhere.)
     let whole_bursts =
         !backlog.is_paced && backlog.in_flight_packets >= burst && backlog.pending_packets > room;
     let budget_pkts = if whole_bursts { room - room % burst.max(1) } else { flow_room_pkts };

@@ -38,7 +38,8 @@ fn a_message_leaves_at_once_or_is_held_for_a_batch() {
     let list = |work_requests| Trigger::Post { work_requests, is_listed: true };
     #[rustfmt::skip]
     let table = [
-        // what                                  trigger           backlog                      CQ backlogged, sends
+        // what                                  trigger           backlog                      CQ
+        // backlogged, sends
         ("a message with nothing in flight",     POST,             MESSAGE,                                false, true),
         ("an ACK is expected, few in flight",    POST,             Backlog { in_flight_packets: 3, ..STREAM }, false, true),
         ("an ACK is expected, four in flight",   POST,             Backlog { in_flight_packets: 4, ..STREAM }, false, false),
@@ -72,7 +73,8 @@ fn a_quantum_fills_the_window_by_whole_bursts_and_sends_two_bursts_in_halves() {
     let long = Backlog { pending_packets: 1000, isolated_packets: 0, only_small_messages: false, ..STREAM };
     #[rustfmt::skip]
     let table = [
-        // what                          backlog                                        flow room, budget, flush at
+        // what                          backlog                                        flow room, budget,
+        // flush at
         ("one small message",            MESSAGE,                                              310, 310, all),
         ("room for all that is pending", Backlog { pending_packets: 100, ..long },             310, 310, all),
         ("more than the flow takes",     long,                                                 200, 186, all),

@@ -1,5 +1,5 @@
-//! The governor of CPU time: one answer to "who has the CPU?" for the application threads that poll an engine inline and
-//! for its progress thread.
+//! The governor of CPU time: one answer to "who has the CPU?" for the application threads that poll an
+//! engine inline and for its progress thread.
 //!
 //! [`Governor`] chooses the state of the progress thread:
 //!
@@ -102,8 +102,8 @@ impl Governor {
         self.tuning.watch_ns << doublings
     }
 
-    /// The thread served the port itself and received this many batches; since its last sleep in `Inline` the process used
-    /// `ran_ns` of CPU time.
+    /// The thread served the port itself and received this many batches; since its last sleep in `Inline`
+    /// the process used `ran_ns` of CPU time.
     pub(crate) fn served(&mut self, batches: usize, ran_ns: u64, now: u64) {
         let Tuning { takeover_rounds, takeover_ns, takeover_max_ns, .. } = self.tuning;
         if std::mem::take(&mut self.was_inline) && batches > 0 && ran_ns >= self.tuning.ran_ns {
@@ -153,8 +153,8 @@ impl Governor {
 
 /// How many empty polls an application thread makes before it yields the CPU.
 ///
-/// Two programs that poll on one CPU would each spin through a slice of 3 ms before the other can answer. Threads that poll
-/// one engine at the same time may miscount, and yield a little earlier or later.
+/// Two programs that poll on one CPU would each spin through a slice of 3 ms before the other can answer.
+/// Threads that poll one engine at the same time may miscount, and yield a little earlier or later.
 #[derive(Debug)]
 pub(crate) struct InlineYield {
     /// Polls since the last packet.

@@ -16,8 +16,8 @@ fn is_inline(governor: &mut Governor, polls: u64, now: u64) -> bool {
     governor.next_state(polls, false, now) == State::Inline
 }
 
-/// One round of a program that polls until its request is acknowledged and then spins on memory. Whether the progress thread
-/// left it to the program.
+/// One round of a program that polls until its request is acknowledged and then spins on memory. Whether
+/// the progress thread left it to the program.
 fn poll_then_spin(governor: &mut Governor, polls: &mut u64, now: u64) -> bool {
     *polls += 8;
     let was_inline = is_inline(governor, *polls, now);
@@ -110,7 +110,8 @@ fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
     }
 }
 
-/// Traffic, and a yield that takes `away_ns`, every `interval_ns`; for how many of these the thread goes on spinning.
+/// Traffic, and a yield that takes `away_ns`, every `interval_ns`; for how many of these the thread goes on
+/// spinning.
 fn spins(interval_ns: u64, away_ns: u64) -> usize {
     let mut governor = governor();
     let is_spinning = |round| {

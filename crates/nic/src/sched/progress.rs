@@ -1,5 +1,5 @@
-//! The progress thread of an engine: it serves the port while no application thread polls, and sleeps in poll(2)
-//! otherwise. [`Governor`] says when.
+//! The progress thread of an engine: it serves the port while no application thread polls, and sleeps in
+//! poll(2) otherwise. [`Governor`] says when.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -80,7 +80,8 @@ impl Progress {
         if self.governor.spins(now) {
             drop(engine);
             self.runtime.yield_now();
-            // An application that sleeps until a completion gives the CPU back soon; one that spins on memory does not.
+            // An application that sleeps until a completion gives the CPU back soon; one that spins on
+            // memory does not.
             if !is_armed {
                 self.governor.yielded(now, self.runtime.now_ns());
             }

@@ -1,5 +1,5 @@
-//! Which queue pairs have packets to send, and what keeps them from sending: the ready list, the flow windows with the
-//! queue pairs that they block, and back-pressure of the port.
+//! Which queue pairs have packets to send, and what keeps them from sending: the ready list, the flow
+//! windows with the queue pairs that they block, and back-pressure of the port.
 //!
 //! Invariant: a queue pair with something to send is on the ready list, or blocked by the window of its flow.
 
@@ -12,7 +12,8 @@ use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
 /// Bits for every index of a queue pair.
 const LISTED_WORDS: usize = (1 << 16) / 64;
 
-/// A queue pair's part of the window of a flow: owned by the queue pair's entry, changed by [`TransmitQueue`] only.
+/// A queue pair's part of the window of a flow: owned by the queue pair's entry, changed by
+/// [`TransmitQueue`] only.
 #[derive(Debug, Default)]
 pub(crate) struct FlowShare {
     flow: Option<FlowId>,
@@ -45,7 +46,8 @@ impl Default for Flow {
 #[derive(Debug)]
 pub(crate) struct TransmitQueue {
     ready: VecDeque<u16>,
-    /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the round.
+    /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the
+    /// round.
     held: Vec<u16>,
     /// A bit for each queue pair in `ready` or `held`.
     listed: Box<[u64]>,
@@ -126,7 +128,8 @@ impl TransmitQueue {
         self.ready.extend(self.held.drain(..));
     }
 
-    /// When to look again whether the port has room, `interval_ns` from `now`; `None` if nothing waits for it.
+    /// When to look again whether the port has room, `interval_ns` from `now`; `None` if nothing waits for
+    /// it.
     pub(crate) fn retry_at(&self, now: Instant, interval_ns: u64) -> Option<Instant> {
         self.is_port_full.then(|| now.plus_ns(interval_ns))
     }
@@ -148,7 +151,8 @@ impl TransmitQueue {
         self.flows.get_mut(flow?.0 as usize)
     }
 
-    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow it left.
+    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow
+    /// it left.
     pub(crate) fn move_to(&mut self, share: &mut FlowShare, flow: Option<FlowId>) -> Option<FlowId> {
         if let Some(FlowId(id)) = flow
             && self.flows.len() <= id as usize

@@ -40,123 +40,132 @@ macro_rules! tuning {
 }
 
 tuning! {
-    /// Packets of one transmit quantum: two bursts of 62 full packets. Half: the system call of each burst carries
-    /// less. Double: the other queue pairs of the engine wait longer for their quantum.
+    /// Packets of one transmit quantum: two bursts of 62 full packets. Half: the system call of each burst
+    /// carries less. Double: the other queue pairs of the engine wait longer for their quantum.
     quantum_pkts: usize = 124,
-    /// Payload bytes of a full burst: 62 packets of 1 KiB with headers fill a UDP datagram of 64 KiB. Half: half as
-    /// many bytes for each system call. Double: the kernel cannot take it as one burst.
+    /// Payload bytes of a full burst: 62 packets of 1 KiB with headers fill a UDP datagram of 64 KiB. Half:
+    /// half as many bytes for each system call. Double: the kernel cannot take it as one burst.
     burst_bytes: usize = 62 * 1024,
-    /// Posted packets that leave although an ACK is expected. Linux takes 128 segments (64 before 6.9). Half: 8-byte
-    /// messages cost more system calls. Double: more than one burst.
+    /// Posted packets that leave although an ACK is expected. Linux takes 128 segments (64 before 6.9).
+    /// Half: 8-byte messages cost more system calls. Double: more than one burst.
     batch_pkts: usize = 96,
-    /// Posted payload bytes that leave although an ACK is expected: two bursts. Half: one burst at a time, and the peer
-    /// starts earlier. Double: the peer waits for four bursts.
+    /// Posted payload bytes that leave although an ACK is expected: two bursts. Half: one burst at a time,
+    /// and the peer starts earlier. Double: the peer waits for four bursts.
     batch_bytes: usize = 2 * 62 * 1024,
-    /// Work requests in one post list that leave at once. Half: short lists cost a system call each. Double: lists of
-    /// 32 wait for the next poll.
+    /// Work requests in one post list that leave at once. Half: short lists cost a system call each.
+    /// Double: lists of 32 wait for the next poll.
     list_wrs: usize = 32,
-    /// Unsignaled work requests before a signaled one that then leaves at once: the application waits for that
-    /// completion. Half: applications that signal every eighth message send bursts of eight. Double: an
-    /// application that signals every 16th message waits for the next poll.
+    /// Unsignaled work requests before a signaled one that then leaves at once: the application waits for
+    /// that completion. Half: applications that signal every eighth message send bursts of eight. Double:
+    /// an application that signals every 16th message waits for the next poll.
     unsignaled_run: u32 = 16,
-    /// Packets in flight below which a post leaves at once. A ping-pong has one or two messages in flight, a stream has
-    /// dozens. Half: a ping-pong with two messages in flight waits for the next poll. Double: a stream starts with
-    /// eight single packets.
+    /// Packets in flight below which a post leaves at once. A ping-pong has one or two messages in flight,
+    /// a stream has dozens. Half: a ping-pong with two messages in flight waits for the next poll. Double:
+    /// a stream starts with eight single packets.
     isolated_pkts: usize = 4,
-    /// Polls of other completion queues during which a CQ that was left with entries still counts as backlogged. UCX
-    /// polls two to three empty queues each time it takes completions. Half: UCX sends bursts of 16. Double: an
-    /// application that stops polling that CQ sends four polls later.
+    /// Polls of other completion queues during which a CQ that was left with entries still counts as
+    /// backlogged. UCX polls two to three empty queues each time it takes completions. Half: UCX sends
+    /// bursts of 16. Double: an application that stops polling that CQ sends four polls later.
     backlog_polls: u8 = 4,
-    /// Interval (ns) at which a sleeping thread looks whether the port accepts packets again. A 10 Gbit/s NIC sends
-    /// 125 KB in it, half of a send buffer. Half: twice the wake-ups. Double: the wire may idle.
+    /// Interval (ns) at which a sleeping thread looks whether the port accepts packets again. A 10 Gbit/s
+    /// NIC sends 125 KB in it, half of a send buffer. Half: twice the wake-ups. Double: the wire may idle.
     port_retry_ns: u64 = 100_000,
-    /// Batches that one inline poll processes while READ responses are owed. Half: a READ is served by more polls.
-    /// Double: the polling thread returns later.
+    /// Batches that one inline poll processes while READ responses are owed. Half: a READ is served by more
+    /// polls. Double: the polling thread returns later.
     response_batches: usize = 16,
     /// Batches that the progress thread processes before it looks at the registry, CM and control socket.
     /// Half: more looks for each batch. Double: a JOIN waits longer under load.
     progress_batches: usize = 4,
-    /// Batches that are read before a timer may expire: a response that has arrived is not overdue. Half: a slow reader
-    /// retransmits earlier. Double: a flood delays timers for longer.
+    /// Batches that are read before a timer may expire: a response that has arrived is not overdue. Half: a
+    /// slow reader retransmits earlier. Double: a flood delays timers for longer.
     drain_batches: usize = 64,
-    /// Inline polls from one look at the GSI socket to the next. Half: one more system call each 32 polls. Double:
-    /// connection setup waits for the progress thread more often.
+    /// Inline polls from one look at the GSI socket to the next. Half: one more system call each 32 polls.
+    /// Double: connection setup waits for the progress thread more often.
     gsi_polls: u64 = 64,
-    /// Inline polls without work from one look at the clock, and so at timers, to the next: reading the clock costs as
-    /// much as the rest of such a poll (23 ns). Half: empty polls cost more. Double: timers are up to 8 polls late.
+    /// Inline polls without work from one look at the clock, and so at timers, to the next: reading the
+    /// clock costs as much as the rest of such a poll (23 ns). Half: empty polls cost more. Double: timers
+    /// are up to 8 polls late.
     clock_polls: u64 = 4,
-    /// Empty polls of one engine after which a thread polls one other engine of the device that nothing polls. Half: more
-    /// empty polls of others. Double: such an engine waits for its progress thread more often.
+    /// Empty polls of one engine after which a thread polls one other engine of the device that nothing
+    /// polls. Half: more empty polls of others. Double: such an engine waits for its progress thread more
+    /// often.
     sibling_polls: usize = 8,
-    /// Batches of such a poll. Half: the neglected engine is served in smaller portions. Double: the thread is away from
-    /// its own engine for longer.
+    /// Batches of such a poll. Half: the neglected engine is served in smaller portions. Double: the thread
+    /// is away from its own engine for longer.
     sibling_batches: usize = 16,
-    /// Polls without packets before the first yield: some 100 us, many round trips of a rack. Half: a thread with a
-    /// CPU of its own yields more often. Double: a peer on the same CPU waits longer until it is found.
+    /// Polls without packets before the first yield: some 100 us, many round trips of a rack. Half: a
+    /// thread with a CPU of its own yields more often. Double: a peer on the same CPU waits longer until it
+    /// is found.
     yield_polls: u32 = 256,
-    /// The fewest polls before a yield, with a peer on the same CPU: some microseconds. Half: more yields than polls.
-    /// Double: a ping-pong on one CPU is slower.
+    /// The fewest polls before a yield, with a peer on the same CPU: some microseconds. Half: more yields
+    /// than polls. Double: a ping-pong on one CPU is slower.
     yield_polls_min: u32 = 8,
-    /// The most polls before a yield, beside a CPU-bound thread: some 10 ms. Half: a slice is lost every 5 ms. Double: a
-    /// peer that starts to share the CPU is found later.
+    /// The most polls before a yield, beside a CPU-bound thread: some 10 ms. Half: a slice is lost every 5
+    /// ms. Double: a peer that starts to share the CPU is found later.
     yield_polls_max: u32 = 32_768,
-    /// A yield (ns) that returns earlier gave the CPU to no other thread: sched_yield(2) takes 0.5 us. Half: slow
-    /// machines see other threads where there are none. Double: a very short turn of a peer is not seen.
+    /// A yield (ns) that returns earlier gave the CPU to no other thread: sched_yield(2) takes 0.5 us.
+    /// Half: slow machines see other threads where there are none. Double: a very short turn of a peer is
+    /// not seen.
     free_yield_ns: u64 = 2_000,
-    /// A yield (ns) that takes longer went to a CPU-bound thread, which uses its slice of 3 ms; a peer yields earlier.
-    /// Half: a busy peer counts as CPU-bound. Double: a CPU-bound thread with a short slice counts as a peer.
+    /// A yield (ns) that takes longer went to a CPU-bound thread, which uses its slice of 3 ms; a peer
+    /// yields earlier. Half: a busy peer counts as CPU-bound. Double: a CPU-bound thread with a short slice
+    /// counts as a peer.
     cpu_bound_yield_ns: u64 = 1_000_000,
-    /// First interval (ns) at which the progress thread checks that application threads still poll. A check costs the
-    /// polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double: packets wait 0.5 ms when
-    /// an application stops polling.
+    /// First interval (ns) at which the progress thread checks that application threads still poll. A check
+    /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:
+    /// packets wait 0.5 ms when an application stops polling.
     watch_ns: u64 = 250_000,
-    /// Checks in a row that found polling, after which the interval doubles. Half: rare checks come sooner. Double: an
-    /// application that polls steadily pays for frequent checks for longer.
+    /// Checks in a row that found polling, after which the interval doubles. Half: rare checks come sooner.
+    /// Double: an application that polls steadily pays for frequent checks for longer.
     watch_steady: u8 = 16,
-    /// How often the interval doubles: 4 ms at most. Half: 1 ms, 2 % of the CPU. Double: packets wait up to 64 ms when an
-    /// application stops polling.
+    /// How often the interval doubles: 4 ms at most. Half: 1 ms, 2 % of the CPU. Double: packets wait up to
+    /// 64 ms when an application stops polling.
     watch_doublings: u8 = 4,
-    /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one lucky check
-    /// is enough. Double: a steady poller is suspected for longer.
+    /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one
+    /// lucky check is enough. Double: a steady poller is suspected for longer.
     steady_watches: u8 = 2,
-    /// Checks in a row that found unread packets and no polling, after which the progress thread serves the port
-    /// itself: perftest's latency tests over UC poll and then spin on memory. Half: a busy machine does so by chance.
-    /// Double: such a program waits twice as long.
+    /// Checks in a row that found unread packets and no polling, after which the progress thread serves the
+    /// port itself: perftest's latency tests over UC poll and then spin on memory. Half: a busy machine
+    /// does so by chance. Double: such a program waits twice as long.
     takeover_rounds: u8 = 8,
-    /// How long (ns) the progress thread then serves the port; each time twice as long. Half: more rounds are lost to find
-    /// out again. Double: an application that polls again is preempted for longer.
+    /// How long (ns) the progress thread then serves the port; each time twice as long. Half: more rounds
+    /// are lost to find out again. Double: an application that polls again is preempted for longer.
     takeover_ns: u64 = 100_000_000,
     /// The longest such time (ns). Half and double: as for `takeover_ns`.
     takeover_max_ns: u64 = 1_600_000_000,
-    /// CPU time (ns) of the process during a check, from which on one of its threads ran without polling. A thread
-    /// that waits for the CPU is not to be preempted. Half: short runs count. Double: needs longer checks to be seen.
+    /// CPU time (ns) of the process during a check, from which on one of its threads ran without polling. A
+    /// thread that waits for the CPU is not to be preempted. Half: short runs count. Double: needs longer
+    /// checks to be seen.
     ran_ns: u64 = 100_000,
-    /// How long (ns) the progress thread spins after traffic: a wake-up from sleep costs 20 to 40 us. Half: round trips of
-    /// 25 to 50 us pay a wake-up each. Double: more CPU time for an idle device.
+    /// How long (ns) the progress thread spins after traffic: a wake-up from sleep costs 20 to 40 us. Half:
+    /// round trips of 25 to 50 us pay a wake-up each. Double: more CPU time for an idle device.
     spin_ns: u64 = 50_000,
-    /// Rounds of spinning from one look at everything to the next; between them only the sockets of connections are read.
-    /// Half: responses are slower. Double: connection setup waits longer.
+    /// Rounds of spinning from one look at everything to the next; between them only the sockets of
+    /// connections are read. Half: responses are slower. Double: connection setup waits longer.
     spin_rounds: u32 = 8,
-    /// A yield (ns) of the spinning progress thread that takes longer went to a thread that does not yield. Half:
-    /// interrupts count. Double: two polling programs are found later.
+    /// A yield (ns) of the spinning progress thread that takes longer went to a thread that does not yield.
+    /// Half: interrupts count. Double: two polling programs are found later.
     crowded_yield_ns: u64 = 50_000,
-    /// CPU time (ns) lost in such yields, beyond the forgiven share, from which on the CPU counts as crowded. Half:
-    /// interrupts and hypervisors are enough. Double: several slices of 3 ms are lost first.
+    /// CPU time (ns) lost in such yields, beyond the forgiven share, from which on the CPU counts as
+    /// crowded. Half: interrupts and hypervisors are enough. Double: several slices of 3 ms are lost first.
     crowded_loss_ns: u64 = 1_000_000,
-    /// The share of all time that is forgiven: one part in this many. Half: 3 % of the CPU may be lost. Double: 0.8 %.
+    /// The share of all time that is forgiven: one part in this many. Half: 3 % of the CPU may be lost.
+    /// Double: 0.8 %.
     forgiven_share: u64 = 64,
-    /// How long (ns) a crowded CPU is not spun on: a thread that wakes up goes before the others, one that yields goes
-    /// behind them. Half: two slices are lost ten times a second. Double: spinning starts later when the CPU is free.
+    /// How long (ns) a crowded CPU is not spun on: a thread that wakes up goes before the others, one that
+    /// yields goes behind them. Half: two slices are lost ten times a second. Double: spinning starts later
+    /// when the CPU is free.
     crowded_ns: u64 = 100_000_000,
-    /// Scheduler slice (ns) of the progress thread while it serves the port, the shortest that Linux grants: it then
-    /// preempts threads that spin on memory at once. Half: Linux refuses it. Double: later preemption.
+    /// Scheduler slice (ns) of the progress thread while it serves the port, the shortest that Linux
+    /// grants: it then preempts threads that spin on memory at once. Half: Linux refuses it. Double: later
+    /// preemption.
     serving_slice_ns: u64 = 100_000,
-    /// Longest sleep (ns), so that the progress thread notices that it alone holds the engine. Half: more wake-ups.
-    /// Double: a closed device lives for a second.
+    /// Longest sleep (ns), so that the progress thread notices that it alone holds the engine. Half: more
+    /// wake-ups. Double: a closed device lives for a second.
     sleep_max_ns: u64 = 500_000_000,
-    /// Longest sleep (ns) shortly after packets: shorter than the peer's probe timeout (400 us), so that a post need not
-    /// wake the thread, which would preempt it while it holds the engine's lock. Half: more wake-ups. Double: the peer
-    /// may probe.
+    /// Longest sleep (ns) shortly after packets: shorter than the peer's probe timeout (400 us), so that a
+    /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
+    /// wake-ups. Double: the peer may probe.
     brief_sleep_ns: u64 = 250_000,
     /// How long (ns) after packets sleeps are that short. Half and double: idle wake-ups for 5 and 20 ms.
     brief_for_ns: u64 = 10_000_000,

@@ -1,5 +1,5 @@
-//! A device in a simulation's world: its port, registry, clock and threads are the simulation's, everything else is that
-//! of any device.
+//! A device in a simulation's world: its port, registry, clock and threads are the simulation's, everything
+//! else is that of any device.
 
 use std::io;
 use std::net::IpAddr;

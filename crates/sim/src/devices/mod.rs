@@ -1,9 +1,10 @@
-//! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as real programs do.
+//! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as
+//! real programs do.
 //!
-//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work that is due, no
-//! queue pair starves, and a closed device owes nothing. Method: each process is a real device ([`roxie::verbs::Device`])
-//! whose clock, threads and network are simulated. Exactly one thread runs at a time; the seed decides which
-//! one goes on at each lock, wake-up, sleep and yield.
+//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work
+//! that is due, no queue pair starves, and a closed device owes nothing. Method: each process is a real
+//! device ([`roxie::verbs::Device`]) whose clock, threads and network are simulated. Exactly one thread
+//! runs at a time; the seed decides which one goes on at each lock, wake-up, sleep and yield.
 //!
 //! ```text
 //! plan ──► app ──► roxie (verbs, engine, sched) ──► port ──► network

@@ -21,7 +21,8 @@ pub(super) enum Kind {
     Portions,
     /// Arms the CQ, sleeps until the event, drains the CQ.
     Events,
-    /// Polls until its requests are complete, then spins on memory that the peer writes (perftest's latency tests).
+    /// Polls until its requests are complete, then spins on memory that the peer writes (perftest's latency
+    /// tests).
     SpinOnMemory,
     /// Posts, and looks at its completions only now and then.
     Rarely,
@@ -139,8 +140,9 @@ impl Plan {
         self.faults.drop_ppm == 0 && self.incident == Incident::None
     }
 
-    /// Virtual time (nanoseconds) in which a run ends. A calm one has a round trip and some polls for each work request,
-    /// far less than its retransmission timeout: nothing that is repaired by one stays unseen.
+    /// Virtual time (nanoseconds) in which a run ends. A calm one has a round trip and some polls for each
+    /// work request, far less than its retransmission timeout: nothing that is repaired by one stays
+    /// unseen.
     pub(super) fn time_ns(&self) -> u64 {
         if !self.is_calm() {
             return TIME_MAX_NS;
@@ -152,8 +154,8 @@ impl Plan {
             + (2 * bytes * self.faults.byte_time >> 10)
     }
 
-    /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is noticed
-    /// soon, 16.8 ms.
+    /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is
+    /// noticed soon, 16.8 ms.
     pub(super) fn timeout(&self) -> u8 {
         if self.is_calm() { 15 } else { 12 }
     }

@@ -1,9 +1,10 @@
-//! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from the seed, on a
-//! virtual clock.
+//! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from
+//! the seed, on a virtual clock.
 //!
-//! A thread gives up its turn at each point where another thread could run in reality: before a lock, before a
-//! wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread sleeps. Before it
-//! jumps, the engines are asked for work that is due: a thread that sleeps past it is a lost wake-up.
+//! A thread gives up its turn at each point where another thread could run in reality: before a lock,
+//! before a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread
+//! sleeps. Before it jumps, the engines are asked for work that is due: a thread that sleeps past it is a
+//! lost wake-up.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -178,7 +179,8 @@ impl Threads {
         self.finish();
     }
 
-    /// Starts the thread that stops or kills a process, and ends the run for the dead when all others have ended.
+    /// Starts the thread that stops or kills a process, and ends the run for the dead when all others have
+    /// ended.
     pub(super) fn start_incident(self: &Arc<Self>, plan: &Plan) {
         let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident);
         let end_ns = self.end_ns;
