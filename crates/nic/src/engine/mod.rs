@@ -89,6 +89,10 @@ pub(crate) struct Engine {
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
     inline_yield: InlineYield,
+    /// An inline poll whose number has none of these bits looks at the clock.
+    clock_mask: u64,
+    /// An inline poll whose number has none of these bits reads the GSI socket.
+    gsi_mask: u64,
     /// The progress thread leaves the sockets to polling threads.
     is_watching: AtomicBool,
     /// When the sleep of the progress thread ends by itself (nanoseconds); 0 while it is awake.
@@ -126,6 +130,9 @@ impl Engine {
             pd_ids: AtomicU32::new(1),
             xrc_files: Mutex::default(),
             inline_yield: InlineYield::new(&tuning),
+            // A division for each empty poll would cost as much as the rest of it.
+            clock_mask: tuning.clock_polls.next_power_of_two() - 1,
+            gsi_mask: tuning.gsi_polls.next_power_of_two() - 1,
             runtime,
             tuning,
             redirects,
@@ -195,11 +202,10 @@ impl Engine {
             }
             return false;
         };
-        if !polls.is_multiple_of(self.tuning.clock_polls) && core.is_quiet() {
+        if polls & self.clock_mask != 0 && core.is_quiet() {
             return false;
         }
-        let reads_gsi = polls.is_multiple_of(self.tuning.gsi_polls);
-        let queues = if reads_gsi { RxQueues::ALL } else { RxQueues::SLOT };
+        let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
         self.unlock_and_deliver(core);
         batches > 0

@@ -4,6 +4,7 @@ use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::core::{Core, flow_key};
+use super::tables::Tables;
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
 use crate::sched::{Decision, Quantum, Trigger, decide};
 
@@ -23,22 +24,21 @@ impl Core {
         let round = self.tables.queue.begin_round();
         let mut owes_responses = false;
         while !owes_responses && let Some(index) = self.tables.queue.take() {
-            let Some(entry) = self.tables.qp(index) else { continue };
+            let Tables { qps, queue, .. } = &mut self.tables;
+            let Some(entry) = qps.get(usize::from(index)).and_then(Option::as_deref) else { continue };
             let flow = entry.share.flow();
             let tx_state = self.port.tx_state(flow);
             if !tx_state.has_room {
-                self.tables.queue.wait_for_port(index, &round);
+                queue.wait_for_port(index, &round);
                 break;
             }
-            self.tables.queue.set_window(flow, tx_state.window_bytes);
-            let Some(entry) = self.tables.qp(index) else { continue };
-            let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
-            let room = self.tables.queue.room_pkts(flow);
-            match decide(trigger, &backlog, is_backlogged, room, &self.tuning) {
+            queue.set_window(flow, tx_state.window_bytes);
+            let (backlog, room) = (entry.qp.backlog(), queue.room_pkts(flow));
+            match decide(trigger, &backlog, entry.send_cq.is_backlogged(), room, &self.tuning) {
                 Decision::Send(quantum) => owes_responses = self.transmit_quantum(now, index, quantum),
                 Decision::Hold => {
                     entry.send_cq.spend_poll(self.polls);
-                    self.tables.queue.hold(index);
+                    queue.hold(index);
                 }
             }
         }

@@ -79,12 +79,12 @@ tuning! {
     /// Batches that are read before a timer may expire: a response that has arrived is not overdue. Half: a
     /// slow reader retransmits earlier. Double: a flood delays timers for longer.
     drain_batches: usize = 64,
-    /// Inline polls from one look at the GSI socket to the next. Half: one more system call each 32 polls.
-    /// Double: connection setup waits for the progress thread more often.
+    /// Inline polls from one look at the GSI socket to the next, rounded up to a power of two. Half: one
+    /// more system call each 32 polls. Double: connection setup waits for the progress thread more often.
     gsi_polls: u64 = 64,
-    /// Inline polls without work from one look at the clock, and so at timers, to the next: reading the
-    /// clock costs as much as the rest of such a poll (23 ns). Half: empty polls cost more. Double: timers
-    /// are up to 8 polls late.
+    /// Inline polls without work from one look at the clock, and so at timers, to the next, rounded up to a
+    /// power of two: reading the clock costs as much as the rest of such a poll (23 ns). Half: empty polls
+    /// cost more. Double: timers are up to 8 polls late.
     clock_polls: u64 = 4,
     /// Empty polls of one engine after which a thread polls one other engine of the device that nothing
     /// polls. Half: more empty polls of others. Double: such an engine waits for its progress thread more
