@@ -77,6 +77,17 @@ struct State {
     /// The run is over: dead processes run again, to clean up.
     is_over: bool,
     violation: Option<String>,
+    candidates: Candidates,
+}
+
+/// What [`State::find_ready`] fills at each step, kept for its memory.
+#[derive(Default)]
+struct Candidates {
+    /// Threads that may run.
+    ready: Vec<usize>,
+    /// Descriptors of sleeping threads, and the thread of each.
+    fds: Vec<PollFd>,
+    owners: Vec<usize>,
 }
 
 /// See the module documentation.
@@ -108,6 +119,7 @@ impl Threads {
             steps: 0,
             is_over: false,
             violation: None,
+            candidates: Candidates::default(),
         };
         Arc::new_cyclic(|own| Self {
             state: Mutex::new(state),
@@ -283,8 +295,10 @@ impl Threads {
 
     fn give_turn(&self, next: usize) {
         self.current.store(next, Ordering::Release);
+        // The lock is free before the thread wakes: it would wait for it at once.
+        let handle = self.state().threads[next].handle.clone();
         // A thread that has not started yet looks for itself.
-        if let Some(handle) = &self.state().threads[next].handle {
+        if let Some(handle) = handle {
             handle.unpark();
         }
     }
@@ -302,9 +316,11 @@ impl Threads {
                 let mut state = self.state();
                 let now = self.now();
                 self.network.deliver(now);
-                let ready = state.ready(now);
-                if !ready.is_empty() {
-                    let next = ready[(state.rng.next() % ready.len() as u64) as usize];
+                state.find_ready(now);
+                let count = state.candidates.ready.len();
+                if count > 0 {
+                    let at = (state.rng.next() % count as u64) as usize;
+                    let next = state.candidates.ready[at];
                     state.begin(next, &self.now_ns, self.steps_max, self.end_ns);
                     return Some(next);
                 }
@@ -373,9 +389,13 @@ impl State {
         process.is_dead || process.stopped_until > now
     }
 
-    fn ready(&self, now: u64) -> Vec<usize> {
-        let mut ready = Vec::with_capacity(8);
-        let (mut fds, mut owners) = (Vec::with_capacity(16), Vec::with_capacity(16));
+    /// Finds the threads that may run now.
+    fn find_ready(&mut self, now: u64) {
+        let mut found = std::mem::take(&mut self.candidates);
+        let Candidates { ready, fds, owners } = &mut found;
+        ready.clear();
+        fds.clear();
+        owners.clear();
         for (index, thread) in self.threads.iter().enumerate() {
             if self.is_held(thread, now) {
                 continue;
@@ -391,12 +411,12 @@ impl State {
                 Run::Computes(_) | Run::Ended => {}
             }
         }
-        if !fds.is_empty() && sys::poll(&mut fds, Some(0)).is_ok_and(|readable| readable > 0) {
-            let readable = fds.iter().zip(&owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
+        if !fds.is_empty() && sys::poll(fds, Some(0)).is_ok_and(|readable| readable > 0) {
+            let readable = fds.iter().zip(&*owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
             ready.extend(readable);
             ready.dedup();
         }
-        ready
+        self.candidates = found;
     }
 
     /// The thread runs: time passes.
