@@ -21,6 +21,11 @@ use crate::Rng;
 
 /// What a step costs (nanoseconds): some tens of instructions up to a system call.
 const STEP_NS: (u64, u64) = (20, 400);
+/// How long a thread that is preempted is without its CPU (nanoseconds).
+const PREEMPTED_NS: (u64, u64) = (1_000, 30_000);
+/// A sleep of a progress thread may end so often in a row although nothing else of its process has run and no packet
+/// has arrived.
+const VAIN_MAX: u32 = 16;
 /// A yield with its system call.
 const YIELD_NS: u64 = 500;
 /// What a sleep may end behind the work that is due.
@@ -43,6 +48,8 @@ enum Run {
     Ready,
     /// Computes until then, without a call into the device.
     Computes(u64),
+    /// Has lost its CPU until then, at any place.
+    Preempted(u64),
     Sleeps {
         fds: Vec<RawFd>,
         until_ns: u64,
@@ -66,6 +73,8 @@ pub(super) struct Process {
     /// Killed: its threads do not run any more.
     pub(super) is_dead: bool,
     cpu_ns: u64,
+    /// Sleeps of its progress thread that ended early and in vain, in a row.
+    vain: u32,
     device: Option<Device>,
 }
 
@@ -99,6 +108,7 @@ pub(super) struct Threads {
     current: AtomicUsize,
     /// The thread that waits for the end of the run.
     director: Mutex<Option<Thread>>,
+    preempt_ppm: u64,
     steps_max: u64,
     end_ns: u64,
     own: Weak<Self>,
@@ -109,8 +119,8 @@ impl Threads {
         seed: u64,
         processes: usize,
         network: Arc<Network>,
-        end_ns: u64,
-        steps_max: u64,
+        preempt_ppm: u64,
+        (end_ns, steps_max): (u64, u64),
     ) -> Arc<Self> {
         let state = State {
             rng: Rng::stream(seed, super::SCHEDULE),
@@ -127,6 +137,7 @@ impl Threads {
             now_ns: AtomicU64::new(1_000_000),
             current: AtomicUsize::new(NONE),
             director: Mutex::default(),
+            preempt_ppm,
             steps_max,
             end_ns,
             own: Weak::clone(own),
@@ -167,17 +178,19 @@ impl Threads {
         self.state().processes[process].is_dead
     }
 
+    /// Whether a process is or was stopped, or the run is over.
+    pub(super) fn was_disturbed(&self, process: usize) -> bool {
+        let state = self.state();
+        state.is_over || state.processes[process].stopped_until > 0
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over
     }
 
     /// Dead processes run again and find that the run is over.
     pub(super) fn finish(&self) {
-        let mut state = self.state();
-        state.is_over = true;
-        for process in &mut state.processes {
-            (process.is_dead, process.stopped_until) = (false, 0);
-        }
+        self.state().end();
     }
 
     /// The first broken promise ends the run.
@@ -265,9 +278,14 @@ impl Threads {
     pub(super) fn compute(&self, ns: u64) {
         let me = SELF.get();
         if me != NONE {
-            let until = self.now() + ns;
-            self.switch(me, Run::Computes(until));
+            self.state().processes[PROCESS.get()].cpu_ns += ns;
+            self.pause(me, ns);
         }
+    }
+
+    fn pause(&self, me: usize, ns: u64) {
+        let until = self.now() + ns;
+        self.switch(me, Run::Computes(until));
     }
 
     fn switch(&self, me: usize, run: Run) {
@@ -321,6 +339,9 @@ impl Threads {
                 if count > 0 {
                     let at = (state.rng.next() % count as u64) as usize;
                     let next = state.candidates.ready[at];
+                    if !state.is_over && !self.network.has_frames(state.threads[next].process) {
+                        state.count_vain_sleep(next, now);
+                    }
                     state.begin(next, &self.now_ns, self.steps_max, self.end_ns);
                     return Some(next);
                 }
@@ -355,7 +376,12 @@ impl Threads {
                     "process {process} sleeps while one of its threads holds the engine's lock"
                 ));
             };
-            let Due { deadline, has_ready, is_watching } = due;
+            let Due { deadline, has_ready, forgotten, is_watching } = due;
+            if let Some(qpn) = forgotten {
+                return Some(format!(
+                    "process {process}: queue pair {qpn:?} has packets to send, but is neither listed nor blocked, at {now}"
+                ));
+            }
             if is_watching {
                 return None;
             }
@@ -402,13 +428,13 @@ impl State {
             }
             match &thread.run {
                 Run::Ready | Run::WaitsForLock => ready.push(index),
-                Run::Computes(until_ns) if *until_ns <= now => ready.push(index),
+                Run::Computes(until_ns) | Run::Preempted(until_ns) if *until_ns <= now => ready.push(index),
                 Run::Sleeps { until_ns, .. } if *until_ns <= now || self.is_over => ready.push(index),
                 Run::Sleeps { fds: waits, .. } => {
                     fds.extend(waits.iter().map(|fd| PollFd::readable(*fd)));
                     owners.extend(waits.iter().map(|_| index));
                 }
-                Run::Computes(_) | Run::Ended => {}
+                Run::Computes(_) | Run::Preempted(_) | Run::Ended => {}
             }
         }
         if !fds.is_empty() && sys::poll(fds, Some(0)).is_ok_and(|readable| readable > 0) {
@@ -417,6 +443,34 @@ impl State {
             ready.dedup();
         }
         self.candidates = found;
+    }
+
+    /// Whether a thread loses its CPU here, and for how long.
+    fn draw_preemption(&mut self, preempt_ppm: u64) -> Option<u64> {
+        self.rng.chance_ppm(preempt_ppm).then(|| self.rng.between(PREEMPTED_NS.0, PREEMPTED_NS.1))
+    }
+
+    /// Counts sleeps of a progress thread that end although neither a packet nor another thread has woken it.
+    fn count_vain_sleep(&mut self, next: usize, now: u64) {
+        let Virtual { run, process, is_progress, .. } = &self.threads[next];
+        let vain = &mut self.processes[*process].vain;
+        match run {
+            Run::Sleeps { until_ns, .. } if *is_progress && *until_ns > now => *vain += 1,
+            _ if *is_progress => {}
+            _ => *vain = 0,
+        }
+        if *vain > VAIN_MAX {
+            let what = format!("process {process}: the progress thread does not fall asleep, at {now}");
+            self.violation.get_or_insert(what);
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.is_over = true;
+        for process in &mut self.processes {
+            (process.is_dead, process.stopped_until) = (false, 0);
+        }
     }
 
     /// The thread runs: time passes.
@@ -430,10 +484,7 @@ impl State {
         if (self.steps > steps_max || now > end_ns) && !self.is_over {
             let what = format!("no end after {} steps and {} us: {:?}", self.steps, now / 1000, self.runs());
             self.violation.get_or_insert(what);
-            self.is_over = true;
-            for process in &mut self.processes {
-                (process.is_dead, process.stopped_until) = (false, 0);
-            }
+            self.end();
         }
     }
 
@@ -448,6 +499,12 @@ impl State {
         let of = |thread: &Virtual| {
             let process = &self.processes[thread.process];
             let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
+            // A thread that lost its CPU may be about to wake another, or hold the lock.
+            let is_preempted =
+                |other: &Virtual| other.process == thread.process && matches!(other.run, Run::Preempted(_));
+            if self.threads.iter().any(is_preempted) {
+                return None;
+            }
             match thread.run {
                 Run::Sleeps { until_ns, .. } if thread.is_progress => {
                     Some(Sleeper { process: thread.process, until_ns, device })
@@ -462,7 +519,9 @@ impl State {
         let wake = |thread: &Virtual| {
             let process = &self.processes[thread.process];
             let at = match thread.run {
-                Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) => Some(until_ns),
+                Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) | Run::Preempted(until_ns) => {
+                    Some(until_ns)
+                }
                 Run::Ready | Run::WaitsForLock => Some(0),
                 Run::Ended => None,
             };
@@ -484,12 +543,17 @@ impl World for Threads {
     fn reach(&self, _point: Point) {
         let me = SELF.get();
         if me != NONE {
-            self.switch(me, Run::Ready);
+            let preempted = self.state().draw_preemption(self.preempt_ppm);
+            let run = preempted.map_or(Run::Ready, |ns| Run::Preempted(self.now() + ns));
+            self.switch(me, run);
         }
     }
 
     fn yield_now(&self) {
-        self.compute(YIELD_NS);
+        let me = SELF.get();
+        if me != NONE {
+            self.pause(me, YIELD_NS);
+        }
     }
 
     fn wait_for_lock(&self) {
