@@ -35,6 +35,8 @@ pub(super) struct Process {
     pub(super) endpoints: Mutex<Vec<Endpoint>>,
     /// Threads that run.
     pub(super) running: AtomicUsize,
+    /// Its thread shares a CPU with that of another application.
+    pub(super) shares_cpu: bool,
     /// A peer may vanish, so work may fail.
     pub(super) may_fail: bool,
 }
@@ -137,7 +139,9 @@ impl Process {
         let mut ended = true;
         for endpoint in self.endpoints().iter() {
             let peer_is_dead = self.threads.is_dead(endpoint.peer_process);
-            if peer_is_dead && endpoint.has_sent_all() {
+            // In a ping-pong with a dead peer the next message is never due.
+            let has_sent_all = endpoint.has_sent_all() || endpoint.is_ping_pong;
+            if peer_is_dead && has_sent_all && !endpoint.awaits_completion() {
                 continue;
             }
             let has_all = endpoint.has_all() && (!spins || endpoint.sees_writes());
@@ -153,6 +157,8 @@ impl Process {
         match self.app.kind {
             Kind::Rarely => self.threads.compute(RARELY_NS),
             Kind::Events if idle > 0 => return self.sleep(),
+            // The other thread of this CPU waits until this one yields, after so many polls.
+            _ if self.shares_cpu => self.threads.compute(POLL_NS.0),
             _ if idle > LONG_WAIT.0 => self.threads.compute(LONG_WAIT.1),
             _ => self.threads.compute((POLL_NS.0 << (idle / 8).min(6)).min(POLL_NS.1)),
         }

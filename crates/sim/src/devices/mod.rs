@@ -96,7 +96,7 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
     let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
     let end_ns = START_NS + plan.time_ns();
-    let threads = Threads::new(options.seed, plan.apps.len(), network, plan.preempt_ppm, (end_ns, STEPS_MAX));
+    let threads = Threads::new(options.seed, plan.apps.len(), network, &plan, (end_ns, STEPS_MAX));
     let processes = open(&plan, &threads, options.tuning);
     connect(&plan, &processes);
     for process in &processes {
@@ -152,6 +152,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             channel,
             endpoints: Mutex::default(),
             running: AtomicUsize::new(app.threads),
+            shares_cpu: plan.share_cpu && number < 2,
             may_fail,
         })
     };

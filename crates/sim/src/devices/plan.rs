@@ -9,6 +9,8 @@ use crate::Rng;
 /// Time of a calm run without work, and what a work request adds to it.
 const CALM_NS: u64 = 10_000_000;
 const REQUEST_NS: u64 = 30_000;
+/// What two applications on one CPU may need until they yield early: some rounds of the first interval.
+const SHARED_NS: u64 = 20_000_000;
 /// How long an application pauses: the progress thread then sleeps for longer than shortly after packets.
 const PAUSE_NS: (u64, u64) = (11_000_000, 16_000_000);
 /// Time of a run with faults, stopped or killed processes.
@@ -101,6 +103,8 @@ pub(super) struct Plan {
     pub(super) window_bytes: usize,
     /// How often a thread loses its CPU for some microseconds, in a million of the points where another may run.
     pub(super) preempt_ppm: u64,
+    /// The threads of applications 0 and 1 have one CPU; progress threads preempt them, as on Linux.
+    pub(super) share_cpu: bool,
 }
 
 impl Plan {
@@ -137,6 +141,10 @@ impl Plan {
             App { kind, threads, depth, hook, pause_after: rng.pick(&[1, 8, 40]), pause_ns, moderation }
         };
         let apps: Vec<App> = (0..hosts).map(|_| app(rng)).collect();
+        let only_polls = |app: &App| {
+            matches!(app.kind, Kind::Poll | Kind::Portions) && app.threads == 1 && app.pause_ns == 0
+        };
+        let share_cpu = is_calm && incident == Incident::None && apps[..2].iter().all(only_polls);
         let connections = (0..rng.between(1, 4)).map(|_| Connection::draw(rng, &apps)).collect();
         Self {
             addresses,
@@ -148,6 +156,7 @@ impl Plan {
             port_limit_ns: rng.between(2_000, 50_000),
             window_bytes: rng.pick(&[16, 64, 320]) * 1024,
             preempt_ppm: rng.pick(&[0, 2_000, 20_000]),
+            share_cpu,
         }
     }
 
@@ -168,6 +177,7 @@ impl Plan {
         CALM_NS
             + requests * (2 * self.faults.delay_ns + REQUEST_NS + 1_000 * held_us)
             + self.apps.iter().map(|app| app.pause_ns).sum::<u64>()
+            + if self.share_cpu { SHARED_NS } else { 0 }
             + (2 * bytes * self.faults.byte_time >> 10)
     }
 
@@ -192,7 +202,8 @@ impl fmt::Display for Plan {
                 "  {ends:?}: {pattern}, SEND, WRITE, READ {counts:?}, closes early {closes_early:?}"
             )?;
         }
-        writeln!(f, "  {} of 1000000 points preempt a thread", self.preempt_ppm)?;
+        let place = if self.share_cpu { "applications 0 and 1 share a CPU, " } else { "" };
+        writeln!(f, "  {place}{} of 1000000 points preempt a thread", self.preempt_ppm)?;
         write!(f, "  {:?}, process {}: {:?}", self.faults, self.victim, self.incident)
     }
 }
@@ -214,7 +225,9 @@ impl Connection {
 
     /// As perftest's latency tests: small messages of one kind, which take turns.
     fn ping_pong(rng: &mut Rng, ends: [usize; 2], apps: &[App]) -> Self {
-        let verb = rng.pick(&[Verb::Send, Verb::Write, Verb::Write]);
+        // Nothing wakes an application that sleeps when a WRITE arrives.
+        let sleeps = ends.iter().any(|end| apps[*end].kind == Kind::Events);
+        let verb = if sleeps { Verb::Send } else { rng.pick(&[Verb::Send, Verb::Write, Verb::Write]) };
         let (count, len) = (rng.pick(&[3, 20, 60]) as usize, rng.between(1, 64) as usize);
         let op = |i| Op { verb, offset: i * len, len, is_signaled: true, joins_next: false };
         let work: Vec<Op> = (0..count).map(op).collect();

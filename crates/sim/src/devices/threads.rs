@@ -26,6 +26,8 @@ const PREEMPTED_NS: (u64, u64) = (1_000, 30_000);
 /// A sleep of a progress thread may end so often in a row although nothing else of its process has run and no packet
 /// has arrived.
 const VAIN_MAX: u32 = 16;
+/// Time slice of a thread that shares its CPU and does not yield: Linux's default.
+const SLICE_NS: u64 = 3_000_000;
 /// A yield with its system call.
 const YIELD_NS: u64 = 500;
 /// What a sleep may end behind the work that is due.
@@ -63,6 +65,8 @@ struct Virtual {
     run: Run,
     process: usize,
     is_progress: bool,
+    /// It runs on the CPU that two applications share.
+    shares_cpu: bool,
     handle: Option<Thread>,
 }
 
@@ -86,6 +90,8 @@ struct State {
     /// The run is over: dead processes run again, to clean up.
     is_over: bool,
     violation: Option<String>,
+    /// The thread that has the shared CPU, and when its slice ends.
+    cpu_owner: Option<(usize, u64)>,
     candidates: Candidates,
 }
 
@@ -109,6 +115,7 @@ pub(super) struct Threads {
     /// The thread that waits for the end of the run.
     director: Mutex<Option<Thread>>,
     preempt_ppm: u64,
+    share_cpu: bool,
     steps_max: u64,
     end_ns: u64,
     own: Weak<Self>,
@@ -119,7 +126,7 @@ impl Threads {
         seed: u64,
         processes: usize,
         network: Arc<Network>,
-        preempt_ppm: u64,
+        plan: &Plan,
         (end_ns, steps_max): (u64, u64),
     ) -> Arc<Self> {
         let state = State {
@@ -129,6 +136,7 @@ impl Threads {
             steps: 0,
             is_over: false,
             violation: None,
+            cpu_owner: None,
             candidates: Candidates::default(),
         };
         Arc::new_cyclic(|own| Self {
@@ -137,7 +145,8 @@ impl Threads {
             now_ns: AtomicU64::new(1_000_000),
             current: AtomicUsize::new(NONE),
             director: Mutex::default(),
-            preempt_ppm,
+            preempt_ppm: plan.preempt_ppm,
+            share_cpu: plan.share_cpu,
             steps_max,
             end_ns,
             own: Weak::clone(own),
@@ -242,7 +251,8 @@ impl Threads {
     pub(super) fn start(&self, process: usize, is_progress: bool, body: Box<dyn FnOnce() + Send>) {
         let mut state = self.state();
         let number = state.threads.len();
-        state.threads.push(Virtual { run: Run::Ready, process, is_progress, handle: None });
+        let shares_cpu = self.share_cpu && !is_progress && process < 2;
+        state.threads.push(Virtual { run: Run::Ready, process, is_progress, shares_cpu, handle: None });
         drop(state);
         let Some(threads) = self.own.upgrade() else { return };
         let started = thread::Builder::new().stack_size(512 * 1024).spawn(move || {
@@ -292,6 +302,9 @@ impl Threads {
         let is_end = matches!(run, Run::Ended);
         {
             let mut state = self.state();
+            if matches!(run, Run::Sleeps { .. } | Run::WaitsForLock | Run::Ended) {
+                state.release_cpu(me);
+            }
             state.threads[me].run = run;
         }
         match self.choose() {
@@ -415,6 +428,25 @@ impl State {
         process.is_dead || process.stopped_until > now
     }
 
+    /// When a thread gets the CPU that another has; 0 if no other has it.
+    fn cpu_is_taken_until(&self, index: usize) -> u64 {
+        match self.cpu_owner {
+            Some((owner, until_ns)) if owner != index && self.threads[index].shares_cpu => until_ns,
+            _ => 0,
+        }
+    }
+
+    fn release_cpu(&mut self, index: usize) {
+        self.cpu_owner = self.cpu_owner.filter(|(owner, _)| *owner != index);
+    }
+
+    fn take_cpu(&mut self, index: usize, now: u64) {
+        let has_slice = self.cpu_owner.is_some_and(|(owner, until_ns)| owner == index && until_ns > now);
+        if self.threads[index].shares_cpu && !has_slice {
+            self.cpu_owner = Some((index, now + SLICE_NS));
+        }
+    }
+
     /// Finds the threads that may run now.
     fn find_ready(&mut self, now: u64) {
         let mut found = std::mem::take(&mut self.candidates);
@@ -423,7 +455,7 @@ impl State {
         fds.clear();
         owners.clear();
         for (index, thread) in self.threads.iter().enumerate() {
-            if self.is_held(thread, now) {
+            if self.is_held(thread, now) || self.cpu_is_taken_until(index) > now {
                 continue;
             }
             match &thread.run {
@@ -477,6 +509,7 @@ impl State {
     fn begin(&mut self, next: usize, now_ns: &AtomicU64, steps_max: u64, end_ns: u64) {
         let cost = self.rng.between(STEP_NS.0, STEP_NS.1);
         let now = now_ns.fetch_add(cost, Ordering::Relaxed) + cost;
+        self.take_cpu(next, now);
         let process = self.threads[next].process;
         self.processes[process].cpu_ns += cost;
         self.threads[next].run = Run::Ready;
@@ -516,7 +549,7 @@ impl State {
     }
 
     fn next_event(&self) -> Option<u64> {
-        let wake = |thread: &Virtual| {
+        let wake = |(index, thread): (usize, &Virtual)| {
             let process = &self.processes[thread.process];
             let at = match thread.run {
                 Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) | Run::Preempted(until_ns) => {
@@ -525,9 +558,10 @@ impl State {
                 Run::Ready | Run::WaitsForLock => Some(0),
                 Run::Ended => None,
             };
-            at.filter(|at| !process.is_dead && *at != u64::MAX).map(|at| at.max(process.stopped_until))
+            at.filter(|at| !process.is_dead && *at != u64::MAX)
+                .map(|at| at.max(process.stopped_until).max(self.cpu_is_taken_until(index)))
         };
-        self.threads.iter().filter_map(wake).min()
+        self.threads.iter().enumerate().filter_map(wake).min()
     }
 }
 
@@ -552,6 +586,7 @@ impl World for Threads {
     fn yield_now(&self) {
         let me = SELF.get();
         if me != NONE {
+            self.state().release_cpu(me);
             self.pause(me, YIELD_NS);
         }
     }
