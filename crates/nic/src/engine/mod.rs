@@ -336,7 +336,8 @@ impl Engine {
         let forgotten = core.tables.forgotten_qp();
         drop(core);
         let is_watching = self.is_watching.load(Ordering::Relaxed);
-        Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching })
+        let is_armed = self.armed_cqs.load(Ordering::Relaxed) > 0;
+        Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching, is_armed })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.

@@ -331,8 +331,9 @@ impl Tables {
     /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no event sends them.
     pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
         let is_forgotten = |(index, entry): &(u16, &QpEntry)| {
-            let is_known = self.queue.is_listed(*index) || self.queue.is_blocked(*index, entry.share.flow());
-            entry.qp.wants_transmit() && !is_known
+            let is_ready = || self.queue.ready().any(|ready| ready == *index);
+            let is_known = || is_ready() || self.queue.is_blocked(*index, entry.share.flow());
+            entry.qp.wants_transmit() && !is_known()
         };
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
     }

@@ -50,6 +50,8 @@ pub struct Due {
     pub forgotten: Option<Qpn>,
     /// The progress thread leaves the port to polling threads.
     pub is_watching: bool,
+    /// An application sleeps, or is about to, until a completion.
+    pub is_armed: bool,
 }
 
 impl Device {

@@ -389,10 +389,16 @@ impl Threads {
                     "process {process} sleeps while one of its threads holds the engine's lock"
                 ));
             };
-            let Due { deadline, has_ready, forgotten, is_watching } = due;
+            let Due { deadline, has_ready, forgotten, is_watching, is_armed } = due;
             if let Some(qpn) = forgotten {
                 return Some(format!(
                     "process {process}: queue pair {qpn:?} has packets to send, but is neither listed nor blocked, at {now}"
+                ));
+            }
+            if is_watching && is_armed {
+                return Some(format!(
+                    "process {process}: a CQ is armed, but the progress thread leaves the port to polling threads until \
+                     {until_ns}, at {now}"
                 ));
             }
             if is_watching {
@@ -478,7 +484,9 @@ impl State {
     }
 
     /// Whether a thread loses its CPU here, and for how long.
-    fn draw_preemption(&mut self, preempt_ppm: u64) -> Option<u64> {
+    fn draw_preemption(&mut self, preempt_ppm: u64, point: Point) -> Option<u64> {
+        // Sleeps are rare, and what happens just before one is easily lost.
+        let preempt_ppm = if point == Point::Sleep { 10 * preempt_ppm } else { preempt_ppm };
         self.rng.chance_ppm(preempt_ppm).then(|| self.rng.between(PREEMPTED_NS.0, PREEMPTED_NS.1))
     }
 
@@ -574,10 +582,10 @@ impl World for Threads {
         self.state().processes[PROCESS.get()].cpu_ns
     }
 
-    fn reach(&self, _point: Point) {
+    fn reach(&self, point: Point) {
         let me = SELF.get();
         if me != NONE {
-            let preempted = self.state().draw_preemption(self.preempt_ppm);
+            let preempted = self.state().draw_preemption(self.preempt_ppm, point);
             let run = preempted.map_or(Run::Ready, |ns| Run::Preempted(self.now() + ns));
             self.switch(me, run);
         }
