@@ -207,6 +207,10 @@ impl Engine {
         }
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
+        if self.sleeps_until.load(Ordering::Relaxed) > 0 {
+            // The application may stop polling now, and the progress thread does not know of new deadlines.
+            self.wake_before(core.next_deadline(self.now()));
+        }
         self.unlock_and_deliver(core);
         batches > 0
     }
@@ -340,10 +344,12 @@ impl Engine {
     pub(crate) fn due(&self) -> Option<Due> {
         let now = self.now();
         let core = self.core.try_lock().ok()?;
-        let has_ready = !core.tables.queue.is_empty() && core.tables.queue.retry_at(now, 0).is_none();
+        let has_ready = core.tables.has_stranded_qp(now);
+        let forgotten = core.tables.forgotten_qp();
         drop(core);
         let is_watching = self.is_watching.load(Ordering::Relaxed);
-        Some(Due { deadline: self.next_deadline(), has_ready, is_watching })
+        let is_armed = self.armed_cqs.load(Ordering::Relaxed) > 0;
+        Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching, is_armed })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.

@@ -178,6 +178,11 @@ impl Tables {
         entries.filter(|entry| peers.contains(&entry.qp.dest_qpn())).map(|entry| entry.qp.qpn()).collect()
     }
 
+    /// The next queue pair gets the lowest index, so that a simulation is the same each time and its tables stay small.
+    pub(crate) fn number_qps_from_zero(&mut self) {
+        self.next_qp = 0;
+    }
+
     pub(crate) fn insert_qp(
         &mut self,
         build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
@@ -316,6 +321,23 @@ impl Tables {
         }
         self.queue.set_in_flight(&mut entry.share, entry.qp.packets_in_flight());
         entry.qp.wants_transmit()
+    }
+
+    /// Whether a queue pair on the ready list waits for nothing but a poll: the port accepts packets, and no ACK is
+    /// expected whose arrival wakes the progress thread.
+    pub(super) fn has_stranded_qp(&self, now: Instant) -> bool {
+        let is_stranded = |index: u16| self.qp(index).is_some_and(|entry| !entry.qp.is_answer_owed());
+        self.queue.retry_at(now, 0).is_none() && self.queue.ready().any(is_stranded)
+    }
+
+    /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no event sends them.
+    pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
+        let is_forgotten = |(index, entry): &(u16, &QpEntry)| {
+            let is_ready = || self.queue.ready().any(|ready| ready == *index);
+            let is_known = || is_ready() || self.queue.is_blocked(*index, entry.share.flow());
+            entry.qp.wants_transmit() && !is_known()
+        };
+        self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
     }
 
     /// Gives each queue pair whose timer has expired the time.

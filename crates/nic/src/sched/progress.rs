@@ -54,12 +54,16 @@ impl Progress {
     fn watch(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
         // A polling thread would notice if each check preempted it.
         self.slice.set(None);
+        self.runtime.reach(Point::Sleep);
         engine.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.kick_fds();
+        // An application that armed a CQ before `set_watching` had no reason to wake this thread: look once more.
+        let may_sleep = !engine.has_armed_cq();
         drop(engine);
         let before = self.runtime.process_cpu_ns();
-        let netdev_changed = self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
+        let netdev_changed =
+            may_sleep && self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
         self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
         wake_up(weak, netdev_changed);
     }

@@ -75,6 +75,11 @@ impl TransmitQueue {
         self.ready.is_empty()
     }
 
+    /// The ready list, in order.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = u16> {
+        self.ready.iter().copied()
+    }
+
     #[inline]
     pub(crate) fn is_listed(&self, index: u16) -> bool {
         self.listed[usize::from(index) / 64] >> (index % 64) & 1 != 0
@@ -208,6 +213,12 @@ impl TransmitQueue {
         {
             state.blocked.push(index);
         }
+    }
+
+    /// Whether a queue pair waits for room in the window of its flow.
+    pub(crate) fn is_blocked(&self, index: u16, flow: Option<FlowId>) -> bool {
+        let state = flow.and_then(|flow| self.flows.get(flow.0 as usize));
+        state.is_some_and(|state| state.blocked.contains(&index))
     }
 
     /// Lists the queue pairs that wait for room in a flow, if it has room.

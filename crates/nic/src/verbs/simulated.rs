@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use transport::Instant;
-use wire::Gid;
+use wire::{Gid, Qpn};
 
 use super::hooks::EarlyHooks;
 use super::{Device, HookConfig, Traffic};
@@ -44,10 +44,14 @@ pub struct Simulated {
 pub struct Due {
     /// When the engine must run although nothing arrives.
     pub deadline: Option<Instant>,
-    /// A queue pair has packets that nothing keeps from leaving.
+    /// A queue pair has packets to send, the port accepts them, and no ACK is expected that would wake the thread.
     pub has_ready: bool,
+    /// A queue pair has packets to send, but is neither on the ready list nor blocked by the window of its flow.
+    pub forgotten: Option<Qpn>,
     /// The progress thread leaves the port to polling threads.
     pub is_watching: bool,
+    /// An application sleeps, or is about to, until a completion.
+    pub is_armed: bool,
 }
 
 impl Device {
@@ -81,6 +85,7 @@ impl Device {
         let hooks = device.0.hooks.take(IFINDEX)?;
         let engine =
             Engine::new(Parts { port, registry, gids, hooks, control: None, runtime, tuning }, None)?;
+        engine.lock().tables.number_qps_from_zero();
         progress::spawn(&engine)?;
         *device.0.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
         Ok(device)

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use roxie::runtime::World;
 use roxie::verbs::{CompChannel, Cq, Device};
 use sys::PollFd;
+use transport::Wc;
 
 use super::endpoint::Endpoint;
 use super::plan::{App, Kind};
@@ -18,6 +19,10 @@ const SLEEP_NS: u64 = 1_000_000;
 const RARELY_NS: u64 = 60_000;
 /// What a poll in a loop takes, at first and after many in vain.
 const POLL_NS: (u64, u64) = (60, 2_000);
+/// After so many polls in vain the rest of the loop takes so long (nanoseconds): a long wait has fewer steps.
+const LONG_WAIT: (u64, u64) = (600, 10_000);
+/// How late an armed CQ's event may be seen (nanoseconds): threads lose their CPU for some microseconds.
+const EVENT_LATE_NS: u64 = 250_000;
 
 /// One process: a device, and the ends of connections that complete on its CQ.
 pub(super) struct Process {
@@ -30,6 +35,8 @@ pub(super) struct Process {
     pub(super) endpoints: Mutex<Vec<Endpoint>>,
     /// Threads that run.
     pub(super) running: AtomicUsize,
+    /// Its thread shares a CPU with that of another application.
+    pub(super) shares_cpu: bool,
     /// A peer may vanish, so work may fail.
     pub(super) may_fail: bool,
 }
@@ -50,10 +57,14 @@ impl Process {
     }
 
     fn serve(&self, thread: usize) -> Result<(), String> {
-        let mut idle = 0;
+        let (mut idle, mut posted_before, mut pause_ns) = (0, 0, self.app.pause_ns);
         while !self.threads.is_over() {
             let taken = self.take()?;
             let posted = self.post(thread)?;
+            posted_before += posted;
+            if pause_ns > 0 && posted_before >= self.app.pause_after {
+                self.threads.compute(std::mem::take(&mut pause_ns));
+            }
             if self.has_ended() {
                 return Ok(());
             }
@@ -78,16 +89,25 @@ impl Process {
             && let Some(wc) = self.cq.poll_one()
         {
             taken += 1;
-            let mut endpoints = self.endpoints();
-            let endpoint = endpoints.iter_mut().find(|endpoint| endpoint.number == wc.wr_id >> 32);
-            let endpoint = endpoint.ok_or_else(|| format!("a completion of end {}", wc.wr_id >> 32))?;
-            endpoint.complete(&wc, self.may_fail)?;
+            self.complete(&wc)?;
         }
         Ok(taken)
     }
 
+    fn complete(&self, wc: &Wc) -> Result<(), String> {
+        let mut endpoints = self.endpoints();
+        let endpoint = endpoints.iter_mut().find(|endpoint| endpoint.number == wc.wr_id >> 32);
+        let endpoint = endpoint.ok_or_else(|| format!("a completion of end {}", wc.wr_id >> 32))?;
+        endpoint.complete(wc, self.may_fail)
+    }
+
+    /// Whether only memory tells what happens next: nothing that was posted is incomplete, and no SEND is expected.
     fn needs_no_completion(&self) -> bool {
-        self.endpoints().iter().all(|endpoint| endpoint.has_sent_all() && endpoint.has_received_all())
+        let needs_none = |endpoint: &Endpoint| {
+            let has_posted = endpoint.is_ping_pong || endpoint.has_sent_all();
+            has_posted && !endpoint.awaits_completion() && endpoint.has_received_all()
+        };
+        self.endpoints().iter().all(needs_none)
     }
 
     /// Posts what the depth allows on the connections of this thread; returns the number of work requests.
@@ -119,7 +139,9 @@ impl Process {
         let mut ended = true;
         for endpoint in self.endpoints().iter() {
             let peer_is_dead = self.threads.is_dead(endpoint.peer_process);
-            if peer_is_dead && endpoint.has_sent_all() {
+            // In a ping-pong with a dead peer the next message is never due.
+            let has_sent_all = endpoint.has_sent_all() || endpoint.is_ping_pong;
+            if peer_is_dead && has_sent_all && !endpoint.awaits_completion() {
                 continue;
             }
             let has_all = endpoint.has_all() && (!spins || endpoint.sees_writes());
@@ -135,6 +157,9 @@ impl Process {
         match self.app.kind {
             Kind::Rarely => self.threads.compute(RARELY_NS),
             Kind::Events if idle > 0 => return self.sleep(),
+            // The other thread of this CPU waits until this one yields, after so many polls.
+            _ if self.shares_cpu => self.threads.compute(POLL_NS.0),
+            _ if idle > LONG_WAIT.0 => self.threads.compute(LONG_WAIT.1),
             _ => self.threads.compute((POLL_NS.0 << (idle / 8).min(6)).min(POLL_NS.1)),
         }
         Ok(())
@@ -154,10 +179,15 @@ impl Process {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && self.app.threads > 1 => {}
                 event => drop(event.map_err(|error| format!("get_cq_event: {error}"))?),
             }
-        } else if self.app.threads == 1 && self.take()? > 0 && !is_readable(fd) {
-            return Err("a completion of an armed CQ raised no event".to_owned());
+            return Ok(());
         }
-        Ok(())
+        let Some((wc, added_ns)) = self.cq.poll_timed() else { return Ok(()) };
+        let late_ns = 1_000 * u64::from(self.app.moderation.1) + EVENT_LATE_NS;
+        let is_late = self.threads.now_ns() > added_ns + late_ns && !self.threads.was_disturbed(self.number);
+        if is_late && !is_readable(fd) {
+            return Err(format!("the completion of an armed CQ at {added_ns} has raised no event"));
+        }
+        self.complete(&wc)
     }
 
     /// The last thread checks the memory, destroys the queue pairs and closes the device.

@@ -44,6 +44,11 @@ pub(super) struct Endpoint {
     pub(super) peer: Arc<Outside>,
     pub(super) peer_process: usize,
     pub(super) closes_early: bool,
+    /// It posts one work request for each that has arrived; `starts`: and one before.
+    pub(super) is_ping_pong: bool,
+    pub(super) starts: bool,
+    /// Messages of the peer that have arrived, in a ping-pong.
+    arrived: usize,
     /// What this end sends; READs fetch it as well.
     source: Arc<Buffer>,
     /// Where the peer's WRITEs, and the responses to READs, go.
@@ -105,6 +110,9 @@ impl Endpoint {
             peer: Arc::default(),
             peer_process: 0,
             closes_early: false,
+            is_ping_pong: false,
+            starts: false,
+            arrived: 0,
             source: Arc::new(source),
             target: buffer(theirs),
             fetched: Arc::new(buffer(own)),
@@ -163,6 +171,9 @@ impl Endpoint {
     /// Takes the work requests that may be posted now, in one list; nothing if `depth` of them are in flight.
     pub(super) fn take_list(&mut self, depth: usize) -> Vec<(usize, Op)> {
         let mut list = Vec::new();
+        if self.is_ping_pong && !self.has_turn() {
+            return list;
+        }
         while !self.is_broken && self.posted < self.work.len() {
             // An unsignaled one counts until a signaled one behind it has completed.
             let in_flight = self.posted - self.completed;
@@ -178,6 +189,23 @@ impl Endpoint {
             }
         }
         list
+    }
+
+    /// In a ping-pong: whether the peer's last message is here, and this end has not posted the next one.
+    fn has_turn(&mut self) -> bool {
+        let has_arrived = |(n, op): (usize, &Op)| match op.verb {
+            Verb::Send => n < self.received,
+            _ => self.target.load(op.offset + op.len - 1) != 0,
+        };
+        let rest = self.expected.iter().enumerate().skip(self.arrived);
+        self.arrived += rest.take_while(|(n, op)| has_arrived((*n, op))).count();
+        self.posted < self.arrived + usize::from(self.starts)
+    }
+
+    /// Whether a completion of what was posted is still to come.
+    pub(super) fn awaits_completion(&self) -> bool {
+        let posted = self.work[..self.posted].iter().zip(&self.seen);
+        !self.is_broken && posted.skip(self.completed).any(|(op, seen)| op.is_signaled && !seen)
     }
 
     fn has_signaled_in_flight(&self) -> bool {

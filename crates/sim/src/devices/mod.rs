@@ -96,7 +96,8 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
     let plan = Plan::draw(options.seed);
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
     let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
-    let threads = Threads::new(options.seed, plan.apps.len(), network, START_NS + plan.time_ns(), STEPS_MAX);
+    let end_ns = START_NS + plan.time_ns();
+    let threads = Threads::new(options.seed, plan.apps.len(), network, &plan, (end_ns, STEPS_MAX));
     let processes = open(&plan, &threads, options.tuning);
     connect(&plan, &processes);
     for process in &processes {
@@ -140,6 +141,8 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
         let channel = context.create_comp_channel().expect("descriptors");
         channel.set_nonblocking().expect("an open descriptor");
         let cq = context.create_cq(4096, Some(&channel), number as u64).expect("a completion queue");
+        cq.moderate(app.moderation.0, app.moderation.1);
+        cq.record_times();
         threads.watch_device(number, device.clone());
         Arc::new(Process {
             number,
@@ -150,6 +153,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             channel,
             endpoints: Mutex::default(),
             running: AtomicUsize::new(app.threads),
+            shares_cpu: plan.share_cpu && number < 2,
             may_fail,
         })
     };
@@ -181,6 +185,7 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
             end.peer = Arc::clone(&outsides[peer]);
             end.peer_process = connection.ends[peer];
             end.closes_early = connection.closes_early[i];
+            (end.is_ping_pong, end.starts) = (connection.is_ping_pong, i == 0);
         }
         for (i, end) in ends.into_iter().enumerate() {
             processes[connection.ends[i]].endpoints.lock().expect("no thread runs yet").push(end);

@@ -168,6 +168,6 @@ impl Network {
 
     /// Whether a host has frames for its queue pairs.
     pub(super) fn has_frames(&self, host: usize) -> bool {
-        !self.links().hosts[host].queue.is_empty()
+        self.links().hosts.get(host).is_some_and(|host| !host.queue.is_empty())
     }
 }

@@ -9,6 +9,10 @@ use crate::Rng;
 /// Time of a calm run without work, and what a work request adds to it.
 const CALM_NS: u64 = 10_000_000;
 const REQUEST_NS: u64 = 30_000;
+/// What two applications on one CPU may need until they yield early: some rounds of the first interval.
+const SHARED_NS: u64 = 20_000_000;
+/// How long an application pauses: the progress thread then sleeps for longer than shortly after packets.
+const PAUSE_NS: (u64, u64) = (11_000_000, 16_000_000);
 /// Time of a run with faults, stopped or killed processes.
 const TIME_MAX_NS: u64 = 4_000_000_000;
 
@@ -56,6 +60,8 @@ pub(super) struct Connection {
     pub(super) work: [Vec<Op>; 2],
     /// The end closes its queue pair as soon as it has what it waits for, without a word.
     pub(super) closes_early: [bool; 2],
+    /// An end posts one message each time that one of the peer has arrived; end 0 begins.
+    pub(super) is_ping_pong: bool,
 }
 
 /// A process and its application.
@@ -67,6 +73,12 @@ pub(super) struct App {
     /// Work requests that it keeps in flight on a connection.
     pub(super) depth: usize,
     pub(super) hook: &'static str,
+    /// Work requests that a thread posts before it computes for some time without a call into the device.
+    pub(super) pause_after: usize,
+    /// That time (nanoseconds); 0 if it never does.
+    pub(super) pause_ns: u64,
+    /// Completions and microseconds for which the CQ holds its event back; (0, 0) if it does not.
+    pub(super) moderation: (u16, u16),
 }
 
 /// What happens to a process on the way.
@@ -90,6 +102,10 @@ pub(super) struct Plan {
     pub(super) incident: Incident,
     pub(super) port_limit_ns: u64,
     pub(super) window_bytes: usize,
+    /// How often a thread loses its CPU for some microseconds, in a million of the points where another may run.
+    pub(super) preempt_ppm: u64,
+    /// The threads of applications 0 and 1 have one CPU; progress threads preempt them, as on Linux.
+    pub(super) share_cpu: bool,
 }
 
 impl Plan {
@@ -119,10 +135,18 @@ impl Plan {
             let threads = if kind == Kind::Poll { rng.pick(&[1, 1, 2]) } else { 1 };
             let hook = if rng.chance(150) { "count" } else { "" };
             let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
-            App { kind, threads, depth, hook }
+            let pauses = rng.chance(300);
+            let pause_ns = if pauses { rng.between(PAUSE_NS.0, PAUSE_NS.1) } else { 0 };
+            let is_moderated = kind == Kind::Events && rng.chance(500);
+            let moderation = if is_moderated { rng.pick(&[(4, 10), (4, 100), (16, 50)]) } else { (0, 0) };
+            App { kind, threads, depth, hook, pause_after: rng.pick(&[1, 8, 40]), pause_ns, moderation }
         };
-        let apps = (0..hosts).map(|_| app(rng)).collect();
-        let connections = (0..rng.between(1, 4)).map(|_| Connection::draw(rng, hosts)).collect();
+        let apps: Vec<App> = (0..hosts).map(|_| app(rng)).collect();
+        let only_polls = |app: &App| {
+            matches!(app.kind, Kind::Poll | Kind::Portions) && app.threads == 1 && app.pause_ns == 0
+        };
+        let share_cpu = is_calm && incident == Incident::None && apps[..2].iter().all(only_polls);
+        let connections = (0..rng.between(1, 4)).map(|_| Connection::draw(rng, &apps)).collect();
         Self {
             addresses,
             apps,
@@ -132,6 +156,8 @@ impl Plan {
             incident,
             port_limit_ns: rng.between(2_000, 50_000),
             window_bytes: rng.pick(&[16, 64, 320]) * 1024,
+            preempt_ppm: rng.pick(&[0, 2_000, 20_000]),
+            share_cpu,
         }
     }
 
@@ -149,8 +175,11 @@ impl Plan {
         }
         let work = || self.connections.iter().flat_map(|connection| &connection.work).flatten();
         let (requests, bytes) = (work().count() as u64, work().map(|op| op.len as u64).sum::<u64>());
+        let held_us = self.apps.iter().map(|app| u64::from(app.moderation.1)).max().unwrap_or(0);
         CALM_NS
-            + requests * (2 * self.faults.delay_ns + REQUEST_NS)
+            + requests * (2 * self.faults.delay_ns + REQUEST_NS + 1_000 * held_us)
+            + self.apps.iter().map(|app| app.pause_ns).sum::<u64>()
+            + if self.share_cpu { SHARED_NS } else { 0 }
             + (2 * bytes * self.faults.byte_time >> 10)
     }
 
@@ -163,27 +192,51 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, App { kind, threads, depth, hook }) in self.apps.iter().enumerate() {
-            writeln!(f, "  process {number}: {kind:?}, {threads} threads, depth {depth}, hook {hook:?}")?;
+        for (number, app) in self.apps.iter().enumerate() {
+            writeln!(f, "  process {number}: {app:?}")?;
         }
-        for Connection { ends, work, closes_early } in &self.connections {
+        for Connection { ends, work, closes_early, is_ping_pong } in &self.connections {
             let of = |verb| work.each_ref().map(|work| work.iter().filter(|op| op.verb == verb).count());
             let counts = [Verb::Send, Verb::Write, Verb::Read].map(of);
-            writeln!(f, "  {ends:?}: SEND, WRITE, READ {counts:?}, closes early {closes_early:?}")?;
+            let pattern = if *is_ping_pong { "ping-pong" } else { "streams" };
+            writeln!(
+                f,
+                "  {ends:?}: {pattern}, SEND, WRITE, READ {counts:?}, closes early {closes_early:?}"
+            )?;
         }
+        let place = if self.share_cpu { "applications 0 and 1 share a CPU, " } else { "" };
+        writeln!(f, "  {place}{} of 1000000 points preempt a thread", self.preempt_ppm)?;
         write!(f, "  {:?}, process {}: {:?}", self.faults, self.victim, self.incident)
     }
 }
 
 impl Connection {
-    fn draw(rng: &mut Rng, hosts: usize) -> Self {
+    fn draw(rng: &mut Rng, apps: &[App]) -> Self {
+        let hosts = apps.len();
         let a = rng.between(0, hosts as u64 - 1) as usize;
         let b = (a + rng.between(1, hosts as u64 - 1) as usize) % hosts;
+        if rng.chance(250) {
+            return Self::ping_pong(rng, [a, b], apps);
+        }
         let work = [Self::work(rng), if rng.chance(300) { Vec::new() } else { Self::work(rng) }];
         let only_sends = |work: &[Op]| work.iter().all(|op| op.verb == Verb::Send);
         // An end that leaves may take its responses to READs along, and cannot see when a WRITE has arrived.
         let closes_early = [1, 0].map(|peer: usize| only_sends(&work[peer]) && rng.chance(300));
-        Self { ends: [a, b], work, closes_early }
+        Self { ends: [a, b], work, closes_early, is_ping_pong: false }
+    }
+
+    /// As perftest's latency tests: small messages of one kind, which take turns.
+    fn ping_pong(rng: &mut Rng, ends: [usize; 2], apps: &[App]) -> Self {
+        // Nothing wakes an application that sleeps when a WRITE arrives.
+        let sleeps = ends.iter().any(|end| apps[*end].kind == Kind::Events);
+        let verb = if sleeps { Verb::Send } else { rng.pick(&[Verb::Send, Verb::Write, Verb::Write]) };
+        let (count, len) = (rng.pick(&[3, 20, 60]) as usize, rng.between(1, 64) as usize);
+        let op = |i| Op { verb, offset: i * len, len, is_signaled: true, joins_next: false };
+        let work: Vec<Op> = (0..count).map(op).collect();
+        // An end that spins on memory sees the last WRITE, though no completion tells.
+        let sees_all = |end: usize| verb == Verb::Send || apps[end].kind == Kind::SpinOnMemory;
+        let closes_early = ends.map(|end| sees_all(end) && rng.chance(500));
+        Self { ends, work: [work.clone(), work], closes_early, is_ping_pong: true }
     }
 
     fn work(rng: &mut Rng) -> Vec<Op> {

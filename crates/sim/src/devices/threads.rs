@@ -22,6 +22,13 @@ use crate::Rng;
 
 /// What a step costs (nanoseconds): some tens of instructions up to a system call.
 const STEP_NS: (u64, u64) = (20, 400);
+/// How long a thread that is preempted is without its CPU (nanoseconds).
+const PREEMPTED_NS: (u64, u64) = (1_000, 30_000);
+/// A sleep of a progress thread may end so often in a row although nothing else of its process has run and no packet
+/// has arrived.
+const VAIN_MAX: u32 = 16;
+/// Time slice of a thread that shares its CPU and does not yield: Linux's default.
+const SLICE_NS: u64 = 3_000_000;
 /// A yield with its system call.
 const YIELD_NS: u64 = 500;
 /// What a sleep may end behind the work that is due.
@@ -44,6 +51,8 @@ enum Run {
     Ready,
     /// Computes until then, without a call into the device.
     Computes(u64),
+    /// Has lost its CPU until then, at any place.
+    Preempted(u64),
     Sleeps {
         fds: Vec<RawFd>,
         until_ns: u64,
@@ -57,6 +66,8 @@ struct Virtual {
     run: Run,
     process: usize,
     is_progress: bool,
+    /// It runs on the CPU that two applications share.
+    shares_cpu: bool,
     handle: Option<Thread>,
 }
 
@@ -67,6 +78,8 @@ pub(super) struct Process {
     /// Killed: its threads do not run any more.
     pub(super) is_dead: bool,
     cpu_ns: u64,
+    /// Sleeps of its progress thread that ended early and in vain, in a row.
+    vain: u32,
     device: Option<Device>,
 }
 
@@ -78,6 +91,19 @@ struct State {
     /// The run is over: dead processes run again, to clean up.
     is_over: bool,
     violation: Option<String>,
+    /// The thread that has the shared CPU, and when its slice ends.
+    cpu_owner: Option<(usize, u64)>,
+    candidates: Candidates,
+}
+
+/// What [`State::find_ready`] fills at each step, kept for its memory.
+#[derive(Default)]
+struct Candidates {
+    /// Threads that may run.
+    ready: Vec<usize>,
+    /// Descriptors of sleeping threads, and the thread of each.
+    fds: Vec<PollFd>,
+    owners: Vec<usize>,
 }
 
 /// See the module documentation.
@@ -89,6 +115,8 @@ pub(super) struct Threads {
     current: AtomicUsize,
     /// The thread that waits for the end of the run.
     director: Mutex<Option<Thread>>,
+    preempt_ppm: u64,
+    share_cpu: bool,
     steps_max: u64,
     end_ns: u64,
     own: Weak<Self>,
@@ -99,8 +127,8 @@ impl Threads {
         seed: u64,
         processes: usize,
         network: Arc<Network>,
-        end_ns: u64,
-        steps_max: u64,
+        plan: &Plan,
+        (end_ns, steps_max): (u64, u64),
     ) -> Arc<Self> {
         let state = State {
             rng: Rng::stream(seed, super::SCHEDULE),
@@ -109,6 +137,8 @@ impl Threads {
             steps: 0,
             is_over: false,
             violation: None,
+            cpu_owner: None,
+            candidates: Candidates::default(),
         };
         Arc::new_cyclic(|own| Self {
             state: Mutex::new(state),
@@ -116,6 +146,8 @@ impl Threads {
             now_ns: AtomicU64::new(1_000_000),
             current: AtomicUsize::new(NONE),
             director: Mutex::default(),
+            preempt_ppm: plan.preempt_ppm,
+            share_cpu: plan.share_cpu,
             steps_max,
             end_ns,
             own: Weak::clone(own),
@@ -156,17 +188,19 @@ impl Threads {
         self.state().processes[process].is_dead
     }
 
+    /// Whether a process is or was stopped, or the run is over.
+    pub(super) fn was_disturbed(&self, process: usize) -> bool {
+        let state = self.state();
+        state.is_over || state.processes[process].stopped_until > 0
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over
     }
 
     /// Dead processes run again and find that the run is over.
     pub(super) fn finish(&self) {
-        let mut state = self.state();
-        state.is_over = true;
-        for process in &mut state.processes {
-            (process.is_dead, process.stopped_until) = (false, 0);
-        }
+        self.state().end();
     }
 
     /// The first broken promise ends the run.
@@ -219,7 +253,8 @@ impl Threads {
     pub(super) fn start(&self, process: usize, is_progress: bool, body: Box<dyn FnOnce() + Send>) {
         let mut state = self.state();
         let number = state.threads.len();
-        state.threads.push(Virtual { run: Run::Ready, process, is_progress, handle: None });
+        let shares_cpu = self.share_cpu && !is_progress && process < 2;
+        state.threads.push(Virtual { run: Run::Ready, process, is_progress, shares_cpu, handle: None });
         drop(state);
         let Some(threads) = self.own.upgrade() else { return };
         let started = thread::Builder::new().stack_size(512 * 1024).spawn(move || {
@@ -255,15 +290,23 @@ impl Threads {
     pub(super) fn compute(&self, ns: u64) {
         let me = SELF.get();
         if me != NONE {
-            let until = self.now() + ns;
-            self.switch(me, Run::Computes(until));
+            self.state().processes[PROCESS.get()].cpu_ns += ns;
+            self.pause(me, ns);
         }
+    }
+
+    fn pause(&self, me: usize, ns: u64) {
+        let until = self.now() + ns;
+        self.switch(me, Run::Computes(until));
     }
 
     fn switch(&self, me: usize, run: Run) {
         let is_end = matches!(run, Run::Ended);
         {
             let mut state = self.state();
+            if matches!(run, Run::Sleeps { .. } | Run::WaitsForLock | Run::Ended) {
+                state.release_cpu(me);
+            }
             state.threads[me].run = run;
         }
         match self.choose() {
@@ -285,8 +328,10 @@ impl Threads {
 
     fn give_turn(&self, next: usize) {
         self.current.store(next, Ordering::Release);
+        // The lock is free before the thread wakes: it would wait for it at once.
+        let handle = self.state().threads[next].handle.clone();
         // A thread that has not started yet looks for itself.
-        if let Some(handle) = &self.state().threads[next].handle {
+        if let Some(handle) = handle {
             handle.unpark();
         }
     }
@@ -304,9 +349,14 @@ impl Threads {
                 let mut state = self.state();
                 let now = self.now();
                 self.network.deliver(now);
-                let ready = state.ready(now);
-                if !ready.is_empty() {
-                    let next = ready[(state.rng.next() % ready.len() as u64) as usize];
+                state.find_ready(now);
+                let count = state.candidates.ready.len();
+                if count > 0 {
+                    let at = (state.rng.next() % count as u64) as usize;
+                    let next = state.candidates.ready[at];
+                    if !state.is_over && !self.network.has_frames(state.threads[next].process) {
+                        state.count_vain_sleep(next, now);
+                    }
                     state.begin(next, &self.now_ns, self.steps_max, self.end_ns);
                     return Some(next);
                 }
@@ -341,7 +391,18 @@ impl Threads {
                     "process {process} sleeps while one of its threads holds the engine's lock"
                 ));
             };
-            let Due { deadline, has_ready, is_watching } = due;
+            let Due { deadline, has_ready, forgotten, is_watching, is_armed } = due;
+            if let Some(qpn) = forgotten {
+                return Some(format!(
+                    "process {process}: queue pair {qpn:?} has packets to send, but is neither listed nor blocked, at {now}"
+                ));
+            }
+            if is_watching && is_armed {
+                return Some(format!(
+                    "process {process}: a CQ is armed, but the progress thread leaves the port to polling threads until \
+                     {until_ns}, at {now}"
+                ));
+            }
             if is_watching {
                 return None;
             }
@@ -375,36 +436,90 @@ impl State {
         process.is_dead || process.stopped_until > now
     }
 
-    fn ready(&self, now: u64) -> Vec<usize> {
-        let mut ready = Vec::with_capacity(8);
-        let (mut fds, mut owners) = (Vec::with_capacity(16), Vec::with_capacity(16));
+    /// When a thread gets the CPU that another has; 0 if no other has it.
+    fn cpu_is_taken_until(&self, index: usize) -> u64 {
+        match self.cpu_owner {
+            Some((owner, until_ns)) if owner != index && self.threads[index].shares_cpu => until_ns,
+            _ => 0,
+        }
+    }
+
+    fn release_cpu(&mut self, index: usize) {
+        self.cpu_owner = self.cpu_owner.filter(|(owner, _)| *owner != index);
+    }
+
+    fn take_cpu(&mut self, index: usize, now: u64) {
+        let has_slice = self.cpu_owner.is_some_and(|(owner, until_ns)| owner == index && until_ns > now);
+        if self.threads[index].shares_cpu && !has_slice {
+            self.cpu_owner = Some((index, now + SLICE_NS));
+        }
+    }
+
+    /// Finds the threads that may run now.
+    fn find_ready(&mut self, now: u64) {
+        let mut found = std::mem::take(&mut self.candidates);
+        let Candidates { ready, fds, owners } = &mut found;
+        ready.clear();
+        fds.clear();
+        owners.clear();
         for (index, thread) in self.threads.iter().enumerate() {
-            if self.is_held(thread, now) {
+            if self.is_held(thread, now) || self.cpu_is_taken_until(index) > now {
                 continue;
             }
             match &thread.run {
                 Run::Ready | Run::WaitsForLock => ready.push(index),
-                Run::Computes(until_ns) if *until_ns <= now => ready.push(index),
+                Run::Computes(until_ns) | Run::Preempted(until_ns) if *until_ns <= now => ready.push(index),
                 Run::Sleeps { until_ns, .. } if *until_ns <= now || self.is_over => ready.push(index),
                 Run::Sleeps { fds: waits, .. } => {
                     fds.extend(waits.iter().map(|fd| PollFd::readable(*fd)));
                     owners.extend(waits.iter().map(|_| index));
                 }
-                Run::Computes(_) | Run::Ended => {}
+                Run::Computes(_) | Run::Preempted(_) | Run::Ended => {}
             }
         }
-        if !fds.is_empty() && sys::poll(&mut fds, Some(0)).is_ok_and(|readable| readable > 0) {
-            let readable = fds.iter().zip(&owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
+        if !fds.is_empty() && sys::poll(fds, Some(0)).is_ok_and(|readable| readable > 0) {
+            let readable = fds.iter().zip(&*owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
             ready.extend(readable);
             ready.dedup();
         }
-        ready
+        self.candidates = found;
+    }
+
+    /// Whether a thread loses its CPU here, and for how long.
+    fn draw_preemption(&mut self, preempt_ppm: u64, point: Point) -> Option<u64> {
+        // Sleeps are rare, and what happens just before one is easily lost.
+        let preempt_ppm = if point == Point::Sleep { 10 * preempt_ppm } else { preempt_ppm };
+        self.rng.chance_ppm(preempt_ppm).then(|| self.rng.between(PREEMPTED_NS.0, PREEMPTED_NS.1))
+    }
+
+    /// Counts sleeps of a progress thread that end although neither a packet nor another thread has woken it.
+    fn count_vain_sleep(&mut self, next: usize, now: u64) {
+        let Virtual { run, process, is_progress, .. } = &self.threads[next];
+        let vain = &mut self.processes[*process].vain;
+        match run {
+            Run::Sleeps { until_ns, .. } if *is_progress && *until_ns > now => *vain += 1,
+            _ if *is_progress => {}
+            _ => *vain = 0,
+        }
+        if *vain > VAIN_MAX {
+            let what = format!("process {process}: the progress thread does not fall asleep, at {now}");
+            self.violation.get_or_insert(what);
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.is_over = true;
+        for process in &mut self.processes {
+            (process.is_dead, process.stopped_until) = (false, 0);
+        }
     }
 
     /// The thread runs: time passes.
     fn begin(&mut self, next: usize, now_ns: &AtomicU64, steps_max: u64, end_ns: u64) {
         let cost = self.rng.between(STEP_NS.0, STEP_NS.1);
         let now = now_ns.fetch_add(cost, Ordering::Relaxed) + cost;
+        self.take_cpu(next, now);
         let process = self.threads[next].process;
         self.processes[process].cpu_ns += cost;
         self.threads[next].run = Run::Ready;
@@ -412,10 +527,7 @@ impl State {
         if (self.steps > steps_max || now > end_ns) && !self.is_over {
             let what = format!("no end after {} steps and {} us: {:?}", self.steps, now / 1000, self.runs());
             self.violation.get_or_insert(what);
-            self.is_over = true;
-            for process in &mut self.processes {
-                (process.is_dead, process.stopped_until) = (false, 0);
-            }
+            self.end();
         }
     }
 
@@ -430,6 +542,12 @@ impl State {
         let of = |thread: &Virtual| {
             let process = &self.processes[thread.process];
             let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
+            // A thread that lost its CPU may be about to wake another, or hold the lock.
+            let is_preempted =
+                |other: &Virtual| other.process == thread.process && matches!(other.run, Run::Preempted(_));
+            if self.threads.iter().any(is_preempted) {
+                return None;
+            }
             match thread.run {
                 Run::Sleeps { until_ns, .. } if thread.is_progress => {
                     Some(Sleeper { process: thread.process, until_ns, device })
@@ -441,16 +559,19 @@ impl State {
     }
 
     fn next_event(&self) -> Option<u64> {
-        let wake = |thread: &Virtual| {
+        let wake = |(index, thread): (usize, &Virtual)| {
             let process = &self.processes[thread.process];
             let at = match thread.run {
-                Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) => Some(until_ns),
+                Run::Sleeps { until_ns, .. } | Run::Computes(until_ns) | Run::Preempted(until_ns) => {
+                    Some(until_ns)
+                }
                 Run::Ready | Run::WaitsForLock => Some(0),
                 Run::Ended => None,
             };
-            at.filter(|at| !process.is_dead && *at != u64::MAX).map(|at| at.max(process.stopped_until))
+            at.filter(|at| !process.is_dead && *at != u64::MAX)
+                .map(|at| at.max(process.stopped_until).max(self.cpu_is_taken_until(index)))
         };
-        self.threads.iter().filter_map(wake).min()
+        self.threads.iter().enumerate().filter_map(wake).min()
     }
 }
 
@@ -463,15 +584,21 @@ impl World for Threads {
         self.state().processes[PROCESS.get()].cpu_ns
     }
 
-    fn reach(&self, _point: Point) {
+    fn reach(&self, point: Point) {
         let me = SELF.get();
         if me != NONE {
-            self.switch(me, Run::Ready);
+            let preempted = self.state().draw_preemption(self.preempt_ppm, point);
+            let run = preempted.map_or(Run::Ready, |ns| Run::Preempted(self.now() + ns));
+            self.switch(me, run);
         }
     }
 
     fn yield_now(&self) {
-        self.compute(YIELD_NS);
+        let me = SELF.get();
+        if me != NONE {
+            self.state().release_cpu(me);
+            self.pause(me, YIELD_NS);
+        }
     }
 
     fn wait_for_lock(&self) {
