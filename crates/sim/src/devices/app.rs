@@ -16,8 +16,11 @@ use super::threads::Threads;
 const SLEEP_NS: u64 = 1_000_000;
 /// Time between two looks of an application that looks rarely.
 const RARELY_NS: u64 = 60_000;
-/// What a poll in a loop takes, at first and after many in vain.
-const POLL_NS: (u64, u64) = (60, 2_000);
+/// Time from one poll of a loop to the next: at first, after tens of empty polls, and after hundreds. A run with
+/// a killed peer polls for hundreds of milliseconds, and each poll costs several thread switches.
+const POLL_NS: [u64; 3] = [60, 2_000, 40_000];
+/// Number of empty polls in a row, about 1 ms, after which they are that far apart.
+const MANY_POLLS: u64 = 600;
 
 /// One process: a device, and the ends of connections that complete on its CQ.
 pub(super) struct Process {
@@ -135,7 +138,8 @@ impl Process {
         match self.app.kind {
             Kind::Rarely => self.threads.compute(RARELY_NS),
             Kind::Events if idle > 0 => return self.sleep(),
-            _ => self.threads.compute((POLL_NS.0 << (idle / 8).min(6)).min(POLL_NS.1)),
+            _ if idle > MANY_POLLS => self.threads.compute(POLL_NS[2]),
+            _ => self.threads.compute((POLL_NS[0] << (idle / 8).min(6)).min(POLL_NS[1])),
         }
         Ok(())
     }
