@@ -59,3 +59,10 @@ fn a_seed_determines_the_whole_run() {
         assert_eq!(run(seed), run(seed), "seed {seed}");
     }
 }
+
+/// An open failure, also with default tunables. When it is fixed, the seed moves to [`SEEDS`].
+#[test]
+#[ignore = "breaks a promise: process 1 sleeps although a queue pair has packets that may leave"]
+fn no_thread_of_seed_0x4b7_sleeps_while_a_queue_pair_may_send() {
+    run(0x4b7);
+}

@@ -22,7 +22,7 @@ fn scale_each_tunable(numerator: u64, denominator: u64, factor: &str) {
         let mut broken = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let (index, seed) = (number as u64 / seeds, 1000 + number as u64);
+            let (index, seed) = (number as u64 / seeds, number as u64);
             let Some(name) = Tuning::FIELDS.get(index as usize) else { return broken };
             let tuning = Tuning::default().scaled(name, numerator, denominator).expect("it is a field");
             if let Err(failed) = run_devices(&DeviceOptions { seed, tuning }) {
