@@ -51,7 +51,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("bpf", &[]),
     ("sys", &["bpf"]),
     ("transport", &["wire"]),
-    ("sim", &["wire", "transport"]),
+    ("sim", &["wire", "transport", "sys", "roxie"]),
     ("nic", &["wire", "bpf", "transport", "sys"]),
     ("capi", &["wire", "transport", "sys", "roxie"]),
     ("capi/rdmacm", &[]),

@@ -3,6 +3,7 @@
 
 mod args;
 mod capture;
+mod cpu;
 mod demo;
 mod device;
 mod device_files;

@@ -106,21 +106,45 @@ fn a_trace_that_cannot_be_written_is_no_violation() {
     }
 }
 
+/// Apart from the real time, a seed of devices gives equal reports, also with other tunables.
+#[test]
+fn a_seed_determines_a_run_of_devices() {
+    let count = |value: &Value| value.as_u64().expect("a count");
+    for tuning in [&[][..], &["--tuning", "quantum_pkts=x0.5,batch_pkts=x2"]] {
+        let words = [&["--devices", "--seed", "7", "--seeds", "10"], tuning].concat();
+        let [mut one, mut two] = [json(&words), json(&words)];
+        (one["seconds"], two["seconds"]) = (Value::Null, Value::Null);
+        assert_eq!(one, two);
+        assert_eq!((&one["ok"], &one["violation"]), (&Value::Bool(true), &Value::Null));
+        assert_eq!(count(&one["runs"]), 10);
+        assert!(count(&one["processes"]) >= 20 && count(&one["packets"]["sent"]) > 0, "{one}");
+    }
+    let lines = text(&roxie(&["sim", "--devices", "--seeds", "3", "--threads", "2"]));
+    for says in ["No violation\n  runs ", "packets sent", "thread switches", "virtual time"] {
+        assert!(lines.contains(says), "{says} in {lines}");
+    }
+}
+
 /// A report that cannot be written is no violation either; an interrupted run shows its results until then.
 #[test]
 fn an_interrupted_run_shows_its_results() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
     let unwritten = Command::new(ROXIE).args(["sim", "--seed", "1"]).stdout(full).output().unwrap();
     assert_eq!(unwritten.status.code(), Some(2), "{}", text(&unwritten));
-    for json in [false, true] {
+    for (json, devices) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut sim = Command::new(ROXIE);
         sim.args(["sim", "--packets", "1e15", "--threads", "1"]).args(json.then_some("--json"));
+        sim.args(devices.then_some("--devices"));
         let sim = sim.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
         kill(Pid::from_raw(sim.id() as i32), Signal::SIGINT).unwrap();
         let output = sim.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "{}", text(&output));
-        let seen = if json { "\"interrupted\": true" } else { "No violation\n  fabrics" };
+        let seen = match (json, devices) {
+            (true, _) => "\"interrupted\": true",
+            (false, false) => "No violation\n  fabrics",
+            (false, true) => "No violation\n  runs",
+        };
         assert!(text(&output).contains(seen), "{}", text(&output));
         assert!(text(&output).contains("interrupted; no violation until then"), "{}", text(&output));
     }
@@ -141,7 +165,7 @@ fn a_run_ends_with_its_last_fabric() {
 
 #[test]
 fn invalid_options_are_refused() {
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 17] = [
         (&["--seed", "x"], "decimal or 0x"),
         (&["--nodes", "1"], "from 2 to 64"),
         (&["--nodes", "65"], "from 2 to 64"),
@@ -153,6 +177,12 @@ fn invalid_options_are_refused() {
         (&["--faults", "vanish=3"], "write just 'vanish'"),
         (&["--threads", "0"], "a number from 1 on"),
         (&["--faults", "drop=50%"], "0.0001% to 10%"),
+        (&["--devices", "--nodes", "3"], "'--devices' cannot be used with '--nodes"),
+        (&["--devices", "--faults", "drop"], "'--devices' cannot be used with '--faults"),
+        (&["--devices", "--trace", "-"], "'--devices' cannot be used with '--trace"),
+        (&["--devices", "--tuning", "quantum_pkts"], "such as quantum_pkts=x0.5"),
+        (&["--devices", "--tuning", "quantum=x2"], "use one of quantum_pkts, "),
+        (&["--tuning", "quantum_pkts=x2"], "--devices"),
     ];
     for (words, says) in table {
         let output = roxie(&[&["sim"], words].concat());

@@ -1,12 +1,15 @@
 //! The command line of `roxie sim`.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
 use clap::Args as ClapArgs;
+use roxie::sched::Tuning;
 
-/// Run the transport in simulated fabrics with faults, and check every work request
+/// Run the transport or whole devices in virtual time with faults, and check every work request
 ///
 /// The simulation runs in virtual time and needs no device. The seed determines the fabric (2 to 64 nodes
 /// on a switch, links of 10 to 100 Gb/s), the queue pairs (RC, UC, UD, XRC), the work requests and the
@@ -19,11 +22,16 @@ use clap::Args as ClapArgs;
 /// duplicate, reorder, corrupt (bits flip), truncate and delay (a link stops for a while) also take a
 /// share. partition disconnects nodes for a while. vanish disconnects one node for good. rnr posts receives
 /// late. full-ring makes queues short. empty-pool takes buffers from nodes.
-#[derive(Debug, ClapArgs)]
+///
+/// With --devices each run has 2 to 4 processes with a whole device each: verbs, engine, scheduler and
+/// hooks. Their clock, threads and network are simulated; the seed also determines which thread runs
+/// next. Checked as well: no thread sleeps past work that it has to do, and no queue pair starves.
+#[derive(Debug, Default, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
   0 without a violation; 1 at a violation; 2 if an option is invalid or the output cannot be
-  written; 130 after an interrupt, with the results until then.
+  written; 130 after an interrupt, with the results until then. A second interrupt ends the
+  command at once.
 
 Examples:
   roxie sim
@@ -37,33 +45,87 @@ Examples:
   roxie sim --faults none --nodes 64 --seeds 100
           A hundred large fabrics without faults
   roxie sim --seed 1000000 --packets 1e9
-          Fabrics until 1e9 frames were sent, as a run for a night")]
+          Fabrics until 1e9 frames were sent, as a run for a night
+  roxie sim --devices
+          A thousand runs with whole devices
+  roxie sim --devices --seed 0x1f
+          One of them again
+  roxie sim --devices --seeds 200 --tuning quantum_pkts=x0.5,batch_pkts=x2
+          Devices with other tunables of the scheduler
+  roxie sim --devices --seed 1000000 --seeds 500000
+          Whole devices for a night")]
 pub(crate) struct SimArgs {
-    /// Seed of the first fabric; further ones use the seeds after it [default: 1]
+    /// Run whole devices with applications instead of fabrics
+    #[arg(long, conflicts_with_all = ["nodes", "faults", "trace"])]
+    pub(crate) devices: bool,
+    /// Seed of the first run; further ones use the seeds after it [default: 1]
     #[arg(long, value_name = "N", value_parser = seed)]
     pub(crate) seed: Option<u64>,
     /// Nodes of every fabric, 2 to 64 [default: by the seed, mostly 2]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub(crate) nodes: Option<usize>,
-    /// Number of fabrics [default: 1 with --seed, else 1000]
+    /// Number of runs [default: 1 with --seed, else 1000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
     /// Faults, separated by commas, or none [default: by the seed]
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<FaultList>,
-    /// Run fabrics until N frames were sent, such as 1e9
+    /// Start runs until N frames (with --devices: packets) were sent, such as 1e9
     #[arg(long, value_name = "N", value_parser = packets, conflicts_with = "seeds")]
     pub(crate) packets: Option<u64>,
+    /// Multiply tunables of every device, separated by commas, such as quantum_pkts=x0.5
+    #[arg(long, value_name = "FIELD=xN", requires = "devices", value_delimiter = ',')]
+    pub(crate) tuning: Vec<Scale>,
     /// Write the events of one fabric to FILE: frames if the name ends in .pcapng, else text; - for
     /// standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "packets", "json"])]
     pub(crate) trace: Option<PathBuf>,
-    /// Number of threads [default: one for each CPU]
+    /// Number of runs at the same time [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A tunable and the factor by which it is multiplied, such as `quantum_pkts=x0.5`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Scale {
+    field: &'static str,
+    /// The factor as the command line has it.
+    factor: String,
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Scale {
+    /// Returns `tuning` with this field multiplied.
+    pub(crate) fn apply(&self, tuning: Tuning) -> Tuning {
+        tuning.scaled(self.field, self.numerator, self.denominator).unwrap_or(tuning)
+    }
+}
+
+impl FromStr for Scale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let usage = || "write a field and a factor, such as quantum_pkts=x0.5".to_owned();
+        let (name, factor) = text.split_once("=x").ok_or_else(usage)?;
+        let field = Tuning::FIELDS.iter().find(|field| **field == name);
+        let field = field.ok_or_else(|| format!("use one of {}", Tuning::FIELDS.join(", ")))?;
+        let (whole, fraction) = factor.split_once('.').unwrap_or((factor, ""));
+        let is_number = !whole.is_empty() && factor.len() <= 10;
+        let numerator = format!("{whole}{fraction}").parse().ok().filter(|_| is_number);
+        let numerator = numerator.filter(|numerator| *numerator > 0).ok_or_else(usage)?;
+        let denominator = 10_u64.pow(fraction.len() as u32);
+        Ok(Self { field, factor: factor.to_owned(), numerator, denominator })
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=x{}", self.field, self.factor)
+    }
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -105,5 +167,30 @@ mod tests {
         assert!(packets("0").is_err() && packets("1e99").is_err() && packets("e9").is_err());
         assert_eq!((nodes("2"), nodes("64")), (Ok(2), Ok(64)));
         assert!(nodes("1").is_err() && nodes("65").is_err());
+    }
+
+    #[test]
+    fn a_tunable_is_multiplied_by_a_decimal_factor() {
+        let default = Tuning::default();
+        for (text, quantum_pkts) in
+            [("quantum_pkts=x0.5", 62), ("quantum_pkts=x2", 248), ("quantum_pkts=x1.25", 155)]
+        {
+            let scale: Scale = text.parse().expect(text);
+            assert_eq!(scale.apply(default), Tuning { quantum_pkts, ..default }, "{text}");
+            assert_eq!(scale.to_string(), text);
+        }
+        for text in [
+            "",
+            "quantum_pkts",
+            "quantum_pkts=2",
+            "quantum_pkts=x",
+            "quantum_pkts=x0",
+            "quantum_pkts=x.5",
+            "quantum_pkts=x-1",
+            "quantum_pkts=x0.00000000001",
+            "quantum=x2",
+        ] {
+            assert!(text.parse::<Scale>().is_err(), "{text}");
+        }
     }
 }

@@ -1,28 +1,29 @@
-//! `roxie sim`: simulated fabrics in virtual time, on all CPUs, until one has a violation.
+//! `roxie sim`: simulated fabrics or devices in virtual time, on all CPUs, until one has a violation.
 
 pub(crate) mod args;
-mod report;
+mod devices;
+mod fabrics;
 mod trace;
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::sim::{Failed, Options};
-
 use nix::sys::signal::Signal;
+use serde_json::{Map, Value, json};
 
 use crate::ending::Ending;
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{self, Progress, Terminal};
+use crate::terminal::{self, Progress, Terminal, Tone};
 use args::SimArgs;
-use report::Sum;
+use devices::Devices;
+use fabrics::Fabrics;
 
-/// Fabrics when neither --seed nor --seeds is given.
+/// Runs when neither --seed nor --seeds is given.
 const SEEDS: u64 = 1000;
 /// Interval of the progress line.
 const TICK: Duration = Duration::from_millis(200);
@@ -34,21 +35,61 @@ const INTERRUPTED: u8 = 128 + 2;
 const THREADS_MAX: usize = 256;
 
 thread_local! {
-    /// The seed that this thread runs, for the message after a panic.
+    /// The seed that this worker thread runs, for the message after a panic.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Runs the fabrics.
+/// What is simulated from one seed: a fabric, or processes with devices.
+trait Simulation: Sync {
+    /// The results of runs without a violation.
+    type Sum: Default + Send;
+    /// A run with a violation.
+    type Failed: Send;
+
+    /// What one run is called, and what it counts, both in the plural.
+    const UNITS: [&str; 2];
+
+    /// Prepares the calling worker thread.
+    fn prepare(&self, _worker: usize) {}
+    /// Runs one seed, adds its results to `sum`, and returns the number of frames or packets sent.
+    fn run(&self, seed: u64, sum: &mut Self::Sum) -> Result<u64, Self::Failed>;
+    fn absorb(sum: &mut Self::Sum, other: &Self::Sum);
+    fn has_any(sum: &Self::Sum) -> bool;
+    /// Options that have to be repeated when a seed is replayed.
+    fn options(&self) -> String;
+    /// Prints the results as lines, below their heading.
+    fn show(table: &Table, sum: &Self::Sum, seconds: f64);
+    /// Adds the results to a JSON object.
+    fn json(report: &mut Map<String, Value>, sum: &Self::Sum);
+    /// The violation as a JSON object.
+    fn violation_json(&self, failed: &Self::Failed) -> Value;
+    fn violation(&self, failed: &Self::Failed) -> Failure;
+    fn seed(failed: &Self::Failed) -> u64;
+}
+
+/// Runs the fabrics or the devices.
 pub(crate) fn run(args: &SimArgs) -> Outcome {
-    say_seed_after_panic(args);
-    if let Some(file) = &args.trace {
-        return trace::run(&options(args, args.seed.unwrap_or(1)), file);
+    if args.devices {
+        return run_all(args, &Devices::new(args));
     }
+    let fabrics = Fabrics::new(args);
+    match &args.trace {
+        Some(file) => {
+            print_seed_after_panic(fabrics.options(), Arc::default());
+            trace::run(&fabrics.options_of(args.seed.unwrap_or(1)), file)
+        }
+        None => run_all(args, &fabrics),
+    }
+}
+
+/// Runs a simulation from many seeds, with a progress line, and prints the sum of the results.
+fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
     // After an interrupt the results until then are shown.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut interrupted = false;
     let start = Instant::now();
-    let work = Work::new(args);
+    let work = Work::new(args, simulation);
+    print_seed_after_panic(simulation.options(), Arc::clone(&work.running));
     let progress = Progress::stderr();
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
@@ -56,71 +97,116 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     let (running, all_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let work = &work;
-        for running in vec![running; threads] {
+        for (worker, running) in vec![running; threads].into_iter().enumerate() {
             scope.spawn(move || {
                 let _running = running;
-                work.run();
+                work.run(worker);
             });
         }
         while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
             progress.show(&work.progress(start.elapsed()));
             if ending.has_come().unwrap_or(false) {
+                if interrupted {
+                    progress.done();
+                    std::process::exit(INTERRUPTED.into());
+                }
                 interrupted = true;
                 work.is_over.store(true, Ordering::Relaxed);
             }
         }
     });
     progress.done();
-    let sum = work.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let failed = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (sum, failed) = (&*lock(&work.sum), &*lock(&work.failed));
     if args.json {
-        terminal::print(&report::json(&sum, start.elapsed(), failed.as_deref(), interrupted));
-    } else if sum.has_any() {
-        report::show(Terminal::stdout(), &sum, start.elapsed(), failed.is_none());
+        terminal::print(&json_report(simulation, sum, start.elapsed(), failed.as_ref(), interrupted));
+    } else if S::has_any(sum) {
+        let table = Table::new(Terminal::stdout());
+        table.heading(if failed.is_none() { "No violation" } else { "Before the violation" });
+        S::show(&table, sum, start.elapsed().as_secs_f64());
     }
     match failed {
-        Some(failed) => Err(violation(&failed)),
+        Some(failed) => Err(simulation.violation(failed)),
         None if interrupted => Err(Failure::new("interrupted; no violation until then").code(INTERRUPTED)),
         None => Ok(()),
     }
 }
 
-fn options(args: &SimArgs, seed: u64) -> Options {
-    Options { seed, nodes: args.nodes, faults: args.faults.clone() }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn violation(failed: &Failed) -> Failure {
-    Failure::new(failed.violation.to_string()).hint(failed.to_string())
-}
-
-/// Makes a panic print the command that repeats it.
-fn say_seed_after_panic(args: &SimArgs) {
+/// Makes a panic print the command that repeats it. A panic in a thread of a simulated process may have
+/// happened in any of the runs in progress.
+fn print_seed_after_panic(options: String, running: Arc<Mutex<Vec<u64>>>) {
     let before = std::panic::take_hook();
-    let nodes = args.nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
-    let faults = args.faults.as_ref().map(|faults| format!(" --faults {faults}")).unwrap_or_default();
     std::panic::set_hook(Box::new(move |panic| {
         before(panic);
-        if let Some(seed) = SEED.get() {
-            eprintln!("roxie: it happened in: roxie sim --seed {seed:#x}{nodes}{faults}");
+        let seeds = SEED.get().map_or_else(|| lock(&running).clone(), |seed| vec![seed]);
+        let commands: Vec<_> = seeds.iter().map(|seed| replay_command(*seed, &options)).collect();
+        if !commands.is_empty() {
+            eprintln!("roxie: it happened in: {}", commands.join(", or in: "));
         }
     }));
 }
 
-/// The fabrics still to run, and the sum of the results.
-struct Work<'a> {
-    args: &'a SimArgs,
-    first: u64,
-    seeds: u64,
-    /// Number of seeds handed out.
-    taken: AtomicU64,
-    frames: AtomicU64,
-    is_over: AtomicBool,
-    sum: Mutex<Sum>,
-    failed: Mutex<Option<Box<Failed>>>,
+/// The command that replays one run.
+fn replay_command(seed: u64, options: &str) -> String {
+    format!("roxie sim{options} --seed {seed:#x}")
 }
 
-impl<'a> Work<'a> {
-    fn new(args: &'a SimArgs) -> Self {
+/// Lines of a name, a number and a note.
+struct Table(Terminal);
+
+impl Table {
+    fn new(terminal: Terminal) -> Self {
+        Self(terminal)
+    }
+
+    fn heading(&self, text: &str) {
+        self.0.line(&self.0.paint(Tone::Strong, text));
+    }
+
+    fn line(&self, name: &str, value: impl ToString, note: &str) {
+        let (value, note) = (value.to_string(), self.0.paint(Tone::Faint, note));
+        self.0.line(format!("  {name:<18}{value:>16}  {note}").trim_end());
+    }
+}
+
+/// The results as a JSON object.
+fn json_report<S: Simulation>(
+    simulation: &S,
+    sum: &S::Sum,
+    took: Duration,
+    failed: Option<&S::Failed>,
+    interrupted: bool,
+) -> String {
+    let mut report = Map::new();
+    report.insert("ok".to_owned(), json!(failed.is_none()));
+    report.insert("interrupted".to_owned(), json!(interrupted));
+    report.insert("violation".to_owned(), json!(failed.map(|failed| simulation.violation_json(failed))));
+    S::json(&mut report, sum);
+    report.insert("seconds".to_owned(), json!(took.as_secs_f64()));
+    format!("{:#}", Value::Object(report))
+}
+
+/// The runs still to start, and the sum of the results.
+struct Work<'a, S: Simulation> {
+    simulation: &'a S,
+    first: u64,
+    seeds: u64,
+    packets: Option<u64>,
+    /// Number of seeds handed out.
+    taken: AtomicU64,
+    sent: AtomicU64,
+    is_over: AtomicBool,
+    /// Seeds of the runs in progress.
+    running: Arc<Mutex<Vec<u64>>>,
+    sum: Mutex<S::Sum>,
+    failed: Mutex<Option<S::Failed>>,
+}
+
+impl<'a, S: Simulation> Work<'a, S> {
+    fn new(args: &SimArgs, simulation: &'a S) -> Self {
         let seeds = match (args.seeds, args.packets) {
             (Some(seeds), _) => seeds,
             (None, Some(_)) => u64::MAX,
@@ -128,19 +214,22 @@ impl<'a> Work<'a> {
             (None, None) => SEEDS,
         };
         Self {
-            args,
+            simulation,
             first: args.seed.unwrap_or(1),
             seeds,
+            packets: args.packets,
             taken: AtomicU64::new(0),
-            frames: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
-            sum: Mutex::new(Sum::default()),
-            failed: Mutex::new(None),
+            running: Arc::default(),
+            sum: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
-    fn run(&self) {
-        let mut own = Sum::default();
+    fn run(&self, worker: usize) {
+        self.simulation.prepare(worker);
+        let mut own = S::Sum::default();
         while !self.is_over.load(Ordering::Relaxed) {
             let number = self.taken.fetch_add(1, Ordering::Relaxed);
             if number >= self.seeds {
@@ -148,37 +237,36 @@ impl<'a> Work<'a> {
             }
             let seed = self.first.wrapping_add(number);
             SEED.set(Some(seed));
-            match ::sim::run(&options(self.args, seed), None) {
-                Ok(outcome) => {
-                    own.add(&outcome);
-                    let before = self.frames.fetch_add(outcome.tally.sent, Ordering::Relaxed);
-                    if self.args.packets.is_some_and(|packets| before + outcome.tally.sent >= packets) {
+            lock(&self.running).push(seed);
+            let result = self.simulation.run(seed, &mut own);
+            lock(&self.running).retain(|running| *running != seed);
+            match result {
+                Ok(sent) => {
+                    let before = self.sent.fetch_add(sent, Ordering::Relaxed);
+                    if self.packets.is_some_and(|packets| before + sent >= packets) {
                         self.is_over.store(true, Ordering::Relaxed);
                     }
                 }
                 Err(failed) => {
                     self.is_over.store(true, Ordering::Relaxed);
-                    let mut first = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if first.as_ref().is_none_or(|first| failed.seed < first.seed) {
+                    let mut first = lock(&self.failed);
+                    if first.as_ref().is_none_or(|first| S::seed(&failed) < S::seed(first)) {
                         *first = Some(failed);
                     }
                 }
             }
         }
-        self.sum.lock().unwrap_or_else(PoisonError::into_inner).absorb(&own);
+        S::absorb(&mut lock(&self.sum), &own);
     }
 
     fn progress(&self, elapsed: Duration) -> String {
-        let (fabrics, frames) = (self.taken.load(Ordering::Relaxed), self.frames.load(Ordering::Relaxed));
-        let share = match self.args.packets {
-            Some(packets) => 100 * u128::from(frames) / u128::from(packets),
-            None => 100 * u128::from(fabrics) / u128::from(self.seeds),
+        let (runs, sent) = (self.taken.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
+        let share = match self.packets {
+            Some(packets) => 100 * u128::from(sent) / u128::from(packets),
+            None => 100 * u128::from(runs) / u128::from(self.seeds),
         };
-        let rate = frames as f64 / elapsed.as_secs_f64().max(0.001);
-        format!(
-            "{:>3} %  {fabrics} fabrics, {frames} frames, {:.0} k frames/s",
-            share.min(100),
-            rate / 1000.0
-        )
+        let rate = sent as f64 / elapsed.as_secs_f64().max(0.001) / 1000.0;
+        let [many_runs, packets] = S::UNITS;
+        format!("{:>3} %  {runs} {many_runs}, {sent} {packets}, {rate:.0} k {packets}/s", share.min(100))
     }
 }

@@ -11,7 +11,7 @@ use ::sim::{Options, Sight, What};
 use roxie_capture::write::{NewPacket, Writer};
 use wire::capture::LinkType;
 
-use super::report;
+use super::fabrics;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -37,9 +37,9 @@ pub(super) fn run(options: &Options, path: &Path) -> Outcome {
         let result = ::sim::run(options, Some(&mut |sight| words.see(sight)));
         (words.finish().map_err(|error| not_written(path, error)), result)
     };
-    let outcome = result.map_err(|failed| super::violation(&failed))?;
+    let outcome = result.map_err(|failed| fabrics::violation(&failed))?;
     written?;
-    Terminal::stdout().line(&report::verdict(&outcome));
+    Terminal::stdout().line(&fabrics::verdict(&outcome));
     Ok(())
 }
 

@@ -20,7 +20,7 @@ const RARELY_NS: u64 = 60_000;
 /// What a poll in a loop takes, at first and after many in vain.
 const POLL_NS: (u64, u64) = (60, 2_000);
 /// After so many polls in vain the rest of the loop takes so long (nanoseconds): a long wait has fewer steps.
-const LONG_WAIT: (u64, u64) = (600, 10_000);
+const LONG_WAIT: (u64, u64) = (600, 40_000);
 /// How late an armed CQ's event may be seen (nanoseconds): threads lose their CPU for some microseconds.
 const EVENT_LATE_NS: u64 = 250_000;
 

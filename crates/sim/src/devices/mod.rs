@@ -192,17 +192,3 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_is_the_whole_run() {
-        for seed in 0..20 {
-            let options = DeviceOptions { seed, tuning: Tuning::default() };
-            let first = run_devices(&options).unwrap_or_else(|failed| panic!("{}\n{failed}", failed.what));
-            assert_eq!(run_devices(&options).expect("as before"), first, "seed {seed}");
-        }
-    }
-}

@@ -1,7 +1,6 @@
 //! `roxie xdp test`: tests whether an interface supports what XDP needs, and accounts for every packet.
 
 mod bench;
-mod cpu;
 mod frame;
 mod generate;
 mod place;
@@ -17,6 +16,7 @@ use sys::{Capability, xdp_features};
 
 use super::ability;
 use super::args::TestArgs;
+use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal};
 use bench::{Bench, Flow};

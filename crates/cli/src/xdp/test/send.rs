@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use sys::{Capability, xdp_features};
 
-use super::cpu;
 use super::frame::{self, Ends};
 use super::generate::Generator;
 use super::place;
+use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 use crate::xdp::args::SendArgs;

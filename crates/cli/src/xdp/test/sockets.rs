@@ -7,11 +7,11 @@ use bpf::recipe::Target;
 use bpf::{Action, Pick, Recipe, Select, XdpAction};
 
 use super::bench::{Arrivals, Bench, Flow, On, nothing, of};
-use super::cpu::stay_on;
 use super::frame;
 use super::generate::Generator;
 use super::report::Row;
 use super::xsk::{Progress, Xsk};
+use crate::cpu::stay_on;
 use crate::failure::{During, Outcome};
 
 /// Most multi-buffer packets in flight: a quarter of the chunks, three of which each takes.

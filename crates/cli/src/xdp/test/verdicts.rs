@@ -14,10 +14,10 @@ use sys::Link;
 use sys::bpf::Program;
 
 use super::bench::{Arrivals, Bench, Flow, nothing, of};
-use super::cpu::stay_on;
 use super::frame;
 use super::generate::Generator;
 use super::report::Row;
+use crate::cpu::stay_on;
 use crate::failure::{During, Failure, Outcome};
 use crate::xdp::stats;
 

@@ -1,0 +1,68 @@
+//! Whole devices keep every promise, whatever the interleaving of their threads.
+//!
+//! `ROXIE_SIM_SEEDS=n` runs n seeds. For a seed that fails, the command that replays it is printed. `./check`
+//! runs 10,000 seeds with the release program: `roxie sim --devices --seeds 10000`.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use roxie::sched::Tuning;
+use roxie_sim::{DeviceOptions, DeviceOutcome, run_devices};
+
+/// Seeds that failed once with the present way of drawing runs.
+const SEEDS: &[u64] = &[];
+
+fn seeds() -> u64 {
+    let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 300 };
+    text.to_str().and_then(|text| text.parse().ok()).expect("ROXIE_SIM_SEEDS is a number")
+}
+
+fn run(seed: u64) -> DeviceOutcome {
+    let result = run_devices(&DeviceOptions { seed, tuning: Tuning::default() });
+    result.unwrap_or_else(|failed| panic!("{}\n{failed}", failed.what))
+}
+
+#[test]
+fn every_seed_keeps_every_promise() {
+    let seeds: Vec<u64> = SEEDS.iter().copied().chain(0..seeds()).collect();
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = run(*seed);
+            outcomes.lock().expect("no thread panicked").push(outcome);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("no thread panicked");
+    let sum = |count: fn(&DeviceOutcome) -> u64| outcomes.iter().map(count).sum::<u64>();
+    let (sent, dropped) = (sum(|outcome| outcome.packets.0), sum(|outcome| outcome.packets.1));
+    println!(
+        "{} seeds, {sent} packets, {} thread switches, {} virtual ms",
+        outcomes.len(),
+        sum(|outcome| outcome.steps),
+        sum(|outcome| outcome.elapsed_ns) / 1_000_000
+    );
+    // Runs without packets or without losses would prove little.
+    assert!(seeds.len() < 100 || (sent > 10_000 && dropped > 100), "{sent} packets, {dropped} dropped");
+}
+
+/// Equal seeds give equal runs, to the last thread switch.
+#[test]
+fn a_seed_determines_the_whole_run() {
+    for seed in 0..20 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}
+
+/// An open failure, also with default tunables. When it is fixed, the seed moves to [`SEEDS`].
+#[test]
+#[ignore = "breaks a promise: process 1 sleeps although a queue pair has packets that may leave"]
+fn no_thread_of_seed_0x4b7_sleeps_while_a_queue_pair_may_send() {
+    run(0x4b7);
+}
