@@ -1,5 +1,5 @@
-//! What the engine's lock protects besides the port and the hooks: queue pairs, their timers and transmit
-//! queue, keys, and what waits to be delivered.
+//! The state that the engine's lock protects besides the port and the hooks: queue pairs, their timers and
+//! transmit queue, keys, and packets and events that wait for delivery.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct QpEntry {
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: SrqScope,
     events: Arc<EventQueue<AsyncEvent>>,
-    /// The application's name for it in asynchronous events.
+    /// Identifies the queue pair to the application in asynchronous events.
     cookie: u64,
     /// Where an RC or UC queue pair sends; resolved when the address vector is set.
     pub(super) share: FlowShare,
@@ -135,12 +135,12 @@ impl Tables {
         sum
     }
 
-    /// Drops what was collected and not delivered.
+    /// Drops datagrams, packets and events that were collected and not delivered.
     pub(crate) fn forget_undelivered(&mut self) {
         self.inbox.clear();
     }
 
-    /// Gives the application's work request to a queue pair.
+    /// Posts a work request to a queue pair.
     #[inline]
     pub(crate) fn post_send(&mut self, index: u16, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let Self { qps, mrs, .. } = self;
@@ -163,7 +163,7 @@ impl Tables {
         self.gids.address(sgid_index)
     }
 
-    /// The QP a number means, if it is ours and exists.
+    /// Returns the queue pair with this number, if this engine has it.
     #[inline]
     pub(crate) fn by_qpn(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
         if (qpn.value() >> 16) as u8 != self.slot {
@@ -199,7 +199,7 @@ impl Tables {
         Err(VerbsError::NoMem)
     }
 
-    /// Returns the flow the QP held.
+    /// Removes a queue pair. Returns the flow that it used.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
         let index = qpn.value() as u16;
         let flow = self.move_to_flow(index, None);
@@ -222,7 +222,7 @@ impl Tables {
         let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
         let old = self.queue.move_to(&mut entry.share, flow);
         if old.is_some() {
-            // The new flow may have room.
+            // The window of the new flow may have space.
             self.queue.list(index);
         }
         old
@@ -318,7 +318,7 @@ impl Tables {
         entry.qp.wants_transmit()
     }
 
-    /// Gives each queue pair whose timer has expired the time.
+    /// Runs the timers that have expired.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };
