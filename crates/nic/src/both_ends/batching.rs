@@ -84,7 +84,6 @@ fn a_read_response_leaves_at_once_together_with_the_held_message() {
 #[test]
 fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
     let mut pair = backlogged();
-    let open = pair.there.open;
     let (now, before) = (pair.now, pair.cable.described_by(HERE).len());
     let mut sent = Vec::new();
     for _ in 0..Tuning::default().batch_pkts {
@@ -93,7 +92,6 @@ fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
         pair.here.core.posted(|| now, index, 1);
         sent.push(pair.cable.described_by(HERE).len() - before);
     }
-    let _granted = open;
     let held = sent.iter().take_while(|sent| **sent == 0).count();
     assert_eq!((held, sent.last()), (95, Some(&96)));
 }

@@ -41,7 +41,7 @@ pub(crate) struct Place {
     /// Round-robin counter for [`next_in_turn`](Engine::next_in_turn).
     turn: AtomicUsize,
     /// Empty polls so far, by which the first engine chooses when to poll a neglected engine.
-    glances: AtomicUsize,
+    sibling_checks: AtomicUsize,
     /// The inline polls of this engine at the last check for neglected engines.
     polls_seen: AtomicU64,
 }
@@ -95,7 +95,7 @@ impl Place {
 impl Engine {
     /// Makes this engine the first one of a device with the engines `others`, at least one. Called once,
     /// before an application uses the device.
-    pub(crate) fn lead(&self, others: Vec<Arc<Self>>) {
+    pub(crate) fn set_siblings(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
         let slots: Vec<u8> = self.all().map(|engine| engine.registry.slot()).collect();
@@ -131,16 +131,16 @@ impl Engine {
     /// Polls now and then one of the other engines, if no thread polls it inline. The calling thread has
     /// polled the engines in `polled`, a bit for each.
     #[inline]
-    pub(crate) fn glance_beside(self: &Arc<Self>, polled: u32) {
+    pub(crate) fn poll_sibling(self: &Arc<Self>, polled: u32) {
         if !self.others().is_empty() {
             self.poll_neglected(polled);
         }
     }
 
     fn poll_neglected(self: &Arc<Self>, polled: u32) {
-        let glance = self.place.glances.fetch_add(1, Ordering::Relaxed);
-        let index = glance / self.tuning.sibling_polls % (1 + self.others().len());
-        if !glance.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
+        let check = self.place.sibling_checks.fetch_add(1, Ordering::Relaxed);
+        let index = check / self.tuning.sibling_polls % (1 + self.others().len());
+        if !check.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
             return;
         }
         let engine = self.at(index);
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// Runs `work` on the first engine of the device; `None` if that engine was destroyed.
-    pub(crate) fn leading<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
+    pub(crate) fn with_first<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
         match self.place.index {
             0 => Some(work(self)),
             _ => self.place.first.upgrade().map(|first| work(&first)),
@@ -174,7 +174,7 @@ impl Engine {
     /// forwarded is dropped by the other engines, because the first one receives it too.
     pub(crate) fn take_mad(&self, mad: Mad) {
         if self.place.index == 0 || !mad.packet.is_forwarded() {
-            self.leading(|first| first.deliver_mad(mad));
+            self.with_first(|first| first.deliver_mad(mad));
         }
     }
 
@@ -203,7 +203,7 @@ impl Engine {
     /// Copies the keys that work requests have changed here to the other engines.
     #[cold]
     pub(crate) fn spread_keys(&self) {
-        self.leading(|first| {
+        self.with_first(|first| {
             let _keys_lock = first.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
             first.copy_keys_of(self);
         });

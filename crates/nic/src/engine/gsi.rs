@@ -26,10 +26,10 @@ const HELD_MAX: usize = 64;
 
 /// Requests that wait for their listener.
 #[derive(Default)]
-pub(crate) struct Held(pub(crate) Mutex<VecDeque<Early>>);
+pub(crate) struct Held(pub(crate) Mutex<VecDeque<HeldRequest>>);
 
 /// A request that waits, and since when.
-pub(crate) struct Early {
+pub(crate) struct HeldRequest {
     mad: Mad,
     since: Instant,
 }
@@ -42,16 +42,16 @@ impl Held {
     }
 
     /// Keeps a request; returns it if too many wait.
-    fn keep(&self, early: Early) -> Option<Early> {
+    fn keep(&self, request: HeldRequest) -> Option<HeldRequest> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if held.len() >= HELD_MAX {
-            return Some(early);
+            return Some(request);
         }
-        held.push_back(early);
+        held.push_back(request);
         None
     }
 
-    fn take(&self) -> VecDeque<Early> {
+    fn take(&self) -> VecDeque<HeldRequest> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -64,28 +64,28 @@ impl Engine {
         if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.is_forwarded() {
             self.registry.forward_to_all(&mad.packet.batch());
         }
-        self.offer(Early { mad, since: self.now() });
+        self.offer(HeldRequest { mad, since: self.now() });
     }
 
     /// Offers the waiting requests again.
     pub(crate) fn offer_held(&self) {
-        for early in self.held.take() {
-            self.offer(early);
+        for request in self.held.take() {
+            self.offer(request);
         }
     }
 
     /// Offers a request, and keeps it if no listener takes it yet.
-    fn offer(&self, early: Early) {
-        let waited_ns = self.now().0.saturating_sub(early.since.0);
-        if !self.settle_mad(&early.mad, waited_ns)
-            && let Some(early) = self.held.keep(early)
+    fn offer(&self, request: HeldRequest) {
+        let waited_ns = self.now().0.saturating_sub(request.since.0);
+        if !self.process_mad(&request.mad, waited_ns)
+            && let Some(request) = self.held.keep(request)
         {
-            let _last_chance = self.settle_mad(&early.mad, u64::MAX);
+            let _last_chance = self.process_mad(&request.mad, u64::MAX);
         }
     }
 
     /// Delivers, forwards or rejects a datagram. False if it may wait longer than `waited_ns` for a listener.
-    fn settle_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
+    fn process_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
         let (src, dst) = mad.packet.addresses();
         match self.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
             MadOutcome::Handled => true,

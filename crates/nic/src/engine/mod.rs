@@ -263,7 +263,7 @@ impl Engine {
         for (slot, packet) in &redirected {
             self.redirects.count(self.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
         }
-        self.leading(|first| {
+        self.with_first(|first| {
             for qpn in inbox.established {
                 first.cm.qp_established(qpn);
             }

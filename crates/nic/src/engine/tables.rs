@@ -264,7 +264,7 @@ impl Tables {
         let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;
         };
-        // One lock at a time, and once for a run of completions.
+        // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
         while let Some(event) = entry.qp.poll_event() {
             let (cq, wc, solicited) = match event {

@@ -27,6 +27,7 @@ const STREAM: Backlog =
 
 const POST: Trigger = Trigger::Post { work_requests: 1, is_listed: false };
 const POST_BEHIND_HELD: Trigger = Trigger::Post { work_requests: 1, is_listed: true };
+/// Packets that the flow window accepts.
 const ROOM: usize = 310;
 
 /// Each row: what it shows, the backlog, whether the CQ is backlogged, and whether the packets leave.
